@@ -1,0 +1,93 @@
+"""THE interface between core and a backend: Backend makes Communicators, a Communicator moves Buffers.
+
+Core has checked every argument before it calls: buffers are packed, of the right device, dtype and count, roots and
+peers are in range, an output is writable. A backend only moves and reduces. Calls on one Communicator come from one
+thread at a time. Errors are the exceptions of errors.py, with rank, operation and culprit in their text.
+
+Every collective takes `timeout` (seconds, None: the group's) and `async_op`. With async_op False the call returns
+None after the operation has ended; otherwise it returns a Work at once, and the buffers' owners are kept alive by
+the Work until it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from .buffer import Buffer
+from .store.base import Store
+from .types import ReduceOp
+
+
+class Work(Protocol):
+    """An operation under way."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the end. Raises the operation's error; TimeoutError after `timeout` seconds, the operation going on."""
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not. Never blocks, never raises."""
+
+    def source(self) -> tuple[int, int, int]:
+        """After a receive: (rank, tag, bytes)."""
+
+
+class Communicator(Protocol):
+    """One rank's end of a group. `layout` is a 32-bit hash of shape or counts that ranks compare; 0 compares nothing."""
+
+    rank: int
+    size: int
+    name: str
+
+    def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> Work | None: ...
+    def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
+               timeout: float | None = None, async_op: bool = False) -> Work | None: ...
+    def broadcast(self, buffer: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                  async_op: bool = False) -> Work | None: ...
+    # counts: elements per rank, equal on all ranks; None: even.
+    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
+                   timeout: float | None = None, async_op: bool = False) -> Work | None: ...
+    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
+               async_op: bool = False) -> Work | None: ...
+    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                async_op: bool = False) -> Work | None: ...
+    def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
+                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Work | None: ...
+    # send_counts, recv_counts: this rank's own; None: even.
+    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
+                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> Work | None: ...
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None: ...
+    # Point to point is independent of the collectives' order. peer None: any source. A receive always gives a Work
+    # (ended already when async_op is False), because its source is there.
+    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Work | None: ...
+    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Work: ...
+    def batch(self) -> AbstractContextManager[None]:
+        """Groups point-to-point operations: none is required to make progress before the context ends."""
+
+    def split(self, members: Sequence[int], name: str) -> Communicator:
+        """A communicator of these ranks of this group (in this order). Called by the members only, all of them."""
+
+    def abort(self, reason: str) -> None:
+        """Ends every operation under way, here and on the peers, with Aborted. Any thread; idempotent; does not block."""
+
+    def close(self) -> None:
+        """Frees everything. Idempotent. Operations in flight end with Aborted."""
+
+
+class Backend(Protocol):
+    """A way to communicate, by name in registry.py."""
+
+    name: str
+    devices: frozenset[int]  # DeviceType numbers whose arrays it moves
+
+    def unavailable(self) -> str | None:
+        """None when it can be used here, otherwise one sentence: what is missing and how to get it."""
+
+    def open(self, store: Store, rank: int, size: int, *, name: str, timeout: float,
+             secret: bytes | None) -> Communicator:
+        """The communicator of the world. Every rank calls it; blocks until all have, at most `timeout` seconds."""

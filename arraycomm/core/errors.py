@@ -1,0 +1,72 @@
+"""The whole exception tree.
+
+Every error of a group derives from `DistError`, which is a RuntimeError as in torch.distributed. Wrong arguments are
+`ValueError` or `TypeError` and are raised before anything is sent.
+"""
+
+from __future__ import annotations
+
+
+class DistError(RuntimeError):
+    """Base of everything that goes wrong between ranks."""
+
+
+class DistBackendError(DistError):
+    """A backend failed, or is not available here."""
+
+
+class DistNetworkError(DistError):
+    """An address could not be resolved, bound or reached."""
+
+
+class DistStoreError(DistError):
+    """The store failed, or a key did not come in time."""
+
+
+class QueueEmptyError(DistStoreError):
+    """A non-blocking pop found an empty queue."""
+
+
+class AuthFailed(DistNetworkError):
+    """The other side does not know this job's secret (or speaks another protocol)."""
+
+
+class ResourceError(DistError):
+    """Memory, descriptors or a quota ran out; the message names need and limit."""
+
+
+class GroupError(DistError):
+    """An operation of a group failed and the group cannot be used any more.
+
+    Attributes: `ranks` (the culprits, ranks of the group; may be empty), `sequence` (the operation's number in the
+    group, 0 if none was under way).
+    """
+
+    def __init__(self, message: str, *, ranks: tuple[int, ...] = (), sequence: int = 0) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+        self.sequence = sequence
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only attributes would be lost by the default, and errors travel from spawned ranks to their parent.
+        return (_rebuild, (type(self), str(self), self.ranks, self.sequence))
+
+
+class PeerLost(GroupError):
+    """A rank died, was stopped, became unreachable or left."""
+
+
+class CollectiveTimeout(GroupError, TimeoutError):
+    """An operation did not end within its timeout."""
+
+
+class CollectiveMismatch(GroupError):
+    """The ranks called different operations, or with different count, dtype, reduction or root."""
+
+
+class Aborted(GroupError):
+    """The group was aborted, by this rank or by a peer, or was closed while the operation was under way."""
+
+
+def _rebuild(cls: type[GroupError], message: str, ranks: tuple[int, ...], sequence: int) -> GroupError:
+    return cls(message, ranks=ranks, sequence=sequence)

@@ -1,0 +1,74 @@
+"""Every ARRAYCOMM_* variable in one table.
+
+A setting is read when it is needed, never at import: a launcher or a test may set it in between. To add one, add a row;
+`arraycomm-info` prints the table. Foreign variables that we honour stand in `fallbacks`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Setting(NamedTuple):
+    name: str
+    default: str
+    help: str
+    fallbacks: tuple[str, ...] = ()
+
+
+TABLE: dict[str, Setting] = {
+    row.name: row
+    for row in (
+        Setting("ARRAYCOMM_TRANSPORT", "auto", "shm, tcp or auto (shared memory inside a host, TCP between hosts)"),
+        Setting("ARRAYCOMM_ALGORITHM", "", "overrides the algorithm table: all_reduce=ring,barrier=dissemination"),
+        Setting("ARRAYCOMM_THRESHOLDS", "", "lowers limits of the table, for tests: all_reduce.direct=4096"),
+        Setting("ARRAYCOMM_PIECE_BYTES", "0", "size of a shared-memory staging piece, a power of two; 0 chooses"),
+        Setting("ARRAYCOMM_SOCKET_IFNAME", "", "interfaces: eth0,eth1, a prefix, =exact names or ^excluded ones",
+                ("GLOO_SOCKET_IFNAME",)),
+        Setting("ARRAYCOMM_SOCKET_CONNECTIONS", "0", "TCP connections per pair of ranks; 0: one per interface"),
+        Setting("ARRAYCOMM_PORT_RANGE", "", "first-last: every listening socket takes its port from here"),
+        Setting("ARRAYCOMM_HOSTID", "", "overrides how ranks on one host recognise each other"),
+        Setting("ARRAYCOMM_CHECK", "1", "0 turns the comparison of operations between ranks off"),
+        Setting("ARRAYCOMM_TIMEOUT", "1800", "default timeout of operations, seconds"),
+        Setting("ARRAYCOMM_HEARTBEAT", "1", "seconds between heartbeats of the control connections"),
+        Setting("ARRAYCOMM_SILENCE", "5", "seconds of silence after which a peer counts as lost"),
+        Setting("ARRAYCOMM_SECRET", "", "the job's secret, 64 hex digits or any text"),
+        Setting("ARRAYCOMM_SECRET_FILE", "", "a file (mode 0600) that holds the job's secret"),
+        Setting("ARRAYCOMM_SECRET_FD", "", "an inherited descriptor to read the secret from; set by our launcher"),
+        Setting("ARRAYCOMM_INSECURE", "0", "1 accepts to run without a secret on addresses other than loopback"),
+        Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one"),
+        Setting("ARRAYCOMM_LOG", "warning", "level of the logger named arraycomm"),
+    )
+}
+
+
+def get(name: str, environ: Mapping[str, str] | None = None) -> str:
+    """The value of a setting: its variable, else a fallback variable, else the default."""
+    row = TABLE[name]
+    env = os.environ if environ is None else environ
+    for variable in (row.name, *row.fallbacks):
+        value = env.get(variable, "")
+        if value != "":
+            return value
+    return row.default
+
+
+def get_number(name: str, environ: Mapping[str, str] | None = None) -> float:
+    """A numeric setting. Raises ValueError that names the variable."""
+    text = get(name, environ)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, got {text!r}") from None
+
+
+def get_flag(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """A switch: 1, true, yes, on or 0, false, no, off. Raises ValueError that names the variable."""
+    text = get(name, environ).lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError(f"{name} must be 0 or 1, got {text!r}")

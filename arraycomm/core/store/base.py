@@ -1,0 +1,76 @@
+"""Store: the key-value interface through which ranks meet. Subclass it to bring your own."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from datetime import timedelta
+
+
+class Store(abc.ABC):
+    """Keys are str, values bytes (str is encoded as UTF-8). Blocking calls last at most `timeout` (a timedelta).
+
+    Raises DistStoreError when a key does not come in time or the store cannot be reached, TypeError for keys or values
+    of another type. Safe to use from several threads.
+    """
+
+    def __init__(self, timeout: timedelta | None = None) -> None:
+        self.timeout = timeout if timeout is not None else timedelta(seconds=300)
+
+    @abc.abstractmethod
+    def set(self, key: str, value: str | bytes) -> None: ...
+    @abc.abstractmethod
+    def get(self, key: str) -> bytes:
+        """The value; waits until there is one."""
+
+    @abc.abstractmethod
+    def add(self, key: str, amount: int) -> int:
+        """Adds to a counter kept as decimal text (0 when missing) and returns the sum. ValueError on other text."""
+
+    @abc.abstractmethod
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Writes desired when the value is expected (or the key is missing and expected is empty).
+
+        Returns the value afterwards; for a missing key and a non-empty expectation, the expectation.
+        """
+
+    @abc.abstractmethod
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None: ...
+    @abc.abstractmethod
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all keys are there; never waits."""
+
+    @abc.abstractmethod
+    def delete_key(self, key: str) -> bool: ...
+    @abc.abstractmethod
+    def num_keys(self) -> int: ...
+    @abc.abstractmethod
+    def append(self, key: str, value: str | bytes) -> None: ...
+    @abc.abstractmethod
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """All values; waits until all are there."""
+
+    @abc.abstractmethod
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None: ...
+    @abc.abstractmethod
+    def queue_push(self, key: str, value: str | bytes) -> None: ...
+    @abc.abstractmethod
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """First in, first out. Not blocking and empty: QueueEmptyError. Blocking: DistStoreError at the timeout."""
+
+    @abc.abstractmethod
+    def queue_len(self, key: str) -> int: ...
+    @abc.abstractmethod
+    def list_keys(self) -> list[str]: ...
+    @abc.abstractmethod
+    def clone(self) -> Store:
+        """The same type over the same data, with a connection of its own."""
+
+    def close(self) -> None:
+        """Gives back what the store holds (connection, server). Idempotent."""
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.timeout = timeout

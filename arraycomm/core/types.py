@@ -1,0 +1,110 @@
+"""DType, Device and ReduceOp: the vocabulary that core, backends and frameworks share."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class DType(enum.IntEnum):
+    """Element types, numbered as on the wire and in the engine (acomm.h). `itemsize` is in bytes."""
+
+    BOOL = 0
+    INT8 = 1
+    INT16 = 2
+    INT32 = 3
+    INT64 = 4
+    UINT8 = 5
+    UINT16 = 6
+    UINT32 = 7
+    UINT64 = 8
+    FLOAT16 = 9
+    BFLOAT16 = 10
+    FLOAT32 = 11
+    FLOAT64 = 12
+    COMPLEX64 = 13
+    COMPLEX128 = 14
+    FLOAT8_E3M4 = 15
+    FLOAT8_E4M3 = 16
+    FLOAT8_E4M3B11FNUZ = 17
+    FLOAT8_E4M3FN = 18
+    FLOAT8_E4M3FNUZ = 19
+    FLOAT8_E5M2 = 20
+    FLOAT8_E5M2FNUZ = 21
+    FLOAT8_E8M0FNU = 22
+
+    @property
+    def itemsize(self) -> int:
+        return _ITEMSIZE[self]
+
+    @property
+    def label(self) -> str:
+        """The name that NumPy, torch and JAX use: "float32"."""
+        return self.name.lower()
+
+
+_ITEMSIZE = (1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16) + (1,) * 8
+
+
+class DeviceType(enum.IntEnum):
+    """DLPack's device types that a backend may know."""
+
+    CPU = 1
+    CUDA = 2
+    CUDA_HOST = 3
+    ROCM = 10
+    ROCM_HOST = 11
+    CUDA_MANAGED = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where an array lies."""
+
+    type: DeviceType
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.type.name.lower() if self.type is DeviceType.CPU else f"{self.type.name.lower()}:{self.index}"
+
+
+CPU = Device(DeviceType.CPU)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceOp:
+    """A reduction: its name, its number on the wire, and premul_sum's factor."""
+
+    name: str
+    code: int
+    factor: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.factor!r})" if self.name == "premul_sum" else self.name
+
+
+_NAMES = ("sum", "product", "min", "max", "band", "bor", "bxor", "avg")
+OPS: dict[str, ReduceOp] = {name: ReduceOp(name, code) for code, name in enumerate(_NAMES)}
+OPS["prod"] = OPS["product"]
+
+
+def premul_sum(factor: float) -> ReduceOp:
+    """The reduction `sum over ranks of factor * x`, with each rank's own factor being the same number.
+
+    Raises TypeError when the factor is not a real number.
+    """
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        raise TypeError(f"premul_sum needs a real number as its factor, got {type(factor).__name__}")
+    return ReduceOp("premul_sum", 8, float(factor))
+
+
+def reduce_op(op: str | ReduceOp) -> ReduceOp:
+    """The ReduceOp of a name. Raises ValueError for an unknown name, naming the known ones."""
+    if isinstance(op, ReduceOp):
+        return op
+    try:
+        return OPS[op]
+    except (KeyError, TypeError):
+        raise ValueError(
+            f"unknown reduction {op!r}; choose from {', '.join(_NAMES)}, or arraycomm.premul_sum(factor)"
+        ) from None

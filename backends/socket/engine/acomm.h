@@ -1,0 +1,190 @@
+/* The engine's public interface: the one header that cffi reads.
+ *
+ * Conventions, for every function below:
+ * - It returns 0 (ACOMM_OK) or a negative code of `enum acomm_code`; what happened is then in
+ *   acomm_group_failure() (the first failure of a group is kept, because it poisons the group).
+ * - Buffers belong to the caller and stay valid until the operation has ended.
+ * - Counts are in elements, sizes in bytes, times in nanoseconds. A timeout below 0 means the group's own.
+ * - Ranks are ranks of the group unless "world rank" stands.
+ * - No function needs the GIL; those that may block say so.
+ *
+ * Only plain C declarations here: cffi's parser reads this file after dropping the lines that start with '#'.
+ */
+#ifndef ACOMM_H
+#define ACOMM_H
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct acomm_node acomm_node;
+typedef struct acomm_group acomm_group;
+typedef struct acomm_op acomm_op;
+
+enum acomm_code {
+    ACOMM_OK = 0,
+    ACOMM_LOST = -1,         /* a peer died, was stopped or left; `culprit` says which */
+    ACOMM_TIMEOUT = -2,      /* the deadline passed; `culprit` is a rank that had not come */
+    ACOMM_MISMATCH = -3,     /* the ranks called different operations; `mine` and `theirs` say how */
+    ACOMM_ABORTED = -4,      /* abort() here or on a peer, or this rank was declared lost by the others */
+    ACOMM_CLOSED = -5,       /* the group was closed here */
+    ACOMM_ARGUMENT = -6,     /* an argument that core should have refused */
+    ACOMM_UNSUPPORTED = -7,  /* no kernel for this dtype and operation */
+    ACOMM_RESOURCE = -8,     /* memory or descriptors ran out; errnum says which */
+    ACOMM_SYSTEM = -9,       /* a system call failed; errnum */
+    ACOMM_PROTOCOL = -10,    /* a peer sent what no peer of this version sends */
+    ACOMM_INTERRUPTED = -11, /* a signal handler of the caller raised (Ctrl-C) */
+    ACOMM_FORKED = -12,      /* used in a child made by fork after init */
+    ACOMM_TRUNCATED = -13    /* a received message has another size or dtype than the posted receive */
+};
+
+/* Fixed on the wire; new ones are appended. Names in arraycomm/core/types.py follow this order. */
+enum acomm_dtype {
+    ACOMM_BOOL, ACOMM_INT8, ACOMM_INT16, ACOMM_INT32, ACOMM_INT64,
+    ACOMM_UINT8, ACOMM_UINT16, ACOMM_UINT32, ACOMM_UINT64,
+    ACOMM_FLOAT16, ACOMM_BFLOAT16, ACOMM_FLOAT32, ACOMM_FLOAT64, ACOMM_COMPLEX64, ACOMM_COMPLEX128,
+    ACOMM_FLOAT8_E3M4, ACOMM_FLOAT8_E4M3, ACOMM_FLOAT8_E4M3B11FNUZ, ACOMM_FLOAT8_E4M3FN,
+    ACOMM_FLOAT8_E4M3FNUZ, ACOMM_FLOAT8_E5M2, ACOMM_FLOAT8_E5M2FNUZ, ACOMM_FLOAT8_E8M0FNU,
+    ACOMM_DTYPES
+};
+
+enum acomm_redop {
+    ACOMM_SUM, ACOMM_PRODUCT, ACOMM_MIN, ACOMM_MAX, ACOMM_BAND, ACOMM_BOR, ACOMM_BXOR,
+    ACOMM_AVG,         /* sum, divided by the group size once at the end (integers truncate toward zero) */
+    ACOMM_PREMUL_SUM,  /* every contribution times `factor`, then summed */
+    ACOMM_REDOPS
+};
+
+enum acomm_kind {
+    ACOMM_ALL_REDUCE, ACOMM_REDUCE, ACOMM_BROADCAST, ACOMM_ALL_GATHER, ACOMM_GATHER, ACOMM_SCATTER,
+    ACOMM_REDUCE_SCATTER, ACOMM_ALL_TO_ALL, ACOMM_BARRIER, ACOMM_SEND, ACOMM_RECV,
+    ACOMM_KINDS
+};
+
+/* What every rank says about its call; compared before anything is written. 32 bytes on the wire. */
+typedef struct acomm_header {
+    uint64_t sequence;  /* number of the collective in its group, from 1 */
+    uint64_t count;     /* elements as the kind counts them, see the functions below */
+    uint32_t layout;    /* hash of the shape, or of the counts where they are uneven; 0 unknown */
+    uint32_t factor;    /* hash of premul_sum's factor, else 0 */
+    uint8_t kind;       /* enum acomm_kind */
+    uint8_t dtype;      /* enum acomm_dtype */
+    uint8_t redop;      /* enum acomm_redop, 0 where none */
+    uint8_t flags;      /* 0; reserved */
+    int32_t root;       /* -1 where none */
+} acomm_header;
+
+/* The first failure of a group. */
+typedef struct acomm_failure {
+    int32_t code;         /* enum acomm_code */
+    int32_t errnum;       /* errno, or 0 */
+    int32_t culprit;      /* rank, or -1 */
+    int32_t origin;       /* rank that noticed */
+    uint64_t sequence;    /* the collective under way on this rank, 0 if none */
+    uint64_t peer_sequence; /* the last collective the culprit was seen in, 0 unknown */
+    int64_t elapsed;      /* ns from the start of the operation to the failure */
+    acomm_header mine, theirs;
+    char text[192];       /* the cause in words, without names of ranks; may be empty */
+} acomm_failure;
+
+typedef struct acomm_group_options {
+    uint64_t id;              /* equal on all members, unique among the node's open groups */
+    int32_t rank, size;
+    const int32_t *members;   /* world rank of each rank */
+    const int32_t *hosts;     /* host number of each rank: equal numbers share memory */
+    int32_t segment_fd;       /* sealed memfd of the ranks on this host, or -1; the engine duplicates it */
+    int32_t connections;      /* TCP connections per pair and direction, >= 1 */
+    int32_t check;            /* 1: compare headers before every collective (default) */
+    uint64_t segment_bytes;   /* acomm_segment_bytes() of the same ranks */
+    uint64_t piece_bytes;     /* staging piece, power of two; 0 = default */
+    int64_t timeout;          /* ns, the group's default */
+    const char *algorithms;   /* "all_reduce=ring,barrier=..." or NULL; overrides the table */
+    const char *thresholds;   /* "all_reduce.ring=4096,eager=1024" or NULL; lowers the table's limits for tests */
+} acomm_group_options;
+
+/* ---- node: one per world and process. Watches the peers from a C thread, over the control connections. ---- */
+/* `size` world ranks, this is `rank`. Silence of `silence` ns on a control connection means unresponsive. */
+int acomm_node_open(int rank, int size, int64_t heartbeat, int64_t silence, acomm_node **out);
+/* Hands over an authenticated, connected control socket to `world_rank` (either side may have connected). */
+int acomm_node_attach(acomm_node *node, int world_rank, int fd);
+/* Readable when acomm_node_request() has something to ask of the caller. */
+int acomm_node_eventfd(acomm_node *node);
+typedef struct acomm_request {
+    uint64_t group;    /* group id; 0: a control connection */
+    int32_t peer;      /* world rank to connect to */
+    int32_t channel;   /* 0 control, 1 collective, 2 point to point */
+    int32_t stripe;    /* which of the pair's connections */
+} acomm_request;
+/* 1 and *out filled, or 0 when nothing is asked. */
+int acomm_node_request(acomm_node *node, acomm_request *out);
+/* The answer when a requested connection could not be made: the operations that wait for it fail. */
+int acomm_node_refuse(acomm_node *node, const acomm_request *request, int code, int errnum, const char *text);
+/* Says goodbye to the peers (`text`: why, e.g. an exception's type; empty when all is well), stops the thread. Blocks < 1 s. */
+int acomm_node_close(acomm_node *node, const char *text);
+
+/* ---- groups ---- */
+/* Bytes of shared memory that `local` ranks on one host need. */
+uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes);
+int acomm_group_open(acomm_node *node, const acomm_group_options *options, acomm_group **out);
+/* A connected, authenticated data socket. outgoing=1: this rank opened it and will only send on it. Takes the descriptor. */
+int acomm_group_attach(acomm_group *group, int rank, int channel, int stripe, int outgoing, int fd);
+/* Poisons the group here and on its peers; wakes all waiters. Idempotent, any thread. */
+int acomm_group_abort(acomm_group *group, const char *text);
+/* 1 and *out filled when the group has failed, else 0. */
+int acomm_group_failure(acomm_group *group, acomm_failure *out);
+/* Number of collectives begun. */
+uint64_t acomm_group_sequence(acomm_group *group);
+/* Name of the algorithm the table picks, for logs, tests and the benchmark. */
+const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop);
+/* Ends operations in flight with ACOMM_CLOSED, frees everything. The caller must not use the group afterwards. Blocks < 1 s. */
+int acomm_group_close(acomm_group *group);
+
+/* ---- operations. handle NULL: the call blocks until the end. Otherwise it returns at once and acomm_wait() ends it. ---- */
+acomm_op *acomm_op_new(acomm_group *group);
+/* 0 or a failure code when ended within `timeout` (0: just a look), 1 when not. Blocks. */
+int acomm_wait(acomm_op *op, int64_t timeout);
+/* Where a receive came from: rank, tag and bytes. */
+int acomm_op_source(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes);
+/* The failure of this one operation (a truncated receive leaves the group alive). */
+int acomm_op_failure(acomm_op *op, acomm_failure *out);
+void acomm_op_free(acomm_op *op);
+
+/* in == out is allowed where the sizes are equal; other overlaps are not checked here but in core.
+ * Counts: all_reduce, reduce, broadcast: elements of the array. all_gather, gather: elements each rank gives.
+ * scatter, reduce_scatter: elements each rank gets. all_to_all: elements for each rank.
+ * counts (size entries, or NULL when even) must be equal on all ranks; send_counts and recv_counts are each rank's own. */
+int acomm_all_reduce(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int redop,
+                     double factor, uint32_t layout, int64_t timeout, acomm_op *handle);
+int acomm_reduce(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int redop,
+                 double factor, int root, uint32_t layout, int64_t timeout, acomm_op *handle);
+int acomm_broadcast(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
+                    uint32_t layout, int64_t timeout, acomm_op *handle);
+int acomm_all_gather(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
+                     int dtype, uint32_t layout, int64_t timeout, acomm_op *handle);
+int acomm_gather(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
+                 uint32_t layout, int64_t timeout, acomm_op *handle);
+int acomm_scatter(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
+                  uint32_t layout, int64_t timeout, acomm_op *handle);
+int acomm_reduce_scatter(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
+                         int dtype, int redop, double factor, uint32_t layout, int64_t timeout, acomm_op *handle);
+int acomm_all_to_all(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *send_counts,
+                     const uint64_t *recv_counts, int dtype, uint32_t layout, int64_t timeout, acomm_op *handle);
+int acomm_barrier(acomm_group *group, int64_t timeout, acomm_op *handle);
+/* Point to point: independent of the collectives' order. Messages between two ranks with one tag do not overtake. */
+int acomm_send(acomm_group *group, uintptr_t in, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
+               acomm_op *handle);
+/* peer -1: any source. A synchronous receive needs a handle too when its source is wanted: then wait for it. */
+int acomm_recv(acomm_group *group, uintptr_t out, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
+               acomm_op *handle);
+
+/* ---- small things ---- */
+const char *acomm_code_text(int code);
+uint64_t acomm_dtype_bytes(int dtype);
+/* 1 where the kernel table can reduce this dtype with this operation. */
+int acomm_can_reduce(int dtype, int redop);
+/* out[i] = reduction over k of in[k][i], in rank order, accumulated in float32 where narrower, rounded once. For tests and bench. */
+int acomm_reduce_local(uintptr_t out, const uintptr_t *in, int inputs, uint64_t count, int dtype, int redop, double factor);
+/* "avx512", "avx2", "neon" or "portable": what the kernels were chosen for. */
+const char *acomm_cpu(void);
+/* Called from waiting threads about every 50 ms; non-zero ends the operation with ACOMM_INTERRUPTED. */
+void acomm_set_interrupt(int (*check)(void));
+
+#endif

@@ -1,0 +1,63 @@
+/* A group: its peers, its queue, its state. Everything that belongs to one communicator. */
+#ifndef ACOMM_GROUP_H
+#define ACOMM_GROUP_H
+#include <pthread.h>
+#include "link.h"
+#include "op.h"
+#include "select.h"
+#include "shared.h"
+
+struct p2p;
+struct acomm_node;
+
+struct acomm_group {
+    struct acomm_node *node;
+    uint64_t id;
+    int rank, size;
+    int *members;                /* world ranks */
+    int *hosts;                  /* host number of each rank */
+    int *local;                  /* local index (seat) of each rank, -1 when on another host */
+    bool one_host;               /* all ranks share `shared` */
+    struct shared shared;        /* base NULL when this rank is alone on its host or the transport is TCP */
+    struct link **out[CHANNELS], **in[CHANNELS]; /* by rank; NULL until first needed */
+    int connections;
+    bool check;
+    int64_t timeout;
+    uint64_t sequence;           /* collectives begun */
+    struct selection selection;  /* which algorithm from how many bytes on */
+
+    _Atomic int poisoned;        /* 0, or the code of the failure; read in every wait */
+    acomm_failure failure;       /* first failure; under lock */
+    bool failed;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;      /* links attached, queue changed, poisoned */
+    /* queue of collectives: a synchronous call on an idle group runs in its caller's thread */
+    bool busy;                   /* somebody runs a collective */
+    struct acomm_op *head, *tail;
+    struct acomm_op *spare;      /* free list */
+    pthread_t worker;
+    bool worker_started, stopping;
+    struct p2p *p2p;
+    struct scratch { char *data; size_t bytes; } scratch; /* kept from call to call */
+    struct acomm_group *next_in_node;
+};
+
+/* Records the first failure (later ones are dropped), poisons, wakes all waiters, and tells the peers through the node
+ * unless they told us (`tell` false). Returns the code that is now the group's. */
+int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell);
+/* group_fail with the fields that an operation's own wait knows. */
+int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text);
+
+/* The link, created on first use. Asks the node for a connection where one is needed; it may not be complete yet. */
+struct link *group_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing);
+/* Whether it can be used now (shared memory: always). */
+bool group_link_ready(struct acomm_group *g, const struct link *link);
+/* Blocks until ready; deadline, poison and Ctrl-C observed. */
+int group_await_link(struct acomm_op *op, struct link *link);
+
+/* At least `bytes` of 64-byte aligned scratch, kept for later calls; NULL when memory is out. One collective at a time
+ * runs in a group, so there is one such area. Contents are undefined. */
+void *group_scratch(struct acomm_group *g, size_t bytes);
+/* Wakes threads that sleep in poll() for this group. */
+void group_kick(struct acomm_group *g);
+#endif

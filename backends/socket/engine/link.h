@@ -1,0 +1,39 @@
+/* The narrow transport: one direction of one channel to one peer, as a stream of bytes.
+ *
+ * A link is one-way: its opener only sends, the other side only receives. Neither call blocks, needs the GIL or
+ * keeps a pointer to the caller's memory after it returns. One thread at a time uses a link.
+ * Implementations: link_tcp.c (one or several sockets, striped), link_shm.c (a ring in the shared segment). */
+#ifndef ACOMM_LINK_H
+#define ACOMM_LINK_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+enum channel { CHANNEL_CONTROL, CHANNEL_COLLECTIVE, CHANNEL_P2P, CHANNELS };
+
+struct link;
+struct link_ops {
+    /* Bytes taken (0: none just now) or a negative code: ACOMM_LOST when the peer is gone, ACOMM_SYSTEM with errno set. */
+    ssize_t (*send)(struct link *link, const void *data, size_t bytes);
+    ssize_t (*recv)(struct link *link, void *data, size_t bytes);
+    /* For poll(): a descriptor and the events to wait for; -1 when there is none and the caller must look again. */
+    int (*descriptor)(struct link *link);
+    void (*close)(struct link *link);
+};
+struct link {
+    const struct link_ops *ops;
+    int peer;      /* group rank */
+    bool outgoing;
+};
+
+/* link_tcp.c: `connections` sockets, filled one by one by attach. Blocks of LINK_STRIPE bytes go round robin over them. */
+struct link *link_tcp_new(int peer, bool outgoing, int connections);
+int link_tcp_attach(struct link *link, int stripe, int fd);
+bool link_tcp_complete(const struct link *link); /* all sockets are there */
+
+/* link_shm.c: single producer, single consumer ring of `bytes` (power of two) at `memory`; see shared.h for where. */
+struct link_ring;                                /* layout in the segment; head and tail on lines of their own */
+struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes);
+size_t link_shm_footprint(size_t bytes);         /* memory that a ring of `bytes` takes in the segment */
+
+#endif

@@ -1,0 +1,47 @@
+/* One operation: what was asked, and how it ended. Plain data; group.c runs it, collectives read it. */
+#ifndef ACOMM_OP_H
+#define ACOMM_OP_H
+#include <stdatomic.h>
+#include <stdbool.h>
+#include "acomm.h"
+
+struct group; /* acomm_group */
+
+struct acomm_op {
+    struct acomm_group *group;
+    const char *in;              /* NULL where this rank gives nothing */
+    char *out;                   /* NULL where this rank gets nothing */
+    uint64_t count;              /* as acomm.h counts for this kind; for uneven forms 0 */
+    const uint64_t *send_counts; /* per rank, or NULL when even; borrowed from the caller until the end */
+    const uint64_t *recv_counts;
+    uint64_t sequence;           /* number in the group, given when it starts */
+    int64_t timeout;             /* ns */
+    int64_t started, deadline;   /* clock_now() */
+    double factor;               /* premul_sum */
+    uint32_t layout;
+    int kind, dtype, redop, root;
+    size_t width;                /* bytes of one element */
+    /* point to point */
+    int peer;                    /* -1 any source; after the end the source */
+    int64_t tag;
+    uint64_t bytes;              /* received */
+    /* the end */
+    _Atomic int done;            /* 0 under way, 1 ended; futex */
+    int status;                  /* code, valid once done */
+    acomm_failure failure;       /* valid when status < 0 */
+    struct acomm_op *next;       /* queue, free list or posted list */
+    bool abandoned;              /* freed by its owner before the end; the engine frees it then */
+};
+
+/* Elements and bytes of one rank's block, and where it lies in the packed whole. */
+struct span { uint64_t offset, bytes; };
+/* Block of `rank` when every block has `count` elements, or counts[rank] where counts is given. O(rank) for uneven. */
+struct span op_block(const uint64_t *counts, uint64_t count, int rank, size_t width);
+/* Bytes of all blocks together. */
+uint64_t op_total(const uint64_t *counts, uint64_t count, int ranks, size_t width);
+void op_header(const struct acomm_op *op, acomm_header *out);
+static inline bool op_reduces(const struct acomm_op *op)
+{
+    return op->kind == ACOMM_ALL_REDUCE || op->kind == ACOMM_REDUCE || op->kind == ACOMM_REDUCE_SCATTER;
+}
+#endif

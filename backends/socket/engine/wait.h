@@ -1,0 +1,28 @@
+/* Waiting inside an operation: spin, then yield, then sleep; and the three reasons to stop waiting.
+ *
+ * Use:   struct wait w = wait_start(op);
+ *        while (!condition()) {
+ *            int rc = wait_step(&w);           // 0 go on, or a negative code: poisoned, deadline, interrupted
+ *            if (rc) return rc;                // the failure is recorded by the caller that knows the culprit
+ *            if (w.sleepy) block for at most WAIT_SLEEP_NS on whatever makes the condition true
+ *        }
+ * Spinning lasts a few microseconds and only where every rank of the host has a core; yielding lasts longer,
+ * because on a crowded machine the peer we wait for needs our core (a futex wake costs 30 us, a yield 1.5 us). */
+#ifndef ACOMM_WAIT_H
+#define ACOMM_WAIT_H
+#include <stdbool.h>
+#include "op.h"
+
+#define WAIT_SLEEP_NS 20000000 /* 20 ms: the longest sleep between two looks at poison and deadline */
+
+struct wait {
+    const struct acomm_op *op;
+    int64_t next_look;    /* when to call the interrupt hook again */
+    uint32_t turns;
+    bool sleepy;          /* set once spinning and yielding did not help */
+};
+struct wait wait_start(const struct acomm_op *op);
+int wait_step(struct wait *w);
+/* After progress was made: start again with spinning. */
+void wait_reset(struct wait *w);
+#endif

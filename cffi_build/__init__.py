@@ -1,0 +1,1 @@
+"""What builds the extension `arraycomm._engine`. Used at build time only; never installed."""

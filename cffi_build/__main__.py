@@ -1,0 +1,5 @@
+"""`python -m cffi_build`: builds the engine into the source tree, compiling only what changed."""
+
+from setuptools import setup
+
+setup(script_args=["--quiet", "build_ext", "--inplace"])

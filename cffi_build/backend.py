@@ -1,0 +1,15 @@
+"""setuptools' build backend under a name in this tree, because only such a backend may import cffi_build."""
+
+from setuptools.build_meta import *  # noqa: F403
+from setuptools.build_meta import build_editable, get_requires_for_build_editable, prepare_metadata_for_build_editable
+
+__all__ = [  # noqa: F405
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_editable",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]

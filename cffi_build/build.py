@@ -1,0 +1,41 @@
+"""The cffi side of the engine: acomm.h is the one source of the declarations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cffi import FFI
+
+ROOT = Path(__file__).resolve().parent.parent
+ENGINE = ROOT / "backends" / "socket" / "engine"
+NATIVE = ROOT / "arraycomm" / "core" / "native"
+MODULE = "arraycomm._engine"
+
+
+def declarations() -> str:
+    """acomm.h as cffi's parser takes it: without preprocessor lines."""
+    lines = (ENGINE / "acomm.h").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("#"))
+
+
+def generate(target: Path) -> None:
+    """Writes the C source of the cffi module. An unchanged file keeps its time, so that it is not compiled again."""
+    ffi = FFI()
+    ffi.cdef(declarations())
+    ffi.set_source(MODULE, '#include "acomm.h"')
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_suffix(".new")
+    ffi.emit_c_code(str(fresh))
+    if target.exists() and target.read_bytes() == fresh.read_bytes():
+        fresh.unlink()
+    else:
+        fresh.replace(target)
+
+
+def sources() -> list[Path]:
+    """The hand-written C files: the engine's, and those that turn Python's arrays into buffers."""
+    return sorted(ENGINE.rglob("*.c")) + sorted(NATIVE.rglob("*.c"))
+
+
+def headers() -> list[Path]:
+    return sorted(ENGINE.rglob("*.h")) + sorted(NATIVE.rglob("*.h"))

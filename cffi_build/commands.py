@@ -1,0 +1,96 @@
+"""setuptools commands: how the engine is compiled, how its wheel is tagged, what the source archive holds.
+
+ARRAYCOMM_BUILD_SANITIZE=address,undefined builds with these sanitizers; CC and CFLAGS act as usual.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
+
+from cffi_build import build
+
+# Buffers (PyObject_GetBuffer) joined the limited API in 3.11; the free-threaded build has none.
+LIMITED = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+# No contraction of a*b+c: results must not depend on the compiler's choice, nor differ between ranks.
+FLAGS = ["-std=gnu11", "-ffp-contract=off", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-pthread"]
+JOBS = 2
+ARCHIVED = ("arraycomm", "backends", "bench", "cffi_build", "tests", "docs", "examples", ".ci")
+
+
+def sanitizers() -> list[str]:
+    chosen = os.environ.get("ARRAYCOMM_BUILD_SANITIZE", "")
+    return [f"-fsanitize={chosen}", "-fno-omit-frame-pointer"] if chosen else []
+
+
+class BuildEngine(build_ext):
+    """Generates the cffi module's source, compiles what changed, links one extension."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        for ext in self.extensions or []:
+            ext.py_limited_api = LIMITED
+            ext.sources = [os.path.relpath(path, build.ROOT) for path in build.sources()]
+            ext.depends = [os.path.relpath(path, build.ROOT) for path in build.headers()]
+
+    def build_extension(self, ext: Extension) -> None:
+        # Sanitized objects lie apart, so that both kinds of build stay incremental.
+        folder = Path(self.build_temp, "_".join(["engine", *sanitizers()[:1]]).replace("=", "-").replace(",", "-"))
+        generated = folder / "_engine.c"
+        build.generate(generated)
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        newest = max(Path(header).stat().st_mtime for header in [*ext.depends, __file__])
+        with ThreadPoolExecutor(JOBS) as pool:
+            objects = list(pool.map(lambda path: self.compile_one(path, folder, newest), [str(generated), *ext.sources]))
+        self.compiler.link_shared_object(objects, str(target), extra_postargs=["-pthread", *sanitizers()])
+
+    def compile_one(self, source: str, folder: Path, newest_header: float) -> str:
+        name = "_engine" if source.startswith(str(folder)) else source.replace(os.sep, "_")[: -len(".c")]
+        target = folder / f"{name}.o"
+        stamp = max(Path(source).stat().st_mtime, newest_header)
+        if not target.exists() or target.stat().st_mtime <= stamp:
+            self.run_compiler(source, target)
+        return str(target)
+
+    def run_compiler(self, source: str, target: Path) -> None:
+        level = ["-O1", "-g"] if sanitizers() else ["-O3"]
+        limited = ["-DPy_LIMITED_API=0x030b0000"] if LIMITED else []
+        folders = [build.ENGINE, build.NATIVE, sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
+        self.spawn([*self.compiler.compiler_so, *FLAGS, *level, *sanitizers(), *limited,
+                    *(f"-I{folder}" for folder in dict.fromkeys(map(str, folders))),
+                    "-c", source, "-o", str(target)])
+
+    def get_source_files(self) -> list[str]:
+        return [path for ext in self.extensions for path in [*ext.sources, *ext.depends]]
+
+
+class TaggedWheel(bdist_wheel):
+    """One wheel for Python 3.11 and later."""
+
+    def finalize_options(self) -> None:
+        if LIMITED:
+            self.py_limited_api = "cp311"
+        super().finalize_options()
+
+
+class WholeSdist(sdist):
+    """Everything that builds and tests a wheel goes into the source archive, without a MANIFEST.in."""
+
+    def make_distribution(self) -> None:
+        for top in ARCHIVED:
+            self.filelist.extend(str(path) for path in sorted(Path(top).rglob("*")) if archived(path))
+        self.filelist.extend(name for name in ("SECURITY.md", "LICENSE") if Path(name).exists())
+        super().make_distribution()
+
+
+def archived(path: Path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts and path.suffix not in {".so", ".pyc", ".o"}
