@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from .buffer import Buffer
-from .store.base import Store
+from .rendezvous import Rendezvous
 from .types import ReduceOp
 
 
@@ -44,7 +44,8 @@ class Communicator(Protocol):
                    async_op: bool = False) -> Work | None: ...
     def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
                timeout: float | None = None, async_op: bool = False) -> Work | None: ...
-    def broadcast(self, buffer: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+    # src is None everywhere but at the root.
+    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                   async_op: bool = False) -> Work | None: ...
     # counts: elements per rank, equal on all ranks; None: even.
     def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
@@ -75,8 +76,9 @@ class Communicator(Protocol):
     def abort(self, reason: str) -> None:
         """Ends every operation under way, here and on the peers, with Aborted. Any thread; idempotent; does not block."""
 
-    def close(self) -> None:
-        """Frees everything. Idempotent. Operations in flight end with Aborted."""
+    def close(self, reason: str = "") -> None:
+        """Frees everything. Idempotent. Operations in flight end with Aborted. `reason`: why, when it is not for good
+        (an exception's type); the peers are told."""
 
 
 class Backend(Protocol):
@@ -88,6 +90,8 @@ class Backend(Protocol):
     def unavailable(self) -> str | None:
         """None when it can be used here, otherwise one sentence: what is missing and how to get it."""
 
-    def open(self, store: Store, rank: int, size: int, *, name: str, timeout: float,
-             secret: bytes | None) -> Communicator:
-        """The communicator of the world. Every rank calls it; blocks until all have, at most `timeout` seconds."""
+    def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> Communicator:
+        """The communicator of the world. Every rank calls it; blocks until all have, at most `timeout` seconds.
+
+        `timeout` is also the default of the communicator's operations.
+        """

@@ -134,6 +134,8 @@ int acomm_group_failure(acomm_group *group, acomm_failure *out);
 uint64_t acomm_group_sequence(acomm_group *group);
 /* Name of the algorithm the table picks, for logs, tests and the benchmark. */
 const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop);
+/* The rows of the algorithm table, one by one from 0: 1 and the names, or 0 past the end. */
+int acomm_algorithm(int row, const char **kind, const char **name);
 /* Ends operations in flight with ACOMM_CLOSED, frees everything. The caller must not use the group afterwards. Blocks < 1 s. */
 int acomm_group_close(acomm_group *group);
 

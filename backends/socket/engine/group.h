@@ -17,6 +17,7 @@ struct acomm_group {
     int *members;                /* world ranks */
     int *hosts;                  /* host number of each rank */
     int *local;                  /* local index (seat) of each rank, -1 when on another host */
+    bool crowded;                /* more ranks on this host than cores */
     bool one_host;               /* all ranks share `shared` */
     struct shared shared;        /* base NULL when this rank is alone on its host or the transport is TCP */
     struct link **out[CHANNELS], **in[CHANNELS]; /* by rank; NULL until first needed */
@@ -29,10 +30,12 @@ struct acomm_group {
     _Atomic int poisoned;        /* 0, or the code of the failure; read in every wait */
     acomm_failure failure;       /* first failure; under lock */
     bool failed;
-    pthread_mutex_t lock;
+    int wake_fd;                 /* eventfd, readable for good once poisoned: ends a poll() */
+    pthread_mutex_t lock;        /* never held while calling the node, whose lock comes first */
     pthread_cond_t changed;      /* links attached, queue changed, poisoned */
     /* queue of collectives: a synchronous call on an idle group runs in its caller's thread */
-    bool busy;                   /* somebody runs a collective */
+    _Atomic int busy;            /* somebody runs a collective; taken by compare and swap, without the lock */
+    _Atomic int pending;         /* operations in the queue */
     struct acomm_op *head, *tail;
     struct acomm_op *spare;      /* free list */
     pthread_t worker;
@@ -54,6 +57,15 @@ struct link *group_link(struct acomm_group *g, enum channel channel, int rank, b
 bool group_link_ready(struct acomm_group *g, const struct link *link);
 /* Blocks until ready; deadline, poison and Ctrl-C observed. */
 int group_await_link(struct acomm_op *op, struct link *link);
+
+/* Runs the collective now when the group is idle, else queues it for the worker and waits. */
+int group_run(struct acomm_op *op);
+/* Queues it for the worker; op_complete() ends it. */
+int group_enqueue(struct acomm_op *op);
+
+/* An operation for asynchronous use, and back to the free list. */
+struct acomm_op *group_new_op(struct acomm_group *g);
+void group_recycle(struct acomm_group *g, struct acomm_op *op);
 
 /* At least `bytes` of 64-byte aligned scratch, kept for later calls; NULL when memory is out. One collective at a time
  * runs in a group, so there is one such area. Contents are undefined. */

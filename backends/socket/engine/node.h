@@ -12,8 +12,13 @@ void node_remove(struct acomm_node *node, struct acomm_group *group);
 void node_tell(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure);
 /* Asks for a connection to a world rank: appears in acomm_node_request(). */
 void node_ask(struct acomm_node *node, uint64_t group, int world_rank, enum channel channel, int stripe);
-/* This process saw the connection to a world rank break: spreads the loss like one of the node's own. */
+/* This process saw the connection to a world rank break. The node finds out whether the process is dead (by a control
+ * connection to it) and then spreads the loss; a peer that only closed the group stays what it is. Does not block. */
 void node_lost(struct acomm_node *node, int world_rank, const char *text);
+/* A rank of the group (`rank`, or any when -1) that closed it, or left the world, before it had begun collective number
+ * `sequence`; -1 when there is none. For waits: a collective with such a member cannot end. UINT64_MAX: closed it at
+ * all. An atomic load while nobody has left anything. */
+int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence);
 /* 1 in a child made by fork. */
 int node_forked(const struct acomm_node *node);
 #endif

@@ -26,12 +26,20 @@ struct acomm_op {
     int64_t tag;
     uint64_t bytes;              /* received */
     /* the end */
-    _Atomic int done;            /* 0 under way, 1 ended; futex */
+    _Atomic int done;            /* enum op_state; futex */
     int status;                  /* code, valid once done */
     acomm_failure failure;       /* valid when status < 0 */
     struct acomm_op *next;       /* queue, free list or posted list */
-    bool abandoned;              /* freed by its owner before the end; the engine frees it then */
+    bool synchronous;            /* runs in its caller's thread, which answers Ctrl-C */
 };
+
+/* An abandoned operation was freed by its owner before the end: the engine recycles it then. */
+enum op_state { OP_UNDER_WAY, OP_ENDED, OP_ABANDONED };
+
+/* Ends the operation: status and results are set, waiters wake. The op may be gone when this returns. */
+void op_complete(struct acomm_op *op);
+/* Blocks until ended, at most `timeout` ns: the status, or 1 when not ended; ACOMM_INTERRUPTED leaves it under way. */
+int op_wait(struct acomm_op *op, int64_t timeout);
 
 /* Elements and bytes of one rank's block, and where it lies in the packed whole. */
 struct span { uint64_t offset, bytes; };
@@ -40,6 +48,9 @@ struct span op_block(const uint64_t *counts, uint64_t count, int rank, size_t wi
 /* Bytes of all blocks together. */
 uint64_t op_total(const uint64_t *counts, uint64_t count, int ranks, size_t width);
 void op_header(const struct acomm_op *op, acomm_header *out);
+/* Whether two ranks' headers name the same operation. */
+bool op_agrees(const acomm_header *a, const acomm_header *b);
+#define OP_UNEVEN 1 /* header flag: all_to_all with counts of each rank's own; `count` is its largest block then */
 static inline bool op_reduces(const struct acomm_op *op)
 {
     return op->kind == ACOMM_ALL_REDUCE || op->kind == ACOMM_REDUCE || op->kind == ACOMM_REDUCE_SCATTER;

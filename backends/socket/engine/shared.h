@@ -1,13 +1,17 @@
-/* The shared segment of a group's ranks on one host, and the steps by which they take turns in it.
+/* The shared segment of a group's ranks on one host, and the rounds by which they take turns in it.
  *
- * Every local rank owns a `seat`: a counter line that only it writes, and two halves of staging memory.
- * An operation runs in rounds. In round s (numbered over the group's life) a rank fills half s%2 of its own staging,
- * publishes s, waits until the ranks it reads from have published s, and reads their halves. It may fill the same
- * half again in round s+2, when every rank has published s+1 and so has finished reading s. All ranks go through the
- * same rounds, also those that have nothing to give: one counter per rank is all the synchronisation there is.
+ * Every local rank owns a `seat` of SHARED_SLOTS slots, which only it writes. An operation runs in rounds, numbered over
+ * the group's life. In round s a rank fills its slot s % SHARED_SLOTS, publishes it by writing s into the slot's stamp,
+ * waits for the stamps of the ranks it reads from, and reads their slots. All ranks go through the same rounds, also
+ * those that have nothing to give.
+ * A slot is filled again three rounds later. Contents read in their own round only are safe then once every rank has
+ * published the next round (shared_claim); contents that are also read one round later (results in two-phase algorithms)
+ * are safe when, besides, every round of the operation waits for every rank. The first round of every operation does:
+ * there the headers are compared. That is the only flow control.
+ * Stamp, header and the first bytes of data share a cache line: a small operation costs one line per peer.
  *
- * Layout: header | seats | point-to-point rings | collective rings. memfd, sealed against shrinking; pages are
- * reserved (fallocate) before first use, so that a full machine is an error and never a SIGBUS. */
+ * Layout: seats | point-to-point rings | collective rings. A memfd, sealed against shrinking; pages are reserved
+ * (fallocate) before first use, so that a full machine is an error and never a SIGBUS. */
 #ifndef ACOMM_SHARED_H
 #define ACOMM_SHARED_H
 #include <stdatomic.h>
@@ -15,31 +19,34 @@
 #include "op.h"
 
 #define SHARED_LINE 64
-#define SHARED_INLINE 4096 /* bytes that fit beside the header of a half without touching another page's piece */
+#define SHARED_SLOTS 3
+#define SHARED_TINY 24 /* bytes of data that share the stamp's cache line */
 
-struct shared_seat;
 struct shared {
     char *base;
     uint64_t bytes;
     int fd, rank, ranks;         /* rank and number among the ranks of this host */
-    uint64_t piece;              /* bytes of one half's data */
-    uint64_t step;               /* last round this rank published */
+    uint64_t piece;              /* bytes of data that a slot holds */
+    uint64_t round;              /* last round this rank published */
     size_t ring_bytes;
-    int crowded;                 /* more local ranks than cores */
-    uint64_t *seen;              /* last step seen of each local rank, saves cache misses */
+    uint64_t *seen;              /* last round seen of each local rank: saves cache misses */
 };
 
 uint64_t shared_bytes(int ranks, uint64_t piece);
+uint64_t shared_default_piece(int ranks);
+/* 0, or ACOMM_RESOURCE / ACOMM_SYSTEM with errno set. */
 int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, uint64_t piece);
 void shared_close(struct shared *s);
 
-/* Where rank's header and data of the round `step` are. */
-acomm_header *shared_header(const struct shared *s, int rank, uint64_t step);
-char *shared_data(const struct shared *s, int rank, uint64_t step);
-/* Publish that the half of round s->step+1 is filled, and move to that round. */
+/* Header and data of a rank's slot of a round. `bytes` is what the slot holds then: tiny contents lie beside the stamp. */
+acomm_header *shared_header(const struct shared *s, int rank, uint64_t round);
+char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes);
+/* Waits until this rank may fill the slot of the next round. */
+int shared_claim(struct shared *s, struct acomm_op *op);
+/* The slot of round s->round + 1 is filled: moves to that round and lets the others read it. */
 void shared_publish(struct shared *s);
-/* Wait until local `rank` has published `step`. */
-int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t step);
+/* Waits until local `rank` has published `round`. */
+int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round);
 
 /* Ring memory from local rank `from` to `to` for link_shm.c; reserves its pages. NULL when memory is out. */
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to);

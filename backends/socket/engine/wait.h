@@ -13,16 +13,31 @@
 #include <stdbool.h>
 #include "op.h"
 
+#define WAIT_LOOK_NS 50000000  /* 50 ms: how often a waiting thread asks for signals, so that Ctrl-C is answered at once */
 #define WAIT_SLEEP_NS 20000000 /* 20 ms: the longest sleep between two looks at poison and deadline */
 
 struct wait {
     const struct acomm_op *op;
-    int64_t next_look;    /* when to call the interrupt hook again */
-    uint32_t turns;
+    int64_t next_look;    /* when to call the interrupt hook again; 0 not yet known */
+    int64_t sleep_at;     /* when to stop yielding */
+    uint32_t turns, spins;
     bool sleepy;          /* set once spinning and yielding did not help */
 };
 struct wait wait_start(const struct acomm_op *op);
 int wait_step(struct wait *w);
 /* After progress was made: start again with spinning. */
 void wait_reset(struct wait *w);
+/* Whether the caller's signal handlers raised. Only for threads of the caller. */
+bool wait_interrupted(void);
+/* Whether spinning makes sense for `ranks` processes of this host. */
+bool wait_crowded(int ranks);
+
+static inline void wait_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 #endif

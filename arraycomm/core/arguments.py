@@ -1,0 +1,124 @@
+"""Checks of what callers give, before anything is sent: every error here names what was wrong and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .buffer import Buffer
+from .dlpack import allocate, overlaps, resolve_out, wrap
+from .types import DType, ReduceOp, reduce_op
+
+
+class Destination(NamedTuple):
+    """Where a result goes: the buffer to write (None where this rank gets none), and how to make the caller's array."""
+
+    buffer: Any  # Buffer | None
+    array: Callable[[], Any]
+
+
+def _none() -> None:
+    return None
+
+
+NOWHERE = Destination(None, _none)
+
+_INTEGERS = frozenset((*range(DType.INT8, DType.UINT64 + 1), DType.BOOL))
+_COMPLEX = frozenset((DType.COMPLEX64, DType.COMPLEX128))
+_BITWISE = frozenset((4, 5, 6))
+_ORDERED = frozenset((2, 3))
+_defined: dict[tuple[str | ReduceOp, int], ReduceOp] = {}  # cache of a pure function
+
+
+def reduction(op: str | ReduceOp, dtype: int) -> ReduceOp:
+    """The ReduceOp, checked against the dtype. ValueError for an unknown one, TypeError where it is not defined."""
+    try:
+        return _defined[op, dtype]
+    except (KeyError, TypeError):
+        found = reduce_op(op)
+        _check_defined(found, DType(dtype))
+        if found.name != "premul_sum":  # factors are without number
+            _defined[op, dtype] = found
+        return found
+
+
+def _check_defined(op: ReduceOp, dtype: DType) -> None:
+    if op.code in _BITWISE and dtype not in _INTEGERS:
+        raise TypeError(f"{op.name} is defined for integers and bool only, not for {dtype.label}")
+    if op.code in _ORDERED and dtype in _COMPLEX:
+        raise TypeError(f"{op.name} is not defined for {dtype.label}: complex numbers have no order")
+    if op.name in ("avg", "premul_sum") and dtype is DType.BOOL:
+        raise TypeError(f"{op.name} is not defined for bool; convert to a number first")
+
+
+def integer(name: str, value: object) -> None:
+    """TypeError unless value is an int (and no bool)."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+
+
+def rank(name: str, value: object, size: int) -> None:
+    """ValueError unless value is a rank of a group of `size`."""
+    integer(name, value)
+    if not 0 <= value < size:  # type: ignore[operator]
+        raise ValueError(f"{name} {value} is not a rank of this group, which has ranks 0 to {size - 1}")
+
+
+def tag(value: object) -> None:
+    """ValueError unless value fits a message's tag."""
+    integer("tag", value)
+    if not 0 <= value < 2**63:  # type: ignore[operator]
+        raise ValueError(f"tag must be between 0 and 2**63 - 1, got {value}")
+
+
+def in_place(src: Buffer) -> Destination:
+    """The input itself as destination."""
+    if src.readonly:
+        _refuse_readonly(src.owner)
+    return Destination(src, _none)
+
+
+def _refuse_readonly(array: object) -> None:
+    raise ValueError(f"out is a read-only or immutable {type(array).__name__}; leave out= away and take the array that the "
+                     "call returns")
+
+
+def destination(template: Any, src: Buffer, shape: tuple[int, ...], out: Any, *, inside: int | None = None,
+                contains: int | None = None, distinct: bool = False) -> Destination:
+    """Where the result of `shape` goes: into `out`, or into a new array of the template's library.
+
+    In place is allowed: out the same memory as the input; or, for gathering operations, the input at its own block of out
+    (`inside`: the block's number); or, for scattering ones, out at its own block of the input (`contains`). Not at all with
+    `distinct`. Raises ValueError otherwise.
+    """
+    dtype = src.dtype
+    if out is None:
+        block = allocate(template, shape, dtype)
+        return Destination(block.buffer, lambda: wrap(block, template, shape, dtype))
+    dst = resolve_out(out)
+    if dst.readonly:
+        _refuse_readonly(out)
+    if dst.shape != shape:
+        raise ValueError(f"out has shape {dst.shape}, but the result has shape {shape}")
+    if dst.dtype != dtype:
+        raise ValueError(f"out is {DType(dst.dtype).label}, but x is {DType(dtype).label}")
+    if (dst.device_type, dst.device_index) != (src.device_type, src.device_index):
+        raise ValueError("out and x are on different devices; use an out on the device of x")
+    _check_overlap(src, dst, inside, contains, distinct)
+    return Destination(dst, lambda: out)
+
+
+def _check_overlap(src: Buffer, dst: Buffer, inside: int | None, contains: int | None, distinct: bool) -> None:
+    if not overlaps(src, dst):
+        return
+    width = DType(src.dtype).itemsize
+    offset = src.address - dst.address
+    if not distinct:
+        if inside is not None and offset == inside * src.count * width:
+            return
+        if contains is not None and -offset == contains * dst.count * width:
+            return
+        if inside is None and contains is None and offset == 0 and src.count == dst.count:
+            return
+    raise ValueError("out overlaps x in memory; use a separate array"
+                     + ("" if distinct else ", or the exact same memory for an in-place operation"))

@@ -1,0 +1,334 @@
+"""Sockets, authenticated: the handshake of handshake.py on a connected socket, and the thread that accepts."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hmac
+import ipaddress
+import logging
+import os
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .errors import AuthFailed
+from .handshake import NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, tag
+
+__all__ = ["Acceptor", "Hello", "Purpose", "check_user", "client_handshake", "connect", "server_handshake"]
+
+SECONDS = 2.0  # for a whole handshake
+MAX_HALF_OPEN = 64
+_LOG_EVERY = 60.0  # s between two complaints about strangers
+_RETRY_ACCEPT = 0.1  # s without accepting after descriptors ran out
+_RETRY_DROPPED = 0.05  # s before a busy server is asked again
+
+_log = logging.getLogger("arraycomm")
+
+
+class _Dropped(AuthFailed):
+    """The other side closed the connection without a verdict; it may have been too busy."""
+
+
+def server_handshake(sock: socket.socket, secret: bytes | None, *, job: str, deadline: float = SECONDS,
+                     check: Check | None = None) -> Hello:
+    """Admits the client on a connected socket, within `deadline` seconds, and returns what it said.
+
+    Raises AuthFailed when it is not to be admitted; the caller closes the socket.
+    """
+    check_user(sock, secret)
+    handshake = ServerHandshake(secret, job, check)
+    with _deadline(sock, deadline) as remaining:
+        while handshake.hello is None and handshake.error is None:
+            remaining()
+            data = sock.recv(handshake.wanted)
+            if not data:
+                raise _Dropped("the connection was closed during the handshake")
+            sock.sendall(handshake.feed(data))
+    if handshake.hello is None:
+        raise AuthFailed(f"a connection was refused: {handshake.error}")
+    return handshake.hello
+
+
+def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *, deadline: float = SECONDS) -> None:
+    """Proves this rank to the server on a connected socket, and the server to this rank, within `deadline` seconds.
+
+    Raises AuthFailed that says why and what to do; the caller closes the socket.
+    """
+    check_user(sock, secret)
+    first = hello.encode() + secrets.token_bytes(NONCE_BYTES)
+    with _deadline(sock, deadline) as remaining:
+        sock.sendall(first)
+        transcript = first + _receive(sock, NONCE_BYTES, remaining)
+        proof = tag(secret, b"client", transcript)
+        sock.sendall(proof)
+        verdict = _receive(sock, 1 + TAG_BYTES, remaining)
+    signed = hmac.compare_digest(verdict[1:], tag(secret, b"server", transcript + proof + verdict[:1]))
+    if verdict[0] == Status.ADMITTED and signed:
+        return
+    refusals = tuple(REMEDY)
+    status = Status(verdict[0]) if verdict[0] in refusals else Status.WRONG_SECRET
+    raise AuthFailed(f"{_peer(sock)} refused this connection (job {hello.job!r}, {hello.purpose.value}): "
+                     f"{REMEDY[status]}")
+
+
+def _receive(sock: socket.socket, size: int, remaining: Callable[[], None]) -> bytes:
+    data = b""
+    while len(data) < size:
+        remaining()
+        chunk = sock.recv(size - len(data))
+        if not chunk:
+            raise _Dropped(f"{_peer(sock)} closed the connection during the handshake: it is not a rank of an "
+                             "arraycomm job of this version, or it was too busy; check address and port")
+        data += chunk
+    return data
+
+
+@contextlib.contextmanager
+def _deadline(sock: socket.socket, seconds: float) -> Iterator[Callable[[], None]]:
+    """Turns timeouts and resets inside into AuthFailed. Yields a function to call before every blocking call."""
+    end, before = time.monotonic() + seconds, sock.gettimeout()
+
+    def remaining() -> None:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        sock.settimeout(left)
+
+    try:
+        remaining()
+        yield remaining
+    except TimeoutError:
+        raise AuthFailed(f"{_peer(sock)} did not complete the handshake within {seconds:g} s: it is not a rank of an "
+                         "arraycomm job, or it is stopped; check address and port") from None
+    except OSError as error:
+        raise _Dropped(f"the connection to {_peer(sock)} broke during the handshake: {error.strerror}") from error
+    finally:
+        sock.settimeout(before)
+
+
+def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket:
+    """A connected, authenticated TCP socket (blocking, no delay). One attempt for a refused or unreachable address.
+
+    Raises OSError when nobody is reached, AuthFailed when the other side is not ours. Somebody who is merely too busy
+    to answer (its table of half-open connections was full) is asked again until `deadline` seconds have passed.
+    """
+    end = time.monotonic() + deadline
+    while True:
+        sock = socket.create_connection((address, port), max(end - time.monotonic(), 0.001))
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.settimeout(None)
+            client_handshake(sock, secret, hello, deadline=min(SECONDS, max(end - time.monotonic(), 0.001)))
+            return sock
+        except _Dropped:
+            sock.close()
+            if time.monotonic() + _RETRY_DROPPED > end:
+                raise
+            time.sleep(_RETRY_DROPPED)
+        except BaseException:
+            sock.close()
+            raise
+
+
+def check_user(sock: socket.socket, secret: bytes | None) -> None:
+    """Refuses another user of this machine: on Unix sockets always, on TCP where there is no secret to tell.
+
+    Raises AuthFailed.
+    """
+    if sock.family == socket.AF_UNIX:
+        uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+    elif secret or not ipaddress.ip_address(sock.getpeername()[0].partition("%")[0]).is_loopback:
+        return
+    else:
+        uid = _loopback_user(sock)
+    if uid is not None and uid != os.geteuid():
+        raise AuthFailed(f"{_peer(sock)} runs as user {uid}, this rank as {os.geteuid()}: all ranks of a job must run "
+                         "as one user, or share a secret (ARRAYCOMM_SECRET_FILE)")
+
+
+def _loopback_user(sock: socket.socket) -> int | None:
+    """The user of the other end of a loopback connection, by the kernel's table; None where there is no /proc."""
+    ends = f"{_kernel_name(sock.getpeername())} {_kernel_name(sock.getsockname())} "
+    path = "/proc/net/tcp6" if sock.family == socket.AF_INET6 else "/proc/net/tcp"
+    try:
+        with open(path, encoding="ascii") as table:
+            # "  sl  local_address rem_address   st tx_queue:rx_queue tr:tm->when retrnsmt   uid ..."
+            lines = [line.partition(": ")[2] for line in table]
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith(ends):
+            return int(line.split()[6])
+    raise AuthFailed(f"{_peer(sock)} is gone, or its user cannot be told")
+
+
+def _kernel_name(address: tuple[str, int]) -> str:
+    """"0100007F:1F90" for 127.0.0.1 port 8080 on a little-endian machine."""
+    raw = ipaddress.ip_address(address[0].partition("%")[0]).packed
+    words = struct.unpack(f"={len(raw) // 4}I", raw)
+    return "".join(f"{word:08X}" for word in words) + f":{address[1]:04X}"
+
+
+def _peer(sock: socket.socket) -> str:
+    try:
+        name = sock.getpeername()
+    except OSError:
+        return "the other side"
+    return f"{name[0]} port {name[1]}" if isinstance(name, tuple) else str(name or "a local process")
+
+
+@dataclass
+class _HalfOpen:
+    handshake: ServerHandshake
+    end: float
+
+
+class Acceptor:
+    """Serves listening sockets from one daemon thread and hands every admitted connection to `callback(sock, hello)`.
+
+    The callback runs in that thread, must not block, and owns the socket (blocking; TCP without delay); if it raises,
+    that is logged and the socket closed. Strangers cost at most 64 descriptors for at most 2 s each, however slowly
+    they talk, and one line in the log a minute. The listening sockets belong to the Acceptor. Not usable after a fork.
+    """
+
+    def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str,
+                 callback: Callable[[socket.socket, Hello], None], *, check: Check | None = None,
+                 name: str = "acceptor") -> None:
+        self._listeners, self._secret, self._job = list(listeners), secret, job
+        self._callback, self._check = callback, check
+        self._half_open: dict[socket.socket, _HalfOpen] = {}  # oldest first, so the first to expire is the first
+        self._selector = selectors.DefaultSelector()
+        self._paused_until = 0.0
+        self._complaints, self._next_complaint = 0, 0.0
+        self._closed = False
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ, listener)
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name=f"arraycomm-{name}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops accepting, closes the listening and the half-open sockets, joins the thread. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pid == os.getpid():  # in a forked child there is no thread, only copies of the descriptors
+            os.eventfd_write(self._wake, 1)
+            if self._thread is not threading.current_thread():
+                self._thread.join()
+        for sock in [*self._half_open, *self._listeners]:
+            sock.close()
+        self._half_open.clear()
+        self._selector.close()
+        os.close(self._wake)
+
+    def _run(self) -> None:
+        while not self._closed:
+            for key, _ in self._selector.select(self._patience()):
+                if self._closed:
+                    return
+                if key.data is not None:
+                    self._accept(key.data)
+                elif isinstance(key.fileobj, socket.socket):
+                    self._progress(key.fileobj)
+            self._expire()
+
+    def _patience(self) -> float | None:
+        ends = [half.end for half in list(self._half_open.values())[:1]]
+        if self._paused_until:
+            ends.append(self._paused_until)
+        return max(min(ends) - time.monotonic(), 0.0) if ends else None
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+                self._pause(str(error.strerror))
+            return  # anything else: the connection was gone before it was accepted
+        try:
+            check_user(sock, self._secret)
+            sock.setblocking(False)
+            self._selector.register(sock, selectors.EVENT_READ)
+        except (AuthFailed, OSError) as error:
+            self._complain(sock, str(error))
+            sock.close()
+            return
+        self._half_open[sock] = _HalfOpen(ServerHandshake(self._secret, self._job, self._check),
+                                          time.monotonic() + SECONDS)
+        if len(self._half_open) > MAX_HALF_OPEN:
+            self._drop(next(iter(self._half_open)), f"more than {MAX_HALF_OPEN} connections had not said who they are")
+
+    def _pause(self, reason: str) -> None:
+        """A level-triggered listener that cannot be accepted from would keep this thread spinning."""
+        for sock in list(self._half_open):
+            self._drop(sock, reason)
+        for listener in self._listeners:
+            self._selector.unregister(listener)
+        self._paused_until = time.monotonic() + _RETRY_ACCEPT
+
+    def _progress(self, sock: socket.socket) -> None:
+        half = self._half_open.get(sock)
+        if half is None:
+            return  # dropped earlier in this round
+        handshake = half.handshake
+        try:
+            data = sock.recv(handshake.wanted)
+            reply = handshake.feed(data) if data else b""
+            if reply and sock.send(reply) != len(reply):
+                handshake.error = "it does not read"
+        except BlockingIOError:
+            return
+        except OSError as error:
+            data, handshake.error = b"", str(error.strerror)
+        if handshake.hello is not None:
+            self._admit(sock, handshake.hello)
+        elif handshake.error or not data:
+            self._drop(sock, handshake.error or "it closed the connection before it said who it is")
+
+    def _admit(self, sock: socket.socket, hello: Hello) -> None:
+        self._forget(sock)
+        try:
+            sock.setblocking(True)
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._callback(sock, hello)
+        except Exception:
+            _log.exception("%s: an admitted connection (%s, rank %d) could not be used", self._thread.name,
+                           hello.purpose.value, hello.sender)
+            sock.close()
+
+    def _forget(self, sock: socket.socket) -> None:
+        del self._half_open[sock]
+        self._selector.unregister(sock)
+
+    def _drop(self, sock: socket.socket, reason: str) -> None:
+        self._forget(sock)
+        self._complain(sock, reason)
+        sock.close()
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for sock in [s for s, half in self._half_open.items() if half.end <= now]:
+            self._drop(sock, f"it did not say who it is within {SECONDS:g} s")
+        if self._paused_until and self._paused_until <= now:
+            self._paused_until = 0.0
+            for listener in self._listeners:
+                self._selector.register(listener, selectors.EVENT_READ, listener)
+
+    def _complain(self, sock: socket.socket, reason: str) -> None:
+        self._complaints += 1
+        now = time.monotonic()
+        if now >= self._next_complaint:
+            self._next_complaint = now + _LOG_EVERY
+            _log.warning("%s: a connection from %s was refused: %s (%d so far; this is said once a minute)",
+                         self._thread.name, _peer(sock), reason, self._complaints)

@@ -1,0 +1,71 @@
+"""Small exchanges of integers between the ranks of a communicator, before an operation that needs them."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Sequence
+
+from .backend import Communicator
+from .buffer import Buffer
+from .dlpack import resolve
+from .errors import CollectiveMismatch
+from .types import DType
+
+
+def _int64(values: Sequence[int]) -> tuple[array.array[int], Buffer]:
+    memory = array.array("q", values)
+    return memory, resolve(memory)
+
+
+def gather_integers(communicator: Communicator, mine: Sequence[int], timeout: float | None) -> list[tuple[int, ...]]:
+    """Every rank's integers (64-bit, as many on each), in rank order."""
+    n, size = len(mine), communicator.size
+    _, src = _int64(mine)
+    everything, dst = _int64([0] * (n * size))
+    communicator.all_gather(src, dst, timeout=timeout)
+    return [tuple(everything[i * n : (i + 1) * n]) for i in range(size)]
+
+
+def _tail(src: Buffer) -> int:
+    """63 bits that differ where dtype or the dimensions after the first differ."""
+    return hash((src.dtype, src.shape[1:])) & 0x7FFFFFFFFFFFFFFF
+
+
+def first_dimensions(communicator: Communicator, src: Buffer, timeout: float | None) -> list[int]:
+    """The first dimension of every rank's array. CollectiveMismatch (on all ranks) when the others differ."""
+    if not src.shape:
+        raise ValueError("uneven arrays need a first dimension, and a 0-d array has none")
+    answers = gather_integers(communicator, [src.shape[0], _tail(src)], timeout)
+    _same_tail(communicator, src, [answer[1] for answer in answers])
+    return [answer[0] for answer in answers]
+
+
+def _same_tail(communicator: Communicator, src: Buffer, tails: Sequence[int]) -> None:
+    # Every rank looks at the same list and finds the same two ranks, so all raise and the group stays usable.
+    odd = [rank for rank, tail in enumerate(tails) if tail != tails[0]]
+    if odd:
+        raise CollectiveMismatch(
+            f"rank {communicator.rank} of {communicator.size} in group {communicator.name!r}: ranks 0 and {odd[0]} give "
+            f"arrays of different dtype or different dimensions after the first; here it is {DType(src.dtype).label} "
+            f"of shape {src.shape}", ranks=tuple(odd))
+
+
+def agreed_counts(communicator: Communicator, src: Buffer, send: Sequence[int], recv: Sequence[int] | None,
+                  timeout: float | None) -> list[int]:
+    """The rows that every rank sends to this one.
+
+    CollectiveMismatch (on all ranks) when some rank expects other numbers, or arrays differ beyond their first dimension.
+    """
+    size, me = communicator.size, communicator.rank
+    if recv is not None and (len(recv) != size or any(n < 0 for n in recv)):
+        raise ValueError(f"recv_counts needs one number >= 0 for each of the {size} ranks, got {list(recv)}")
+    answers = gather_integers(communicator, [_tail(src), *send, *(recv if recv is not None else [-1] * size)], timeout)
+    _same_tail(communicator, src, [answer[0] for answer in answers])
+    for receiver, answer in enumerate(answers):
+        for sender in range(size):
+            expected, given = answer[1 + size + sender], answers[sender][1 + receiver]
+            if expected not in (-1, given):
+                raise CollectiveMismatch(
+                    f"rank {me} of {size} in group {communicator.name!r}: all_to_all: rank {receiver} expects {expected} "
+                    f"rows from rank {sender}, which sends {given}", ranks=(receiver, sender))
+    return [answers[sender][1 + me] for sender in range(size)]

@@ -1,0 +1,316 @@
+"""Group: the framework-neutral API. Checks arguments once, calls the Communicator, makes results.
+
+Every collective is called by all ranks of the group in the same order. `x` is any array that speaks DLPack or the buffer
+protocol; ranks may use different libraries in one call. Without `out` the result is a new array of x's own library,
+dtype and device; with `out` it is written there and `out` is returned. Strided input is packed first; `out` must be
+contiguous and writable.
+
+Common parameters
+    out: array to write the result into; `out=x` (in place) where shapes agree.
+    async_op: return a Work at once instead of the result.
+    timeout: seconds; None takes the group's.
+
+Common errors, before anything is sent: TypeError (not an array, dtype not supported or not defined for the operation),
+ValueError (wrong shape, dtype or device, read-only or overlapping out, rank out of range). After that the DistErrors:
+PeerLost, CollectiveTimeout, CollectiveMismatch, Aborted; the group cannot be used any more then.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from . import arguments, shapes
+from .arguments import Destination
+from .backend import Communicator
+from .buffer import Buffer
+from .dlpack import resolve
+from .exchange import agreed_counts, first_dimensions, gather_integers
+from .types import ReduceOp
+from .work import Received, Work
+
+
+class Group:
+    """One rank's end of a group of ranks. Made by arraycomm.init() and Group.split(); a context manager that closes.
+
+    Attributes: rank, size, name, backend (its name), timeout (seconds, default of the operations).
+    One thread at a time may call its collectives; calls of several threads are carried out one after the other.
+    """
+
+    def __init__(self, communicator: Communicator, backend: str, timeout: float) -> None:
+        self._communicator = communicator
+        self._batch: list[Work] | None = None
+        self._splits = 0
+        self._children: list[Group] = []
+        self.rank = communicator.rank
+        self.size = communicator.size
+        self.name = communicator.name
+        self.backend = backend
+        self.timeout = timeout
+
+    def __repr__(self) -> str:
+        return f"<arraycomm.Group {self.name!r}: rank {self.rank} of {self.size}, backend {self.backend}>"
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: types.TracebackType | None) -> None:
+        self.close("" if kind is None else kind.__name__)
+
+    # ---- collectives ----
+
+    def all_reduce(self, x: Any, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
+                   timeout: float | None = None) -> Any:
+        """The elementwise reduction of every rank's x, on every rank; any shape.
+
+        The result's bits are the same on all ranks and from run to run. float16, bfloat16 and float8 are accumulated in
+        float32.
+        """
+        src = resolve(x)
+        reduction = arguments.reduction(op, src.dtype)
+        to = arguments.in_place(src) if out is x else arguments.destination(x, src, src.shape, out)
+        work = self._communicator.all_reduce(src, to.buffer, reduction, layout=shapes.layout(src.shape),
+                                             timeout=timeout, async_op=async_op)
+        return Work(work, to.array) if async_op else out if out is x else to.array()
+
+    def reduce(self, x: Any, root: int = 0, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
+               timeout: float | None = None) -> Any:
+        """As all_reduce, but only `root` gets the result; the other ranks get None, and their `out` is not touched."""
+        src = resolve(x)
+        arguments.rank("root", root, self.size)
+        reduction = arguments.reduction(op, src.dtype)
+        to = arguments.destination(x, src, src.shape, out) if self.rank == root else arguments.NOWHERE
+        work = self._communicator.reduce(src, to.buffer, reduction, root, layout=shapes.layout(src.shape),
+                                         timeout=timeout, async_op=async_op)
+        return _finish(work, to, async_op)
+
+    def broadcast(self, x: Any, root: int = 0, *, out: Any = None, async_op: bool = False,
+                  timeout: float | None = None) -> Any:
+        """The root's x on every rank. The other ranks' x tells shape, dtype and library, and is not changed."""
+        src = resolve(x)
+        arguments.rank("root", root, self.size)
+        to = arguments.destination(x, src, src.shape, out)
+        work = self._communicator.broadcast(src if self.rank == root else None, to.buffer, root,
+                                            layout=shapes.layout(src.shape), timeout=timeout, async_op=async_op)
+        return _finish(work, to, async_op)
+
+    def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False, out: Any = None,
+                   async_op: bool = False, timeout: float | None = None) -> Any:
+        """Every rank's x, in rank order, on every rank.
+
+        form: "concat" joins along the first dimension, "stack" adds a dimension in front, "list" gives a list of arrays.
+        0-d arrays are stacked by "concat" too.
+        uneven: the first dimensions may differ; costs a small exchange first. Not with "stack".
+        """
+        src = resolve(x)
+        rows = first_dimensions(self._communicator, src, timeout) if uneven else None
+        shape = shapes.gathered(src.shape, self.size, form, rows)
+        to = arguments.destination(x, src, shape, out, inside=self.rank if rows is None else None)
+        counts = None if rows is None else [n * shapes.row(src.shape) for n in rows]
+        work = self._communicator.all_gather(src, to.buffer, counts, layout=shapes.layout(src.shape, rows),
+                                             timeout=timeout, async_op=async_op)
+        return _finish(work, shapes.listed(to, src.shape, self.size, rows) if form == "list" else to, async_op)
+
+    def gather(self, x: Any, root: int = 0, *, form: str = "concat", out: Any = None, async_op: bool = False,
+               timeout: float | None = None) -> Any:
+        """As an even all_gather, but only `root` gets the result; the other ranks get None."""
+        src = resolve(x)
+        arguments.rank("root", root, self.size)
+        shape = shapes.gathered(src.shape, self.size, form, None)
+        to = arguments.destination(x, src, shape, out, inside=self.rank) if self.rank == root else arguments.NOWHERE
+        work = self._communicator.gather(src, to.buffer, root, layout=shapes.layout(src.shape), timeout=timeout,
+                                         async_op=async_op)
+        if form == "list" and self.rank == root:
+            to = shapes.listed(to, src.shape, self.size, None)
+        return _finish(work, to, async_op)
+
+    def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, out: Any = None, async_op: bool = False,
+                timeout: float | None = None) -> Any:
+        """The root's x cut into `size` equal parts along its first dimension; rank r gets part r.
+
+        x: at the root, an array whose first dimension is a multiple of the group's size; elsewhere it is ignored.
+        like: on the other ranks, an array that tells shape, dtype and library of the part; `out` does as well.
+        """
+        arguments.rank("root", root, self.size)
+        if self.rank == root:
+            whole: Buffer | None = resolve(x)
+            part = shapes.divided(whole.shape, self.size, "scatter")
+            to = arguments.destination(x, whole, part, out)
+        else:
+            whole, template = None, out if like is None else like
+            if template is None:
+                raise ValueError("scatter needs like= or out= on the ranks other than the root: nothing else tells "
+                                 "shape and dtype of the part")
+            src = resolve(template)
+            part, to = src.shape, arguments.destination(template, src, src.shape, out)
+        work = self._communicator.scatter(whole, to.buffer, root, layout=shapes.layout(part), timeout=timeout,
+                                          async_op=async_op)
+        return _finish(work, to, async_op)
+
+    def reduce_scatter(self, x: Any, op: str | ReduceOp = "sum", *, counts: Sequence[int] | None = None,
+                       out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:
+        """The reduction of every rank's x, cut along the first dimension; rank r gets part r.
+
+        counts: rows of the first dimension for each rank, equal on all ranks; None cuts into equal parts, and the first
+        dimension must be a multiple of the group's size.
+        """
+        src = resolve(x)
+        reduction = arguments.reduction(op, src.dtype)
+        part = shapes.part(src.shape, self.size, counts, self.rank)
+        to = arguments.destination(x, src, part, out, contains=self.rank if counts is None else None)
+        elements = None if counts is None else [n * shapes.row(src.shape) for n in counts]
+        work = self._communicator.reduce_scatter(src, to.buffer, reduction, elements,
+                                                 layout=shapes.layout(src.shape, counts), timeout=timeout,
+                                                 async_op=async_op)
+        return _finish(work, to, async_op)
+
+    def all_to_all(self, x: Any, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
+                   out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:
+        """Part d of x goes to rank d; the result joins the parts that come, in rank order, along the first dimension.
+
+        send_counts: rows for each rank; None cuts x into equal parts. On all ranks or on none.
+        recv_counts: rows from each rank; found out by a small exchange, and compared with the senders' when given.
+        """
+        src = resolve(x)
+        if send_counts is None:
+            if recv_counts is not None:
+                raise ValueError("all_to_all takes recv_counts only together with send_counts")
+            shapes.divided(src.shape, self.size, "all_to_all")
+            shape, sends, receives = src.shape, None, None
+        else:
+            shapes.check_counts(src.shape, self.size, send_counts, "send_counts")
+            rows = agreed_counts(self._communicator, src, send_counts, recv_counts, timeout)
+            shape = (sum(rows), *src.shape[1:])
+            sends = [n * shapes.row(src.shape) for n in send_counts]
+            receives = [n * shapes.row(src.shape) for n in rows]
+        to = arguments.destination(x, src, shape, out, distinct=True)
+        layout = shapes.layout(src.shape if send_counts is None else src.shape[1:])
+        work = self._communicator.all_to_all(src, to.buffer, sends, receives, layout=layout, timeout=timeout,
+                                             async_op=async_op)
+        return _finish(work, to, async_op)
+
+    def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Work | None:
+        """Returns when every rank has called it."""
+        work = self._communicator.barrier(timeout=timeout, async_op=async_op)
+        return Work(work, _nothing) if async_op else None
+
+    # ---- point to point: independent of the collectives' order ----
+
+    def send(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work | None:
+        """Sends x to rank `dest`; returns when x may be changed again. Inside batch() it returns a Work at once."""
+        work = self.isend(x, dest, tag, timeout=timeout)
+        if self._batch is not None:
+            return work
+        work.wait()
+        return None
+
+    def recv(self, like: Any, source: int | None = None, tag: int = 0, *, out: Any = None,
+             timeout: float | None = None) -> Any:
+        """Receives a message of like's shape and dtype and gives Received(array, source, tag).
+
+        source: a rank, or None for any. out: array to write into (`recv(x, out=x)` receives in place).
+        Messages of one tag between two ranks arrive in the order in which they were sent. A message of another size or
+        dtype is a CollectiveMismatch; the group stays usable.
+        Inside batch() it returns a Work at once.
+        """
+        work = self.irecv(like, source, tag, out=out, timeout=timeout)
+        return work if self._batch is not None else work.result()
+
+    def isend(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work:
+        """As send(), but returns a Work at once. x must not be changed before it has ended."""
+        src = resolve(x)
+        arguments.rank("dest", dest, self.size)
+        arguments.tag(tag)
+        work = self._communicator.send(src, dest, tag, timeout=timeout, async_op=True)
+        return self._started(Work(work, _nothing))
+
+    def irecv(self, like: Any, source: int | None = None, tag: int = 0, *, out: Any = None,
+              timeout: float | None = None) -> Work:
+        """As recv(), but returns a Work at once; its result() is the Received."""
+        template = resolve(like)
+        arguments.tag(tag)
+        if source is not None:
+            arguments.rank("source", source, self.size)
+        to = arguments.in_place(template) if out is like else arguments.destination(like, template, template.shape, out)
+        pending = self._communicator.recv(to.buffer, source, tag, timeout=timeout, async_op=True)
+
+        def received() -> Received:
+            rank, got, _ = pending.source()
+            return Received(out if out is not None else to.array(), rank, got)
+
+        return self._started(Work(pending, received))
+
+    def _started(self, work: Work) -> Work:
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Groups point-to-point operations: they start together, and all have ended when the context ends.
+
+        Inside, send and recv return Works. So a ring exchange cannot dead-lock, whatever the order.
+        """
+        if self._batch is not None:
+            raise ValueError("batch() cannot be nested")
+        self._batch = started = []
+        try:
+            with self._communicator.batch():
+                yield
+        finally:
+            self._batch = None
+        for work in started:
+            work.wait()
+
+    # ---- groups ----
+
+    def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Group | None:
+        """A new group of the ranks that give the same color, ordered by key, then by rank here. All ranks call it.
+
+        color: an integer, or None to stay outside (gives None). name: of the new group, equal on its members.
+        Closed with this group at the latest.
+        """
+        arguments.integer("key", key)
+        if color is not None:
+            arguments.integer("color", color)
+        answers = gather_integers(self._communicator, [0 if color is None else 1, color or 0, key], None)
+        self._splits += 1
+        if color is None:
+            return None
+        alike = [(k, rank) for rank, (inside, c, k) in enumerate(answers) if inside and c == color]
+        members = [rank for _, rank in sorted(alike)]
+        label = name or f"{self.name}/{self._splits}.{color}"
+        child = Group(self._communicator.split(members, label), self.backend, self.timeout)
+        self._children = [group for group in self._children if not group.closed] + [child]
+        return child
+
+    def abort(self, reason: str = "") -> None:
+        """Ends every operation under way, here and on the peers, with Aborted. From any thread; does not block."""
+        self._communicator.abort(reason)
+
+    def close(self, reason: str = "") -> None:
+        """Frees the group and those split from it. Idempotent. Work in flight ends with Aborted.
+
+        Not collective: a peer that needs this rank afterwards gets PeerLost. `reason` (an exception's type, say) tells
+        the peers why when it is not for good.
+        """
+        for child in self._children:
+            child.close(reason)
+        self._children.clear()
+        self._communicator.close(reason)
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._communicator.closed
+
+
+def _nothing() -> None:
+    return None
+
+
+def _finish(work: Any, to: Destination, async_op: bool) -> Any:
+    return Work(work, to.array) if async_op else to.array()

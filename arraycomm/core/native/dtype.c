@@ -1,0 +1,136 @@
+/* Element types in four languages: the engine's numbers, DLPack codes, PEP 3118 letters and NumPy's names. */
+#include "native.h"
+#include <string.h>
+
+#define ROW(number, label, width, code, format) [number] = {label, width, {code, 8 * (width), 1}, format}
+const struct dtype_row dtype_rows[ACOMM_DTYPES] = {
+    ROW(ACOMM_BOOL, "bool", 1, DL_BOOL, "?"),
+    ROW(ACOMM_INT8, "int8", 1, DL_INT, "b"),
+    ROW(ACOMM_INT16, "int16", 2, DL_INT, "h"),
+    ROW(ACOMM_INT32, "int32", 4, DL_INT, "i"),
+    ROW(ACOMM_INT64, "int64", 8, DL_INT, "q"),
+    ROW(ACOMM_UINT8, "uint8", 1, DL_UINT, "B"),
+    ROW(ACOMM_UINT16, "uint16", 2, DL_UINT, "H"),
+    ROW(ACOMM_UINT32, "uint32", 4, DL_UINT, "I"),
+    ROW(ACOMM_UINT64, "uint64", 8, DL_UINT, "Q"),
+    ROW(ACOMM_FLOAT16, "float16", 2, DL_FLOAT, "e"),
+    ROW(ACOMM_BFLOAT16, "bfloat16", 2, DL_BFLOAT, NULL),
+    ROW(ACOMM_FLOAT32, "float32", 4, DL_FLOAT, "f"),
+    ROW(ACOMM_FLOAT64, "float64", 8, DL_FLOAT, "d"),
+    ROW(ACOMM_COMPLEX64, "complex64", 8, DL_COMPLEX, "Zf"),
+    ROW(ACOMM_COMPLEX128, "complex128", 16, DL_COMPLEX, "Zd"),
+    ROW(ACOMM_FLOAT8_E3M4, "float8_e3m4", 1, DL_FLOAT8_E3M4, NULL),
+    ROW(ACOMM_FLOAT8_E4M3, "float8_e4m3", 1, DL_FLOAT8_E4M3, NULL),
+    ROW(ACOMM_FLOAT8_E4M3B11FNUZ, "float8_e4m3b11fnuz", 1, DL_FLOAT8_E4M3B11FNUZ, NULL),
+    ROW(ACOMM_FLOAT8_E4M3FN, "float8_e4m3fn", 1, DL_FLOAT8_E4M3FN, NULL),
+    ROW(ACOMM_FLOAT8_E4M3FNUZ, "float8_e4m3fnuz", 1, DL_FLOAT8_E4M3FNUZ, NULL),
+    ROW(ACOMM_FLOAT8_E5M2, "float8_e5m2", 1, DL_FLOAT8_E5M2, NULL),
+    ROW(ACOMM_FLOAT8_E5M2FNUZ, "float8_e5m2fnuz", 1, DL_FLOAT8_E5M2FNUZ, NULL),
+    ROW(ACOMM_FLOAT8_E8M0FNU, "float8_e8m0fnu", 1, DL_FLOAT8_E8M0FNU, NULL),
+};
+
+/* NumPy's dtype objects seen so far. The built-in ones and ml_dtypes' are singletons; others (with metadata, say)
+ * are looked up by name each time once the table is full. */
+#define DESCRS 64
+static struct { PyObject *descr; int dtype; } descrs[DESCRS];
+static int descrs_known;
+
+int dtype_of_dlpack(struct dl_dtype dl)
+{
+    for (int i = 0; i < ACOMM_DTYPES; i++)
+        if (!memcmp(&dtype_rows[i].dl, &dl, sizeof dl))
+            return i;
+    return -1;
+}
+
+int dtype_of_label(const char *label)
+{
+    for (int i = 0; i < ACOMM_DTYPES; i++)
+        if (!strcmp(dtype_rows[i].label, label))
+            return i;
+    return -1;
+}
+
+/* Letters whose size depends on the platform ('l', 'n') are understood by their kind and the item's size. */
+static int code_of_letter(const char *letter)
+{
+    if (letter[0] == 'Z')
+        return letter[1] && !letter[2] && strchr("fd", letter[1]) ? DL_COMPLEX : -1;
+    if (!letter[0] || letter[1])
+        return -1;
+    if (strchr("bhilqn", letter[0]))
+        return DL_INT;
+    if (strchr("BHILQN", letter[0]))
+        return DL_UINT;
+    if (strchr("efd", letter[0]))
+        return DL_FLOAT;
+    return letter[0] == '?' ? DL_BOOL : -1;
+}
+
+int dtype_of_format(const char *format, Py_ssize_t width)
+{
+    if (!format)
+        return width == 1 ? ACOMM_UINT8 : -1;
+    const char native = PY_LITTLE_ENDIAN ? '<' : '>';
+    if (*format == '@' || *format == '=' || *format == native)
+        format++;
+    int code = code_of_letter(format);
+    if (code < 0 || width < 1 || width > 16)
+        return -1;
+    return dtype_of_dlpack((struct dl_dtype){(uint8_t)code, (uint8_t)(8 * width), 1});
+}
+
+static int attribute_true(PyObject *object, const char *name)
+{
+    PyObject *value = PyObject_GetAttrString(object, name);
+    int truth = value ? PyObject_IsTrue(value) : -1;
+    Py_XDECREF(value);
+    return truth;
+}
+
+static int read_descr(PyObject *descr)
+{
+    int native = attribute_true(descr, "isnative"), dtype = -1;
+    if (native < 0)
+        return -1;
+    PyObject *name = PyObject_GetAttrString(descr, "name");
+    const char *label = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+    if (label && native)
+        dtype = dtype_of_label(label);
+    Py_XDECREF(name);
+    if (!label)
+        return -1;
+    return dtype >= 0 ? dtype : refuse("bad_dtype", descr, NULL);
+}
+
+int dtype_of_descr(PyObject *descr)
+{
+    for (int i = 0; i < descrs_known; i++)
+        if (descrs[i].descr == descr)
+            return descrs[i].dtype;
+    int dtype = read_descr(descr);
+    if (dtype >= 0 && descrs_known < DESCRS) {
+        descrs[descrs_known].descr = Py_NewRef(descr);
+        descrs[descrs_known++].dtype = dtype;
+    }
+    return dtype;
+}
+
+PyObject *dtype_descr(int dtype)
+{
+    for (int i = 0; i < descrs_known; i++)
+        if (descrs[i].dtype == dtype)
+            return descrs[i].descr;
+    PyObject *label = PyUnicode_FromString(dtype_rows[dtype].label);
+    PyObject *descr = label ? refuse_call("numpy_dtype", label, NULL) : NULL;
+    int known = descr ? dtype_of_descr(descr) : -1;
+    Py_XDECREF(label);
+    Py_XDECREF(descr); /* the table keeps it, unless the table is full of strangers */
+    if (known < 0)
+        return NULL;
+    for (int i = 0; i < descrs_known; i++)
+        if (descrs[i].dtype == dtype)
+            return descrs[i].descr;
+    PyErr_SetString(PyExc_RuntimeError, "too many different numpy dtype objects");
+    return NULL;
+}

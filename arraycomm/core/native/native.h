@@ -1,0 +1,116 @@
+/* From any array to a Buffer and back: what the files of this folder share. All of it runs under the GIL, except
+ * where "no GIL" stands. Functions that return int give 0, or -1 with a Python exception set. */
+#ifndef NATIVE_H
+#define NATIVE_H
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "acomm.h"
+#include "dlpack.h"
+
+#define NATIVE_MAX_DIMS 64
+
+_Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "a 64-bit Python is needed");
+
+/* ---- dtype.c: element types in four languages ---- */
+struct dtype_row {
+    const char *label;   /* numpy's, torch's and JAX's name */
+    int width;           /* bytes */
+    struct dl_dtype dl;
+    const char *format;  /* PEP 3118, or NULL where it has no letter */
+};
+extern const struct dtype_row dtype_rows[ACOMM_DTYPES];
+/* Each gives the number, or -1 without an exception where the engine does not know the type. */
+int dtype_of_dlpack(struct dl_dtype dl);
+int dtype_of_format(const char *format, Py_ssize_t width);
+int dtype_of_label(const char *label);
+/* dtype object of numpy -> number; -1 with TypeError. */
+int dtype_of_descr(PyObject *descr);
+/* Number -> numpy dtype object (borrowed, kept for ever), NULL with an exception. */
+PyObject *dtype_descr(int dtype);
+
+/* ---- memory.c: aligned host memory of results ---- */
+struct memory {
+    char *data;             /* 64-byte aligned, never NULL: XLA takes such memory without a copy */
+    size_t bytes;
+    _Atomic int references; /* not Python's: libraries drop their results from threads without the GIL */
+    bool mapped;
+};
+/* One reference; NULL without an exception when memory is out. No GIL. */
+struct memory *memory_new(size_t bytes);
+struct memory *memory_retain(struct memory *memory); /* no GIL */
+void memory_release(struct memory *memory);          /* no GIL; NULL is fine */
+
+/* ---- view.c: what one array says about itself, before anything is copied ---- */
+enum view_kind { VIEW_REFUSED, VIEW_NUMPY, VIEW_EXCHANGE, VIEW_BUFFER, VIEW_CAPSULE };
+struct view_type {
+    PyTypeObject *type;
+    enum view_kind kind;
+    const struct dl_exchange *exchange;
+    bool torch, capsule;  /* capsule: has __dlpack__ */
+    bool legacy_writable; /* its capsules without flags are known to be writable */
+};
+struct view {
+    char *data;
+    int ndim;
+    const int64_t *shape, *strides; /* strides NULL: packed */
+    int64_t unit;                   /* bytes that a stride counts in */
+    int dtype, device_type, device_index;
+    bool readonly, derived;         /* derived: not the array's own memory, writing there would be lost */
+    PyObject *owner;                /* what keeps the memory; a reference of the view's own */
+    Py_buffer buffer;               /* held while shape and strides are read */
+    bool buffered;
+};
+int view_init(void);
+/* How arrays of this type are read. Classified once, then remembered. Never fails. */
+struct view_type view_type(PyObject *object);
+int view_open(struct view *view, PyObject *object);
+void view_close(struct view *view);
+/* Elements, or -1 with an exception when the shape makes no sense. */
+int64_t view_count(const struct view *view);
+bool view_packed(const struct view *view);
+/* Copies the view, in C order, to `out`. Releases the GIL when there is much. */
+void pack_copy(const struct view *view, int64_t count, char *out);
+
+/* ---- refuse.c: errors whose text is made in Python (arraycomm.core.dlpack), because it may take its time ---- */
+/* Raises the exception that function(first, second) returns; always -1. A pending exception becomes its cause and
+ * stands in for a second argument of NULL (None where nothing is pending). */
+int refuse(const char *function, PyObject *first, PyObject *second);
+/* What function(first[, second]) returns. */
+PyObject *refuse_call(const char *function, PyObject *first, PyObject *second);
+
+/* ---- buffer.c: the type Buffer ---- */
+struct buffer {
+    PyObject_HEAD
+    unsigned long long address;
+    long long count;
+    int dtype, device_type, device_index;
+    char readonly;
+    PyObject *shape, *owner;
+    struct memory *memory; /* NULL: somebody else's memory, which `owner` keeps */
+};
+extern PyTypeObject *buffer_type;
+int buffer_init(PyObject *module);
+/* Takes the reference to shape; owner and memory get references of their own. */
+struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape, PyObject *owner, struct memory *memory);
+/* A fresh packed buffer of this shape (reference not taken). */
+struct buffer *buffer_allocate(int dtype, int64_t count, PyObject *shape);
+PyObject *buffer_shape(int ndim, const int64_t *shape);
+static inline size_t buffer_bytes(const struct buffer *b)
+{
+    return (size_t)b->count * (size_t)dtype_rows[b->dtype].width;
+}
+
+/* ---- export.c: our memory as other libraries' arrays ---- */
+struct dl_managed *export_managed(struct buffer *b); /* NULL with an exception */
+PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *kwargs);
+PyObject *export_device(PyObject *self, PyObject *none);
+
+/* ---- resolve.c, wrap.c: the functions that Python sees ---- */
+PyObject *resolve_in(PyObject *module, PyObject *object);
+PyObject *resolve_out(PyObject *module, PyObject *object);
+PyObject *resolve_pack(PyObject *module, PyObject *object);
+PyObject *wrap_allocate(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *wrap_array(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+#endif

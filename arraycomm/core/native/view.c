@@ -1,0 +1,320 @@
+/* What one array says about itself. Four ways of asking, from cheap to dear, by the array's type:
+ * NumPy's buffer plus dtype object (its buffer has no letters for bfloat16 and float8), DLPack's exchange API (torch),
+ * the buffer protocol (JAX on the CPU, bytes, array.array, memoryview), and a DLPack capsule (everything else). */
+#include "native.h"
+
+#define TYPES 64
+
+/* Types seen so far; each is kept alive, so that its address means it. A program has few array types. */
+static struct view_type types[TYPES];
+static int types_known;
+
+static PyObject *name_of_dlpack, *name_of_dtype, *name_of_max_version, *name_of_is_neg, *name_of_is_conj;
+
+/* ---- classification ---- */
+
+/* sys.modules[module].attribute, or NULL without an exception. Nothing is imported. */
+static PyObject *loaded(const char *module, const char *attribute)
+{
+    PyObject *modules = PyImport_GetModuleDict();
+    PyObject *found = PyDict_GetItemString(modules, module);
+    PyObject *value = found ? PyObject_GetAttrString(found, attribute) : NULL;
+    PyErr_Clear();
+    return value;
+}
+
+static bool derives(PyTypeObject *type, const char *module, const char *name)
+{
+    PyObject *base = loaded(module, name);
+    bool yes = base && PyObject_IsSubclass((PyObject *)type, base) == 1;
+    Py_XDECREF(base);
+    PyErr_Clear();
+    return yes;
+}
+
+static bool has(PyTypeObject *type, const char *name)
+{
+    PyObject *value = PyObject_GetAttrString((PyObject *)type, name);
+    PyErr_Clear();
+    Py_XDECREF(value);
+    return value != NULL;
+}
+
+static const struct dl_exchange *find_exchange(PyTypeObject *type)
+{
+    PyObject *capsule = PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
+    const struct dl_exchange *api = NULL;
+    if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api"))
+        api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    Py_XDECREF(capsule);
+    PyErr_Clear();
+    while (api && api->version.major != DL_MAJOR)
+        api = api->previous;
+    return api && api->borrow ? api : NULL;
+}
+
+static struct view_type classify(PyTypeObject *type)
+{
+    struct view_type t = {.type = type, .kind = VIEW_REFUSED, .torch = derives(type, "torch", "Tensor")};
+    t.capsule = has(type, "__dlpack__");
+    t.legacy_writable = t.torch || derives(type, "cupy", "ndarray");
+    if (derives(type, "numpy.ma", "MaskedArray") || derives(type, "torch.distributed.tensor", "DTensor"))
+        return t;
+    if (derives(type, "numpy", "ndarray") || derives(type, "numpy", "generic"))
+        t.kind = VIEW_NUMPY;
+    else if ((t.exchange = find_exchange(type)))
+        t.kind = VIEW_EXCHANGE;
+    else if (PyType_GetSlot(type, Py_bf_getbuffer))
+        t.kind = VIEW_BUFFER;
+    else if (t.capsule)
+        t.kind = VIEW_CAPSULE;
+    return t;
+}
+
+struct view_type view_type(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    for (int i = 0; i < types_known; i++)
+        if (types[i].type == type)
+            return types[i];
+    struct view_type fresh = classify(type);
+    if (types_known < TYPES) {
+        Py_INCREF(type);
+        types[types_known++] = fresh;
+    }
+    return fresh;
+}
+
+/* ---- the four ways ---- */
+
+static void take_buffer(struct view *view)
+{
+    view->buffered = true;
+    view->data = view->buffer.buf;
+    view->ndim = view->buffer.ndim;
+    view->shape = (const int64_t *)view->buffer.shape;
+    view->strides = (const int64_t *)view->buffer.strides;
+    view->unit = 1;
+    view->device_type = DL_CPU;
+    view->readonly = view->buffer.readonly;
+}
+
+static int open_numpy(struct view *view, PyObject *object)
+{
+    PyObject *descr = PyObject_GetAttr(object, name_of_dtype);
+    view->dtype = descr ? dtype_of_descr(descr) : -1;
+    Py_XDECREF(descr);
+    if (view->dtype < 0)
+        return -1;
+    if (PyObject_GetBuffer(object, &view->buffer, PyBUF_STRIDES))
+        return refuse("unreadable", object, NULL);
+    take_buffer(view);
+    view->owner = Py_NewRef(object);
+    return 0;
+}
+
+static int take_tensor(struct view *view, const struct dl_tensor *tensor, PyObject *object)
+{
+    view->dtype = dtype_of_dlpack(tensor->dtype);
+    if (view->dtype < 0)
+        return refuse("bad_dlpack_dtype", object, NULL);
+    view->data = (char *)tensor->data + (tensor->data ? tensor->byte_offset : 0);
+    view->ndim = tensor->ndim;
+    view->shape = tensor->shape;
+    view->strides = tensor->strides;
+    view->unit = dtype_rows[view->dtype].width;
+    /* Pinned memory (CUDA 3, ROCm 11) is host memory to everybody who only reads and writes it. */
+    bool host = tensor->device.type == 3 || tensor->device.type == 11;
+    view->device_type = host ? DL_CPU : tensor->device.type;
+    view->device_index = host ? 0 : tensor->device.index;
+    return 0;
+}
+
+/* 1 true, 0 false, -1 exception. */
+static int ask(PyObject *object, PyObject *method)
+{
+    PyObject *answer = PyObject_CallMethodObjArgs(object, method, NULL);
+    int truth = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    return truth;
+}
+
+/* torch's exporters call int1 to int7 int8, and uint1 to uint7 uint8. */
+static int check_torch_bytes(struct view *view, PyObject *object)
+{
+    PyObject *expected = loaded("torch", dtype_rows[view->dtype].label);
+    PyObject *actual = PyObject_GetAttr(object, name_of_dtype);
+    int rc = actual && actual == expected ? 0 : refuse("bad_dlpack_dtype", object, NULL);
+    Py_XDECREF(expected);
+    Py_XDECREF(actual);
+    return rc;
+}
+
+static int open_exchange(struct view *view, PyObject *object, const struct view_type *type);
+
+/* torch computes conjugates and negatives lazily, by bits that its exporters do not show. */
+static int open_resolved(struct view *view, PyObject *object, const struct view_type *type)
+{
+    Py_CLEAR(view->owner);
+    PyObject *plain = refuse_call("torch_resolved", object, NULL);
+    int rc = plain ? open_exchange(view, plain, type) : -1;
+    Py_XDECREF(plain);
+    view->derived = true;
+    return rc;
+}
+
+static int check_torch(struct view *view, PyObject *object, const struct view_type *type)
+{
+    if (view->dtype == ACOMM_INT8 || view->dtype == ACOMM_UINT8)
+        return check_torch_bytes(view, object);
+    int lazy = ask(object, name_of_is_neg);
+    if (!lazy && (view->dtype == ACOMM_COMPLEX64 || view->dtype == ACOMM_COMPLEX128))
+        lazy = ask(object, name_of_is_conj);
+    if (lazy < 0)
+        return refuse("unreadable", object, NULL);
+    return lazy ? open_resolved(view, object, type) : 0;
+}
+
+static int open_exchange(struct view *view, PyObject *object, const struct view_type *type)
+{
+    struct dl_tensor tensor;
+    if (type->exchange->borrow(object, &tensor))
+        return refuse("unreadable", object, NULL);
+    if (take_tensor(view, &tensor, object))
+        return -1;
+    view->owner = Py_NewRef(object);
+    return type->torch ? check_torch(view, object, type) : 0;
+}
+
+/* The owner is a capsule that nobody consumes: dropping it calls the producer's deleter. */
+static PyObject *call_dlpack(PyObject *object)
+{
+    PyObject *method = PyObject_GetAttr(object, name_of_dlpack);
+    PyObject *kwargs = method ? Py_BuildValue("{O(ii)}", name_of_max_version, DL_MAJOR, DL_MINOR) : NULL;
+    PyObject *none = kwargs ? PyTuple_New(0) : NULL;
+    PyObject *capsule = none ? PyObject_Call(method, none, kwargs) : NULL;
+    /* Producers from before DLPack 1.0 do not know max_version. */
+    if (none && !capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyErr_Clear();
+        capsule = PyObject_Call(method, none, NULL);
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(kwargs);
+    Py_XDECREF(method);
+    return capsule;
+}
+
+static int take_capsule(struct view *view, PyObject *capsule, PyObject *object, const struct view_type *type)
+{
+    if (PyCapsule_IsValid(capsule, "dltensor")) {
+        struct dl_legacy *legacy = PyCapsule_GetPointer(capsule, "dltensor");
+        view->readonly = !type->legacy_writable;
+        return take_tensor(view, &legacy->tensor, object);
+    }
+    if (!PyCapsule_IsValid(capsule, "dltensor_versioned"))
+        return refuse("bad_capsule", object, capsule);
+    struct dl_managed *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+    if (managed->version.major != DL_MAJOR)
+        return refuse("bad_capsule", object, capsule);
+    view->readonly = managed->flags & DL_READ_ONLY;
+    view->derived = managed->flags & DL_IS_COPIED;
+    return take_tensor(view, &managed->tensor, object);
+}
+
+static int open_capsule(struct view *view, PyObject *object, const struct view_type *type)
+{
+    view->owner = call_dlpack(object);
+    if (!view->owner)
+        return refuse("unreadable", object, NULL);
+    if (take_capsule(view, view->owner, object, type))
+        return -1;
+    return type->torch ? check_torch(view, object, type) : 0;
+}
+
+/* The memoryview is the owner: while it lives a bytearray cannot be resized, nor a JAX array donated. */
+static int open_buffer(struct view *view, PyObject *object, const struct view_type *type)
+{
+    view->owner = PyMemoryView_FromObject(object);
+    if (view->owner && !PyObject_GetBuffer(view->owner, &view->buffer, PyBUF_STRIDES | PyBUF_FORMAT)) {
+        take_buffer(view);
+        view->dtype = dtype_of_format(view->buffer.format, view->buffer.itemsize);
+    }
+    if (view->dtype >= 0)
+        return 0;
+    if (!type->capsule)
+        return refuse("unreadable", object, NULL);
+    /* JAX's buffers know neither bfloat16 nor float8, its capsules do. */
+    PyErr_Clear();
+    view_close(view);
+    return open_capsule(view, object, type);
+}
+
+/* ---- */
+
+int view_open(struct view *view, PyObject *object)
+{
+    struct view_type type = view_type(object);
+    int rc;
+    view->strides = NULL;
+    view->owner = NULL;
+    view->dtype = -1;
+    view->device_index = 0;
+    view->readonly = view->derived = view->buffered = false;
+    if (type.kind == VIEW_NUMPY)
+        rc = open_numpy(view, object);
+    else if (type.kind == VIEW_EXCHANGE)
+        rc = open_exchange(view, object, &type);
+    else if (type.kind == VIEW_BUFFER)
+        rc = open_buffer(view, object, &type);
+    else if (type.kind == VIEW_CAPSULE)
+        rc = open_capsule(view, object, &type);
+    else
+        rc = refuse("not_an_array", object, NULL);
+    if (rc)
+        view_close(view);
+    return rc;
+}
+
+void view_close(struct view *view)
+{
+    if (view->buffered)
+        PyBuffer_Release(&view->buffer);
+    view->buffered = false;
+    Py_CLEAR(view->owner);
+}
+
+int64_t view_count(const struct view *view)
+{
+    int64_t count = 1, bytes;
+    bool wrong = view->ndim < 0 || view->ndim > NATIVE_MAX_DIMS;
+    for (int i = 0; i < view->ndim && !wrong; i++)
+        wrong = view->shape[i] < 0 || __builtin_mul_overflow(count, view->shape[i], &count);
+    if (wrong || __builtin_mul_overflow(count, dtype_rows[view->dtype].width, &bytes)) {
+        PyErr_Format(PyExc_ValueError, "an array of %d dimensions with a shape that no memory can hold", view->ndim);
+        return -1;
+    }
+    return count;
+}
+
+bool view_packed(const struct view *view)
+{
+    if (!view->strides)
+        return true;
+    int64_t expected = dtype_rows[view->dtype].width / view->unit;
+    for (int i = view->ndim - 1; i >= 0; i--) {
+        if (view->shape[i] > 1 && view->strides[i] != expected)
+            return false;
+        expected *= view->shape[i];
+    }
+    return true;
+}
+
+int view_init(void)
+{
+    name_of_dlpack = PyUnicode_InternFromString("__dlpack__");
+    name_of_dtype = PyUnicode_InternFromString("dtype");
+    name_of_max_version = PyUnicode_InternFromString("max_version");
+    name_of_is_neg = PyUnicode_InternFromString("is_neg");
+    name_of_is_conj = PyUnicode_InternFromString("is_conj");
+    return PyErr_Occurred() ? -1 : 0;
+}

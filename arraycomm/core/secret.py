@@ -1,0 +1,114 @@
+"""The job's secret: where it comes from, and when running without one is refused.
+
+Our launcher makes one per job and hands it down through an inherited, sealed memory file; it never stands in argv, a
+log or the store. Without a launcher the user gives one, or the job stays on loopback. There it is protected by the
+kernel: whoever connects must run under the same user id (auth.check_user), so that other users of the machine are kept
+out, but another job of the same user is told apart by the job's name only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+
+from . import settings
+from .address import is_loopback
+from .errors import AuthFailed
+
+_MAX_BYTES = 4096
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def new_secret() -> bytes:
+    """32 random bytes."""
+    return secrets.token_bytes(32)
+
+
+def find(environ: Mapping[str, str] | None = None) -> bytes | None:
+    """The secret that ARRAYCOMM_SECRET, ARRAYCOMM_SECRET_FILE or ARRAYCOMM_SECRET_FD gives, None when none is set.
+
+    Raises AuthFailed that names the variable when one is set but cannot be used.
+    """
+    text = settings.get("ARRAYCOMM_SECRET", environ)
+    if text:
+        return _decode(text.encode(), "ARRAYCOMM_SECRET")
+    path = settings.get("ARRAYCOMM_SECRET_FILE", environ)
+    if path:
+        return _decode(_read_file(path), f"ARRAYCOMM_SECRET_FILE={path}")
+    number = settings.get("ARRAYCOMM_SECRET_FD", environ)
+    return _read_descriptor(number) if number else None
+
+
+def require(secret: bytes | None, address: str) -> None:
+    """Raises AuthFailed when there is no secret and a numeric address can be reached from other machines."""
+    if secret or is_loopback(address) or settings.get_flag("ARRAYCOMM_INSECURE"):
+        return
+    raise AuthFailed(f"refusing to use {address} without a secret: anybody on the network could join. Give "
+                     "all ranks the same ARRAYCOMM_SECRET, or ARRAYCOMM_SECRET_FILE (mode 0600, e.g. made by "
+                     "`openssl rand -hex 32`), or accept the risk with ARRAYCOMM_INSECURE=1")
+
+
+def to_descriptor(secret: bytes) -> int:
+    """An inheritable, sealed memory file that holds the secret, for ARRAYCOMM_SECRET_FD of child processes."""
+    descriptor = os.memfd_create("arraycomm-secret", os.MFD_ALLOW_SEALING)
+    try:
+        os.write(descriptor, secret)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        os.set_inheritable(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _decode(raw: bytes, source: str) -> bytes:
+    """64 hex digits are 32 bytes; anything else is taken as it is, without surrounding white space."""
+    raw = raw.strip()
+    if not raw:
+        raise AuthFailed(f"{source} is empty; put 64 hex digits there (`openssl rand -hex 32`)")
+    if len(raw) == 64:
+        try:
+            return bytes.fromhex(raw.decode("ascii"))
+        except ValueError:
+            return raw
+    return raw
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        reason = "it is a symbolic link" if os.path.islink(path) else error.strerror
+        raise AuthFailed(f"cannot open ARRAYCOMM_SECRET_FILE={path}: {reason}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise AuthFailed(f"ARRAYCOMM_SECRET_FILE={path} is not a regular file")
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise AuthFailed(f"ARRAYCOMM_SECRET_FILE={path} must belong to this user (uid {os.geteuid()}), closed "
+                             f"to others; it belongs to uid {status.st_uid}, mode {status.st_mode & 0o777:04o}; "
+                             f"`chmod 600 {path}`")
+        if status.st_size > _MAX_BYTES:
+            raise AuthFailed(f"ARRAYCOMM_SECRET_FILE={path} has {status.st_size} bytes, at most {_MAX_BYTES} are read")
+        return os.read(descriptor, _MAX_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def _read_descriptor(number: str) -> bytes:
+    """The launcher's memory file; read at offset 0 every time, so that a rank may look again."""
+    try:
+        descriptor = int(number)
+        if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE:
+            raise ValueError("it is not sealed")
+        secret = os.pread(descriptor, _MAX_BYTES, 0)
+    except (OSError, ValueError, OverflowError) as error:
+        raise AuthFailed(f"cannot read the secret from descriptor ARRAYCOMM_SECRET_FD={number}: {error}; only a process "
+                         "that inherits it from the launcher can (subprocess closes descriptors: give "
+                         "pass_fds, or ARRAYCOMM_SECRET_FILE)") from error
+    if not secret:
+        raise AuthFailed(f"descriptor ARRAYCOMM_SECRET_FD={number} is empty")
+    return secret

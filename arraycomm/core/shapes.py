@@ -1,0 +1,81 @@
+"""Shape arithmetic of the collectives. Pure: shapes in, shapes out, ValueErrors that say what would have fitted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .arguments import Destination
+
+FORMS = ("concat", "stack", "list")
+
+
+def layout(shape: tuple[int, ...], extra: Sequence[int] | None = None) -> int:
+    """32 bits that differ where shapes (or counts) differ, and are never 0.
+
+    Python hashes tuples of integers alike in every process of one version, so ranks can compare them.
+    """
+    return (hash(shape) if extra is None else hash((shape[1:], tuple(extra)))) & 0xFFFFFFFF | 1
+
+
+def row(shape: tuple[int, ...]) -> int:
+    """Elements of one row of the first dimension."""
+    return math.prod(shape[1:])
+
+
+def gathered(shape: tuple[int, ...], size: int, form: str, rows: Sequence[int] | None) -> tuple[int, ...]:
+    """Shape of the array that holds every rank's array of `shape` (with these first dimensions, where uneven)."""
+    if form not in FORMS:
+        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    if rows is not None:
+        if form == "stack":
+            raise ValueError("arrays with different first dimensions cannot be stacked; use form='concat' or 'list'")
+        return (sum(rows), *shape[1:])
+    if form == "concat" and shape:
+        return (size * shape[0], *shape[1:])
+    return (size, *shape)
+
+
+def listed(to: Destination, shape: tuple[int, ...], size: int, rows: Sequence[int] | None) -> Destination:
+    """The same destination, whose array() gives one array per rank: views where the library has them."""
+    make: Callable[[], Any] = to.array
+
+    def split() -> list[Any]:
+        whole = make()
+        if rows is None:
+            return [whole[i, ...] for i in range(size)]
+        ends = [sum(rows[: i + 1]) for i in range(size)]
+        return [whole[end - n : end] for n, end in zip(rows, ends, strict=True)]
+
+    return Destination(to.buffer, split)
+
+
+def divided(shape: tuple[int, ...], size: int, operation: str) -> tuple[int, ...]:
+    """Shape of one of `size` equal parts along the first dimension."""
+    if not shape:
+        raise ValueError(f"{operation} cuts along the first dimension, and a 0-d array has none")
+    if shape[0] % size:
+        raise ValueError(f"{operation} needs a first dimension that is a multiple of the group's size {size}, got "
+                         f"shape {shape}; give counts for uneven parts")
+    return (shape[0] // size, *shape[1:])
+
+
+def check_counts(shape: tuple[int, ...], size: int, counts: Sequence[int], name: str) -> None:
+    """Counts are one non-negative integer per rank that together cover the first dimension."""
+    if not shape:
+        raise ValueError(f"{name} cut along the first dimension, and a 0-d array has none")
+    if len(counts) != size:
+        raise ValueError(f"{name} needs one number for each of the {size} ranks, got {len(counts)}")
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in counts):
+        raise ValueError(f"{name} must be integers >= 0, got {list(counts)}")
+    if sum(counts) != shape[0]:
+        raise ValueError(f"{name} add up to {sum(counts)}, but the first dimension is {shape[0]}")
+
+
+def part(shape: tuple[int, ...], size: int, counts: Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Shape of what `rank` gets from a reduce_scatter."""
+    if counts is None:
+        return divided(shape, size, "reduce_scatter")
+    check_counts(shape, size, counts, "counts")
+    return (counts[rank], *shape[1:])

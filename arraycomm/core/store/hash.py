@@ -1,0 +1,35 @@
+"""HashStore: a store for the threads of one process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from .request import RequestStore
+from .table import CHANGING, Missing, Op, Table
+
+
+class HashStore(RequestStore):
+    """Lies in this process's memory. Threads that share the object (or its clones) meet in it."""
+
+    def __init__(self, timeout: timedelta | None = None) -> None:
+        super().__init__(timeout)
+        self._table = Table()
+        self._changed = threading.Condition()
+
+    def _call(self, op: Op, args: Sequence[bytes], timeout: float) -> list[bytes]:
+        end = time.monotonic() + timeout
+        with self._changed:
+            while isinstance(answer := self._table.apply(op, args), Missing):
+                if not self._changed.wait(max(end - time.monotonic(), 0.0)) and time.monotonic() >= end:
+                    raise TimeoutError
+            if op in CHANGING:
+                self._changed.notify_all()
+            return answer
+
+    def clone(self) -> HashStore:
+        twin = HashStore(self.timeout)
+        twin._table, twin._changed = self._table, self._changed
+        return twin

@@ -1,0 +1,94 @@
+"""PrefixStore: a part of another store, whose keys all start with "prefix/"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from .base import Store
+
+
+class PrefixStore(Store):
+    """Several users of one store, each under a prefix of its own, do not meet. Nests: "one/two/key".
+
+    The timeout is the underlying store's until one is set here.
+    """
+
+    def __init__(self, prefix: str, store: Store) -> None:
+        if not isinstance(prefix, str) or not isinstance(store, Store):
+            raise TypeError(f"PrefixStore needs a str and a Store, got {type(prefix).__name__} and "
+                            f"{type(store).__name__}")
+        super().__init__(store.timeout)
+        self.prefix = prefix
+        self.underlying_store = store
+
+    def _key(self, key: str) -> str:
+        if not isinstance(key, str):
+            raise TypeError(f"a key must be str, got {type(key).__name__}")
+        return f"{self.prefix}/{key}"
+
+    def _keys(self, keys: Sequence[str]) -> list[str]:
+        if isinstance(keys, (str, bytes)):
+            raise TypeError(f"a list of keys is needed, got {type(keys).__name__}")
+        return [self._key(key) for key in keys]
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self.underlying_store.set(self._key(key), value)
+
+    def get(self, key: str) -> bytes:
+        return self.underlying_store.get(self._key(key))
+
+    def add(self, key: str, amount: int) -> int:
+        return self.underlying_store.add(self._key(key), amount)
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        return self.underlying_store.compare_set(self._key(key), expected, desired)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        self.underlying_store.wait(self._keys(keys), self.timeout if timeout is None else timeout)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return self.underlying_store.check(self._keys(keys))
+
+    def delete_key(self, key: str) -> bool:
+        return self.underlying_store.delete_key(self._key(key))
+
+    def num_keys(self) -> int:
+        """Of the whole underlying store, as torch's."""
+        return self.underlying_store.num_keys()
+
+    def append(self, key: str, value: str | bytes) -> None:
+        self.underlying_store.append(self._key(key), value)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return self.underlying_store.multi_get(self._keys(keys))
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        self.underlying_store.multi_set(self._keys(keys), values)
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        self.underlying_store.queue_push(self._key(key), value)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        return self.underlying_store.queue_pop(self._key(key), block)
+
+    def queue_len(self, key: str) -> int:
+        return self.underlying_store.queue_len(self._key(key))
+
+    def list_keys(self) -> list[str]:
+        """The keys under this prefix, without it."""
+        start = f"{self.prefix}/"
+        return [key[len(start):] for key in self.underlying_store.list_keys() if key.startswith(start)]
+
+    def clone(self) -> PrefixStore:
+        return PrefixStore(self.prefix, self.underlying_store.clone())
+
+    def has_extended_api(self) -> bool:
+        return self.underlying_store.has_extended_api()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.timeout = timeout
+        self.underlying_store.set_timeout(timeout)
+
+    def close(self) -> None:
+        self.underlying_store.close()

@@ -1,0 +1,1 @@
+"""Starting ranks: the launcher (`arraycomm-run`, `python -m arraycomm.launch`) and `spawn`."""

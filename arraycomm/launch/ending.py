@@ -1,0 +1,54 @@
+"""How a job ends once a rank has failed: who is to blame, and which signal the others get when."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+
+SETTLE_S = 0.3  # after the first failure: the rank that caused it may still be on its way out, behind those it took along
+GRACE_S = 1.2  # between SIGTERM and SIGKILL; with SETTLE_S less than the promised 2 s
+CONSEQUENCES = ("PeerLost", "Aborted")  # errors of a rank that say another one failed before
+
+
+class Failure(Protocol):
+    @property
+    def consequence(self) -> bool:
+        """Whether the rank only ended because another one did."""
+
+
+AnyFailure = TypeVar("AnyFailure", bound=Failure)
+
+
+def cause(failures: Sequence[AnyFailure]) -> AnyFailure:
+    """The first of those (in the order of their ends) that did not only lose a peer.
+
+    A rank that raises tells its peers while it unwinds, so that they may be gone before it is.
+    """
+    return next((failure for failure in failures if not failure.consequence), failures[0])
+
+
+class Schedule:
+    """Signals still to be sent, in order."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, int]] = deque()
+
+    def plan(self, *steps: tuple[float, int]) -> None:
+        """Replaces what was planned. A step: seconds from now, signal."""
+        now = time.monotonic()
+        self._steps = deque((now + delay, number) for delay, number in steps)
+
+    def plan_end(self) -> None:
+        self.plan((SETTLE_S, signal.SIGTERM), (SETTLE_S + GRACE_S, signal.SIGKILL))
+
+    def next(self) -> float | None:
+        """When (time.monotonic()) the next signal is due."""
+        return self._steps[0][0] if self._steps else None
+
+    def due(self) -> Iterator[int]:
+        """Takes the signals whose time has come."""
+        while self._steps and self._steps[0][0] <= time.monotonic():
+            yield self._steps.popleft()[1]

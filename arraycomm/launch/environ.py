@@ -1,0 +1,38 @@
+"""The environment by which a rank knows who it is and where the others meet."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """A rank in the world, and the world's store."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    address: str
+    port: int
+
+    def variables(self, secret_fd: int | None) -> dict[str, str]:
+        """torchrun's names, and ours: where the store is hosted and which inherited descriptor holds the secret."""
+        variables = {
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(self.local_rank),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "GROUP_RANK": str(self.node_rank),
+            "NODE_RANK": str(self.node_rank),
+            "MASTER_ADDR": self.address,
+            "MASTER_PORT": str(self.port),
+            "ARRAYCOMM_STORE": "launcher",
+        }
+        if secret_fd is not None:
+            variables["ARRAYCOMM_SECRET_FD"] = str(secret_fd)
+        return variables
+
+
+SECRET_VARIABLES = ("ARRAYCOMM_SECRET", "ARRAYCOMM_SECRET_FILE", "ARRAYCOMM_SECRET_FD")
+"""What a rank must not inherit once the secret is in a descriptor: the first would show it in /proc/PID/environ."""

@@ -1,0 +1,42 @@
+"""What `spawn` raises when a rank fails, and how an exit status is put into words."""
+
+from __future__ import annotations
+
+import signal
+
+from ..core.errors import DistError
+
+
+class ProcessError(DistError):
+    """A rank failed. Attributes: `rank`, `pid`."""
+
+    def __init__(self, message: str, rank: int = -1, pid: int = 0) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.pid = pid
+
+
+class ProcessRaisedException(ProcessError):
+    """The function raised; the text holds the rank's traceback and `__cause__` its exception where that can be pickled."""
+
+
+class ProcessExitedException(ProcessError):
+    """The process ended on its own. Attributes: `exit_code` (negative for signals), `signal_name` (None without)."""
+
+    def __init__(self, message: str, rank: int = -1, pid: int = 0, exit_code: int = 0) -> None:
+        super().__init__(message, rank, pid)
+        self.exit_code = exit_code
+        self.signal_name = signal_name(-exit_code) if exit_code < 0 else None
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; SIGRTMIN+n and unknown ones by number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe_exit(code: int) -> str:
+    """'exited with code 3', or for the negative codes of subprocess and multiprocessing 'was killed by SIGKILL'."""
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"

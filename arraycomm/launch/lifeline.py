@@ -1,0 +1,45 @@
+"""A pipe whose end ends the ranks: when the process that started them dies in any way, the kernel kills them.
+
+The parent alone holds the write end. Every rank holds a read end with O_ASYNC and F_SETSIG set to SIGKILL, so the
+kernel sends that signal to the read end's owner, a process or a whole process group, as soon as the pipe has no writer.
+Rejected: PR_SET_PDEATHSIG fires when the parent's *thread* ends and spares the rank's own children; a watching thread
+in the rank needs the interpreter lock, which a rank may hold for minutes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+
+
+class Lifeline:
+    """Held by the parent. Closing it kills every rank that is tied to it."""
+
+    def __init__(self) -> None:
+        self.read_end, self.write_end = os.pipe()
+
+    def open_reader(self) -> int:
+        """A read end of its own: the owner and the signal belong to the open file, which duplicates would share."""
+        return os.open(f"/proc/self/fd/{self.read_end}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Idempotent."""
+        for name in ("read_end", "write_end"):
+            descriptor = getattr(self, name)
+            if descriptor >= 0:
+                setattr(self, name, -1)
+                os.close(descriptor)
+
+
+def tie(reader: int, owner: int) -> None:
+    """Ties `owner` (a process id, or minus a process group's) to the life of the pipe behind `reader`."""
+    fcntl.fcntl(reader, fcntl.F_SETOWN, owner)
+    fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(reader, fcntl.F_SETFL, fcntl.fcntl(reader, fcntl.F_GETFL) | os.O_ASYNC)
+    # The kernel tells of the event only: a parent that died before this moment has to be seen by looking.
+    look = select.poll()
+    look.register(reader, 0)
+    if any(event & select.POLLHUP for _, event in look.poll(0)):
+        os.kill(owner, signal.SIGKILL)

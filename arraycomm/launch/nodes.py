@@ -1,0 +1,105 @@
+"""Where the ranks of a job meet: the secret, and the store that the launcher of node 0 (or spawn) hosts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ..core import secret as secrets
+from ..core import settings
+from ..core.errors import DistError, DistStoreError
+from ..core.store import PrefixStore, Store, TCPStore
+
+LOOPBACK = "127.0.0.1"
+_JOIN = timedelta(seconds=300)  # for all nodes to start
+_LEAVE = timedelta(seconds=60)  # for the other nodes to end after node 0 has
+
+
+@dataclass
+class Meeting:
+    """Open as long as ranks run. A context manager."""
+
+    nnodes: int
+    node_rank: int
+    store: Store
+    address: str
+    port: int
+    secret: bytes | None
+
+    def __post_init__(self) -> None:
+        self.secret_fd = None if self.secret is None else secrets.to_descriptor(self.secret)
+
+    def __enter__(self) -> Meeting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def agree(self, nproc: int) -> None:
+        """Raises DistError when the nodes were started with different numbers, or twice with the same one."""
+        if self.nnodes == 1:
+            return
+        launch = self._prefixed()
+        if launch.add(f"node{self.node_rank}", 1) > 1:
+            raise DistError(f"a launcher with --node-rank {self.node_rank} has joined this job already")
+        mine = f"--nnodes {self.nnodes} --nproc-per-node {nproc}"
+        theirs = launch.compare_set("shape", "", mine).decode()
+        if theirs != mine:
+            raise DistError(f"this node was started with {mine}, another with {theirs}")
+
+    def leave(self, code: int) -> None:
+        """This node has ended. Node 0 keeps the store for the others, unless its own ranks failed."""
+        if self.nnodes == 1:
+            return
+        launch = self._prefixed()
+        try:
+            if self.node_rank > 0:
+                launch.set(f"left{self.node_rank}", str(code))
+            elif code == 0:
+                launch.wait([f"left{rank}" for rank in range(1, self.nnodes)], _LEAVE)
+        except DistStoreError as error:
+            if code == 0:
+                print(f"arraycomm-run: this node has ended well, but the others did not say the same: {error}",
+                      file=sys.stderr)
+
+    def _prefixed(self) -> Store:
+        return PrefixStore("arraycomm-launch", self.store)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.store.close()
+        if self.secret_fd is not None:
+            os.close(self.secret_fd)
+            self.secret_fd = None
+
+
+def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, port: int = 0) -> Meeting:
+    """Hosts the store on node 0 (on loopback unless told an address) and joins it on the others.
+
+    Raises DistError where several nodes have no common secret, DistNetworkError where the address cannot be bound or
+    reached, DistStoreError where node 0 does not come.
+    """
+    secret = _secret(nnodes)
+    host = address or LOOPBACK
+    store = TCPStore(host, port, is_master=node_rank == 0, wait_for_workers=False, timeout=_JOIN, secret=secret)
+    meeting = Meeting(nnodes, node_rank, store, host, store.port, secret)
+    try:
+        meeting.agree(nproc)
+    except BaseException:
+        meeting.close()
+        raise
+    return meeting
+
+
+def _secret(nnodes: int) -> bytes | None:
+    secret = secrets.find()
+    if secret is not None:
+        return secret
+    if nnodes == 1:
+        return secrets.new_secret()
+    if settings.get_flag("ARRAYCOMM_INSECURE"):
+        return None
+    raise DistError("several nodes need one secret: set ARRAYCOMM_SECRET, or ARRAYCOMM_SECRET_FILE (a file of mode 0600 "
+                    "with it), to the same on all of them; or accept to run without by ARRAYCOMM_INSECURE=1")

@@ -1,0 +1,69 @@
+"""The ranks' output: read as it comes, passed on in whole lines under the rank's name, the last lines kept."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from typing import BinaryIO
+
+from .ending import CONSEQUENCES
+
+TAIL_LINES = 40
+_LONGEST_LINE = 1 << 20  # bytes; longer ones are broken, so that a rank cannot fill our memory
+_READ = 1 << 16
+
+
+class Lines:
+    """Cuts a stream into lines. A carriage return ends one too: progress bars show as they move."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that are complete now, each with its end."""
+        # "\\r" at the very end may be half of "\\r\\n".
+        pieces = re.findall(rb"[^\r\n]*(?:\r\n|\n|\r(?!\Z))", self._rest + data)
+        self._rest = (self._rest + data)[sum(map(len, pieces)):]
+        if len(self._rest) > _LONGEST_LINE:
+            pieces.append(self.finish())
+        return pieces
+
+    def finish(self) -> bytes:
+        """What is left without an end, given one."""
+        rest, self._rest = self._rest, b""
+        return rest + b"\n" if rest else b""
+
+
+class Stream:
+    """One rank's stdout or stderr on its way to ours, to its log file and to its tail."""
+
+    def __init__(self, source: int, target: BinaryIO, prefix: bytes, tail: deque[bytes], log: BinaryIO | None) -> None:
+        self.source = source
+        self._target, self._prefix, self._tail, self._log = target, prefix, tail, log
+        self._lines = Lines()
+
+    def pump(self) -> bool:
+        """Passes on what is there; False at the end of the stream. Call it when `source` is readable."""
+        data = os.read(self.source, _READ)
+        lines = self._lines.feed(data) if data else [self._lines.finish()]
+        self._write([line for line in lines if line])
+        return bool(data)
+
+    def _write(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        self._tail.extend(lines)
+        self._target.write(b"".join(self._prefix + line for line in lines))
+        self._target.flush()
+        if self._log is not None:
+            self._log.write(b"".join(lines))
+            self._log.flush()
+
+
+def blames_another(tail: deque[bytes]) -> bool:
+    """Whether the rank ended with an error that says another one failed before."""
+    return any(_CONSEQUENCE.match(line) for line in tail)
+
+
+_CONSEQUENCE = re.compile(rb"(?:\w+\.)*(?:%s)\b" % "|".join(CONSEQUENCES).encode())

@@ -1,0 +1,63 @@
+"""One rank as a child of the launcher: started in a session of its own, watched, ended with all its descendants."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from .lifeline import Lifeline, tie
+from .output import TAIL_LINES, Stream
+
+
+class RankProcess:
+    """A running rank. `pidfd` becomes readable when it has ended; then call `reap`."""
+
+    def __init__(self, rank: int, command: Sequence[str], environ: Mapping[str, str], lifeline: Lifeline,
+                 inherit: Sequence[int]) -> None:
+        """Raises OSError when the program cannot be started."""
+        self.rank = rank
+        reader = lifeline.open_reader()
+        try:
+            # A session, and so a process group, of its own: the terminal's Ctrl-C reaches the launcher alone, which
+            # passes it on once, and ending the group ends what the rank has started too.
+            self._popen = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                           stderr=subprocess.PIPE, pass_fds=(*inherit, reader), start_new_session=True)
+            tie(reader, -self._popen.pid)
+        finally:
+            os.close(reader)
+        self.pid = self._popen.pid
+        self.pidfd = os.pidfd_open(self.pid)
+        self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self._log: BinaryIO | None = None
+
+    def streams(self, out: BinaryIO, err: BinaryIO, *, prefix: bool, log_dir: Path | None) -> list[Stream]:
+        """Its stdout and stderr, to be pumped into `out`, `err` and a file in log_dir."""
+        label = f"[rank {self.rank}] ".encode() if prefix else b""
+        if log_dir is not None:
+            self._log = open(log_dir / f"rank-{self.rank}.log", "wb")  # noqa: SIM115 - closed by close()
+        assert self._popen.stdout is not None and self._popen.stderr is not None
+        return [Stream(self._popen.stdout.fileno(), out, label, self.tail, self._log),
+                Stream(self._popen.stderr.fileno(), err, label, self.tail, self._log)]
+
+    def signal(self, number: int) -> None:
+        """To its whole process group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def reap(self) -> int:
+        """Ends what is left of its process group and returns its exit code, negative for a signal."""
+        # Before the wait: until then the id cannot belong to anybody else.
+        self.signal(signal.SIGKILL)
+        return self._popen.wait()
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        for file in (self._popen.stdout, self._popen.stderr, self._log):
+            if file is not None:
+                file.close()

@@ -1,0 +1,187 @@
+"""A job on this node: starts the ranks, passes their output on, and ends all of them when one fails.
+
+One thread and one selector: output, the ends of processes (pidfd) and signals are events of the same loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from .ending import Schedule, cause
+from .errors import describe_exit, signal_name
+from .lifeline import Lifeline
+from .output import Stream, blames_another
+from .process import RankProcess
+
+SIGNAL_GRACE_S = 10.0  # after a signal that was passed on: time to save work; a second signal ends it at once
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DRAIN_S = 1.0  # for the output of descendants that left their rank's process group
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to start on this node: one environment per local rank, with RANK in it."""
+
+    command: Sequence[str]
+    environs: Sequence[Mapping[str, str]]
+    inherit: Sequence[int] = ()  # descriptors the ranks get
+    prefix: bool = True
+    log_dir: Path | None = None
+
+
+class Failure(NamedTuple):
+    rank: int
+    pid: int
+    code: int
+    tail: Sequence[bytes]
+
+    @property
+    def consequence(self) -> bool:
+        return blames_another(self.tail)
+
+    def status(self) -> int:
+        """As a shell would give it."""
+        return 128 - self.code if self.code < 0 else self.code
+
+    def headline(self) -> str:
+        return f"rank {self.rank} (pid {self.pid} on {socket.gethostname()}) {describe_exit(self.code)}"
+
+
+@dataclass
+class Job:
+    """`run()` once. The exit code is the first failing rank's, 128 + n for signals, 0 when all went well."""
+
+    plan: Plan
+    out: BinaryIO = field(default_factory=lambda: sys.stdout.buffer)
+    err: BinaryIO = field(default_factory=lambda: sys.stderr.buffer)
+
+    def __post_init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._lifeline = Lifeline()
+        self._ranks: list[RankProcess] = []
+        self._running = 0
+        self._streams = 0
+        self._failures: list[Failure] = []
+        self._received = 0  # the signal that ends the job
+        self._schedule = Schedule()
+        self._ending = False  # a signal of ours is on its way: what ends now is no failure of its own
+
+    def run(self) -> int:
+        try:
+            with self._signals():
+                self._start()
+                while self._running:
+                    self._turn(self._schedule.next())
+                drained = time.monotonic() + _DRAIN_S
+                while self._streams and time.monotonic() < drained:
+                    self._turn(drained)
+            return self._conclude()
+        except BrokenPipeError:  # nobody reads our output any more: end as `yes | head` does
+            return 128 + signal.SIGPIPE
+        finally:
+            self._close()
+
+    def _start(self) -> None:
+        for environ in self.plan.environs:
+            rank = RankProcess(int(environ["RANK"]), self.plan.command, environ, self._lifeline, self.plan.inherit)
+            self._ranks.append(rank)
+            self._running += 1
+            self._watch(rank.pidfd, lambda rank=rank: self._ended(rank))
+            for stream in rank.streams(self.out, self.err, prefix=self.plan.prefix, log_dir=self.plan.log_dir):
+                self._streams += 1
+                self._watch(stream.source, lambda stream=stream: self._pump(stream))
+
+    def _watch(self, descriptor: int, action: Callable[[], None]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, action)
+
+    def _turn(self, until: float | None) -> None:
+        """Handles the events of one moment, or the next step when `until` comes first."""
+        events = self._selector.select(None if until is None else max(0.0, until - time.monotonic()))
+        for key, _ in events:
+            key.data()
+        for number in self._schedule.due():
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        self._ending = True
+        for rank in self._ranks:
+            if rank.pidfd in self._selector.get_map():
+                rank.signal(number)
+
+    def _pump(self, stream: Stream) -> None:
+        if not stream.pump():
+            self._selector.unregister(stream.source)
+            self._streams -= 1
+
+    def _ended(self, rank: RankProcess) -> None:
+        self._selector.unregister(rank.pidfd)
+        self._running -= 1
+        code = rank.reap()
+        if code == 0 or self._ending:
+            return
+        if not self._failures:
+            self._schedule.plan_end()
+        self._failures.append(Failure(rank.rank, rank.pid, code, rank.tail))
+
+    def _conclude(self) -> int:
+        if self._received:
+            self._say(f"ended by {signal_name(self._received)}")
+            return 128 + self._received
+        if not self._failures:
+            return 0
+        first = cause(self._failures)
+        # Its last lines once more, because the other ranks' may stand between; alone they are the last already.
+        lines = first.tail if len(self._ranks) > 1 else ()
+        self._say(first.headline() + ("; its last output:" if lines else ""), lines)
+        return first.status()
+
+    def _say(self, text: str, lines: Iterable[bytes] = ()) -> None:
+        self.err.write(f"arraycomm-run: {text}\n".encode() + b"".join(lines))
+        self.err.flush()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT, SIGTERM and SIGHUP become events of the loop."""
+        ours, wakeup = socket.socketpair()
+        before: dict[int, object] = {}
+        with ours, wakeup:
+            ours.setblocking(False)
+            wakeup.setblocking(False)
+            previous = signal.set_wakeup_fd(wakeup.fileno())
+            for number in _PASSED_ON:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                    before[number] = signal.signal(number, lambda *_: None)
+            self._watch(ours.fileno(), lambda: self._pass_on([n for n in ours.recv(64) if n in before]))
+            try:
+                yield
+            finally:
+                self._selector.unregister(ours)
+                for number, handler in before.items():
+                    signal.signal(number, handler)  # type: ignore[arg-type]
+                signal.set_wakeup_fd(previous)
+
+    def _pass_on(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if self._received:
+                self._send(signal.SIGKILL)
+                continue
+            self._received = number
+            self._send(number)
+            self._schedule.plan((SIGNAL_GRACE_S, signal.SIGKILL))
+
+    def _close(self) -> None:
+        self._lifeline.close()  # ends whatever still runs when we leave by an exception
+        for rank in self._ranks:
+            if rank.pidfd in self._selector.get_map():
+                rank.reap()
+            rank.close()
+        self._selector.close()

@@ -1,0 +1,253 @@
+/* Entry points: take the arguments down, run or queue. */
+#include <errno.h>
+#include <string.h>
+
+#include "clock.h"
+#include "error.h"
+#include "group.h"
+#include "node.h"
+#include "p2p.h"
+#include "reduce.h"
+
+const char *acomm_code_text(int code)
+{
+    switch (code) {
+#define CASE(name, text) case name: return text;
+        ERROR_CODES(CASE)
+#undef CASE
+    }
+    return "unknown error";
+}
+
+uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes)
+{
+    return shared_bytes(local, piece_bytes ? piece_bytes : shared_default_piece(local));
+}
+
+/* A world of one: the result is a copy, with what the reduction does to a single contribution. */
+static int run_alone(struct acomm_op *op)
+{
+    uint64_t elements = op->count ? op->count : op->send_counts ? op->send_counts[0]
+                                          : op->recv_counts     ? op->recv_counts[0] : 0;
+    bool scaled = op_reduces(op) && (op->redop == ACOMM_PREMUL_SUM || op->dtype == ACOMM_BOOL);
+    op->sequence = ++op->group->sequence;
+    if (!op->out || !elements)
+        return 0;
+    if (scaled) {
+        struct reduction r = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = 1};
+        const void *in = op->in;
+        reduce_all(&r, op->out, &in, 1, elements);
+    } else if (op->out != op->in) {
+        memcpy(op->out, op->in, elements * op->width);
+    }
+    return 0;
+}
+
+static int check(const struct acomm_op *op)
+{
+    const struct acomm_group *g = op->group;
+    if (op->dtype < 0 || op->dtype >= ACOMM_DTYPES || op->root < -1 || op->root >= g->size)
+        return ACOMM_ARGUMENT;
+    if (op_reduces(op) && !reduce_supported(op->dtype, op->redop))
+        return ACOMM_UNSUPPORTED;
+    if (g->node && node_forked(g->node))
+        return ACOMM_FORKED;
+    return 0;
+}
+
+/* Runs the described operation in the caller's thread, or hands it to the worker when there is a handle. */
+static int submit(const struct acomm_op *described, acomm_op *handle)
+{
+    struct acomm_op local, *op = handle ? handle : &local;
+    struct acomm_group *g = described->group;
+    *op = *described;
+    op->width = acomm_dtype_bytes(op->dtype);
+    if (op->timeout < 0)
+        op->timeout = g->timeout;
+    int rc = check(op);
+    if (rc)
+        return rc;
+    if (!handle)
+        return g->size == 1 ? run_alone(op) : group_run(op);
+    op->started = clock_now();
+    return group_enqueue(op);
+}
+
+#define IN (const char *)in
+#define OUT (char *)out
+
+int acomm_all_reduce(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int redop,
+                     double factor, uint32_t layout, int64_t timeout, acomm_op *handle)
+{
+    struct acomm_op op = {.group = group, .kind = ACOMM_ALL_REDUCE, .in = IN, .out = OUT, .count = count,
+                          .dtype = dtype, .redop = redop, .factor = factor, .layout = layout, .root = -1,
+                          .timeout = timeout};
+    return submit(&op, handle);
+}
+
+int acomm_reduce(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int redop, double factor,
+                 int root, uint32_t layout, int64_t timeout, acomm_op *handle)
+{
+    struct acomm_op op = {.group = group, .kind = ACOMM_REDUCE, .in = IN, .out = OUT, .count = count, .dtype = dtype,
+                          .redop = redop, .factor = factor, .layout = layout, .root = root, .timeout = timeout};
+    return submit(&op, handle);
+}
+
+int acomm_broadcast(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
+                    uint32_t layout, int64_t timeout, acomm_op *handle)
+{
+    struct acomm_op op = {.group = group, .kind = ACOMM_BROADCAST, .in = IN, .out = OUT, .count = count,
+                          .dtype = dtype, .layout = layout, .root = root, .timeout = timeout};
+    return submit(&op, handle);
+}
+
+int acomm_all_gather(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
+                     int dtype, uint32_t layout, int64_t timeout, acomm_op *handle)
+{
+    struct acomm_op op = {.group = group, .kind = ACOMM_ALL_GATHER, .in = IN, .out = OUT, .count = counts ? 0 : count,
+                          .recv_counts = counts, .dtype = dtype, .layout = layout, .root = -1, .timeout = timeout};
+    return submit(&op, handle);
+}
+
+int acomm_gather(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
+                 uint32_t layout, int64_t timeout, acomm_op *handle)
+{
+    struct acomm_op op = {.group = group, .kind = ACOMM_GATHER, .in = IN, .out = OUT, .count = count, .dtype = dtype,
+                          .layout = layout, .root = root, .timeout = timeout};
+    return submit(&op, handle);
+}
+
+int acomm_scatter(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
+                  uint32_t layout, int64_t timeout, acomm_op *handle)
+{
+    struct acomm_op op = {.group = group, .kind = ACOMM_SCATTER, .in = IN, .out = OUT, .count = count, .dtype = dtype,
+                          .layout = layout, .root = root, .timeout = timeout};
+    return submit(&op, handle);
+}
+
+int acomm_reduce_scatter(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
+                         int dtype, int redop, double factor, uint32_t layout, int64_t timeout, acomm_op *handle)
+{
+    struct acomm_op op = {.group = group, .kind = ACOMM_REDUCE_SCATTER, .in = IN, .out = OUT,
+                          .count = counts ? 0 : count, .send_counts = counts, .dtype = dtype, .redop = redop,
+                          .factor = factor, .layout = layout, .root = -1, .timeout = timeout};
+    return submit(&op, handle);
+}
+
+static uint64_t largest(const uint64_t *counts, int n, uint64_t than)
+{
+    for (int i = 0; i < n; i++)
+        if (counts[i] > than)
+            than = counts[i];
+    return than;
+}
+
+int acomm_all_to_all(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *send_counts,
+                     const uint64_t *recv_counts, int dtype, uint32_t layout, int64_t timeout, acomm_op *handle)
+{
+    if (!send_counts != !recv_counts)
+        return ACOMM_ARGUMENT;
+    if (send_counts)
+        count = largest(recv_counts, group->size, largest(send_counts, group->size, 0));
+    struct acomm_op op = {.group = group, .kind = ACOMM_ALL_TO_ALL, .in = IN, .out = OUT, .count = count,
+                          .send_counts = send_counts, .recv_counts = recv_counts, .dtype = dtype, .layout = layout,
+                          .root = -1, .timeout = timeout};
+    return submit(&op, handle);
+}
+
+int acomm_barrier(acomm_group *group, int64_t timeout, acomm_op *handle)
+{
+    struct acomm_op op = {.group = group, .kind = ACOMM_BARRIER, .root = -1, .timeout = timeout};
+    return submit(&op, handle);
+}
+
+static int post(const struct acomm_op *described, acomm_op *handle)
+{
+    struct acomm_op local, *op = handle ? handle : &local;
+    struct acomm_group *g = described->group;
+    *op = *described;
+    op->width = acomm_dtype_bytes(op->dtype);
+    op->root = -1;
+    op->synchronous = !handle;
+    op->started = clock_now();
+    if (op->timeout < 0)
+        op->timeout = g->timeout;
+    op->deadline = op->timeout > INT64_MAX - op->started ? INT64_MAX : op->started + op->timeout;
+    if (op->peer < -1 || op->peer >= g->size)
+        return ACOMM_ARGUMENT;
+    int rc = check(op);
+    if (!rc)
+        rc = atomic_load(&g->poisoned);
+    if (!rc)
+        rc = p2p_post(g->p2p, op);
+    return rc || handle ? rc : p2p_wait(g->p2p, op);
+}
+
+int acomm_send(acomm_group *group, uintptr_t in, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
+               acomm_op *handle)
+{
+    struct acomm_op op = {.group = group, .kind = ACOMM_SEND, .in = IN, .count = count, .dtype = dtype, .peer = peer,
+                          .tag = tag, .timeout = timeout};
+    return peer < 0 ? ACOMM_ARGUMENT : post(&op, handle);
+}
+
+int acomm_recv(acomm_group *group, uintptr_t out, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
+               acomm_op *handle)
+{
+    struct acomm_op op = {.group = group, .kind = ACOMM_RECV, .out = OUT, .count = count, .dtype = dtype, .peer = peer,
+                          .tag = tag, .timeout = timeout};
+    return post(&op, handle);
+}
+
+acomm_op *acomm_op_new(acomm_group *group)
+{
+    return group_new_op(group);
+}
+
+int acomm_wait(acomm_op *op, int64_t timeout)
+{
+    bool own_progress = op->kind == ACOMM_SEND || op->kind == ACOMM_RECV;
+    if (own_progress && timeout < 0 && atomic_load(&op->done) != OP_ENDED) {
+        op->synchronous = true;
+        return p2p_wait(op->group->p2p, op);
+    }
+    return op_wait(op, timeout);
+}
+
+int acomm_op_source(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes)
+{
+    if (atomic_load(&op->done) != OP_ENDED)
+        return ACOMM_ARGUMENT;
+    *rank = op->peer;
+    *tag = op->tag;
+    *bytes = op->bytes;
+    return 0;
+}
+
+int acomm_op_failure(acomm_op *op, acomm_failure *out)
+{
+    if (atomic_load(&op->done) != OP_ENDED || op->status >= 0)
+        return 0;
+    *out = op->failure;
+    return 1;
+}
+
+void acomm_op_free(acomm_op *op)
+{
+    int under_way = OP_UNDER_WAY;
+    if (!atomic_compare_exchange_strong(&op->done, &under_way, OP_ABANDONED))
+        group_recycle(op->group, op);
+}
+
+const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop)
+{
+    struct acomm_op op = {.group = group, .kind = kind, .count = count, .dtype = dtype, .redop = redop,
+                          .width = acomm_dtype_bytes(dtype)};
+    const struct algorithm *a = kind < ACOMM_SEND ? select_algorithm(group, &op) : NULL;
+    return group->size == 1 ? "copy" : a ? a->name : "messages";
+}
+
+int acomm_algorithm(int row, const char **kind, const char **name)
+{
+    return row < 0 ? 0 : select_name((size_t)row, kind, name);
+}

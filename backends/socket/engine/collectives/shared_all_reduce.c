@@ -1,0 +1,105 @@
+/* all_reduce and reduce over the shared segment, in two forms.
+ *
+ * Whole: every rank puts a piece down, then everybody who wants the result reduces all pieces himself. One wait per
+ * piece; reads n inputs per result. For small arrays and for two ranks, where it moves no more than the other form.
+ *
+ * Sliced: every rank reduces its own slice of everybody's piece, in place in its slot, and one round later all copy the
+ * finished slices out of each other's slots. Reads 2 inputs per result however many ranks there are.
+ *
+ * Both reduce each element in rank order, so their bits are the same. */
+#include <string.h>
+
+#include "../pattern.h"
+#include "../reduce.h"
+#include "collectives.h"
+#include "shared_rounds.h"
+
+#define STACK_RANKS 64
+
+static struct reduction reduction_of(const struct rounds *r)
+{
+    const struct acomm_op *op = r->op;
+    return (struct reduction){.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
+}
+
+static uint64_t whole_bytes(const struct rounds *r)
+{
+    return r->op->count * r->op->width;
+}
+
+static void fill(const struct rounds *r)
+{
+    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
+    if (bytes)
+        memcpy(rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
+}
+
+/* out[0..bytes) = everybody's slot content from `offset` on, reduced; this rank's own from `own`, which is in its caches. */
+static void reduce_slots(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot)
+{
+    struct reduction reduction = reduction_of(r);
+    const void *few[STACK_RANKS];
+    const void **in = r->ranks <= STACK_RANKS ? few : group_scratch(r->op->group, (size_t)r->ranks * sizeof *in);
+    for (int rank = 0; rank < r->ranks; rank++)
+        in[rank] = rank == r->rank ? own : rounds_slot(r, rank, slot) + offset;
+    reduce_all(&reduction, out, in, r->ranks, bytes / r->op->width);
+}
+
+static int drain_whole(const struct rounds *r)
+{
+    if (!r->op->out)
+        return 0;
+    int rc = rounds_await_all(r);
+    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
+    if (rc || !bytes)
+        return rc;
+    reduce_slots(r, r->op->out + r->index * r->piece, r->op->in + r->index * r->piece, 0, bytes, bytes);
+    return 0;
+}
+
+/* Slice of `rank` in a piece of `bytes`. */
+static struct span slice(const struct rounds *r, size_t bytes, int rank)
+{
+    struct pattern_range s = pattern_block(bytes / r->op->width, r->ranks, rank);
+    return (struct span){s.first * r->op->width, s.count * r->op->width};
+}
+
+static void copy_finished(const struct rounds *r)
+{
+    uint64_t index = r->index - 1;
+    size_t bytes = rounds_piece(r, whole_bytes(r), index);
+    for (int rank = 0; rank < r->ranks; rank++) {
+        struct span s = slice(r, bytes, rank);
+        const char *slot = shared_data(r->shared, rank, r->round - 1, bytes);
+        memcpy(r->op->out + index * r->piece + s.offset, slot + s.offset, s.bytes);
+    }
+}
+
+static int drain_sliced(const struct rounds *r)
+{
+    int rc = rounds_await_all(r);
+    if (rc)
+        return rc;
+    if (r->index && r->op->out)
+        copy_finished(r);
+    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
+    struct span s = slice(r, bytes, r->rank);
+    if (!s.bytes)
+        return 0;
+    char *own = rounds_slot(r, r->rank, bytes) + s.offset;
+    reduce_slots(r, own, own, s.offset, s.bytes, bytes);
+    return 0;
+}
+
+int shared_all_reduce_whole(struct acomm_op *op)
+{
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .fill = fill, .drain = drain_whole};
+    return rounds_run(op, &plan);
+}
+
+int shared_all_reduce_sliced(struct acomm_op *op)
+{
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .extra = 1, .fill = fill,
+                               .drain = drain_sliced};
+    return rounds_run(op, &plan);
+}

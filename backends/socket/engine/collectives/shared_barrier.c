@@ -1,0 +1,9 @@
+/* barrier over the shared segment: one round without contents. */
+#include "collectives.h"
+#include "shared_rounds.h"
+
+int shared_barrier(struct acomm_op *op)
+{
+    struct rounds_plan plan = {.blocks = 1};
+    return rounds_run(op, &plan);
+}

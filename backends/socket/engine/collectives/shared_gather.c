@@ -1,0 +1,76 @@
+/* all_gather, gather and broadcast over the shared segment: who gives puts its pieces down, who gets copies them out. */
+#include <string.h>
+
+#include "collectives.h"
+#include "shared_rounds.h"
+
+static struct span block_of(const struct rounds *r, int rank)
+{
+    return op_block(r->op->recv_counts, r->op->count, rank, r->op->width);
+}
+
+static void fill(const struct rounds *r)
+{
+    size_t bytes = rounds_piece(r, block_of(r, r->rank).bytes, r->index);
+    if (bytes)
+        memcpy(rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
+}
+
+static int drain(const struct rounds *r)
+{
+    const struct acomm_op *op = r->op;
+    for (int i = 0; op->out && i < r->ranks; i++) {
+        int rank = (r->rank + i) % r->ranks; /* not everybody reads the same slot at once */
+        struct span block = block_of(r, rank);
+        size_t bytes = rounds_piece(r, block.bytes, r->index);
+        int rc = bytes ? rounds_await(r, rank) : 0;
+        if (rc)
+            return rc;
+        char *to = op->out + block.offset + r->index * r->piece;
+        const char *from = rank == r->rank ? op->in + r->index * r->piece : rounds_slot(r, rank, bytes);
+        if (bytes && to != from)
+            memcpy(to, from, bytes);
+    }
+    return 0;
+}
+
+static uint64_t largest_block(const struct acomm_op *op)
+{
+    uint64_t largest = op->count;
+    for (int rank = 0; op->recv_counts && rank < op->group->size; rank++)
+        if (op->recv_counts[rank] > largest)
+            largest = op->recv_counts[rank];
+    return largest * op->width;
+}
+
+int shared_all_gather(struct acomm_op *op)
+{
+    struct rounds_plan plan = {.block = largest_block(op), .blocks = 1, .fill = fill, .drain = drain};
+    return rounds_run(op, &plan);
+}
+
+static void fill_root(const struct rounds *r)
+{
+    size_t bytes = rounds_piece(r, r->op->count * r->op->width, r->index);
+    if (bytes && r->rank == r->op->root)
+        memcpy(rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
+}
+
+static int drain_root(const struct rounds *r)
+{
+    const struct acomm_op *op = r->op;
+    size_t bytes = rounds_piece(r, op->count * op->width, r->index);
+    char *to = op->out ? op->out + r->index * r->piece : NULL;
+    if (!bytes || !to || (r->rank == op->root && op->in == op->out))
+        return 0;
+    int rc = rounds_await(r, op->root);
+    if (!rc)
+        memcpy(to, rounds_slot(r, op->root, bytes), bytes);
+    return rc;
+}
+
+int shared_broadcast(struct acomm_op *op)
+{
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .fill = fill_root, .drain = drain_root};
+    return rounds_run(op, &plan);
+}

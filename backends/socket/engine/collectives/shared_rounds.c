@@ -1,0 +1,73 @@
+#include "../clock.h"
+#include "shared_rounds.h"
+
+int rounds_await_all(const struct rounds *r)
+{
+    int rc = 0;
+    for (int rank = 0; rank < r->ranks && !rc; rank++)
+        rc = rounds_await(r, rank);
+    return rc;
+}
+
+static int mismatch(struct rounds *r, const acomm_header *mine, const acomm_header *theirs, int rank)
+{
+    acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = rank, .origin = r->rank, .mine = *mine,
+                             .theirs = *theirs, .sequence = r->op->sequence, .peer_sequence = theirs->sequence,
+                             .elapsed = clock_now() - r->op->started};
+    return group_fail(r->op->group, &failure, true);
+}
+
+/* Everybody has come, and calls the same operation. */
+static int compare(struct rounds *r)
+{
+    const acomm_header *mine = shared_header(r->shared, r->rank, r->round);
+    for (int rank = 0; rank < r->ranks; rank++) {
+        int rc = rounds_await(r, rank);
+        if (rc)
+            return rc;
+        acomm_header theirs = *shared_header(r->shared, rank, r->round); /* copied once, then judged */
+        if (r->op->group->check && !op_agrees(mine, &theirs))
+            return mismatch(r, mine, &theirs, rank);
+        if (theirs.flags & OP_UNEVEN && theirs.count * r->op->width > r->largest)
+            r->largest = theirs.count * r->op->width;
+    }
+    return 0;
+}
+
+static uint64_t count_rounds(const struct rounds *r, const struct rounds_plan *plan)
+{
+    uint64_t block = r->largest > plan->block ? r->largest : plan->block;
+    uint64_t pieces = (block + r->piece - 1) / r->piece;
+    return (pieces ? pieces : 1) + plan->extra;
+}
+
+int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
+{
+    struct acomm_group *g = op->group;
+    struct rounds r = {.op = op, .shared = &g->shared, .rank = g->rank, .ranks = g->size, .largest = 0};
+    uint64_t room = r.shared->piece / (uint64_t)plan->blocks;
+    r.piece = plan->block < room && !(op->send_counts && op->recv_counts) ? plan->block : room;
+    r.piece -= r.piece % op->width;
+    if (!r.piece)
+        r.piece = op->width;
+    for (uint64_t rounds = 1; r.index < rounds; r.index++) {
+        int rc = shared_claim(r.shared, op);
+        if (rc)
+            return rc;
+        r.round = r.shared->round + 1;
+        if (r.index == 0)
+            op_header(op, shared_header(r.shared, r.rank, r.round));
+        if (plan->fill)
+            plan->fill(&r);
+        shared_publish(r.shared);
+        if (r.index == 0) {
+            rc = compare(&r);
+            rounds = count_rounds(&r, plan);
+        }
+        if (!rc && plan->drain)
+            rc = plan->drain(&r);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}

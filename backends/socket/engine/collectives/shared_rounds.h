@@ -1,0 +1,46 @@
+/* Runs a collective over the shared segment as rounds of fill and drain (see shared.h).
+ *
+ * The first round carries every rank's header: all ranks compare all of them before anything is drained, so a mismatch
+ * is an error on every rank and no buffer has been written. An algorithm is two short functions and a number of rounds. */
+#ifndef ACOMM_SHARED_ROUNDS_H
+#define ACOMM_SHARED_ROUNDS_H
+#include "../group.h"
+
+struct rounds {
+    struct acomm_op *op;
+    struct shared *shared;
+    uint64_t index;              /* of the round in the operation, from 0 */
+    uint64_t round;              /* its number in the group's life */
+    uint64_t piece;              /* bytes of one block that fit into a round; multiple of the element's width */
+    uint64_t largest;            /* all_to_all with uneven counts: the largest block of any rank, known after round 0 */
+    int rank, ranks;
+};
+
+struct rounds_plan {
+    uint64_t block;              /* bytes to move per block; rounds follow from it */
+    int blocks;                  /* blocks that share a slot: 1, or one for each rank */
+    uint64_t extra;              /* rounds after the last piece */
+    void (*fill)(const struct rounds *r);   /* writes this rank's slot of r->round */
+    int (*drain)(const struct rounds *r);   /* awaits and reads the slots of others */
+};
+
+int rounds_run(struct acomm_op *op, const struct rounds_plan *plan);
+
+/* Bytes of the piece number `index` of a block of `block` bytes: 0 past its end. */
+static inline size_t rounds_piece(const struct rounds *r, uint64_t block, uint64_t index)
+{
+    uint64_t offset = index * r->piece;
+    uint64_t left = offset < block ? block - offset : 0;
+    return (size_t)(left < r->piece ? left : r->piece);
+}
+/* What `rank` put into this round at `offset` of its slot, when slots hold `bytes` altogether. */
+static inline char *rounds_slot(const struct rounds *r, int rank, size_t bytes)
+{
+    return shared_data(r->shared, rank, r->round, bytes);
+}
+static inline int rounds_await(const struct rounds *r, int rank)
+{
+    return shared_await(r->shared, r->op, rank, r->round);
+}
+int rounds_await_all(const struct rounds *r);
+#endif

@@ -1,0 +1,479 @@
+#include "group.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "error.h"
+#include "node.h"
+#include "p2p.h"
+#include "wait.h"
+
+/* ---- failure ---- */
+
+/* True when this was the first failure: only that one is kept and acted on. */
+static bool record(struct acomm_group *g, const acomm_failure *failure)
+{
+    pthread_mutex_lock(&g->lock);
+    bool first = !g->failed;
+    if (first) {
+        g->failure = *failure;
+        g->failed = true;
+        atomic_store(&g->poisoned, failure->code);
+    }
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    return first;
+}
+
+int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
+{
+    if (record(g, failure)) {
+        group_kick(g);
+        if (g->p2p)
+            p2p_fail(g->p2p);
+        if (tell && g->node)
+            node_tell(g->node, g, failure);
+    }
+    return atomic_load(&g->poisoned);
+}
+
+int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text)
+{
+    struct acomm_group *g = op->group;
+    int poisoned = atomic_load(&g->poisoned);
+    if (poisoned)
+        return poisoned; /* a wait ended because the group had failed: that failure counts */
+    acomm_failure failure = {.code = code, .culprit = culprit, .origin = g->rank, .errnum = errnum,
+                             .sequence = op->sequence, .elapsed = clock_now() - op->started};
+    op_header(op, &failure.mine);
+    strncpy(failure.text, text ? text : "", sizeof failure.text - 1);
+    return group_fail(g, &failure, true);
+}
+
+void group_kick(struct acomm_group *g)
+{
+    uint64_t one = 1;
+    ssize_t written;
+    do
+        written = write(g->wake_fd, &one, sizeof one);
+    while (written < 0 && errno == EINTR);
+}
+
+/* ---- queue ---- */
+
+struct acomm_op *group_new_op(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    struct acomm_op *op = g->spare;
+    if (op)
+        g->spare = op->next;
+    pthread_mutex_unlock(&g->lock);
+    if (!op)
+        op = malloc(sizeof *op);
+    if (op)
+        *op = (struct acomm_op){.group = g, .peer = -1};
+    return op;
+}
+
+void group_recycle(struct acomm_group *g, struct acomm_op *op)
+{
+    pthread_mutex_lock(&g->lock);
+    op->next = g->spare;
+    g->spare = op;
+    pthread_mutex_unlock(&g->lock);
+}
+
+static bool take_turn(struct acomm_group *g)
+{
+    int idle = 0;
+    return atomic_compare_exchange_strong(&g->busy, &idle, 1);
+}
+
+static void end_turn(struct acomm_group *g)
+{
+    atomic_store(&g->busy, 0);
+    if (atomic_load(&g->pending)) {
+        pthread_mutex_lock(&g->lock);
+        pthread_cond_broadcast(&g->changed);
+        pthread_mutex_unlock(&g->lock);
+    }
+}
+
+/* The caller has the turn. */
+static int run(struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    int poisoned = atomic_load_explicit(&g->poisoned, memory_order_relaxed);
+    if (poisoned)
+        return poisoned;
+    op->sequence = ++g->sequence;
+    op->started = clock_now();
+    op->deadline = op->timeout > INT64_MAX - op->started ? INT64_MAX : op->started + op->timeout;
+    const struct algorithm *algorithm = select_algorithm(g, op);
+    if (!algorithm->checks && g->check) {
+        int rc = agree(op);
+        if (rc)
+            return rc;
+    }
+    return algorithm->run(op);
+}
+
+static struct acomm_op *next_op(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    while (!g->stopping && !(g->head && take_turn(g)))
+        pthread_cond_wait(&g->changed, &g->lock);
+    struct acomm_op *op = g->stopping ? NULL : g->head;
+    if (op) {
+        g->head = op->next;
+        if (!g->head)
+            g->tail = NULL;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return op;
+}
+
+static void finish(struct acomm_op *op, int status)
+{
+    op->status = status;
+    if (status < 0) {
+        pthread_mutex_lock(&op->group->lock);
+        op->failure = op->group->failure;
+        pthread_mutex_unlock(&op->group->lock);
+    }
+    op_complete(op);
+}
+
+static void *work(void *argument)
+{
+    struct acomm_group *g = argument;
+    struct acomm_op *op;
+    while ((op = next_op(g))) {
+        int status = run(op);
+        atomic_fetch_sub(&g->pending, 1);
+        end_turn(g);
+        finish(op, status);
+    }
+    return NULL;
+}
+
+/* Signals belong to the program's threads. */
+static int start_worker(struct acomm_group *g)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&g->worker, NULL, work, g);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    g->worker_started = rc == 0;
+    return rc ? (errno = rc, ACOMM_RESOURCE) : 0;
+}
+
+int group_enqueue(struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    pthread_mutex_lock(&g->lock);
+    int rc = g->stopping ? ACOMM_CLOSED : g->worker_started ? 0 : start_worker(g);
+    if (!rc) {
+        op->next = NULL;
+        if (g->tail)
+            g->tail->next = op;
+        else
+            g->head = op;
+        g->tail = op;
+        atomic_fetch_add(&g->pending, 1);
+        pthread_cond_broadcast(&g->changed);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return rc;
+}
+
+int group_run(struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    if (!atomic_load(&g->pending) && take_turn(g)) {
+        op->synchronous = true;
+        int rc = run(op);
+        end_turn(g);
+        return rc;
+    }
+    int rc = group_enqueue(op);
+    if (rc)
+        return rc;
+    while ((rc = op_wait(op, -1)) == ACOMM_INTERRUPTED && atomic_load(&op->done) != OP_ENDED)
+        group_fail_op(op, ACOMM_INTERRUPTED, g->rank, 0, NULL); /* ends the operations ahead of it too */
+    return rc;
+}
+
+/* ---- links ---- */
+
+static struct link *make_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing)
+{
+    if (!g->shared.base || g->hosts[rank] != g->hosts[g->rank])
+        return link_tcp_new(rank, outgoing, g->connections);
+    int from = g->local[outgoing ? g->rank : rank], to = g->local[outgoing ? rank : g->rank];
+    struct link_ring *ring = shared_ring(&g->shared, channel, from, to);
+    return ring ? link_shm_new(rank, outgoing, ring, g->shared.ring_bytes) : NULL;
+}
+
+static bool over_memory(const struct acomm_group *g, int rank)
+{
+    return g->shared.base && g->hosts[rank] == g->hosts[g->rank];
+}
+
+struct link *group_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing)
+{
+    struct link **place = &(outgoing ? g->out : g->in)[channel][rank];
+    pthread_mutex_lock(&g->lock);
+    struct link *link = *place;
+    bool fresh = !link;
+    if (fresh)
+        link = *place = make_link(g, channel, rank, outgoing);
+    pthread_mutex_unlock(&g->lock);
+    if (fresh && link && outgoing && !over_memory(g, rank))
+        for (int stripe = 0; stripe < g->connections; stripe++)
+            node_ask(g->node, g->id, g->members[rank], channel, stripe);
+    return link;
+}
+
+bool group_link_ready(struct acomm_group *g, const struct link *link)
+{
+    if (over_memory(g, link->peer))
+        return true;
+    pthread_mutex_lock(&g->lock);
+    bool ready = link_tcp_complete(link);
+    pthread_mutex_unlock(&g->lock);
+    return ready;
+}
+
+/* Sleeps until something about the group changes, at most WAIT_SLEEP_NS. */
+static void sleep_for_change(struct acomm_group *g, const struct link *link)
+{
+    int64_t until = clock_now() + WAIT_SLEEP_NS;
+    struct timespec t = {until / 1000000000, until % 1000000000};
+    pthread_mutex_lock(&g->lock);
+    if (!link_tcp_complete(link) && !g->failed)
+        pthread_cond_timedwait(&g->changed, &g->lock, &t);
+    pthread_mutex_unlock(&g->lock);
+}
+
+int group_await_link(struct acomm_op *op, struct link *link)
+{
+    struct wait w = wait_start(op);
+    while (!group_link_ready(op->group, link)) {
+        int rc = wait_step(&w);
+        if (rc)
+            return group_fail_op(op, rc, link->peer, 0, "no connection was made");
+        if (w.sleepy)
+            sleep_for_change(op->group, link);
+    }
+    return 0;
+}
+
+int acomm_group_attach(acomm_group *g, int rank, int channel, int stripe, int outgoing, int fd)
+{
+    if (rank < 0 || rank >= g->size || channel <= CHANNEL_CONTROL || channel >= CHANNELS || stripe < 0
+        || stripe >= g->connections || rank == g->rank || over_memory(g, rank)) {
+        close(fd);
+        return ACOMM_ARGUMENT;
+    }
+    struct link **place = &(outgoing ? g->out : g->in)[channel][rank];
+    pthread_mutex_lock(&g->lock);
+    if (!*place)
+        *place = make_link(g, channel, rank, outgoing != 0);
+    int rc = *place ? link_tcp_attach(*place, stripe, fd) : ACOMM_RESOURCE;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    if (rc)
+        close(fd);
+    return rc;
+}
+
+void *group_scratch(struct acomm_group *g, size_t bytes)
+{
+    if (g->scratch.bytes >= bytes && g->scratch.data)
+        return g->scratch.data;
+    size_t rounded = (bytes + 4095) / 4096 * 4096;
+    void *data = aligned_alloc(64, rounded ? rounded : 4096);
+    if (!data)
+        return NULL;
+    free(g->scratch.data);
+    g->scratch = (struct scratch){data, rounded ? rounded : 4096};
+    return data;
+}
+
+/* ---- opening and closing ---- */
+
+static int copy_places(struct acomm_group *g, const acomm_group_options *o)
+{
+    size_t n = (size_t)o->size;
+    g->members = malloc(n * sizeof *g->members);
+    g->hosts = malloc(n * sizeof *g->hosts);
+    g->local = malloc(n * sizeof *g->local);
+    for (int c = 0; c < CHANNELS; c++) {
+        g->out[c] = calloc(n, sizeof(struct link *));
+        g->in[c] = calloc(n, sizeof(struct link *));
+        if (!g->out[c] || !g->in[c])
+            return ACOMM_RESOURCE;
+    }
+    if (!g->members || !g->hosts || !g->local)
+        return ACOMM_RESOURCE;
+    memcpy(g->members, o->members, n * sizeof *g->members);
+    memcpy(g->hosts, o->hosts, n * sizeof *g->hosts);
+    return 0;
+}
+
+/* Numbers the ranks of this host; returns how many there are. */
+static int number_locals(struct acomm_group *g)
+{
+    int locals = 0;
+    for (int rank = 0; rank < g->size; rank++)
+        g->local[rank] = g->hosts[rank] == g->hosts[g->rank] ? locals++ : -1;
+    return locals;
+}
+
+static int open_shared(struct acomm_group *g, const acomm_group_options *o)
+{
+    int locals = number_locals(g);
+    g->crowded = wait_crowded(locals);
+    if (o->segment_fd < 0 || locals < 2)
+        return 0;
+    uint64_t piece = o->piece_bytes ? o->piece_bytes : shared_default_piece(locals);
+    g->one_host = locals == g->size;
+    return shared_open(&g->shared, o->segment_fd, o->segment_bytes, g->local[g->rank], locals, piece);
+}
+
+static int init_locks(struct acomm_group *g)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return g->wake_fd < 0 ? ACOMM_RESOURCE : 0;
+}
+
+static void free_links(struct acomm_group *g)
+{
+    for (int c = 0; c < CHANNELS; c++) {
+        for (int rank = 0; rank < g->size; rank++) {
+            if (g->out[c] && g->out[c][rank])
+                g->out[c][rank]->ops->close(g->out[c][rank]);
+            if (g->in[c] && g->in[c][rank])
+                g->in[c][rank]->ops->close(g->in[c][rank]);
+        }
+        free(g->out[c]);
+        free(g->in[c]);
+    }
+}
+
+static void free_group(struct acomm_group *g)
+{
+    if (g->p2p)
+        p2p_close(g->p2p);
+    free_links(g);
+    shared_close(&g->shared);
+    select_close(&g->selection);
+    while (g->spare) {
+        struct acomm_op *op = g->spare;
+        g->spare = op->next;
+        free(op);
+    }
+    if (g->wake_fd >= 0)
+        close(g->wake_fd);
+    pthread_cond_destroy(&g->changed);
+    pthread_mutex_destroy(&g->lock);
+    free(g->scratch.data);
+    free(g->members);
+    free(g->hosts);
+    free(g->local);
+    free(g);
+}
+
+int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group **out)
+{
+    struct acomm_group *g = calloc(1, sizeof *g);
+    if (!g)
+        return ACOMM_RESOURCE;
+    *g = (struct acomm_group){.node = node, .id = o->id, .rank = o->rank, .size = o->size, .shared.fd = -1,
+                              .connections = o->connections, .check = o->check != 0, .timeout = o->timeout};
+    int rc = init_locks(g);
+    if (!rc)
+        rc = copy_places(g, o);
+    if (!rc)
+        rc = open_shared(g, o);
+    if (!rc)
+        rc = select_open(&g->selection, o->algorithms, o->thresholds);
+    if (!rc && !(g->p2p = p2p_open(g)))
+        rc = ACOMM_RESOURCE;
+    if (!rc && node)
+        rc = node_add(node, g);
+    if (rc) {
+        int saved = errno;
+        free_group(g);
+        errno = saved;
+        return rc;
+    }
+    *out = g;
+    return 0;
+}
+
+/* Nobody runs a collective any more, and the queue is empty. */
+static void drain_queue(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->stopping = true;
+    struct acomm_op *queued = g->head;
+    g->head = g->tail = NULL;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    if (g->worker_started)
+        pthread_join(g->worker, NULL);
+    while (queued) {
+        struct acomm_op *op = queued;
+        queued = op->next;
+        finish(op, ACOMM_CLOSED);
+    }
+}
+
+int acomm_group_close(acomm_group *g)
+{
+    bool busy = atomic_load(&g->busy) || atomic_load(&g->pending);
+    acomm_failure failure = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank, .sequence = g->sequence};
+    group_fail(g, &failure, busy);
+    drain_queue(g);
+    if (g->node)
+        node_remove(g->node, g);
+    free_group(g);
+    return 0;
+}
+
+int acomm_group_abort(acomm_group *g, const char *text)
+{
+    acomm_failure failure = {.code = ACOMM_ABORTED, .culprit = g->rank, .origin = g->rank, .sequence = g->sequence};
+    strncpy(failure.text, text ? text : "", sizeof failure.text - 1);
+    group_fail(g, &failure, true);
+    return 0;
+}
+
+int acomm_group_failure(acomm_group *g, acomm_failure *out)
+{
+    pthread_mutex_lock(&g->lock);
+    bool failed = g->failed;
+    if (failed)
+        *out = g->failure;
+    pthread_mutex_unlock(&g->lock);
+    return failed;
+}
+
+uint64_t acomm_group_sequence(acomm_group *g)
+{
+    return g->sequence;
+}

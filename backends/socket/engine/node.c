@@ -1,0 +1,398 @@
+/* One node per world and process: what groups and Python call. How it works: node_thread.c and node_gossip.c. */
+#include "node.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include "clock.h"
+#include "group.h"
+#include "node_state.h"
+
+#define THREAD_STACK (256 * 1024)
+
+/* ---- fork: the child owns copies of the descriptors, which would keep the parent's connections open ---- */
+
+static struct acomm_node *open_nodes;
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&open_lock);
+    for (struct acomm_node *node = open_nodes; node; node = node->next_open)
+        pthread_mutex_lock(&node->lock);
+}
+
+static void after_fork_in_parent(void)
+{
+    for (struct acomm_node *node = open_nodes; node; node = node->next_open)
+        pthread_mutex_unlock(&node->lock);
+    pthread_mutex_unlock(&open_lock);
+}
+
+/* Only close() and unlocking: the child has one thread, and may be about to exec. The memory stays with the child. */
+static void after_fork_in_child(void)
+{
+    for (struct acomm_node *node = open_nodes; node; node = node->next_open) {
+        atomic_store(&node->forked, 1);
+        for (struct node_link *link = node->links; link; link = link->next)
+            close(link->fd);
+        close(node->asking);
+        loop_close(&node->loop);
+        pthread_mutex_unlock(&node->lock);
+    }
+    open_nodes = NULL;
+    pthread_mutex_unlock(&open_lock);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static void enlist(struct acomm_node *node)
+{
+    pthread_once(&fork_once, watch_forks);
+    pthread_mutex_lock(&open_lock);
+    node->next_open = open_nodes;
+    open_nodes = node;
+    pthread_mutex_unlock(&open_lock);
+}
+
+static void delist(struct acomm_node *node)
+{
+    pthread_mutex_lock(&open_lock);
+    struct acomm_node **at = &open_nodes;
+    while (*at && *at != node)
+        at = &(*at)->next_open;
+    if (*at)
+        *at = node->next_open;
+    pthread_mutex_unlock(&open_lock);
+}
+
+int node_forked(const struct acomm_node *node)
+{
+    return atomic_load(&node->forked);
+}
+
+/* ---- open and close ---- */
+
+static void release(struct acomm_node *node)
+{
+    while (node->links) {
+        struct node_link *link = node->links;
+        node->links = link->next;
+        node_link_free(link);
+    }
+    while (node->requests) {
+        struct node_request *request = node->requests;
+        node->requests = request->next;
+        free(request);
+    }
+    while (node->watches) {
+        struct node_watch *watch = node->watches;
+        node->watches = watch->next;
+        free(watch);
+    }
+    for (int i = 0; i < NODE_NOTES; i++)
+        free(node->notes[i]);
+    for (int r = 0; r < node->size; r++)
+        free(node->peers[r].text);
+    loop_close(&node->loop);
+    if (node->asking >= 0)
+        close(node->asking);
+    pthread_cond_destroy(&node->returned);
+    pthread_mutex_destroy(&node->lock);
+    free(node->condemned);
+    free(node);
+}
+
+/* Signals stay with the application's threads: handlers of Python must not run in one that it does not know. */
+static int start_thread(struct acomm_node *node)
+{
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, THREAD_STACK);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int error = pthread_create(&node->thread, &attributes, node_run, node);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    errno = error;
+    return error ? ACOMM_RESOURCE : ACOMM_OK;
+}
+
+static struct acomm_node *allocate(int rank, int size, int64_t heartbeat, int64_t silence)
+{
+    struct acomm_node *node = calloc(1, sizeof *node + (size_t)size * sizeof node->peers[0]);
+    if (!node)
+        return NULL;
+    node->rank = rank;
+    node->size = size;
+    node->heartbeat = heartbeat;
+    node->silence = silence;
+    node->next_beat = clock_now() + heartbeat;
+    node->requests_end = &node->requests;
+    pthread_mutex_init(&node->lock, NULL);
+    pthread_cond_init(&node->returned, NULL);
+    return node;
+}
+
+int acomm_node_open(int rank, int size, int64_t heartbeat, int64_t silence, acomm_node **out)
+{
+    *out = NULL;
+    if (size < 1 || rank < 0 || rank >= size || heartbeat <= 0 || silence < 2 * heartbeat)
+        return ACOMM_ARGUMENT;
+    struct acomm_node *node = allocate(rank, size, heartbeat, silence);
+    if (!node)
+        return ACOMM_RESOURCE;
+    node->asking = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    node->loop = (struct loop){-1, -1};
+    if (node->asking < 0 || loop_open(&node->loop) < 0)
+        goto fail;
+    enlist(node);
+    if (start_thread(node) < 0) {
+        delist(node);
+        goto fail;
+    }
+    *out = node;
+    return ACOMM_OK;
+fail:;
+    int saved = errno;
+    release(node);
+    errno = saved;
+    return ACOMM_RESOURCE;
+}
+
+int acomm_node_close(struct acomm_node *node, const char *text)
+{
+    if (node_forked(node))
+        return ACOMM_FORKED;
+    char why[WIRE_TEXT];
+    snprintf(why, sizeof why, "%s", text ? text : "");
+    pthread_mutex_lock(&node->lock);
+    node->closing = true;
+    node->close_by = clock_now() + NODE_CLOSE_NS;
+    node_spread(node, NULL, node_frame(node, WIRE_BYE, node->rank, strlen(why)), why);
+    pthread_mutex_unlock(&node->lock);
+    pthread_join(node->thread, NULL);
+    delist(node);
+    release(node);
+    return ACOMM_OK;
+}
+
+/* ---- connections ---- */
+
+static int admit(struct acomm_node *node, int world_rank, int fd)
+{
+    if (node->condemned)
+        return ACOMM_ABORTED;
+    if (node->peers[world_rank].state != PEER_THERE)
+        return ACOMM_LOST;
+    struct node_link *link = node_link_new(world_rank, fd, clock_now());
+    if (!link)
+        return ACOMM_RESOURCE;
+    if (loop_add(&node->loop, fd, link) < 0) {
+        free(link);
+        return ACOMM_RESOURCE;
+    }
+    node->peers[world_rank].asked = false;
+    node_suspect(node, world_rank, 0, NULL);
+    node_brief(node, link);
+    link->next = node->links;
+    node->links = link;
+    loop_wake(&node->loop);
+    return ACOMM_OK;
+}
+
+int acomm_node_attach(struct acomm_node *node, int world_rank, int fd)
+{
+    int rc = ACOMM_ARGUMENT;
+    if (node_forked(node))
+        rc = ACOMM_FORKED;
+    else if (world_rank >= 0 && world_rank < node->size && world_rank != node->rank) {
+        pthread_mutex_lock(&node->lock);
+        rc = admit(node, world_rank, fd);
+        pthread_mutex_unlock(&node->lock);
+    }
+    if (rc < 0)
+        close(fd);
+    return rc;
+}
+
+int acomm_node_eventfd(struct acomm_node *node)
+{
+    return node->asking;
+}
+
+int acomm_node_request(struct acomm_node *node, acomm_request *out)
+{
+    if (node_forked(node))
+        return 0;
+    pthread_mutex_lock(&node->lock);
+    struct node_request *item = node->requests;
+    if (item) {
+        *out = item->request;
+        node->requests = item->next;
+        if (!item->next)
+            node->requests_end = &node->requests;
+    }
+    uint64_t count;
+    if (!node->requests && read(node->asking, &count, sizeof count) < 0)
+        errno = 0; /* nothing was asked since the last look */
+    pthread_mutex_unlock(&node->lock);
+    free(item);
+    return item != NULL;
+}
+
+/* A control connection that is refused means a dead process, or one that just said goodbye: that is waited for. */
+static void doubt(struct acomm_node *node, int rank, const char *text)
+{
+    struct node_peer *peer = &node->peers[rank];
+    peer->asked = false;
+    if (peer->state != PEER_THERE || peer->verdict)
+        return;
+    node_suspect(node, rank, clock_now() + NODE_VERDICT_NS, peer->text ? peer->text : text);
+    loop_wake(&node->loop);
+}
+
+int acomm_node_refuse(struct acomm_node *node, const acomm_request *request, int code, int errnum, const char *text)
+{
+    if (node_forked(node))
+        return ACOMM_FORKED;
+    if (request->peer < 0 || request->peer >= node->size || code >= 0)
+        return ACOMM_ARGUMENT;
+    pthread_mutex_lock(&node->lock);
+    if (request->channel == CHANNEL_CONTROL)
+        doubt(node, request->peer, text);
+    struct node_watch *watch = request->channel == CHANNEL_CONTROL ? NULL : node_find(node, request->group);
+    if (watch) {
+        acomm_failure failure = {.code = code, .errnum = errnum, .origin = watch->group->rank,
+                                 .culprit = node_group_rank(watch->group, request->peer)};
+        snprintf(failure.text, sizeof failure.text, "%s", text ? text : "");
+        node_fail(node, watch, &failure, true);
+    }
+    pthread_mutex_unlock(&node->lock);
+    return ACOMM_OK;
+}
+
+void node_ask(struct acomm_node *node, uint64_t group, int world_rank, enum channel channel, int stripe)
+{
+    pthread_mutex_lock(&node->lock);
+    node_ask_locked(node, &(acomm_request){.group = group, .peer = world_rank, .channel = channel, .stripe = stripe});
+    pthread_mutex_unlock(&node->lock);
+}
+
+/* The proof is a connection to it: refused by a dead process, made and watched from then on with a living one that
+ * only closed a group or lost a connection. */
+void node_lost(struct acomm_node *node, int world_rank, const char *text)
+{
+    pthread_mutex_lock(&node->lock);
+    struct node_peer *peer = &node->peers[world_rank];
+    if (peer->state == PEER_THERE && !peer->verdict) {
+        node_suspect(node, world_rank, 0, text);
+        node_connect(node, world_rank);
+    }
+    pthread_mutex_unlock(&node->lock);
+}
+
+/* ---- groups ---- */
+
+static struct node_watch *watch_new(struct acomm_node *node, struct acomm_group *group)
+{
+    struct node_watch *watch = calloc(1, sizeof *watch + (size_t)group->size * sizeof watch->left[0]);
+    if (!watch)
+        return NULL;
+    watch->group = group;
+    for (int r = 0; r < group->size; r++)
+        watch->left[r] = NODE_PRESENT;
+    for (int i = 0; i < NODE_NOTES; i++) {
+        const struct node_note *note = node->notes[i];
+        int rank = note && note->head.kind == WIRE_LEFT && note->head.group == group->id
+                       ? node_group_rank(group, note->head.rank) : -1;
+        if (rank >= 0)
+            watch->left[rank] = note->head.sequence;
+    }
+    return watch;
+}
+
+int node_add(struct acomm_node *node, struct acomm_group *group)
+{
+    acomm_failure failure;
+    if (node_forked(node))
+        return ACOMM_FORKED;
+    for (int r = 0; r < group->size; r++)
+        if (group->members[r] < 0 || group->members[r] >= node->size)
+            return ACOMM_ARGUMENT;
+    pthread_mutex_lock(&node->lock);
+    struct node_watch *watch = node_find(node, group->id) ? NULL : watch_new(node, group);
+    if (watch) {
+        watch->next = node->watches;
+        node->watches = watch;
+        node_mend_ring(node);
+        if (node_doomed(node, group, &failure))
+            node_fail(node, watch, &failure, false);
+    }
+    bool taken = !watch && node_find(node, group->id);
+    pthread_mutex_unlock(&node->lock);
+    return watch ? ACOMM_OK : taken ? ACOMM_ARGUMENT : ACOMM_RESOURCE;
+}
+
+void node_remove(struct acomm_node *node, struct acomm_group *group)
+{
+    if (node_forked(node))
+        return;
+    pthread_mutex_lock(&node->lock);
+    struct node_watch **at = &node->watches;
+    while (*at && (*at)->group != group)
+        at = &(*at)->next;
+    struct node_watch *watch = *at;
+    while (watch && watch->calls)
+        pthread_cond_wait(&node->returned, &node->lock);
+    if (watch) {
+        for (at = &node->watches; *at != watch; at = &(*at)->next)
+            ;
+        *at = watch->next;
+        free(watch);
+        struct wire_control head = node_frame(node, WIRE_LEFT, node->rank, 0);
+        head.group = group->id;
+        head.sequence = group->sequence;
+        if (group->size > 1 && node_remember(node, &head, NULL))
+            node_spread(node, NULL, head, NULL);
+    }
+    pthread_mutex_unlock(&node->lock);
+}
+
+void node_tell(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure)
+{
+    if (node_forked(node) || group->size == 1)
+        return;
+    struct wire_control head = node_frame(node, WIRE_FAIL, node->rank, sizeof *failure);
+    head.group = group->id;
+    pthread_mutex_lock(&node->lock);
+    if (node_remember(node, &head, failure))
+        node_spread(node, NULL, head, failure);
+    pthread_mutex_unlock(&node->lock);
+}
+
+int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence)
+{
+    int found = -1;
+    if (!atomic_load_explicit(&node->departures, memory_order_relaxed) || node_forked(node))
+        return -1;
+    pthread_mutex_lock(&node->lock);
+    const struct node_watch *watch = node_find(node, group->id);
+    for (int r = 0; watch && found < 0 && r < group->size; r++) {
+        uint64_t left = watch->left[r];
+        if (left == NODE_PRESENT && node->peers[group->members[r]].state != PEER_THERE)
+            left = 0;
+        if ((rank < 0 || rank == r) && left < sequence)
+            found = r;
+    }
+    pthread_mutex_unlock(&node->lock);
+    return found;
+}

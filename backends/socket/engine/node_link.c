@@ -1,0 +1,111 @@
+/* One control connection: frames in, frames out, never blocking. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "clock.h"
+#include "node_state.h"
+
+struct node_link *node_link_new(int peer, int fd, int64_t now)
+{
+    struct node_link *link = calloc(1, sizeof *link);
+    if (!link)
+        return NULL;
+    link->peer = peer;
+    link->fd = fd;
+    link->heard = now;
+    return link;
+}
+
+void node_link_free(struct node_link *link)
+{
+    close(link->fd);
+    free(link->out);
+    free(link);
+}
+
+static bool make_room(struct node_link *link, size_t bytes)
+{
+    size_t needed = link->out_bytes + bytes, room = link->out_room ? link->out_room : 512;
+    if (needed <= link->out_room)
+        return true;
+    while (room < needed)
+        room *= 2;
+    char *out = room <= NODE_LINK_ROOM ? realloc(link->out, room) : NULL;
+    if (!out)
+        return false;
+    link->out = out;
+    link->out_room = room;
+    return true;
+}
+
+void node_link_put(struct node_link *link, const struct wire_control *head, const void *payload)
+{
+    if (link->mute || link->broken)
+        return;
+    if (!make_room(link, sizeof *head + head->bytes)) {
+        link->broken = "unresponsive (it does not read its control connection)";
+        return;
+    }
+    memcpy(link->out + link->out_bytes, head, sizeof *head);
+    if (head->bytes)
+        memcpy(link->out + link->out_bytes + sizeof *head, payload, head->bytes);
+    link->out_bytes += sizeof *head + head->bytes;
+}
+
+void node_link_flush(struct node_link *link)
+{
+    size_t done = 0;
+    while (done < link->out_bytes) {
+        ssize_t sent = send(link->fd, link->out + done, link->out_bytes - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && errno != EAGAIN) {
+            /* The end is for the reading side to judge: a goodbye may still lie in the socket's buffer. */
+            link->mute = true;
+            done = link->out_bytes;
+        }
+        if (sent < 0)
+            break;
+        done += (size_t)sent;
+    }
+    link->out_bytes -= done;
+    memmove(link->out, link->out + done, link->out_bytes);
+}
+
+/* Reads up to a frame's end, never beyond, so that `in` needs no more room than one frame. */
+static bool fill(struct node_link *link, size_t wanted)
+{
+    while (link->in_bytes < wanted) {
+        ssize_t got = recv(link->fd, link->in + link->in_bytes, wanted - link->in_bytes, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && errno == EAGAIN)
+            return false;
+        if (got <= 0) {
+            link->broken = got < 0 && errno == ETIMEDOUT ? "unresponsive (the network gave up)"
+                                                         : "process died (connection closed)";
+            return false;
+        }
+        link->in_bytes += (size_t)got;
+        link->heard = clock_now();
+    }
+    return true;
+}
+
+int node_link_take(struct node_link *link, int size, struct wire_control *head, const void **payload)
+{
+    if (link->broken || !fill(link, sizeof *head))
+        return 0;
+    memcpy(head, link->in, sizeof *head);
+    if (!wire_control_valid(head, size)) {
+        link->broken = "it sent an invalid control frame";
+        return 0;
+    }
+    if (!fill(link, sizeof *head + head->bytes))
+        return 0;
+    *payload = link->in + sizeof *head;
+    link->in_bytes = 0;
+    return 1;
+}

@@ -1,0 +1,94 @@
+#include <errno.h>
+#include <linux/futex.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "group.h"
+#include "op.h"
+#include "wait.h"
+
+struct span op_block(const uint64_t *counts, uint64_t count, int rank, size_t width)
+{
+    if (!counts)
+        return (struct span){count * width * (uint64_t)rank, count * width};
+    return (struct span){op_total(counts, 0, rank, width), counts[rank] * width};
+}
+
+uint64_t op_total(const uint64_t *counts, uint64_t count, int ranks, size_t width)
+{
+    if (!counts)
+        return count * width * (uint64_t)ranks;
+    uint64_t total = 0;
+    for (int i = 0; i < ranks; i++)
+        total += counts[i];
+    return total * width;
+}
+
+/* FNV-1a: any difference between two factors must show in 32 bits; nothing here is adversarial. */
+static uint32_t hash(const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+    uint32_t h = 2166136261u;
+    while (bytes--)
+        h = (h ^ *p++) * 16777619u;
+    return h;
+}
+
+void op_header(const struct acomm_op *op, acomm_header *out)
+{
+    out->sequence = op->sequence;
+    out->count = op->count;
+    out->layout = op->layout;
+    out->factor = op->redop == ACOMM_PREMUL_SUM ? hash(&op->factor, sizeof op->factor) : 0;
+    out->kind = (uint8_t)op->kind;
+    out->dtype = (uint8_t)op->dtype;
+    out->redop = (uint8_t)op->redop;
+    out->flags = op->kind == ACOMM_ALL_TO_ALL && op->send_counts ? OP_UNEVEN : 0;
+    out->root = op->root;
+}
+
+bool op_agrees(const acomm_header *a, const acomm_header *b)
+{
+    bool uneven = (a->flags & b->flags & OP_UNEVEN) != 0; /* each rank's own counts: they differ rightly */
+    bool layouts = a->layout == b->layout || !a->layout || !b->layout;
+    return a->sequence == b->sequence && (uneven || a->count == b->count) && layouts && a->factor == b->factor
+        && a->kind == b->kind && a->dtype == b->dtype && a->redop == b->redop && a->flags == b->flags
+        && a->root == b->root;
+}
+
+static void futex_sleep(_Atomic int *word, int value, int64_t ns)
+{
+    struct timespec t = {ns / 1000000000, ns % 1000000000};
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
+}
+
+void op_complete(struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    int before = atomic_exchange(&op->done, OP_ENDED);
+    if (before == OP_ABANDONED)
+        group_recycle(g, op);
+    else
+        syscall(SYS_futex, &op->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+int op_wait(struct acomm_op *op, int64_t timeout)
+{
+    int64_t end = timeout < 0 ? INT64_MAX : clock_now() + timeout;
+    for (int turn = 0; atomic_load_explicit(&op->done, memory_order_acquire) != OP_ENDED; turn++) {
+        if (turn < 200) {
+            wait_relax();
+            continue;
+        }
+        int64_t left = end - clock_now();
+        if (left <= 0)
+            return 1;
+        futex_sleep(&op->done, OP_UNDER_WAY, left < WAIT_LOOK_NS ? left : WAIT_LOOK_NS);
+        if (wait_interrupted())
+            return ACOMM_INTERRUPTED;
+    }
+    return op->status;
+}

@@ -1,0 +1,219 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "p2p_peer.h"
+
+/* Receives are matched in the order of their posting, messages in the order of their arrival, as MPI defines it
+ * (MPI 4.0, 3.5): messages of one tag between two ranks do not overtake. Queues are searched from the front: in
+ * practice the first entry fits, and a hash by tag would cost every message what few programs gain. */
+
+void p2p_match_end(struct p2p *p, struct p2p_item *item, int status)
+{
+    struct acomm_op *op = item->op;
+    p2p_list_remove(&item->here);
+    p2p_list_remove(&item->all);
+    item->spare = p->spare;
+    p->spare = item;
+    op->status = status;
+    if (p->followers)
+        pthread_cond_broadcast(&p->turn);
+    /* Nobody sleeps on a synchronous operation's futex, its thread is in p2p_wait(): saves a system call. */
+    if (op->synchronous) {
+        atomic_store_explicit(&op->done, OP_ENDED, memory_order_release);
+        return;
+    }
+    p->async--;
+    op_complete(op);
+}
+
+void p2p_match_received(struct p2p *p, struct p2p_item *item)
+{
+    item->op->bytes = item->bytes;
+    p2p_match_end(p, item, ACOMM_OK);
+}
+
+void p2p_match_truncated(struct p2p *p, struct p2p_item *item, uint8_t dtype, uint64_t count)
+{
+    struct acomm_op *op = item->op;
+    acomm_failure *f = &op->failure;
+    *f = (acomm_failure){.code = ACOMM_TRUNCATED, .culprit = op->peer, .origin = p->group->rank,
+                         .elapsed = clock_now() - op->started};
+    op_header(op, &f->mine);
+    f->mine.root = -1;
+    f->theirs = (acomm_header){.count = count, .dtype = dtype, .root = -1,
+                               .kind = op->kind == ACOMM_SEND ? ACOMM_RECV : ACOMM_SEND};
+    strcpy(f->text, "the message and the receive it met differ in dtype or in the number of elements");
+    op->bytes = 0;
+    p2p_match_end(p, item, ACOMM_TRUNCATED);
+}
+
+bool p2p_match_agrees(const struct p2p_item *item, uint8_t dtype, uint64_t count)
+{
+    return item->op->dtype == dtype && item->op->count == count;
+}
+
+static struct p2p_item *first_with(struct p2p_list *list, int64_t tag)
+{
+    for P2P_EACH(at, list)
+        if (P2P_ITEM(at)->op->tag == tag)
+            return P2P_ITEM(at);
+    return NULL;
+}
+
+struct p2p_item *p2p_match_posted(struct p2p *p, struct p2p_peer *peer, int64_t tag)
+{
+    struct p2p_item *item = first_with(&peer->posted, tag);
+    struct p2p_item *any = first_with(&p->any, tag);
+    if (!item || (any && any->order < item->order))
+        item = any;
+    if (item) {
+        p2p_list_remove(&item->here);
+        item->op->peer = peer->rank;
+    }
+    return item;
+}
+
+void p2p_match_reply(struct p2p_peer *peer, struct p2p_item *item, uint64_t id, uint8_t dtype, uint64_t count)
+{
+    item->id = id;
+    item->dtype = dtype;
+    item->count = count;
+    item->refused = !p2p_match_agrees(item, dtype, count);
+    p2p_list_move(&peer->replies, &item->here);
+}
+
+struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_t tag, uint8_t dtype, uint64_t count,
+                                    uint64_t room)
+{
+    struct p2p_message *m = malloc(sizeof *m + room);
+    if (!m) {
+        p2p_trouble(p, NULL, ACOMM_RESOURCE, p->group->rank, "no memory for a message that came before its receive");
+        return NULL;
+    }
+    *m = (struct p2p_message){.arrival = p->arrivals++, .tag = tag, .count = count, .dtype = dtype};
+    wire_bytes(count, acomm_dtype_bytes(dtype), &m->bytes);
+    p2p_list_init(&m->here);
+    p2p_list_move(&peer->unexpected, &m->here);
+    return m;
+}
+
+/* The receive has the message, whose data has arrived. */
+static void deliver(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m, struct p2p_item *item)
+{
+    peer->consumed += wire_charge(m->bytes);
+    if (p2p_match_agrees(item, m->dtype, m->count)) {
+        if (m->bytes)
+            memcpy(item->op->out, m->data, m->bytes);
+        p2p_match_received(p, item);
+    } else {
+        p2p_match_truncated(p, item, m->dtype, m->count);
+    }
+    free(m);
+}
+
+void p2p_match_arrived(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m)
+{
+    if (m->receiver)
+        deliver(p, peer, m, m->receiver);
+}
+
+/* Send and receive of this rank meet: one copy. */
+static void exchange(struct p2p *p, struct p2p_item *from, struct p2p_item *to)
+{
+    struct acomm_op *sender = from->op, *receiver = to->op;
+    if (!p2p_match_agrees(to, (uint8_t)sender->dtype, sender->count)) {
+        uint8_t dtype = (uint8_t)receiver->dtype;
+        uint64_t count = receiver->count;
+        p2p_match_truncated(p, to, (uint8_t)sender->dtype, sender->count);
+        p2p_match_truncated(p, from, dtype, count);
+        return;
+    }
+    if (from->bytes)
+        memmove(receiver->out, sender->in, from->bytes);
+    p2p_match_received(p, to);
+    p2p_match_received(p, from);
+}
+
+/* The receive has this message, which leaves the list. */
+static void take(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m, struct p2p_item *item)
+{
+    p2p_list_remove(&m->here);
+    item->op->peer = peer->rank;
+    if (m->eager) {
+        if (m->arrived == m->bytes)
+            deliver(p, peer, m, item);
+        else
+            m->receiver = item;
+        return;
+    }
+    if (m->sender) {
+        exchange(p, m->sender, item);
+    } else {
+        p2p_match_reply(peer, item, m->id, m->dtype, m->count);
+        peer->remembered--;
+    }
+    free(m);
+}
+
+static struct p2p_message *first_message(struct p2p_peer *peer, int64_t tag)
+{
+    if (!peer)
+        return NULL;
+    for P2P_EACH(at, &peer->unexpected)
+        if (P2P_MESSAGE(at)->tag == tag)
+            return P2P_MESSAGE(at);
+    return NULL;
+}
+
+/* The message of this tag that came first from any peer. */
+static struct p2p_message *earliest(struct p2p *p, int64_t tag, struct p2p_peer **from)
+{
+    struct p2p_message *best = NULL;
+    for (int i = 0; i < p->opened; i++) {
+        struct p2p_peer *peer = p->peers[p->open[i]];
+        struct p2p_message *m = first_message(peer, tag);
+        if (m && (!best || m->arrival < best->arrival)) {
+            best = m;
+            *from = peer;
+        }
+    }
+    return best;
+}
+
+void p2p_match_receive(struct p2p *p, struct p2p_item *item)
+{
+    int source = item->op->peer;
+    struct p2p_peer *peer = source < 0 ? NULL : p->peers[source];
+    struct p2p_message *m = source < 0 ? earliest(p, item->op->tag, &peer) : first_message(peer, item->op->tag);
+    item->order = p->orders++;
+    if (m)
+        take(p, peer, m, item);
+    else
+        p2p_list_move(source < 0 ? &p->any : &peer->posted, &item->here);
+}
+
+void p2p_match_self(struct p2p *p, struct p2p_peer *self, struct p2p_item *item)
+{
+    struct acomm_op *op = item->op;
+    struct p2p_item *receiver = p2p_match_posted(p, self, op->tag);
+    if (receiver) {
+        exchange(p, item, receiver);
+        return;
+    }
+    uint64_t open = self->arrived - self->consumed + wire_charge(item->bytes);
+    bool copy = item->bytes <= WIRE_EAGER_MAX && open <= p->credit;
+    struct p2p_message *m = p2p_match_aside(p, self, op->tag, (uint8_t)op->dtype, op->count, copy ? item->bytes : 0);
+    if (!m)
+        return;
+    m->eager = copy;
+    if (!copy) {
+        m->sender = item;
+        return;
+    }
+    if (item->bytes)
+        memcpy(m->data, op->in, item->bytes);
+    m->arrived = item->bytes;
+    self->arrived += wire_charge(item->bytes);
+    p2p_match_received(p, item);
+}

@@ -1,0 +1,221 @@
+/* Inside point to point: what is known of each peer, and the calls between the p2p_*.c files.
+ *
+ * Everything here is guarded by p2p.lock; links are used under it too, so that after an operation has ended nobody
+ * touches its buffer. Lock order: p2p.lock, then group->lock. Never the other way round.
+ *
+ *   p2p.c           entry points: post, wait, fail
+ *   p2p_match.c     which message belongs to which receive; how operations end
+ *   p2p_send.c      frames out, p2p_recv.c frames in
+ *   p2p_progress.c  whose turn it is to move things: a waiting thread, or a thread of our own */
+#ifndef ACOMM_P2P_PEER_H
+#define ACOMM_P2P_PEER_H
+#include <poll.h>
+#include <pthread.h>
+#include <stddef.h>
+#include "group.h"
+#include "p2p.h"
+#include "wait.h"
+#include "wire.h"
+
+/* A ring of nodes with the list itself as one of them: adding and removing need no search and no special case. */
+struct p2p_list { struct p2p_list *prev, *next; };
+
+static inline void p2p_list_init(struct p2p_list *list)
+{
+    list->prev = list->next = list;
+}
+
+static inline bool p2p_list_empty(const struct p2p_list *list)
+{
+    return list->next == list;
+}
+
+static inline void p2p_list_remove(struct p2p_list *node)
+{
+    node->prev->next = node->next;
+    node->next->prev = node->prev;
+    p2p_list_init(node);
+}
+
+/* To the end of `list`, out of the list it was in. */
+static inline void p2p_list_move(struct p2p_list *list, struct p2p_list *node)
+{
+    p2p_list_remove(node);
+    node->prev = list->prev;
+    node->next = list;
+    list->prev->next = node;
+    list->prev = node;
+}
+
+#define P2P_OF(type, member, node) ((type *)((char *)(node) - offsetof(type, member)))
+#define P2P_EACH(at, list) (struct p2p_list *at = (list)->next; at != (list); at = at->next)
+
+/* One operation under way. */
+struct p2p_item {
+    struct p2p_list here;        /* in one of its peer's lists, or in p2p.any */
+    struct p2p_list all;         /* in p2p.all */
+    struct p2p_item *spare;      /* free list */
+    struct acomm_op *op;
+    uint64_t order;              /* receives: when it was posted */
+    uint64_t id;                 /* rendezvous */
+    uint64_t bytes, moved;
+    bool refused;                /* in replies: NACK instead of CTS */
+    uint8_t dtype;               /* of the message that was refused */
+    uint64_t count;
+};
+#define P2P_ITEM(node) P2P_OF(struct p2p_item, here, node)
+
+/* A message that came before its receive. */
+struct p2p_message {
+    struct p2p_list here;        /* in its peer's unexpected, until matched */
+    uint64_t arrival;            /* order over all peers */
+    int64_t tag;
+    uint64_t count, bytes, id;
+    uint8_t dtype;
+    bool eager;                  /* data is here, or arriving; otherwise the peer waits for CTS */
+    uint64_t arrived;            /* bytes of data */
+    struct p2p_item *receiver;   /* matched while arriving */
+    struct p2p_item *sender;     /* to ourselves: the data is in its buffer */
+    char data[];
+};
+#define P2P_MESSAGE(node) P2P_OF(struct p2p_message, here, node)
+
+#define P2P_SMALL 4096           /* header and payload up to here are handed to the link as one piece */
+
+/* The frame that is being written. */
+struct p2p_out {
+    struct p2p_item *item;       /* NULL: none */
+    enum wire_kind kind;
+    size_t size, sent;           /* of head */
+    const char *body;            /* rest of the payload, in the user's buffer */
+    uint64_t left;
+    uint64_t payload;
+    char head[P2P_SMALL];
+};
+
+/* The frame that is being read. */
+struct p2p_in {
+    uint64_t left;               /* bytes of payload to come */
+    uint64_t payload;
+    char *to;                    /* NULL: nobody wants it */
+    struct p2p_item *item;       /* whose buffer `to` is */
+    struct p2p_message *message; /* or this one's data */
+    bool open;                   /* a frame with payload is being read */
+    size_t begin, end;           /* bytes read ahead */
+    char buffer[P2P_SMALL];
+};
+
+struct p2p_peer {
+    int rank;
+    struct link *to, *from;      /* NULL until needed */
+    bool to_ready, from_ready, gone;
+    bool data_turn;              /* headers and data take turns */
+    /* sends */
+    struct p2p_list queue;       /* header not sent yet, in posting order */
+    struct p2p_list awaiting;    /* RTS sent */
+    struct p2p_list sending;     /* CTS came; DATA in turns */
+    uint64_t next_id, charged, credited;
+    /* receives */
+    struct p2p_list posted, replies, receiving;
+    struct p2p_list unexpected;  /* messages, as they came */
+    uint64_t expected_id, arrived, consumed; /* the last two: sums of charges */
+    uint64_t remembered;         /* unexpected RTS */
+    struct p2p_out out;
+    struct p2p_in in;
+};
+
+struct p2p_trouble {
+    int code, culprit, errnum;   /* code 0: none */
+    bool reported;
+    const char *text;
+    struct acomm_op op;          /* a copy: the original may be gone when the failure is reported */
+};
+
+struct p2p {
+    struct acomm_group *group;
+    pthread_mutex_t lock;
+    _Atomic int wanted;          /* threads that wait for the lock; who uses it again and again lets them pass */
+    struct p2p_peer **peers;     /* by rank, NULL until needed */
+    int *open, opened, first;    /* ranks in peers; which one the next pass begins with */
+    bool everyone;               /* all peers are open and listened to */
+    struct p2p_list any;         /* receives from any source */
+    struct p2p_list all;         /* every operation under way */
+    struct p2p_item *spare;
+    uint64_t orders, arrivals, credit;
+    int64_t next_deadline;
+    int code;                    /* failed: nothing is posted any more */
+    struct p2p_trouble trouble;
+    /* progress */
+    const void *leader;          /* whose turn it is; &thread for our own thread; NULL nobody */
+    pthread_cond_t turn;         /* waiters that do not lead */
+    pthread_cond_t work;         /* our own thread */
+    int followers, sleepers;     /* on `turn`; in poll() */
+    int async;                   /* operations that nobody need be waiting for */
+    uint64_t posts;              /* of those, ever */
+    int wake_fd;                 /* eventfd, ends poll(); -1 until needed */
+    bool changed;                /* poll() would have to look at more than it does */
+    bool deep;                   /* our thread sleeps until `work` */
+    bool started, stopping;
+    pthread_t thread;
+    struct pollfd *fds[2];       /* of the waiting thread that leads, and of our own */
+    int room[2];
+    uint32_t passes;
+};
+
+/* p2p.c */
+void p2p_acquire(struct p2p *p);
+/* Unlocks, and reports the trouble that was found meanwhile to the group. */
+void p2p_release(struct p2p *p);
+/* Records the first trouble; op may be NULL where none is concerned. errno is kept for codes that have one. */
+void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit, const char *text);
+/* NULL: out of memory. */
+struct p2p_peer *p2p_peer(struct p2p *p, int rank);
+/* Makes the link from the peer, so that its frames are read. */
+void p2p_listen(struct p2p *p, struct p2p_peer *peer);
+void p2p_listen_everyone(struct p2p *p);
+bool p2p_ready(struct p2p *p, const struct link *link, bool *ready);
+static inline bool p2p_ended(struct acomm_op *op)
+{
+    return atomic_load_explicit(&op->done, memory_order_acquire) == OP_ENDED;
+}
+
+/* p2p_match.c */
+void p2p_match_end(struct p2p *p, struct p2p_item *item, int status);
+/* A receive ends well. */
+void p2p_match_received(struct p2p *p, struct p2p_item *item);
+/* The operation ends with ACOMM_TRUNCATED: the other side has this dtype and count. */
+void p2p_match_truncated(struct p2p *p, struct p2p_item *item, uint8_t dtype, uint64_t count);
+bool p2p_match_agrees(const struct p2p_item *item, uint8_t dtype, uint64_t count);
+/* Takes the receive that a message from `peer` belongs to out of its list; NULL: none is posted. */
+struct p2p_item *p2p_match_posted(struct p2p *p, struct p2p_peer *peer, int64_t tag);
+/* A receive met an RTS: answers. */
+void p2p_match_reply(struct p2p_peer *peer, struct p2p_item *item, uint64_t id, uint8_t dtype, uint64_t count);
+/* Appends a message of `room` bytes to what is unexpected; NULL (and trouble): out of memory. */
+struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_t tag, uint8_t dtype, uint64_t count,
+                                    uint64_t room);
+/* All of the message's data is here. */
+void p2p_match_arrived(struct p2p *p, struct p2p_peer *peer, struct p2p_message *message);
+/* A new receive: takes the first message that fits, or waits in the list of posted receives. */
+void p2p_match_receive(struct p2p *p, struct p2p_item *item);
+/* A send to this rank itself. */
+void p2p_match_self(struct p2p *p, struct p2p_peer *self, struct p2p_item *item);
+
+/* p2p_send.c, p2p_recv.c: whether anything moved; failures become trouble. */
+bool p2p_send_push(struct p2p *p, struct p2p_peer *peer);
+bool p2p_send_waits(const struct p2p_peer *peer);
+bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer);
+/* The operation that needs something from the peer, or NULL. */
+struct acomm_op *p2p_recv_needs(const struct p2p_peer *peer);
+
+/* p2p_progress.c */
+/* Moves what can be moved; `full`: also reads links that nothing posted needs, for the sake of blocked senders. */
+bool p2p_progress_pass(struct p2p *p, bool full);
+/* Sleeps until a link may be ready. *nap grows from call to call where links cannot be polled; 0 starts again. */
+void p2p_progress_sleep(struct p2p *p, int64_t *nap, int64_t until);
+/* Ends the sleep of whoever leads. */
+void p2p_progress_wake(struct p2p *p);
+/* Sees to it that somebody moves the asynchronous operations; starts the thread when first needed. */
+void p2p_progress_attend(struct p2p *p);
+/* Waits on a condition with the lock held, at most until `until` (clock_now). */
+void p2p_progress_await(struct p2p *p, pthread_cond_t *condition, int64_t until);
+#endif

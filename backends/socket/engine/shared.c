@@ -1,0 +1,221 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "group.h"
+#include "shared.h"
+#include "wait.h"
+
+#define PAGE 4096u
+#define RINGS_BUDGET (16u << 20) /* bytes of all rings of a channel together; they cost memory only once used */
+#define RING_MIN (8u << 10)
+#define RING_MAX (256u << 10)
+#define PIECE_MIN (4u << 10)
+#define PIECE_MAX (128u << 10)   /* own slots and a peer's stay in L2 */
+#define SEATS_BUDGET (24u << 20) /* bytes of all slots together */
+
+struct slot {
+    _Atomic uint64_t stamp;      /* the round whose contents lie here; its low half is the futex */
+    acomm_header header;
+    char tiny[SHARED_TINY];
+};
+_Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
+
+/* First line of a seat: how many ranks sleep on one of its slots. */
+struct seat { _Atomic uint32_t sleepers; char pad[SHARED_LINE - 4]; };
+
+static uint64_t round_up(uint64_t value, uint64_t to)
+{
+    return (value + to - 1) / to * to;
+}
+
+static uint64_t power_below(uint64_t value)
+{
+    uint64_t p = 1;
+    while (p * 2 <= value)
+        p *= 2;
+    return p;
+}
+
+uint64_t shared_default_piece(int ranks)
+{
+    uint64_t piece = power_below(SEATS_BUDGET / SHARED_SLOTS / (uint64_t)ranks);
+    return piece > PIECE_MAX ? PIECE_MAX : piece < PIECE_MIN ? PIECE_MIN : piece;
+}
+
+static size_t ring_size(int ranks)
+{
+    uint64_t pairs = ranks > 1 ? (uint64_t)ranks * (uint64_t)(ranks - 1) : 1;
+    uint64_t bytes = power_below(RINGS_BUDGET / pairs + 1);
+    return bytes > RING_MAX ? RING_MAX : bytes < RING_MIN ? RING_MIN : bytes;
+}
+
+static uint64_t slot_bytes(uint64_t piece)
+{
+    return sizeof(struct slot) + piece;
+}
+
+static uint64_t seat_bytes(uint64_t piece)
+{
+    return round_up(sizeof(struct seat) + SHARED_SLOTS * slot_bytes(piece), PAGE);
+}
+
+static uint64_t rings_bytes(int ranks)
+{
+    return (uint64_t)ranks * (uint64_t)ranks * round_up(link_shm_footprint(ring_size(ranks)), PAGE);
+}
+
+uint64_t shared_bytes(int ranks, uint64_t piece)
+{
+    return (uint64_t)ranks * seat_bytes(piece) + 2 * rings_bytes(ranks);
+}
+
+/* Gives the range its pages now: writing to it can then never raise SIGBUS. */
+static int reserve(const struct shared *s, uint64_t offset, uint64_t bytes)
+{
+    int rc;
+    do
+        rc = fallocate(s->fd, FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
+    while (rc && errno == EINTR);
+    return rc ? ACOMM_RESOURCE : 0;
+}
+
+int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, uint64_t piece)
+{
+    *s = (struct shared){.fd = -1, .rank = rank, .ranks = ranks, .piece = piece, .bytes = bytes};
+    s->ring_bytes = ring_size(ranks);
+    if (bytes < shared_bytes(ranks, piece))
+        return errno = EINVAL, ACOMM_ARGUMENT;
+    s->seen = calloc((size_t)ranks, sizeof *s->seen);
+    if (!s->seen)
+        return ACOMM_RESOURCE;
+    s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (s->fd < 0)
+        goto fail;
+    s->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+    if (s->base == MAP_FAILED) {
+        s->base = NULL;
+        goto fail;
+    }
+    if (reserve(s, (uint64_t)rank * seat_bytes(piece), seat_bytes(piece)))
+        goto fail;
+    return 0;
+fail:;
+    int saved = errno;
+    shared_close(s);
+    errno = saved;
+    return ACOMM_RESOURCE;
+}
+
+void shared_close(struct shared *s)
+{
+    if (s->base)
+        munmap(s->base, s->bytes);
+    if (s->fd >= 0)
+        close(s->fd);
+    free(s->seen);
+    *s = (struct shared){.fd = -1};
+}
+
+static struct seat *seat_of(const struct shared *s, int rank)
+{
+    return (struct seat *)(s->base + (uint64_t)rank * seat_bytes(s->piece));
+}
+
+static struct slot *slot_of(const struct shared *s, int rank, uint64_t round)
+{
+    char *first = (char *)seat_of(s, rank) + sizeof(struct seat);
+    return (struct slot *)(first + round % SHARED_SLOTS * slot_bytes(s->piece));
+}
+
+acomm_header *shared_header(const struct shared *s, int rank, uint64_t round)
+{
+    return &slot_of(s, rank, round)->header;
+}
+
+char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes)
+{
+    struct slot *slot = slot_of(s, rank, round);
+    return bytes <= SHARED_TINY ? slot->tiny : (char *)(slot + 1);
+}
+
+static uint32_t *futex_word(struct slot *slot)
+{
+    char *stamp = (char *)&slot->stamp;
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    stamp += 4;
+#endif
+    return (uint32_t *)stamp;
+}
+
+void shared_publish(struct shared *s)
+{
+    struct slot *slot = slot_of(s, s->rank, ++s->round);
+    s->seen[s->rank] = s->round;
+    /* Sequentially consistent: a sleeper announces itself before it looks at the stamp once more, so either it sees
+     * this stamp or we see it. */
+    atomic_store(&slot->stamp, s->round);
+    if (atomic_load(&seat_of(s, s->rank)->sleepers))
+        syscall(SYS_futex, futex_word(slot), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void sleep_on(struct shared *s, int rank, uint64_t round)
+{
+    struct slot *slot = slot_of(s, rank, round);
+    struct timespec t = {0, WAIT_SLEEP_NS};
+    struct seat *seat = seat_of(s, rank);
+    atomic_fetch_add(&seat->sleepers, 1);
+    uint64_t stamp = atomic_load(&slot->stamp);
+    if (stamp < round)
+        syscall(SYS_futex, futex_word(slot), FUTEX_WAIT, (uint32_t)stamp, &t, NULL, 0);
+    atomic_fetch_sub(&seat->sleepers, 1);
+}
+
+int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round)
+{
+    if (s->seen[rank] >= round)
+        return 0;
+    struct slot *slot = slot_of(s, rank, round);
+    uint64_t stamp = atomic_load_explicit(&slot->stamp, memory_order_acquire);
+    struct wait w = {0};
+    while (stamp < round) {
+        if (!w.op)
+            w = wait_start(op);
+        int rc = wait_step(&w);
+        if (rc)
+            return group_fail_op(op, rc, rank, 0, NULL);
+        if (w.sleepy)
+            sleep_on(s, rank, round);
+        stamp = atomic_load_explicit(&slot->stamp, memory_order_acquire);
+    }
+    s->seen[rank] = stamp;
+    return 0;
+}
+
+int shared_claim(struct shared *s, struct acomm_op *op)
+{
+    if (!s->round)
+        return 0;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        int rc = shared_await(s, op, rank, s->round - 1);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to)
+{
+    uint64_t footprint = round_up(link_shm_footprint(s->ring_bytes), PAGE);
+    uint64_t offset = (uint64_t)s->ranks * seat_bytes(s->piece);
+    if (channel == CHANNEL_COLLECTIVE)
+        offset += rings_bytes(s->ranks);
+    offset += ((uint64_t)from * (uint64_t)s->ranks + (uint64_t)to) * footprint;
+    return reserve(s, offset, footprint) ? NULL : (struct link_ring *)(s->base + offset);
+}

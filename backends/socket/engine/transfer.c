@@ -1,0 +1,195 @@
+#include "transfer.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <time.h>
+
+#include "agree.h"
+#include "clock.h"
+#include "group.h"
+#include "node.h"
+#include "wait.h"
+
+#define SEND_MOST ((size_t)1 << 20) /* bytes per turn, so that a long send does not keep the receives waiting */
+#define POLLED 64              /* descriptors that one sleep watches; with more transfers it is a short one */
+#define NAP_MIN_NS 50000       /* first and longest sleep where no descriptor says that a ring has moved */
+#define NAP_MAX_NS 1000000
+#define LOOK_EVERY 64          /* turns with progress between two looks at clock and signals */
+#define NEWS_NS 100000000      /* how long a closed link waits for the reason, which travels another way */
+
+enum turn { TURN_DONE, TURN_MOVED, TURN_IDLE };
+
+struct transfer transfer_to(struct acomm_op *op, int peer, const void *data, uint64_t bytes)
+{
+    struct link *link = bytes ? group_link(op->group, CHANNEL_COLLECTIVE, peer, true) : NULL;
+    return (struct transfer){.link = link, .data = (char *)(uintptr_t)data, .bytes = bytes};
+}
+
+struct transfer transfer_from(struct acomm_op *op, int peer, void *data, uint64_t bytes)
+{
+    struct link *link = bytes ? group_link(op->group, CHANNEL_COLLECTIVE, peer, false) : NULL;
+    return (struct transfer){.link = link, .data = data, .bytes = bytes};
+}
+
+/* Combines the whole elements of what lies in the buffer; the rest of one moves to its front. */
+static void combine(struct transfer *t)
+{
+    size_t width = acomm_dtype_bytes(reduce_partial_dtype(t->reduction->dtype));
+    size_t filled = t->done - t->combined, whole = filled - filled % width;
+    reduce_combine(t->reduction, t->partial + t->combined, t->data, whole / width, t->swap);
+    memmove(t->data, t->data + whole, filled - whole);
+    t->combined += whole;
+}
+
+static ssize_t receive(struct transfer *t)
+{
+    size_t left = t->bytes - t->done;
+    if (!t->reduction)
+        return t->link->ops->recv(t->link, t->data + t->done, left);
+    size_t filled = t->done - t->combined, room = TRANSFER_PIECE - filled;
+    return t->link->ops->recv(t->link, t->data + filled, left < room ? left : room);
+}
+
+static ssize_t give(struct transfer *t)
+{
+    size_t left = t->bytes - t->done;
+    return t->link->ops->send(t->link, t->data + t->done, left < SEND_MOST ? left : SEND_MOST);
+}
+
+/* The peer may have closed because the group failed over there. Its own word, which comes over the control connections,
+ * is then a better reason than ours: wait a moment for it. */
+static void await_news(const struct acomm_group *g)
+{
+    int64_t end = clock_now() + NEWS_NS;
+    for (int64_t now = clock_now(); now < end && !atomic_load(&g->poisoned); now = clock_now()) {
+        struct pollfd wake = {.fd = g->wake_fd, .events = POLLIN};
+        struct timespec t = {0, end - now < NAP_MAX_NS ? end - now : NAP_MAX_NS};
+        ppoll(&wake, 1, &t, NULL);
+    }
+}
+
+/* Errors of the network tell of a lost host. A closed connection does not: a process that ends is noticed by the node,
+ * and one that only closed this group is alive in others. */
+static bool unreachable(int errnum)
+{
+    return errnum == ETIMEDOUT || errnum == EHOSTUNREACH || errnum == ENETUNREACH || errnum == EHOSTDOWN;
+}
+
+static int fail_link(struct acomm_op *op, const struct link *link, int code, int errnum)
+{
+    struct acomm_group *g = op->group;
+    if (code == ACOMM_LOST)
+        await_news(g);
+    const char *text = code != ACOMM_LOST ? NULL
+        : errnum ? "the connection broke" : "the connection was closed by the peer";
+    int rc = group_fail_op(op, code, link->peer, errnum, text);
+    if (code == ACOMM_LOST && unreachable(errnum))
+        node_lost(g->node, g->members[link->peer], "the network does not reach it");
+    return rc;
+}
+
+static bool finished(const struct transfer *t)
+{
+    return t->done == t->bytes;
+}
+
+/* Bytes moved, or the group's failure. */
+static ssize_t advance(struct acomm_op *op, struct transfer *t)
+{
+    if (!t->link)
+        return group_fail_op(op, ACOMM_RESOURCE, -1, ENOMEM, NULL);
+    size_t before = t->done;
+    ssize_t n = t->link->outgoing ? give(t) : receive(t);
+    if (n < 0)
+        return fail_link(op, t->link, (int)n, errno);
+    t->done += (size_t)n;
+    if (n && t->reduction)
+        combine(t);
+    if (t->checked && before < sizeof(acomm_header) && t->done >= sizeof(acomm_header)) {
+        int rc = agree_compare(op, t->link->peer, t->data);
+        if (rc)
+            return rc;
+    }
+    return n;
+}
+
+static int take_turn(struct acomm_op *op, struct transfer *list, int transfers)
+{
+    int state = TURN_DONE;
+    for (struct transfer *t = list; t < list + transfers; t++) {
+        if (finished(t))
+            continue;
+        if (state == TURN_DONE)
+            state = TURN_IDLE;
+        if (t->after && !finished(t->after))
+            continue;
+        ssize_t n = advance(op, t);
+        if (n < 0)
+            return (int)n;
+        if (n > 0)
+            state = TURN_MOVED;
+    }
+    return state;
+}
+
+static struct transfer *first_open(struct transfer *list)
+{
+    while (finished(list))
+        list++;
+    return list;
+}
+
+/* Sleeps until a descriptor can go on, the group is poisoned, or time is up. */
+static void sleep_on(const struct acomm_op *op, const struct transfer *list, int transfers, int64_t *nap)
+{
+    struct pollfd fds[1 + POLLED] = {{.fd = op->group->wake_fd, .events = POLLIN}};
+    nfds_t n = 1;
+    bool blind = false;
+    for (const struct transfer *t = list; t < list + transfers; t++) {
+        if (finished(t) || (t->after && !finished(t->after)))
+            continue;
+        int fd = t->link->ops->descriptor(t->link);
+        if (fd < 0 || n > POLLED)
+            blind = true;
+        else
+            fds[n++] = (struct pollfd){.fd = fd, .events = t->link->outgoing ? POLLOUT : POLLIN};
+    }
+    int64_t most = blind ? *nap : WAIT_SLEEP_NS, left = op->deadline - clock_now();
+    struct timespec time = {0, left < 0 ? 0 : left < most ? left : most};
+    ppoll(fds, n, &time, NULL);
+    *nap = *nap * 2 < NAP_MAX_NS ? *nap * 2 : NAP_MAX_NS;
+}
+
+int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
+{
+    struct wait w = wait_start(op);
+    int64_t nap = NAP_MIN_NS;
+    for (uint32_t moves = 0;;) {
+        int state = take_turn(op, list, transfers);
+        if (state < 0 || state == TURN_DONE)
+            return state;
+        if (state == TURN_MOVED) {
+            wait_reset(&w);
+            nap = NAP_MIN_NS;
+            if (++moves % LOOK_EVERY == 0)
+                w.turns = w.spins; /* the next step looks at everything, though there is progress */
+        }
+        int rc = wait_step(&w);
+        if (rc)
+            return group_fail_op(op, rc, rc == ACOMM_TIMEOUT ? first_open(list)->link->peer : -1, 0, NULL);
+        if (w.sleepy && state == TURN_IDLE)
+            sleep_on(op, list, transfers, &nap);
+    }
+}
+
+int transfer_exchange(struct acomm_op *op, int to, const void *send, size_t send_bytes, int from, void *recv,
+                      size_t recv_bytes)
+{
+    struct transfer list[2] = {{0}};
+    if (to >= 0)
+        list[0] = transfer_to(op, to, send, send_bytes);
+    if (from >= 0)
+        list[1] = transfer_from(op, from, recv, recv_bytes);
+    return transfer_run(op, list, 2);
+}

@@ -1,0 +1,78 @@
+#include <sched.h>
+#include <stddef.h>
+
+#include "clock.h"
+#include "group.h"
+#include "node.h"
+#include "wait.h"
+
+#define SPINS 4000          /* turns of about 20-40 ns: a peer that is at work answers within this */
+#define SPINS_CROWDED 20    /* the peer may need this very core */
+#define YIELD_NS 200000     /* how long to yield before sleeping, with a core for every rank */
+#define YIELD_CROWDED_NS 2000000 /* a sleeping rank costs a wake-up per step, so yield longer where turns are taken */
+
+static int (*interrupt_hook)(void);
+
+void acomm_set_interrupt(int (*check)(void))
+{
+    interrupt_hook = check;
+}
+
+bool wait_interrupted(void)
+{
+    return interrupt_hook && interrupt_hook();
+}
+
+bool wait_crowded(int ranks)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set))
+        return true;
+    return ranks > CPU_COUNT(&set);
+}
+
+struct wait wait_start(const struct acomm_op *op)
+{
+    return (struct wait){.op = op, .spins = op->group->crowded ? SPINS_CROWDED : SPINS};
+}
+
+void wait_reset(struct wait *w)
+{
+    w->turns = 0;
+    w->sleep_at = 0;
+    w->sleepy = false;
+}
+
+/* The slow half: yields, and looks at clock, signals and peers that have left. */
+static int look(struct wait *w)
+{
+    const struct acomm_op *op = w->op;
+    int64_t now = clock_now();
+    if (now >= op->deadline)
+        return ACOMM_TIMEOUT;
+    if (!w->next_look)
+        w->next_look = now + WAIT_LOOK_NS;
+    if (!w->sleep_at)
+        w->sleep_at = now + (op->group->crowded ? YIELD_CROWDED_NS : YIELD_NS);
+    if (now >= w->next_look) {
+        w->next_look = now + WAIT_LOOK_NS;
+        if (op->synchronous && wait_interrupted())
+            return ACOMM_INTERRUPTED;
+    }
+    w->sleepy = now >= w->sleep_at;
+    if (!w->sleepy)
+        sched_yield();
+    return 0;
+}
+
+int wait_step(struct wait *w)
+{
+    int poisoned = atomic_load_explicit(&w->op->group->poisoned, memory_order_relaxed);
+    if (poisoned)
+        return poisoned;
+    if (w->turns++ < w->spins) {
+        wait_relax();
+        return 0;
+    }
+    return look(w);
+}

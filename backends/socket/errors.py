@@ -1,0 +1,121 @@
+"""The engine's failures as exceptions: the one place where its codes become text and types."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from arraycomm._engine import ffi, lib
+from arraycomm.core.errors import (
+    Aborted,
+    CollectiveMismatch,
+    CollectiveTimeout,
+    DistBackendError,
+    DistError,
+    DistNetworkError,
+    GroupError,
+    PeerLost,
+    ResourceError,
+)
+from arraycomm.core.types import OPS, DType
+
+_TYPES: dict[int, type[GroupError]] = {
+    lib.ACOMM_LOST: PeerLost,
+    lib.ACOMM_TIMEOUT: CollectiveTimeout,
+    lib.ACOMM_MISMATCH: CollectiveMismatch,
+    lib.ACOMM_TRUNCATED: CollectiveMismatch,
+    lib.ACOMM_ABORTED: Aborted,
+    lib.ACOMM_CLOSED: Aborted,
+    lib.ACOMM_INTERRUPTED: Aborted,
+}
+_PLAIN: dict[int, type[DistError]] = {
+    lib.ACOMM_RESOURCE: ResourceError,
+    lib.ACOMM_SYSTEM: DistNetworkError,
+    lib.ACOMM_PROTOCOL: DistNetworkError,
+}
+_KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
+          "barrier", "send", "recv")
+_OPS = {op.code: op.name for op in OPS.values()} | {8: "premul_sum"}
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+
+
+def describe(header: Any) -> str:
+    """A header in words: all_reduce #7 of 1024 float32, sum."""
+    kind = _KINDS[header.kind] if header.kind < len(_KINDS) else f"operation {header.kind}"
+    number = f" #{header.sequence}" if header.sequence else ""
+    if kind == "barrier":
+        return f"{kind}{number}"
+    dtype = DType(header.dtype).label if header.dtype < len(DType) else f"dtype {header.dtype}"
+    words = f"{kind}{number} of {header.count} {dtype}"
+    if kind in _REDUCING:
+        words += f", {_OPS.get(header.redop, header.redop)}"
+    return words if header.root < 0 else f"{words}, root {header.root}"
+
+
+def _difference(mine: Any, theirs: Any) -> str:
+    """What differs and does not show in describe()."""
+    if describe(mine) != describe(theirs):
+        return ""
+    if mine.layout != theirs.layout:
+        return " (the shapes or the counts differ)"
+    return " (the factors differ)" if mine.factor != theirs.factor else ""
+
+
+class Translator:
+    """Makes the exceptions of one communicator: it knows the names that the engine does not."""
+
+    def __init__(self, rank: int, size: int, name: str, places: list[str]) -> None:
+        self._who = f"rank {rank} of {size} in group {name!r}"
+        self._rank = rank
+        self._places = places  # per rank: "host h, pid p"
+
+    def _peer(self, rank: int) -> str:
+        return f"rank {rank} ({self._places[rank]})" if 0 <= rank < len(self._places) else "a rank"
+
+    def _cause(self, failure: Any) -> str:
+        code, text = failure.code, ffi.string(failure.text).decode(errors="replace")
+        peer = self._peer(failure.culprit)
+        if code == lib.ACOMM_LOST:
+            return f"{peer} was lost: {text or 'the connection broke'}"
+        if code == lib.ACOMM_TIMEOUT:
+            last = f"; it was last seen in collective #{failure.peer_sequence}" if failure.peer_sequence else ""
+            return f"{peer} did not take part in time{last}" + (f" ({text})" if text else "")
+        if code == lib.ACOMM_MISMATCH:
+            return (f"{self._peer(failure.origin)} called {describe(failure.mine)}, but {peer} called "
+                    f"{describe(failure.theirs)}{_difference(failure.mine, failure.theirs)}; all ranks must call the same "
+                    "operations in the same order")
+        if code == lib.ACOMM_TRUNCATED:
+            return (f"the message and the receive differ: {self._peer(failure.origin)} called {describe(failure.mine)}, "
+                    f"{peer} called {describe(failure.theirs)}; the message is gone, the group can still be used")
+        if code == lib.ACOMM_INTERRUPTED:
+            return f"{self._peer(failure.origin)} was interrupted by a signal"
+        if code == lib.ACOMM_ABORTED:
+            return f"{self._peer(failure.origin)} aborted the group" + (f": {text}" if text else "")
+        words = ffi.string(lib.acomm_code_text(code)).decode()
+        system = f": {os.strerror(failure.errnum)}" if failure.errnum else ""
+        return words + (f" ({text})" if text else "") + system
+
+    def failure(self, failure: Any) -> DistError:
+        """The exception for a recorded failure."""
+        doing = f" in {describe(failure.mine)}" if failure.mine.sequence else ""
+        after = f" after {failure.elapsed / 1e9:.2f} s" if failure.elapsed else ""
+        partial = "; an array that the operation was writing may hold partial data" if doing else ""
+        if failure.code in (lib.ACOMM_MISMATCH, lib.ACOMM_TRUNCATED):
+            doing, partial = "", ""
+        message = f"{self._who}{doing}{after}: {self._cause(failure)}{partial}"
+        kind = _TYPES.get(failure.code)
+        if kind is None:
+            return _PLAIN.get(failure.code, DistBackendError)(message)
+        culprits = (int(failure.culprit),) if failure.culprit >= 0 else ()
+        return kind(message, ranks=culprits, sequence=int(failure.sequence))
+
+    def code(self, code: int, detail: str = "") -> Exception:
+        """The exception for a code without a recorded failure."""
+        if code == lib.ACOMM_FORKED:
+            return RuntimeError(f"{self._who}: this process was made by fork after the group; call arraycomm.init() in the "
+                                "process that uses it")
+        words = ffi.string(lib.acomm_code_text(code)).decode() + (f": {detail}" if detail else "")
+        kind = _TYPES.get(code)
+        if kind is not None:
+            return kind(f"{self._who}: {words}")
+        return _PLAIN.get(code, DistBackendError)(f"{self._who}: {words}")

@@ -1,0 +1,1 @@
+"""The benchmark command: nccl-tests' options and table for any array, and a comparison with other libraries."""

@@ -1,0 +1,31 @@
+"""arraycomm-bench: measures here, compares with other libraries by its subcommand `compare`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0, 1 for a wrong value or a failed rank, 2 for a command line or a library that does not do."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        if given[:1] == ["compare"]:
+            return int(_module("compare").main(given[1:]))
+        return int(_module("ranks").run(_module("options").parse(given)))
+    except ModuleNotFoundError as error:
+        remedy = "; pip install 'arraycomm[bench]'" if error.name == "numpy" else ""
+        print(f"arraycomm-bench: {error}{remedy}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _module(name: str) -> Any:
+    # Late, so that a missing NumPy is told in a sentence.
+    return importlib.import_module(f"{__package__}.{name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""One short file per operation; to add one, write its file and its line here."""
+
+from __future__ import annotations
+
+from .all_gather import AllGather
+from .all_reduce import AllReduce
+from .all_to_all import AllToAll
+from .barrier import Barrier
+from .base import Case, Collective
+from .broadcast import Broadcast
+from .gather import Gather
+from .reduce import Reduce
+from .reduce_scatter import ReduceScatter
+from .scatter import Scatter
+from .sendrecv import SendRecv
+
+COLLECTIVES: dict[str, Collective] = {
+    collective.name: collective
+    for collective in (
+        AllReduce(),
+        Reduce(),
+        Broadcast(),
+        AllGather(),
+        Gather(),
+        Scatter(),
+        ReduceScatter(),
+        AllToAll(),
+        SendRecv(),
+        Barrier(),
+    )
+}
+
+__all__ = ["COLLECTIVES", "Case", "Collective"]

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ..data import Source
+from .base import Call, Case, Collective
+
+
+class Gather(Collective):
+    name = "gather"
+    rooted = True
+    divided = True
+
+    def sources(self, case: Case) -> list[Source] | None:
+        return [Source((rank,), 0, case.count) for rank in case.everyone] if case.is_root else None
+
+    def factor(self, size: int) -> float:
+        return (size - 1) / size
+
+    def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
+        return partial(group.gather, x, case.root, out=out if case.is_root else None)

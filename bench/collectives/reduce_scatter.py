@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ..data import Source
+from .base import Call, Case, Collective
+
+
+class ReduceScatter(Collective):
+    name = "reduce_scatter"
+    reduces = True
+    divided = True
+
+    def given(self, case: Case) -> int:
+        return case.count * case.size
+
+    def sources(self, case: Case) -> list[Source]:
+        return [Source(case.everyone, case.rank * case.count, case.count)]
+
+    def factor(self, size: int) -> float:
+        return (size - 1) / size
+
+    def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
+        return partial(group.reduce_scatter, x, op, out=out)

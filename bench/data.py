@@ -1,0 +1,182 @@
+"""What ranks send, and what must come out.
+
+Inputs are small whole numbers that depend on rank and index, chosen so that every reduction over all ranks, and every
+partial one, is exact in its dtype: then a result is right or wrong, with no tolerance. They repeat with a prime period,
+so that a piece put in a wrong place shows, and so that the reference of a large array is one period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+PERIOD = 1021
+PREMUL_FACTOR = 2.0
+_BLOCK = PERIOD << 10  # elements compared at once, to bound the temporary
+_LARGEST = 100  # keeps int8 sums of values of either sign in range
+_NARROW = ("bfloat16", "float8")
+_SUMS = ("sum", "avg", "premul_sum")
+POISON = 1  # byte; no dtype reads a run of it as a whole number above 1
+
+# nccl-tests' name of a reduction -> core's.
+OPS = {
+    "sum": "sum", "prod": "product", "max": "max", "min": "min", "avg": "avg", "mulsum": "premul_sum",
+    "band": "band", "bor": "bor", "bxor": "bxor", "product": "product", "premul_sum": "premul_sum",
+}  # fmt: skip
+
+# Whole numbers up to this are exact in the dtype.
+_EXACT = {
+    "bool": 1, "int8": 127, "int16": 1 << 15, "int32": 1 << 31, "int64": 1 << 53,
+    "uint8": 255, "uint16": 1 << 16, "uint32": 1 << 32, "uint64": 1 << 53,
+    "float16": 1 << 11, "bfloat16": 1 << 8, "float32": 1 << 24, "float64": 1 << 53,
+    "complex64": 1 << 23, "complex128": 1 << 52,
+    "float8_e3m4": 15, "float8_e4m3": 16, "float8_e4m3b11fnuz": 16, "float8_e4m3fn": 16, "float8_e4m3fnuz": 16,
+    "float8_e5m2": 8, "float8_e5m2fnuz": 8, "float8_e8m0fnu": 1,
+}  # fmt: skip
+DTYPES = tuple(_EXACT)
+
+# nccl-tests' spelling -> ours.
+SHORT_NAMES = {
+    "char": "int8", "int": "int32", "half": "float16", "float": "float32", "double": "float64",
+    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
+}  # fmt: skip
+_LABELS = {ours: theirs for theirs, ours in SHORT_NAMES.items() if ours not in ("int8", "int32")}
+
+
+class Source(NamedTuple):
+    """Where a run of result elements comes from: input elements [start, start + count), reduced over `ranks`."""
+
+    ranks: tuple[int, ...]
+    start: int
+    count: int
+
+
+def label(dtype: str) -> str:
+    """The dtype as nccl-tests prints it."""
+    return _LABELS.get(dtype, dtype)
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The NumPy dtype of a name; the narrow floats are ml_dtypes'. ModuleNotFoundError says what to install."""
+    if dtype.startswith(_NARROW):
+        try:
+            import ml_dtypes
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"{dtype} needs ml_dtypes in NumPy: pip install ml_dtypes") from error
+        return np.dtype(getattr(ml_dtypes, dtype))
+    return np.dtype(dtype)
+
+
+def why_not(dtype: str, op: str) -> str | None:
+    """None where the reduction is defined for the dtype, otherwise the reason."""
+    whole = dtype.startswith(("int", "uint"))
+    if op in ("band", "bor", "bxor") and not (whole or dtype == "bool"):
+        return f"{op} is defined for bool and integers, not for {dtype}"
+    if op in ("min", "max") and dtype.startswith("complex"):
+        return f"{op} needs an order, which {dtype} lacks"
+    if op in ("avg", "premul_sum") and dtype == "bool":
+        return f"{op} is not defined for bool"
+    if op == "premul_sum" and whole:
+        return f"premul_sum is defined for floating point, not for {dtype}"
+    if dtype == "float8_e8m0fnu" and op not in ("min", "max", "product"):
+        return f"{op} is rarely exact in {dtype}, which holds powers of two only"
+    return None
+
+
+def values(dtype: str, op: str, rank: int, size: int, start: int, count: int) -> np.ndarray[Any, Any]:
+    """`count` elements of a rank's input, from element `start`. op is "" where nothing is reduced."""
+    return np.resize(np.roll(_cast(_numbers(dtype, op, rank, size), dtype), -(start % PERIOD)), count)
+
+
+def expected(dtype: str, op: str, source: Source, size: int) -> np.ndarray[Any, Any]:
+    """One period of what the source gives, beginning at its start."""
+    inputs = [_numbers(dtype, op, rank, size) for rank in source.ranks]
+    reduced = _reduce(op, inputs) if len(inputs) > 1 or op == "premul_sum" else inputs[0]
+    return np.roll(_cast(reduced, dtype), -(source.start % PERIOD))
+
+
+def count_wrong(result: np.ndarray[Any, Any], sources: Sequence[Source], dtype: str, op: str, size: int) -> int:
+    """Elements of a result that differ from what the sources give, plus those missing or too many."""
+    flat = result.reshape(-1)
+    wrong = abs(len(flat) - sum(source.count for source in sources))
+    if flat.dtype != numpy_dtype(dtype):
+        return max(wrong, len(flat), 1)
+    position = 0
+    for source in sources:
+        wrong += _compare(flat[position : position + source.count], expected(dtype, op, source, size))
+        position += source.count
+    return wrong
+
+
+def _compare(run: np.ndarray[Any, Any], period: np.ndarray[Any, Any]) -> int:
+    whole = len(run) // PERIOD * PERIOD
+    wrong = 0
+    for low in range(0, whole, _BLOCK):
+        block = run[low : min(low + _BLOCK, whole)]
+        wrong += int(np.count_nonzero(block.reshape(-1, PERIOD) != period))
+    return wrong + int(np.count_nonzero(run[whole:] != period[: len(run) - whole]))
+
+
+@lru_cache(maxsize=64)
+def _numbers(dtype: str, op: str, rank: int, size: int) -> np.ndarray[Any, Any]:
+    """One period of a rank's input as int64 (complex128 for complex dtypes)."""
+    index = np.arange(PERIOD)
+    if op == "product":
+        numbers = _few_twos(index, rank, size)
+    elif dtype == "float8_e8m0fnu":
+        numbers = 1 << (index + rank) % 4
+    elif op == "avg":
+        numbers = _paired(index, rank, size, _limit(dtype, size))
+    elif op in _SUMS and _limit(dtype, size) == 0:
+        # More ranks than the dtype can count: at most half of what it can count give a one.
+        numbers = ((index + rank) % size < max(1, _EXACT[dtype] // 2)).astype(np.int64)
+    else:
+        numbers = _spread(dtype, index, rank, _limit(dtype, size if op in _SUMS else 1))
+    return numbers * (1 + 2j) if dtype.startswith("complex") and op != "product" else numbers
+
+
+def _limit(dtype: str, size: int) -> int:
+    """The largest magnitude of which `size` summands stay exact, premul_sum's factor included; 0: too many ranks."""
+    return min(_LARGEST, _EXACT[dtype] // 2) // size
+
+
+def _few_twos(index: np.ndarray[Any, Any], rank: int, size: int) -> np.ndarray[Any, Any]:
+    # At most three ranks give a 2, so that the product is at most 8: float8_e3m4 ends below 16.
+    stride = max(1, -(-size // 3))
+    return np.where((index + rank) % stride == 0, 1 + (index + rank // stride) % 2, 1)
+
+
+def _paired(index: np.ndarray[Any, Any], rank: int, size: int, limit: int) -> np.ndarray[Any, Any]:
+    # Neighbours deviate by +1 and -1: the mean is the common part, whole, while the inputs differ.
+    common = 1 + index % max(limit - 1, 1)
+    if rank == size - 1 and size % 2:
+        return common
+    return common + (1 if rank % 2 == 0 else -1)
+
+
+def _spread(dtype: str, index: np.ndarray[Any, Any], rank: int, limit: int) -> np.ndarray[Any, Any]:
+    numbers = (index * 7 + rank * 3) % (max(limit, 1) + 1)
+    return numbers if dtype.startswith("uint") or limit < 2 else numbers - limit // 2
+
+
+def _reduce(op: str, inputs: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    stacked = np.stack(inputs)
+    if op == "avg":
+        total = np.add.reduce(stacked)
+        return total / len(inputs) if np.iscomplexobj(total) else total // len(inputs)
+    if op == "premul_sum":
+        return np.add.reduce(stacked) * PREMUL_FACTOR
+    reductions = {
+        "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,
+        "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+    }  # fmt: skip
+    return reductions[op].reduce(stacked)
+
+
+def _cast(numbers: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    # Through float32: not every narrow float of ml_dtypes has a cast from int64.
+    narrow = dtype.startswith(_NARROW)
+    return (numbers.astype(np.float32) if narrow else numbers).astype(numpy_dtype(dtype))

@@ -1,0 +1,86 @@
+"""Arrays of the library that is asked for, from NumPy arrays and back."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from .data import POISON, numpy_dtype
+
+
+class NumpyArrays:
+    """NumPy's own. The others differ in `array` and `host`."""
+
+    immutable = False
+
+    def array(self, host: np.ndarray[Any, Any]) -> Any:
+        """The library's array of these values; owns its memory."""
+        return host
+
+    def host(self, array: Any) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array, which may share the memory."""
+        return np.asarray(array)
+
+    def why_not(self, dtype: str) -> str | None:
+        """None where the library has the dtype, otherwise a sentence."""
+        return None
+
+    def poisoned(self, count: int, dtype: str) -> Any:
+        """An output of which no element is right by accident. None where outputs cannot be given."""
+        made = np.empty(count, numpy_dtype(dtype))
+        made.view(np.uint8).fill(POISON)
+        return self.array(made)
+
+
+class TorchArrays(NumpyArrays):
+    """torch on the CPU. NumPy has no dtype for its narrow floats: those pass as integers of their width."""
+
+    def __init__(self) -> None:
+        self.torch = _load("torch")
+
+    def array(self, host: np.ndarray[Any, Any]) -> Any:
+        raw = host.view(f"i{host.dtype.itemsize}") if host.dtype.isbuiltin != 1 else host
+        return self.torch.from_numpy(raw).view(getattr(self.torch, host.dtype.name))
+
+    def why_not(self, dtype: str) -> str | None:
+        return None if hasattr(self.torch, dtype) else f"torch has no dtype {dtype}"
+
+    def host(self, array: Any) -> np.ndarray[Any, Any]:
+        wanted = numpy_dtype(str(array.dtype).removeprefix("torch."))
+        if wanted.isbuiltin == 1:
+            plain: np.ndarray[Any, Any] = array.numpy()
+            return plain
+        integer = {1: self.torch.int8, 2: self.torch.int16}[wanted.itemsize]
+        narrow: np.ndarray[Any, Any] = array.view(integer).numpy().view(wanted)
+        return narrow
+
+
+class JaxArrays(NumpyArrays):
+    """JAX on the CPU, with 64-bit dtypes. Immutable: results are new arrays, nothing is in place."""
+
+    immutable = True
+
+    def __init__(self) -> None:
+        self.jax = _load("jax")
+        self.jax.config.update("jax_platforms", "cpu")
+        self.jax.config.update("jax_enable_x64", True)
+
+    def array(self, host: np.ndarray[Any, Any]) -> Any:
+        return self.jax.numpy.array(host).block_until_ready()
+
+    def poisoned(self, count: int, dtype: str) -> None:
+        return None
+
+
+def _load(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"--framework {name} needs {name}: pip install {name}") from error
+
+
+def open_framework(name: str) -> NumpyArrays:
+    """The arrays of "numpy", "torch" or "jax". ModuleNotFoundError says what to install."""
+    return {"numpy": NumpyArrays, "torch": TorchArrays, "jax": JaxArrays}[name]()

@@ -1,0 +1,164 @@
+"""The command line of arraycomm-bench: nccl-tests' letters, and our own long options."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from .collectives import COLLECTIVES
+from .data import DTYPES, OPS, SHORT_NAMES
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_AVERAGES = "0 rank 0, 1 average, 2 minimum, 3 maximum over ranks"
+FRAMEWORKS = ("numpy", "jax", "torch")
+TRANSPORTS = ("auto", "shm", "tcp")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What one run measures. Sizes are in bytes."""
+
+    operations: tuple[str, ...]
+    min_bytes: int
+    max_bytes: int
+    step_factor: int  # 0: steps of step_bytes
+    step_bytes: int
+    ops: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    root: int  # -1: every rank in turn
+    calls: int  # back to back, per batch; 0: as many as fill a batch
+    batches: int
+    warmup: int
+    checks: int
+    average: int
+    percentiles: bool
+    framework: str
+    backend: str | None
+    transport: str | None
+    nproc: int | None
+    timeout: float | None
+    json: str | None
+    csv: str | None
+    plot: str | None
+
+    def sizes(self) -> list[int]:
+        """Every size from the smallest to the largest."""
+        sizes = [self.min_bytes]
+        while True:
+            last = sizes[-1]
+            following = last * self.step_factor if self.step_factor else last + self.step_bytes
+            if following > self.max_bytes or following == last:
+                return sizes
+            sizes.append(following)
+
+
+def parse_size(text: str) -> int:
+    """Bytes from "8", "64K", "1.5M" or "1G". Raises argparse.ArgumentTypeError on anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", text.strip().lower())
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8, 64K, 1.5M or 1G")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _names(text: str, known: dict[str, str], what: str) -> tuple[str, ...]:
+    if text == "all":
+        return tuple(dict.fromkeys(known.values()))
+    chosen = text.split(",")
+    for name in chosen:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"unknown {what} {name!r}; choose all or some of {', '.join(known)}")
+    return tuple(dict.fromkeys(known[name] for name in chosen))
+
+
+def _operations(text: str) -> tuple[str, ...]:
+    return _names(text, {name: name for name in COLLECTIVES}, "operation")
+
+
+def _ops(text: str) -> tuple[str, ...]:
+    return _names(text, OPS, "reduction")
+
+
+def _dtypes(text: str) -> tuple[str, ...]:
+    return _names(text, {**SHORT_NAMES, **{name: name for name in DTYPES}}, "datatype")
+
+
+def _root(text: str) -> int:
+    return -1 if text == "all" else int(text)
+
+
+def _at_least(low: int) -> Any:
+    def number(text: str) -> int:
+        if not re.fullmatch(r"\d+", text) or int(text) < low:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {low}")
+        return int(text)
+
+    return number
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the measuring command (`compare` has its own)."""
+    made = argparse.ArgumentParser(
+        prog="arraycomm-bench",
+        description="Times collectives as nccl-tests does and checks every result. "
+        "`arraycomm-bench compare --help` describes the comparison with other libraries.",
+        epilog="Exit code 1 when any value was wrong or a rank failed.",
+    )
+    add = made.add_argument
+    add("operations", type=_operations, metavar="OPERATION", help=f"all, or some of {','.join(COLLECTIVES)}")
+    add("--nproc", type=_at_least(1), help="ranks to start here (2; a launcher's, mpirun's or torchrun's world is joined)")
+    _add_nccl_options(made)
+    add("--batches", type=_at_least(1), default=5, help="batches per size, of which the median counts (5)")
+    add("--percentiles", action="store_true", help="p50, p95 and p99 of single calls")
+    add("--framework", choices=FRAMEWORKS, default="numpy", help="whose arrays (numpy)")
+    add("--backend", help="backend of the group (the group's own choice)")
+    add("--transport", choices=TRANSPORTS, help="sets ARRAYCOMM_TRANSPORT for the ranks")
+    add("--timeout", type=float, metavar="SECONDS", help="of every operation (ARRAYCOMM_TIMEOUT)")
+    add("--csv", metavar="FILE", help="the measurements as CSV")
+    add("--plot", metavar="FILE", type=_plot_file, help="latency and bandwidth curves, .svg or .png")
+    return made
+
+
+def _add_nccl_options(made: argparse.ArgumentParser) -> None:
+    add = made.add_argument
+    add("-b", "--minbytes", type=parse_size, default=8, metavar="SIZE", help="smallest size (8)")
+    add("-e", "--maxbytes", type=parse_size, metavar="SIZE", help="largest size (64M, or the smallest when that is more)")
+    add("-f", "--stepfactor", type=_at_least(1), help="factor between sizes (4)")
+    add("-i", "--stepbytes", type=parse_size, metavar="SIZE", help="increment between sizes, when there is no factor (1M)")
+    add("-o", "--op", type=_ops, default=("sum",), dest="ops", help=f"{'|'.join(OPS)}|all, or some (sum)")
+    add("-d", "--datatype", type=_dtypes, default=("float32",), dest="dtypes", help="float, half, bfloat16, int32, ..., all (float)")
+    add("-r", "--root", type=_root, default=0, help="root of rooted operations; all or -1 is every rank (0)")
+    add("-n", "--iters", type=_at_least(1), default=0, help="back-to-back calls per batch (as many as take 20 ms, at most 1000)")
+    add("-w", "--warmup_iters", type=_at_least(0), default=5, dest="warmup", help="calls before the first batch (5)")
+    add("-c", "--check", type=_at_least(0), default=1, help="how often each result is checked; 0 does not (1)")
+    add("-a", "--average", type=int, choices=range(4), default=3, help=f"which rank's time counts: {_AVERAGES} (3)")
+    add("-J", "--output_file", "--json", dest="json", metavar="FILE", help="the measurements as JSON, with nccl-tests' keys")
+
+
+def _plot_file(text: str) -> str:
+    if not text.endswith((".svg", ".png")):
+        raise argparse.ArgumentTypeError(f"{text!r} must end in .svg or .png")
+    return text
+
+
+def parse(arguments: list[str]) -> Options:
+    """Options of a command line. Leaves by SystemExit(2) with the usage on a wrong one."""
+    made = parser()
+    given = made.parse_args(arguments)
+    largest = max(64 << 20, given.minbytes) if given.maxbytes is None else given.maxbytes
+    if largest < given.minbytes:
+        made.error(f"-e {largest} is less than -b {given.minbytes}: give the smallest size first")
+    additive = given.stepfactor == 1 or (given.stepfactor is None and given.stepbytes is not None)
+    if additive and given.stepbytes == 0:
+        made.error("-i 0 never reaches the largest size")
+    if not additive and given.minbytes == 0:
+        made.error("-b 0 never grows by a factor: start at 1 or more, or use -i")
+    return Options(
+        operations=given.operations, min_bytes=given.minbytes, max_bytes=largest,
+        step_factor=0 if additive else given.stepfactor or 4, step_bytes=given.stepbytes or 1 << 20,
+        ops=given.ops, dtypes=given.dtypes, root=given.root, calls=given.iters, batches=given.batches,
+        warmup=given.warmup, checks=given.check, average=given.average, percentiles=given.percentiles,
+        framework=given.framework, backend=given.backend, transport=given.transport, nproc=given.nproc,
+        timeout=given.timeout, json=given.json, csv=given.csv, plot=given.plot,
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""Where the ranks come from: a world that is there already, or one that is started here."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from . import plot, report, sweep
+from .frameworks import NumpyArrays, open_framework
+from .options import Options
+
+WRONG = 1  # exit code: a wrong value, or a rank that failed
+USAGE = 2
+_LINE = 160  # bytes of a rank's line in the preamble
+
+
+def run(options: Options) -> int:
+    """Joins the world of the environment, or starts one here. The exit code."""
+    if options.plot:
+        plot.require()
+    if options.transport:
+        os.environ["ARRAYCOMM_TRANSPORT"] = options.transport
+    world = _world_size()
+    if world is None:
+        return _start(options)
+    if options.nproc not in (None, world):
+        raise SystemExit(f"arraycomm-bench: --nproc {options.nproc}, but the environment is that of a world of {world} "
+                         "ranks; leave --nproc out to join it")  # fmt: skip
+    return run_rank(options)
+
+
+def _start(options: Options) -> int:
+    from ..launch.errors import ProcessError, ProcessExitedException
+    from ..launch.spawn import spawn
+
+    nproc = options.nproc or 2
+    try:
+        _refuse_nothing(*sweep.steps(options, nproc, NumpyArrays()))  # before any rank is there
+    except ValueError as error:
+        print(f"arraycomm-bench: {error}", file=sys.stderr)
+        return USAGE
+    try:
+        spawn(spawned_rank, (options,), nproc)
+    except ProcessExitedException as error:
+        if error.exit_code != WRONG:  # otherwise the footer has said it
+            print(f"arraycomm-bench: {error}", file=sys.stderr)
+        return WRONG
+    except ProcessError as error:
+        print(f"arraycomm-bench: {error}", file=sys.stderr)
+        return WRONG
+    return 0
+
+
+def run_rank(options: Options) -> int:
+    """One rank's whole run; the exit code. Every rank of the world calls it."""
+    import arraycomm
+
+    framework = open_framework(options.framework)
+    group: Any
+    with arraycomm.init(backend=options.backend, timeout=options.timeout) as group:
+        summary = measure_all(group, options, framework)
+    return WRONG if summary.wrong else 0
+
+
+def spawned_rank(rank: int, options: Options) -> None:
+    """A rank of ours. Wrong values leave by exit code, because they are no error of the rank's."""
+    code = run_rank(options)
+    if code:
+        sys.exit(code)
+
+
+def measure_all(group: Any, options: Options, framework: NumpyArrays) -> report.Summary:
+    """Runs every step; rank 0 prints and writes the files."""
+    leads = group.rank == 0
+    table = report.Table(options.percentiles, silent=not leads)
+    steps, skipped = sweep.steps(options, group.size, framework)
+    _refuse_nothing(steps, skipped)
+    ranks = _describe(group)
+    table.preamble(options, ranks)
+    for reason in skipped:
+        table.line(f"# skipped: {reason}")
+    measured: list[sweep.Row] = []
+    with _progress(sum(len(step.counts) for step in steps), shown=leads) as advance:
+        previous = None
+        for step in steps:
+            if step.operation != previous:
+                table.header(step.operation)
+                previous = step.operation
+            for row in sweep.rows(group, step, options, framework):
+                table.row(row)
+                measured.append(row)
+                advance(f"{step.operation} {step.dtype}")
+    summary = report.Summary.of(measured)
+    table.footer(summary)
+    if leads:
+        _write(measured, options, ranks)
+    group.barrier()  # a rank that left with an exit code would end rank 0 while it writes
+    return summary
+
+
+def _refuse_nothing(steps: list[sweep.Step], skipped: list[str]) -> None:
+    if not steps:
+        raise ValueError("nothing to measure: " + "; ".join(skipped))
+
+
+def _write(rows: list[sweep.Row], options: Options, ranks: list[str]) -> None:
+    if options.json:
+        about = {"args": sys.argv, "python": platform.python_version(), "devices": ranks}
+        report.write_json(options.json, rows, options, about)
+    if options.csv:
+        report.write_csv(options.csv, rows)
+    if options.plot:
+        plot.write_plot(options.plot, rows, f"{len(ranks)} ranks, {options.framework}")
+
+
+def _describe(group: Any) -> list[str]:
+    """A line for every rank, as nccl-tests prints its devices."""
+    import numpy as np
+
+    from .harness import over_ranks
+
+    line = (f"#  Rank {group.rank:2} Group  0 Pid {os.getpid():6} on {socket.gethostname():>10} device  0 [cpu] "
+            f"{platform.machine()} {group.backend}")  # fmt: skip
+    own = np.frombuffer(line.encode()[:_LINE].ljust(_LINE), dtype=np.uint8)
+    return [bytes(row).decode(errors="replace").rstrip() for row in over_ranks(group, own)]
+
+
+@contextmanager
+def _progress(total: int, shown: bool) -> Iterator[Any]:
+    """A bar on the terminal where rich is installed. Refreshed between rows only: a thread would be measured too."""
+    if not (shown and sys.stderr.isatty()):
+        yield lambda text: None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ModuleNotFoundError:
+        yield lambda text: None
+        return
+    console = Console(stderr=True)
+    bar = Progress(console=console, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty())
+    with bar:
+        task = bar.add_task("", total=total)
+
+        def advance(text: str) -> None:
+            bar.update(task, advance=1, description=text, refresh=True)
+
+        yield advance

@@ -1,0 +1,152 @@
+"""The table as nccl-tests prints it, and the same figures as JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from .data import label
+from .options import Options
+from .sweep import Cell, Row
+
+_REDOP_LABELS = {"product": "prod", "premul_sum": "mulsum", "": "none"}
+_JSON_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The footer: wrong elements over all rows, and the mean of all bus bandwidths in GB/s."""
+
+    wrong: int
+    busbw: float
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Summary:
+        cells = [(row, cell) for row in rows for _, cell in row.cells()]
+        moved = [cell.busbw for row, cell in cells if row.size]
+        return cls(sum(cell.wrong or 0 for _, cell in cells), sum(moved) / len(moved) if moved else 0.0)
+
+
+def figure(value: float, width: int) -> str:
+    """A number in `width` columns with as many of two decimals as fit."""
+    for decimals in (2, 1, 0):
+        text = f"{value:{width}.{decimals}f}"
+        if len(text) <= width:
+            return text
+    return f"{value:{width}.0e}"
+
+
+def redop(op: str) -> str:
+    return _REDOP_LABELS.get(op, op)
+
+
+class Table:
+    """Prints to stdout as the rows come, so that a long run shows where it is. silent: not at all."""
+
+    def __init__(self, percentiles: bool, silent: bool = False) -> None:
+        self.percentiles, self.silent = percentiles, silent
+
+    def line(self, text: str) -> None:
+        if not self.silent:
+            print(text, flush=True)
+
+    def preamble(self, options: Options, ranks: Sequence[str]) -> None:
+        """The parameters and where the ranks are."""
+        step = f"{options.step_factor}(factor)" if options.step_factor else f"{options.step_bytes}(bytes)"
+        self.line(f"# nRanks {len(ranks)} minBytes {options.min_bytes} maxBytes {options.max_bytes} step: {step} "
+                  f"warmup iters: {options.warmup} iters: {options.calls or 'auto'} batches: {options.batches} "
+                  f"validation: {options.checks}")  # fmt: skip
+        self.line("#\n# Using devices")
+        for rank in ranks:
+            self.line(rank)
+
+    def header(self, operation: str) -> None:
+        lead, name = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}", "  {:>7}  {:>6}  {:>6}  {:>6}"
+        extra = "  {:>7}  {:>7}  {:>7}" if self.percentiles else ""
+        columns, units = ["time", "algbw", "busbw", "#wrong"], ["(us)", "(GB/s)", "(GB/s)", ""]
+        if self.percentiles:
+            columns, units = [*columns, "p50", "p95", "p99"], [*units, "(us)", "(us)", "(us)"]
+        side = len((name + extra).format(*columns))
+        self.line(f"#\n# Collective test starting: {operation}\n#")
+        self.line(lead.format("", "", "", "", "") + "out-of-place".center(side) + "in-place".center(side))
+        self.line(lead.format("size", "count", "type", "redop", "root") + 2 * (name + extra).format(*columns))
+        self.line(lead.format("(B)", "(elements)", "", "", "") + 2 * (name + extra).format(*units))
+
+    def row(self, row: Row) -> None:
+        lead = f"{row.size:12}  {row.count:12}  {label(row.dtype) or 'none':>8}  {redop(row.op):>6}  {row.root:6}"
+        self.line(lead + self._cell(row.out_of_place) + self._cell(row.in_place))
+
+    def _cell(self, cell: Cell | None) -> str:
+        singles = 3 if self.percentiles else 0
+        if cell is None:
+            return "".join(f"  {'N/A':>{width}}" for width in (7, 6, 6, 6) + (7,) * singles)
+        wrong = "N/A" if cell.wrong is None else f"{float(cell.wrong):g}"
+        text = f"  {figure(cell.timing.time, 7)}  {figure(cell.algbw, 6)}  {figure(cell.busbw, 6)}  {wrong:>6}"
+        points = (cell.timing.p50, cell.timing.p95, cell.timing.p99)
+        return text + "".join(f"  {figure(point, 7)}" for point in points[:singles] if point is not None)
+
+    def footer(self, summary: Summary) -> None:
+        self.line(f"# Out of bounds values : {summary.wrong} {'FAILED' if summary.wrong else 'OK'}")
+        self.line(f"# Avg bus bandwidth    : {summary.busbw:g}")
+        self.line("#")
+
+
+def _figures(cell: Cell | None) -> dict[str, Any] | None:
+    """nccl-tests' keys, then ours. Times in microseconds."""
+    if cell is None:
+        return None
+    timing = cell.timing
+    figures = {"time": timing.time, "alg_bw": cell.algbw, "bus_bw": cell.busbw, "nwrong": cell.wrong,
+               "low": timing.low, "high": timing.high, "calls": timing.calls}  # fmt: skip
+    if timing.p50 is not None:
+        figures |= {"p50": timing.p50, "p95": timing.p95, "p99": timing.p99}
+    return figures
+
+
+def write_json(path: str, rows: Sequence[Row], options: Options, about: dict[str, Any]) -> None:
+    """All rows, the configuration, and `about`: versions and ranks."""
+    summary = Summary.of(rows)
+    document = {
+        "version": _JSON_VERSION,
+        "end_time": datetime.now().isoformat(timespec="seconds"),
+        **about,
+        "config": {
+            "minimum_bytes": options.min_bytes, "maximum_bytes": options.max_bytes,
+            "step_factor": options.step_factor or None,
+            "step_bytes": None if options.step_factor else options.step_bytes,
+            "warmup_iters": options.warmup, "iterations": options.calls or None, "batches": options.batches,
+            "validation": options.checks, "average": options.average, "framework": options.framework,
+        },
+        "results": [
+            {"operation": row.operation, "size": row.size, "count": row.count, "type": label(row.dtype) or None,
+             "redop": redop(row.op), "root": row.root, "out_of_place": _figures(row.out_of_place),
+             "in_place": _figures(row.in_place)}
+            for row in rows
+        ],
+        "out_of_bounds": {"count": summary.wrong, "okay": summary.wrong == 0},
+        "average_bus_bandwidth": {"bandwidth": summary.busbw},
+    }  # fmt: skip
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+        file.write("\n")
+
+
+_CSV_COLUMNS = ("operation", "size", "count", "type", "redop", "root", "placement", "time", "algbw", "busbw", "wrong",
+                "low", "high", "calls", "p50", "p95", "p99")  # fmt: skip
+
+
+def write_csv(path: str, rows: Sequence[Row]) -> None:
+    """One line per row and placement. Times in microseconds, bandwidths in GB/s."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(_CSV_COLUMNS)
+        for row in rows:
+            for placement, cell in row.cells():
+                timing = cell.timing
+                writer.writerow((row.operation, row.size, row.count, label(row.dtype), redop(row.op), row.root,
+                                 placement, timing.time, cell.algbw, cell.busbw, cell.wrong, timing.low, timing.high,
+                                 timing.calls, timing.p50, timing.p95, timing.p99))  # fmt: skip

@@ -1,0 +1,177 @@
+"""One rank's part of a run: every operation, dtype, reduction, root and size in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core import types
+from .collectives import COLLECTIVES, Case, Collective
+from .data import PREMUL_FACTOR, count_wrong, numpy_dtype, values, why_not
+from .frameworks import NumpyArrays
+from .harness import Plan, Timing, measure, over_ranks
+from .options import Options
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One placement's figures. Bandwidths in GB/s; wrong: elements over all ranks, None when not checked."""
+
+    timing: Timing
+    algbw: float
+    busbw: float
+    wrong: int | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. size in bytes; root -1 where there is none; in_place None where it has no such form."""
+
+    operation: str
+    size: int
+    count: int
+    dtype: str
+    op: str
+    root: int
+    out_of_place: Cell
+    in_place: Cell | None
+
+    def cells(self) -> list[tuple[str, Cell]]:
+        both = (("out-of-place", self.out_of_place), ("in-place", self.in_place))
+        return [(placement, cell) for placement, cell in both if cell is not None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A table's worth of rows: all but the size."""
+
+    operation: str
+    dtype: str
+    op: str
+    root: int
+    counts: tuple[int, ...]
+
+
+def steps(options: Options, size: int, framework: NumpyArrays) -> tuple[list[Step], list[str]]:
+    """What is to be measured in a world of `size` ranks, and a sentence for each combination that cannot be."""
+    made: list[Step] = []
+    skipped: dict[str, None] = {}
+    for name in options.operations:
+        collective = COLLECTIVES[name]
+        for dtype in options.dtypes if collective.sized else ("",):
+            for op in options.ops if collective.reduces else ("",):
+                reason = _obstacle(dtype, op, framework)
+                if reason is not None:
+                    skipped[reason] = None
+                    continue
+                counts = _counts(options, collective, dtype, size)
+                made += [Step(name, dtype, op, root, counts) for root in _roots(options, collective, size)]
+    return made, list(skipped)
+
+
+def _obstacle(dtype: str, op: str, framework: NumpyArrays) -> str | None:
+    if not dtype:
+        return None
+    return framework.why_not(dtype) or (why_not(dtype, op) if op else None)
+
+
+def _roots(options: Options, collective: Collective, size: int) -> list[int]:
+    if not collective.rooted:
+        return [-1]
+    if options.root >= size:
+        raise ValueError(f"-r {options.root} is not a rank of a world of {size}: the last is {size - 1}")
+    return list(range(size)) if options.root < 0 else [options.root]
+
+
+def _counts(options: Options, collective: Collective, dtype: str, size: int) -> tuple[int, ...]:
+    """The count column: a whole number of elements per rank, at least one, each once."""
+    if not collective.sized:
+        return (0,)
+    width = numpy_dtype(dtype).itemsize * (size if collective.divided else 1)
+    return tuple(dict.fromkeys(max(1, bytes_ // width) for bytes_ in options.sizes()))
+
+
+def plan_of(options: Options) -> Plan:
+    return Plan(options.calls, options.batches, options.warmup, options.average, options.percentiles)
+
+
+def rows(group: Any, step: Step, options: Options, framework: NumpyArrays) -> Iterator[Row]:
+    """Measures a step. Collective; every rank gets the same rows."""
+    collective = COLLECTIVES[step.operation]
+    plan = plan_of(options)
+    for count in step.counts:
+        case = Case(group.rank, group.size, count, step.dtype, step.op, step.root)
+        bench = _Bench(group, collective, case, framework, plan, options.checks if collective.sized else 0)
+        cell = bench.out_of_place()
+        in_place = collective.in_place and not framework.immutable
+        yield Row(step.operation, bench.bytes, count, step.dtype, step.op, step.root, cell,
+                  bench.in_place() if in_place else None)  # fmt: skip
+
+
+class _Bench:
+    """One rank, one row."""
+
+    def __init__(self, group: Any, collective: Collective, case: Case, framework: NumpyArrays, plan: Plan,
+                 checks: int) -> None:  # fmt: skip
+        self.group, self.collective, self.case, self.framework = group, collective, case, framework
+        self.plan, self.checks = plan, checks
+        self.op = _reduction(case.op)
+        self.found = collective.sources(case)
+        width = numpy_dtype(case.dtype).itemsize if collective.sized else 0
+        self.bytes = case.count * width * (case.size if collective.divided else 1)
+
+    def out_of_place(self) -> Cell:
+        x, out = self._input(), self._output()
+        call = self.collective.call(self.group, x, out, self.case, self.op)
+        timing = measure(self.group, call, self.plan)
+        wrong = 0
+        for _ in range(self.checks):
+            # An output that was right before would hide a call that writes nothing.
+            out = self._output()
+            wrong += self._wrong(self.collective.call(self.group, x, out, self.case, self.op)())
+        return self._cell(timing, wrong)
+
+    def in_place(self) -> Cell:
+        # Zeros stay zeros: repeated sums of anything else would run into infinities, which some kernels find slow.
+        y = self.framework.array(np.zeros(self.case.count, numpy_dtype(self.case.dtype)))
+        timing = measure(self.group, self.collective.call(self.group, y, y, self.case, self.op), self.plan)
+        wrong = 0
+        for _ in range(self.checks):
+            y = self._input() if self.collective.given(self.case) else self._poisoned(self.case.count)
+            result = self.collective.call(self.group, y, y, self.case, self.op)()
+            wrong += self._wrong(y if self.found is not None else result)
+        return self._cell(timing, wrong)
+
+    def _cell(self, timing: Timing, wrong: int) -> Cell:
+        total = int(over_ranks(self.group, np.array([wrong])).sum()) if self.checks else None
+        algbw = self.bytes / timing.time / 1e3 if timing.time else 0.0
+        return Cell(timing, algbw, algbw * self.collective.factor(self.case.size), total)
+
+    def _input(self) -> Any:
+        case = self.case
+        if not self.collective.sized:
+            return None
+        given = self.collective.given(case)
+        if given == 0:  # only shows shape and dtype
+            return self.framework.array(np.zeros(case.count, numpy_dtype(case.dtype)))
+        return self.framework.array(values(case.dtype, case.op, case.rank, case.size, 0, given))
+
+    def _output(self) -> Any:
+        return None if self.found is None else self._poisoned(sum(source.count for source in self.found))
+
+    def _poisoned(self, count: int) -> Any:
+        return self.framework.poisoned(count, self.case.dtype)
+
+    def _wrong(self, result: Any) -> int:
+        if self.found is None:
+            return int(result is not None)
+        return count_wrong(self.framework.host(result), self.found, self.case.dtype, self.case.op, self.case.size)
+
+
+def _reduction(op: str) -> types.ReduceOp | None:
+    if not op:
+        return None
+    return types.premul_sum(PREMUL_FACTOR) if op == "premul_sum" else types.reduce_op(op)

@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arraycomm.core import auth
+from arraycomm.core.auth import Acceptor, Hello, Purpose
+from arraycomm.core.errors import AuthFailed
+from arraycomm.core.handshake import HELLO_BYTES, TAG_BYTES, ServerHandshake, tag
+
+SECRET = bytes(range(32))
+HELLO = Hello("job", Purpose.DATA, sender=3, receiver=1, epoch=2, group=2**63 + 5, channel=2, stripe=7)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    listener.close()
+    yield client, server
+    client.close()
+    server.close()
+
+
+def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def shake(pair: tuple[socket.socket, socket.socket], client_secret: bytes | None, server_secret: bytes | None,
+          hello: Hello = HELLO, job: str = "job", check: auth.Check | None = None) -> tuple[object, object]:
+    """What each side got: None and a Hello when all is well, otherwise exceptions."""
+    client, server = pair
+    thread, outcome = in_thread(lambda: auth.server_handshake(server, server_secret, job=job, check=check))
+    try:
+        mine: object = auth.client_handshake(client, client_secret, hello)
+    except AuthFailed as error:
+        mine = error
+    thread.join(5)
+    return mine, outcome[0]
+
+
+@pytest.mark.parametrize("secret", [SECRET, b"text", None])
+def test_both_sides_agree(pair: tuple[socket.socket, socket.socket], secret: bytes | None) -> None:
+    assert shake(pair, secret, secret) == (None, HELLO)
+    pair[0].sendall(b"after")
+    assert pair[1].recv(16) == b"after"
+    assert pair[0].gettimeout() is None and pair[1].gettimeout() is None
+
+
+@pytest.mark.parametrize("mine, theirs", [(SECRET, b"other"), (None, SECRET), (SECRET, None)])
+def test_wrong_secret_names_the_remedy(pair: tuple[socket.socket, socket.socket], mine: bytes | None,
+                                       theirs: bytes | None) -> None:
+    client, server = shake(pair, mine, theirs)
+    assert isinstance(client, AuthFailed) and "ARRAYCOMM_SECRET" in str(client) and "127.0.0.1" in str(client)
+    assert isinstance(server, AuthFailed) and "another secret" in str(server)
+
+
+@pytest.mark.parametrize("secret", [SECRET, None])
+def test_other_job(pair: tuple[socket.socket, socket.socket], secret: bytes | None) -> None:
+    client, server = shake(pair, secret, secret, job="another")
+    assert isinstance(client, AuthFailed) and "another job" in str(client) and "MASTER_PORT" in str(client)
+    assert isinstance(server, AuthFailed)
+
+
+def test_unwelcome(pair: tuple[socket.socket, socket.socket]) -> None:
+    client, server = shake(pair, SECRET, SECRET, check=lambda hello: f"rank {hello.sender} is here already")
+    assert isinstance(client, AuthFailed) and "same rank" in str(client)
+    assert isinstance(server, AuthFailed) and "rank 3 is here already" in str(server)
+
+
+def test_client_refuses_a_server_without_the_secret(pair: tuple[socket.socket, socket.socket]) -> None:
+    client, server = pair
+    thread, outcome = in_thread(lambda: auth.client_handshake(client, SECRET, HELLO))
+    server.recv(HELLO_BYTES, socket.MSG_WAITALL)
+    server.sendall(bytes(32))
+    server.recv(TAG_BYTES, socket.MSG_WAITALL)
+    server.sendall(b"\0" + os.urandom(TAG_BYTES))  # claims "admitted"
+    thread.join(5)
+    assert isinstance(outcome[0], AuthFailed)
+
+
+def test_reflected_tag_fails(pair: tuple[socket.socket, socket.socket]) -> None:
+    """A false server that knows no secret sends the client's own proof back as its own."""
+    client, server = pair
+    thread, outcome = in_thread(lambda: auth.client_handshake(client, SECRET, HELLO))
+    server.recv(HELLO_BYTES, socket.MSG_WAITALL)
+    server.sendall(bytes(32))
+    server.sendall(b"\0" + server.recv(TAG_BYTES, socket.MSG_WAITALL))
+    thread.join(5)
+    assert isinstance(outcome[0], AuthFailed)
+
+
+def test_replayed_messages_fail() -> None:
+    first = HELLO.encode() + os.urandom(32)
+    good = ServerHandshake(SECRET, "job")
+    proof = tag(SECRET, b"client", first + good.feed(first))
+    good.feed(proof)
+    assert good.hello == HELLO
+    again = ServerHandshake(SECRET, "job")
+    again.feed(first)
+    assert again.feed(proof)[0] != 0
+    assert again.hello is None and again.error
+
+
+@given(position=st.integers(0, HELLO_BYTES - 1), bit=st.integers(0, 7))
+@settings(max_examples=100, deadline=None)
+def test_every_bit_is_signed(position: int, bit: int) -> None:
+    """Someone on the path changes one bit of the Hello or the nonce: the proof no longer fits."""
+    first = HELLO.encode() + bytes(32)
+    changed = bytearray(first)
+    changed[position] ^= 1 << bit
+    server = ServerHandshake(SECRET, "job")
+    challenge = server.feed(bytes(changed))
+    if challenge:
+        server.feed(tag(SECRET, b"client", first + challenge))
+    assert server.hello is None and server.error
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_garbage_never_gets_in_and_little_is_read(pieces: list[bytes]) -> None:
+    server = ServerHandshake(SECRET, "job")
+    taken = 0
+    for piece in pieces:
+        if server.error or server.hello:
+            break
+        piece = piece[:server.wanted]
+        server.feed(piece)
+        taken += len(piece)
+    assert server.hello is None and taken <= 160
+
+
+@given(job=st.text(max_size=20), purpose=st.sampled_from(Purpose), sender=st.integers(-1, 2**31 - 1),
+       receiver=st.integers(-1, 2**31 - 1), epoch=st.integers(0, 2**32 - 1), group=st.integers(0, 2**64 - 1),
+       channel=st.integers(0, 255), stripe=st.integers(0, 2**32 - 1), cut=st.integers(1, 79))
+@settings(max_examples=100, deadline=None)
+def test_hello_travels_whole(job: str, purpose: Purpose, sender: int, receiver: int, epoch: int, group: int,
+                             channel: int, stripe: int, cut: int) -> None:
+    hello = Hello(job, purpose, sender, receiver, epoch, group, channel, stripe)
+    server, first = ServerHandshake(SECRET, job), hello.encode() + bytes(32)
+    assert server.feed(first[:cut]) == b""
+    challenge = server.feed(first[cut:])
+    assert server.feed(tag(SECRET, b"client", first + challenge))[0] == 0
+    assert server.hello == hello
+
+
+def test_hello_out_of_range() -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        Hello("job", Purpose.DATA, channel=256).encode()
+
+
+@pytest.mark.parametrize("sent", [b"", HELLO.encode()[:20], b"GET / HTTP/1.1\r\n\r\n".ljust(200, b"x")])
+def test_truncated_or_foreign_client(pair: tuple[socket.socket, socket.socket], sent: bytes) -> None:
+    client, server = pair
+    client.sendall(sent)
+    client.shutdown(socket.SHUT_WR)
+    with pytest.raises(AuthFailed):
+        auth.server_handshake(server, SECRET, job="job", deadline=1)
+
+
+def test_silence_ends_at_the_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
+    with pytest.raises(AuthFailed, match="did not complete the handshake within 0.2 s"):
+        auth.client_handshake(pair[0], SECRET, HELLO, deadline=0.2)
+    with pytest.raises(AuthFailed, match="0.2 s"):
+        auth.server_handshake(pair[1], SECRET, job="job", deadline=0.2)
+
+
+def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unix sockets ask the kernel; loopback TCP without a secret looks the user up."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    listener = socket.create_server(("127.0.0.1", 0))
+    tcp = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    auth.check_user(ours, SECRET)
+    auth.check_user(server, None)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    for sock, secret in ((ours, SECRET), (server, None)):
+        with pytest.raises(AuthFailed, match="12345"):
+            auth.check_user(sock, secret)
+    auth.check_user(server, SECRET)  # a shared secret is enough
+    for sock in (ours, theirs, listener, tcp, server):
+        sock.close()
+
+
+class Members:
+    """Collects what an Acceptor admits."""
+
+    def __init__(self) -> None:
+        self.came = threading.Condition()
+        self.socks: list[tuple[socket.socket, Hello]] = []
+
+    def __call__(self, sock: socket.socket, hello: Hello) -> None:
+        with self.came:
+            self.socks.append((sock, hello))
+            self.came.notify_all()
+
+    def wait(self, count: int) -> None:
+        with self.came:
+            assert self.came.wait_for(lambda: len(self.socks) >= count, 10)
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[Acceptor, Members, tuple[str, int]]]:
+    members = Members()
+    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    address = listener.getsockname()
+    acceptor = Acceptor([listener], SECRET, "job", members)
+    yield acceptor, members, address
+    acceptor.close()
+    for sock, _ in members.socks:
+        sock.close()
+
+
+def test_acceptor_admits_while_strangers_drip(served: tuple[Acceptor, Members, tuple[str, int]],
+                                              caplog: pytest.LogCaptureFixture) -> None:
+    _, members, address = served
+    caplog.set_level(logging.WARNING, "arraycomm")
+    strangers = [socket.create_connection(address) for _ in range(100)]
+    for stranger in strangers:
+        stranger.send(HELLO.encode()[:10])
+    for rank in range(16):
+        auth.connect(*address, SECRET, Hello("job", Purpose.DATA, sender=rank), deadline=5).close()
+    members.wait(16)
+    assert sorted(hello.sender for _, hello in members.socks) == list(range(16))
+    for stranger in strangers:
+        stranger.settimeout(10)
+        with _closed():
+            assert stranger.recv(1) == b""
+        stranger.close()
+    assert len([r for r in caplog.records if "was refused" in r.getMessage()]) == 1
+
+
+class _closed:
+    """The other side ended the connection, with or without a reset."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, ConnectionError)
+
+
+def test_acceptor_survives_garbage(served: tuple[Acceptor, Members, tuple[str, int]]) -> None:
+    _, members, address = served
+    for size in (0, 1, 47, 80, 112, 5000):
+        with socket.create_connection(address) as stranger, _closed():
+            stranger.sendall(os.urandom(size))
+    with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET"):
+        auth.connect(*address, b"wrong", HELLO, deadline=5)
+    auth.connect(*address, SECRET, HELLO, deadline=5).close()
+    members.wait(1)
+    assert [hello for _, hello in members.socks] == [HELLO]
+
+
+def test_acceptor_unix_and_callback_that_raises(tmp_path: object, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(sock: socket.socket, hello: Hello) -> None:
+        raise RuntimeError("no room")
+
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{tmp_path}/s")
+    listener.listen()
+    acceptor = Acceptor([listener], None, "job", refuse)
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(f"{tmp_path}/s")
+    auth.client_handshake(client, None, Hello("job", Purpose.SEGMENT))
+    client.settimeout(5)
+    assert client.recv(1) == b""
+    client.close()
+    acceptor.close()
+    assert "no room" in caplog.text
+
+
+def test_acceptor_leaves_nothing_behind() -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before, threads = descriptors(), threading.active_count()
+    for _ in range(3):
+        listener = socket.create_server(("127.0.0.1", 0))
+        stranger = socket.create_connection(listener.getsockname())
+        acceptor = Acceptor([listener], SECRET, "job", Members())
+        acceptor.close()
+        acceptor.close()
+        stranger.close()
+    assert descriptors() == before and threading.active_count() == threads
+
+
+def test_acceptor_recovers_when_descriptors_run_out(served: tuple[Acceptor, Members, tuple[str, int]]) -> None:
+    import resource
+
+    _, members, address = served
+    client = socket.socket()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    fillers = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, hard))
+    try:
+        with pytest.raises(OSError):
+            while True:
+                fillers.append(os.dup(0))
+        client.connect(address)
+        time.sleep(0.05)  # the acceptor meets the limit meanwhile
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for filler in fillers:
+            os.close(filler)
+    auth.client_handshake(client, SECRET, HELLO)
+    members.wait(1)
+    client.close()

@@ -1,0 +1,279 @@
+"""The launcher as a user meets it: commands, output, exit codes, and nobody left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+LAUNCH = [sys.executable, "-m", "arraycomm.launch"]
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(body: str) -> str:
+        path = tmp_path / "ranks.py"
+        path.write_text("import os, signal, subprocess, sys, time\nrank = int(os.environ['RANK'])\n"
+                        + textwrap.dedent(body))
+        return str(path)
+
+    return write
+
+
+def clean_environ(**more: str) -> dict[str, str]:
+    environ = {name: value for name, value in os.environ.items()
+               if not name.startswith("ARRAYCOMM_") and name not in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")}
+    return {**environ, **more}
+
+
+def launch(*arguments: str, timeout: float = 30, environ: dict[str, str] | None = None):
+    return subprocess.run([*LAUNCH, *arguments], capture_output=True, text=True, timeout=timeout,
+                          env=environ or clean_environ())
+
+
+def start(*arguments: str, environ: dict[str, str] | None = None, **settings):
+    return subprocess.Popen([*LAUNCH, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=environ or clean_environ(), **settings)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pids: list[int], seconds: float = 2.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not any(map(alive, pids)):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def read_pids(process, count: int) -> list[int]:
+    """From lines 'pid N' on its output."""
+    pids: list[int] = []
+    while len(pids) < count:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        pids += [int(number) for number in re.findall(r"pid (\d+)", line)]
+    return pids
+
+
+def test_environment_of_the_ranks(script):
+    names = ("WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK MASTER_ADDR ARRAYCOMM_STORE OMP_NUM_THREADS")
+    done = launch("--nproc-per-node", "3", script(f"print([os.environ[n] for n in {names.split()!r}], sys.argv[1:])"),
+                  "--a", "b")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"[rank {r}] ['3', '{r}', '3', '0', '0', '127.0.0.1', 'launcher', '1'] ['--a', 'b']" for r in range(3)]
+    assert "OMP_NUM_THREADS=1" in done.stderr
+
+
+def test_omp_setting_of_the_user_stays(script):
+    body = script("print(os.environ['OMP_NUM_THREADS'])")
+    done = launch("--nproc_per_node=2", body, environ=clean_environ(OMP_NUM_THREADS="7"))
+    assert done.stdout.count("7") == 2 and "OMP" not in done.stderr
+
+
+def test_module_and_underscores(tmp_path):
+    (tmp_path / "some_module.py").write_text("import sys, os; print(os.environ['RANK'], sys.argv[1])")
+    done = launch("--nproc_per_node", "2", "--no-prefix", "-m", "some_module", "x",
+                  environ=clean_environ(PYTHONPATH=f"{os.environ.get('PYTHONPATH', '')}:{tmp_path}"))
+    assert sorted(done.stdout.splitlines()) == ["0 x", "1 x"]
+
+
+def test_other_programs():
+    done = launch("--no-python", "sh", "-c", "echo $RANK; exit 4")
+    assert (done.stdout, done.returncode) == ("[rank 0] 0\n", 4)
+
+
+def test_secret_is_in_a_sealed_descriptor_and_nowhere_else(script):
+    done = launch("--nproc-per-node", "2", "--no-prefix", script("""
+        import fcntl
+        descriptor = int(os.environ['ARRAYCOMM_SECRET_FD'])
+        secret = os.pread(descriptor, 1000, 0)
+        assert len(secret) >= 32 and os.pread(descriptor, 1000, 0) == secret
+        assert fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
+        for name in ('environ', 'cmdline'):
+            text = open('/proc/self/' + name, 'rb').read()
+            assert secret not in text and secret.hex().encode() not in text
+        assert 'ARRAYCOMM_SECRET' not in os.environ
+        print(secret.hex())
+        """), environ=clean_environ(ARRAYCOMM_SECRET="ab" * 32))
+    assert done.returncode == 0, done.stderr
+    assert len(set(done.stdout.split())) == 1
+
+
+def test_lines_are_whole_prefixed_and_kept_in_order(script):
+    done = launch("--nproc-per-node", "4", script("""
+        for i in range(200):
+            sys.stdout.write('line ')
+            sys.stdout.write(f'{i} of {rank}\\n')
+        print('no end', end='', file=sys.stderr)
+        """))
+    lines = done.stdout.splitlines()
+    for rank in range(4):
+        mine = [line for line in lines if line.startswith(f"[rank {rank}]")]
+        assert mine == [f"[rank {rank}] line {i} of {rank}" for i in range(200)]
+        assert f"[rank {rank}] no end\n" in done.stderr
+
+
+def test_log_dir(script, tmp_path):
+    done = launch("--nproc-per-node", "2", "--log-dir", str(tmp_path / "logs"), script("print('hello', rank)"))
+    assert done.returncode == 0
+    assert (tmp_path / "logs" / "rank-1.log").read_text() == "hello 1\n"
+
+
+def test_stdin_is_empty(script):
+    done = subprocess.run([*LAUNCH, script("print(repr(sys.stdin.read()))")], input="text", capture_output=True,
+                          text=True, timeout=30, env=clean_environ())
+    assert done.stdout == "[rank 0] ''\n"
+
+
+def test_first_failure_is_shown_last_and_passed_on(script):
+    began = time.monotonic()
+    done = launch("--nproc-per-node", "3", script("""
+        if rank == 1:
+            print('noise', file=sys.stderr)
+            def boom(): raise SystemExit(int(bytes(b'33')))
+            try:
+                raise KeyError('the reason')
+            except KeyError:
+                import traceback; traceback.print_exc()
+            boom()
+        time.sleep(60)
+        """))
+    assert done.returncode == 33 and time.monotonic() - began < 20
+    headline, _, rest = done.stderr.partition("arraycomm-run: rank 1 (pid ")[2].partition("\n")
+    assert re.fullmatch(r"\d+ on \S+\) exited with code 33; its last output:", headline)
+    assert rest.splitlines()[-1] == "KeyError: 'the reason'" and "noise" in rest
+
+
+def test_a_killed_rank(script):
+    done = launch("--nproc-per-node", "2", script("""
+        if rank == 0: os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+        """))
+    assert done.returncode == 128 + 9
+    assert re.search(r"arraycomm-run: rank 0 \(pid \d+ on \S+\) was killed by SIGKILL$", done.stderr.strip())
+
+
+def test_the_cause_is_blamed_and_not_those_it_took_along(script):
+    done = launch("--nproc-per-node", "3", script("""
+        if rank == 2:
+            time.sleep(0.15)
+            sys.exit('the cause')
+        print('arraycomm.core.errors.PeerLost: rank 2 of 3 is gone', file=sys.stderr)
+        sys.exit(7)
+        """))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-2:] == [done.stderr.splitlines()[-2], "the cause"]
+    assert "arraycomm-run: rank 2 " in done.stderr.splitlines()[-2]
+
+
+def test_others_are_ended_even_when_they_ignore_sigterm(script, tmp_path):
+    process = start("--nproc-per-node", "2", script("""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen(['sleep', '100'])
+        print('pid', os.getpid(), 'pid', child.pid)
+        if rank == 0:
+            while not os.path.exists(sys.argv[1]): time.sleep(0.02)
+            sys.exit(5)
+        time.sleep(60)
+        """), str(tmp_path / "go"))
+    pids = read_pids(process, 4)
+    (tmp_path / "go").touch()
+    began = time.monotonic()
+    process.communicate(timeout=20)
+    assert process.returncode == 5 and gone(pids, 0.5)
+    assert time.monotonic() - began < 4  # 2 s, and what a crowded machine takes
+
+
+def test_kill_of_the_launcher_leaves_no_orphans(script):
+    process = start("--nproc-per-node", "3", script("""
+        child = subprocess.Popen(['sleep', '100'])
+        print('pid', os.getpid(), 'pid', child.pid)
+        time.sleep(60)
+        """))
+    pids = read_pids(process, 6)
+    process.kill()
+    process.wait()
+    assert gone(pids)
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_passed_on(script, number):
+    process = start("--nproc-per-node", "2", script("""
+        def saved(number, frame):
+            print('saved', number)
+            sys.exit(0)
+        signal.signal(signal.SIGINT, saved)
+        signal.signal(signal.SIGTERM, saved)
+        print('pid', os.getpid())
+        time.sleep(60)
+        """))
+    pids = read_pids(process, 2)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert out.count(f"saved {int(number)}") == 2 and f"ended by {number.name}" in err
+    assert gone(pids, 0.5)
+
+
+def test_a_second_signal_kills(script):
+    process = start("--nproc-per-node", "2", script("""
+        signal.signal(signal.SIGINT, lambda *_: print('pid', os.getpid()))
+        print('pid', os.getpid())
+        while True: time.sleep(60)
+        """))
+    pids = read_pids(process, 2)
+    process.send_signal(signal.SIGINT)
+    read_pids(process, 2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=5)
+    assert process.returncode == 130 and gone(pids, 0.5)
+
+
+def test_nobody_reads_the_output(script):
+    process = start("--nproc-per-node", "2", script("""
+        print('pid', os.getpid())
+        while True: print('x' * 1000)
+        """))
+    pids = read_pids(process, 2)
+    process.stdout.close()
+    process.wait(timeout=20)
+    assert process.returncode == 128 + signal.SIGPIPE and gone(pids, 0.5)
+    process.stderr.close()
+
+
+def test_two_launches_at_once(script):
+    body = script("print(os.environ['MASTER_PORT']); time.sleep(1)")
+    both = [start("--nproc-per-node", "2", "--no-prefix", body) for _ in range(2)]
+    ports = [set(process.communicate(timeout=30)[0].split()) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert all(len(p) == 1 for p in ports) and ports[0] != ports[1]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--nproc-per-node", "0", "x.py"], "whole number of at least 1"),
+    (["--nproc-per-node", "1:4", "x.py"], "whole number of at least 1"),
+    (["--nnodes", "2", "x.py"], "--master-addr"),
+    (["--node-rank", "1", "x.py"], "not below --nnodes"),
+    (["missing.py"], "there is no script 'missing.py'"),
+    (["--no-python", "no-such-program"], "there is no program"),
+    (["--nnodes", "2", "--master-addr", "127.0.0.1", __file__], "ARRAYCOMM_SECRET_FILE"),
+])
+def test_wrong_use(arguments, message):
+    done = launch(*arguments)
+    assert done.returncode in (1, 2) and message in done.stderr, done.stderr

@@ -1,0 +1,180 @@
+"""spawn: results, errors and ends of the processes it starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from arraycomm.core import secret
+from arraycomm.core.errors import DistError, PeerLost
+from arraycomm.launch.errors import ProcessExitedException, ProcessRaisedException
+from arraycomm.launch.spawn import SpawnContext, spawn
+
+from .test_run import clean_environ, gone, read_pids
+
+METHODS = ["spawn", "forkserver", "fork"]
+
+
+def write_place(rank: int, folder: str) -> None:
+    names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT ARRAYCOMM_STORE".split()
+    found = secret.find()
+    assert found is not None and len(found) == 32
+    for name in ("environ", "cmdline"):
+        text = Path(f"/proc/self/{name}").read_bytes()
+        assert found not in text and found.hex().encode() not in text
+    Path(folder, str(rank)).write_text(" ".join(os.environ[name] for name in names) + " " + found.hex())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_children_know_their_place(method, tmp_path):
+    assert spawn(write_place, (str(tmp_path),), nprocs=3, start_method=method) is None
+    rows = [tmp_path.joinpath(str(rank)).read_text().split() for rank in range(3)]
+    assert [row[:5] for row in rows] == [[str(r), "3", str(r), "3", "127.0.0.1"] for r in range(3)]
+    assert all(row[6] == "launcher" for row in rows)
+    assert len({(row[5], row[7]) for row in rows}) == 1
+    assert "RANK" not in os.environ
+
+
+class Odd(Exception):
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(f"{a} and {b}")
+
+
+def fail(rank: int, how: str) -> None:
+    if rank == 1:
+        if how == "raise":
+            raise ValueError("the reason")
+        if how == "unpicklable":
+            raise Odd(1, 2)
+        if how == "exit":
+            sys.exit(3)
+        if how == "hard":
+            os._exit(4)
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "long":
+            raise ValueError("x" * 1_000_000)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_exception_comes_back_with_its_traceback(method):
+    began = time.monotonic()
+    with pytest.raises(ProcessRaisedException, match=r"rank 1 \(pid \d+\) raised ValueError: the reason") as caught:
+        spawn(fail, ("raise",), nprocs=2, start_method=method)
+    assert "in fail" in str(caught.value) and caught.value.rank == 1
+    assert isinstance(caught.value.__cause__, ValueError) and isinstance(caught.value, DistError)
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("how", ["unpicklable", "long"])
+def test_exceptions_that_travel_badly(how):
+    with pytest.raises(ProcessRaisedException, match=r"raised (.*Odd: 1 and 2|ValueError: xxx)"):
+        spawn(fail, (how,), nprocs=2, start_method="fork")
+
+
+@pytest.mark.parametrize(("how", "text", "code", "name"), [
+    ("exit", "exited with code 3", 3, None), ("hard", "exited with code 4", 4, None),
+    ("kill", "was killed by SIGKILL", -9, "SIGKILL")])
+def test_ends_without_an_exception(how, text, code, name):
+    with pytest.raises(ProcessExitedException, match=rf"rank 1 \(pid \d+\) {text}") as caught:
+        spawn(fail, (how,), nprocs=2, start_method="fork")
+    assert (caught.value.exit_code, caught.value.signal_name) == (code, name)
+
+
+def lose(rank: int) -> None:
+    if rank == 0:
+        raise PeerLost("rank 1 is gone", ranks=(1,))
+    time.sleep(0.1)
+    raise ZeroDivisionError
+
+
+def test_the_cause_is_raised_and_not_what_it_took_along():
+    with pytest.raises(ProcessRaisedException, match="rank 1 .* raised ZeroDivisionError"):
+        spawn(lose, nprocs=2, start_method="fork")
+
+
+def nap(rank: int, gate: Connection) -> None:
+    gate.recv()
+
+
+def test_context_join_and_pids():
+    import multiprocessing
+
+    gate, opener = multiprocessing.get_context("fork").Pipe(duplex=False)
+    context = spawn(nap, (gate,), nprocs=2, join=False, start_method="fork")
+    assert isinstance(context, SpawnContext)
+    assert context.join(timeout=0.2) is False
+    assert context.pids() == [process.pid for process in context.processes] and len(context.pids()) == 2
+    opener.send(1)
+    opener.send(2)
+    assert context.join(timeout=20) is True and context.join() is True
+    gate.close()
+    opener.close()
+
+
+def test_close_ends_the_children():
+    context = spawn(fail, ("sleep",), nprocs=2, join=False, start_method="fork")
+    assert isinstance(context, SpawnContext)
+    pids = context.pids()
+    began = time.monotonic()
+    context.close()
+    assert gone(pids, 0.1) and time.monotonic() - began < 4
+
+
+PARENT = """
+import os, sys, time
+sys.path.insert(0, {tests!r})
+from arraycomm.launch.spawn import spawn
+
+def child(rank):
+    print("pid", os.getpid(), flush=True)
+    while True:
+        time.sleep(60)
+
+if __name__ == "__main__":
+    spawn(child, nprocs=3, start_method={method!r})
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_orphans_when_the_parent_is_killed(method, tmp_path):
+    path = tmp_path / "parent.py"
+    path.write_text(PARENT.format(tests=str(tmp_path), method=method))
+    process = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=clean_environ())
+    pids = read_pids(process, 3)
+    process.kill()
+    process.wait()
+    assert gone(pids)
+    process.communicate()
+
+
+def test_nothing_stays_behind():
+    spawn(quick, nprocs=2, start_method="spawn")  # what is made once: multiprocessing's resource tracker
+    before = set(os.listdir("/proc/self/fd")), threading.active_count()
+    spawn(quick, nprocs=2, start_method="spawn")
+    assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def quick(rank: int) -> None:
+    pass
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), [
+    ((3,), TypeError, "function to run"), ((quick, (), 0), ValueError, "at least 1"),
+    ((quick, (), True), ValueError, "whole number")])
+def test_wrong_use(arguments, error, message):
+    with pytest.raises(error, match=message):
+        spawn(*arguments)
+    with pytest.raises(ValueError, match="spoon"):
+        spawn(quick, start_method="spoon")
