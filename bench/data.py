@@ -12,7 +12,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+Array = NDArray[Any]
 PERIOD = 1021
 PREMUL_FACTOR = 2.0
 _BLOCK = PERIOD << 10  # elements compared at once, to bound the temporary
@@ -25,6 +27,11 @@ POISON = 1  # byte; no dtype reads a run of it as a whole number above 1
 OPS = {
     "sum": "sum", "prod": "product", "max": "max", "min": "min", "avg": "avg", "mulsum": "premul_sum",
     "band": "band", "bor": "bor", "bxor": "bxor", "product": "product", "premul_sum": "premul_sum",
+}  # fmt: skip
+
+_UFUNCS = {
+    "sum": np.add, "avg": np.add, "premul_sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
 }  # fmt: skip
 
 # Whole numbers up to this are exact in the dtype.
@@ -47,11 +54,11 @@ _LABELS = {ours: theirs for theirs, ours in SHORT_NAMES.items() if ours not in (
 
 
 class Source(NamedTuple):
-    """Where a run of result elements comes from: input elements [start, start + count), reduced over `ranks`."""
+    """Where a run of result elements comes from: input elements [start, start + length), reduced over `ranks`."""
 
     ranks: tuple[int, ...]
     start: int
-    count: int
+    length: int
 
 
 def label(dtype: str) -> str:
@@ -66,7 +73,8 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
             import ml_dtypes
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(f"{dtype} needs ml_dtypes in NumPy: pip install ml_dtypes") from error
-        return np.dtype(getattr(ml_dtypes, dtype))
+        narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype))
+        return narrow
     return np.dtype(dtype)
 
 
@@ -79,39 +87,44 @@ def why_not(dtype: str, op: str) -> str | None:
         return f"{op} needs an order, which {dtype} lacks"
     if op in ("avg", "premul_sum") and dtype == "bool":
         return f"{op} is not defined for bool"
-    if op == "premul_sum" and whole:
-        return f"premul_sum is defined for floating point, not for {dtype}"
     if dtype == "float8_e8m0fnu" and op not in ("min", "max", "product"):
         return f"{op} is rarely exact in {dtype}, which holds powers of two only"
     return None
 
 
-def values(dtype: str, op: str, rank: int, size: int, start: int, count: int) -> np.ndarray[Any, Any]:
+def values(dtype: str, op: str, rank: int, size: int, start: int, count: int) -> Array:
     """`count` elements of a rank's input, from element `start`. op is "" where nothing is reduced."""
     return np.resize(np.roll(_cast(_numbers(dtype, op, rank, size), dtype), -(start % PERIOD)), count)
 
 
-def expected(dtype: str, op: str, source: Source, size: int) -> np.ndarray[Any, Any]:
+def expected(dtype: str, op: str, source: Source, size: int) -> Array:
     """One period of what the source gives, beginning at its start."""
     inputs = [_numbers(dtype, op, rank, size) for rank in source.ranks]
     reduced = _reduce(op, inputs) if len(inputs) > 1 or op == "premul_sum" else inputs[0]
     return np.roll(_cast(reduced, dtype), -(source.start % PERIOD))
 
 
-def count_wrong(result: np.ndarray[Any, Any], sources: Sequence[Source], dtype: str, op: str, size: int) -> int:
+def poison(count: int, dtype: str) -> Array:
+    """An output of which no element is right by accident."""
+    made = np.empty(count, numpy_dtype(dtype))
+    made.view(np.uint8).fill(POISON)
+    return made
+
+
+def count_wrong(result: Array, sources: Sequence[Source], dtype: str, op: str, size: int) -> int:
     """Elements of a result that differ from what the sources give, plus those missing or too many."""
     flat = result.reshape(-1)
-    wrong = abs(len(flat) - sum(source.count for source in sources))
+    wrong = abs(len(flat) - sum(source.length for source in sources))
     if flat.dtype != numpy_dtype(dtype):
         return max(wrong, len(flat), 1)
     position = 0
     for source in sources:
-        wrong += _compare(flat[position : position + source.count], expected(dtype, op, source, size))
-        position += source.count
+        wrong += _compare(flat[position : position + source.length], expected(dtype, op, source, size))
+        position += source.length
     return wrong
 
 
-def _compare(run: np.ndarray[Any, Any], period: np.ndarray[Any, Any]) -> int:
+def _compare(run: Array, period: Array) -> int:
     whole = len(run) // PERIOD * PERIOD
     wrong = 0
     for low in range(0, whole, _BLOCK):
@@ -121,7 +134,7 @@ def _compare(run: np.ndarray[Any, Any], period: np.ndarray[Any, Any]) -> int:
 
 
 @lru_cache(maxsize=64)
-def _numbers(dtype: str, op: str, rank: int, size: int) -> np.ndarray[Any, Any]:
+def _numbers(dtype: str, op: str, rank: int, size: int) -> Array:
     """One period of a rank's input as int64 (complex128 for complex dtypes)."""
     index = np.arange(PERIOD)
     if op == "product":
@@ -143,40 +156,33 @@ def _limit(dtype: str, size: int) -> int:
     return min(_LARGEST, _EXACT[dtype] // 2) // size
 
 
-def _few_twos(index: np.ndarray[Any, Any], rank: int, size: int) -> np.ndarray[Any, Any]:
+def _few_twos(index: Array, rank: int, size: int) -> Array:
     # At most three ranks give a 2, so that the product is at most 8: float8_e3m4 ends below 16.
     stride = max(1, -(-size // 3))
     return np.where((index + rank) % stride == 0, 1 + (index + rank // stride) % 2, 1)
 
 
-def _paired(index: np.ndarray[Any, Any], rank: int, size: int, limit: int) -> np.ndarray[Any, Any]:
+def _paired(index: Array, rank: int, size: int, limit: int) -> Array:
     # Neighbours deviate by +1 and -1: the mean is the common part, whole, while the inputs differ.
-    common = 1 + index % max(limit - 1, 1)
-    if rank == size - 1 and size % 2:
-        return common
-    return common + (1 if rank % 2 == 0 else -1)
+    alone = rank == size - 1 and size % 2
+    deviation = 0 if alone else 1 if rank % 2 == 0 else -1
+    return np.asarray(1 + deviation + index % max(limit - 1, 1))
 
 
-def _spread(dtype: str, index: np.ndarray[Any, Any], rank: int, limit: int) -> np.ndarray[Any, Any]:
-    numbers = (index * 7 + rank * 3) % (max(limit, 1) + 1)
-    return numbers if dtype.startswith("uint") or limit < 2 else numbers - limit // 2
+def _spread(dtype: str, index: Array, rank: int, limit: int) -> Array:
+    # Not linear in the index: another rank's input must not look like a displaced piece of this one's.
+    numbers = (index + index // 11 + rank) % (max(limit, 1) + 1)
+    return np.asarray(numbers if dtype.startswith("uint") or limit < 2 else numbers - limit // 2)
 
 
-def _reduce(op: str, inputs: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    stacked = np.stack(inputs)
+def _reduce(op: str, inputs: list[Array]) -> Array:
+    reduced = np.asarray(_UFUNCS[op].reduce(np.stack(inputs)))
     if op == "avg":
-        total = np.add.reduce(stacked)
-        return total / len(inputs) if np.iscomplexobj(total) else total // len(inputs)
-    if op == "premul_sum":
-        return np.add.reduce(stacked) * PREMUL_FACTOR
-    reductions = {
-        "sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,
-        "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
-    }  # fmt: skip
-    return reductions[op].reduce(stacked)
+        return np.asarray(reduced / len(inputs))
+    return reduced * PREMUL_FACTOR if op == "premul_sum" else reduced
 
 
-def _cast(numbers: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+def _cast(numbers: Array, dtype: str) -> Array:
     # Through float32: not every narrow float of ml_dtypes has a cast from int64.
     narrow = dtype.startswith(_NARROW)
     return (numbers.astype(np.float32) if narrow else numbers).astype(numpy_dtype(dtype))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .data import POISON, numpy_dtype
+from .data import Array, numpy_dtype, poison
 
 
 class NumpyArrays:
@@ -15,11 +15,11 @@ class NumpyArrays:
 
     immutable = False
 
-    def array(self, host: np.ndarray[Any, Any]) -> Any:
+    def array(self, host: Array) -> Any:
         """The library's array of these values; owns its memory."""
         return host
 
-    def host(self, array: Any) -> np.ndarray[Any, Any]:
+    def host(self, array: Any) -> Array:
         """The values as a NumPy array, which may share the memory."""
         return np.asarray(array)
 
@@ -28,10 +28,8 @@ class NumpyArrays:
         return None
 
     def poisoned(self, count: int, dtype: str) -> Any:
-        """An output of which no element is right by accident. None where outputs cannot be given."""
-        made = np.empty(count, numpy_dtype(dtype))
-        made.view(np.uint8).fill(POISON)
-        return self.array(made)
+        """An output to write into, see data.poison. None where outputs cannot be given."""
+        return self.array(poison(count, dtype))
 
 
 class TorchArrays(NumpyArrays):
@@ -40,20 +38,20 @@ class TorchArrays(NumpyArrays):
     def __init__(self) -> None:
         self.torch = _load("torch")
 
-    def array(self, host: np.ndarray[Any, Any]) -> Any:
+    def array(self, host: Array) -> Any:
         raw = host.view(f"i{host.dtype.itemsize}") if host.dtype.isbuiltin != 1 else host
         return self.torch.from_numpy(raw).view(getattr(self.torch, host.dtype.name))
 
     def why_not(self, dtype: str) -> str | None:
         return None if hasattr(self.torch, dtype) else f"torch has no dtype {dtype}"
 
-    def host(self, array: Any) -> np.ndarray[Any, Any]:
+    def host(self, array: Any) -> Array:
         wanted = numpy_dtype(str(array.dtype).removeprefix("torch."))
         if wanted.isbuiltin == 1:
-            plain: np.ndarray[Any, Any] = array.numpy()
+            plain: Array = array.numpy()
             return plain
         integer = {1: self.torch.int8, 2: self.torch.int16}[wanted.itemsize]
-        narrow: np.ndarray[Any, Any] = array.view(integer).numpy().view(wanted)
+        narrow: Array = array.view(integer).numpy().view(wanted)
         return narrow
 
 
@@ -67,7 +65,7 @@ class JaxArrays(NumpyArrays):
         self.jax.config.update("jax_platforms", "cpu")
         self.jax.config.update("jax_enable_x64", True)
 
-    def array(self, host: np.ndarray[Any, Any]) -> Any:
+    def array(self, host: Array) -> Any:
         return self.jax.numpy.array(host).block_until_ready()
 
     def poisoned(self, count: int, dtype: str) -> None:

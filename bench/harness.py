@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from .data import Array
+
 _BATCH_NS = 20_000_000  # what a batch takes when the number of calls is left to us
 _MOST_CALLS = 1000
 _SINGLE_CALLS = 200  # p99 needs 100 at least
@@ -45,11 +47,11 @@ class Timing:
     p99: float | None = None
 
 
-def over_ranks(group: Any, own: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def over_ranks(group: Any, own: Array) -> Array:
     """Every rank's row: (size, ...). The measurements travel by the group itself."""
     if group.size == 1:
         return own[np.newaxis]
-    gathered: np.ndarray[Any, Any] = group.all_gather(np.ascontiguousarray(own), form="stack")
+    gathered: Array = group.all_gather(np.ascontiguousarray(own), form="stack")
     return gathered
 
 
@@ -88,7 +90,7 @@ def _calls_per_batch(group: Any, call: Callable[[], Any]) -> int:
         calls = min(fitting, calls * 10, _MOST_CALLS)
 
 
-def _singles(group: Any, call: Callable[[], Any], estimate_ns: float, average: int) -> np.ndarray[Any, Any]:
+def _singles(group: Any, call: Callable[[], Any], estimate_ns: float, average: int) -> Array:
     count = int(max(20, min(_SINGLE_CALLS, _SINGLE_NS // max(estimate_ns, 1))))
     own = np.empty(count)
     group.barrier()
@@ -99,8 +101,8 @@ def _singles(group: Any, call: Callable[[], Any], estimate_ns: float, average: i
     return _combine(over_ranks(group, own), average)
 
 
-def _combine(ranks: np.ndarray[Any, Any], average: int) -> np.ndarray[Any, Any]:
+def _combine(ranks: Array, average: int) -> Array:
     if average == 0:
-        return ranks[0]
-    combined: np.ndarray[Any, Any] = (ranks.mean, ranks.min, ranks.max)[average - 1](axis=0)
+        return np.asarray(ranks[0])
+    combined: Array = (ranks.mean, ranks.min, ranks.max)[average - 1](axis=0)
     return combined

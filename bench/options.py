@@ -107,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     add("operations", type=_operations, metavar="OPERATION", help=f"all, or some of {','.join(COLLECTIVES)}")
-    add("--nproc", type=_at_least(1), help="ranks to start here (2; a launcher's, mpirun's or torchrun's world is joined)")
+    add("--nproc", type=_at_least(1), help="ranks to start (2), unless a launcher, mpirun or torchrun has")
     _add_nccl_options(made)
     add("--batches", type=_at_least(1), default=5, help="batches per size, of which the median counts (5)")
     add("--percentiles", action="store_true", help="p50, p95 and p99 of single calls")
@@ -123,17 +123,18 @@ def parser() -> argparse.ArgumentParser:
 def _add_nccl_options(made: argparse.ArgumentParser) -> None:
     add = made.add_argument
     add("-b", "--minbytes", type=parse_size, default=8, metavar="SIZE", help="smallest size (8)")
-    add("-e", "--maxbytes", type=parse_size, metavar="SIZE", help="largest size (64M, or the smallest when that is more)")
+    add("-e", "--maxbytes", type=parse_size, metavar="SIZE", help="largest size (64M)")
     add("-f", "--stepfactor", type=_at_least(1), help="factor between sizes (4)")
-    add("-i", "--stepbytes", type=parse_size, metavar="SIZE", help="increment between sizes, when there is no factor (1M)")
+    add("-i", "--stepbytes", type=parse_size, metavar="SIZE", help="increment between sizes, without -f (1M)")
     add("-o", "--op", type=_ops, default=("sum",), dest="ops", help=f"{'|'.join(OPS)}|all, or some (sum)")
-    add("-d", "--datatype", type=_dtypes, default=("float32",), dest="dtypes", help="float, half, bfloat16, int32, ..., all (float)")
+    add("-d", "--datatype", type=_dtypes, default=("float32",), dest="dtypes",
+        help="float, half, bfloat16, int32, ..., all (float)")  # fmt: skip
     add("-r", "--root", type=_root, default=0, help="root of rooted operations; all or -1 is every rank (0)")
-    add("-n", "--iters", type=_at_least(1), default=0, help="back-to-back calls per batch (as many as take 20 ms, at most 1000)")
+    add("-n", "--iters", type=_at_least(1), default=0, help="calls per batch (as many as take 20 ms, at most 1000)")
     add("-w", "--warmup_iters", type=_at_least(0), default=5, dest="warmup", help="calls before the first batch (5)")
     add("-c", "--check", type=_at_least(0), default=1, help="how often each result is checked; 0 does not (1)")
     add("-a", "--average", type=int, choices=range(4), default=3, help=f"which rank's time counts: {_AVERAGES} (3)")
-    add("-J", "--output_file", "--json", dest="json", metavar="FILE", help="the measurements as JSON, with nccl-tests' keys")
+    add("-J", "--output_file", "--json", dest="json", metavar="FILE", help="the measurements as JSON")
 
 
 def _plot_file(text: str) -> str:

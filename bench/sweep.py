@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..core import types
-from .collectives import COLLECTIVES, Case, Collective
-from .data import PREMUL_FACTOR, count_wrong, numpy_dtype, values, why_not
+from .collectives import COLLECTIVES, Call, Case, Collective, Shared
+from .data import PREMUL_FACTOR, Array, count_wrong, numpy_dtype, poison, values, why_not
 from .frameworks import NumpyArrays
 from .harness import Plan, Timing, measure, over_ranks
 from .options import Options
@@ -106,9 +106,9 @@ def rows(group: Any, step: Step, options: Options, framework: NumpyArrays) -> It
         case = Case(group.rank, group.size, count, step.dtype, step.op, step.root)
         bench = _Bench(group, collective, case, framework, plan, options.checks if collective.sized else 0)
         cell = bench.out_of_place()
-        in_place = collective.in_place and not framework.immutable
+        shared = None if framework.immutable else collective.shared(case)
         yield Row(step.operation, bench.bytes, count, step.dtype, step.op, step.root, cell,
-                  bench.in_place() if in_place else None)  # fmt: skip
+                  None if shared is None else bench.in_place(shared))  # fmt: skip
 
 
 class _Bench:
@@ -134,16 +134,26 @@ class _Bench:
             wrong += self._wrong(self.collective.call(self.group, x, out, self.case, self.op)())
         return self._cell(timing, wrong)
 
-    def in_place(self) -> Cell:
+    def in_place(self, shared: Shared) -> Cell:
         # Zeros stay zeros: repeated sums of anything else would run into infinities, which some kernels find slow.
-        y = self.framework.array(np.zeros(self.case.count, numpy_dtype(self.case.dtype)))
-        timing = measure(self.group, self.collective.call(self.group, y, y, self.case, self.op), self.plan)
+        call, _ = self._in_place_call(shared, np.zeros(shared.total, numpy_dtype(self.case.dtype)))
+        timing = measure(self.group, call, self.plan)
         wrong = 0
         for _ in range(self.checks):
-            y = self._input() if self.collective.given(self.case) else self._poisoned(self.case.count)
-            result = self.collective.call(self.group, y, y, self.case, self.op)()
-            wrong += self._wrong(y if self.found is not None else result)
+            host = poison(shared.total, self.case.dtype)
+            if self.collective.given(self.case):
+                host[slice(*shared.x)] = self._values(shared.x[1] - shared.x[0])
+            call, out = self._in_place_call(shared, host)
+            result = call()
+            wrong += self._wrong(result if out is None else out)
         return self._cell(timing, wrong)
+
+    def _in_place_call(self, shared: Shared, host: Array) -> tuple[Call, Any]:
+        """The call, and the array that it writes."""
+        array = self.framework.array(host)
+        whole = (0, shared.total)
+        x, out = (part and (array if part == whole else array[slice(*part)]) for part in (shared.x, shared.out))
+        return self.collective.call(self.group, x, out, self.case, self.op), out
 
     def _cell(self, timing: Timing, wrong: int) -> Cell:
         total = int(over_ranks(self.group, np.array([wrong])).sum()) if self.checks else None
@@ -157,13 +167,15 @@ class _Bench:
         given = self.collective.given(case)
         if given == 0:  # only shows shape and dtype
             return self.framework.array(np.zeros(case.count, numpy_dtype(case.dtype)))
-        return self.framework.array(values(case.dtype, case.op, case.rank, case.size, 0, given))
+        return self.framework.array(self._values(given))
+
+    def _values(self, count: int) -> Array:
+        return values(self.case.dtype, self.case.op, self.case.rank, self.case.size, 0, count)
 
     def _output(self) -> Any:
-        return None if self.found is None else self._poisoned(sum(source.count for source in self.found))
-
-    def _poisoned(self, count: int) -> Any:
-        return self.framework.poisoned(count, self.case.dtype)
+        if self.found is None:
+            return None
+        return self.framework.poisoned(sum(source.length for source in self.found), self.case.dtype)
 
     def _wrong(self, result: Any) -> int:
         if self.found is None:

@@ -22,7 +22,8 @@ def generate(target: Path) -> None:
     """Writes the C source of the cffi module. An unchanged file keeps its time, so that it is not compiled again."""
     ffi = FFI()
     ffi.cdef(declarations())
-    ffi.set_source(MODULE, '#include "acomm.h"')
+    # The init function is ours (native/module.c): it calls cffi's and adds the functions that read arrays.
+    ffi.set_source(MODULE, '#define PyInit__engine engine_cffi_init\n#include "acomm.h"')
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_suffix(".new")
     ffi.emit_c_code(str(fresh))

@@ -93,11 +93,9 @@ def destination(template: Any, src: Buffer, shape: tuple[int, ...], out: Any, *,
     """
     dtype = src.dtype
     if out is None:
-        block = allocate(template, shape, dtype)
-        return Destination(block.buffer, lambda: wrap(block, template, shape, dtype))
+        block = allocate(shape, dtype)
+        return Destination(block, lambda: wrap(block, template))
     dst = resolve_out(out)
-    if dst.readonly:
-        _refuse_readonly(out)
     if dst.shape != shape:
         raise ValueError(f"out has shape {dst.shape}, but the result has shape {shape}")
     if dst.dtype != dtype:

@@ -32,7 +32,7 @@ _log = logging.getLogger("arraycomm")
 
 
 class _Dropped(AuthFailed):
-    """The other side closed the connection without a verdict; it may have been too busy."""
+    """The handshake ended without a verdict; the other side may have been too busy."""
 
 
 def server_handshake(sock: socket.socket, secret: bytes | None, *, job: str, deadline: float = SECONDS,
@@ -104,8 +104,8 @@ def _deadline(sock: socket.socket, seconds: float) -> Iterator[Callable[[], None
         remaining()
         yield remaining
     except TimeoutError:
-        raise AuthFailed(f"{_peer(sock)} did not complete the handshake within {seconds:g} s: it is not a rank of an "
-                         "arraycomm job, or it is stopped; check address and port") from None
+        raise _Dropped(f"{_peer(sock)} did not complete the handshake within {seconds:g} s: it is not a rank of an "
+                       "arraycomm job, or it is stopped; check address and port") from None
     except OSError as error:
         raise _Dropped(f"the connection to {_peer(sock)} broke during the handshake: {error.strerror}") from error
     finally:

@@ -39,6 +39,7 @@ class Communicator(Protocol):
     rank: int
     size: int
     name: str
+    closed: bool
 
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Work | None: ...

@@ -1,21 +1,24 @@
-"""Buffer: an array as a backend sees it. Address, element count, dtype, device; nothing of the array's library."""
+"""Buffer: an array as a backend sees it. Address, element count, dtype, device; nothing of the array's library.
+
+A packed (C-contiguous) run of elements. Whoever holds a Buffer holds its memory, through `owner` (the array, a
+memoryview or a DLPack capsule of it; None where arraycomm allocated the memory itself). Fields, all read-only:
+
+    address       int, 0 allowed when count is 0
+    count         elements
+    dtype         DType's number
+    device_type   DeviceType's number; 1 is the CPU (pinned host memory counts as CPU)
+    device_index  int
+    readonly      results may not be written here
+    shape         tuple of ints
+    owner         what must stay alive
+    nbytes        size in bytes
+
+`part(start, shape)` is a Buffer over the elements from `start` on. `memoryview(buffer)` and `numpy.frombuffer` read
+host Buffers. The type is compiled (native/buffer.c), because one is made for every array of every call.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from arraycomm._engine import Buffer
 
-
-class Buffer(NamedTuple):
-    """A packed (C-contiguous) run of elements.
-
-    The owner keeps the memory alive: whoever holds a Buffer during an asynchronous operation holds its array.
-    """
-
-    address: int  # 0 allowed when count is 0
-    count: int  # elements
-    dtype: int  # DType's number
-    device_type: int  # DeviceType's number; 1 is the CPU
-    device_index: int
-    readonly: bool  # results may not be written here
-    shape: tuple[int, ...]
-    owner: object  # what must stay alive
+__all__ = ["Buffer"]

@@ -18,17 +18,17 @@ PeerLost, CollectiveTimeout, CollectiveMismatch, Aborted; the group cannot be us
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from . import arguments, shapes
 from .arguments import Destination
-from .backend import Communicator
+from .backend import Backend, Communicator
 from .buffer import Buffer
 from .dlpack import resolve
 from .exchange import agreed_counts, first_dimensions, gather_integers
-from .types import ReduceOp
+from .types import Device, DeviceType, ReduceOp
 from .work import Received, Work
 
 
@@ -39,15 +39,19 @@ class Group:
     One thread at a time may call its collectives; calls of several threads are carried out one after the other.
     """
 
-    def __init__(self, communicator: Communicator, backend: str, timeout: float) -> None:
+    def __init__(self, communicator: Communicator, backend: Backend, timeout: float,
+                 on_close: Callable[[], None] | None = None) -> None:
         self._communicator = communicator
+        self._backend = backend
+        self._on_close = on_close
         self._batch: list[Work] | None = None
+        self._devices = backend.devices
         self._splits = 0
         self._children: list[Group] = []
         self.rank = communicator.rank
         self.size = communicator.size
         self.name = communicator.name
-        self.backend = backend
+        self.backend = backend.name
         self.timeout = timeout
 
     def __repr__(self) -> str:
@@ -60,6 +64,14 @@ class Group:
                  trace: types.TracebackType | None) -> None:
         self.close("" if kind is None else kind.__name__)
 
+    def _readable(self, x: Any) -> Buffer:
+        src = resolve(x)
+        if src.device_type not in self._devices:
+            raise ValueError(f"backend {self.backend!r} does not move arrays on "
+                             f"{Device(DeviceType(src.device_type), src.device_index)}; copy the array to the CPU, or use "
+                             "a backend for that device")
+        return src
+
     # ---- collectives ----
 
     def all_reduce(self, x: Any, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
@@ -69,7 +81,7 @@ class Group:
         The result's bits are the same on all ranks and from run to run. float16, bfloat16 and float8 are accumulated in
         float32.
         """
-        src = resolve(x)
+        src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
         to = arguments.in_place(src) if out is x else arguments.destination(x, src, src.shape, out)
         work = self._communicator.all_reduce(src, to.buffer, reduction, layout=shapes.layout(src.shape),
@@ -79,7 +91,7 @@ class Group:
     def reduce(self, x: Any, root: int = 0, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
         """As all_reduce, but only `root` gets the result; the other ranks get None, and their `out` is not touched."""
-        src = resolve(x)
+        src = self._readable(x)
         arguments.rank("root", root, self.size)
         reduction = arguments.reduction(op, src.dtype)
         to = arguments.destination(x, src, src.shape, out) if self.rank == root else arguments.NOWHERE
@@ -90,7 +102,7 @@ class Group:
     def broadcast(self, x: Any, root: int = 0, *, out: Any = None, async_op: bool = False,
                   timeout: float | None = None) -> Any:
         """The root's x on every rank. The other ranks' x tells shape, dtype and library, and is not changed."""
-        src = resolve(x)
+        src = self._readable(x)
         arguments.rank("root", root, self.size)
         to = arguments.destination(x, src, src.shape, out)
         work = self._communicator.broadcast(src if self.rank == root else None, to.buffer, root,
@@ -105,7 +117,7 @@ class Group:
         0-d arrays are stacked by "concat" too.
         uneven: the first dimensions may differ; costs a small exchange first. Not with "stack".
         """
-        src = resolve(x)
+        src = self._readable(x)
         rows = first_dimensions(self._communicator, src, timeout) if uneven else None
         shape = shapes.gathered(src.shape, self.size, form, rows)
         to = arguments.destination(x, src, shape, out, inside=self.rank if rows is None else None)
@@ -117,7 +129,7 @@ class Group:
     def gather(self, x: Any, root: int = 0, *, form: str = "concat", out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
         """As an even all_gather, but only `root` gets the result; the other ranks get None."""
-        src = resolve(x)
+        src = self._readable(x)
         arguments.rank("root", root, self.size)
         shape = shapes.gathered(src.shape, self.size, form, None)
         to = arguments.destination(x, src, shape, out, inside=self.rank) if self.rank == root else arguments.NOWHERE
@@ -136,7 +148,7 @@ class Group:
         """
         arguments.rank("root", root, self.size)
         if self.rank == root:
-            whole: Buffer | None = resolve(x)
+            whole: Buffer | None = self._readable(x)
             part = shapes.divided(whole.shape, self.size, "scatter")
             to = arguments.destination(x, whole, part, out)
         else:
@@ -144,7 +156,7 @@ class Group:
             if template is None:
                 raise ValueError("scatter needs like= or out= on the ranks other than the root: nothing else tells "
                                  "shape and dtype of the part")
-            src = resolve(template)
+            src = self._readable(template)
             part, to = src.shape, arguments.destination(template, src, src.shape, out)
         work = self._communicator.scatter(whole, to.buffer, root, layout=shapes.layout(part), timeout=timeout,
                                           async_op=async_op)
@@ -157,7 +169,7 @@ class Group:
         counts: rows of the first dimension for each rank, equal on all ranks; None cuts into equal parts, and the first
         dimension must be a multiple of the group's size.
         """
-        src = resolve(x)
+        src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
         part = shapes.part(src.shape, self.size, counts, self.rank)
         to = arguments.destination(x, src, part, out, contains=self.rank if counts is None else None)
@@ -174,7 +186,7 @@ class Group:
         send_counts: rows for each rank; None cuts x into equal parts. On all ranks or on none.
         recv_counts: rows from each rank; found out by a small exchange, and compared with the senders' when given.
         """
-        src = resolve(x)
+        src = self._readable(x)
         if send_counts is None:
             if recv_counts is not None:
                 raise ValueError("all_to_all takes recv_counts only together with send_counts")
@@ -201,10 +213,12 @@ class Group:
 
     def send(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work | None:
         """Sends x to rank `dest`; returns when x may be changed again. Inside batch() it returns a Work at once."""
-        work = self.isend(x, dest, tag, timeout=timeout)
         if self._batch is not None:
-            return work
-        work.wait()
+            return self.isend(x, dest, tag, timeout=timeout)
+        src = self._readable(x)
+        arguments.rank("dest", dest, self.size)
+        arguments.tag(tag)
+        self._communicator.send(src, dest, tag, timeout=timeout)
         return None
 
     def recv(self, like: Any, source: int | None = None, tag: int = 0, *, out: Any = None,
@@ -221,7 +235,7 @@ class Group:
 
     def isend(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work:
         """As send(), but returns a Work at once. x must not be changed before it has ended."""
-        src = resolve(x)
+        src = self._readable(x)
         arguments.rank("dest", dest, self.size)
         arguments.tag(tag)
         work = self._communicator.send(src, dest, tag, timeout=timeout, async_op=True)
@@ -230,7 +244,7 @@ class Group:
     def irecv(self, like: Any, source: int | None = None, tag: int = 0, *, out: Any = None,
               timeout: float | None = None) -> Work:
         """As recv(), but returns a Work at once; its result() is the Received."""
-        template = resolve(like)
+        template = self._readable(like)
         arguments.tag(tag)
         if source is not None:
             arguments.rank("source", source, self.size)
@@ -283,7 +297,7 @@ class Group:
         alike = [(k, rank) for rank, (inside, c, k) in enumerate(answers) if inside and c == color]
         members = [rank for _, rank in sorted(alike)]
         label = name or f"{self.name}/{self._splits}.{color}"
-        child = Group(self._communicator.split(members, label), self.backend, self.timeout)
+        child = Group(self._communicator.split(members, label), self._backend, self.timeout)
         self._children = [group for group in self._children if not group.closed] + [child]
         return child
 
@@ -301,6 +315,9 @@ class Group:
             child.close(reason)
         self._children.clear()
         self._communicator.close(reason)
+        if self._on_close is not None:
+            self._on_close()
+            self._on_close = None
 
     @property
     def closed(self) -> bool:

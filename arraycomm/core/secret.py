@@ -106,7 +106,7 @@ def _read_descriptor(number: str) -> bytes:
             raise ValueError("it is not sealed")
         secret = os.pread(descriptor, _MAX_BYTES, 0)
     except (OSError, ValueError, OverflowError) as error:
-        raise AuthFailed(f"cannot read the secret from descriptor ARRAYCOMM_SECRET_FD={number}: {error}; only a process "
+        raise AuthFailed(f"cannot read the secret from descriptor ARRAYCOMM_SECRET_FD={number} ({error}); only one "
                          "that inherits it from the launcher can (subprocess closes descriptors: give "
                          "pass_fds, or ARRAYCOMM_SECRET_FILE)") from error
     if not secret:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
-SETTLE_S = 0.3  # after the first failure: the rank that caused it may still be on its way out, behind those it took along
+SETTLE_S = 0.3  # after the first failure: the rank that caused it may end later than those it took along
 GRACE_S = 1.2  # between SIGTERM and SIGKILL; with SETTLE_S less than the promised 2 s
 CONSEQUENCES = ("PeerLost", "Aborted")  # errors of a rank that say another one failed before
 

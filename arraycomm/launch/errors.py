@@ -17,7 +17,7 @@ class ProcessError(DistError):
 
 
 class ProcessRaisedException(ProcessError):
-    """The function raised; the text holds the rank's traceback and `__cause__` its exception where that can be pickled."""
+    """The function raised. The text holds the traceback; `__cause__` is the exception where that can be pickled."""
 
 
 class ProcessExitedException(ProcessError):

@@ -83,7 +83,7 @@ def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, po
     """
     secret = _secret(nnodes)
     host = address or LOOPBACK
-    store = TCPStore(host, port, is_master=node_rank == 0, wait_for_workers=False, timeout=_JOIN, secret=secret)
+    store = TCPStore(host, port, is_master=node_rank == 0, wait_for_workers=False, timeout=_JOIN, secret=secret or b"")
     meeting = Meeting(nnodes, node_rank, store, host, store.port, secret)
     try:
         meeting.agree(nproc)
@@ -101,5 +101,5 @@ def _secret(nnodes: int) -> bytes | None:
         return secrets.new_secret()
     if settings.get_flag("ARRAYCOMM_INSECURE"):
         return None
-    raise DistError("several nodes need one secret: set ARRAYCOMM_SECRET, or ARRAYCOMM_SECRET_FILE (a file of mode 0600 "
-                    "with it), to the same on all of them; or accept to run without by ARRAYCOMM_INSECURE=1")
+    raise DistError("several nodes need one secret: set ARRAYCOMM_SECRET, or ARRAYCOMM_SECRET_FILE (a file of mode "
+                    "0600 with it), to the same on all of them; or accept to run without by ARRAYCOMM_INSECURE=1")

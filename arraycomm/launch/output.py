@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
+from collections.abc import Iterable
 from typing import BinaryIO
 
 from .ending import CONSEQUENCES
@@ -61,7 +62,7 @@ class Stream:
             self._log.flush()
 
 
-def blames_another(tail: deque[bytes]) -> bool:
+def blames_another(tail: Iterable[bytes]) -> bool:
     """Whether the rank ended with an error that says another one failed before."""
     return any(_CONSEQUENCE.match(line) for line in tail)
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -71,7 +72,7 @@ class Job:
         self._running = 0
         self._streams = 0
         self._failures: list[Failure] = []
-        self._received = 0  # the signal that ends the job
+        self._received: int = 0  # the signal that ends the job
         self._schedule = Schedule()
         self._ending = False  # a signal of ours is on its way: what ends now is no failure of its own
 
@@ -95,10 +96,10 @@ class Job:
             rank = RankProcess(int(environ["RANK"]), self.plan.command, environ, self._lifeline, self.plan.inherit)
             self._ranks.append(rank)
             self._running += 1
-            self._watch(rank.pidfd, lambda rank=rank: self._ended(rank))
+            self._watch(rank.pidfd, partial(self._ended, rank))
             for stream in rank.streams(self.out, self.err, prefix=self.plan.prefix, log_dir=self.plan.log_dir):
                 self._streams += 1
-                self._watch(stream.source, lambda stream=stream: self._pump(stream))
+                self._watch(stream.source, partial(self._pump, stream))
 
     def _watch(self, descriptor: int, action: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, action)

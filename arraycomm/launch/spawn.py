@@ -20,7 +20,7 @@ from .ending import GRACE_S, Schedule, cause
 from .environ import SECRET_VARIABLES, Place
 from .errors import ProcessExitedException, ProcessRaisedException, describe_exit
 from .lifeline import Lifeline, tie
-from .nodes import Meeting, meet
+from .nodes import meet
 
 
 def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, join: bool = True,
@@ -80,7 +80,7 @@ class SpawnContext:
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int, daemon: bool,
                  start_method: str) -> None:
-        self._multiprocessing = multiprocessing.get_context(start_method)
+        self._multiprocessing: Any = multiprocessing.get_context(start_method)
         self._meeting = meet(1, 0, nprocs)
         self._lifeline = Lifeline()
         self._schedule = Schedule()
@@ -130,11 +130,11 @@ class SpawnContext:
     def _turn(self, until: float | None) -> None:
         sentinels = {self.processes[rank].sentinel: rank for rank in self._running}
         remaining = None if until is None else max(0.0, until - time.monotonic())
-        for ready in wait([*sentinels, *self._reports], remaining):
-            if isinstance(ready, Connection):
-                self._receive(ready)
-            else:
-                self._ended(sentinels[ready])  # type: ignore[index]
+        ready = wait([*sentinels, *self._reports], remaining)
+        for connection in [c for c in self._reports if c in ready]:  # before the ends: a report explains its rank's
+            self._receive(connection)
+        for sentinel in sentinels.keys() & set(ready):
+            self._ended(sentinels[sentinel])
         for number in self._schedule.due():
             self._send(number)
 
@@ -151,7 +151,7 @@ class SpawnContext:
         self.processes[rank].join()
         self._running.discard(rank)
         code = self.processes[rank].exitcode
-        for connection in [c for c, of in self._reports.items() if of == rank and c.poll()]:
+        for connection in [c for c, of in self._reports.items() if of == rank and c.poll()]:  # came meanwhile
             self._receive(connection)
         if code:
             self._fail(rank, code)
@@ -184,7 +184,7 @@ class SpawnContext:
 
 
 class _Task(NamedTuple):
-    """All that a child gets. It travels through multiprocessing's own pipe: the secret is in no argument or variable."""
+    """All that a child gets. It travels through multiprocessing's pipe: the secret is in no argument or variable."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]

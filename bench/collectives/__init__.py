@@ -6,7 +6,7 @@ from .all_gather import AllGather
 from .all_reduce import AllReduce
 from .all_to_all import AllToAll
 from .barrier import Barrier
-from .base import Case, Collective
+from .base import Call, Case, Collective, Shared
 from .broadcast import Broadcast
 from .gather import Gather
 from .reduce import Reduce
@@ -30,4 +30,4 @@ COLLECTIVES: dict[str, Collective] = {
     )
 }
 
-__all__ = ["COLLECTIVES", "Case", "Collective"]
+__all__ = ["COLLECTIVES", "Call", "Case", "Collective", "Shared"]

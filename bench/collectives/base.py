@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..data import Source
 
@@ -32,6 +32,14 @@ class Case:
 Call = Callable[[], Any]
 
 
+class Shared(NamedTuple):
+    """The array of an in-place call: its elements, and the runs of them that are input and output (None: no output)."""
+
+    total: int
+    x: tuple[int, int]
+    out: tuple[int, int] | None
+
+
 class Collective:
     """An operation. Sizes of rows are the whole array's, as nccl-tests counts them."""
 
@@ -40,7 +48,6 @@ class Collective:
     rooted = False
     divided = False  # count is a rank's share: the whole array is size times that
     sized = True  # has data at all
-    in_place = False  # `call` may be given its input as output
 
     def given(self, case: Case) -> int:
         """Elements of this rank's input; 0: it has none, or only one that shows shape and dtype."""
@@ -50,10 +57,14 @@ class Collective:
         """Where this rank's result comes from; None: it gets none."""
         raise NotImplementedError
 
+    def shared(self, case: Case) -> Shared | None:
+        """How input and output lie in one array; None: the operation has no such form."""
+        return None
+
     def factor(self, size: int) -> float:
         """busbw / algbw: the part of the array that has to pass a rank's link."""
         return 1.0
 
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
-        """What is timed. x is this rank's input (a template where `given` is 0), out None where results are new arrays."""
+        """What is timed. x: this rank's input, a template where `given` is 0. out: None where results are new."""
         raise NotImplementedError

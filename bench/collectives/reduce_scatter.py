@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from ..data import Source
-from .base import Call, Case, Collective
+from .base import Call, Case, Collective, Shared
 
 
 class ReduceScatter(Collective):
@@ -20,6 +20,10 @@ class ReduceScatter(Collective):
 
     def factor(self, size: int) -> float:
         return (size - 1) / size
+
+    def shared(self, case: Case) -> Shared:
+        own = (case.rank * case.count, (case.rank + 1) * case.count)
+        return Shared(case.count * case.size, (0, case.count * case.size), own)
 
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
         return partial(group.reduce_scatter, x, op, out=out)

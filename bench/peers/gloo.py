@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
-
-import torch
-import torch.distributed as dist
 
 from .protocol import Call, Peer
 
 
 class Contender(Peer):
     def __init__(self) -> None:
+        import torch
+        import torch.distributed
+
+        # All ranks are on this host, and gloo would go by what the hostname resolves to.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         torch.set_num_threads(1)
-        dist.init_process_group("gloo")
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.torch, self.dist = torch, torch.distributed
+        self.dist.init_process_group("gloo")
+        self.rank, self.size = self.dist.get_rank(), self.dist.get_world_size()
 
     def call(self, operation: str, x: Any, out: Any) -> Call:
-        given, got = torch.from_numpy(x), torch.from_numpy(out)
+        dist = self.dist
+        given, got = self.torch.from_numpy(x), self.torch.from_numpy(out)
         calls: dict[str, Call] = {
             "all_reduce": partial(dist.all_reduce, got),
             "all_gather": partial(dist.all_gather_into_tensor, got, given),
@@ -32,7 +37,7 @@ class Contender(Peer):
         return calls[operation]
 
     def barrier(self) -> None:
-        dist.barrier()
+        self.dist.barrier()
 
     def close(self) -> None:
-        dist.destroy_process_group()
+        self.dist.destroy_process_group()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import arraycomm
-
 from .protocol import Call, Peer
 
 
 class Contender(Peer):
     def __init__(self) -> None:
+        import arraycomm
+
         self.group: Any = arraycomm.init().__enter__()
         self.rank, self.size = self.group.rank, self.group.size
 

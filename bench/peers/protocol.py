@@ -7,7 +7,6 @@ Between commands it blocks in recv(), so that it takes no processor from the con
 from __future__ import annotations
 
 import abc
-import os
 import socket
 import sys
 import traceback
@@ -18,12 +17,15 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv", "barrier")
 DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")  # the size is the whole array's
 ITEM = 4  # bytes of a float32
 _WARMUP = 3
+_PERIOD = 1021
 
+Array = NDArray[Any]
 Call = Callable[[], Any]
 
 
@@ -35,11 +37,11 @@ class Peer(abc.ABC):
 
     @classmethod
     def command(cls, python: str, program: list[str], size: int) -> list[list[str]]:
-        """The processes to start. One per rank, which find their rank in RANK; a library with its own mpirun overrides it."""
+        """The processes to start: one per rank, which finds itself in RANK. A library with an mpirun overrides it."""
         return [[python, *program] for _ in range(size)]
 
     @abc.abstractmethod
-    def call(self, operation: str, x: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> Call:
+    def call(self, operation: str, x: Array, out: Array) -> Call:
         """What is timed: from x into out, which is x itself where the operation is in place (all_reduce, broadcast).
 
         broadcast's root is 0. sendrecv: the call sends or receives, see `one_way`.
@@ -65,6 +67,15 @@ class Peer(abc.ABC):
         return step
 
 
+def _period(rank: int) -> Array:
+    """A rank's input: whole numbers of which sums are exact, with a prime period that no piece size divides."""
+    return ((np.arange(_PERIOD) * 3 + rank) % 13).astype(np.float32)
+
+
+def _repeat(period: Array, count: int, start: int = 0) -> Array:
+    return np.resize(np.roll(period, -(start % _PERIOD)), count)
+
+
 class _Cell:
     """One operation and size on one rank."""
 
@@ -83,7 +94,7 @@ class _Cell:
     def wrong(self) -> int:
         """Runs the call on known input: elements that came out wrong."""
         self.out[:] = -1
-        self.x[:] = self._input(self.peer.rank, len(self.x))
+        self.x[:] = _repeat(_period(self.peer.rank), len(self.x))
         expected = self._expected()
         self.call()
         if self.operation == "sendrecv":
@@ -92,31 +103,24 @@ class _Cell:
         self.x[:] = 0  # repeated sums stay what they are
         return found
 
-    def _input(self, rank: int, count: int, start: int = 0) -> np.ndarray[Any, Any]:
-        return ((np.arange(start, start + count) * 3 + rank) % 13).astype(np.float32)
-
-    def _expected(self) -> np.ndarray[Any, Any] | None:
+    def _expected(self) -> Array | None:
         peer, share, everyone = self.peer, self.share, range(self.peer.size)
-        start = peer.rank * share
-        if self.operation == "barrier" or (self.operation == "sendrecv" and peer.rank ^ 1 >= peer.size):
+        start, partner = peer.rank * share, peer.rank ^ 1
+        if self.operation == "barrier" or (self.operation == "sendrecv" and partner >= peer.size):
             return None
-        if self.operation == "all_reduce":
-            return np.sum([self._input(rank, share) for rank in everyone], axis=0)
-        if self.operation == "reduce_scatter":
-            return np.sum([self._input(rank, share, start) for rank in everyone], axis=0)
-        if self.operation == "all_gather":
-            return np.concatenate([self._input(rank, share) for rank in everyone])
-        if self.operation == "all_to_all":
-            return np.concatenate([self._input(rank, share, start) for rank in everyone])
-        return self._input(0 if self.operation == "broadcast" else peer.rank ^ 1, share)
+        if self.operation in ("all_reduce", "reduce_scatter"):
+            begin = start if self.operation == "reduce_scatter" else 0
+            return _repeat(np.sum([_period(rank) for rank in everyone], axis=0), share, begin)
+        if self.operation in ("all_gather", "all_to_all"):
+            begin = start if self.operation == "all_to_all" else 0
+            return np.concatenate([_repeat(_period(rank), share, begin) for rank in everyone])
+        return _repeat(_period(0 if self.operation == "broadcast" else partner), share)
 
     def run(self, calls: int) -> int:
         """Nanoseconds of `calls` back-to-back calls after a barrier."""
         call = self.call
         for _ in repeat(None, min(_WARMUP, calls)):
             call()
-        if self.operation == "sendrecv" and min(_WARMUP, calls) % 2:
-            call()  # batches begin in the same direction on both sides whatever came before
         self.peer.barrier()
         begin = perf_counter_ns()
         for _ in repeat(None, calls):
@@ -143,7 +147,7 @@ def serve(make: Callable[[], Peer], path: str, name: str) -> None:
 def _connect(path: str) -> Connection:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(path)
-    return Connection(os.dup(sock.fileno()))
+    return Connection(sock.detach())
 
 
 def _answer(peer: Peer, connection: Connection) -> None:

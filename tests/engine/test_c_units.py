@@ -1,7 +1,8 @@
 """Compiles and runs the engine's unit tests in C, with the address and undefined behaviour sanitizers.
 
-The first line of a test_*.c names the engine files it is linked with: `/* engine: reduce.c reduce_float8.c */`.
-ARRAYCOMM_TEST_CC chooses another compiler than cc.
+The first line of a test_*.c names the engine files it is linked with: `/* engine: loop.c wait.c */`, or `all`. Where it ends in
+`; also -O3 */` the test runs a second time, optimised as in the extension: vectorised code differs from what the
+sanitizers see. ARRAYCOMM_TEST_CC chooses another compiler than cc.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ TIMEOUT = 120  # seconds for one program
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"no C compiler {COMPILER!r} found")
 
 
-def engine_files(test: Path) -> list[Path]:
-    """The engine sources that a test names in its first line."""
+def first_line(test: Path) -> tuple[list[Path], bool]:
+    """The engine sources that a test names in its first line, and whether it also runs optimised."""
     first = test.read_text().split("\n", 1)[0]
-    match = re.fullmatch(r"/\* engine:((?: [\w/]+\.c)*) \*/", first)
+    match = re.fullmatch(r"/\* engine:((?: [\w/]+\.c)*| all)(; also -O3)? \*/", first)
     assert match, f"{test.name}: the first line must be '/* engine: a.c b.c */' and name the engine files it needs"
-    return [ENGINE / name for name in match[1].split()]
+    names = match[1].split()
+    if names == ["all"]:
+        return sorted(ENGINE.rglob("*.c")), match[2] is not None
+    return [ENGINE / name for name in names], match[2] is not None
 
 
 def compiled(sources: list[Path], target: Path, flags: list[str]) -> Path:
@@ -61,9 +65,23 @@ def environment() -> dict[str, str]:
     return kept | {"UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
-@pytest.mark.parametrize("test", sorted(HERE.glob("test_*.c")), ids=lambda path: path.stem)
-def test_c(test: Path, tmp_path: Path) -> None:
-    program = compiled([test, *engine_files(test)], tmp_path / test.stem, sanitizers())
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=TIMEOUT, env=environment(), cwd=tmp_path)
+TESTS = sorted(HERE.glob("test_*.c"))
+
+
+def run(test: Path, directory: Path, flags: list[str]) -> None:
+    program = compiled([test, *first_line(test)[0]], directory / test.stem, flags)
+    done = subprocess.run(
+        [str(program)], capture_output=True, text=True, timeout=TIMEOUT, env=environment(), cwd=directory
+    )
     assert done.returncode == 0, f"{test.name} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert re.search(r"^ok 1 - ", done.stdout, re.M), f"{test.name} ran no test\n{done.stdout}"
+
+
+@pytest.mark.parametrize("test", TESTS, ids=lambda path: path.stem)
+def test_sanitized(test: Path, tmp_path: Path) -> None:
+    run(test, tmp_path, sanitizers())
+
+
+@pytest.mark.parametrize("test", [test for test in TESTS if first_line(test)[1]], ids=lambda path: path.stem)
+def test_optimised(test: Path, tmp_path: Path) -> None:
+    run(test, tmp_path, ["-O3"])

@@ -24,7 +24,7 @@ METHODS = ["spawn", "forkserver", "fork"]
 
 
 def write_place(rank: int, folder: str) -> None:
-    names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT ARRAYCOMM_STORE".split()
+    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ARRAYCOMM_STORE"]
     found = secret.find()
     assert found is not None and len(found) == 32
     for name in ("environ", "cmdline"):

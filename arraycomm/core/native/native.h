@@ -73,7 +73,7 @@ bool view_packed(const struct view *view);
 /* Copies the view, in C order, to `out`. Releases the GIL when there is much. */
 void pack_copy(const struct view *view, int64_t count, char *out);
 
-/* ---- refuse.c: errors whose text is made in Python (arraycomm.core.dlpack), because it may take its time ---- */
+/* ---- refuse.c: errors whose text is made in Python (arraycomm.core.arrays), because it may take its time ---- */
 /* Raises the exception that function(first, second) returns; always -1. A pending exception becomes its cause and
  * stands in for a second argument of NULL (None where nothing is pending). */
 int refuse(const char *function, PyObject *first, PyObject *second);
@@ -97,6 +97,8 @@ struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape,
 /* A fresh packed buffer of this shape (reference not taken). */
 struct buffer *buffer_allocate(int dtype, int64_t count, PyObject *shape);
 PyObject *buffer_shape(int ndim, const int64_t *shape);
+PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *buffer_overlaps(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 static inline size_t buffer_bytes(const struct buffer *b)
 {
     return (size_t)b->count * (size_t)dtype_rows[b->dtype].width;
@@ -111,6 +113,9 @@ PyObject *export_device(PyObject *self, PyObject *none);
 PyObject *resolve_in(PyObject *module, PyObject *object);
 PyObject *resolve_out(PyObject *module, PyObject *object);
 PyObject *resolve_pack(PyObject *module, PyObject *object);
-PyObject *wrap_allocate(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *wrap_array(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
+/* ---- interrupt.c: Ctrl-C while a thread waits in the engine ---- */
+void interrupt_init(void);
+PyObject *interrupt_take(PyObject *module, PyObject *none);
 #endif

@@ -79,7 +79,7 @@ struct view_type view_type(PyObject *object)
             return types[i];
     struct view_type fresh = classify(type);
     if (types_known < TYPES) {
-        Py_INCREF(type);
+        Py_INCREF((PyObject *)type);
         types[types_known++] = fresh;
     }
     return fresh;
@@ -123,8 +123,8 @@ static int take_tensor(struct view *view, const struct dl_tensor *tensor, PyObje
     view->shape = tensor->shape;
     view->strides = tensor->strides;
     view->unit = dtype_rows[view->dtype].width;
-    /* Pinned memory (CUDA 3, ROCm 11) is host memory to everybody who only reads and writes it. */
-    bool host = tensor->device.type == 3 || tensor->device.type == 11;
+    bool host = tensor->device.type == DL_CPU || tensor->device.type == DL_CUDA_HOST || tensor->device.type == DL_ROCM_HOST;
+    /* Pinned memory is host memory to those who only read and write it; JAX numbers the CPU's parts. */
     view->device_type = host ? DL_CPU : tensor->device.type;
     view->device_index = host ? 0 : tensor->device.index;
     return 0;

@@ -11,16 +11,23 @@ from .base import Store
 class PrefixStore(Store):
     """Several users of one store, each under a prefix of its own, do not meet. Nests: "one/two/key".
 
-    The timeout is the underlying store's until one is set here.
+    The timeout is the underlying store's.
     """
 
     def __init__(self, prefix: str, store: Store) -> None:
         if not isinstance(prefix, str) or not isinstance(store, Store):
             raise TypeError(f"PrefixStore needs a str and a Store, got {type(prefix).__name__} and "
                             f"{type(store).__name__}")
-        super().__init__(store.timeout)
         self.prefix = prefix
         self.underlying_store = store
+
+    @property
+    def timeout(self) -> timedelta:
+        return self.underlying_store.timeout
+
+    @timeout.setter
+    def timeout(self, timeout: timedelta) -> None:
+        self.underlying_store.set_timeout(timeout)
 
     def _key(self, key: str) -> str:
         if not isinstance(key, str):
@@ -45,7 +52,7 @@ class PrefixStore(Store):
         return self.underlying_store.compare_set(self._key(key), expected, desired)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        self.underlying_store.wait(self._keys(keys), self.timeout if timeout is None else timeout)
+        self.underlying_store.wait(self._keys(keys), timeout)
 
     def check(self, keys: Sequence[str]) -> bool:
         return self.underlying_store.check(self._keys(keys))
@@ -85,10 +92,6 @@ class PrefixStore(Store):
 
     def has_extended_api(self) -> bool:
         return self.underlying_store.has_extended_api()
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        self.timeout = timeout
-        self.underlying_store.set_timeout(timeout)
 
     def close(self) -> None:
         self.underlying_store.close()

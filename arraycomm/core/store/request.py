@@ -23,7 +23,7 @@ class RequestStore(Store):
     def _wait_call(self, op: Op, keys: Sequence[str], timeout: timedelta | None = None) -> list[bytes]:
         seconds = (self.timeout if timeout is None else timeout).total_seconds()
         try:
-            return self._call(op, [_key(key) for key in keys], seconds)
+            return self._call(op, [key_bytes(key) for key in keys], seconds)
         except TimeoutError:
             raise DistStoreError(f"wait timeout after {seconds:g} s, keys: {', '.join(keys)}; a rank that should have "
                                  f"written them did not come or has failed ({self._where()})") from None
@@ -35,7 +35,7 @@ class RequestStore(Store):
         return self._call(op, args, 0.0)
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._now(Op.SET, _key(key), _value(value))
+        self._now(Op.SET, key_bytes(key), value_bytes(value))
 
     def get(self, key: str) -> bytes:
         return self._wait_call(Op.GET, [key])[0]
@@ -43,55 +43,55 @@ class RequestStore(Store):
     def add(self, key: str, amount: int) -> int:
         if not isinstance(amount, int):
             raise TypeError(f"add needs an int, got {type(amount).__name__}")
-        return int(self._now(Op.ADD, _key(key), str(int(amount)).encode())[0])
+        return int(self._now(Op.ADD, key_bytes(key), str(int(amount)).encode())[0])
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        return self._now(Op.COMPARE_SET, _key(key), _value(expected), _value(desired))[0]
+        return self._now(Op.COMPARE_SET, key_bytes(key), value_bytes(expected), value_bytes(desired))[0]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        self._wait_call(Op.WAIT, _keys(keys), timeout)
+        self._wait_call(Op.WAIT, key_list(keys), timeout)
 
     def check(self, keys: Sequence[str]) -> bool:
-        return self._now(Op.CHECK, *map(_key, _keys(keys)))[0] == b"1"
+        return self._now(Op.CHECK, *map(key_bytes, key_list(keys)))[0] == b"1"
 
     def delete_key(self, key: str) -> bool:
-        return self._now(Op.DELETE, _key(key))[0] == b"1"
+        return self._now(Op.DELETE, key_bytes(key))[0] == b"1"
 
     def num_keys(self) -> int:
         """The number of keys. TCPStore and FileStore count one of their own, as torch's do."""
         return int(self._now(Op.NUM_KEYS)[0]) + self._own_keys
 
     def append(self, key: str, value: str | bytes) -> None:
-        self._now(Op.APPEND, _key(key), _value(value))
+        self._now(Op.APPEND, key_bytes(key), value_bytes(value))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        return self._wait_call(Op.GET, _keys(keys))
+        return self._wait_call(Op.GET, key_list(keys))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        if len(_keys(keys)) != len(values):
+        if len(key_list(keys)) != len(values):
             raise DistStoreError(f"multi_set needs as many values as keys, got {len(keys)} keys and {len(values)}")
         self._now(Op.SET, *(part for key, value in zip(keys, values, strict=True)
-                            for part in (_key(key), _value(value))))
+                            for part in (key_bytes(key), value_bytes(value))))
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        self._now(Op.PUSH, _key(key), _value(value))
+        self._now(Op.PUSH, key_bytes(key), value_bytes(value))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         if block:
             return self._wait_call(Op.POP, [key])[0]
         try:
-            return self._now(Op.POP, _key(key))[0]
+            return self._now(Op.POP, key_bytes(key))[0]
         except TimeoutError:
             raise QueueEmptyError(f"queue {key!r} is empty") from None
 
     def queue_len(self, key: str) -> int:
-        return int(self._now(Op.QUEUE_LEN, _key(key))[0])
+        return int(self._now(Op.QUEUE_LEN, key_bytes(key))[0])
 
     def list_keys(self) -> list[str]:
         return [key.decode() for key in self._now(Op.LIST_KEYS)]
 
 
-def _key(key: str) -> bytes:
+def key_bytes(key: str) -> bytes:
     if not isinstance(key, str):
         raise TypeError(f"a key must be str, got {type(key).__name__}")
     if key.startswith("\0"):
@@ -99,13 +99,13 @@ def _key(key: str) -> bytes:
     return key.encode()
 
 
-def _keys(keys: Sequence[str]) -> Sequence[str]:
+def key_list(keys: Sequence[str]) -> Sequence[str]:
     if isinstance(keys, (str, bytes)):
         raise TypeError(f"a list of keys is needed, got {type(keys).__name__}")
     return keys
 
 
-def _value(value: str | bytes) -> bytes:
+def value_bytes(value: str | bytes) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):

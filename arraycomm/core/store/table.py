@@ -78,8 +78,8 @@ class Table:
             raise ResourceError(f"a value of {value} bytes for key {_show(key)}; the store takes at most {MAX_VALUE}: "
                                 "move data with collectives, the store is for addresses and counters")
         if grows > self._room:
-            raise ResourceError(f"the store is full: {grows} bytes for key {_show(key)} do not fit into the {self._room} "
-                                f"left of {self._limit}; delete keys that are no longer needed")
+            raise ResourceError(f"the store is full: {grows} bytes for key {_show(key)} do not fit into "
+                                f"the {self._room} left of {self._limit}; delete keys that are no longer needed")
 
     def _write(self, key: bytes, value: bytes) -> None:
         old = self.values.get(key)

@@ -136,7 +136,9 @@ uint64_t acomm_group_sequence(acomm_group *group);
 const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop);
 /* The rows of the algorithm table, one by one from 0: 1 and the names, or 0 past the end. */
 int acomm_algorithm(int row, const char **kind, const char **name);
-/* Ends operations in flight with ACOMM_CLOSED, frees everything. The caller must not use the group afterwards. Blocks < 1 s. */
+/* Ends all operations with ACOMM_CLOSED and waits until no thread is in one (< 1 s). Their handles may be freed then. */
+int acomm_group_stop(acomm_group *group);
+/* Stops, then frees everything. The caller must not use the group, or handles of it, afterwards. */
 int acomm_group_close(acomm_group *group);
 
 /* ---- operations. handle NULL: the call blocks until the end. Otherwise it returns at once and acomm_wait() ends it. ---- */

@@ -1,6 +1,4 @@
 /* Entry points: take the arguments down, run or queue. */
-#include <errno.h>
-#include <string.h>
 
 #include "clock.h"
 #include "error.h"
@@ -24,25 +22,6 @@ uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes)
     return shared_bytes(local, piece_bytes ? piece_bytes : shared_default_piece(local));
 }
 
-/* A world of one: the result is a copy, with what the reduction does to a single contribution. */
-static int run_alone(struct acomm_op *op)
-{
-    uint64_t elements = op->count ? op->count : op->send_counts ? op->send_counts[0]
-                                          : op->recv_counts     ? op->recv_counts[0] : 0;
-    bool scaled = op_reduces(op) && (op->redop == ACOMM_PREMUL_SUM || op->dtype == ACOMM_BOOL);
-    op->sequence = ++op->group->sequence;
-    if (!op->out || !elements)
-        return 0;
-    if (scaled) {
-        struct reduction r = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = 1};
-        const void *in = op->in;
-        reduce_all(&r, op->out, &in, 1, elements);
-    } else if (op->out != op->in) {
-        memcpy(op->out, op->in, elements * op->width);
-    }
-    return 0;
-}
-
 static int check(const struct acomm_op *op)
 {
     const struct acomm_group *g = op->group;
@@ -53,6 +32,16 @@ static int check(const struct acomm_op *op)
     if (g->node && node_forked(g->node))
         return ACOMM_FORKED;
     return 0;
+}
+
+/* A handle whose operation never started counts as ended, so that it can be freed. */
+static int refused(acomm_op *handle, int rc)
+{
+    if (rc && handle) {
+        handle->status = rc;
+        atomic_store(&handle->done, OP_ENDED);
+    }
+    return rc;
 }
 
 /* Runs the described operation in the caller's thread, or hands it to the worker when there is a handle. */
@@ -66,11 +55,11 @@ static int submit(const struct acomm_op *described, acomm_op *handle)
         op->timeout = g->timeout;
     int rc = check(op);
     if (rc)
-        return rc;
+        return refused(handle, rc);
     if (!handle)
-        return g->size == 1 ? run_alone(op) : group_run(op);
+        return group_run(op);
     op->started = clock_now();
-    return group_enqueue(op);
+    return refused(handle, group_enqueue(op));
 }
 
 #define IN (const char *)in
@@ -173,14 +162,12 @@ static int post(const struct acomm_op *described, acomm_op *handle)
     if (op->timeout < 0)
         op->timeout = g->timeout;
     op->deadline = op->timeout > INT64_MAX - op->started ? INT64_MAX : op->started + op->timeout;
-    if (op->peer < -1 || op->peer >= g->size)
-        return ACOMM_ARGUMENT;
-    int rc = check(op);
+    int rc = op->peer < -1 || op->peer >= g->size ? ACOMM_ARGUMENT : check(op);
     if (!rc)
         rc = atomic_load(&g->poisoned);
     if (!rc)
         rc = p2p_post(g->p2p, op);
-    return rc || handle ? rc : p2p_wait(g->p2p, op);
+    return rc || handle ? refused(handle, rc) : p2p_wait(g->p2p, op);
 }
 
 int acomm_send(acomm_group *group, uintptr_t in, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,

@@ -7,10 +7,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "agree.h"
 #include "clock.h"
-#include "error.h"
 #include "node.h"
 #include "p2p.h"
+#include "reduce.h"
 #include "wait.h"
 
 /* ---- failure ---- */
@@ -104,6 +105,24 @@ static void end_turn(struct acomm_group *g)
     }
 }
 
+/* A world of one: the result is a copy, with what the reduction does to a single contribution. */
+static int run_alone(struct acomm_op *op)
+{
+    uint64_t elements = op->count ? op->count : op->send_counts ? op->send_counts[0]
+                                          : op->recv_counts     ? op->recv_counts[0] : 0;
+    bool scaled = op_reduces(op) && (op->redop == ACOMM_PREMUL_SUM || op->dtype == ACOMM_BOOL);
+    if (!op->out || !elements)
+        return 0;
+    if (scaled) {
+        struct reduction r = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = 1};
+        const void *in = op->in;
+        reduce_all(&r, op->out, &in, 1, elements);
+    } else if (op->out != op->in) {
+        memcpy(op->out, op->in, elements * op->width);
+    }
+    return 0;
+}
+
 /* The caller has the turn. */
 static int run(struct acomm_op *op)
 {
@@ -112,6 +131,8 @@ static int run(struct acomm_op *op)
     if (poisoned)
         return poisoned;
     op->sequence = ++g->sequence;
+    if (g->size == 1)
+        return run_alone(op);
     op->started = clock_now();
     op->deadline = op->timeout > INT64_MAX - op->started ? INT64_MAX : op->started + op->timeout;
     const struct algorithm *algorithm = select_algorithm(g, op);
@@ -425,17 +446,16 @@ int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group
     return 0;
 }
 
-/* Nobody runs a collective any more, and the queue is empty. */
+/* Takes the queue away from the worker and ends what is in it. */
 static void drain_queue(struct acomm_group *g)
 {
     pthread_mutex_lock(&g->lock);
     g->stopping = true;
     struct acomm_op *queued = g->head;
     g->head = g->tail = NULL;
+    atomic_store(&g->pending, 1); /* whoever ends a turn from now on tells us */
     pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
-    if (g->worker_started)
-        pthread_join(g->worker, NULL);
     while (queued) {
         struct acomm_op *op = queued;
         queued = op->next;
@@ -443,12 +463,32 @@ static void drain_queue(struct acomm_group *g)
     }
 }
 
-int acomm_group_close(acomm_group *g)
+/* Until no thread runs a collective. It has been told to end, and looks at that at least every WAIT_SLEEP_NS. */
+static void await_turn(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    while (!take_turn(g))
+        pthread_cond_wait(&g->changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+int acomm_group_stop(acomm_group *g)
 {
     bool busy = atomic_load(&g->busy) || atomic_load(&g->pending);
     acomm_failure failure = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank, .sequence = g->sequence};
     group_fail(g, &failure, busy);
     drain_queue(g);
+    if (g->worker_started)
+        pthread_join(g->worker, NULL);
+    g->worker_started = false;
+    await_turn(g);
+    return 0;
+}
+
+int acomm_group_close(acomm_group *g)
+{
+    if (!g->stopping)
+        acomm_group_stop(g);
     if (g->node)
         node_remove(g->node, g);
     free_group(g);

@@ -36,12 +36,11 @@ static uint64_t available(const struct link_shm *s)
     return s->base.outgoing ? s->size - (s->own - s->other) : s->other - s->own;
 }
 
+/* The other side can only have gone on, and at most through all that it had before it. */
 static int refresh(struct link_shm *s)
 {
-    _Atomic uint64_t *index = s->base.outgoing ? &s->ring->read : &s->ring->written;
-    uint64_t other = atomic_load_explicit(index, memory_order_acquire);
-    uint64_t filled = s->base.outgoing ? s->own - other : other - s->own;
-    if (filled > s->size) {
+    uint64_t other = atomic_load_explicit(s->base.outgoing ? &s->ring->read : &s->ring->written, memory_order_acquire);
+    if (other - s->other > s->size - available(s)) {
         errno = EPROTO;
         return ACOMM_PROTOCOL;
     }

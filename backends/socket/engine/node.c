@@ -333,7 +333,6 @@ int node_add(struct acomm_node *node, struct acomm_group *group)
     if (watch) {
         watch->next = node->watches;
         node->watches = watch;
-        node_mend_ring(node);
         if (node_doomed(node, group, &failure))
             node_fail(node, watch, &failure, false);
     }

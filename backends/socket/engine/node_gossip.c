@@ -195,7 +195,8 @@ static void hear_bye(struct acomm_node *node, const struct node_link *link, cons
     node_spread(node, link, *head, text);
     if (*text)
         fail_doomed(node);
-    node_mend_ring(node);
+    if (!node->mend_at) /* in a shutdown all leave together, and need no new ring */
+        node->mend_at = clock_now() + NODE_CALM_NS;
 }
 
 static void hear_left(struct acomm_node *node, const struct node_link *link, const struct wire_control *head)
@@ -270,28 +271,12 @@ void node_connect(struct acomm_node *node, int rank)
     node_ask_locked(node, &(acomm_request){.peer = rank, .channel = CHANNEL_CONTROL});
 }
 
-/* A ring is worth mending while somebody in it may still fail unseen: after a loss always, because the survivors go
- * on; after goodbyes only for groups that nobody has left, or else every shutdown would reconnect what it closes. */
-static bool ring_needed(const struct acomm_node *node)
-{
-    for (int r = 0; r < node->size; r++)
-        if (node->peers[r].state == PEER_LOST)
-            return true;
-    for (const struct node_watch *watch = node->watches; watch; watch = watch->next) {
-        int r = 0;
-        while (r < watch->group->size && node->peers[watch->group->members[r]].state == PEER_THERE)
-            r++;
-        if (r == watch->group->size)
-            return true;
-    }
-    return false;
-}
-
 void node_mend_ring(struct acomm_node *node)
 {
     int next = (node->rank + 1) % node->size;
     while (next != node->rank && node->peers[next].state != PEER_THERE)
         next = (next + 1) % node->size;
-    if (next != node->rank && ring_needed(node))
+    node->mend_at = 0;
+    if (next != node->rank)
         node_connect(node, next);
 }

@@ -71,7 +71,8 @@ void node_link_flush(struct node_link *link)
         done += (size_t)sent;
     }
     link->out_bytes -= done;
-    memmove(link->out, link->out + done, link->out_bytes);
+    if (link->out_bytes)
+        memmove(link->out, link->out + done, link->out_bytes);
 }
 
 /* Reads up to a frame's end, never beyond, so that `in` needs no more room than one frame. */

@@ -15,6 +15,7 @@
 #define NODE_NOTES 1024               /* frames remembered, to drop duplicates and to tell late comers */
 #define NODE_LINK_ROOM (1 << 20)      /* bytes of control frames that may wait for one peer */
 #define NODE_CLOSE_NS 500000000       /* the longest that goodbyes may take */
+#define NODE_CALM_NS 200000000        /* from a goodbye to a new connection in its place */
 #define NODE_VERDICT_NS 300000000     /* for a goodbye to arrive after a connection was refused */
 
 struct node_link {
@@ -67,6 +68,7 @@ struct acomm_node {
     bool closing;
     char *condemned;                  /* the others declared this rank lost: why */
     int64_t next_beat, close_by;
+    int64_t mend_at;                  /* when to look after the ring; 0: it is in order */
     int verdicts;                     /* peers with a verdict pending */
     struct node_link *links;
     struct node_watch *watches;

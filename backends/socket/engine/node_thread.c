@@ -18,6 +18,8 @@ static int64_t next_deadline(const struct acomm_node *node, int64_t now)
         deadline = node->close_by;
     if (node->verdicts && now + VERDICT_LOOK_NS < deadline)
         deadline = now + VERDICT_LOOK_NS;
+    if (node->mend_at && node->mend_at < deadline)
+        deadline = node->mend_at;
     if (node->next_beat < deadline)
         deadline = node->next_beat;
     for (const struct node_link *link = node->links; link; link = link->next)
@@ -58,7 +60,7 @@ static void judge_silence(struct acomm_node *node, int64_t now)
             continue;
         read_link(node, link); /* what lies in the socket's buffer was said in time */
         if (!link->broken && now - link->heard > node->silence)
-            link->broken = "unresponsive (stopped or unreachable)";
+            node_declare_lost(node, NULL, link->peer, "unresponsive (stopped or unreachable)");
     }
 }
 
@@ -116,6 +118,8 @@ static bool turn(struct acomm_node *node, const struct epoll_event *events, int 
     judge_silence(node, now);
     judge_refused(node, now);
     reap(node);
+    if (node->mend_at && now >= node->mend_at)
+        node_mend_ring(node);
     beat(node, now);
     bool told = flush_links(node);
     return !(node->closing && (told || now >= node->close_by));

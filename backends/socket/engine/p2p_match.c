@@ -11,6 +11,7 @@
 void p2p_match_end(struct p2p *p, struct p2p_item *item, int status)
 {
     struct acomm_op *op = item->op;
+    bool async = item->async;
     p2p_list_remove(&item->here);
     p2p_list_remove(&item->all);
     item->spare = p->spare;
@@ -19,7 +20,7 @@ void p2p_match_end(struct p2p *p, struct p2p_item *item, int status)
     if (p->followers)
         pthread_cond_broadcast(&p->turn);
     /* Nobody sleeps on a synchronous operation's futex, its thread is in p2p_wait(): saves a system call. */
-    if (op->synchronous) {
+    if (!async) {
         atomic_store_explicit(&op->done, OP_ENDED, memory_order_release);
         return;
     }

@@ -59,6 +59,7 @@ struct p2p_item {
     uint64_t order;              /* receives: when it was posted */
     uint64_t id;                 /* rendezvous */
     uint64_t bytes, moved;
+    bool async;                  /* as posted: its owner may change op->synchronous */
     bool refused;                /* in replies: NACK instead of CTS */
     uint8_t dtype;               /* of the message that was refused */
     uint64_t count;
@@ -108,7 +109,9 @@ struct p2p_in {
 struct p2p_peer {
     int rank;
     struct link *to, *from;      /* NULL until needed */
-    bool to_ready, from_ready, gone;
+    bool to_ready, from_ready;
+    bool left;                   /* closed its group; what it sent may still be under way */
+    bool gone;                   /* and nothing more comes */
     bool data_turn;              /* headers and data take turns */
     /* sends */
     struct p2p_list queue;       /* header not sent yet, in posting order */
@@ -136,7 +139,7 @@ struct p2p {
     pthread_mutex_t lock;
     _Atomic int wanted;          /* threads that wait for the lock; who uses it again and again lets them pass */
     struct p2p_peer **peers;     /* by rank, NULL until needed */
-    int *open, opened, first;    /* ranks in peers; which one the next pass begins with */
+    int *open, opened;           /* ranks in peers */
     bool everyone;               /* all peers are open and listened to */
     struct p2p_list any;         /* receives from any source */
     struct p2p_list all;         /* every operation under way */
@@ -159,11 +162,13 @@ struct p2p {
     pthread_t thread;
     struct pollfd *fds[2];       /* of the waiting thread that leads, and of our own */
     int room[2];
-    uint32_t passes;
+    uint32_t passes;             /* also says which peer the next one begins with */
 };
 
 /* p2p.c */
 void p2p_acquire(struct p2p *p);
+/* Gives the lock to threads that wait for it, then takes it again. */
+void p2p_pause(struct p2p *p);
 /* Unlocks, and reports the trouble that was found meanwhile to the group. */
 void p2p_release(struct p2p *p);
 /* Records the first trouble; op may be NULL where none is concerned. errno is kept for codes that have one. */
@@ -174,6 +179,8 @@ struct p2p_peer *p2p_peer(struct p2p *p, int rank);
 void p2p_listen(struct p2p *p, struct p2p_peer *peer);
 void p2p_listen_everyone(struct p2p *p);
 bool p2p_ready(struct p2p *p, const struct link *link, bool *ready);
+/* What to say of an operation that did not end in time. */
+const char *p2p_late(const struct acomm_op *op);
 static inline bool p2p_ended(struct acomm_op *op)
 {
     return atomic_load_explicit(&op->done, memory_order_acquire) == OP_ENDED;
@@ -203,7 +210,9 @@ void p2p_match_self(struct p2p *p, struct p2p_peer *self, struct p2p_item *item)
 /* p2p_send.c, p2p_recv.c: whether anything moved; failures become trouble. */
 bool p2p_send_push(struct p2p *p, struct p2p_peer *peer);
 bool p2p_send_waits(const struct p2p_peer *peer);
-bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer);
+struct acomm_op *p2p_send_first(const struct p2p_peer *peer); /* an operation that waits to be sent */
+/* `full`: reads on when nothing posted needs it. */
+bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full);
 /* The operation that needs something from the peer, or NULL. */
 struct acomm_op *p2p_recv_needs(const struct p2p_peer *peer);
 
@@ -216,6 +225,8 @@ void p2p_progress_sleep(struct p2p *p, int64_t *nap, int64_t until);
 void p2p_progress_wake(struct p2p *p);
 /* Sees to it that somebody moves the asynchronous operations; starts the thread when first needed. */
 void p2p_progress_attend(struct p2p *p);
+/* Nobody leads any more: the next in turn does. */
+void p2p_progress_hand_over(struct p2p *p);
 /* Waits on a condition with the lock held, at most until `until` (clock_now). */
 void p2p_progress_await(struct p2p *p, pthread_cond_t *condition, int64_t until);
 #endif

@@ -157,6 +157,8 @@ static size_t take(struct p2p *p, struct p2p_peer *peer, char *to, size_t bytes)
 {
     errno = 0;
     ssize_t n = peer->from->ops->recv(peer->from, to, bytes);
+    if (n == 0 && peer->left)
+        peer->gone = true;
     if (n >= 0)
         return (size_t)n;
     if (n == ACOMM_LOST)
@@ -217,12 +219,18 @@ static size_t step(struct p2p *p, struct p2p_peer *peer)
     return peer->gone ? 0 : fill(p, peer);
 }
 
-bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer)
+/* Whether to read on. What nothing needs stays in the link: there it costs neither memory nor a second copy. */
+static bool wanted(const struct p2p *p, const struct p2p_peer *peer, bool full)
+{
+    return full || peer->in.open || !p2p_list_empty(&p->any) || p2p_recv_needs(peer);
+}
+
+bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
 {
     size_t moved = 0, n = 1;
     if (!peer->from || !p2p_ready(p, peer->from, &peer->from_ready))
         return false;
-    while (n && moved < TURN_BYTES && !p->trouble.code) {
+    while (n && moved < TURN_BYTES && !p->trouble.code && wanted(p, peer, full)) {
         n = step(p, peer);
         moved += n;
     }

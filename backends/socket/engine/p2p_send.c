@@ -16,6 +16,13 @@ bool p2p_send_waits(const struct p2p_peer *peer)
         || !p2p_list_empty(&peer->sending);
 }
 
+struct acomm_op *p2p_send_first(const struct p2p_peer *peer)
+{
+    struct p2p_item *item = peer->out.item ? peer->out.item : first(&peer->replies);
+    item = item ? item : first(&peer->queue);
+    return (item ? item : first(&peer->sending))->op;
+}
+
 /* Begins a frame; what of the payload fits goes beside the header, so that small messages take one call of the link. */
 static void begin(struct p2p_peer *peer, struct p2p_item *item, struct wire_frame *frame, const char *payload, uint64_t bytes)
 {

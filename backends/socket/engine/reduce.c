@@ -99,7 +99,8 @@ static int seen_as(int dtype, int redop, uint64_t *count)
 static void fold(const struct reduction *r, void *out, const void *const *in, int inputs, uint64_t count)
 {
     int dtype = seen_as(reduce_partial_dtype(r->dtype), r->redop, &count);
-    kernels()->fold[is_scaled(r->redop) ? ACOMM_SUM : r->redop][dtype](out, in, inputs, count);
+    const struct reduce_kernels *level = is_complex(dtype) ? &reduce_portable : kernels();
+    level->fold[is_scaled(r->redop) ? ACOMM_SUM : r->redop][dtype](out, in, inputs, count);
 }
 
 static void copy(void *out, const void *in, size_t bytes)

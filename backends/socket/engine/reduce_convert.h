@@ -43,7 +43,7 @@ CONVERT float bfloat16_decode(uint16_t code) { return float_of((uint32_t)code <<
 CONVERT uint16_t bfloat16_encode(float value)
 {
     uint32_t x = bits_of(value), rounded = (x + 0x7fff + (x >> 16 & 1)) >> 16;
-    return (uint16_t)((x & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
+    return (uint16_t)choose((x & 0x7fffffff) > 0x7f800000, 0x7fc0, rounded);
 }
 
 /* A float with `width` bits: sign, exponent, `mantissa` bits. Where the special values are differs per family. */
@@ -78,11 +78,11 @@ CONVERT float minifloat_decode(uint32_t code, struct minifloat f)
     uint32_t subnormal = bits_of((float)(int32_t)magnitude * float_of((uint32_t)(128 - f.bias - f.mantissa) << 23));
     uint32_t bits = choose(magnitude < 1u << f.mantissa, subnormal, normal);
     if (f.family == FNUZ)
-        bits = code == sign ? 0x7fc00000 : bits;
+        bits = choose(code == sign, 0x7fc00000, bits);
     else if (f.family == FN)
-        bits = magnitude == limit ? 0x7fc00000 : bits;
+        bits = choose(magnitude == limit, 0x7fc00000, bits);
     else
-        bits = magnitude < limit ? bits : magnitude == limit ? 0x7f800000 : 0x7fc00000;
+        bits = choose(magnitude < limit, bits, choose(magnitude == limit, 0x7f800000, 0x7fc00000));
     return float_of(bits | (code & sign) << (32 - f.width));
 }
 
@@ -99,9 +99,9 @@ CONVERT uint32_t minifloat_encode(float value, struct minifloat f)
     uint32_t overflow = f.family == IEEE ? limit : f.nan;
     uint32_t signs = x >> (32 - f.width) & sign;
     if (f.family == FNUZ)
-        signs = code == 0 || code >= limit ? 0 : signs;
-    code = code >= limit ? overflow : code;
-    return magnitude > 0x7f800000 ? f.nan : code | signs;
+        signs = choose(code == 0 || code >= limit, 0, signs);
+    code = choose(code >= limit, overflow, code);
+    return choose(magnitude > 0x7f800000, f.nan, code | signs);
 }
 
 /* Only an exponent: 2^(code-127), no zero, no sign, 255 is NaN. What it cannot hold becomes NaN; halves round up.
@@ -109,11 +109,11 @@ CONVERT uint32_t minifloat_encode(float value, struct minifloat f)
 CONVERT float exponent_decode(uint8_t code)
 {
     uint32_t x = code;
-    return float_of(x == 0 ? 0x00400000 : x == 255 ? 0x7fc00000 : x << 23);
+    return float_of(choose(x == 0, 0x00400000, choose(x == 255, 0x7fc00000, x << 23)));
 }
 CONVERT uint8_t exponent_encode(float value)
 {
-    uint32_t x = bits_of(value), code = choose(x < 0x00800000, x > 0x00400000, (x + 0x00400000) >> 23);
+    uint32_t x = bits_of(value), code = choose(x < 0x00800000, x > 0x00400000, (x >> 23) + (x >> 22 & 1));
     return (uint8_t)choose(x == 0 || code > 254, 255, code); /* negative numbers have codes above 254, too */
 }
 #endif

@@ -1,5 +1,6 @@
 /* The loops of one CPU level. Included by one small file per level, which chooses the instruction set for everything
- * in here and defines REDUCE_LEVEL (the table's name) and REDUCE_NAME (its text).
+ * in here and defines REDUCE_LEVEL (the table's name), REDUCE_NAME (its text), and REDUCE_COMPLEX or REDUCE_F16C where
+ * those parts are wanted.
  *
  * Loops are plain C over elements: compilers vectorise all of them at -O3, and the remainder of a vector loop is the
  * same arithmetic. NaN is stored as the one canonical NaN, because which of two NaNs an addition returns depends on
@@ -46,11 +47,13 @@ INLINE double f64_min(double a, double b)
 }
 INLINE float f32_max(float a, float b) { return -f32_min(-a, -b); }
 INLINE double f64_max(double a, double b) { return -f64_min(-a, -b); }
+#ifdef REDUCE_COMPLEX
 INLINE c32 c32_done(c32 a) { return (c32){f32_done(a.re), f32_done(a.im)}; }
 INLINE c64 c64_done(c64 a) { return (c64){f64_done(a.re), f64_done(a.im)}; }
 /* The textbook formula, as NumPy and torch have it: C's own multiplication repairs infinities by a library call. */
 INLINE c32 c32_product(c32 a, c32 b) { return (c32){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re}; }
 INLINE c64 c64_product(c64 a, c64 b) { return (c64){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re}; }
+#endif
 
 /* Unsigned arithmetic wraps; W keeps the small types away from overflow of int. */
 #define WRAPPING(T, W)                                                             \
@@ -108,10 +111,16 @@ INLINE u8 u8_odd(u8 a, u8 b) { return (a != 0) ^ (b != 0); }
 #define FOLD_ARITHMETIC(T) FOLD(T, sum) FOLD(T, product)
 #define FOLD_ORDER(T) FOLD(T, min) FOLD(T, max)
 FOLD_ARITHMETIC(u8) FOLD_ARITHMETIC(u16) FOLD_ARITHMETIC(u32) FOLD_ARITHMETIC(u64)
-FOLD_ARITHMETIC(f32) FOLD_ARITHMETIC(f64) FOLD(c32, product) FOLD(c64, product)
+FOLD_ARITHMETIC(f32) FOLD_ARITHMETIC(f64)
 FOLD_ORDER(u8) FOLD_ORDER(u16) FOLD_ORDER(u32) FOLD_ORDER(u64) FOLD_ORDER(f32) FOLD_ORDER(f64)
 FOLD_ORDER(i8) FOLD_ORDER(i16) FOLD_ORDER(i32) FOLD_ORDER(i64)
 FOLD(u8, band) FOLD(u8, bor) FOLD(u8, bxor) FOLD(u8, all) FOLD(u8, any) FOLD(u8, odd)
+#ifdef REDUCE_COMPLEX
+FOLD(c32, product) FOLD(c64, product)
+#define COMPLEX_PRODUCT [ACOMM_COMPLEX64] = c32_product_fold, [ACOMM_COMPLEX128] = c64_product_fold
+#else
+#define COMPLEX_PRODUCT
+#endif
 
 /* ---- factor and divisor ---- */
 /* Whole factors multiply with wrapping; others in double, truncated toward zero, kept within LOW..HIGH; NaN gives 0. */
@@ -244,7 +253,7 @@ const struct reduce_kernels REDUCE_LEVEL = {
     .fold = {
         [ACOMM_SUM] = {[ACOMM_BOOL] = u8_any_fold, INTEGERS(u, u, sum_fold), REALS(sum_fold)},
         [ACOMM_PRODUCT] = {[ACOMM_BOOL] = u8_all_fold, INTEGERS(u, u, product_fold), REALS(product_fold),
-                           [ACOMM_COMPLEX64] = c32_product_fold, [ACOMM_COMPLEX128] = c64_product_fold},
+                           COMPLEX_PRODUCT},
         [ACOMM_MIN] = {[ACOMM_BOOL] = u8_all_fold, INTEGERS(i, u, min_fold), REALS(min_fold)},
         [ACOMM_MAX] = {[ACOMM_BOOL] = u8_any_fold, INTEGERS(i, u, max_fold), REALS(max_fold)},
         [ACOMM_BAND] = {[ACOMM_BOOL] = u8_all_fold, [ACOMM_UINT8] = u8_band_fold},

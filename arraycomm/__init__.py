@@ -1,0 +1,55 @@
+"""arraycomm: collectives for any array that speaks DLPack.
+
+    import arraycomm
+    with arraycomm.init() as group:
+        total = group.all_reduce(x)
+
+Importing loads no array library and starts nothing.
+"""
+
+from __future__ import annotations
+
+from .core.errors import (
+    Aborted,
+    AuthFailed,
+    CollectiveMismatch,
+    CollectiveTimeout,
+    DistBackendError,
+    DistError,
+    DistNetworkError,
+    DistStoreError,
+    GroupError,
+    PeerLost,
+    QueueEmptyError,
+    ResourceError,
+)
+from .core.group import Group
+from .core.start import init
+from .core.types import DType, ReduceOp, premul_sum
+from .core.work import Received, Work
+from .launch.spawn import spawn
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aborted",
+    "AuthFailed",
+    "CollectiveMismatch",
+    "CollectiveTimeout",
+    "DType",
+    "DistBackendError",
+    "DistError",
+    "DistNetworkError",
+    "DistStoreError",
+    "Group",
+    "GroupError",
+    "PeerLost",
+    "QueueEmptyError",
+    "Received",
+    "ReduceOp",
+    "ResourceError",
+    "Work",
+    "init",
+    "premul_sum",
+    "spawn",
+]

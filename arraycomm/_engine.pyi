@@ -1,0 +1,50 @@
+"""The compiled extension: cffi's `ffi` and `lib` over acomm.h, and the functions of core/native."""
+
+from typing import Any, TypeVar, final
+
+_Array = TypeVar("_Array")
+
+ffi: Any
+lib: Any
+
+@final
+class Buffer:
+    address: int
+    count: int
+    dtype: int
+    device_type: int
+    device_index: int
+    readonly: bool
+    shape: tuple[int, ...]
+    owner: object
+    @property
+    def nbytes(self) -> int: ...
+    def __new__(
+        cls,
+        address: int,
+        count: int,
+        dtype: int,
+        device_type: int,
+        device_index: int,
+        readonly: bool,
+        shape: tuple[int, ...],
+        owner: object,
+    ) -> Buffer: ...
+    def part(self, start: int, shape: tuple[int, ...], /) -> Buffer: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(
+        self,
+        stream: object = None,
+        *,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+def resolve(array: object, /) -> Buffer: ...
+def resolve_out(array: object, /) -> Buffer: ...
+def pack(array: object, /) -> Buffer: ...
+def allocate(shape: tuple[int, ...], dtype: int, /) -> Buffer: ...
+def wrap(buffer: Buffer, template: _Array, /) -> _Array: ...
+def overlaps(a: Buffer, b: Buffer, /) -> bool: ...

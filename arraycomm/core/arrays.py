@@ -1,0 +1,208 @@
+"""The rare and wordy part of reading and making arrays: why one is refused, and how other libraries import memory.
+
+Called by name from native/refuse.c. A function that explains returns the exception to raise; its last argument is the
+exception that led there, or None. Nothing here imports a framework: what is looked up belongs to a given array, so
+its library is loaded already.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from arraycomm._engine import Buffer
+
+from .types import DType
+
+_SUPPORTED = ", ".join(dtype.label for dtype in DType)
+
+
+def _name(array: object) -> str:
+    kind = type(array)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _dtype_error(dtype: object) -> TypeError:
+    return TypeError(f"dtype {dtype} is not supported; supported are {_SUPPORTED}. Convert the array first")
+
+
+# ---- refusals ----
+
+
+def bad_dtype(descr: Any, _cause: object) -> TypeError:
+    """A NumPy dtype without counterpart, or in the other byte order."""
+    native = descr.newbyteorder("=")
+    if not descr.isnative and getattr(native, "name", "") in {dtype.label for dtype in DType}:
+        return TypeError(
+            f"dtype {descr.str} has foreign byte order; convert it with x.astype({native.name!r}). "
+            f"Supported are {_SUPPORTED}, in native byte order"
+        )
+    return _dtype_error(descr)
+
+
+def bad_dlpack_dtype(array: Any, _cause: object) -> TypeError:
+    return _dtype_error(getattr(array, "dtype", "unknown"))
+
+
+def bad_capsule(array: object, _capsule: object) -> TypeError:
+    return TypeError(f"{_name(array)}.__dlpack__() gave something that is no DLPack tensor of major version 0 or 1")
+
+
+def unreadable(array: Any, cause: BaseException | None) -> TypeError:
+    """An array whose own library could not export it, or that has a format without counterpart."""
+    hint = _hint(array)
+    if hint:
+        return TypeError(hint)
+    if cause is None:
+        return _dtype_error(f"of format {memoryview(array).format!r}")
+    if _mentions_dtype(array):
+        return _dtype_error(array.dtype)
+    return TypeError(f"cannot read the {_name(array)}: {str(cause).partition(chr(10))[0]}")
+
+
+def _mentions_dtype(array: Any) -> bool:
+    dtype = str(getattr(array, "dtype", ""))
+    return bool(dtype) and dtype.rpartition(".")[2] not in {dtype.label for dtype in DType}
+
+
+def not_an_array(array: object, _cause: object) -> TypeError:
+    return TypeError(
+        _hint(array)
+        or f"expected an array (NumPy, torch, JAX, or anything with __dlpack__ or the buffer protocol), "
+        f"got {_name(array)}; for numbers use numpy.asarray(x)"
+    )
+
+
+def no_memory(array: object, _cause: object) -> TypeError:
+    return TypeError(_hint(array) or f"the {_name(array)} has no memory of its own (a meta, fake or lazy tensor?)")
+
+
+def device_strided(_array: object, _cause: object) -> ValueError:
+    return ValueError("the array is not C-contiguous and not in host memory; pass a contiguous copy, x.contiguous()")
+
+
+def device_copy(_array: object, _cause: object) -> ValueError:
+    return ValueError("only arrays in host memory can be packed here; copy the array with its own library first")
+
+
+def readonly_out(array: object, _cause: object) -> ValueError:
+    if _derives(array, "jax", "Array"):
+        return ValueError("JAX arrays are immutable and cannot be written into; leave out= away and use the result")
+    return ValueError(f"the {_name(array)} is read-only; pass a writable array, or leave out= away and use the result")
+
+
+def derived_out(array: object, _cause: object) -> ValueError:
+    return ValueError(
+        f"the {_name(array)} is a lazy conjugate, a lazy negative or a copy, so that a result written there would be "
+        "lost; pass an array with memory of its own (torch: x.resolve_conj().resolve_neg())"
+    )
+
+
+def strided_out(_array: object, _cause: object) -> ValueError:
+    return ValueError(
+        "the output is not C-contiguous; pass a contiguous array, or leave out= away and copy the result into place"
+    )
+
+
+# ---- what the libraries' special arrays should be turned into ----
+
+
+def _derives(array: object, module: str, name: str) -> bool:
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(array, kind)
+
+
+def _hint(array: Any) -> str | None:
+    if _derives(array, "numpy.ma", "MaskedArray"):
+        return "a masked array would lose its mask; pass x.filled(value) or x.data"
+    if any(kind.__name__ == "Tracer" and kind.__module__.startswith("jax.") for kind in type(array).__mro__):
+        return "a JAX tracer has no value yet; call this outside of jit, grad and vmap, or through jax.experimental.io_callback"
+    if _derives(array, "jax", "Array"):
+        return _jax_hint(array)
+    if _derives(array, "torch", "Tensor"):
+        return _torch_hint(array)
+    return None
+
+
+def _jax_hint(array: Any) -> str | None:
+    if hasattr(array, "is_deleted") and array.is_deleted():
+        return "the JAX array has been deleted or donated; pass the array that replaced it"
+    if not hasattr(array, "__dlpack__"):
+        return "a JAX array of keys has no plain dtype; pass jax.random.key_data(x)"
+    if len(array.sharding.device_set) > 1:
+        return (
+            f"the JAX array is spread over {len(array.sharding.device_set)} devices; pass one shard, "
+            "x.addressable_shards[i].data, or gather it first, jax.device_put(x, jax.devices()[0])"
+        )
+    return None
+
+
+def _torch_hint(array: Any) -> str | None:
+    if _derives(array, "torch.distributed.tensor", "DTensor"):
+        return "a DTensor is spread over ranks; pass x.to_local()"
+    if array.is_nested:
+        return "nested tensors are not supported; pass the tensors of x.unbind() or x.to_padded_tensor(0)"
+    if array.is_quantized:
+        return f"dtype {array.dtype} (quantized) is not supported; pass x.int_repr() or x.dequantize()"
+    if str(array.layout) != "torch.strided":
+        return f"torch tensors of layout {array.layout} are not supported; pass x.to_dense()"
+    if array.is_meta:
+        return "a meta tensor has no memory; pass a tensor on a real device"
+    return None
+
+
+# ---- other libraries' objects ----
+
+
+def torch_resolved(tensor: Any) -> Any:
+    """A tensor without conjugate and negative bits."""
+    return tensor.detach().resolve_conj().resolve_neg()
+
+
+def numpy_ndarray() -> type:
+    return sys.modules["numpy"].ndarray  # type: ignore[no-any-return]
+
+
+def numpy_dtype(label: str) -> Any:
+    """NumPy's dtype object of this name; those that NumPy does not know come from ml_dtypes."""
+    numpy = sys.modules["numpy"]
+    try:
+        return numpy.dtype(label)
+    except TypeError:
+        pass
+    try:
+        return numpy.dtype(getattr(importlib.import_module("ml_dtypes"), label))
+    except ImportError:
+        raise TypeError(f"NumPy results of dtype {label} need the package ml_dtypes; install it") from None
+
+
+_importers: dict[type, Callable[..., Any] | None] = {}
+
+
+def _importer(template: Any) -> Callable[..., Any] | None:
+    """`from_dlpack` of the library that the template comes from."""
+    kind = type(template)
+    if kind not in _importers:
+        namespace = getattr(template, "__array_namespace__", None)
+        library = namespace() if namespace else sys.modules.get(kind.__module__.partition(".")[0])
+        _importers[kind] = getattr(library, "from_dlpack", None)
+    return _importers[kind]
+
+
+def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
+    """wrap() for libraries that have no faster way: `from_dlpack`, or a memoryview where there is none."""
+    from_dlpack = _importer(template)
+    if from_dlpack is None:
+        return memoryview(buffer)
+    array = from_dlpack(buffer)
+    if _derives(template, "jax", "Array") and array.device != template.device:
+        array = sys.modules["jax"].device_put(array, template.device)
+    label = DType(buffer.dtype).label
+    if str(getattr(array, "dtype", label)).rpartition(".")[2] != label:
+        raise TypeError(
+            f"{_name(template)} cannot hold {label} here and made {array.dtype} of it"
+            + ("; set jax_enable_x64" if _derives(template, "jax", "Array") else "")
+        )
+    return array

@@ -1,0 +1,28 @@
+"""Any array to a Buffer, and a result back to an array of the same library. Compiled; see native/resolve.c and wrap.c.
+
+`resolve(array) -> Buffer`
+    for reading. Takes NumPy, torch, JAX and whatever has `__dlpack__` or the buffer protocol. A strided host array
+    is packed into a copy, whose Buffer is read-only; a strided array on another device is refused. Waits until a JAX
+    value is ready.
+`resolve_out(array) -> Buffer`
+    for writing. Refuses read-only and immutable memory (JAX always) and strided arrays.
+`pack(array) -> Buffer`
+    a packed copy in writable memory of its own, ready for `wrap`.
+`allocate(shape, dtype) -> Buffer`
+    64-byte aligned host memory (uninitialised) for a result. `dtype` is DType's number.
+`wrap(buffer, template) -> array`
+    an array over that memory, without a copy, of the library that `template` belongs to; a memoryview where that
+    library has no arrays. Call it when the result has been written: JAX arrays are immutable and may be read at once.
+`overlaps(a, b) -> bool`
+    whether two Buffers share a byte.
+
+Raises TypeError for what is not an array, has a dtype that the engine does not know (naming those it knows) or cannot
+be read; ValueError for an output that cannot be written; MemoryError.
+Sources: DLPack 1.3 (https://dmlc.github.io/dlpack/latest/), PEP 3118.
+"""
+
+from __future__ import annotations
+
+from arraycomm._engine import allocate, overlaps, pack, resolve, resolve_out, wrap
+
+__all__ = ["allocate", "overlaps", "pack", "resolve", "resolve_out", "wrap"]

@@ -1,0 +1,294 @@
+/* The type Buffer: what a backend sees of an array. Plain numbers, so that making one costs little. It takes no part in
+ * garbage collection: it points to an array, and arrays do not point to it. */
+#include "native.h"
+#include <stddef.h>
+#include <structmember.h>
+
+PyTypeObject *buffer_type;
+
+struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape, PyObject *owner, struct memory *memory)
+{
+    struct buffer *b = PyObject_New(struct buffer, buffer_type);
+    if (!b) {
+        Py_DECREF(shape);
+        return NULL;
+    }
+    b->address = (unsigned long long)(uintptr_t)data;
+    b->count = count;
+    b->dtype = dtype;
+    b->device_type = DL_CPU;
+    b->device_index = 0;
+    b->readonly = 0;
+    b->shape = shape;
+    b->owner = Py_NewRef(owner);
+    b->memory = memory_retain(memory);
+    return b;
+}
+
+struct buffer *buffer_allocate(int dtype, int64_t count, PyObject *shape)
+{
+    size_t bytes = (size_t)count * (size_t)dtype_rows[dtype].width;
+    struct memory *memory = memory_new(bytes);
+    if (!memory) {
+        PyErr_Format(PyExc_MemoryError, "no memory for a result of %zu bytes", bytes);
+        return NULL;
+    }
+    struct buffer *b = buffer_new(memory->data, count, dtype, Py_NewRef(shape), Py_None, memory);
+    memory_release(memory);
+    return b;
+}
+
+PyObject *buffer_shape(int ndim, const int64_t *shape)
+{
+    PyObject *tuple = PyTuple_New(ndim);
+    for (int i = 0; tuple && i < ndim; i++) {
+        PyObject *length = PyLong_FromLongLong(shape[i]);
+        if (!length || PyTuple_SetItem(tuple, i, length))
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+static void dealloc(PyObject *self)
+{
+    struct buffer *b = (struct buffer *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(b->shape);
+    Py_XDECREF(b->owner);
+    memory_release(b->memory);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"address", "count", "dtype", "device_type", "device_index", "readonly", "shape", "owner", NULL};
+    unsigned long long address;
+    long long count;
+    int dtype, device_type, device_index, readonly;
+    PyObject *shape, *owner;
+    (void)type;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KLiiipO!O:Buffer", names, &address, &count, &dtype, &device_type,
+                                     &device_index, &readonly, &PyTuple_Type, &shape, &owner))
+        return NULL;
+    if (dtype < 0 || dtype >= ACOMM_DTYPES || count < 0) {
+        PyErr_Format(PyExc_ValueError, "a Buffer of %lld elements of dtype number %d", count, dtype);
+        return NULL;
+    }
+    struct buffer *b = buffer_new((char *)(uintptr_t)address, count, dtype, Py_NewRef(shape), owner, NULL);
+    if (b) {
+        b->device_type = device_type;
+        b->device_index = device_index;
+        b->readonly = (char)readonly;
+    }
+    return (PyObject *)b;
+}
+
+static PyObject *represent(PyObject *self)
+{
+    struct buffer *b = (struct buffer *)self;
+    return PyUnicode_FromFormat("<Buffer %R %s at %p, device %d:%d%s>", b->shape, dtype_rows[b->dtype].label,
+                                (void *)(uintptr_t)b->address, b->device_type, b->device_index,
+                                b->readonly ? ", read-only" : "");
+}
+
+static PyObject *get_bytes(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSize_t(buffer_bytes((struct buffer *)self));
+}
+
+/* Elements of a shape given as a tuple of ints; -1 with an exception. */
+static int64_t count_of_shape(PyObject *shape, int width)
+{
+    int64_t count = 1, bytes;
+    if (!PyTuple_Check(shape) || PyTuple_Size(shape) > NATIVE_MAX_DIMS) {
+        PyErr_Format(PyExc_TypeError, "a shape is a tuple of at most %d ints, got %R", NATIVE_MAX_DIMS, shape);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(shape); i++) {
+        int64_t length = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+        if (length == -1 && PyErr_Occurred())
+            return -1;
+        if (length < 0 || __builtin_mul_overflow(count, length, &count)) {
+            PyErr_Format(PyExc_ValueError, "impossible shape %R", shape);
+            return -1;
+        }
+    }
+    if (__builtin_mul_overflow(count, width, &bytes)) {
+        PyErr_Format(PyExc_ValueError, "impossible shape %R", shape);
+        return -1;
+    }
+    return count;
+}
+
+PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "allocate(shape, dtype) takes two arguments");
+        return NULL;
+    }
+    long dtype = PyLong_AsLong(args[1]);
+    if (dtype < 0 || dtype >= ACOMM_DTYPES) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_ValueError, "there is no dtype number %ld", dtype);
+        return NULL;
+    }
+    int64_t count = count_of_shape(args[0], dtype_rows[dtype].width);
+    return count < 0 ? NULL : (PyObject *)buffer_allocate((int)dtype, count, args[0]);
+}
+
+/* part(start, shape): the elements from `start` on, as a Buffer of this shape over the same memory. */
+static PyObject *part(PyObject *self, PyObject *args)
+{
+    struct buffer *b = (struct buffer *)self;
+    long long start;
+    PyObject *shape;
+    if (!PyArg_ParseTuple(args, "LO:part", &start, &shape))
+        return NULL;
+    int64_t count = count_of_shape(shape, dtype_rows[b->dtype].width);
+    if (count < 0)
+        return NULL;
+    if (start < 0 || start > b->count || count > b->count - start) {
+        PyErr_Format(PyExc_ValueError, "%R from element %lld does not lie within %lld elements", shape, start, b->count);
+        return NULL;
+    }
+    char *data = (char *)(uintptr_t)b->address + start * dtype_rows[b->dtype].width;
+    struct buffer *p = buffer_new(data, count, b->dtype, Py_NewRef(shape), b->owner, b->memory);
+    if (p) {
+        p->device_type = b->device_type;
+        p->device_index = b->device_index;
+        p->readonly = b->readonly;
+    }
+    return (PyObject *)p;
+}
+
+PyObject *buffer_overlaps(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs != 2 || Py_TYPE(args[0]) != buffer_type || Py_TYPE(args[1]) != buffer_type) {
+        PyErr_SetString(PyExc_TypeError, "overlaps(a, b) takes two Buffers");
+        return NULL;
+    }
+    struct buffer *a = (struct buffer *)args[0], *b = (struct buffer *)args[1];
+    bool same_device = a->device_type == b->device_type && a->device_index == b->device_index;
+    return PyBool_FromLong(same_device && a->count && b->count && a->address < b->address + buffer_bytes(b) &&
+                           b->address < a->address + buffer_bytes(a));
+}
+
+/* ---- the buffer protocol, for numpy.ndarray(buffer=...) and memoryview ---- */
+
+/* Shape and strides in bytes, in one block that release() frees. */
+static int fill_shape(Py_buffer *view, struct buffer *b)
+{
+    int ndim = (int)PyTuple_Size(b->shape);
+    Py_ssize_t *lengths = PyMem_Malloc((size_t)(2 * ndim + 1) * sizeof *lengths), stride = view->itemsize;
+    if (!lengths) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    view->ndim = ndim;
+    view->internal = view->shape = lengths;
+    view->strides = lengths + ndim;
+    for (int i = ndim - 1; i >= 0; i--) {
+        view->shape[i] = PyLong_AsSsize_t(PyTuple_GetItem(b->shape, i));
+        view->strides[i] = stride;
+        stride *= view->shape[i];
+    }
+    return 0;
+}
+
+static int check_exportable(struct buffer *b, int flags)
+{
+    if (b->device_type != DL_CPU)
+        PyErr_Format(PyExc_BufferError, "memory of device type %d cannot be read by the host", b->device_type);
+    else if ((flags & PyBUF_WRITABLE) == PyBUF_WRITABLE && b->readonly)
+        PyErr_SetString(PyExc_BufferError, "this Buffer is read-only");
+    else if ((flags & PyBUF_FORMAT) && !dtype_rows[b->dtype].format)
+        PyErr_Format(PyExc_BufferError, "the buffer protocol has no letter for %s", dtype_rows[b->dtype].label);
+    else
+        return 0;
+    return -1;
+}
+
+static int get_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    struct buffer *b = (struct buffer *)self;
+    view->obj = NULL;
+    if (check_exportable(b, flags))
+        return -1;
+    view->buf = (void *)(uintptr_t)b->address;
+    view->len = (Py_ssize_t)buffer_bytes(b);
+    view->itemsize = dtype_rows[b->dtype].width;
+    view->readonly = b->readonly;
+    view->ndim = 1;
+    view->format = flags & PyBUF_FORMAT ? (char *)dtype_rows[b->dtype].format : NULL;
+    view->shape = view->strides = view->suboffsets = NULL;
+    view->internal = NULL;
+    if ((flags & PyBUF_ND) && fill_shape(view, b))
+        return -1;
+    if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES)
+        view->strides = NULL;
+    view->obj = Py_NewRef(self);
+    return 0;
+}
+
+static void release_buffer(PyObject *self, Py_buffer *view)
+{
+    (void)self;
+    PyMem_Free(view->internal);
+}
+
+/* ---- */
+
+static PyMemberDef members[] = {
+    {"address", T_ULONGLONG, offsetof(struct buffer, address), READONLY, "0 allowed when count is 0"},
+    {"count", T_LONGLONG, offsetof(struct buffer, count), READONLY, "elements"},
+    {"dtype", T_INT, offsetof(struct buffer, dtype), READONLY, "DType's number"},
+    {"device_type", T_INT, offsetof(struct buffer, device_type), READONLY, "DeviceType's number; 1 is the CPU"},
+    {"device_index", T_INT, offsetof(struct buffer, device_index), READONLY, NULL},
+    {"readonly", T_BOOL, offsetof(struct buffer, readonly), READONLY, "results may not be written here"},
+    {"shape", T_OBJECT, offsetof(struct buffer, shape), READONLY, NULL},
+    {"owner", T_OBJECT, offsetof(struct buffer, owner), READONLY, "what must stay alive"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef computed[] = {
+    {"nbytes", get_bytes, NULL, "size in bytes", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef methods[] = {
+    {"part", part, METH_VARARGS, "part(start, shape): elements from start on, over the same memory"},
+    {"__dlpack__", (PyCFunction)(void (*)(void))export_dlpack, METH_VARARGS | METH_KEYWORDS, "DLPack capsule"},
+    {"__dlpack_device__", export_device, METH_NOARGS, "(device type, device index)"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "A packed (C-contiguous) run of elements in memory that `owner`, or the Buffer itself, keeps alive."},
+    {Py_tp_new, construct},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_repr, represent},
+    {Py_tp_members, members},
+    {Py_tp_getset, computed},
+    {Py_tp_methods, methods},
+    {Py_bf_getbuffer, get_buffer},
+    {Py_bf_releasebuffer, release_buffer},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "arraycomm._engine.Buffer",
+    .basicsize = sizeof(struct buffer),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = slots,
+};
+
+int buffer_init(PyObject *module)
+{
+    PyObject *type = PyType_FromSpec(&spec);
+    buffer_type = (PyTypeObject *)type;
+    return type ? PyModule_AddObjectRef(module, "Buffer", type) : -1;
+}

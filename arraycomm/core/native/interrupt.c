@@ -1,0 +1,41 @@
+/* Ctrl-C while a thread waits in the engine without the GIL: the engine asks here now and then. */
+#include "native.h"
+
+/* The exception that a signal handler raised, kept until the engine's call has returned: a C function must not return
+ * with an exception set. Guarded by the GIL; only the main thread runs signal handlers, so there is one at a time. */
+static PyObject *pending;
+
+static int check_signals(void)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    int raised = PyErr_CheckSignals() != 0;
+    if (raised) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        PyErr_NormalizeException(&type, &value, &trace);
+        if (trace)
+            PyException_SetTraceback(value, trace);
+        Py_XDECREF(type);
+        Py_XDECREF(trace);
+        Py_XDECREF(pending);
+        pending = value;
+    }
+    PyGILState_Release(state);
+    return raised;
+}
+
+void interrupt_init(void)
+{
+    acomm_set_interrupt(check_signals);
+}
+
+/* interrupted() -> the exception of the last signal handler that raised inside the engine, or None; once. */
+PyObject *interrupt_take(PyObject *module, PyObject *none)
+{
+    (void)module, (void)none;
+    PyObject *value = pending;
+    pending = NULL;
+    if (!value)
+        Py_INCREF(value = Py_None);
+    return value;
+}

@@ -1,0 +1,30 @@
+/* The extension is cffi's module; this puts the functions of this folder beside its `ffi` and `lib`. */
+#include "native.h"
+
+/* cffi's own init function, renamed by cffi_build. */
+PyObject *engine_cffi_init(void);
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function)
+static PyMethodDef functions[] = {
+    {"resolve", resolve_in, METH_O, "resolve(array) -> Buffer to read from; a strided host array is packed into a copy"},
+    {"resolve_out", resolve_out, METH_O, "resolve_out(array) -> Buffer to write into"},
+    {"pack", resolve_pack, METH_O, "pack(array) -> Buffer: a copy in memory of its own"},
+    {"allocate", FAST(buffer_allocate_shape), METH_FASTCALL, "allocate(shape, dtype) -> Buffer in memory of its own"},
+    {"wrap", FAST(wrap_array), METH_FASTCALL, "wrap(buffer, template) -> array of the template's library"},
+    {"overlaps", FAST(buffer_overlaps), METH_FASTCALL, "overlaps(a, b): whether two Buffers share memory"},
+    {"interrupted", interrupt_take, METH_NOARGS, "interrupted() -> what a signal handler raised inside the engine, or None"},
+    {NULL, NULL, 0, NULL},
+};
+
+PyMODINIT_FUNC PyInit__engine(void)
+{
+    PyObject *module = engine_cffi_init();
+    if (!module)
+        return NULL;
+    if (PyModule_AddFunctions(module, functions) || buffer_init(module) || view_init()) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    interrupt_init();
+    return module;
+}

@@ -1,0 +1,42 @@
+"""init(): from an environment or arguments to the group of the world."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from . import registry, settings
+from .group import Group
+from .rendezvous import rendezvous
+from .store.base import Store
+
+
+def init(init_method: str | None = None, *, rank: int | None = None, world_size: int | None = None,
+         store: Store | None = None, backend: str | None = None, timeout: float | timedelta | None = None,
+         name: str = "world") -> Group:
+    """The group of all ranks. Every rank calls it; it returns when all have come.
+
+    init_method: "env://" (default: what the launcher, torchrun, mpirun, srun or a Kubernetes indexed job set),
+        "tcp://host:port" or "file:///path"; or give `store`. A process without any of these is a world of its own.
+    rank, world_size: where the environment does not tell them.
+    backend: a name of arraycomm.core.registry; None takes ARRAYCOMM_BACKEND, else the first one that is available.
+    timeout: seconds (or a timedelta), for this call and as the default of the group's operations; None takes
+        ARRAYCOMM_TIMEOUT (1800).
+    name: tells worlds apart that one process has at the same time.
+
+    Raises ValueError for arguments that contradict each other or are missing, DistStoreError when not all ranks come in
+    time, DistNetworkError and AuthFailed from connecting, DistBackendError when the backend cannot be used.
+    """
+    if timeout is None:
+        timeout = settings.get_number("ARRAYCOMM_TIMEOUT")
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    if seconds <= 0:
+        raise ValueError(f"timeout must be above 0 seconds, got {seconds}")
+    chosen = registry.get(backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0])
+    meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store,
+                         timeout=timedelta(seconds=seconds), name=name)
+    try:
+        communicator = chosen.open(meeting, name=name, timeout=seconds)
+    except BaseException:
+        meeting.close()
+        raise
+    return Group(communicator, chosen, seconds, on_close=meeting.close)

@@ -1,0 +1,138 @@
+"""Connections of a store's client to its server: one per request under way, kept for the next one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from ..errors import AuthFailed, DistNetworkError, DistStoreError
+
+GRACE = 5.0  # s that a server may be late with an answer before it counts as stopped
+_PATIENCE = 5.0  # s without a server before the log says what is being waited for
+_RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
+
+_log = logging.getLogger("arraycomm")
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class Connections:
+    """`attempt` opens one and raises OSError or DistNetworkError. `where` names the server in errors.
+
+    `server` is closed with the connections. Not usable in a child made by fork: both would read one stream.
+    """
+
+    def __init__(self, attempt: Callable[[], socket.socket], where: str, server: Closable | None = None) -> None:
+        self._attempt, self._where = attempt, where
+        self._idle: list[socket.socket] = []
+        self._busy: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pid = os.getpid()
+        self._finalizer = weakref.finalize(self, _close, self._idle, server)
+
+    def wait_for_server(self, seconds: float) -> None:
+        """Opens the first connection. Waits for a server that is not there yet, not for one that refuses (AuthFailed).
+
+        Raises DistNetworkError when nobody serves within `seconds`.
+        """
+        start = time.monotonic()
+        pause, told = _RETRY[0], False
+        while True:
+            try:
+                self._idle.append(self._attempt())
+                return
+            except AuthFailed:
+                raise
+            except (OSError, DistNetworkError) as error:
+                waited = time.monotonic() - start
+                reason = getattr(error, "strerror", None) or str(error)
+                if waited + pause > seconds:
+                    raise DistNetworkError(
+                        f"nobody serves the {self._where} ({reason}) after {waited:.1f} s, timeout: check MASTER_ADDR "
+                        "and MASTER_PORT, that rank 0 (or the launcher) runs, and that a firewall lets this port "
+                        "through") from None
+            if waited > _PATIENCE and not told:
+                told = True
+                _log.warning("waiting for the %s: %s", self._where, reason)
+            time.sleep(pause)
+            pause = min(2 * pause, _RETRY[1])
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[socket.socket]:
+        """A connection for one request and its answer. Raises DistStoreError when the server is gone."""
+        sock = self._take()
+        try:
+            yield sock
+        except BaseException as error:
+            # Also for Ctrl-C: an answer that comes later must not be taken for the next request's.
+            self._discard(sock)
+            if isinstance(error, (OSError, ValueError)):
+                raise DistStoreError(self._gone(error)) from error
+            raise
+        self._give_back(sock)
+
+    def _gone(self, error: Exception) -> str:
+        if self._closed:
+            return f"the {self._where} was closed here"
+        reason = "it does not answer" if isinstance(error, TimeoutError) else str(error)
+        return f"lost the {self._where}: {reason}; the process that serves it (rank 0, or the launcher) has ended or " \
+               "is stopped"
+
+    def _take(self) -> socket.socket:
+        if self._pid != os.getpid():
+            raise RuntimeError(f"the {self._where} was opened before a fork; open another store in the child")
+        with self._lock:
+            if self._closed:
+                raise DistStoreError(f"the {self._where} was closed here")
+            if self._idle:
+                sock = self._idle.pop()
+                self._busy.add(sock)
+                return sock
+        try:
+            sock = self._attempt()  # a server that was there a moment ago is not waited for
+        except (OSError, DistNetworkError) as error:
+            raise DistStoreError(self._gone(error)) from error
+        with self._lock:
+            self._busy.add(sock)
+        return sock
+
+    def _give_back(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._busy.discard(sock)
+            if not self._closed:
+                self._idle.append(sock)
+                return
+        sock.close()
+
+    def _discard(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._busy.discard(sock)
+        sock.close()
+
+    def close(self) -> None:
+        """Idempotent. Requests under way in other threads end with DistStoreError."""
+        with self._lock:
+            self._closed = True
+            if self._pid == os.getpid():
+                for sock in self._busy:
+                    with contextlib.suppress(OSError):
+                        sock.shutdown(socket.SHUT_RDWR)
+        self._finalizer()
+
+
+def _close(idle: list[socket.socket], server: Closable | None) -> None:
+    for sock in idle:
+        sock.close()
+    idle.clear()
+    if server is not None:
+        server.close()

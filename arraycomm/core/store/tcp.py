@@ -1,0 +1,176 @@
+"""TCPStore: a store that one process serves over TCP, authenticated."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from ..address import listen, listen_addresses, resolve
+from ..auth import Hello, Purpose, connect
+from ..errors import AuthFailed, DistNetworkError, DistStoreError, ResourceError
+from ..secret import find, require
+from .connections import GRACE, Connections
+from .request import RequestStore
+from .server import BAD_REQUEST, OK, OVER_QUOTA, TIMED_OUT, StoreServer, keep_alive
+from .table import Op, decode, encode, frame_size
+
+_WORKERS, _COMPLETE = b"\0workers", b"\0complete"
+_MAX_MILLISECONDS = 2**32 - 1
+
+
+class TCPStore(RequestStore):
+    """Connects to the store at `host_name` and `port`; `is_master` makes this process serve it.
+
+    Port 0 at the master takes a free port, which `port` then tells. With `wait_for_workers` and a `world_size` the
+    master returns when that many stores, itself included, have connected. The server listens on what `host_name`
+    resolves to and nowhere else, and ends with the store.
+
+    `secret` None takes the environment's (see core/secret.py), b"" none. `job` tells jobs without a secret apart.
+    `listen_fd` is a socket that listens already. `local` says that all clients are on this host.
+
+    Raises DistNetworkError when the address cannot be served, or nobody serves it within `timeout`; AuthFailed for
+    another job's store; DistStoreError when the server is gone or workers do not come. Threads may share a store: each
+    request under way has a connection of its own. In a child made by fork it must not be used.
+    """
+
+    _own_keys = 1
+
+    def __init__(self, host_name: str, port: int, world_size: int | None = None, is_master: bool = False,
+                 timeout: timedelta = timedelta(seconds=300), wait_for_workers: bool = True, *,
+                 secret: bytes | None = None, job: str = "", listen_fd: int | None = None,
+                 local: bool = False) -> None:
+        super().__init__(timeout)
+        self.host, self.port = host_name, port
+        self._secret = find() if secret is None else (secret or None)
+        self._job = job
+        server = self._serve(listen_fd, local) if is_master else None
+        self._connections = Connections(_opener(host_name, self.port, self._secret, job), self._where(), server)
+        try:
+            if self.port == 0:
+                raise ValueError("port 0 is for the master; the others need the port that the master got")
+            self._connections.wait_for_server(timeout.total_seconds())
+            if world_size is not None:
+                self._meet(world_size, wait_for_workers and is_master)
+        except BaseException:
+            self.close()
+            raise
+
+    def _serve(self, listen_fd: int | None, local: bool) -> StoreServer:
+        if listen_fd is not None:
+            listeners = [socket.socket(fileno=listen_fd)]
+        else:
+            listeners = self._listen(listen_addresses(self.host, local=local))
+        for listener in listeners:
+            require(self._secret, listener.getsockname()[0])
+        self.port = int(listeners[0].getsockname()[1])
+        return StoreServer(listeners, self._secret, self._job)
+
+    def _listen(self, addresses: Sequence[str]) -> list[socket.socket]:
+        """One socket per address that this machine has. The first chooses port 0; the others take it if they can."""
+        any_port = self.port == 0
+        listeners: list[socket.socket] = []
+        reasons: list[str] = []
+        try:
+            for address in addresses:
+                require(self._secret, address)
+                try:
+                    listeners.append(listen(address, self.port))
+                except DistNetworkError as error:
+                    if not _foreign(error) and not (any_port and listeners):
+                        raise
+                    reasons.append(str(error))
+                    continue
+                self.port = int(listeners[0].getsockname()[1])
+        except BaseException:
+            for listener in listeners:
+                listener.close()
+            raise
+        if not listeners:
+            raise DistNetworkError("; ".join(reasons))
+        return listeners
+
+    def _meet(self, world_size: int, wait: bool) -> None:
+        came = int(self._now(Op.ADD, _WORKERS, b"1")[0])
+        if came >= world_size:
+            self._now(Op.SET, _COMPLETE, b"")
+        elif wait:
+            try:
+                self._call(Op.WAIT, [_COMPLETE], self.timeout.total_seconds())
+            except TimeoutError:
+                came = int(self._now(Op.ADD, _WORKERS, b"0")[0])
+                raise DistStoreError(f"timeout: {came} of {world_size} workers reached the store at {self._where()} "
+                                     f"within {self.timeout.total_seconds():g} s") from None
+
+    def _where(self) -> str:
+        return f"TCPStore {self.host} port {self.port}"
+
+    def _call(self, op: Op, args: Sequence[bytes], timeout: float) -> list[bytes]:
+        milliseconds = min(max(round(timeout * 1000), 0), _MAX_MILLISECONDS)
+        with self._connections.use() as sock:
+            sock.settimeout(milliseconds / 1000 + GRACE)
+            sock.sendall(encode(op, args, milliseconds))
+            code, answer = _receive(sock)
+        if code == OK:
+            return answer
+        raise _error(code, answer)
+
+    def clone(self) -> TCPStore:
+        """Another client of the same server, which the original keeps serving."""
+        return TCPStore(self.host, self.port, None, False, self.timeout, False, secret=self._secret or b"",
+                        job=self._job)
+
+    def close(self) -> None:
+        """Ends the connections and, at the master, the server. Requests under way raise DistStoreError."""
+        self._connections.close()
+
+
+def _opener(host: str, port: int, secret: bytes | None, job: str) -> Callable[[], socket.socket]:
+    """Not a method: the connections must not keep the store alive that owns them."""
+    hello = Hello(job, Purpose.STORE)
+
+    def attempt() -> socket.socket:
+        """Tries the host's addresses once. Raises the last one's error, or an AuthFailed if there was one."""
+        failure: OSError | DistNetworkError = DistNetworkError(f"no address for {host}")
+        for _, address in resolve(host, port):
+            require(secret, address)
+            try:
+                sock = connect(address, port, secret, hello, deadline=GRACE)
+                keep_alive(sock)
+                return sock
+            except (OSError, AuthFailed) as error:
+                if not isinstance(failure, AuthFailed):
+                    failure = error
+        raise failure
+
+    return attempt
+
+
+def _receive(sock: socket.socket) -> tuple[int, list[bytes]]:
+    data = sock.recv(64 << 10)
+    size = frame_size(data)
+    if size == len(data) and size:
+        code, strings, _ = decode(data)
+        return code, strings
+    buffer = bytearray(data)
+    while not size or len(buffer) < size:
+        data = sock.recv(256 << 10)
+        if not data:
+            raise ConnectionResetError("the connection was closed")
+        buffer += data
+        size = frame_size(buffer)
+    code, strings, _ = decode(buffer)
+    return code, strings
+
+
+def _error(code: int, answer: list[bytes]) -> Exception:
+    text = answer[0].decode(errors="replace") if answer else ""
+    known = {TIMED_OUT: TimeoutError, BAD_REQUEST: ValueError, OVER_QUOTA: ResourceError}
+    return known.get(code, DistStoreError)(text or f"answer {code}")
+
+
+def _foreign(error: DistNetworkError) -> bool:
+    """Whether listening failed because this machine does not have the address (or the family)."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)

@@ -1,0 +1,142 @@
+"""arraycomm-info: what is installed, what can be used here, and what would be chosen."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from .core import address, registry, settings
+from .core.backend import Communicator
+from .core.errors import DistBackendError, DistError
+from .core.types import DeviceType
+
+_PACKAGES = ("cffi", "numpy", "ml_dtypes", "torch", "jax", "cupy", "msgpack", "rich", "matplotlib")
+_HIDDEN = ("ARRAYCOMM_SECRET",)  # its value must not end in a log or a bug report
+_NO_DATA = ("split", "abort", "close", "batch")
+
+
+def versions() -> dict[str, str | None]:
+    """Ours and those of the packages that we may use; None where one is missing. Imports none of them."""
+    package = importlib.import_module(__package__ or "arraycomm")
+    found: dict[str, str | None] = {"arraycomm": package.__version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    engine = importlib.import_module(f"{package.__name__}._engine")
+    kernels = engine.ffi.string(engine.lib.acomm_cpu()).decode()
+    return found | {"os": platform.platform(), "cpu": f"{platform.machine()}, {os.cpu_count()} cores",
+                    "kernels": kernels}  # fmt: skip
+
+
+def backends() -> dict[str, str | None]:
+    """Name -> None where the backend can be used, otherwise why not."""
+    return {name: registry.why_unavailable(name) for name in registry.names()}
+
+
+def operations() -> list[str]:
+    """The operations of the interface; every backend has all of them."""
+    return [name for name, slot in vars(Communicator).items()
+            if callable(slot) and not name.startswith("_") and name not in _NO_DATA]  # fmt: skip
+
+
+def table() -> dict[str, dict[str, list[str]]]:
+    """operation -> device -> backends that can be used here, the preferred one first."""
+    devices: dict[str, list[str]] = {kind.name.lower(): [] for kind in DeviceType}
+    for name, reason in backends().items():
+        if reason is None:
+            for number in sorted(registry.load(name).devices):
+                devices[DeviceType(number).name.lower()].append(name)
+    return {operation: devices for operation in operations()}
+
+
+def settings_in_use(environ: Mapping[str, str]) -> list[dict[str, str]]:
+    """Every setting with its value and the variable that gave it ("default" where none did)."""
+    rows = []
+    for row in settings.TABLE.values():
+        source = next((name for name in (row.name, *row.fallbacks) if environ.get(name)), "default")
+        value = settings.get(row.name, environ)
+        hidden = row.name in _HIDDEN and source != "default"
+        rows.append({"name": row.name, "value": "(set)" if hidden else value, "from": source, "help": row.help})
+    return rows
+
+
+def network(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The interfaces, and the addresses that a rank would publish for the store of MASTER_ADDR."""
+    host = environ.get("MASTER_ADDR") or "127.0.0.1"
+    port = environ.get("MASTER_PORT", "")
+    found: dict[str, Any] = {"store": host, "publish": [], "outside": None, "error": None}
+    found["interfaces"] = [{"name": i.name, "address": i.address} for i in address.interfaces()]
+    try:
+        found["publish"] = address.publish_addresses(host, int(port) if port.isdigit() else 0)
+        found["outside"] = address.outside_address()
+    except DistError as error:
+        found["error"] = str(error)
+    return found
+
+
+def collect() -> dict[str, Any]:
+    """Everything that is printed, as JSON's types."""
+    return {"versions": versions(), "backends": backends(), "operations": table(),
+            "settings": settings_in_use(os.environ), "network": network(os.environ)}  # fmt: skip
+
+
+def render(found: Mapping[str, Any]) -> str:
+    """The same for people."""
+    lines = ["Versions"]
+    lines += [f"  {name:<12} {version or 'not installed'}" for name, version in found["versions"].items()]
+    lines += ["", "Backends"]
+    lines += [f"  {name:<12} {reason or 'available'}" for name, reason in found["backends"].items()]
+    lines += ["", "Operations: the backends that can be used here, by device", *_grid(found["operations"])]
+    lines += ["", "Network", *_network_lines(found["network"])]
+    lines += ["", "Settings"]
+    for row in found["settings"]:
+        value = row["value"] or '""'
+        lines.append(f"  {row['name']:<29} {value:<10} {row['from']:<18} {row['help']}")
+    return "\n".join(lines)
+
+
+def _grid(rows: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
+    columns = list(next(iter(rows.values())))
+    lines = ["  " + f"{'':<15}" + "".join(f"{name:<14}" for name in columns)]
+    for operation, devices in rows.items():
+        cells = (",".join(devices[name]) or "-" for name in columns)
+        lines.append("  " + f"{operation:<15}" + "".join(f"{cell:<14}" for cell in cells))
+    return [line.rstrip() for line in lines]
+
+
+def _network_lines(found: Mapping[str, Any]) -> list[str]:
+    lines = [f"  {entry['name']:<12} {entry['address']}" for entry in found["interfaces"]]
+    if found["publish"]:
+        lines.append(f"  store at {found['store']}: this rank would publish {', '.join(found['publish'])}")
+    if found["outside"]:
+        lines.append(f"  other hosts reach this machine at {found['outside']}")
+    if found["error"]:
+        lines.append(f"  {found['error']}")
+    return lines
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0; 1 when no backend can be used here."""
+    parser = argparse.ArgumentParser(prog="arraycomm-info", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="machine-readable")
+    given = parser.parse_args(arguments)
+    try:
+        found = collect()
+    except DistBackendError as error:
+        print(f"arraycomm-info: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(found, indent=1) if given.json else render(found))
+    return 0 if None in found["backends"].values() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

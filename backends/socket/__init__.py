@@ -1,0 +1,30 @@
+"""The CPU backend: shared memory inside a host, TCP between hosts, over the C engine in engine/."""
+
+from __future__ import annotations
+
+from arraycomm.core.rendezvous import Rendezvous
+from arraycomm.core.types import DeviceType
+
+from .communicator import SocketCommunicator
+from .endpoint import Endpoint
+
+__all__ = ["SocketBackend", "SocketCommunicator"]
+
+
+class SocketBackend:
+    """Follows arraycomm.core.backend.Backend."""
+
+    name = "socket"
+    devices = frozenset((int(DeviceType.CPU), int(DeviceType.CUDA_HOST), int(DeviceType.ROCM_HOST)))
+
+    def unavailable(self) -> str | None:
+        return None  # the engine is compiled with the package
+
+    def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> SocketCommunicator:
+        endpoint = Endpoint(meeting.rank, meeting.size, meeting.store, meeting.secret, job=meeting.job, name=name,
+                            timeout=timeout)
+        try:
+            return SocketCommunicator(endpoint, range(meeting.size), name, timeout, owns=True)
+        except BaseException as error:
+            endpoint.close(type(error).__name__)
+            raise

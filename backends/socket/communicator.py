@@ -1,0 +1,295 @@
+"""SocketCommunicator: the Communicator over the C engine. One method per operation: arguments down, code up."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from arraycomm._engine import ffi, interrupted, lib
+from arraycomm.core import settings
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.errors import Aborted
+from arraycomm.core.types import ReduceOp
+
+from .endpoint import Endpoint
+from .errors import Translator
+
+_NULL = ffi.NULL
+
+
+def _nanoseconds(timeout: float | None) -> int:
+    """The engine's timeout: below 0 means the group's own."""
+    return -1 if timeout is None else max(0, min(int(timeout * 1e9), 2**62))
+
+
+def _counts(counts: Sequence[int] | None) -> Any:
+    return _NULL if counts is None else ffi.new("uint64_t[]", list(counts))
+
+
+def _check_lists(algorithms: str, thresholds: str) -> None:
+    """ValueError for a name that the engine's table does not have, naming those that it has."""
+    known: dict[str, list[str]] = {}
+    kind, name, row = ffi.new("char **"), ffi.new("char **"), 0
+    while lib.acomm_algorithm(row, kind, name):
+        known.setdefault(ffi.string(kind[0]).decode(), []).append(ffi.string(name[0]).decode())
+        row += 1
+    for variable, text, separator in (("ARRAYCOMM_ALGORITHM", algorithms, "="), ("ARRAYCOMM_THRESHOLDS", thresholds, ".")):
+        for item in filter(None, text.split(",")):
+            operation, _, rest = item.partition(separator)
+            choice = rest.partition("=")[0]
+            if choice not in known.get(operation, ()):
+                choices = "; ".join(f"{k}: {', '.join(dict.fromkeys(v))}" for k, v in known.items())
+                raise ValueError(f"{variable}: {item!r} names no algorithm; there are {choices}")
+
+
+def _raise_interrupt(code: int) -> None:
+    """Raises what a signal handler (Ctrl-C) raised while this thread waited in the engine."""
+    if code == lib.ACOMM_INTERRUPTED:
+        error = interrupted()
+        if error is not None:
+            raise error
+
+
+class SocketWork:
+    """An operation under way in the engine."""
+
+    __slots__ = ("_communicator", "_handle", "_owners", "_code", "_source")
+
+    def __init__(self, communicator: SocketCommunicator, handle: Any, owners: tuple[object, ...]) -> None:
+        self._communicator = communicator
+        self._handle = handle
+        self._owners: tuple[object, ...] = owners  # what the engine reads and writes until the end
+        self._code: int | Exception | None = None
+        self._source = (-1, 0, 0)
+
+    def wait(self, timeout: float | None = None) -> None:
+        if self._code is None:
+            code = lib.acomm_wait(self._handle, _nanoseconds(timeout))
+            if code == 1:
+                raise TimeoutError(f"the operation has not ended after {timeout} s; it goes on")
+            _raise_interrupt(code)  # the operation goes on in that case too
+            self._end(code)
+        if isinstance(self._code, Exception):
+            raise self._code
+
+    def done(self) -> bool:
+        if self._code is None:
+            code = lib.acomm_wait(self._handle, 0)
+            if code != 1:
+                self._end(code)
+        return self._code is not None
+
+    def source(self) -> tuple[int, int, int]:
+        self.wait()
+        return self._source
+
+    def _end(self, code: int) -> None:
+        """Keeps what is worth keeping and gives the handle back."""
+        with self._communicator.lock:
+            if self._code is not None:
+                return
+            self._code = 0 if code == 0 else self._communicator.error(code, self._handle)
+            rank, tag, size = ffi.new("int32_t *"), ffi.new("int64_t *"), ffi.new("uint64_t *")
+            if code == 0 and lib.acomm_op_source(self._handle, rank, tag, size) == 0:
+                self._source = (rank[0], tag[0], size[0])
+            lib.acomm_op_free(self._handle)
+            self._handle, self._owners = _NULL, ()
+            self._communicator.forget(self)
+
+    def cancel(self) -> None:
+        """The communicator is being closed: the engine has ended every operation."""
+        if self._code is None:
+            self._end(lib.acomm_wait(self._handle, -1))
+
+
+class SocketCommunicator:
+    """One rank's end of a group that the engine carries. See arraycomm.core.backend for the contract."""
+
+    def __init__(self, endpoint: Endpoint, members: Sequence[int], name: str, timeout: float, *, owns: bool) -> None:
+        """`members`: world ranks in group order, this process among them. `owns`: close the endpoint with it."""
+        self.name = name
+        self.rank = list(members).index(endpoint.rank)
+        self.size = len(members)
+        self.timeout = timeout
+        self.closed = False
+        self.lock = threading.RLock()
+        self._endpoint = endpoint
+        self._members = tuple(members)
+        self._owns = owns
+        self._works: set[SocketWork] = set()
+        self._translate = Translator(self.rank, self.size, name, [endpoint.place(member) for member in members])
+        self._id = int.from_bytes(hashlib.blake2b(f"{endpoint.job}/{name}".encode(), digest_size=8).digest(), "little")
+        self._group = self._open()
+        endpoint.register(self._id, self._members, self._group)
+
+    def _open(self) -> Any:
+        algorithms, thresholds = settings.get("ARRAYCOMM_ALGORITHM"), settings.get("ARRAYCOMM_THRESHOLDS")
+        _check_lists(algorithms, thresholds)
+        hosts = self._endpoint.hosts(self._members)
+        local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]
+        piece = int(settings.get_number("ARRAYCOMM_PIECE_BYTES"))
+        size = lib.acomm_segment_bytes(len(local), piece)
+        keep = (ffi.new("int32_t[]", list(self._members)), ffi.new("int32_t[]", hosts),
+                ffi.new("char[]", algorithms.encode()), ffi.new("char[]", thresholds.encode()))
+        segment = self._endpoint.share_segment(self._id, local, size) if len(local) > 1 else None
+        options = ffi.new("acomm_group_options *", {
+            "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1],
+            "segment_fd": -1 if segment is None else segment.fileno(), "segment_bytes": size, "piece_bytes": piece,
+            "connections": self._endpoint.connections, "check": settings.get_flag("ARRAYCOMM_CHECK"),
+            "timeout": _nanoseconds(self.timeout), "algorithms": keep[2], "thresholds": keep[3]})
+        out = ffi.new("acomm_group **")
+        with segment if segment is not None else contextlib.nullcontext():
+            code = lib.acomm_group_open(self._endpoint.node, options, out)
+        if code:
+            raise self._translate.code(code, f"{size} bytes of shared memory for {len(local)} ranks" if segment else "")
+        return out[0]
+
+    # ---- errors and handles ----
+
+    def error(self, code: int, handle: Any = _NULL) -> Exception:
+        """The exception for a code that an entry point or an operation returned. Raises what a signal handler raised."""
+        _raise_interrupt(code)
+        failure = ffi.new("acomm_failure *")
+        if handle != _NULL and lib.acomm_op_failure(handle, failure) and failure.code:
+            return self._translate.failure(failure)
+        if lib.acomm_group_failure(self._group, failure):
+            return self._translate.failure(failure)
+        return self._translate.code(code)
+
+    def forget(self, work: SocketWork) -> None:
+        self._works.discard(work)
+
+    def _handle(self) -> Any:
+        handle = lib.acomm_op_new(self._checked())
+        if handle == _NULL:
+            raise MemoryError("no memory for an operation")
+        return handle
+
+    def _checked(self) -> Any:
+        if self.closed:
+            raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
+        return self._group
+
+    def _run(self, function: Any, *arguments: Any, async_op: bool, owners: tuple[object, ...]) -> SocketWork | None:
+        """Calls an entry point whose first argument is the group and whose last is the handle."""
+        if not async_op:
+            code = function(self._checked(), *arguments, _NULL)
+            if code:
+                raise self.error(code)
+            return None
+        handle = self._handle()
+        work = SocketWork(self, handle, owners)
+        with self.lock:
+            code = function(self._group, *arguments, handle)
+            if code:
+                lib.acomm_op_free(handle)
+                raise self.error(code)
+            self._works.add(work)
+        return work
+
+    # ---- collectives ----
+
+    def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> SocketWork | None:
+        if async_op or timeout is not None or self.closed:
+            return self._run(lib.acomm_all_reduce, src.address, dst.address, src.count, src.dtype, op.code, op.factor,
+                             layout, _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+        # Written out: the call that programs make most often, and 0.1 us of it would be the star arguments.
+        code = lib.acomm_all_reduce(self._group, src.address, dst.address, src.count, src.dtype, op.code, op.factor,
+                                    layout, -1, _NULL)
+        if code:
+            raise self.error(code)
+        return None
+
+    def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
+               timeout: float | None = None, async_op: bool = False) -> SocketWork | None:
+        return self._run(lib.acomm_reduce, src.address, dst.address if dst else 0, src.count, src.dtype, op.code,
+                         op.factor, root, layout, _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+
+    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                  async_op: bool = False) -> SocketWork | None:
+        return self._run(lib.acomm_broadcast, src.address if src else 0, dst.address, dst.count, dst.dtype, root, layout,
+                         _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+
+    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
+                   timeout: float | None = None, async_op: bool = False) -> SocketWork | None:
+        each = _counts(counts)
+        return self._run(lib.acomm_all_gather, src.address, dst.address, src.count, each, src.dtype, layout,
+                         _nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
+
+    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
+               async_op: bool = False) -> SocketWork | None:
+        return self._run(lib.acomm_gather, src.address, dst.address if dst else 0, src.count, src.dtype, root, layout,
+                         _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+
+    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                async_op: bool = False) -> SocketWork | None:
+        return self._run(lib.acomm_scatter, src.address if src else 0, dst.address, dst.count, dst.dtype, root, layout,
+                         _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+
+    def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
+                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> SocketWork | None:
+        each = _counts(counts)
+        return self._run(lib.acomm_reduce_scatter, src.address, dst.address, dst.count, each, src.dtype, op.code,
+                         op.factor, layout, _nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
+
+    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
+                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> SocketWork | None:
+        sends, receives = _counts(send_counts), _counts(recv_counts)
+        return self._run(lib.acomm_all_to_all, src.address, dst.address, src.count // self.size, sends, receives,
+                         src.dtype, layout, _nanoseconds(timeout), async_op=async_op, owners=(src, dst, sends, receives))
+
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> SocketWork | None:
+        return self._run(lib.acomm_barrier, _nanoseconds(timeout), async_op=async_op, owners=())
+
+    # ---- point to point ----
+
+    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> SocketWork | None:
+        return self._run(lib.acomm_send, src.address, src.count, src.dtype, peer, tag, _nanoseconds(timeout),
+                         async_op=async_op, owners=(src,))
+
+    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> SocketWork:
+        work = self._run(lib.acomm_recv, dst.address, dst.count, dst.dtype, -1 if peer is None else peer, tag,
+                         _nanoseconds(timeout), async_op=True, owners=(dst,))
+        assert work is not None  # async_op is True
+        if not async_op:
+            work.wait()
+        return work
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        yield  # every operation progresses by itself in this engine
+
+    # ---- groups ----
+
+    def split(self, members: Sequence[int], name: str) -> SocketCommunicator:
+        world = [self._members[rank] for rank in members]
+        return SocketCommunicator(self._endpoint, world, name, self.timeout, owns=False)
+
+    def algorithm(self, operation: int, count: int, dtype: int, op: int) -> str:
+        """Name of the algorithm that the engine's table picks."""
+        return str(ffi.string(lib.acomm_group_algorithm(self._checked(), operation, count, dtype, op)).decode())
+
+    def abort(self, reason: str) -> None:
+        with self.lock:
+            if not self.closed:
+                lib.acomm_group_abort(self._group, reason.encode()[:190])
+
+    def close(self, reason: str = "") -> None:
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+        self._endpoint.unregister(self._id)
+        lib.acomm_group_stop(self._group)
+        for work in tuple(self._works):
+            work.cancel()
+        lib.acomm_group_close(self._group)
+        if self._owns:
+            self._endpoint.close(reason)

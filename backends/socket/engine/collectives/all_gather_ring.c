@@ -1,0 +1,21 @@
+/* Ring all_gather: n-1 steps, in each of which every rank passes on the block it got in the step before. Blocks may have
+ * different sizes. Chan et al., "Collective communication: theory, practice, and experience" (2007). */
+#include "../pattern.h"
+#include "../transfer.h"
+#include "../group.h"
+#include "blocks.h"
+#include "collectives.h"
+
+int all_gather_ring(struct acomm_op *op)
+{
+    int rank = op->group->rank, n = op->group->size, rc = 0;
+    struct span own = op_block(op->recv_counts, op->count, rank, op->width);
+    blocks_copy(op->out + own.offset, op->in, own.bytes);
+    for (int step = 0; step < n - 1 && !rc; step++) {
+        struct span sent = op_block(op->recv_counts, op->count, pattern_ring_gather_sends(rank, n, step), op->width);
+        struct span got = op_block(op->recv_counts, op->count, pattern_ring_gather_receives(rank, n, step), op->width);
+        rc = transfer_exchange(op, pattern_next(rank, n), op->out + sent.offset, sent.bytes, pattern_prev(rank, n),
+                               op->out + got.offset, got.bytes);
+    }
+    return rc;
+}

@@ -1,0 +1,32 @@
+/* Small things about the blocks of an array. */
+#ifndef ACOMM_BLOCKS_H
+#define ACOMM_BLOCKS_H
+#include <string.h>
+#include "../op.h"
+
+/* Nothing to do in place or for nothing; pointers may be NULL then. Otherwise the two do not overlap. */
+static inline void blocks_copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes && to != from)
+        memcpy(to, from, bytes);
+}
+
+/* Elements of the largest block. */
+static inline uint64_t blocks_largest(const uint64_t *counts, uint64_t count, int ranks)
+{
+    uint64_t largest = counts ? 0 : count;
+    for (int rank = 0; counts && rank < ranks; rank++)
+        if (counts[rank] > largest)
+            largest = counts[rank];
+    return largest;
+}
+
+/* The part of a block that a segment covers, when segments are `bytes` of each block; may be empty. */
+static inline struct span blocks_part(struct span block, uint64_t segment, uint64_t bytes)
+{
+    uint64_t start = segment * bytes;
+    if (start >= block.bytes)
+        return (struct span){block.offset, 0};
+    return (struct span){block.offset + start, block.bytes - start < bytes ? block.bytes - start : bytes};
+}
+#endif

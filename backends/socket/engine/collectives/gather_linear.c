@@ -1,0 +1,45 @@
+/* gather and scatter straight between the root and each rank: no block travels twice, so better than a tree once the
+ * root's own link is what limits. */
+#include <errno.h>
+
+#include "../group.h"
+#include "../pattern.h"
+#include "../transfer.h"
+#include "blocks.h"
+#include "collectives.h"
+
+/* The root's transfers with all others. */
+static int run_root(struct acomm_op *op)
+{
+    int rank = op->group->rank, n = op->group->size;
+    struct transfer *list = group_scratch(op->group, (size_t)n * sizeof *list);
+    if (!list)
+        return group_fail_op(op, ACOMM_RESOURCE, rank, ENOMEM, NULL);
+    for (int step = 0; step < n - 1; step++) {
+        int peer = pattern_pairwise_to(rank, n, step);
+        struct span block = op_block(NULL, op->count, peer, op->width);
+        list[step] = op->kind == ACOMM_GATHER ? transfer_from(op, peer, op->out + block.offset, block.bytes)
+                                              : transfer_to(op, peer, op->in + block.offset, block.bytes);
+    }
+    return transfer_run(op, list, n - 1);
+}
+
+int gather_linear(struct acomm_op *op)
+{
+    struct span own = op_block(NULL, op->count, op->group->rank, op->width);
+    if (op->group->rank != op->root)
+        return transfer_exchange(op, op->root, op->in, own.bytes, -1, NULL, 0);
+    blocks_copy(op->out + own.offset, op->in, own.bytes);
+    return run_root(op);
+}
+
+int scatter_linear(struct acomm_op *op)
+{
+    struct span own = op_block(NULL, op->count, op->group->rank, op->width);
+    if (op->group->rank != op->root)
+        return transfer_exchange(op, -1, NULL, 0, op->root, op->out, own.bytes);
+    int rc = run_root(op);
+    if (!rc)
+        blocks_copy(op->out, op->in + own.offset, own.bytes);
+    return rc;
+}

@@ -1,0 +1,72 @@
+/* Direct reduce_scatter: every rank sends each other rank its part of that one's block, and reduces its own block in rank
+ * order with one rounding at the end. Moves the least possible, narrow types unwidened. */
+#include <errno.h>
+
+#include "blocks.h"
+#include "partials.h"
+
+#define PARTS ((size_t)2 << 20) /* bytes of all ranks' parts of one segment together */
+#define PART_MIN ((size_t)4 << 10)
+
+struct direct {
+    struct acomm_op *op;
+    struct reduction reduction;
+    int rank, n;
+    size_t part;              /* bytes of a block that a segment covers */
+    char *parts;              /* n of them */
+    const void **inputs;
+    struct transfer *list;    /* 2 a peer */
+};
+
+static int open_direct(struct direct *d, struct acomm_op *op, uint64_t largest)
+{
+    size_t n = (size_t)op->group->size, part = PARTS / n < PART_MIN ? PART_MIN : PARTS / n;
+    *d = (struct direct){.op = op, .reduction = partials_reduction(op), .rank = op->group->rank, .n = (int)n};
+    d->part = largest < part ? (size_t)largest : part - part % op->width;
+    d->list = group_scratch(op->group, n * (2 * sizeof *d->list + sizeof *d->inputs + d->part));
+    if (!d->list)
+        return group_fail_op(op, ACOMM_RESOURCE, d->rank, ENOMEM, NULL);
+    d->inputs = (const void **)(d->list + 2 * n);
+    d->parts = (char *)(d->inputs + n);
+    return 0;
+}
+
+static struct span part_of(const struct direct *d, uint64_t segment, int rank)
+{
+    return blocks_part(op_block(d->op->send_counts, d->op->count, rank, d->op->width), segment, d->part);
+}
+
+static int exchange(const struct direct *d, uint64_t segment, struct span own)
+{
+    int used = 0;
+    for (int step = 0; step < d->n - 1; step++) {
+        int to = pattern_pairwise_to(d->rank, d->n, step), from = pattern_pairwise_from(d->rank, d->n, step);
+        struct span theirs = part_of(d, segment, to);
+        d->list[used++] = transfer_to(d->op, to, d->op->in + theirs.offset, theirs.bytes);
+        d->list[used++] = transfer_from(d->op, from, d->parts + (size_t)from * d->part, own.bytes);
+    }
+    return transfer_run(d->op, d->list, used);
+}
+
+static void reduce_part(const struct direct *d, uint64_t segment, struct span own)
+{
+    if (!own.bytes)
+        return;
+    for (int rank = 0; rank < d->n; rank++)
+        d->inputs[rank] = rank == d->rank ? d->op->in + own.offset : d->parts + (size_t)rank * d->part;
+    reduce_all(&d->reduction, d->op->out + segment * d->part, d->inputs, d->n, own.bytes / d->op->width);
+}
+
+int reduce_scatter_pairwise(struct acomm_op *op)
+{
+    uint64_t largest = blocks_largest(op->send_counts, op->count, op->group->size) * op->width;
+    struct direct d;
+    int rc = largest ? open_direct(&d, op, largest) : 0;
+    for (uint64_t segment = 0; !rc && largest && segment * d.part < largest; segment++) {
+        struct span own = part_of(&d, segment, d.rank);
+        rc = exchange(&d, segment, own);
+        if (!rc)
+            reduce_part(&d, segment, own);
+    }
+    return rc;
+}

@@ -1,0 +1,401 @@
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "node.h"
+#include "p2p_peer.h"
+
+void p2p_acquire(struct p2p *p)
+{
+    if (!pthread_mutex_trylock(&p->lock))
+        return;
+    atomic_fetch_add(&p->wanted, 1);
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_sub(&p->wanted, 1);
+}
+
+void p2p_release(struct p2p *p)
+{
+    if (!p->trouble.code || p->trouble.reported) {
+        pthread_mutex_unlock(&p->lock);
+        return;
+    }
+    p->trouble.reported = true;
+    struct p2p_trouble t = p->trouble;
+    pthread_mutex_unlock(&p->lock);
+    struct acomm_group *g = p->group;
+    group_fail_op(&t.op, t.code, t.culprit, t.errnum, t.text);
+    if (t.code == ACOMM_LOST && t.culprit >= 0)
+        node_lost(g->node, g->members[t.culprit], t.text);
+    p2p_fail(p);
+}
+
+void p2p_pause(struct p2p *p)
+{
+    p2p_release(p);
+    while (atomic_load_explicit(&p->wanted, memory_order_relaxed))
+        sched_yield();
+    p2p_acquire(p);
+}
+
+void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit, const char *text)
+{
+    struct p2p_trouble *t = &p->trouble;
+    int saved = errno;
+    if (t->code)
+        return;
+    *t = (struct p2p_trouble){.code = code, .culprit = culprit, .text = text};
+    if (code == ACOMM_SYSTEM || code == ACOMM_RESOURCE || code == ACOMM_LOST)
+        t->errnum = saved;
+    if (op) {
+        memcpy(&t->op, op, sizeof t->op);
+    } else {
+        int64_t now = clock_now();
+        t->op.group = p->group;
+        t->op.kind = ACOMM_RECV;
+        t->op.peer = culprit;
+        t->op.root = -1;
+        t->op.started = now;
+        t->op.deadline = now;
+    }
+}
+
+const char *p2p_late(const struct acomm_op *op)
+{
+    return op->kind == ACOMM_SEND ? "the peer did not receive the message" : "no message with this tag came";
+}
+
+bool p2p_ready(struct p2p *p, const struct link *link, bool *ready)
+{
+    if (!*ready)
+        *ready = group_link_ready(p->group, link);
+    return *ready;
+}
+
+struct p2p_peer *p2p_peer(struct p2p *p, int rank)
+{
+    struct p2p_peer *peer = p->peers[rank];
+    if (peer)
+        return peer;
+    peer = calloc(1, sizeof *peer);
+    if (!peer)
+        return NULL;
+    peer->rank = rank;
+    struct p2p_list *lists[] = {&peer->queue, &peer->awaiting, &peer->sending, &peer->posted, &peer->replies,
+                                &peer->receiving, &peer->unexpected};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        p2p_list_init(lists[i]);
+    p->peers[rank] = peer;
+    p->open[p->opened++] = rank;
+    p->changed = true;
+    return peer;
+}
+
+void p2p_listen(struct p2p *p, struct p2p_peer *peer)
+{
+    if (peer->from || peer->rank == p->group->rank)
+        return;
+    errno = 0;
+    peer->from = group_link(p->group, CHANNEL_P2P, peer->rank, false);
+    p->changed = true;
+    if (!peer->from)
+        p2p_trouble(p, NULL, ACOMM_RESOURCE, p->group->rank, "no link to receive messages from");
+}
+
+void p2p_listen_everyone(struct p2p *p)
+{
+    for (int rank = 0; rank < p->group->size && !p->everyone; rank++) {
+        struct p2p_peer *peer = p2p_peer(p, rank);
+        if (!peer) {
+            p2p_trouble(p, NULL, ACOMM_RESOURCE, p->group->rank, "no memory to receive messages");
+            return;
+        }
+        p2p_listen(p, peer);
+    }
+    p->everyone = true;
+}
+
+struct p2p *p2p_open(struct acomm_group *group)
+{
+    struct p2p *p = calloc(1, sizeof *p);
+    if (!p)
+        return NULL;
+    p->group = group;
+    p->wake_fd = -1;
+    p->credit = wire_credit(group->size);
+    p->next_deadline = INT64_MAX;
+    p2p_list_init(&p->any);
+    p2p_list_init(&p->all);
+    p->peers = calloc((size_t)group->size, sizeof(struct p2p_peer *));
+    p->open = calloc((size_t)group->size, sizeof *p->open);
+    if (!p->peers || !p->open) {
+        free(p->peers);
+        free(p->open);
+        free(p);
+        return NULL;
+    }
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->turn, &monotonic);
+    pthread_cond_init(&p->work, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&p->lock, NULL);
+    return p;
+}
+
+static struct p2p_item *new_item(struct p2p *p, struct acomm_op *op, uint64_t bytes)
+{
+    struct p2p_item *item = p->spare;
+    if (item)
+        p->spare = item->spare;
+    else
+        item = malloc(sizeof *item);
+    if (!item)
+        return NULL;
+    *item = (struct p2p_item){.op = op, .bytes = bytes};
+    p2p_list_init(&item->here);
+    p2p_list_init(&item->all);
+    p2p_list_move(&p->all, &item->all);
+    return item;
+}
+
+static bool valid(const struct p2p *p, const struct acomm_op *op, uint64_t *bytes)
+{
+    int least = op->kind == ACOMM_RECV ? -1 : 0;
+    return (op->kind == ACOMM_SEND || op->kind == ACOMM_RECV) && op->peer >= least && op->peer < p->group->size
+        && op->dtype >= 0 && op->dtype < ACOMM_DTYPES && wire_bytes(op->count, op->width, bytes);
+}
+
+static void set_deadline(struct p2p *p, struct acomm_op *op)
+{
+    int64_t timeout = op->timeout < 0 ? p->group->timeout : op->timeout;
+    op->started = clock_now();
+    op->deadline = timeout > INT64_MAX - op->started ? INT64_MAX : op->started + timeout;
+    if (op->deadline < p->next_deadline)
+        p->next_deadline = op->deadline;
+}
+
+static void post_send(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
+{
+    if (peer->rank == p->group->rank) {
+        p2p_match_self(p, peer, item);
+        return;
+    }
+    p2p_list_move(&peer->queue, &item->here);
+    p2p_send_push(p, peer);
+}
+
+static void post_receive(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
+{
+    if (peer)
+        p2p_listen(p, peer);
+    else
+        p2p_listen_everyone(p);
+    p2p_match_receive(p, item);
+    if (peer)
+        p2p_send_push(p, peer); /* the answer to an RTS that was here before */
+}
+
+/* With the lock. */
+static int post(struct p2p *p, struct acomm_op *op, uint64_t bytes)
+{
+    struct p2p_peer *peer = op->peer < 0 ? NULL : p2p_peer(p, op->peer);
+    if (op->peer >= 0 && !peer)
+        return ACOMM_RESOURCE;
+    struct p2p_item *item = new_item(p, op, bytes);
+    if (!item)
+        return ACOMM_RESOURCE;
+    bool async = item->async = !op->synchronous;
+    p->async += async;
+    set_deadline(p, op);
+    if (op->kind == ACOMM_SEND)
+        post_send(p, peer, item);
+    else
+        post_receive(p, peer, item);
+    if (async && p->async)
+        p2p_progress_attend(p);
+    return 0;
+}
+
+int p2p_post(struct p2p *p, struct acomm_op *op)
+{
+    uint64_t bytes;
+    if (!valid(p, op, &bytes))
+        return ACOMM_ARGUMENT;
+    p2p_acquire(p);
+    int rc = p->code ? p->code : post(p, op, bytes);
+    p2p_release(p);
+    return rc;
+}
+
+struct waiter {
+    struct wait wait;
+    int64_t nap, until, next_look;
+};
+
+/* With the lock. The operation cannot go on; it has ended when this returns, unless another thread is just ending it. */
+static void give_up(struct p2p *p, struct acomm_op *op, int code)
+{
+    bool poisoned = atomic_load(&p->group->poisoned);
+    if (!poisoned && !p2p_ended(op))
+        p2p_trouble(p, op, code, code == ACOMM_TIMEOUT ? op->peer : p->group->rank,
+                    code == ACOMM_TIMEOUT ? p2p_late(op) : NULL);
+    p2p_release(p);
+    if (poisoned)
+        p2p_fail(p);
+    p2p_acquire(p);
+}
+
+/* An asynchronous operation's waiter is a thread of the caller too, but Ctrl-C leaves the operation alone. */
+static bool interrupted(struct waiter *w)
+{
+    int64_t now = clock_now();
+    if (now < w->next_look)
+        return false;
+    w->next_look = now + WAIT_LOOK_NS;
+    return wait_interrupted();
+}
+
+/* With the lock, which is free meanwhile: the group's lock, the GIL and others' posts must not wait for it. */
+static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved)
+{
+    p2p_release(p);
+    if (moved) {
+        wait_reset(&w->wait);
+        w->nap = 0;
+    }
+    int rc = wait_step(&w->wait);
+    bool stop = !op->synchronous && w->wait.sleepy && interrupted(w);
+    while (atomic_load_explicit(&p->wanted, memory_order_relaxed))
+        sched_yield();
+    p2p_acquire(p);
+    if (rc)
+        give_up(p, op, rc);
+    else if (stop)
+        return ACOMM_INTERRUPTED;
+    return w->until != INT64_MAX && clock_now() >= w->until;
+}
+
+static bool leads(struct p2p *p, const struct waiter *w)
+{
+    if (!p->leader || p->leader == &p->thread)
+        p->leader = w;
+    return p->leader == w;
+}
+
+static void doze(struct p2p *p, struct waiter *w)
+{
+    if (p->leader == w) {
+        p2p_progress_sleep(p, &w->nap, w->until);
+        return;
+    }
+    int64_t longest = clock_now() + WAIT_SLEEP_NS;
+    p->followers++;
+    p2p_progress_await(p, &p->turn, w->until < longest ? w->until : longest);
+    p->followers--;
+}
+
+int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
+{
+    struct waiter w = {.wait = wait_start(op), .until = until};
+    int rc = 0;
+    if (p2p_ended(op))
+        return op->status;
+    p2p_acquire(p);
+    while (!rc) {
+        bool moved = leads(p, &w) && p2p_progress_pass(p, w.wait.sleepy);
+        if (p2p_ended(op))
+            break;
+        rc = step(p, op, &w, moved);
+        if (!rc && w.wait.sleepy && !p2p_ended(op))
+            doze(p, &w);
+    }
+    if (p->leader == &w)
+        p2p_progress_hand_over(p);
+    p2p_release(p);
+    return p2p_ended(op) ? op->status : rc;
+}
+
+int p2p_wait(struct p2p *p, struct acomm_op *op)
+{
+    return p2p_wait_until(p, op, INT64_MAX);
+}
+
+void p2p_fail(struct p2p *p)
+{
+    struct acomm_group *g = p->group;
+    pthread_mutex_lock(&g->lock);
+    acomm_failure failure = g->failure;
+    if (!g->failed)
+        failure = (acomm_failure){.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank};
+    pthread_mutex_unlock(&g->lock);
+    p2p_acquire(p);
+    if (!p->code)
+        p->code = failure.code;
+    while (!p2p_list_empty(&p->all)) {
+        struct p2p_item *item = P2P_OF(struct p2p_item, all, p->all.next);
+        item->op->failure = failure;
+        p2p_match_end(p, item, failure.code);
+    }
+    pthread_cond_broadcast(&p->turn);
+    pthread_cond_broadcast(&p->work);
+    p2p_progress_wake(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void free_peer(struct p2p_peer *peer)
+{
+    if (!peer)
+        return;
+    while (!p2p_list_empty(&peer->unexpected)) {
+        struct p2p_list *node = peer->unexpected.next;
+        p2p_list_remove(node);
+        if (peer->in.message == P2P_MESSAGE(node))
+            peer->in.message = NULL;
+        free(P2P_MESSAGE(node));
+    }
+    free(peer->in.message); /* matched while it arrived, so in no list */
+    free(peer);
+}
+
+static void stop_thread(struct p2p *p)
+{
+    p2p_acquire(p);
+    p->stopping = true;
+    pthread_cond_broadcast(&p->work);
+    p2p_progress_wake(p);
+    bool started = p->started;
+    pthread_mutex_unlock(&p->lock);
+    if (started)
+        pthread_join(p->thread, NULL);
+}
+
+void p2p_close(struct p2p *p)
+{
+    if (!p)
+        return;
+    stop_thread(p);
+    p2p_fail(p);
+    for (int rank = 0; rank < p->group->size; rank++)
+        free_peer(p->peers[rank]);
+    while (p->spare) {
+        struct p2p_item *item = p->spare;
+        p->spare = item->spare;
+        free(item);
+    }
+    if (p->wake_fd >= 0)
+        close(p->wake_fd);
+    free(p->fds[0]);
+    free(p->fds[1]);
+    free(p->peers);
+    free(p->open);
+    pthread_cond_destroy(&p->turn);
+    pthread_cond_destroy(&p->work);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from arraycomm.bench.collectives import COLLECTIVES
+from arraycomm.bench.data import DTYPES
+from arraycomm.bench.options import parse, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8", 8), ("64K", 65536), ("256m", 256 << 20), ("1G", 1 << 30), ("1.5M", 3 << 19), ("4KiB", 4096)],
+)
+def test_sizes(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "K", "-8", "8T", "1e3", "8 8"])
+def test_what_is_no_size(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size; write 8, 64K"):
+        parse_size(text)
+
+
+def test_factor():
+    assert parse(["all_reduce", "-b", "8", "-e", "64", "-f", "2"]).sizes() == [8, 16, 32, 64]
+
+
+def test_increment():
+    assert parse(["all_reduce", "-b", "0", "-e", "24", "-i", "8"]).sizes() == [0, 8, 16, 24]
+
+
+def test_a_factor_of_one_means_the_increment():
+    assert parse(["all_reduce", "-b", "1M", "-e", "3M", "-f", "1"]).sizes() == [1 << 20, 2 << 20, 3 << 20]
+
+
+def test_one_size():
+    assert parse(["all_reduce", "-b", "128M"]).sizes() == [128 << 20]
+
+
+def test_nccl_spellings():
+    given = parse(["all_reduce", "-d", "float,half,bfloat16,int8,uint8,double", "-o", "prod,mulsum"])
+    assert given.dtypes == ("float32", "float16", "bfloat16", "int8", "uint8", "float64")
+    assert given.ops == ("product", "premul_sum")
+
+
+def test_all():
+    given = parse(["all", "-d", "all", "-o", "all", "-r", "all"])
+    assert given.operations == tuple(COLLECTIVES)
+    assert sorted(given.dtypes) == sorted(DTYPES)
+    assert len(given.ops) == 9
+    assert given.root == -1
+
+
+def test_nccl_letters():
+    given = parse(["all_reduce", "-r1", "-n7", "-w3", "-c2", "-a1", "-Jout.json", "--nproc=4"])
+    assert (given.root, given.calls, given.warmup, given.checks, given.average, given.json, given.nproc) == (
+        1, 7, 3, 2, 1, "out.json", 4)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["all_reduc"], "unknown operation 'all_reduc'; choose all or some of all_reduce"),
+        (["all_reduce", "-o", "xor"], "unknown reduction 'xor'; choose all or some of sum, prod"),
+        (["all_reduce", "-d", "float33"], "unknown datatype 'float33'"),
+        (["all_reduce", "-b", "64", "-e", "8"], "-e 8 is less than -b 64"),
+        (["all_reduce", "-b", "0", "-f", "2"], "-b 0 never grows by a factor"),
+        (["all_reduce", "-i", "0"], "-i 0 never reaches"),
+        (["all_reduce", "-n", "0"], "'0' is not a whole number of at least 1"),
+        (["all_reduce", "--plot", "x.pdf"], "'x.pdf' must end in .svg or .png"),
+    ],
+)
+def test_errors_name_what_was_wrong(arguments, text, capsys):
+    with pytest.raises(SystemExit) as left:
+        parse(arguments)
+    assert left.value.code == 2
+    assert text in capsys.readouterr().err

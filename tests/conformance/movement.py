@@ -1,0 +1,154 @@
+"""Tasks: the operations that only move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .data import back, contents, difference, framework_of, supports
+from .expect import expect, given, untouched
+from .worlds import Context
+
+
+def matrix(context: Context, framework: str, dtypes: Sequence[str], shape: tuple[int, ...] = (3, 2)) -> None:
+    """Every operation on every dtype."""
+    for dtype in dtypes:
+        if framework == "mixed" or supports(framework, dtype):
+            _broadcast(context, framework, dtype, shape)
+            _all_gather(context, framework, dtype, shape)
+            _gather(context, framework, dtype, shape)
+            _scatter(context, framework, dtype, shape)
+            _all_to_all(context, framework, dtype, shape)
+
+
+def sizes(context: Context, counts: Sequence[int], dtypes: Sequence[str] = ("int8", "float32", "complex128")) -> None:
+    """Arrays of these many elements a rank."""
+    for count in counts:
+        matrix(context, "numpy", dtypes, (count,))
+
+
+def roots(context: Context) -> None:
+    """Every root."""
+    for root in range(context.size):
+        for count in (1, 1000):
+            _broadcast(context, "numpy", "int32", (count,), root)
+            _gather(context, "numpy", "int32", (count,), root)
+            _scatter(context, "numpy", "int32", (count,), root)
+
+
+def _inputs(context: Context, dtype: str, shape: tuple[int, ...], seed: int) -> list[np.ndarray[Any, Any]]:
+    return [contents(dtype, shape, rank, seed, True) for rank in range(context.size)]
+
+
+def _root(context: Context, dtype: str, root: int | None) -> int:
+    return len(dtype) % context.size if root is None else root
+
+
+def _broadcast(context: Context, framework: str, dtype: str, shape: tuple[int, ...], root: int | None = None) -> None:
+    root = _root(context, dtype, root)
+    label = f"broadcast {dtype} {framework} {list(shape)} root {root}"
+    inputs = _inputs(context, dtype, shape, 11)
+    x = given(context, framework, inputs[context.rank])
+    y = context.group.broadcast(x, root)
+    expect(context, label, y, inputs[root], like=x, shared=True)
+    untouched(context, label, x, inputs[context.rank])
+
+
+def _all_gather(context: Context, framework: str, dtype: str, shape: tuple[int, ...]) -> None:
+    inputs = _inputs(context, dtype, shape, 12)
+    x = given(context, framework, inputs[context.rank])
+    for form, want in (("concat", np.concatenate(inputs)), ("stack", np.stack(inputs))):
+        label = f"all_gather {dtype} {framework} {list(shape)} {form}"
+        y = context.group.all_gather(x, form=form)
+        expect(context, label, y, want, like=x, shared=True)
+    untouched(context, f"all_gather {dtype} {framework}", x, inputs[context.rank])
+
+
+def _gather(context: Context, framework: str, dtype: str, shape: tuple[int, ...], root: int | None = None) -> None:
+    root = _root(context, dtype, root)
+    label = f"gather {dtype} {framework} {list(shape)} root {root}"
+    inputs = _inputs(context, dtype, shape, 13)
+    x = given(context, framework, inputs[context.rank])
+    y = context.group.gather(x, root, form="stack")
+    if context.rank == root:
+        expect(context, label, y, np.stack(inputs), like=x)
+    else:
+        context.check(y is None, f"{label}: a rank that is not the root got {y!r}")
+
+
+def _scatter(context: Context, framework: str, dtype: str, shape: tuple[int, ...], root: int | None = None) -> None:
+    root = _root(context, dtype, root)
+    label = f"scatter {dtype} {framework} {list(shape)} root {root}"
+    whole = contents(dtype, (context.size * shape[0], *shape[1:]), root, 14, True)
+    mine = whole[context.rank * shape[0] : (context.rank + 1) * shape[0]]
+    if context.rank == root:
+        x = given(context, framework, whole)
+        y = context.group.scatter(x, root)
+    else:
+        x = given(context, framework, np.zeros_like(mine))
+        y = context.group.scatter(None, root, like=x)
+    expect(context, label, y, mine, like=x)
+
+
+def _all_to_all(context: Context, framework: str, dtype: str, shape: tuple[int, ...]) -> None:
+    label = f"all_to_all {dtype} {framework} {list(shape)}"
+    rows = shape[0]
+    inputs = _inputs(context, dtype, (context.size * rows, *shape[1:]), 15)
+    x = given(context, framework, inputs[context.rank])
+    y = context.group.all_to_all(x)
+    want = np.concatenate([array[context.rank * rows : (context.rank + 1) * rows] for array in inputs])
+    expect(context, label, y, want, like=x)
+    untouched(context, label, x, inputs[context.rank])
+
+
+def uneven(context: Context, framework: str, rows: Sequence[Sequence[int]], dtype: str = "float32") -> None:
+    """all_gather and all_to_all with numbers of rows that differ; each entry of `rows` is repeated over the ranks."""
+    for pattern in rows:
+        _uneven_gather(context, framework, dtype, [pattern[rank % len(pattern)] for rank in range(context.size)])
+        table = [[pattern[(s + 2 * d) % len(pattern)] for d in range(context.size)] for s in range(context.size)]
+        _uneven_all_to_all(context, framework, dtype, table, tell=sum(pattern) % 2 == 0)
+
+
+def _uneven_gather(context: Context, framework: str, dtype: str, counts: list[int]) -> None:
+    label = f"all_gather uneven {dtype} {framework} {counts}"
+    inputs = [contents(dtype, (n, 3), rank, 16, True) for rank, n in enumerate(counts)]
+    x = given(context, framework, inputs[context.rank])
+    y = context.group.all_gather(x, uneven=True)
+    expect(context, label, y, np.concatenate(inputs), like=x, shared=True)
+    parts = context.group.all_gather(x, uneven=True, form="list")
+    context.check(len(parts) == context.size, f"{label}: a list of {len(parts)}")
+    for rank, (part, want) in enumerate(zip(parts, inputs, strict=False)):
+        expect(context, f"{label} list[{rank}]", part, want, like=x)
+
+
+def _uneven_all_to_all(context: Context, framework: str, dtype: str, table: list[list[int]], tell: bool) -> None:
+    """table[s][d]: rows from rank s to rank d."""
+    me, label = context.rank, f"all_to_all uneven {dtype} {framework} {table}"
+    inputs = [contents(dtype, (sum(row), 2), rank, 17, True) for rank, row in enumerate(table)]
+    x = given(context, framework, inputs[me])
+    receives = [row[me] for row in table]
+    y = context.group.all_to_all(x, send_counts=table[me], recv_counts=receives if tell else None)
+    parts = [array[sum(row[:me]) : sum(row[: me + 1])] for array, row in zip(inputs, table, strict=True)]
+    expect(context, label, y, np.concatenate(parts), like=x)
+
+
+def lists(context: Context, framework: str) -> None:
+    """The list form, and that its arrays are of the caller's library."""
+    inputs = _inputs(context, "int32", (2, 3), 18)
+    x = given(context, framework, inputs[context.rank])
+    parts = context.group.all_gather(x, form="list")
+    context.check(isinstance(parts, list) and len(parts) == context.size, f"all_gather list: {type(parts)}")
+    for part, want in zip(parts, inputs, strict=False):
+        expect(context, f"all_gather list {framework}", part, want, like=x)
+    parts = context.group.gather(x, 0, form="list")
+    if context.rank == 0:
+        wrong = [difference(back(part), want) for part, want in zip(parts, inputs, strict=True)]
+        context.check(not any(wrong), f"gather list: {wrong}")
+        context.check(all(framework_of(part) == framework_of(x) for part in parts), "gather list: other library")
+
+
+def barriers(context: Context, times: int = 20) -> None:
+    for _ in range(times):
+        context.check(context.group.barrier() is None, "barrier gives None")

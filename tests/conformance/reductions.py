@@ -1,0 +1,125 @@
+"""Tasks: all_reduce, reduce and reduce_scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .data import NARROW, OPS, contents, defined, reduced, supports
+from .expect import expect, given, operation, tolerance, untouched
+from .worlds import Context
+
+_WHOLE, _BROKEN = -3.0, 0.5  # factors of premul_sum: integers wrap with the first and truncate with the second
+
+
+def matrix(context: Context, framework: str, dtypes: Sequence[str], shape: tuple[int, ...] = (3, 5), *,
+           rough: bool = False, exact: bool = True) -> None:
+    """Every reduction of every dtype. `exact`: the bits of rank order, also for rough numbers."""
+    for dtype in dtypes:
+        if framework != "mixed" and not supports(framework, dtype):
+            continue
+        for op in OPS:
+            if defined(op, dtype):
+                factor = _BROKEN if dtype in NARROW or dtype == "int32" else _WHOLE
+                close = 0.0 if exact else tolerance(dtype, context.size)
+                _all_reduce(context, framework, dtype, op, factor, shape, rough, close)
+                _reduce(context, framework, dtype, op, factor, shape, rough, close)
+                _reduce_scatter(context, framework, dtype, op, factor, shape, rough, close)
+
+
+def _all_reduce(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...],
+                rough: bool, close: float) -> None:
+    label = f"all_reduce {dtype} {op} {framework} {list(shape)}"
+    inputs = [contents(dtype, shape, rank, 1, rough) for rank in range(context.size)]
+    x = given(context, framework, inputs[context.rank])
+    y = context.group.all_reduce(x, operation(op, factor))
+    expect(context, label, y, reduced(op, inputs, factor), like=x, close=close, shared=True)
+    untouched(context, label, x, inputs[context.rank])
+
+
+def _reduce(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...], rough: bool,
+            close: float) -> None:
+    root = (len(dtype) + len(op)) % context.size
+    label = f"reduce {dtype} {op} {framework} {list(shape)} root {root}"
+    inputs = [contents(dtype, shape, rank, 2, rough) for rank in range(context.size)]
+    x = given(context, framework, inputs[context.rank])
+    y = context.group.reduce(x, root, operation(op, factor))
+    if context.rank == root:
+        expect(context, label, y, reduced(op, inputs, factor), like=x, close=close)
+    else:
+        context.check(y is None, f"{label}: a rank that is not the root got {y!r}")
+    untouched(context, label, x, inputs[context.rank])
+
+
+def _reduce_scatter(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...],
+                    rough: bool, close: float) -> None:
+    whole = (context.size * shape[0], *shape[1:])
+    label = f"reduce_scatter {dtype} {op} {framework} {list(whole)}"
+    inputs = [contents(dtype, whole, rank, 3, rough) for rank in range(context.size)]
+    x = given(context, framework, inputs[context.rank])
+    y = context.group.reduce_scatter(x, operation(op, factor))
+    want = reduced(op, inputs, factor)[context.rank * shape[0] : (context.rank + 1) * shape[0]]
+    expect(context, label, y, want, like=x, close=close)
+    untouched(context, label, x, inputs[context.rank])
+
+
+def sizes(context: Context, counts: Sequence[int], dtypes: Sequence[str] = ("float32", "bfloat16", "int8"),
+          ops: Sequence[str] = ("sum", "max"), *, exact: bool = True, rough: bool = True) -> None:
+    """Reductions of arrays of these many elements, with rough numbers: every edge of an algorithm is some count."""
+    for count in counts:
+        for dtype in dtypes:
+            for op in ops:
+                close = 0.0 if exact else tolerance(dtype, context.size)
+                _all_reduce(context, "numpy", dtype, op, 1.0, (count,), rough, close)
+                _reduce(context, "numpy", dtype, op, 1.0, (count,), rough, close)
+                _reduce_scatter(context, "numpy", dtype, op, 1.0, (count,), rough, close)
+
+
+def uneven_scatter(context: Context, rows: Sequence[Sequence[int]], dtype: str = "float32", *,
+                   exact: bool = True) -> None:
+    """reduce_scatter with counts: each entry of `rows` has a count per rank."""
+    for counts in rows:
+        counts = [counts[rank % len(counts)] for rank in range(context.size)]
+        label = f"reduce_scatter {dtype} counts {counts}"
+        inputs = [contents(dtype, (sum(counts), 3), rank, 4, True) for rank in range(context.size)]
+        start = sum(counts[: context.rank])
+        y = context.group.reduce_scatter(inputs[context.rank].copy(), counts=counts)
+        want = reduced("sum", inputs)[start : start + counts[context.rank]]
+        expect(context, label, y, want, close=0.0 if exact else tolerance(dtype, context.size))
+
+
+_SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e38, -1e38, 3e38, 1e-40, -1e-45, 65504.0, 6e4, 6e-8, 0.1)
+
+
+def special_values(context: Context, dtypes: Sequence[str] = ("float16", "bfloat16", "float32", "float64")) -> None:
+    """NaN, infinities, both zeros, subnormals and overflow: every pair of them meets in two ranks."""
+    values = np.array(_SPECIAL)
+    for dtype in dtypes:
+        with np.errstate(over="ignore"):
+            rows = [np.repeat(values, len(values)), np.tile(values, len(values))]
+            inputs = [rows[rank % 2].astype(contents(dtype, (1,), 0).dtype) for rank in range(context.size)]
+        for op in ("sum", "product", "min", "max", "avg"):
+            label = f"all_reduce {dtype} {op} of special values"
+            y = context.group.all_reduce(inputs[context.rank].copy(), op)
+            expect(context, label, y, reduced(op, inputs), shared=True)
+
+
+def wrapping(context: Context) -> None:
+    """Integers wrap, whatever their order."""
+    for dtype in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
+        inputs = [contents(dtype, (301,), rank, 5, True) for rank in range(context.size)]
+        for op in ("sum", "product", "avg", "min", "max", "bxor"):
+            y = context.group.all_reduce(inputs[context.rank].copy(), op)
+            expect(context, f"all_reduce {dtype} {op} over the whole range", y, reduced(op, inputs), shared=True)
+
+
+def bits_of_sums(context: Context, counts: Sequence[int]) -> list[bytes]:
+    """The bits of float32 sums, for comparison between worlds."""
+    results = []
+    for count in counts:
+        x = contents("float32", (count,), context.rank, 6, True).copy()
+        y = context.group.all_reduce(x)
+        context.same(f"all_reduce float32 sum of {count}", y)
+        results.append(y.tobytes())
+    return results

@@ -1,0 +1,208 @@
+"""Worlds of ranks that are started once and then given many tasks.
+
+A task is a function `task(context, **parameters)` of a module beside this one, called on every rank. What goes wrong in it
+comes back as text; a rank that hangs is ended after a hard limit, and the stacks of all ranks are shown.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import arraycomm
+from arraycomm.launch.spawn import SpawnContext, spawn
+
+from .data import bits
+
+LIMIT = 120.0  # s for one task: hundreds of combinations on a crowded machine
+_SHOWN = 12  # failures of one task that are printed
+
+multiprocessing.set_forkserver_preload(["numpy", "ml_dtypes", "torch", "jax", "jax.numpy"])
+
+
+class Settings(NamedTuple):
+    """What tells one world from another. `hosts`: a host name per rank, where ranks are to believe in several."""
+
+    size: int
+    transport: str = "auto"
+    environ: tuple[tuple[str, str], ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    def variables(self, rank: int) -> dict[str, str]:
+        host = {"ARRAYCOMM_HOSTID": self.hosts[rank]} if self.hosts else {}
+        return {"ARRAYCOMM_TRANSPORT": self.transport, **dict(self.environ), **host}
+
+
+@dataclass
+class Context:
+    """What a task works with."""
+
+    group: arraycomm.Group
+    failures: list[str] = field(default_factory=list)
+    digests: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank
+
+    @property
+    def size(self) -> int:
+        return self.group.size
+
+    def check(self, condition: object, label: str) -> None:
+        """Notes a failure. Not an assertion: the other ranks go on, and this one has to go with them."""
+        if not condition:
+            self.failures.append(label)
+
+    def same(self, label: str, array: Any) -> None:
+        """The parent compares these bits between the ranks."""
+        self.digests[label] = bits(array)
+
+
+class Answer(NamedTuple):
+    """What a rank says after a task: what it returned, what went wrong, and bits that all ranks must share."""
+
+    value: Any
+    failures: list[str]
+    digests: dict[str, bytes]
+    broken: bool
+
+
+class World:
+    """The parent's side. Started with the first task, and anew after a task that broke it."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.settings = settings
+        self._folder = folder
+        self._context: SpawnContext | None = None
+        self._pipes: list[Connection] = []
+
+    @property
+    def size(self) -> int:
+        return self.settings.size
+
+    def run(self, task: str, *, limit: float = LIMIT, **parameters: Any) -> list[Answer]:
+        """Runs "module.function" on all ranks. AssertionError with all failures, by rank."""
+        if self._context is None:
+            self._start()
+        for pipe in self._pipes:
+            pipe.send((task, parameters))
+        answers = self._collect(limit, task)
+        if any(answer.broken for answer in answers):
+            self.close()
+        problems = [f"rank {rank}: {text}" for rank, answer in enumerate(answers) for text in answer.failures]
+        problems += _unlike([answer.digests for answer in answers])
+        if problems:
+            more = [f"... and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+            raise AssertionError("\n".join([f"{task} in {self.settings}:", *problems[:_SHOWN], *more]))
+        return answers
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        pairs = [context.Pipe() for _ in range(self.size)]
+        self._pipes = [ours for ours, _ in pairs]
+        theirs = [pipe for _, pipe in pairs]
+        started = spawn(serve, (theirs, self.settings, str(self._folder)), nprocs=self.size, join=False, daemon=True,
+                        start_method="forkserver")
+        for pipe in theirs:
+            pipe.close()
+        assert isinstance(started, SpawnContext)
+        self._context = started
+
+    def _collect(self, limit: float, task: str) -> list[Answer]:
+        deadline = time.monotonic() + limit
+        answers: dict[Connection, Answer] = {}
+        while len(answers) < self.size:
+            open_pipes = [pipe for pipe in self._pipes if pipe not in answers]
+            ready = wait(open_pipes, max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self._give_up(f"{task} did not end within {limit:g} s", [pipe in answers for pipe in self._pipes])
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                try:
+                    answers[pipe] = pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    self._give_up(f"{task}: rank {self._pipes.index(pipe)} died", [p in answers for p in self._pipes])
+        return [answers[pipe] for pipe in self._pipes]
+
+    def _give_up(self, reason: str, answered: Sequence[bool]) -> None:
+        """Ends the world and raises AssertionError with every rank's stacks."""
+        assert self._context is not None
+        stacks = []
+        for rank, process in enumerate(self._context.processes):
+            state = "had answered" if answered[rank] else "had not answered"
+            stacks.append(f"rank {rank} (exit code {process.exitcode}) {state}\n{self._stack(rank, process)}")
+        self.close()
+        raise AssertionError(f"{reason} in {self.settings}\n" + "\n".join(stacks))
+
+    def _stack(self, rank: int, process: Any) -> str:
+        file = self._folder / f"stack-{rank}"
+        if process.exitcode is None:
+            os.kill(process.pid, signal.SIGUSR1)
+            deadline = time.monotonic() + 2
+            while time.monotonic() < deadline and not file.read_text().endswith("\n"):
+                process.join(0.05)
+        return file.read_text()
+
+    def close(self) -> None:
+        """Idempotent."""
+        for pipe in self._pipes:
+            pipe.close()
+        self._pipes = []
+        if self._context is not None:
+            self._context.close()
+            self._context = None
+
+
+def _unlike(digests: Sequence[Mapping[str, bytes]]) -> list[str]:
+    """Labels under which ranks have other bits than the first rank that has any."""
+    problems = []
+    for label in {label: None for digest in digests for label in digest}:
+        found = {rank: digest[label] for rank, digest in enumerate(digests) if label in digest}
+        first = next(iter(found.values()))
+        odd = [rank for rank, value in found.items() if value != first]
+        if odd:
+            problems.append(f"{label}: ranks {odd} have other bits than rank {next(iter(found))}")
+    return problems
+
+
+def serve(rank: int, pipes: Sequence[Connection], settings: Settings, folder: str) -> None:
+    """A rank: does tasks until the parent closes the pipe."""
+    for index, pipe in enumerate(pipes):
+        if index != rank:
+            pipe.close()
+    with open(Path(folder, f"stack-{rank}"), "w") as stacks:
+        faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
+        os.environ.update(settings.variables(rank))
+        with arraycomm.init(timeout=LIMIT / 2) as group:
+            while (answer := _serve_one(pipes[rank], group)) is not None:
+                pipes[rank].send(answer)
+                if answer.broken:
+                    return
+
+
+def _serve_one(pipe: Connection, group: arraycomm.Group) -> Answer | None:
+    try:
+        task, parameters = pipe.recv()
+    except EOFError:
+        return None
+    module, _, function = task.rpartition(".")
+    context = Context(group)
+    try:
+        value = getattr(importlib.import_module(f".{module}", __package__), function)(context, **parameters)
+        return Answer(value, context.failures, context.digests, False)
+    except BaseException:
+        # Wherever this rank was, the others are somewhere else now.
+        text = "".join(traceback.format_exception(*sys.exc_info()))
+        return Answer(None, [*context.failures, text], context.digests, True)

@@ -1,0 +1,303 @@
+/* engine: link_tcp.c link_shm.c */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+#include "acomm.h"
+#include "check.h"
+#include "link.h"
+
+#define STREAM ((size_t)3 << 20) /* more than every buffer on the way */
+#define RING ((size_t)8 << 10)
+
+/* A connected pair over TCP on the loopback interface. */
+static void tcp_pair(int fds[2])
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_EQUAL(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    CHECK_EQUAL(listen(listener, 1), 0);
+    CHECK_EQUAL(getsockname(listener, (struct sockaddr *)&at, &length), 0);
+    fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_EQUAL(connect(fds[0], (struct sockaddr *)&at, sizeof at), 0);
+    fds[1] = accept(listener, NULL, NULL);
+    CHECK(fds[1] >= 0);
+    close(listener);
+}
+
+struct pair { struct link *out, *in; struct link_ring *ring; };
+
+static struct pair open_tcp(int connections)
+{
+    struct pair p = {link_tcp_new(1, true, connections), link_tcp_new(0, false, connections), NULL};
+    for (int i = connections - 1; i >= 0; i--) {
+        int fds[2];
+        tcp_pair(fds);
+        CHECK(!link_tcp_complete(p.out));
+        CHECK_EQUAL(link_tcp_attach(p.out, i, fds[0]), 0);
+        CHECK_EQUAL(link_tcp_attach(p.in, i, fds[1]), 0);
+    }
+    CHECK(link_tcp_complete(p.out) && link_tcp_complete(p.in));
+    return p;
+}
+
+static struct pair open_shm(void)
+{
+    size_t footprint = (link_shm_footprint(RING) + 4095) / 4096 * 4096;
+    struct link_ring *ring = aligned_alloc(4096, footprint);
+    memset(ring, 0, footprint);
+    return (struct pair){link_shm_new(1, true, ring, RING), link_shm_new(0, false, ring, RING), ring};
+}
+
+static void close_pair(struct pair p)
+{
+    if (p.out)
+        p.out->ops->close(p.out);
+    if (p.in)
+        p.in->ops->close(p.in);
+    free(p.ring);
+}
+
+static unsigned char byte_at(size_t i)
+{
+    return (unsigned char)(i * 31 + (i >> 8) * 7 + (i >> 18) * 3);
+}
+
+struct sender { struct link *link; int code; };
+
+/* Sends STREAM bytes in requests of many sizes. */
+static void *send_stream(void *argument)
+{
+    struct sender *s = argument;
+    char *data = malloc(STREAM);
+    for (size_t i = 0; i < STREAM; i++)
+        data[i] = (char)byte_at(i);
+    for (size_t done = 0, request = 1; done < STREAM && !s->code; request = request * 5 % 400009 + 1) {
+        size_t most = STREAM - done < request ? STREAM - done : request;
+        ssize_t n = s->link->ops->send(s->link, data + done, most);
+        if (n < 0)
+            s->code = (int)n;
+        else if (n == 0)
+            sched_yield();
+        else
+            done += (size_t)n;
+        if (n > (ssize_t)most)
+            s->code = 1;
+    }
+    free(data);
+    return NULL;
+}
+
+static void receive_stream(struct link *in)
+{
+    unsigned char *data = malloc(100000);
+    size_t wrong = 0, request = 3;
+    for (size_t done = 0; done < STREAM; request = request * 7 % 99991 + 1) {
+        size_t most = STREAM - done < request ? STREAM - done : request;
+        ssize_t n = in->ops->recv(in, data, most);
+        CHECK(n >= 0 && n <= (ssize_t)most);
+        if (n < 0)
+            break;
+        if (n == 0)
+            sched_yield();
+        for (ssize_t i = 0; i < n; i++)
+            wrong += data[i] != byte_at(done + (size_t)i);
+        done += (size_t)n;
+    }
+    CHECK_EQUAL(wrong, 0);
+    CHECK_EQUAL(in->ops->recv(in, data, 1), 0);
+    free(data);
+}
+
+static void stream_through(struct pair p)
+{
+    pthread_t thread;
+    struct sender sender = {p.out, 0};
+    CHECK_EQUAL(pthread_create(&thread, NULL, send_stream, &sender), 0);
+    receive_stream(p.in);
+    pthread_join(thread, NULL);
+    CHECK_EQUAL(sender.code, 0);
+    close_pair(p);
+}
+
+static void stream_over_one_connection(void) { stream_through(open_tcp(1)); }
+static void stream_over_five_connections(void) { stream_through(open_tcp(5)); }
+static void stream_over_ring(void) { stream_through(open_shm()); }
+
+static void nothing(int number)
+{
+    (void)number;
+}
+
+/* A storm of signals without SA_RESTART: no call may show EINTR. */
+static void stream_under_signals(void)
+{
+    struct sigaction action = {.sa_handler = nothing}, before;
+    struct itimerval fast = {{0, 1000}, {0, 1000}}, off = {{0, 0}, {0, 0}};
+    sigaction(SIGALRM, &action, &before);
+    setitimer(ITIMER_REAL, &fast, NULL);
+    stream_through(open_tcp(2));
+    setitimer(ITIMER_REAL, &off, NULL);
+    sigaction(SIGALRM, &before, NULL);
+}
+
+static void incomplete_moves_nothing(void)
+{
+    struct link *link = link_tcp_new(1, true, 2);
+    int fds[2];
+    CHECK_EQUAL(link->ops->send(link, "x", 1), 0);
+    CHECK_EQUAL(link->ops->descriptor(link), -1);
+    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    CHECK_EQUAL(link_tcp_attach(link, 0, fds[0]), 0);
+    CHECK_EQUAL(link->ops->send(link, "x", 1), 0);
+    CHECK_EQUAL(link_tcp_attach(link, 0, fds[1]), ACOMM_ARGUMENT);
+    CHECK_EQUAL(link_tcp_attach(link, 2, fds[1]), ACOMM_ARGUMENT);
+    CHECK_EQUAL(link_tcp_attach(link, -1, fds[1]), ACOMM_ARGUMENT);
+    CHECK_EQUAL(link_tcp_attach(link, 1, -1), ACOMM_SYSTEM);
+    CHECK(!link_tcp_complete(link));
+    close(fds[1]);
+    link->ops->close(link);
+}
+
+static void descriptor_tells_when(void)
+{
+    struct pair p = open_tcp(1);
+    struct pollfd fd = {.fd = p.in->ops->descriptor(p.in), .events = POLLIN};
+    CHECK_EQUAL(poll(&fd, 1, 0), 0);
+    CHECK_EQUAL(p.out->ops->send(p.out, "hello", 5), 5);
+    CHECK_EQUAL(poll(&fd, 1, 5000), 1);
+    close_pair(p);
+    p = open_shm();
+    CHECK_EQUAL(p.in->ops->descriptor(p.in), -1);
+    close_pair(p);
+}
+
+/* Waits for the link's verdict. */
+static ssize_t settled(struct link *link, char *data, size_t bytes)
+{
+    ssize_t n = 0;
+    for (int i = 0; i < 5000 && n == 0; i++) {
+        n = link->outgoing ? link->ops->send(link, data, bytes) : link->ops->recv(link, data, bytes);
+        if (n == 0)
+            usleep(1000);
+    }
+    return n;
+}
+
+static void peer_closes(void)
+{
+    struct pair p = open_tcp(1);
+    char data[8];
+    CHECK_EQUAL(p.out->ops->send(p.out, "12345678", 8), 8);
+    p.out->ops->close(p.out);
+    CHECK_EQUAL(settled(p.in, data, 5), 5); /* what was sent before still comes */
+    CHECK_EQUAL(settled(p.in, data, 8), 3);
+    CHECK_EQUAL(settled(p.in, data, 1), ACOMM_LOST);
+    CHECK_EQUAL(errno, 0);
+    p.out = NULL;
+    close_pair(p);
+}
+
+static void peer_resets(void)
+{
+    struct pair p = open_tcp(1);
+    char *data = calloc(1, STREAM);
+    struct linger hard = {1, 0};
+    setsockopt(p.in->ops->descriptor(p.in), SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    p.in->ops->close(p.in);
+    p.in = NULL;
+    ssize_t n;
+    while ((n = settled(p.out, data, STREAM)) > 0)
+        continue;
+    CHECK_EQUAL(n, ACOMM_LOST);
+    CHECK(errno == ECONNRESET || errno == EPIPE);
+    close_pair(p);
+    free(data);
+}
+
+static void bad_descriptor(void)
+{
+    struct pair p = open_tcp(1);
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    CHECK(null >= 0);
+    dup2(null, p.in->ops->descriptor(p.in));
+    close(null);
+    char data[1];
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, 1), ACOMM_SYSTEM);
+    CHECK_EQUAL(errno, ENOTSOCK);
+    close_pair(p);
+}
+
+/* The indices lie in memory that a hostile peer can write: the first two lines of 128 bytes. */
+static void forged_indices(void)
+{
+    const uint64_t forged[] = {RING + 1, UINT64_MAX, (uint64_t)1 << 63, RING + 5};
+    char data[RING * 2] = {0};
+    for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) {
+        struct pair p = open_shm();
+        uint64_t *written = (uint64_t *)(void *)p.ring, *read = written + 16;
+        *written = forged[i];
+        CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), ACOMM_PROTOCOL);
+        *written = 0;
+        CHECK_EQUAL(p.out->ops->send(p.out, data, 100), 100);
+        *read = forged[i];
+        CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data), ACOMM_PROTOCOL);
+        *read = 101; /* read before it was written */
+        CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data), ACOMM_PROTOCOL);
+        close_pair(p);
+    }
+}
+
+/* The own index in shared memory may be changed too: it is never read back. */
+static void own_index_is_private(void)
+{
+    struct pair p = open_shm();
+    uint64_t *written = (uint64_t *)(void *)p.ring;
+    char data[RING];
+    CHECK_EQUAL(p.out->ops->send(p.out, "ab", 2), 2);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, 1), 1);
+    *written = 7777;
+    CHECK_EQUAL(p.out->ops->send(p.out, "c", 1), 1);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, RING), 2);
+    CHECK(!memcmp(data, "bc", 2));
+    close_pair(p);
+}
+
+static void full_ring(void)
+{
+    struct pair p = open_shm();
+    char data[RING + 9] = {0};
+    CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data), RING);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 1), 0);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, 3), 3);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 9), 3);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), RING);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), 0);
+    close_pair(p);
+}
+
+int main(void)
+{
+    TEST(stream_over_one_connection);
+    TEST(stream_over_five_connections);
+    TEST(stream_over_ring);
+    TEST(stream_under_signals);
+    TEST(incomplete_moves_nothing);
+    TEST(descriptor_tells_when);
+    TEST(peer_closes);
+    TEST(peer_resets);
+    TEST(bad_descriptor);
+    TEST(forged_indices);
+    TEST(own_index_is_private);
+    TEST(full_ring);
+    return CHECK_RESULT();
+}

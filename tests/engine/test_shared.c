@@ -1,0 +1,252 @@
+/* engine: all */
+/* The entry points over one shared segment, with threads as the ranks of a host and pieces so small that every
+ * operation takes several rounds. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "acomm.h"
+#include "check.h"
+
+#define MAX_RANKS 8
+#define PIECE 4096
+#define SECOND 1000000000ll
+
+struct world { int n, fd; uint64_t bytes; int (*body)(acomm_group *g, int rank, int n); int result[MAX_RANKS]; };
+struct seat { struct world *world; int rank; };
+
+static void *rank_main(void *argument)
+{
+    struct seat *seat = argument;
+    struct world *w = seat->world;
+    int32_t members[MAX_RANKS], hosts[MAX_RANKS] = {0};
+    for (int i = 0; i < w->n; i++)
+        members[i] = i;
+    acomm_group_options o = {.id = 1, .rank = seat->rank, .size = w->n, .members = members, .hosts = hosts,
+                             .segment_fd = w->fd, .segment_bytes = w->bytes, .piece_bytes = PIECE, .connections = 1,
+                             .check = 1, .timeout = 20 * SECOND};
+    acomm_group *g = NULL;
+    w->result[seat->rank] = acomm_group_open(NULL, &o, &g);
+    if (!w->result[seat->rank]) {
+        w->result[seat->rank] = w->body(g, seat->rank, w->n);
+        acomm_group_close(g);
+    }
+    return NULL;
+}
+
+static void run(int n, int (*body)(acomm_group *, int, int), int want)
+{
+    struct world w = {.n = n, .fd = memfd_create("test", MFD_CLOEXEC), .bytes = acomm_segment_bytes(n, PIECE), .body = body};
+    CHECK(ftruncate(w.fd, (off_t)w.bytes) == 0);
+    pthread_t threads[MAX_RANKS];
+    struct seat seats[MAX_RANKS];
+    for (int i = 0; i < n; i++) {
+        seats[i] = (struct seat){&w, i};
+        pthread_create(&threads[i], NULL, rank_main, &seats[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        pthread_join(threads[i], NULL);
+        CHECK_MESSAGE(w.result[i] == want, "rank %d of %d: %d, not %d", i, n, w.result[i], want);
+    }
+    close(w.fd);
+}
+
+#define P(pointer) (uintptr_t)(pointer)
+static const uint64_t COUNTS[] = {0, 1, 3, 6, 7, 1023, 1024, 1025, 5000, 20011};
+#define SIZES (sizeof COUNTS / sizeof *COUNTS)
+static int32_t value(int rank, uint64_t i) { return (int32_t)((uint64_t)rank * 1000003u + i * 7u); }
+
+static int32_t *filled(int rank, uint64_t count)
+{
+    int32_t *x = malloc((count + 1) * sizeof *x);
+    for (uint64_t i = 0; i < count; i++)
+        x[i] = value(rank, i);
+    return x;
+}
+
+static int wrong_sum(const int32_t *y, uint64_t offset, uint64_t count, int n)
+{
+    int wrong = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        int32_t sum = 0;
+        for (int r = 0; r < n; r++)
+            sum += value(r, offset + i);
+        wrong += y[i] != sum;
+    }
+    return wrong;
+}
+
+static int all_reduce(acomm_group *g, int rank, int n)
+{
+    int wrong = 0;
+    for (size_t s = 0; s < SIZES; s++) {
+        int32_t *x = filled(rank, COUNTS[s]), *y = filled(0, COUNTS[s]);
+        int rc = acomm_all_reduce(g, P(x), P(y), COUNTS[s], ACOMM_INT32, ACOMM_SUM, 1, 0, -1, NULL);
+        wrong += rc != 0 || wrong_sum(y, 0, COUNTS[s], n);
+        rc = acomm_reduce(g, P(x), rank == 1 % n ? P(y) : 0, COUNTS[s], ACOMM_INT32, ACOMM_SUM, 1, 1 % n, 0, -1, NULL);
+        wrong += rc != 0 || (rank == 1 % n && wrong_sum(y, 0, COUNTS[s], n));
+        rc = acomm_all_reduce(g, P(x), P(x), COUNTS[s], ACOMM_INT32, ACOMM_SUM, 1, 0, -1, NULL);
+        wrong += rc != 0 || wrong_sum(x, 0, COUNTS[s], n);
+        free(x);
+        free(y);
+    }
+    return wrong;
+}
+
+static int reduce_scatter(acomm_group *g, int rank, int n)
+{
+    int wrong = 0;
+    for (size_t s = 0; s < SIZES; s++) {
+        uint64_t each = COUNTS[s], counts[MAX_RANKS], whole = 0, offset = 0;
+        int32_t *x = filled(rank, each * (uint64_t)n + 40), *y = filled(0, each + 40);
+        wrong += acomm_reduce_scatter(g, P(x), P(y), each, NULL, ACOMM_INT32, ACOMM_SUM, 1, 0, -1, NULL) != 0
+            || wrong_sum(y, each * (uint64_t)rank, each, n);
+        for (int r = 0; r < n; r++) {
+            counts[r] = r == 1 ? 0 : each + (uint64_t)r;
+            offset = r == rank ? whole : offset;
+            whole += counts[r];
+        }
+        wrong += acomm_reduce_scatter(g, P(x), P(y), 0, counts, ACOMM_INT32, ACOMM_SUM, 1, 0, -1, NULL) != 0
+            || wrong_sum(y, offset, counts[rank], n);
+        free(x);
+        free(y);
+    }
+    return wrong;
+}
+
+static int gathers(acomm_group *g, int rank, int n)
+{
+    int wrong = 0;
+    for (size_t s = 0; s < SIZES; s++) {
+        uint64_t each = COUNTS[s], counts[MAX_RANKS], offset = 0;
+        int32_t *x = filled(rank, each + 40), *y = calloc(each * (uint64_t)n + 200, sizeof *y);
+        for (int form = 0; form < 3; form++) {
+            int root = n - 1;
+            for (int r = 0; r < n; r++)
+                counts[r] = form == 1 && r != 1 ? each + (uint64_t)r : form == 1 ? 0 : each;
+            int rc = form == 2 ? acomm_gather(g, P(x), rank == root ? P(y) : 0, each, ACOMM_INT32, root, 0, -1, NULL)
+                               : acomm_all_gather(g, P(x), P(y), each, form ? counts : NULL, ACOMM_INT32, 0, -1, NULL);
+            wrong += rc != 0;
+            offset = 0;
+            for (int r = 0; r < n && (form < 2 || rank == root); offset += counts[r++])
+                for (uint64_t i = 0; i < counts[r]; i++)
+                    wrong += y[offset + i] != value(r, i);
+        }
+        free(x);
+        free(y);
+    }
+    return wrong;
+}
+
+static int spreads(acomm_group *g, int rank, int n)
+{
+    int wrong = 0;
+    for (size_t s = 0; s < SIZES; s++) {
+        uint64_t each = COUNTS[s];
+        int32_t *x = filled(rank, each * (uint64_t)n), *y = calloc(each * (uint64_t)n + 1, sizeof *y);
+        int root = n / 2;
+        wrong += acomm_broadcast(g, rank == root ? P(x) : 0, P(y), each, ACOMM_INT32, root, 0, -1, NULL) != 0;
+        for (uint64_t i = 0; i < each; i++)
+            wrong += y[i] != value(root, i);
+        wrong += acomm_scatter(g, rank == root ? P(x) : 0, P(y), each, ACOMM_INT32, root, 0, -1, NULL) != 0;
+        for (uint64_t i = 0; i < each; i++)
+            wrong += y[i] != value(root, each * (uint64_t)rank + i);
+        wrong += acomm_all_to_all(g, P(x), P(y), each, NULL, NULL, ACOMM_INT32, 0, -1, NULL) != 0;
+        for (int r = 0; r < n; r++)
+            for (uint64_t i = 0; i < each; i++)
+                wrong += y[each * (uint64_t)r + i] != value(r, each * (uint64_t)rank + i);
+        wrong += acomm_barrier(g, -1, NULL) != 0;
+        free(x);
+        free(y);
+    }
+    return wrong;
+}
+
+/* Rank r sends r + d + 1 elements (times a factor) to rank d. */
+static int uneven_exchange(acomm_group *g, int rank, int n)
+{
+    int wrong = 0;
+    for (uint64_t factor = 0; factor < 3000; factor += 999) {
+        uint64_t sends[MAX_RANKS], receives[MAX_RANKS], offset = 0;
+        for (int r = 0; r < n; r++)
+            sends[r] = receives[r] = (uint64_t)(rank + r + 1) * factor;
+        int32_t *x = malloc(400000 * sizeof *x), *y = malloc(400000 * sizeof *y);
+        for (int d = 0; d < n; offset += sends[d++])
+            for (uint64_t i = 0; i < sends[d]; i++)
+                x[offset + i] = value(rank * 10 + d, i);
+        wrong += acomm_all_to_all(g, P(x), P(y), 0, sends, receives, ACOMM_INT32, 0, -1, NULL) != 0;
+        offset = 0;
+        for (int r = 0; r < n; offset += receives[r++])
+            for (uint64_t i = 0; i < receives[r]; i++)
+                wrong += y[offset + i] != value(r * 10 + rank, i);
+        free(x);
+        free(y);
+    }
+    return wrong;
+}
+
+/* Several operations in flight, ended in another order. */
+static int asynchronous(acomm_group *g, int rank, int n)
+{
+    enum { FLIGHT = 10 };
+    int32_t *x[FLIGHT];
+    acomm_op *op[FLIGHT];
+    int wrong = 0;
+    for (int k = 0; k < FLIGHT; k++) {
+        x[k] = filled(rank, 3000);
+        op[k] = acomm_op_new(g);
+        wrong += acomm_all_reduce(g, P(x[k]), P(x[k]), 3000, ACOMM_INT32, ACOMM_SUM, 1, 0, -1, op[k]) != 0;
+    }
+    wrong += acomm_barrier(g, -1, NULL) != 0;
+    for (int k = FLIGHT - 1; k >= 0; k--) {
+        wrong += acomm_wait(op[k], -1) != 0 || wrong_sum(x[k], 0, 3000, n);
+        acomm_op_free(op[k]);
+        free(x[k]);
+    }
+    return wrong;
+}
+
+static int mismatch(acomm_group *g, int rank, int n)
+{
+    int32_t x[10] = {rank}, y[10] = {-1};
+    uint64_t count = rank == n - 1 ? 9 : 10;
+    int rc = acomm_all_reduce(g, P(x), P(y), count, ACOMM_INT32, ACOMM_SUM, 1, 0, -1, NULL);
+    acomm_failure f;
+    int named = acomm_group_failure(g, &f) && f.mine.count != f.theirs.count;
+    int again = acomm_barrier(g, -1, NULL);
+    return rc == ACOMM_MISMATCH && named && again == ACOMM_MISMATCH && y[0] == -1 ? ACOMM_MISMATCH : 1;
+}
+
+static int late(acomm_group *g, int rank, int n)
+{
+    (void)n;
+    if (rank == 0)
+        return ACOMM_TIMEOUT;
+    int rc = acomm_barrier(g, SECOND / 20, NULL);
+    acomm_failure f;
+    return acomm_group_failure(g, &f) && f.culprit == 0 ? rc : 1;
+}
+
+#define FOR_ALL(name, body) static void name(void) { for (int n = 1; n <= MAX_RANKS; n++) run(n, body, 0); }
+FOR_ALL(test_all_reduce_and_reduce, all_reduce)
+FOR_ALL(test_reduce_scatter, reduce_scatter)
+FOR_ALL(test_all_gather_and_gather, gathers)
+FOR_ALL(test_broadcast_scatter_all_to_all, spreads)
+FOR_ALL(test_uneven_all_to_all, uneven_exchange)
+FOR_ALL(test_asynchronous, asynchronous)
+static void test_mismatch_on_every_rank(void) { for (int n = 2; n <= 5; n++) run(n, mismatch, ACOMM_MISMATCH); }
+static void test_absent_rank_is_named(void) { run(3, late, ACOMM_TIMEOUT); }
+
+int main(void)
+{
+    TEST(test_all_reduce_and_reduce);
+    TEST(test_reduce_scatter);
+    TEST(test_all_gather_and_gather);
+    TEST(test_broadcast_scatter_all_to_all);
+    TEST(test_uneven_all_to_all);
+    TEST(test_asynchronous);
+    TEST(test_mismatch_on_every_rank);
+    TEST(test_absent_rank_is_named);
+    return CHECK_RESULT();
+}

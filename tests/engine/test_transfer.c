@@ -1,0 +1,297 @@
+/* engine: link_tcp.c link_shm.c transfer.c agree.c op.c wait.c reduce.c reduce_portable.c reduce_avx2.c reduce_avx512.c */
+#include <errno.h>
+#include "agree.h"
+#include "fake_group.h"
+#include "transfer.h"
+
+#define LARGE ((size_t)1 << 20)
+
+static struct fake_world world;
+
+static void on_transports(int n, void (*run)(struct acomm_group *g))
+{
+    for (int transport = 0; transport < FAKE_TRANSPORTS; transport++) {
+        fake_open(&world, n, (enum fake_transport)transport);
+        fake_run(&world, run);
+        fake_close(&world);
+    }
+}
+
+/* Everybody exchanges large messages with everybody at once; both directions of a pair are full all the time. */
+static void exchange_all(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_ALL_TO_ALL, ACOMM_UINT8);
+    unsigned char *sent = malloc(LARGE), *got = malloc(LARGE * FAKE_RANKS);
+    memset(sent, g->rank + 1, LARGE);
+    struct transfer list[2 * FAKE_RANKS];
+    int used = 0;
+    for (int peer = 0; peer < g->size; peer++) {
+        if (peer == g->rank)
+            continue;
+        list[used++] = transfer_to(&op, peer, sent, LARGE - (size_t)g->rank);
+        list[used++] = transfer_from(&op, peer, got + LARGE * (size_t)peer, LARGE - (size_t)peer);
+    }
+    fake_expect(transfer_run(&op, list, used) == 0, "rank %d", g->rank);
+    for (int peer = 0; peer < g->size; peer++)
+        for (size_t i = 0; peer != g->rank && i < LARGE - (size_t)peer; i++)
+            if (got[LARGE * (size_t)peer + i] != peer + 1) {
+                fake_expect(false, "byte %zu from %d", i, peer);
+                break;
+            }
+    free(sent);
+    free(got);
+}
+static void full_in_all_directions(void) { on_transports(4, exchange_all); }
+
+static void exchange_small(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_BARRIER, ACOMM_UINT8);
+    int next = (g->rank + 1) % g->size, prev = (g->rank + g->size - 1) % g->size;
+    for (int round = 0; round < 200; round++) {
+        int64_t mine = g->rank * 1000 + round, theirs = -1;
+        fake_expect(transfer_exchange(&op, next, &mine, sizeof mine, prev, &theirs, sizeof theirs) == 0, "%d", round);
+        fake_expect(theirs == prev * 1000 + round, "round %d", round);
+    }
+    fake_expect(transfer_exchange(&op, -1, NULL, 0, -1, NULL, 0) == 0, "nothing at all");
+    fake_expect(transfer_exchange(&op, next, NULL, 0, prev, NULL, 0) == 0, "no bytes");
+    if (g->rank == 0)
+        fake_expect(transfer_exchange(&op, next, "abc", 3, -1, NULL, 0) == 0, "only a send");
+    char text[4] = {0};
+    if (g->rank == 1)
+        fake_expect(transfer_exchange(&op, -1, NULL, 0, 0, text, 3) == 0 && !strcmp(text, "abc"), "only a receive");
+}
+static void small_exchanges(void) { on_transports(3, exchange_small); }
+
+/* Elements that straddle what one call receives: the stream goes through in odd portions first. */
+static void combine_stream(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_ALL_REDUCE, ACOMM_FLOAT64);
+    struct reduction sum = {.dtype = ACOMM_FLOAT64, .redop = ACOMM_SUM, .ranks = 2};
+    size_t count = 100003;
+    double *values = malloc(count * sizeof *values);
+    char *bounce = malloc(TRANSFER_PIECE);
+    for (size_t i = 0; i < count; i++)
+        values[i] = (double)i;
+    if (g->rank == 0) {
+        char *data = (char *)values;
+        for (size_t done = 0, part = 1; done < count * 8; done += part, part = part * 3 % 100000) {
+            if (part > count * 8 - done)
+                part = count * 8 - done;
+            fake_expect(transfer_exchange(&op, 1, data + done, part, -1, NULL, 0) == 0, "at %zu", done);
+        }
+    } else {
+        struct transfer t = transfer_from(&op, 0, bounce, count * 8);
+        t.reduction = &sum;
+        t.partial = (char *)values;
+        fake_expect(transfer_run(&op, &t, 1) == 0, "receive");
+        for (size_t i = 0; i < count; i++)
+            if (values[i] != 2.0 * (double)i) {
+                fake_expect(false, "element %zu is %g", i, values[i]);
+                break;
+            }
+    }
+    free(values);
+    free(bounce);
+}
+static void combines_in_pieces(void) { on_transports(2, combine_stream); }
+
+static void in_order(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_BARRIER, ACOMM_UINT8);
+    size_t size = 300000;
+    char *first = malloc(size), *second = malloc(size);
+    memset(first, g->rank == 0 ? 'a' : 0, size);
+    memset(second, g->rank == 0 ? 'b' : 0, size);
+    struct transfer list[2];
+    for (int i = 0; i < 2; i++)
+        list[i] = g->rank == 0 ? transfer_to(&op, 1, i ? second : first, size)
+                               : transfer_from(&op, 0, i ? second : first, size);
+    list[1].after = &list[0];
+    fake_expect(transfer_run(&op, list, 2) == 0, "rank %d", g->rank);
+    fake_expect(first[0] == 'a' && first[size - 1] == 'a' && second[0] == 'b' && second[size - 1] == 'b', "order");
+    free(first);
+    free(second);
+}
+static void one_after_the_other(void) { on_transports(2, in_order); }
+
+static void leave_or_wait(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_UINT8);
+    char data[10];
+    if (g->rank == 1) {
+        fake_leave(&world, 1);
+        return;
+    }
+    int64_t start = clock_now();
+    int rc = transfer_exchange(&op, -1, NULL, 0, g->rank == 0 ? 1 : 0, data, sizeof data);
+    fake_expect(rc == ACOMM_LOST, "%d", rc);
+    fake_expect(clock_now() - start < FAKE_SECOND, "took %lld ns", (long long)(clock_now() - start));
+    fake_expect(g->failure.culprit == 1 && g->failure.sequence == 1, "culprit %d", g->failure.culprit);
+    fake_expect(strstr(g->failure.text, "closed"), "%s", g->failure.text);
+}
+
+/* Rank 0 waits for rank 1, which leaves; rank 2 waits for rank 0 and learns from it. */
+static void lost_peer(void)
+{
+    fake_open(&world, 3, FAKE_SOCKETS);
+    fake_run(&world, leave_or_wait);
+    CHECK_EQUAL(world.node.lost, -1); /* a closed connection is no proof that the process has ended */
+    fake_close(&world);
+}
+
+/* The peer closes because the group failed over there: the failure that is told counts, not the closed connection. */
+static void tell_then_wait(struct acomm_group *g)
+{
+    char data[10];
+    if (g->rank == 1) {
+        fake_leave(&world, 1);
+        usleep(20000);
+        acomm_failure failure = {.code = ACOMM_ABORTED, .culprit = 1, .origin = 1};
+        group_fail(g, &failure, true);
+        return;
+    }
+    struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_UINT8);
+    int rc = transfer_exchange(&op, -1, NULL, 0, 1, data, sizeof data);
+    fake_expect(rc == ACOMM_ABORTED, "%d", rc);
+}
+static void told_reason(void)
+{
+    fake_open(&world, 2, FAKE_SOCKETS);
+    fake_run(&world, tell_then_wait);
+    fake_close(&world);
+}
+
+static void wait_in_vain(struct acomm_group *g)
+{
+    if (g->rank == 1)
+        return;
+    struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_UINT8);
+    char data[10];
+    op.deadline = op.started + FAKE_SECOND / 10;
+    int rc = transfer_exchange(&op, -1, NULL, 0, 1, data, sizeof data);
+    int64_t took = clock_now() - op.started;
+    fake_expect(rc == ACOMM_TIMEOUT && g->failure.culprit == 1, "%d, culprit %d", rc, g->failure.culprit);
+    fake_expect(took >= FAKE_SECOND / 10 && took < FAKE_SECOND, "took %lld ns", (long long)took);
+    rc = transfer_exchange(&op, -1, NULL, 0, 1, data, sizeof data);
+    fake_expect(rc == ACOMM_TIMEOUT && clock_now() - op.started - took < FAKE_SECOND / 10, "poisoned %d", rc);
+}
+static void deadline(void) { on_transports(2, wait_in_vain); }
+
+static void poison_sleeper(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_UINT8);
+    char data[10];
+    if (g->rank == 0) {
+        int rc = transfer_exchange(&op, -1, NULL, 0, 1, data, sizeof data);
+        fake_expect(rc == ACOMM_ABORTED, "%d", rc);
+        return;
+    }
+    usleep(50000); /* long enough for the other to be asleep */
+    acomm_failure failure = {.code = ACOMM_ABORTED, .culprit = 1};
+    group_fail(g, &failure, true);
+}
+static void poisoned_while_asleep(void) { on_transports(2, poison_sleeper); }
+
+static int interrupt(void)
+{
+    return 1;
+}
+static void wait_for_interrupt(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_UINT8);
+    char data[10];
+    op.synchronous = g->rank == 0;
+    int rc = transfer_exchange(&op, -1, NULL, 0, 1 - g->rank, data, sizeof data);
+    fake_expect(rc == ACOMM_INTERRUPTED, "%d", rc);
+    fake_expect(clock_now() - op.started < FAKE_SECOND / 5, "answered after 200 ms");
+}
+static void interrupted(void)
+{
+    acomm_set_interrupt(interrupt);
+    on_transports(2, wait_for_interrupt);
+    acomm_set_interrupt(NULL);
+}
+
+/* A forged index in the ring ends the group, whoever waits. */
+static void forge(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_UINT8);
+    char data[10];
+    if (g->rank == 1) {
+        memset(world.rings[1][0], 0xff, 8);
+        return;
+    }
+    int rc = transfer_exchange(&op, -1, NULL, 0, 1, data, sizeof data);
+    fake_expect(rc == ACOMM_PROTOCOL && g->failure.culprit == 1 && g->failure.errnum == EPROTO, "%d", rc);
+}
+static void hostile_ring(void)
+{
+    fake_open(&world, 2, FAKE_RINGS);
+    fake_run(&world, forge);
+    fake_close(&world);
+}
+
+static void no_memory_for_link(void)
+{
+    fake_open(&world, 2, FAKE_SOCKETS);
+    fake_leave(&world, 0);
+    struct acomm_op op = fake_op(world.group[0], ACOMM_BROADCAST, ACOMM_UINT8);
+    CHECK_EQUAL(transfer_exchange(&op, 1, "x", 1, -1, NULL, 0), ACOMM_RESOURCE);
+    fake_close(&world);
+}
+
+static void agree_all(struct acomm_group *g)
+{
+    for (int i = 0; i < 20; i++) {
+        struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_FLOAT32);
+        op.root = i % g->size;
+        fake_expect(agree(&op) == 0, "round %d", i);
+    }
+}
+
+static int odd_one; /* the rank that calls something else */
+static void agree_but_one(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_ALL_REDUCE, ACOMM_FLOAT32);
+    op.count = g->rank == odd_one ? 8 : 7;
+    int rc = agree(&op);
+    fake_expect(rc == ACOMM_MISMATCH, "rank %d of %d, odd %d: %d", g->rank, g->size, odd_one, rc);
+    fake_expect(g->failure.mine.count + g->failure.theirs.count == 15, "both sides shown");
+    fake_expect(g->failure.culprit >= 0 && g->failure.culprit < g->size, "culprit");
+}
+
+static void agreement(void)
+{
+    for (int n = 1; n <= FAKE_RANKS; n++)
+        on_transports(n, agree_all);
+    for (int n = 2; n <= FAKE_RANKS; n++)
+        for (odd_one = 0; odd_one < n; odd_one++)
+            on_transports(n, agree_but_one);
+}
+
+static void agree_unchecked(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_ALL_REDUCE, ACOMM_FLOAT32);
+    op.count = (uint64_t)g->rank;
+    g->check = false;
+    fake_expect(agree(&op) == 0, "rank %d", g->rank);
+}
+static void unchecked_group(void) { on_transports(5, agree_unchecked); }
+
+int main(void)
+{
+    TEST(full_in_all_directions);
+    TEST(small_exchanges);
+    TEST(combines_in_pieces);
+    TEST(one_after_the_other);
+    TEST(lost_peer);
+    TEST(told_reason);
+    TEST(deadline);
+    TEST(poisoned_while_asleep);
+    TEST(interrupted);
+    TEST(hostile_ring);
+    TEST(no_memory_for_link);
+    TEST(agreement);
+    TEST(unchecked_group);
+    return CHECK_RESULT();
+}
