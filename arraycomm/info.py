@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from .core import address, registry, settings
+from .core import address, environment, registry, settings
 from .core.backend import Communicator
 from .core.errors import DistBackendError, DistError
 from .core.types import DeviceType
 
 _PACKAGES = ("cffi", "numpy", "ml_dtypes", "torch", "jax", "cupy", "msgpack", "rich", "matplotlib")
 _HIDDEN = ("ARRAYCOMM_SECRET",)  # its value must not end in a log or a bug report
+_LOOPBACK = "127.0.0.1"  # where ranks of one host meet
 _NO_DATA = ("split", "abort", "close", "batch")
 
 
@@ -70,16 +71,21 @@ def settings_in_use(environ: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def network(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The interfaces, and the addresses that a rank would publish for the store of MASTER_ADDR."""
-    host = environ.get("MASTER_ADDR") or "127.0.0.1"
-    port = environ.get("MASTER_PORT", "")
-    found: dict[str, Any] = {"store": host, "publish": [], "outside": None, "error": None}
+    """The interfaces, and the addresses that a rank would publish here for the store of its environment."""
+    found: dict[str, Any] = {"launcher": None, "store": _LOOPBACK, "publish": [], "outside": None, "errors": []}
     found["interfaces"] = [{"name": i.name, "address": i.address} for i in address.interfaces()]
     try:
-        found["publish"] = address.publish_addresses(host, int(port) if port.isdigit() else 0)
+        place = environment.detect(environ)
+        if place is not None:
+            found |= {"launcher": place.launcher, "store": place.host or _LOOPBACK}
+        port = place.port if place is not None and place.port else 0
+        found["publish"] = address.publish_addresses(found["store"], port)
+    except (DistError, ValueError) as error:
+        found["errors"].append(str(error))
+    try:
         found["outside"] = address.outside_address()
     except DistError as error:
-        found["error"] = str(error)
+        found["errors"].append(str(error))
     return found
 
 
@@ -115,13 +121,13 @@ def _grid(rows: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
 
 def _network_lines(found: Mapping[str, Any]) -> list[str]:
     lines = [f"  {entry['name']:<12} {entry['address']}" for entry in found["interfaces"]]
+    if found["launcher"]:
+        lines.append(f"  this process is a rank by {found['launcher']}")
     if found["publish"]:
         lines.append(f"  store at {found['store']}: this rank would publish {', '.join(found['publish'])}")
     if found["outside"]:
         lines.append(f"  other hosts reach this machine at {found['outside']}")
-    if found["error"]:
-        lines.append(f"  {found['error']}")
-    return lines
+    return lines + [f"  {error}" for error in found["errors"]]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..core.environment import detect
 from . import plot, report, sweep
 from .frameworks import NumpyArrays, open_framework
 from .options import Options
@@ -25,12 +26,16 @@ def run(options: Options) -> int:
         plot.require()
     if options.transport:
         os.environ["ARRAYCOMM_TRANSPORT"] = options.transport
-    world = _world_size()
-    if world is None:
-        return _start(options)
-    if options.nproc not in (None, world):
-        raise SystemExit(f"arraycomm-bench: --nproc {options.nproc}, but the environment is that of a world of {world} "
-                         "ranks; leave --nproc out to join it")  # fmt: skip
+    try:
+        place = detect(os.environ)
+        if place is None:
+            return _start(options)
+        if options.nproc not in (None, place.size):
+            raise ValueError(f"--nproc {options.nproc}, but the environment is {place.launcher}'s, of a world of "
+                             f"{place.size}; leave --nproc out to join it")  # fmt: skip
+    except ValueError as error:
+        print(f"arraycomm-bench: {error}", file=sys.stderr)
+        return USAGE
     return run_rank(options)
 
 
@@ -39,11 +44,7 @@ def _start(options: Options) -> int:
     from ..launch.spawn import spawn
 
     nproc = options.nproc or 2
-    try:
-        _refuse_nothing(*sweep.steps(options, nproc, NumpyArrays()))  # before any rank is there
-    except ValueError as error:
-        print(f"arraycomm-bench: {error}", file=sys.stderr)
-        return USAGE
+    _refuse_nothing(*sweep.steps(options, nproc, NumpyArrays()))  # before any rank is there
     try:
         spawn(spawned_rank, (options,), nproc)
     except ProcessExitedException as error:

@@ -50,7 +50,9 @@ class BuildEngine(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         newest = max(Path(header).stat().st_mtime for header in [*ext.depends, __file__])
         with ThreadPoolExecutor(JOBS) as pool:
-            objects = list(pool.map(lambda path: self.compile_one(path, folder, newest), [str(generated), *ext.sources]))
+            objects = list(
+                pool.map(lambda path: self.compile_one(path, folder, newest), [str(generated), *ext.sources])
+            )
         self.compiler.link_shared_object(objects, str(target), extra_postargs=["-pthread", *sanitizers()])
 
     def compile_one(self, source: str, folder: Path, newest_header: float) -> str:

@@ -51,8 +51,9 @@ def test_settings_name_their_source():
 
 
 def test_the_address_for_a_local_store_is_loopback():
-    found = info.network({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
-    assert found["publish"] == ["127.0.0.1"]
+    assert info.network({})["publish"] == ["127.0.0.1"]
+    world = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    assert info.network(world)["publish"] == ["127.0.0.1"]
 
 
 def test_a_network_that_cannot_be_used_is_told(monkeypatch):
@@ -60,9 +61,13 @@ def test_a_network_that_cannot_be_used_is_told(monkeypatch):
         raise DistNetworkError(f"no route to {host}")
 
     monkeypatch.setattr(info.address, "publish_addresses", fail)
-    assert info.network({"MASTER_ADDR": "nowhere"})["error"] == "no route to nowhere"
+    assert info.network({})["errors"][0] == "no route to 127.0.0.1"
 
 
 def test_unknown_arguments_are_refused(capsys):
     with pytest.raises(SystemExit):
         info.main(["--yaml"])
+
+
+def test_half_an_environment_is_told():
+    assert "RANK is set but WORLD_SIZE is not" in info.network({"RANK": "0"})["errors"][0]

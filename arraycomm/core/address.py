@@ -142,29 +142,36 @@ def outside_address() -> str:
     raise DistNetworkError("this machine has no address but loopback; ranks on other hosts cannot reach it")
 
 
-def publish_addresses(store_host: str, store_port: int, *, local: bool = False) -> list[str]:
+def select_addresses(like: str = "") -> list[str]:
+    """The addresses that ARRAYCOMM_SOCKET_IFNAME names, empty where it is not set. Raises DistNetworkError.
+
+    All of one family, that of the address `like` where there is a choice, otherwise IPv4: peers need a common one.
+    """
+    pattern = settings.get("ARRAYCOMM_SOCKET_IFNAME")
+    if not pattern:
+        return []
+    chosen = select(pattern, interfaces())
+    wanted = socket.AF_INET6 if ":" in like else socket.AF_INET
+    return [i.address for i in chosen if i.family == wanted] or [i.address for i in chosen]
+
+
+def publish_addresses(store_host: str, store_port: int) -> list[str]:
     """The addresses under which this rank's peers reach it, one per interface to use.
 
     What ARRAYCOMM_SOCKET_IFNAME names; else the address that routes to the store: loopback when the store is there.
-    Where a hostname resolves to 127.0.1.1 on its own machine, the default route's address is the one, unless `local`
-    says that all ranks are on this host. Raises DistNetworkError.
+    Where a hostname resolves to 127.0.1.1 on its own machine, the default route's address is the one.
+    Raises DistNetworkError.
     """
     route = routing_address(store_host, store_port)
-    pattern = settings.get("ARRAYCOMM_SOCKET_IFNAME")
-    if pattern:
-        chosen = select(pattern, interfaces())
-        wanted = socket.AF_INET6 if ":" in route else socket.AF_INET
-        # One family per rank, the store's where there is a choice: peers need a common one.
-        return [i.address for i in chosen if i.family == wanted] or [i.address for i in chosen]
-    if is_loopback(route) and not local and not means_loopback(store_host):
-        return [outside_address()]
-    return [route]
+    if is_loopback(route) and not means_loopback(store_host):
+        return select_addresses(route) or [outside_address()]
+    return select_addresses(route) or [route]
 
 
-def listen_addresses(host: str, *, local: bool = False) -> list[str]:
+def listen_addresses(host: str) -> list[str]:
     """Where the server of a store at `host` has to listen: what its clients resolve, and nothing else."""
     addresses = [address for _, address in resolve(host)]
-    if not local and not means_loopback(host) and all(is_loopback(address) for address in addresses):
+    if not means_loopback(host) and all(is_loopback(address) for address in addresses):
         # Debian's 127.0.1.1: only this machine resolves its name so, the other hosts come to the real address.
         addresses.append(outside_address())
     return addresses

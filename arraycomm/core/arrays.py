@@ -118,7 +118,10 @@ def _hint(array: Any) -> str | None:
     if _derives(array, "numpy.ma", "MaskedArray"):
         return "a masked array would lose its mask; pass x.filled(value) or x.data"
     if any(kind.__name__ == "Tracer" and kind.__module__.startswith("jax.") for kind in type(array).__mro__):
-        return "a JAX tracer has no value yet; call this outside of jit, grad and vmap, or through jax.experimental.io_callback"
+        return (
+            "a JAX tracer has no value yet; call this outside of jit, grad and vmap, or through "
+            "jax.experimental.io_callback"
+        )
     if _derives(array, "jax", "Array"):
         return _jax_hint(array)
     if _derives(array, "torch", "Tensor"):

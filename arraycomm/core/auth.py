@@ -112,19 +112,24 @@ def _deadline(sock: socket.socket, seconds: float) -> Iterator[Callable[[], None
         sock.settimeout(before)
 
 
-def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket:
+def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, deadline: float,
+            source: str | None = None) -> socket.socket:
     """A connected, authenticated TCP socket (blocking, no delay). One attempt for a refused or unreachable address.
+
+    `source`: the local address, and so the interface, to connect from.
 
     Raises OSError when nobody is reached, AuthFailed when the other side is not ours. Somebody who is merely too busy
     to answer (its table of half-open connections was full) is asked again until `deadline` seconds have passed.
     """
     end = time.monotonic() + deadline
     while True:
-        sock = socket.create_connection((address, port), max(end - time.monotonic(), 0.001))
+        sock = socket.create_connection((address, port), max(end - time.monotonic(), 0.001),
+                                        source_address=(source, 0) if source else None)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.settimeout(None)
-            client_handshake(sock, secret, hello, deadline=min(SECONDS, max(end - time.monotonic(), 0.001)))
+            # Longer than a server waits for strangers: a peer may be stopped for a moment, or have no processor.
+            client_handshake(sock, secret, hello, deadline=max(end - time.monotonic(), 0.001))
             return sock
         except _Dropped:
             sock.close()

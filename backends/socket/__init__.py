@@ -22,7 +22,7 @@ class SocketBackend:
 
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> SocketCommunicator:
         endpoint = Endpoint(meeting.rank, meeting.size, meeting.store, meeting.secret, job=meeting.job, name=name,
-                            timeout=timeout)
+                            timeout=timeout, addresses=meeting.addresses)
         try:
             return SocketCommunicator(endpoint, range(meeting.size), name, timeout, owns=True)
         except BaseException as error:

@@ -14,9 +14,6 @@ class AllGather(Collective):
     def sources(self, case: Case) -> list[Source]:
         return [Source((rank,), 0, case.count) for rank in case.everyone]
 
-    def factor(self, size: int) -> float:
-        return (size - 1) / size
-
     def shared(self, case: Case) -> Shared:
         own = (case.rank * case.count, (case.rank + 1) * case.count)
         return Shared(case.count * case.size, own, (0, case.count * case.size))

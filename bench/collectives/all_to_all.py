@@ -17,8 +17,5 @@ class AllToAll(Collective):
     def sources(self, case: Case) -> list[Source]:
         return [Source((rank,), case.rank * case.count, case.count) for rank in case.everyone]
 
-    def factor(self, size: int) -> float:
-        return (size - 1) / size
-
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
         return partial(group.all_to_all, x, out=out)

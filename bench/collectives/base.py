@@ -62,8 +62,8 @@ class Collective:
         return None
 
     def factor(self, size: int) -> float:
-        """busbw / algbw: the part of the array that has to pass a rank's link."""
-        return 1.0
+        """busbw / algbw: the part of the array that has to pass the busiest link."""
+        return (size - 1) / size if self.divided else 1.0
 
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
         """What is timed. x: this rank's input, a template where `given` is 0. out: None where results are new."""

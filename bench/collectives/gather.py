@@ -15,9 +15,6 @@ class Gather(Collective):
     def sources(self, case: Case) -> list[Source] | None:
         return [Source((rank,), 0, case.count) for rank in case.everyone] if case.is_root else None
 
-    def factor(self, size: int) -> float:
-        return (size - 1) / size
-
     def shared(self, case: Case) -> Shared:
         own = (case.rank * case.count, (case.rank + 1) * case.count)
         return Shared(case.count * case.size, own, (0, case.count * case.size) if case.is_root else None)

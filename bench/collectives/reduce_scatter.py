@@ -18,9 +18,6 @@ class ReduceScatter(Collective):
     def sources(self, case: Case) -> list[Source]:
         return [Source(case.everyone, case.rank * case.count, case.count)]
 
-    def factor(self, size: int) -> float:
-        return (size - 1) / size
-
     def shared(self, case: Case) -> Shared:
         own = (case.rank * case.count, (case.rank + 1) * case.count)
         return Shared(case.count * case.size, (0, case.count * case.size), own)

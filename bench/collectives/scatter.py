@@ -18,9 +18,6 @@ class Scatter(Collective):
     def sources(self, case: Case) -> list[Source]:
         return [Source((case.root,), case.rank * case.count, case.count)]
 
-    def factor(self, size: int) -> float:
-        return (size - 1) / size
-
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
         if case.is_root:
             return partial(group.scatter, x, case.root, out=out)

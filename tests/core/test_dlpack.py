@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ctypes
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -47,7 +48,7 @@ def test_numpy(dtype: DType) -> None:
     x = sample(dtype)
     b = resolve(x)
     assert (b.address, b.count, b.dtype, b.shape) == (x.ctypes.data, 6, dtype, (2, 3))
-    assert (b.device_type, b.device_index, b.readonly, b.owner) == (1, 0, False, x)[:3] + (b.owner,) and b.owner is x
+    assert (b.device_type, b.device_index, b.readonly) == (1, 0, False) and b.owner is x
     y = wrap(pack(x), x)
     assert type(y) is np.ndarray and y.dtype == x.dtype and y.flags.writeable and y.flags.c_contiguous
     assert bits(y) == bits(x) and y.ctypes.data != x.ctypes.data
@@ -124,8 +125,8 @@ def test_masked_array() -> None:
 
 def test_numpy_scalar_and_subclass() -> None:
     assert resolve(np.float32(3)).shape == () and resolve(np.float32(3)).readonly
-    matrix = np.asmatrix(np.eye(2))
-    assert resolve(matrix).address == matrix.ctypes.data
+    record = np.ones(2).view(np.recarray)
+    assert resolve(record).address == record.ctypes.data
 
 
 def test_unwritable_outputs() -> None:
@@ -152,8 +153,8 @@ def test_torch(dtype: DType) -> None:
     p = pack(x)
     y = wrap(p, x)
     assert y.dtype == x.dtype and y.shape == x.shape and y.data_ptr() == p.address
+    assert torch.equal(y.view(torch.uint8), x.view(torch.uint8))
     y.view(torch.uint8)[0, 0] = 3
-    assert y.view(torch.uint8)[0, :3].tolist() == [3] + [1] * (2 if x.element_size() * 3 >= 3 else 0)
     assert (x.view(torch.uint8) == 1).all()
 
 
@@ -288,8 +289,8 @@ for dtype in (jnp.float32, jnp.bfloat16):
 
 
 def test_jax_with_several_devices() -> None:
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    subprocess.run([sys.executable, "-c", MANY_DEVICES], env=flags, check=True, timeout=60)
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", MANY_DEVICES], env=environment, check=True, timeout=60)
 
 
 # ---- the buffer protocol ----
@@ -356,14 +357,15 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _destructor]
 class Producer:
     """An old library: legacy capsules, no max_version, no strides."""
 
-    def __init__(self, device: tuple[int, int] = (1, 0), code: int = 2, strides: bool = False, name: bytes = b"dltensor",
-                 null: bool = False) -> None:
+    def __init__(self, device: tuple[int, int] = (1, 0), code: int = 2, strides: bool = False,
+                 name: bytes = b"dltensor", null: bool = False) -> None:
         self.data = (ctypes.c_float * 8)(*range(8))
         self.freed = 0
         self.device, self.name = device, name
         self.shape = (ctypes.c_int64 * 2)(2, 3)
         steps = ctypes.cast((ctypes.c_int64 * 2)(1, 2), ctypes.POINTER(ctypes.c_int64)) if strides else None
-        self.tensor = Tensor(None if null else ctypes.addressof(self.data), *device, 2, code, 32, 1, self.shape, steps, 8)
+        data = None if null else ctypes.addressof(self.data)
+        self.tensor = Tensor(data, *device, 2, code, 32, 1, self.shape, steps, 8)
         self.on_free = _destructor(self._freed)
 
     def _freed(self, _capsule: int | None) -> None:
@@ -396,7 +398,9 @@ def test_legacy_capsule_with_strides() -> None:
     assert x.freed == 1
 
 
-@pytest.mark.parametrize(("device", "expected"), [((2, 1), (2, 1)), ((10, 0), (10, 0)), ((3, 1), (1, 0)), ((1, 5), (1, 0))])
+@pytest.mark.parametrize(
+    ("device", "expected"), [((2, 1), (2, 1)), ((10, 0), (10, 0)), ((3, 1), (1, 0)), ((1, 5), (1, 0))]
+)
 def test_devices_are_reported_without_touching_memory(device: tuple[int, int], expected: tuple[int, int]) -> None:
     b = resolve(Producer(device))
     assert (b.device_type, b.device_index) == expected
@@ -451,15 +455,13 @@ EVERY_KIND = [np.ones(4), np.ones((4, 4)).T, torch.ones(4), torch.ones(4, 4).T, 
 
 @pytest.mark.parametrize("x", EVERY_KIND, ids=lambda x: f"{type(x).__module__}-{getattr(x, 'dtype', '')}")
 def test_nothing_leaks(x: Any) -> None:
-    template = np.empty(0) if isinstance(x, jax.Array) else x  # JAX's importer is tested for leaks by JAX
+    template = np.empty(0) if isinstance(x, jax.Array) else x  # 10,000 times through JAX's own importer takes long
 
     def run() -> None:
         for _ in range(10_000):
             resolve(x)
             wrap(pack(x), template)
 
-    if isinstance(x, jax.Array) and x.dtype == jnp.bfloat16:
-        template = np.empty(0, ml_dtypes.bfloat16)
     run()
     gc.collect()
     references, blocks = sys.getrefcount(x), sys.getallocatedblocks()
@@ -491,10 +493,9 @@ def test_many_threads() -> None:
 
     def work() -> None:
         for i in range(500):
-            x = EVERY_KIND[i % 6]
-            if bits(memoryview(pack(x)) if i % 6 != 5 else b"") != (bits(x) if i % 6 != 5 else b""):
+            x = EVERY_KIND[i % 5]
+            if bits(memoryview(pack(x))) != bits(x) or bits(memoryview(resolve(x))) != bits(x):
                 wrong.append(x)
-            resolve(x)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -116,7 +116,7 @@ static void make_sockets(struct world *w, int from, int to)
     }
 }
 
-static struct world *world_open(int size, size_t ring)
+static inline struct world *world_open(int size, size_t ring)
 {
     static int members[RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
     struct world *w = calloc(1, sizeof *w);
@@ -138,7 +138,7 @@ static struct world *world_open(int size, size_t ring)
 }
 
 /* Closes a rank's engine and what it sends on; its peers see the end of the links. */
-static void world_leave(struct world *w, int rank)
+static inline void world_leave(struct world *w, int rank)
 {
     struct acomm_group *g = &w->groups[rank];
     p2p_close(g->p2p);
@@ -151,7 +151,7 @@ static void world_leave(struct world *w, int rank)
     atomic_store(&w->left[rank], 1);
 }
 
-static void world_close(struct world *w)
+static inline void world_close(struct world *w)
 {
     for (int rank = 0; rank < w->size; rank++)
         if (w->groups[rank].p2p)
@@ -168,7 +168,7 @@ static void world_close(struct world *w)
 }
 
 /* Runs function(group) in one thread per rank. */
-static void world_run(struct world *w, void *(*function)(void *))
+static inline void world_run(struct world *w, void *(*function)(void *))
 {
     pthread_t threads[RANKS];
     for (int rank = 0; rank < w->size; rank++)
@@ -177,7 +177,8 @@ static void world_run(struct world *w, void *(*function)(void *))
         pthread_join(threads[rank], NULL);
 }
 
-static struct acomm_op message(struct acomm_group *g, int kind, void *data, uint64_t count, int dtype, int peer, int64_t tag)
+static inline struct acomm_op message(struct acomm_group *g, int kind, void *data, uint64_t count, int dtype, int peer,
+                               int64_t tag)
 {
     return (struct acomm_op){.group = g, .kind = kind, .in = kind == ACOMM_SEND ? data : NULL,
                              .out = kind == ACOMM_RECV ? data : NULL, .count = count, .dtype = dtype,
@@ -185,7 +186,7 @@ static struct acomm_op message(struct acomm_group *g, int kind, void *data, uint
 }
 
 /* Synchronous, of bytes. */
-static int world_do(struct acomm_group *g, int kind, void *data, uint64_t count, int peer, int64_t tag)
+static inline int world_do(struct acomm_group *g, int kind, void *data, uint64_t count, int peer, int64_t tag)
 {
     struct acomm_op op = message(g, kind, data, count, ACOMM_UINT8, peer, tag);
     op.synchronous = true;
@@ -194,19 +195,20 @@ static int world_do(struct acomm_group *g, int kind, void *data, uint64_t count,
 }
 
 /* Asynchronous, of bytes, in op. */
-static void world_start(struct acomm_group *g, struct acomm_op *op, int kind, void *data, uint64_t count, int peer, int64_t tag)
+static inline void world_start(struct acomm_group *g, struct acomm_op *op, int kind, void *data, uint64_t count, int peer,
+                        int64_t tag)
 {
     *op = message(g, kind, data, count, ACOMM_UINT8, peer, tag);
     CHECK_EQUAL(p2p_post(g->p2p, op), 0);
 }
 
-static void fill_bytes(char *data, size_t bytes, uint32_t seed)
+static inline void fill_bytes(char *data, size_t bytes, uint32_t seed)
 {
     for (size_t i = 0; i < bytes; i++)
         data[i] = (char)((i * 2654435761u + seed * 40503u) >> 7);
 }
 
-static bool has_bytes(const char *data, size_t bytes, uint32_t seed)
+static inline bool has_bytes(const char *data, size_t bytes, uint32_t seed)
 {
     for (size_t i = 0; i < bytes; i++)
         if (data[i] != (char)((i * 2654435761u + seed * 40503u) >> 7))

@@ -1,8 +1,8 @@
 """Compiles and runs the engine's unit tests in C, with the address and undefined behaviour sanitizers.
 
-The first line of a test_*.c names the engine files it is linked with: `/* engine: loop.c wait.c */`, or `all`. Where it ends in
-`; also -O3 */` the test runs a second time, optimised as in the extension: vectorised code differs from what the
-sanitizers see. ARRAYCOMM_TEST_CC chooses another compiler than cc.
+The first line of a test_*.c names the engine files it is linked with: `/* engine: loop.c wait.c */`, or `all`. Where
+it ends in `; also -O3 */` the test runs a second time, optimised as in the extension: vectorised code differs from what
+the sanitizers see. ARRAYCOMM_TEST_CC chooses another compiler than cc.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-/* engine: node.c node_gossip.c node_link.c node_thread.c loop.c */
+/* engine: node.c node_group.c node_gossip.c node_link.c node_thread.c loop.c */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -69,7 +69,7 @@ static double factor_of(int number)
     return factors[number % 5];
 }
 
-/* Every level of this CPU gives the same bits as the portable one (the one that reduce_force(NULL) chooses included). */
+/* Every level of this CPU gives the same bits as the portable one. */
 static void levels_agree(void)
 {
     static unsigned char want[LONGEST * 16], got[LONGEST * 16];
@@ -116,7 +116,8 @@ static void position_is_irrelevant(void)
                 for (int k = 0; k < inputs; k++)
                     in[k] = (const char *)a.in[k] + i * width;
                 reduce_all(&r, one, in, inputs, 1);
-                CHECK_MESSAGE(memcmp(one, whole + i * width, width) == 0, "dtype %d op %d element %zu", dtype, redop, i);
+                CHECK_MESSAGE(memcmp(one, whole + i * width, width) == 0, "dtype %d op %d element %zu", dtype, redop,
+                              i);
             }
         }
         arrays_free(&a);

@@ -9,15 +9,15 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from arraycomm.core.types import OPS, DType
 
-ml_dtypes = pytest.importorskip("ml_dtypes")
 ENGINE = Path(__file__).resolve().parents[2] / "backends" / "socket" / "engine"
-FLAGS = "-O3 -std=gnu11 -D_GNU_SOURCE -ffp-contract=off -shared -fPIC".split()
+FLAGS = ["-O3", "-std=gnu11", "-D_GNU_SOURCE", "-ffp-contract=off", "-shared", "-fPIC"]
 NARROW = [dtype for dtype in DType if dtype in (DType.FLOAT16, DType.BFLOAT16) or dtype >= DType.FLOAT8_E3M4]
 FLOAT8 = [dtype for dtype in DType if dtype >= DType.FLOAT8_E3M4]
 INTEGERS = [dtype for dtype in DType if DType.INT8 <= dtype <= DType.UINT64]
@@ -81,7 +81,10 @@ def convert(kernels: ctypes.CDLL, function: str, x: NDArray, dtype: DType, to: n
     out = np.empty(x.shape, to)
     reduction = Reduction(dtype, OPS["sum"].code, 0.0, 1)
     getattr(kernels, function)(
-        ctypes.byref(reduction), ctypes.c_void_p(out.ctypes.data), ctypes.c_void_p(x.ctypes.data), ctypes.c_uint64(x.size)
+        ctypes.byref(reduction),
+        ctypes.c_void_p(out.ctypes.data),
+        ctypes.c_void_p(x.ctypes.data),
+        ctypes.c_uint64(x.size),
     )
     return out
 

@@ -275,12 +275,16 @@ int view_open(struct view *view, PyObject *object)
     return rc;
 }
 
+/* Dropping a capsule runs the producer's code, which must not see our pending exception. */
 void view_close(struct view *view)
 {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
     if (view->buffered)
         PyBuffer_Release(&view->buffer);
     view->buffered = false;
     Py_CLEAR(view->owner);
+    PyErr_Restore(type, value, traceback);
 }
 
 int64_t view_count(const struct view *view)

@@ -21,8 +21,12 @@ _RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
 _log = logging.getLogger("arraycomm")
 
 
-class Closable(Protocol):
-    def close(self) -> None: ...
+class StoreLost(DistStoreError):
+    """The server is gone, as opposed to a key that did not come."""
+
+
+class Server(Protocol):
+    def close(self, linger: float = 0.0) -> None: ...
 
 
 class Connections:
@@ -31,8 +35,8 @@ class Connections:
     `server` is closed with the connections. Not usable in a child made by fork: both would read one stream.
     """
 
-    def __init__(self, attempt: Callable[[], socket.socket], where: str, server: Closable | None = None) -> None:
-        self._attempt, self._where = attempt, where
+    def __init__(self, attempt: Callable[[], socket.socket], where: str, server: Server | None = None) -> None:
+        self._attempt, self._where, self._server = attempt, where, server
         self._idle: list[socket.socket] = []
         self._busy: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -77,7 +81,7 @@ class Connections:
             # Also for Ctrl-C: an answer that comes later must not be taken for the next request's.
             self._discard(sock)
             if isinstance(error, (OSError, ValueError)):
-                raise DistStoreError(self._gone(error)) from error
+                raise StoreLost(self._gone(error)) from error
             raise
         self._give_back(sock)
 
@@ -101,7 +105,7 @@ class Connections:
         try:
             sock = self._attempt()  # a server that was there a moment ago is not waited for
         except (OSError, DistNetworkError) as error:
-            raise DistStoreError(self._gone(error)) from error
+            raise StoreLost(self._gone(error)) from error
         with self._lock:
             self._busy.add(sock)
         return sock
@@ -119,20 +123,21 @@ class Connections:
             self._busy.discard(sock)
         sock.close()
 
-    def close(self) -> None:
-        """Idempotent. Requests under way in other threads end with DistStoreError."""
+    def close(self, linger: float = 0.0) -> None:
+        """Idempotent. Requests under way in other threads end with DistStoreError. `linger` is for the server."""
         with self._lock:
             self._closed = True
             if self._pid == os.getpid():
                 for sock in self._busy:
                     with contextlib.suppress(OSError):
                         sock.shutdown(socket.SHUT_RDWR)
-        self._finalizer()
+        if self._finalizer.detach() is not None:
+            _close(self._idle, self._server, linger)
 
 
-def _close(idle: list[socket.socket], server: Closable | None) -> None:
+def _close(idle: list[socket.socket], server: Server | None, linger: float = 0.0) -> None:
     for sock in idle:
         sock.close()
     idle.clear()
     if server is not None:
-        server.close()
+        server.close(linger)

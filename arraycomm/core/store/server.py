@@ -46,6 +46,7 @@ class StoreServer:
         self._clients: dict[int, _Client] = {}
         self._waiters: dict[bytes, list[_Client]] = {}
         self._next_timeout = float("inf")
+        self._left = threading.Condition()
         self._closed = False
         self._pid = os.getpid()
         # epoll itself rather than `selectors`: the kernel lets one thread add descriptors while another waits.
@@ -56,11 +57,14 @@ class StoreServer:
         self._thread.start()
         self._acceptor = Acceptor(listeners, secret, job, self._admit, check=_welcome, name="store-acceptor")
 
-    def close(self) -> None:
-        """Ends all connections and the threads. Idempotent."""
+    def close(self, linger: float = 0.0) -> None:
+        """Lets nobody else in, waits up to `linger` seconds for the clients to leave, then ends all. Idempotent."""
         if self._closed:
             return
         self._acceptor.close()
+        if linger and self._pid == os.getpid():
+            with self._left:
+                self._left.wait_for(lambda: not self._clients, linger)
         self._closed = True
         if self._pid == os.getpid():
             os.eventfd_write(self._wake, 1)
@@ -194,6 +198,8 @@ class StoreServer:
             self._forget_waiting(client)
         del self._clients[client.sock.fileno()]
         client.sock.close()  # which also takes it out of the epoll set
+        with self._left:
+            self._left.notify_all()
 
 
 def _welcome(hello: Hello) -> str | None:

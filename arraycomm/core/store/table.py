@@ -39,7 +39,7 @@ class Op(enum.IntEnum):
 
 
 CHANGING = frozenset({Op.SET, Op.ADD, Op.COMPARE_SET, Op.APPEND, Op.DELETE, Op.PUSH, Op.POP})
-_ARGUMENTS = {Op.ADD: 2, Op.COMPARE_SET: 3, Op.APPEND: 2, Op.DELETE: 1, Op.NUM_KEYS: 0, Op.LIST_KEYS: 0, Op.PUSH: 2,
+_ARGUMENTS: dict[int, int] = {Op.ADD: 2, Op.COMPARE_SET: 3, Op.APPEND: 2, Op.DELETE: 1, Op.NUM_KEYS: 0, Op.LIST_KEYS: 0, Op.PUSH: 2,
               Op.POP: 1, Op.QUEUE_LEN: 1}
 
 
@@ -62,9 +62,9 @@ class Table:
 
         Raises ValueError for a malformed request or an `add` to text that is no number, ResourceError at a quota.
         """
-        if op not in tuple(Op):
+        if not 0 <= op < len(_HANDLERS):
             raise ValueError(f"unknown request {op}")
-        if len(args) != _ARGUMENTS.get(Op(op), len(args)) or (op == Op.SET and len(args) % 2):
+        if len(args) != _ARGUMENTS.get(op, len(args)) or (op == Op.SET and len(args) % 2):
             raise ValueError(f"{Op(op).name} does not take {len(args)} arguments")
         return _HANDLERS[op](self, args)
 

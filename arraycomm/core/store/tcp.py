@@ -28,7 +28,7 @@ class TCPStore(RequestStore):
     resolves to and nowhere else, and ends with the store.
 
     `secret` None takes the environment's (see core/secret.py), b"" none. `job` tells jobs without a secret apart.
-    `listen_fd` is a socket that listens already. `local` says that all clients are on this host.
+    `listen_fd` is a socket that listens already, which the store then owns.
 
     Raises DistNetworkError when the address cannot be served, or nobody serves it within `timeout`; AuthFailed for
     another job's store; DistStoreError when the server is gone or workers do not come. Threads may share a store: each
@@ -39,13 +39,12 @@ class TCPStore(RequestStore):
 
     def __init__(self, host_name: str, port: int, world_size: int | None = None, is_master: bool = False,
                  timeout: timedelta = timedelta(seconds=300), wait_for_workers: bool = True, *,
-                 secret: bytes | None = None, job: str = "", listen_fd: int | None = None,
-                 local: bool = False) -> None:
+                 secret: bytes | None = None, job: str = "", listen_fd: int | None = None) -> None:
         super().__init__(timeout)
         self.host, self.port = host_name, port
         self._secret = find() if secret is None else (secret or None)
         self._job = job
-        server = self._serve(listen_fd, local) if is_master else None
+        server = self._serve(listen_fd) if is_master else None
         self._connections = Connections(_opener(host_name, self.port, self._secret, job), self._where(), server)
         try:
             if self.port == 0:
@@ -57,11 +56,11 @@ class TCPStore(RequestStore):
             self.close()
             raise
 
-    def _serve(self, listen_fd: int | None, local: bool) -> StoreServer:
+    def _serve(self, listen_fd: int | None) -> StoreServer:
         if listen_fd is not None:
             listeners = [socket.socket(fileno=listen_fd)]
         else:
-            listeners = self._listen(listen_addresses(self.host, local=local))
+            listeners = self._listen(listen_addresses(self.host))
         for listener in listeners:
             require(self._secret, listener.getsockname()[0])
         self.port = int(listeners[0].getsockname()[1])
@@ -121,9 +120,12 @@ class TCPStore(RequestStore):
         return TCPStore(self.host, self.port, None, False, self.timeout, False, secret=self._secret or b"",
                         job=self._job)
 
-    def close(self) -> None:
-        """Ends the connections and, at the master, the server. Requests under way raise DistStoreError."""
-        self._connections.close()
+    def close(self, linger: float = 0.0) -> None:
+        """Ends the connections and, at the master, the server. Requests under way raise DistStoreError.
+
+        `linger`: seconds that the server, closed to newcomers, waits for its clients to leave first.
+        """
+        self._connections.close(linger)
 
 
 def _opener(host: str, port: int, secret: bytes | None, job: str) -> Callable[[], socket.socket]:

@@ -117,7 +117,11 @@ typedef struct acomm_request {
 int acomm_node_request(acomm_node *node, acomm_request *out);
 /* The answer when a requested connection could not be made: the operations that wait for it fail. */
 int acomm_node_refuse(acomm_node *node, const acomm_request *request, int code, int errnum, const char *text);
-/* Says goodbye to the peers (`text`: why, e.g. an exception's type; empty when all is well), stops the thread. Blocks < 1 s. */
+/* What is known of a world rank: 0 it is there, 1 it said goodbye, ACOMM_LOST; of this one ACOMM_ABORTED when the others
+ * declared it lost. *text: why, or NULL; valid until the node is closed. A change makes the eventfd readable too. */
+int acomm_node_peer(acomm_node *node, int world_rank, const char **text);
+/* Says goodbye to the peers (`text`: why, e.g. an exception's type; empty when all is well), stops the thread. Blocks < 1 s.
+ * Groups are to be closed first. When a process exits with groups open, the peers are told so, and the memory stays. */
 int acomm_node_close(acomm_node *node, const char *text);
 
 /* ---- groups ---- */

@@ -163,11 +163,14 @@ static int post(const struct acomm_op *described, acomm_op *handle)
         op->timeout = g->timeout;
     op->deadline = op->timeout > INT64_MAX - op->started ? INT64_MAX : op->started + op->timeout;
     int rc = op->peer < -1 || op->peer >= g->size ? ACOMM_ARGUMENT : check(op);
+    atomic_fetch_add(&g->inside, 1);
     if (!rc)
         rc = atomic_load(&g->poisoned);
     if (!rc)
         rc = p2p_post(g->p2p, op);
-    return rc || handle ? refused(handle, rc) : p2p_wait(g->p2p, op);
+    rc = rc || handle ? refused(handle, rc) : p2p_wait(g->p2p, op);
+    atomic_fetch_sub(&g->inside, 1);
+    return rc;
 }
 
 int acomm_send(acomm_group *group, uintptr_t in, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
@@ -193,12 +196,14 @@ acomm_op *acomm_op_new(acomm_group *group)
 
 int acomm_wait(acomm_op *op, int64_t timeout)
 {
-    bool own_progress = op->kind == ACOMM_SEND || op->kind == ACOMM_RECV;
-    if (own_progress && timeout < 0 && atomic_load(&op->done) != OP_ENDED) {
-        op->synchronous = true;
-        return p2p_wait(op->group->p2p, op);
-    }
-    return op_wait(op, timeout);
+    bool message = op->kind == ACOMM_SEND || op->kind == ACOMM_RECV;
+    if (!message || timeout == 0 || atomic_load(&op->done) == OP_ENDED)
+        return op_wait(op, timeout);
+    struct acomm_group *g = op->group;
+    atomic_fetch_add(&g->inside, 1);
+    int rc = p2p_wait_until(g->p2p, op, timeout < 0 ? INT64_MAX : clock_now() + timeout); /* who waits, helps */
+    atomic_fetch_sub(&g->inside, 1);
+    return rc;
 }
 
 int acomm_op_source(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes)

@@ -1,6 +1,7 @@
 #include "group.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -482,6 +483,8 @@ int acomm_group_stop(acomm_group *g)
         pthread_join(g->worker, NULL);
     g->worker_started = false;
     await_turn(g);
+    while (atomic_load(&g->inside))
+        sched_yield(); /* their operations have ended: they are on their way out */
     return 0;
 }
 

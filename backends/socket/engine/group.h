@@ -35,6 +35,7 @@ struct acomm_group {
     pthread_cond_t changed;      /* links attached, queue changed, poisoned */
     /* queue of collectives: a synchronous call on an idle group runs in its caller's thread */
     _Atomic int busy;            /* somebody runs a collective; taken by compare and swap, without the lock */
+    _Atomic int inside;          /* threads in a point-to-point call: closing waits for them */
     _Atomic int pending;         /* operations in the queue */
     struct acomm_op *head, *tail;
     struct acomm_op *spare;      /* free list */

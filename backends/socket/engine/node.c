@@ -1,4 +1,5 @@
-/* One node per world and process: what groups and Python call. How it works: node_thread.c and node_gossip.c. */
+/* One node per world and process: its life, and its connections. What groups ask of it is in node_group.c; how it works
+ * in node_thread.c and node_gossip.c. */
 #include "node.h"
 #include <errno.h>
 #include <signal.h>
@@ -80,30 +81,30 @@ int node_forked(const struct acomm_node *node)
 
 /* ---- open and close ---- */
 
-static void release(struct acomm_node *node)
+static void release_descriptors(struct acomm_node *node)
 {
     while (node->links) {
         struct node_link *link = node->links;
         node->links = link->next;
         node_link_free(link);
     }
+    loop_close(&node->loop);
+    if (node->asking >= 0)
+        close(node->asking);
+    node->asking = -1;
+}
+
+static void release(struct acomm_node *node)
+{
     while (node->requests) {
         struct node_request *request = node->requests;
         node->requests = request->next;
         free(request);
     }
-    while (node->watches) {
-        struct node_watch *watch = node->watches;
-        node->watches = watch->next;
-        free(watch);
-    }
     for (int i = 0; i < NODE_NOTES; i++)
         free(node->notes[i]);
     for (int r = 0; r < node->size; r++)
         free(node->peers[r].text);
-    loop_close(&node->loop);
-    if (node->asking >= 0)
-        close(node->asking);
     pthread_cond_destroy(&node->returned);
     pthread_mutex_destroy(&node->lock);
     free(node->condemned);
@@ -163,9 +164,24 @@ int acomm_node_open(int rank, int size, int64_t heartbeat, int64_t silence, acom
     return ACOMM_OK;
 fail:;
     int saved = errno;
+    release_descriptors(node);
     release(node);
     errno = saved;
     return ACOMM_RESOURCE;
+}
+
+/* What acomm_group_close() says to the peers, for groups that nobody will close any more. */
+static void leave_groups(struct acomm_node *node)
+{
+    for (const struct node_watch *watch = node->watches; watch; watch = watch->next) {
+        struct acomm_group *group = watch->group;
+        acomm_failure failure = {.code = ACOMM_LOST, .culprit = group->rank, .origin = group->rank,
+                                 .text = "exited with an operation under way"};
+        if (atomic_load(&group->busy) || atomic_load(&group->pending))
+            node_spread_fail(node, group, &failure);
+        else
+            node_spread_left(node, group);
+    }
 }
 
 int acomm_node_close(struct acomm_node *node, const char *text)
@@ -177,11 +193,17 @@ int acomm_node_close(struct acomm_node *node, const char *text)
     pthread_mutex_lock(&node->lock);
     node->closing = true;
     node->close_by = clock_now() + NODE_CLOSE_NS;
+    leave_groups(node);
     node_spread(node, NULL, node_frame(node, WIRE_BYE, node->rank, strlen(why)), why);
     pthread_mutex_unlock(&node->lock);
     pthread_join(node->thread, NULL);
     delist(node);
-    release(node);
+    pthread_mutex_lock(&node->lock);
+    release_descriptors(node);
+    bool used = node->watches != NULL;
+    pthread_mutex_unlock(&node->lock);
+    if (!used)
+        release(node);
     return ACOMM_OK;
 }
 
@@ -280,6 +302,26 @@ int acomm_node_refuse(struct acomm_node *node, const acomm_request *request, int
     return ACOMM_OK;
 }
 
+int acomm_node_peer(struct acomm_node *node, int world_rank, const char **text)
+{
+    int state;
+    const char *why;
+    if (node_forked(node) || world_rank < 0 || world_rank >= node->size)
+        return node_forked(node) ? ACOMM_FORKED : ACOMM_ARGUMENT;
+    pthread_mutex_lock(&node->lock);
+    const struct node_peer *peer = &node->peers[world_rank];
+    if (world_rank == node->rank) {
+        why = node->condemned;
+        state = why ? ACOMM_ABORTED : 0;
+    } else {
+        why = peer->state == PEER_THERE ? NULL : peer->text;
+        state = peer->state == PEER_LOST ? ACOMM_LOST : peer->state == PEER_GONE;
+    }
+    pthread_mutex_unlock(&node->lock);
+    *text = why;
+    return state;
+}
+
 void node_ask(struct acomm_node *node, uint64_t group, int world_rank, enum channel channel, int stripe)
 {
     pthread_mutex_lock(&node->lock);
@@ -298,100 +340,4 @@ void node_lost(struct acomm_node *node, int world_rank, const char *text)
         node_connect(node, world_rank);
     }
     pthread_mutex_unlock(&node->lock);
-}
-
-/* ---- groups ---- */
-
-static struct node_watch *watch_new(struct acomm_node *node, struct acomm_group *group)
-{
-    struct node_watch *watch = calloc(1, sizeof *watch + (size_t)group->size * sizeof watch->left[0]);
-    if (!watch)
-        return NULL;
-    watch->group = group;
-    for (int r = 0; r < group->size; r++)
-        watch->left[r] = NODE_PRESENT;
-    for (int i = 0; i < NODE_NOTES; i++) {
-        const struct node_note *note = node->notes[i];
-        int rank = note && note->head.kind == WIRE_LEFT && note->head.group == group->id
-                       ? node_group_rank(group, note->head.rank) : -1;
-        if (rank >= 0)
-            watch->left[rank] = note->head.sequence;
-    }
-    return watch;
-}
-
-int node_add(struct acomm_node *node, struct acomm_group *group)
-{
-    acomm_failure failure;
-    if (node_forked(node))
-        return ACOMM_FORKED;
-    for (int r = 0; r < group->size; r++)
-        if (group->members[r] < 0 || group->members[r] >= node->size)
-            return ACOMM_ARGUMENT;
-    pthread_mutex_lock(&node->lock);
-    struct node_watch *watch = node_find(node, group->id) ? NULL : watch_new(node, group);
-    if (watch) {
-        watch->next = node->watches;
-        node->watches = watch;
-        if (node_doomed(node, group, &failure))
-            node_fail(node, watch, &failure, false);
-    }
-    bool taken = !watch && node_find(node, group->id);
-    pthread_mutex_unlock(&node->lock);
-    return watch ? ACOMM_OK : taken ? ACOMM_ARGUMENT : ACOMM_RESOURCE;
-}
-
-void node_remove(struct acomm_node *node, struct acomm_group *group)
-{
-    if (node_forked(node))
-        return;
-    pthread_mutex_lock(&node->lock);
-    struct node_watch **at = &node->watches;
-    while (*at && (*at)->group != group)
-        at = &(*at)->next;
-    struct node_watch *watch = *at;
-    while (watch && watch->calls)
-        pthread_cond_wait(&node->returned, &node->lock);
-    if (watch) {
-        for (at = &node->watches; *at != watch; at = &(*at)->next)
-            ;
-        *at = watch->next;
-        free(watch);
-        struct wire_control head = node_frame(node, WIRE_LEFT, node->rank, 0);
-        head.group = group->id;
-        head.sequence = group->sequence;
-        if (group->size > 1 && node_remember(node, &head, NULL))
-            node_spread(node, NULL, head, NULL);
-    }
-    pthread_mutex_unlock(&node->lock);
-}
-
-void node_tell(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure)
-{
-    if (node_forked(node) || group->size == 1)
-        return;
-    struct wire_control head = node_frame(node, WIRE_FAIL, node->rank, sizeof *failure);
-    head.group = group->id;
-    pthread_mutex_lock(&node->lock);
-    if (node_remember(node, &head, failure))
-        node_spread(node, NULL, head, failure);
-    pthread_mutex_unlock(&node->lock);
-}
-
-int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence)
-{
-    int found = -1;
-    if (!atomic_load_explicit(&node->departures, memory_order_relaxed) || node_forked(node))
-        return -1;
-    pthread_mutex_lock(&node->lock);
-    const struct node_watch *watch = node_find(node, group->id);
-    for (int r = 0; watch && found < 0 && r < group->size; r++) {
-        uint64_t left = watch->left[r];
-        if (left == NODE_PRESENT && node->peers[group->members[r]].state != PEER_THERE)
-            left = 0;
-        if ((rank < 0 || rank == r) && left < sequence)
-            found = r;
-    }
-    pthread_mutex_unlock(&node->lock);
-    return found;
 }

@@ -65,6 +65,23 @@ struct wire_control node_frame(const struct acomm_node *node, int kind, int rank
                                  .bytes = (uint32_t)bytes};
 }
 
+void node_spread_left(struct acomm_node *node, const struct acomm_group *group)
+{
+    struct wire_control head = node_frame(node, WIRE_LEFT, node->rank, 0);
+    head.group = group->id;
+    head.sequence = group->sequence;
+    if (group->size > 1 && node_remember(node, &head, NULL))
+        node_spread(node, NULL, head, NULL);
+}
+
+void node_spread_fail(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure)
+{
+    struct wire_control head = node_frame(node, WIRE_FAIL, node->rank, sizeof *failure);
+    head.group = group->id;
+    if (group->size > 1 && node_remember(node, &head, failure))
+        node_spread(node, NULL, head, failure);
+}
+
 void node_brief(struct acomm_node *node, struct node_link *link)
 {
     for (int i = 0; i < NODE_NOTES; i++) {
@@ -137,6 +154,13 @@ static void fail_doomed(struct acomm_node *node)
             node_fail(node, watch, &failure, false);
 }
 
+static void call_python(struct acomm_node *node)
+{
+    uint64_t one = 1;
+    if (write(node->asking, &one, sizeof one) < 0)
+        return; /* EAGAIN: readable already */
+}
+
 void node_suspect(struct acomm_node *node, int rank, int64_t verdict, const char *text)
 {
     struct node_peer *peer = &node->peers[rank];
@@ -152,6 +176,7 @@ static void settle(struct acomm_node *node, int rank, int state, const char *tex
     node_suspect(node, rank, 0, text);
     node->peers[rank].state = state;
     atomic_fetch_add(&node->departures, 1);
+    call_python(node);
 }
 
 static void condemn(struct acomm_node *node, const char *text)
@@ -163,6 +188,7 @@ static void condemn(struct acomm_node *node, const char *text)
     node->condemned = strdup(why);
     for (struct node_link *link = node->links; link; link = link->next)
         link->broken = "";
+    call_python(node);
     fail_doomed(node);
 }
 
@@ -255,9 +281,7 @@ void node_ask_locked(struct acomm_node *node, const acomm_request *request)
     *item = (struct node_request){.request = *request};
     *node->requests_end = item;
     node->requests_end = &item->next;
-    uint64_t one = 1;
-    if (write(node->asking, &one, sizeof one) < 0)
-        return; /* EAGAIN: readable already */
+    call_python(node);
 }
 
 void node_connect(struct acomm_node *node, int rank)

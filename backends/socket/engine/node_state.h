@@ -1,4 +1,4 @@
-/* The node's insides, shared by node.c (what others call), node_thread.c, node_gossip.c and node_link.c.
+/* The node's insides, shared by the files node*.c.
  *
  * One lock guards everything below. It is never held while a group is called, because a group calls the node with
  * its own lock held. Only the node's thread reads from links, judges peers and frees links; other threads append to
@@ -96,6 +96,9 @@ void node_spread(struct acomm_node *node, const struct node_link *from, struct w
 /* Remembers a LEFT or FAIL frame. False when it is known already. */
 bool node_remember(struct acomm_node *node, const struct wire_control *head, const void *payload);
 struct wire_control node_frame(const struct acomm_node *node, int kind, int rank, size_t bytes);
+/* The first word of a group's end or failure on this rank. */
+void node_spread_left(struct acomm_node *node, const struct acomm_group *group);
+void node_spread_fail(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure);
 /* Unless it says goodbye before `verdict` it counts as lost, because of `text`; 0: never mind. */
 void node_suspect(struct acomm_node *node, int rank, int64_t verdict, const char *text);
 /* Everything that a new neighbour may not know. */

@@ -28,9 +28,9 @@ void p2p_release(struct p2p *p)
     struct p2p_trouble t = p->trouble;
     pthread_mutex_unlock(&p->lock);
     struct acomm_group *g = p->group;
-    group_fail_op(&t.op, t.code, t.culprit, t.errnum, t.text);
     if (t.code == ACOMM_LOST && t.culprit >= 0)
         node_lost(g->node, g->members[t.culprit], t.text);
+    group_fail_op(&t.op, t.code, t.culprit, t.errnum, t.text);
     p2p_fail(p);
 }
 
@@ -231,99 +231,6 @@ int p2p_post(struct p2p *p, struct acomm_op *op)
     int rc = p->code ? p->code : post(p, op, bytes);
     p2p_release(p);
     return rc;
-}
-
-struct waiter {
-    struct wait wait;
-    int64_t nap, until, next_look;
-};
-
-/* With the lock. The operation cannot go on; it has ended when this returns, unless another thread is just ending it. */
-static void give_up(struct p2p *p, struct acomm_op *op, int code)
-{
-    bool poisoned = atomic_load(&p->group->poisoned);
-    if (!poisoned && !p2p_ended(op))
-        p2p_trouble(p, op, code, code == ACOMM_TIMEOUT ? op->peer : p->group->rank,
-                    code == ACOMM_TIMEOUT ? p2p_late(op) : NULL);
-    p2p_release(p);
-    if (poisoned)
-        p2p_fail(p);
-    p2p_acquire(p);
-}
-
-/* An asynchronous operation's waiter is a thread of the caller too, but Ctrl-C leaves the operation alone. */
-static bool interrupted(struct waiter *w)
-{
-    int64_t now = clock_now();
-    if (now < w->next_look)
-        return false;
-    w->next_look = now + WAIT_LOOK_NS;
-    return wait_interrupted();
-}
-
-/* With the lock, which is free meanwhile: the group's lock, the GIL and others' posts must not wait for it. */
-static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved)
-{
-    p2p_release(p);
-    if (moved) {
-        wait_reset(&w->wait);
-        w->nap = 0;
-    }
-    int rc = wait_step(&w->wait);
-    bool stop = !op->synchronous && w->wait.sleepy && interrupted(w);
-    while (atomic_load_explicit(&p->wanted, memory_order_relaxed))
-        sched_yield();
-    p2p_acquire(p);
-    if (rc)
-        give_up(p, op, rc);
-    else if (stop)
-        return ACOMM_INTERRUPTED;
-    return w->until != INT64_MAX && clock_now() >= w->until;
-}
-
-static bool leads(struct p2p *p, const struct waiter *w)
-{
-    if (!p->leader || p->leader == &p->thread)
-        p->leader = w;
-    return p->leader == w;
-}
-
-static void doze(struct p2p *p, struct waiter *w)
-{
-    if (p->leader == w) {
-        p2p_progress_sleep(p, &w->nap, w->until);
-        return;
-    }
-    int64_t longest = clock_now() + WAIT_SLEEP_NS;
-    p->followers++;
-    p2p_progress_await(p, &p->turn, w->until < longest ? w->until : longest);
-    p->followers--;
-}
-
-int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
-{
-    struct waiter w = {.wait = wait_start(op), .until = until};
-    int rc = 0;
-    if (p2p_ended(op))
-        return op->status;
-    p2p_acquire(p);
-    while (!rc) {
-        bool moved = leads(p, &w) && p2p_progress_pass(p, w.wait.sleepy);
-        if (p2p_ended(op))
-            break;
-        rc = step(p, op, &w, moved);
-        if (!rc && w.wait.sleepy && !p2p_ended(op))
-            doze(p, &w);
-    }
-    if (p->leader == &w)
-        p2p_progress_hand_over(p);
-    p2p_release(p);
-    return p2p_ended(op) ? op->status : rc;
-}
-
-int p2p_wait(struct p2p *p, struct acomm_op *op)
-{
-    return p2p_wait_until(p, op, INT64_MAX);
 }
 
 void p2p_fail(struct p2p *p)

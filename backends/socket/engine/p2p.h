@@ -16,7 +16,7 @@ int p2p_post(struct p2p *p2p, struct acomm_op *op);
 /* Progresses everything posted until op is done; in the calling thread. Blocks. Returns the status.
  * Ctrl-C ends a synchronous op and the group; an asynchronous one stays under way, with ACOMM_INTERRUPTED returned. */
 int p2p_wait(struct p2p *p2p, struct acomm_op *op);
-/* The same until `until` (clock_now) at the latest: 1 when op is still under way then. Looks at the links at least once. */
+/* The same until `until` (clock_now): 1 when op is still under way then. Looks at the links at least once. */
 int p2p_wait_until(struct p2p *p2p, struct acomm_op *op, int64_t until);
 /* The group is poisoned: every posted operation ends with the group's failure. */
 void p2p_fail(struct p2p *p2p);

@@ -3,7 +3,8 @@
  * Everything here is guarded by p2p.lock; links are used under it too, so that after an operation has ended nobody
  * touches its buffer. Lock order: p2p.lock, then group->lock. Never the other way round.
  *
- *   p2p.c           entry points: post, wait, fail
+ *   p2p.c           entry points: open, post, fail, close; the lock
+ *   p2p_wait.c      waiting threads
  *   p2p_match.c     which message belongs to which receive; how operations end
  *   p2p_send.c      frames out, p2p_recv.c frames in
  *   p2p_progress.c  whose turn it is to move things: a waiting thread, or a thread of our own */
@@ -110,8 +111,8 @@ struct p2p_peer {
     int rank;
     struct link *to, *from;      /* NULL until needed */
     bool to_ready, from_ready;
-    bool left;                   /* closed its group; what it sent may still be under way */
-    bool gone;                   /* and nothing more comes */
+    int64_t left;                /* when we heard that it closed the group, or 0; what it sent may still be under way */
+    bool gone;                   /* nothing more comes from it */
     bool data_turn;              /* headers and data take turns */
     /* sends */
     struct p2p_list queue;       /* header not sent yet, in posting order */

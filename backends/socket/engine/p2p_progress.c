@@ -11,14 +11,15 @@
 /* One thread at a time leads: it moves everything that is posted, whoever posted it. A thread that waits for an
  * operation is preferred, because its caller does nothing else; our own thread leads when operations are under way and
  * nobody waits. It is not woken for every operation (a wake-up costs more than a small message, and most operations are
- * waited for at once): while there is work now and then it looks again every LIGHT_NS, and sleeps deeply after LINGER_NS
- * without any. */
+ * waited for at once): while there is work now and then it looks again every LIGHT_NS, and sleeps deeply after
+ * LINGER_NS without any. */
 
 #define LIGHT_NS 500000
 #define LINGER_NS 10000000
 #define NAP_MIN_NS 50000   /* links in shared memory cannot be polled: sleeps grow from here, about a timer's slack, */
 #define NAP_MAX_NS 1000000 /* to here, which costs less than 1% of a core */
 #define IDLE_TURNS 20      /* our own thread yields so often before it sleeps */
+#define GRACE_NS 1000000000
 #define FULL_EVERY 64      /* passes between two looks at links that nothing needs, and at deadlines */
 
 static void check_deadlines(struct p2p *p, int64_t now)
@@ -35,13 +36,15 @@ static void check_deadlines(struct p2p *p, int64_t now)
     }
 }
 
-/* Memory has no end of file: the node says who closed the group. What it wrote before is read first (peer->gone). */
-static void check_peer(struct p2p *p, struct p2p_peer *peer)
+/* The node says who closed the group, where no link does: memory has no end of file (what lies in it is read first),
+ * and a connection may never have been made. One that was is handed to us within the grace. */
+static void check_peer(struct p2p *p, struct p2p_peer *peer, int64_t now)
 {
     const struct acomm_group *g = p->group;
-    bool memory = peer->from && peer->from_ready && peer->from->ops->descriptor(peer->from) < 0;
-    if (memory && !peer->left && g->node)
-        peer->left = node_left(g->node, g, peer->rank, UINT64_MAX) == peer->rank;
+    if (!peer->left && peer->from && g->node && node_left(g->node, g, peer->rank, UINT64_MAX) == peer->rank)
+        peer->left = now;
+    if (peer->left && !peer->from_ready && now - peer->left > GRACE_NS)
+        peer->gone = true;
     if (peer->gone && p2p_send_waits(peer))
         p2p_trouble(p, p2p_send_first(peer), ACOMM_LOST, peer->rank, "it closed the group before it took a message");
 }
@@ -68,9 +71,10 @@ bool p2p_progress_pass(struct p2p *p, bool full)
         moved |= p2p_send_push(p, peer);
     }
     if (full && !p->code) {
+        int64_t now = clock_now();
         for (int i = 0; i < p->opened; i++)
-            check_peer(p, p->peers[p->open[i]]);
-        check_deadlines(p, clock_now());
+            check_peer(p, p->peers[p->open[i]], now);
+        check_deadlines(p, now);
         check_sources(p);
     }
     return moved;

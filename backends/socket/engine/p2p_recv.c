@@ -157,7 +157,7 @@ static size_t take(struct p2p *p, struct p2p_peer *peer, char *to, size_t bytes)
 {
     errno = 0;
     ssize_t n = peer->from->ops->recv(peer->from, to, bytes);
-    if (n == 0 && peer->left)
+    if (n == 0 && peer->left && peer->from->ops->descriptor(peer->from) < 0) /* memory has no end of file */
         peer->gone = true;
     if (n >= 0)
         return (size_t)n;
@@ -228,16 +228,12 @@ static bool wanted(const struct p2p *p, const struct p2p_peer *peer, bool full)
 bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
 {
     size_t moved = 0, n = 1;
-    if (!peer->from || !p2p_ready(p, peer->from, &peer->from_ready))
-        return false;
-    while (n && moved < TURN_BYTES && !p->trouble.code && wanted(p, peer, full)) {
+    bool ready = peer->from && p2p_ready(p, peer->from, &peer->from_ready);
+    while (ready && n && moved < TURN_BYTES && !p->trouble.code && wanted(p, peer, full)) {
         n = step(p, peer);
         moved += n;
     }
-    if (peer->gone && !p->trouble.code) {
-        struct acomm_op *op = p2p_recv_needs(peer);
-        if (op)
-            p2p_trouble(p, op, ACOMM_LOST, peer->rank, "it closed its connection while a message was expected");
-    }
+    if (peer->gone && (!n || !ready) && p2p_recv_needs(peer))
+        p2p_trouble(p, p2p_recv_needs(peer), ACOMM_LOST, peer->rank, "it left while a message was expected from it");
     return moved > 0;
 }

@@ -3,7 +3,7 @@
 
 #include "p2p_peer.h"
 
-#define TURN_BYTES (1u << 20) /* at most this much in one call, so that every peer and every waiting thread gets its turn */
+#define TURN_BYTES (1u << 20) /* at most this much in one call: every peer and every waiting thread gets its turn */
 
 static struct p2p_item *first(const struct p2p_list *list)
 {
@@ -24,7 +24,8 @@ struct acomm_op *p2p_send_first(const struct p2p_peer *peer)
 }
 
 /* Begins a frame; what of the payload fits goes beside the header, so that small messages take one call of the link. */
-static void begin(struct p2p_peer *peer, struct p2p_item *item, struct wire_frame *frame, const char *payload, uint64_t bytes)
+static void begin(struct p2p_peer *peer, struct p2p_item *item, struct wire_frame *frame, const char *payload,
+                  uint64_t bytes)
 {
     struct p2p_out *o = &peer->out;
     frame->magic = WIRE_MAGIC;

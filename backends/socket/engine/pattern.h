@@ -1,6 +1,7 @@
 /* Who talks to whom, and about which block: the index arithmetic of the algorithms, without any communication.
  *
- * Ranks are 0..n-1, steps count from 0. A block is one of n parts of an array; block i is the one that belongs to rank i.
+ * Ranks are 0..n-1, steps count from 0. A block is one of n parts of an array; block i is the one that belongs to
+ * rank i.
  * Virtual ranks number the members of a rooted tree from its root: virtual = (rank - root) mod n. */
 #ifndef ACOMM_PATTERN_H
 #define ACOMM_PATTERN_H
@@ -47,7 +48,7 @@ static inline int pattern_ring_gather_receives(int rank, int n, int step)
 static inline int pattern_pairwise_to(int rank, int n, int step) { return pattern_rank(rank, step + 1, n); }
 static inline int pattern_pairwise_from(int rank, int n, int step) { return pattern_rank(rank, -1 - step, n); }
 
-/* ---- binomial tree: every subtree is a run of consecutive virtual ranks, so partial results stay in that order ---- */
+/* ---- binomial tree: a subtree is a run of consecutive virtual ranks, so partial results stay in that order ---- */
 static inline int pattern_virtual(int rank, int root, int n) { return pattern_rank(rank, -root, n); }
 static inline int pattern_actual(int virtual_rank, int root, int n) { return pattern_rank(virtual_rank, root, n); }
 

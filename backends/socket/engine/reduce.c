@@ -96,11 +96,19 @@ static int seen_as(int dtype, int redop, uint64_t *count)
 }
 
 /* ---- one pass ---- */
+typedef void fold_kernel(void *out, const void *const *in, int inputs, size_t count);
+
+/* NULL for narrow types that have to be widened first. */
+static fold_kernel *fold_of(int dtype, int redop)
+{
+    const struct reduce_kernels *level = is_complex(dtype) ? &reduce_portable : kernels();
+    return level->fold[is_scaled(redop) ? ACOMM_SUM : redop][dtype];
+}
+
 static void fold(const struct reduction *r, void *out, const void *const *in, int inputs, uint64_t count)
 {
     int dtype = seen_as(reduce_partial_dtype(r->dtype), r->redop, &count);
-    const struct reduce_kernels *level = is_complex(dtype) ? &reduce_portable : kernels();
-    level->fold[is_scaled(r->redop) ? ACOMM_SUM : r->redop][dtype](out, in, inputs, count);
+    fold_of(dtype, r->redop)(out, in, inputs, count);
 }
 
 static void copy(void *out, const void *in, size_t bytes)
@@ -186,16 +194,26 @@ static void reduce_block(const struct reduction *r, char *out, const void *const
     finish_block(r, out + offset, operands[0], count);
 }
 
+/* One pass over everything, where a kernel exists for that. */
+static bool reduce_direct(const struct reduction *r, void *out, const void *const *in, int inputs, uint64_t count)
+{
+    if (inputs > GROUP && inputs != 8)
+        return false;
+    int dtype = seen_as(r->dtype, r->redop, &count);
+    fold_kernel *kernel = fold_of(dtype, r->redop);
+    if (kernel)
+        kernel(out, in, inputs, count);
+    return kernel != NULL;
+}
+
 void reduce_all(const struct reduction *r, void *out, const void *const *in, int inputs, uint64_t count)
 {
-    bool scaled = is_scaled(r->redop), wide = reduce_partial_dtype(r->dtype) == r->dtype;
-    if (inputs == 1 && !scaled && !wide) {
+    bool scaled = is_scaled(r->redop);
+    if (inputs == 1 && !scaled && r->dtype != ACOMM_BOOL)
         copy(out, in[0], count * widths[r->dtype]);
-    } else if (inputs == 1 && !scaled) {
+    else if (inputs == 1 && !scaled)
         reduce_begin(r, out, in[0], count);
-    } else if (wide && !scaled && (inputs <= GROUP || inputs == 8)) {
-        fold(r, out, in, inputs, count);
-    } else {
+    else if (scaled || !reduce_direct(r, out, in, inputs, count)) {
         uint64_t step = BLOCK / widths[reduce_partial_dtype(r->dtype)];
         for (uint64_t at = 0; at < count; at += step)
             reduce_block(r, out, in, inputs, at, count - at < step ? count - at : step);

@@ -2,7 +2,10 @@
  *
  * Semantics (docs/semantics.md): integers wrap; integer avg truncates toward zero; bool: sum, max, bor = or,
  * product, min, band = and, bxor = xor, no avg; min and max give NaN where any input is NaN; -0 orders below +0;
- * complex has sum, product, avg, premul_sum; band, bor, bxor only integers and bool.
+ * complex has sum, product, avg, premul_sum; band, bor, bxor only integers and bool. The sum of an integer avg wraps.
+ * premul_sum of integers: a whole factor below 2^53 multiplies with wrapping; any other one in double, each product
+ * truncated toward zero and kept in the type's range. A NaN in a result is the canonical one (positive, quiet, no
+ * payload), but a single input is copied as it is.
  * The result of an element depends only on its inputs in their order, never on its position, the vector width
  * or the CPU (the build forbids contraction to fused multiply-add). */
 #ifndef ACOMM_REDUCE_H

@@ -40,11 +40,13 @@ CONVERT uint64_t bits_of_double(double value)
 CONVERT uint32_t choose(bool condition, uint32_t a, uint32_t b) { return b ^ ((a ^ b) & -(uint32_t)condition); }
 
 CONVERT float bfloat16_decode(uint16_t code) { return float_of((uint32_t)code << 16); }
-CONVERT uint16_t bfloat16_encode(float value)
+/* To nearest even, in the upper half of the word; the lower half is zero. */
+CONVERT uint32_t bfloat16_round(float value)
 {
-    uint32_t x = bits_of(value), rounded = (x + 0x7fff + (x >> 16 & 1)) >> 16;
-    return (uint16_t)choose((x & 0x7fffffff) > 0x7f800000, 0x7fc0, rounded);
+    uint32_t x = bits_of(value), rounded = x + 0x7fff + (x >> 16 & 1);
+    return choose((x & 0x7fffffff) > 0x7f800000, 0x7fc00000, rounded & 0xffff0000);
 }
+CONVERT uint16_t bfloat16_encode(float value) { return (uint16_t)(bfloat16_round(value) >> 16); }
 
 /* A float with `width` bits: sign, exponent, `mantissa` bits. Where the special values are differs per family. */
 enum family {

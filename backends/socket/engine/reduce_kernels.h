@@ -39,7 +39,8 @@ INLINE float f32_sum(float a, float b) { return a + b; }
 INLINE double f64_sum(double a, double b) { return a + b; }
 INLINE float f32_product(float a, float b) { return a * b; }
 INLINE double f64_product(double a, double b) { return a * b; }
-/* Both comparisons pick the same number, except that equal zeros and NaN pick one of each: there OR gives -0 and NaN. */
+/* Both choices are the same number, except that of two zeros or with a NaN each chooses another one: there OR gives -0
+ * and NaN. */
 INLINE float f32_min(float a, float b) { return float_of(bits_of(a < b ? a : b) | bits_of(b < a ? b : a)); }
 INLINE double f64_min(double a, double b)
 {
@@ -65,8 +66,7 @@ WRAPPING(u32, uint32_t)
 WRAPPING(u64, uint64_t)
 #define ORDERED(T)                                                                 \
     INLINE T T##_min(T a, T b) { return a < b ? a : b; }                           \
-    INLINE T T##_max(T a, T b) { return a > b ? a : b; }                           \
-    INLINE T T##_done(T a) { return a; }
+    INLINE T T##_max(T a, T b) { return a > b ? a : b; }
 ORDERED(u8)
 ORDERED(i8)
 ORDERED(u16)
@@ -83,48 +83,107 @@ INLINE u8 u8_any(u8 a, u8 b) { return (a | b) != 0; }
 INLINE u8 u8_odd(u8 a, u8 b) { return (a != 0) ^ (b != 0); }
 
 /* ---- folds: every input is read once and the output written once ---- */
-#define FOLD(T, OP)                                                                                              \
-    static void T##_##OP##_fold(void *to, const void *const *in, int inputs, size_t count)                       \
+/* V: what LOAD makes of an element and OP takes; DONE makes an element of it again. */
+#define FOLD(NAME, T, V, LOAD, OP, DONE)                                                                         \
+    static void NAME##_fold(void *to, const void *const *in, int inputs, size_t count)                           \
     {                                                                                                            \
         T *out = to;                                                                                             \
         const T *a = in[0], *b = in[1];                                                                          \
         if (inputs == 2) {                                                                                       \
-            EACH out[i] = T##_done(T##_##OP(a[i], b[i]));                                                        \
+            EACH out[i] = DONE(OP(LOAD(a[i]), LOAD(b[i])));                                                      \
             return;                                                                                              \
         }                                                                                                        \
         const T *c = in[2];                                                                                      \
         if (inputs == 3) {                                                                                       \
-            EACH out[i] = T##_done(T##_##OP(T##_##OP(a[i], b[i]), c[i]));                                        \
+            EACH out[i] = DONE(OP(OP(LOAD(a[i]), LOAD(b[i])), LOAD(c[i])));                                      \
             return;                                                                                              \
         }                                                                                                        \
         const T *d = in[3];                                                                                      \
         if (inputs == 4) {                                                                                       \
-            EACH out[i] = T##_done(T##_##OP(T##_##OP(T##_##OP(a[i], b[i]), c[i]), d[i]));                        \
+            EACH out[i] = DONE(OP(OP(OP(LOAD(a[i]), LOAD(b[i])), LOAD(c[i])), LOAD(d[i])));                      \
             return;                                                                                              \
         }                                                                                                        \
         const T *e = in[4], *f = in[5], *g = in[6], *h = in[7];                                                  \
         EACH {                                                                                                   \
-            T four = T##_##OP(T##_##OP(T##_##OP(a[i], b[i]), c[i]), d[i]);                                       \
-            out[i] = T##_done(T##_##OP(T##_##OP(T##_##OP(T##_##OP(four, e[i]), f[i]), g[i]), h[i]));             \
+            V four = OP(OP(OP(LOAD(a[i]), LOAD(b[i])), LOAD(c[i])), LOAD(d[i]));                                 \
+            out[i] = DONE(OP(OP(OP(OP(four, LOAD(e[i])), LOAD(f[i])), LOAD(g[i])), LOAD(h[i])));                 \
         }                                                                                                        \
     }
-#define FOLD_ARITHMETIC(T) FOLD(T, sum) FOLD(T, product)
-#define FOLD_ORDER(T) FOLD(T, min) FOLD(T, max)
-FOLD_ARITHMETIC(u8) FOLD_ARITHMETIC(u16) FOLD_ARITHMETIC(u32) FOLD_ARITHMETIC(u64)
-FOLD_ARITHMETIC(f32) FOLD_ARITHMETIC(f64)
-FOLD_ORDER(u8) FOLD_ORDER(u16) FOLD_ORDER(u32) FOLD_ORDER(u64) FOLD_ORDER(f32) FOLD_ORDER(f64)
-FOLD_ORDER(i8) FOLD_ORDER(i16) FOLD_ORDER(i32) FOLD_ORDER(i64)
-FOLD(u8, band) FOLD(u8, bor) FOLD(u8, bxor) FOLD(u8, all) FOLD(u8, any) FOLD(u8, odd)
+#define AS_IT_IS(x) (x)
+#define FOLD_EXACT(T, OP) FOLD(T##_##OP, T, T, AS_IT_IS, T##_##OP, AS_IT_IS)
+#define FOLD_FLOAT(T, OP) FOLD(T##_##OP, T, T, AS_IT_IS, T##_##OP, T##_done)
+#define FOLD_INTEGER(T) FOLD_EXACT(T, sum) FOLD_EXACT(T, product) FOLD_EXACT(T, min) FOLD_EXACT(T, max)
+FOLD_INTEGER(u8)
+FOLD_INTEGER(u16)
+FOLD_INTEGER(u32)
+FOLD_INTEGER(u64)
+#define FOLD_ORDER(T) FOLD_EXACT(T, min) FOLD_EXACT(T, max)
+FOLD_ORDER(i8)
+FOLD_ORDER(i16)
+FOLD_ORDER(i32)
+FOLD_ORDER(i64)
+#define FOLD_BITS(X) FOLD_EXACT(u8, X)
+FOLD_BITS(band)
+FOLD_BITS(bor)
+FOLD_BITS(bxor)
+FOLD_BITS(all)
+FOLD_BITS(any)
+FOLD_BITS(odd)
+#define FOLD_REAL(T) FOLD_FLOAT(T, sum) FOLD_FLOAT(T, product) FOLD_FLOAT(T, min) FOLD_FLOAT(T, max)
+FOLD_REAL(f32)
+FOLD_REAL(f64)
 #ifdef REDUCE_COMPLEX
-FOLD(c32, product) FOLD(c64, product)
+FOLD_FLOAT(c32, product)
+FOLD_FLOAT(c64, product)
 #define COMPLEX_PRODUCT [ACOMM_COMPLEX64] = c32_product_fold, [ACOMM_COMPLEX128] = c64_product_fold
 #else
 #define COMPLEX_PRODUCT
 #endif
 
+/* Narrow floats are folded `many` to a packed element; the last ones go through the same kernel, padded with zeros. */
+typedef void fold_kernel(void *out, const void *const *in, int inputs, size_t count);
+static void fold_rest(fold_kernel *fold, char *out, const void *const *in, int inputs, size_t offset, size_t bytes)
+{
+    char padded[8][16] = {{0}};
+    const void *operands[8];
+    for (int k = 0; k < 8; k++) {
+        operands[k] = padded[k];
+        if (k < inputs)
+            memcpy(padded[k], (const char *)in[k] + offset, bytes);
+    }
+    fold(padded, operands, inputs, 1);
+    memcpy(out + offset, padded, bytes);
+}
+#define FOLD_PACKED(NAME, PACKED, many)                                                                          \
+    static void NAME##_fold(void *out, const void *const *in, int inputs, size_t count)                          \
+    {                                                                                                            \
+        size_t rest = count % many;                                                                              \
+        PACKED##_fold(out, in, inputs, count / many);                                                            \
+        if (rest)                                                                                                \
+            fold_rest(PACKED##_fold, out, in, inputs, (count - rest) * sizeof(u16), rest * sizeof(u16));         \
+    }
+
+/* Two bfloat16 in a word: their float32 are a shift and a mask away, without the shuffles of a change of width. */
+typedef struct { float low, high; } bf16x2;
+INLINE bf16x2 bf16x2_load(u32 x) { return (bf16x2){float_of(x << 16), float_of(x & 0xffff0000)}; }
+INLINE u32 bf16x2_done(bf16x2 x) { return bfloat16_round(x.low) >> 16 | bfloat16_round(x.high); }
+#define FOLD_BFLOAT16(OP)                                                                                        \
+    INLINE bf16x2 bf16x2_##OP(bf16x2 a, bf16x2 b)                                                                \
+    {                                                                                                            \
+        return (bf16x2){f32_##OP(a.low, b.low), f32_##OP(a.high, b.high)};                                       \
+    }                                                                                                            \
+    FOLD(bf16x2_##OP, u32, bf16x2, bf16x2_load, bf16x2_##OP, bf16x2_done)                                        \
+    FOLD_PACKED(BFLOAT16_##OP, bf16x2_##OP, 2)
+FOLD_BFLOAT16(sum)
+FOLD_BFLOAT16(product)
+FOLD_BFLOAT16(min)
+FOLD_BFLOAT16(max)
+
 /* ---- factor and divisor ---- */
-/* Whole factors multiply with wrapping; others in double, truncated toward zero, kept within LOW..HIGH; NaN gives 0. */
-#define SCALE_INTEGER(T, U, LOW, HIGH)                                                                           \
+/* Whole factors multiply with wrapping; others in double, truncated toward zero, kept within LOW..HIGH; NaN gives 0.
+ * Q has the quotient: where it is a float, dividend and divisor are exact in it or the quotient is below 1, so that the
+ * rounded quotient never reaches the next integer. Integer division has no vector form. */
+#define SCALE_INTEGER(T, U, Q, LOW, HIGH)                                                                           \
     INLINE T T##_truncated(double x)                                                                             \
     {                                                                                                            \
         T inside = x > (double)(LOW) && x < (double)(HIGH) ? (T)x : 0;                                           \
@@ -145,18 +204,16 @@ FOLD(c32, product) FOLD(c64, product)
     {                                                                                                            \
         T *out = to;                                                                                             \
         const T *in = from;                                                                                      \
-        EACH out[i] = (T)(T##_is_signed ? (uint64_t)((int64_t)in[i] / ranks) : (uint64_t)in[i] / (uint64_t)ranks); \
+        EACH out[i] = (T)((Q)in[i] / (Q)ranks);                                                                  \
     }
-enum { u8_is_signed = 0, u16_is_signed = 0, u32_is_signed = 0, u64_is_signed = 0,
-       i8_is_signed = 1, i16_is_signed = 1, i32_is_signed = 1, i64_is_signed = 1 };
-SCALE_INTEGER(u8, u8, 0, UINT8_MAX)
-SCALE_INTEGER(u16, u16, 0, UINT16_MAX)
-SCALE_INTEGER(u32, u32, 0, UINT32_MAX)
-SCALE_INTEGER(u64, u64, 0, UINT64_MAX)
-SCALE_INTEGER(i8, u8, INT8_MIN, INT8_MAX)
-SCALE_INTEGER(i16, u16, INT16_MIN, INT16_MAX)
-SCALE_INTEGER(i32, u32, INT32_MIN, INT32_MAX)
-SCALE_INTEGER(i64, u64, INT64_MIN, INT64_MAX)
+SCALE_INTEGER(u8, u8, float, 0, UINT8_MAX)
+SCALE_INTEGER(u16, u16, float, 0, UINT16_MAX)
+SCALE_INTEGER(u32, u32, double, 0, UINT32_MAX)
+SCALE_INTEGER(u64, u64, uint64_t, 0, UINT64_MAX)
+SCALE_INTEGER(i8, u8, float, INT8_MIN, INT8_MAX)
+SCALE_INTEGER(i16, u16, float, INT16_MIN, INT16_MAX)
+SCALE_INTEGER(i32, u32, double, INT32_MIN, INT32_MAX)
+SCALE_INTEGER(i64, u64, int64_t, INT64_MIN, INT64_MAX)
 
 #define SCALE_FLOAT(T, V)                                                                                        \
     static void T##_scale(void *to, const void *from, size_t count, double factor)                               \
@@ -212,28 +269,12 @@ MINIFLOAT(u8, FLOAT8_E5M2FNUZ)
 MINIFLOAT(u16, FLOAT16)
 
 #ifdef REDUCE_F16C
-/* Compilers do not vectorise to these instructions by themselves. */
-static void float16_widen(void *to, const void *from, size_t count)
-{
-    size_t whole = count & ~(size_t)7;
-    for (size_t i = 0; i < whole; i += 8)
-        _mm256_storeu_ps((float *)to + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const u16 *)from + i))));
-    FLOAT16_widen((f32 *)to + whole, (const u16 *)from + whole, count - whole);
-}
-static void float16_narrow(void *to, const void *from, size_t count)
-{
-    size_t whole = count & ~(size_t)7;
-    const __m256 nan = _mm256_set1_ps(float_of(0x7fc00000));
-    for (size_t i = 0; i < whole; i += 8) {
-        __m256 x = _mm256_loadu_ps((const float *)from + i);
-        x = _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-        _mm_storeu_si128((void *)((u16 *)to + i), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-    }
-    FLOAT16_narrow((u16 *)to + whole, (const f32 *)from + whole, count - whole);
-}
+#include "reduce_f16c.h"
+#define FLOAT16_FOLD(OP) [ACOMM_FLOAT16] = FLOAT16_##OP##_fold
 #else
 #define float16_widen FLOAT16_widen
 #define float16_narrow FLOAT16_narrow
+#define FLOAT16_FOLD(OP) [ACOMM_FLOAT16] = NULL
 #endif
 
 /* ---- the table ---- */
@@ -247,15 +288,16 @@ static void float16_narrow(void *to, const void *from, size_t count)
     [ACOMM_INT64] = SIGNED##64_##OF, [ACOMM_UINT8] = UNSIGNED##8_##OF, [ACOMM_UINT16] = UNSIGNED##16_##OF,       \
     [ACOMM_UINT32] = UNSIGNED##32_##OF, [ACOMM_UINT64] = UNSIGNED##64_##OF
 #define REALS(OF) [ACOMM_FLOAT32] = f32_##OF, [ACOMM_FLOAT64] = f64_##OF
+#define FLOATS(OP) REALS(OP##_fold), [ACOMM_BFLOAT16] = BFLOAT16_##OP##_fold, FLOAT16_FOLD(OP)
 
 const struct reduce_kernels REDUCE_LEVEL = {
     .name = REDUCE_NAME,
     .fold = {
-        [ACOMM_SUM] = {[ACOMM_BOOL] = u8_any_fold, INTEGERS(u, u, sum_fold), REALS(sum_fold)},
-        [ACOMM_PRODUCT] = {[ACOMM_BOOL] = u8_all_fold, INTEGERS(u, u, product_fold), REALS(product_fold),
+        [ACOMM_SUM] = {[ACOMM_BOOL] = u8_any_fold, INTEGERS(u, u, sum_fold), FLOATS(sum)},
+        [ACOMM_PRODUCT] = {[ACOMM_BOOL] = u8_all_fold, INTEGERS(u, u, product_fold), FLOATS(product),
                            COMPLEX_PRODUCT},
-        [ACOMM_MIN] = {[ACOMM_BOOL] = u8_all_fold, INTEGERS(i, u, min_fold), REALS(min_fold)},
-        [ACOMM_MAX] = {[ACOMM_BOOL] = u8_any_fold, INTEGERS(i, u, max_fold), REALS(max_fold)},
+        [ACOMM_MIN] = {[ACOMM_BOOL] = u8_all_fold, INTEGERS(i, u, min_fold), FLOATS(min)},
+        [ACOMM_MAX] = {[ACOMM_BOOL] = u8_any_fold, INTEGERS(i, u, max_fold), FLOATS(max)},
         [ACOMM_BAND] = {[ACOMM_BOOL] = u8_all_fold, [ACOMM_UINT8] = u8_band_fold},
         [ACOMM_BOR] = {[ACOMM_BOOL] = u8_any_fold, [ACOMM_UINT8] = u8_bor_fold},
         [ACOMM_BXOR] = {[ACOMM_BOOL] = u8_odd_fold, [ACOMM_UINT8] = u8_bxor_fold},

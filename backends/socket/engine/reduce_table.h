@@ -10,9 +10,10 @@
 
 struct reduce_kernels {
     const char *name;
-    /* out = ((in[0] op in[1]) op in[2]) ... for 2, 3, 4 or 8 inputs. NULL where the pair does not exist, where
-     * reduce.c expresses it by another type (bits of any integer by uint8, sums of complex by their real type), and
-     * for products of complex numbers on all levels but the portable one. */
+    /* out = ((in[0] op in[1]) op in[2]) ... for 2, 3, 4 or 8 inputs, rounded once. NULL where the pair does not exist,
+     * where reduce.c expresses it by another type (bits of any integer by uint8, sums of complex by their real type),
+     * for products of complex numbers on all levels but the portable one, and for narrow floats that are better
+     * widened first. */
     void (*fold[REDUCE_FOLDS][ACOMM_DTYPES])(void *out, const void *const *in, int inputs, size_t count);
     /* Partial result from an element; NULL where it is the element itself. */
     void (*widen[ACOMM_DTYPES])(void *partial, const void *in, size_t count);

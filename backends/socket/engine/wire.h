@@ -1,4 +1,4 @@
-/* Frames of point-to-point messages, on the links of CHANNEL_P2P: a header of 40 bytes, then the payload of EAGER and DATA.
+/* Frames of point-to-point messages, on the links of CHANNEL_P2P: a header of 40 bytes; EAGER and DATA have a payload.
  *
  *   sender                        receiver
  *   EAGER tag dtype count data -> copied into the posted receive, or aside until one is posted
@@ -26,10 +26,10 @@
 #endif
 
 #define WIRE_MAGIC 0x50434361u              /* "aCCP" */
-#define WIRE_EAGER_MAX (64u << 10)          /* bytes of the largest EAGER message: copying it costs less than a round trip */
+#define WIRE_EAGER_MAX (64u << 10)          /* bytes of an EAGER message: copying them costs less than a round trip */
 #define WIRE_DATA_MAX (256u << 10)          /* bytes of a DATA frame: what a small message may have to wait behind */
 #define WIRE_RTS_MAX (1u << 20)             /* messages that a receiver remembers for one peer */
-#define WIRE_CREDIT_GROUP (64u << 20)       /* bytes copied aside in one group, as far as every peer can have its least */
+#define WIRE_CREDIT_GROUP (64u << 20)       /* bytes copied aside in one group, unless the minima add up to more */
 #define WIRE_CREDIT_MIN (256u << 10)
 #define WIRE_CREDIT_MAX (8u << 20)
 

@@ -10,12 +10,12 @@ int all_gather_ring(struct acomm_op *op)
 {
     int rank = op->group->rank, n = op->group->size, rc = 0;
     struct span own = op_block(op->recv_counts, op->count, rank, op->width);
-    blocks_copy(op->out + own.offset, op->in, own.bytes);
+    blocks_copy(blocks_at(op->out, own.offset), op->in, own.bytes);
     for (int step = 0; step < n - 1 && !rc; step++) {
         struct span sent = op_block(op->recv_counts, op->count, pattern_ring_gather_sends(rank, n, step), op->width);
         struct span got = op_block(op->recv_counts, op->count, pattern_ring_gather_receives(rank, n, step), op->width);
-        rc = transfer_exchange(op, pattern_next(rank, n), op->out + sent.offset, sent.bytes, pattern_prev(rank, n),
-                               op->out + got.offset, got.bytes);
+        rc = transfer_exchange(op, pattern_next(rank, n), blocks_at(op->out, sent.offset), sent.bytes,
+                               pattern_prev(rank, n), blocks_at(op->out, got.offset), got.bytes);
     }
     return rc;
 }

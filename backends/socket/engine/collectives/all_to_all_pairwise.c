@@ -67,11 +67,13 @@ static int compare_counts(struct acomm_op *op)
 static int shift(struct acomm_op *op, const char *in)
 {
     int rank = op->group->rank, n = op->group->size, rc = 0;
-    blocks_copy(op->out + got_from(op, rank).offset, in + sent_to(op, rank).offset, sent_to(op, rank).bytes);
+    struct span own = sent_to(op, rank);
+    blocks_copy(blocks_at(op->out, got_from(op, rank).offset), blocks_at(in, own.offset), own.bytes);
     for (int step = 0; step < n - 1 && !rc; step++) {
         int to = pattern_pairwise_to(rank, n, step), from = pattern_pairwise_from(rank, n, step);
         struct span sent = sent_to(op, to), got = got_from(op, from);
-        rc = transfer_exchange(op, to, in + sent.offset, sent.bytes, from, op->out + got.offset, got.bytes);
+        rc = transfer_exchange(op, to, blocks_at(in, sent.offset), sent.bytes, from, blocks_at(op->out, got.offset),
+                               got.bytes);
     }
     return rc;
 }

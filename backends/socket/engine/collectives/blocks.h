@@ -1,6 +1,7 @@
 /* Small things about the blocks of an array. */
 #ifndef ACOMM_BLOCKS_H
 #define ACOMM_BLOCKS_H
+#include <stdint.h>
 #include <string.h>
 #include "../op.h"
 
@@ -9,6 +10,12 @@ static inline void blocks_copy(void *to, const void *from, size_t bytes)
 {
     if (bytes && to != from)
         memcpy(to, from, bytes);
+}
+
+/* A place in an array, which is NULL where it has no bytes. */
+static inline char *blocks_at(const void *array, uint64_t offset)
+{
+    return array ? (char *)(uintptr_t)array + offset : NULL;
 }
 
 /* Elements of the largest block. */

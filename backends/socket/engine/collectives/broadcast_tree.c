@@ -20,16 +20,16 @@ static struct span segment_of(uint64_t bytes, uint64_t segment)
 static int relay(struct acomm_op *op, const struct tree *tree)
 {
     bool root = tree->parent < 0;
-    char *data = root ? (char *)(uintptr_t)op->in : op->out;
+    const char *data = root ? op->in : op->out;
     uint64_t bytes = op->count * op->width, segments = (bytes + SEGMENT - 1) / SEGMENT;
     for (uint64_t turn = 0; turn < segments + !root; turn++) {
         struct transfer list[1 + CHILDREN];
         int used = 0;
         struct span arriving = segment_of(bytes, turn), leaving = segment_of(bytes, root ? turn : turn - 1);
         if (!root)
-            list[used++] = transfer_from(op, tree->parent, data + arriving.offset, arriving.bytes);
+            list[used++] = transfer_from(op, tree->parent, blocks_at(data, arriving.offset), arriving.bytes);
         for (int i = 0; i < tree->children && (root || turn > 0); i++)
-            list[used++] = transfer_to(op, tree->child[i], data + leaving.offset, leaving.bytes);
+            list[used++] = transfer_to(op, tree->child[i], blocks_at(data, leaving.offset), leaving.bytes);
         int rc = transfer_run(op, list, used);
         if (rc)
             return rc;

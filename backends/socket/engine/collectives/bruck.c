@@ -105,7 +105,7 @@ int all_gather_bruck(struct acomm_op *op)
     int rc = gather(&r, op, largest, op_block(op->recv_counts, op->count, op->group->rank, op->width).bytes);
     for (int rank = 0; !rc && op->out && rank < r.n; rank++) {
         struct span block = op_block(op->recv_counts, op->count, rank, op->width);
-        blocks_copy(op->out + block.offset, record(&r, rank), block.bytes);
+        blocks_copy(blocks_at(op->out, block.offset), record(&r, rank), block.bytes);
     }
     return rc;
 }
@@ -150,6 +150,6 @@ int all_to_all_bruck(struct acomm_op *op)
     int rc = gather(&r, op, bytes, bytes);
     struct span own = op_block(NULL, op->count, op->group->rank, op->width);
     for (int rank = 0; !rc && rank < r.n; rank++)
-        blocks_copy(op->out + (uint64_t)rank * own.bytes, record(&r, rank) + own.offset, own.bytes);
+        blocks_copy(blocks_at(op->out, (uint64_t)rank * own.bytes), record(&r, rank) + own.offset, own.bytes);
     return rc;
 }

@@ -18,8 +18,8 @@ static int run_root(struct acomm_op *op)
     for (int step = 0; step < n - 1; step++) {
         int peer = pattern_pairwise_to(rank, n, step);
         struct span block = op_block(NULL, op->count, peer, op->width);
-        list[step] = op->kind == ACOMM_GATHER ? transfer_from(op, peer, op->out + block.offset, block.bytes)
-                                              : transfer_to(op, peer, op->in + block.offset, block.bytes);
+        list[step] = op->kind == ACOMM_GATHER ? transfer_from(op, peer, blocks_at(op->out, block.offset), block.bytes)
+                                              : transfer_to(op, peer, blocks_at(op->in, block.offset), block.bytes);
     }
     return transfer_run(op, list, n - 1);
 }
@@ -29,7 +29,7 @@ int gather_linear(struct acomm_op *op)
     struct span own = op_block(NULL, op->count, op->group->rank, op->width);
     if (op->group->rank != op->root)
         return transfer_exchange(op, op->root, op->in, own.bytes, -1, NULL, 0);
-    blocks_copy(op->out + own.offset, op->in, own.bytes);
+    blocks_copy(blocks_at(op->out, own.offset), op->in, own.bytes);
     return run_root(op);
 }
 
@@ -40,6 +40,6 @@ int scatter_linear(struct acomm_op *op)
         return transfer_exchange(op, -1, NULL, 0, op->root, op->out, own.bytes);
     int rc = run_root(op);
     if (!rc)
-        blocks_copy(op->out, op->in + own.offset, own.bytes);
+        blocks_copy(op->out, blocks_at(op->in, own.offset), own.bytes);
     return rc;
 }

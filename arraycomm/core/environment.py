@@ -1,0 +1,137 @@
+"""Who this process is, by the variables of whatever started it: our launcher, torchrun, mpirun, srun, Kubernetes."""
+
+from __future__ import annotations
+
+import re
+import socket
+import zlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from . import settings
+from .address import port_range
+
+Environ = Mapping[str, str]
+
+_KUBERNETES_PORT = 29500  # a pod has all ports to itself
+_DERIVED_PORTS = range(15000, 30000)  # below the kernel's ephemeral ports, above what services commonly use
+
+
+class Place(NamedTuple):
+    """A rank and where it meets the others. None: this environment does not tell."""
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int | None = None
+    local_size: int | None = None
+    host: str | None = None
+    port: int | None = None
+    job: str = ""  # a name that the ranks share, and other jobs do not
+
+    @property
+    def local(self) -> bool:
+        """Whether all ranks are known to be on this host."""
+        return self.local_size == self.size
+
+
+def detect(environ: Environ) -> Place | None:
+    """The first of the known environments, None for a plain process.
+
+    RANK and WORLD_SIZE come first, because a user sets them on purpose; where only one of the two is there, the other
+    may still come from a scheduler. Raises ValueError that names a missing or malformed variable and what to do.
+    """
+    for find in (_variables, _open_mpi, _slurm, _hydra, _kubernetes):
+        place = find(environ)
+        if place is not None:
+            return _with_master(place, environ)
+    for present, absent in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
+        if present in environ:
+            raise ValueError(f"{present} is set but {absent} is not: set both (and MASTER_ADDR, MASTER_PORT), unset "
+                             "both for a world of one process, or start with arraycomm-run")
+    return None
+
+
+def _variables(environ: Environ) -> Place | None:
+    if "RANK" not in environ or "WORLD_SIZE" not in environ:
+        return None
+    return Place("environment", number(environ, "RANK"), number(environ, "WORLD_SIZE"), _maybe(environ, "LOCAL_RANK"),
+                 _maybe(environ, "LOCAL_WORLD_SIZE"), job=environ.get("TORCHELASTIC_RUN_ID", ""))
+
+
+def _open_mpi(environ: Environ) -> Place | None:
+    if "OMPI_COMM_WORLD_RANK" not in environ:
+        return None
+    job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid", "")
+    return Place("mpirun (Open MPI)", number(environ, "OMPI_COMM_WORLD_RANK"), number(environ, "OMPI_COMM_WORLD_SIZE"),
+                 _maybe(environ, "OMPI_COMM_WORLD_LOCAL_RANK"), _maybe(environ, "OMPI_COMM_WORLD_LOCAL_SIZE"), job=job)
+
+
+def _hydra(environ: Environ) -> Place | None:
+    """MPICH's mpirun, and its relatives' (Intel MPI, MVAPICH)."""
+    if "PMI_RANK" not in environ or "PMI_SIZE" not in environ:
+        return None
+    return Place("mpirun (MPICH)", number(environ, "PMI_RANK"), number(environ, "PMI_SIZE"),
+                 _maybe(environ, "MPI_LOCALRANKID"), _maybe(environ, "MPI_LOCALNRANKS"))
+
+
+def _slurm(environ: Environ) -> Place | None:
+    # A batch script has SLURM_PROCID and SLURM_NTASKS too, but is not a rank: only srun sets SLURM_STEP_NUM_TASKS.
+    if "SLURM_PROCID" not in environ or "SLURM_STEP_NUM_TASKS" not in environ:
+        return None
+    size = number(environ, "SLURM_STEP_NUM_TASKS")
+    job = f"slurm {environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
+    one_node = environ.get("SLURM_STEP_NUM_NODES") == "1"
+    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
+    return Place("srun", number(environ, "SLURM_PROCID"), size, _maybe(environ, "SLURM_LOCALID"),
+                 size if one_node else None, first_host(nodes) if nodes else None, derived_port(job), job)
+
+
+def _kubernetes(environ: Environ) -> Place | None:
+    if "JOB_COMPLETION_INDEX" not in environ:
+        return None
+    if "WORLD_SIZE" not in environ:
+        raise ValueError("this is a pod of a Kubernetes indexed job (JOB_COMPLETION_INDEX is set), but WORLD_SIZE is "
+                         "not: set it to the job's completions in the pod template")
+    return Place("a Kubernetes indexed job", number(environ, "JOB_COMPLETION_INDEX"), number(environ, "WORLD_SIZE"),
+                 host=None if "MASTER_ADDR" in environ else _first_pod(), port=_KUBERNETES_PORT)
+
+
+def _first_pod() -> str | None:
+    """The name of index 0 beside this pod, "job-0.service.namespace..." ; None without a headless service."""
+    pod, _, rest = socket.getfqdn().partition(".")
+    return f"{pod.rpartition('-')[0]}-0.{rest}" if rest and "-" in pod else None
+
+
+def _with_master(place: Place, environ: Environ) -> Place:
+    """MASTER_ADDR and MASTER_PORT are the user's word against the scheduler's."""
+    host = environ.get("MASTER_ADDR") or place.host
+    port = number(environ, "MASTER_PORT") if environ.get("MASTER_PORT") else place.port
+    return place._replace(host=host, port=port)
+
+
+def number(environ: Environ, name: str) -> int:
+    try:
+        return int(environ[name])
+    except KeyError:
+        raise ValueError(f"{name} is not set: set it, or start with arraycomm-run") from None
+    except ValueError:
+        raise ValueError(f"{name} must be a whole number, got {environ[name]!r}") from None
+
+
+def _maybe(environ: Environ, name: str) -> int | None:
+    return number(environ, name) if environ.get(name) else None
+
+
+def first_host(nodelist: str) -> str:
+    """The first host of Slurm's list: "n3" of "n[3-5,7]x,m1" is "n3x"; leading zeros stay. ValueError for others."""
+    match = re.match(r"([^,\[]*)((?:\[[^\]]*\][^,\[]*)*)(?:,|$)", nodelist)
+    if match is None or not match[0].strip(","):
+        raise ValueError(f"cannot read the list of nodes {nodelist!r}; set MASTER_ADDR to the host of rank 0")
+    return match[1] + re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", match[2])
+
+
+def derived_port(job: str) -> int:
+    """A port that the ranks of a job agree on without talking; two jobs may collide, which the second is told."""
+    ports = port_range() if settings.get("ARRAYCOMM_PORT_RANGE") else _DERIVED_PORTS
+    return ports[zlib.crc32(job.encode()) % len(ports)]

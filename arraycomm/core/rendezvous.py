@@ -1,0 +1,291 @@
+"""rendezvous(): from an init_method, a store or the environment to rank, size and a store in which all ranks are.
+
+Who hosts the store: our launcher or torchrun where they say so, else rank 0. Where a scheduler put all ranks on one
+host and nobody named an address, they meet in a file in a directory that only this user can enter, named after the
+job: then no port can be taken by another job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets as random
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from . import secret as secrets
+from . import settings
+from .address import outside_address, publish_addresses, select_addresses
+from .environment import Place, detect
+from .errors import AuthFailed, DistNetworkError, DistStoreError
+from .store import FileStore, HashStore, PrefixStore, Store, TCPStore, TorchStore
+from .store.connections import StoreLost
+
+LOOPBACK = "127.0.0.1"
+LINGER = 1.0  # s that rank 0 serves the store for ranks that are still leaving
+
+
+@dataclass
+class Rendezvous:
+    """What a backend needs to connect the ranks. `close` gives the store back, if it was opened here."""
+
+    rank: int
+    size: int
+    store: Store  # under a prefix of this world's own
+    secret: bytes | None
+    job: str  # random, equal on all ranks, of no other world
+    addresses: list[str]  # where to listen, and what to tell the peers
+    local_rank: int | None = None
+    close: Callable[[], None] = field(default=lambda: None, repr=False)
+
+
+@dataclass
+class _Meeting:
+    """A store before the ranks have met in it."""
+
+    store: Store
+    host: str | None = None  # where it is served; None for files and memory
+    port: int = 0
+    owned: bool = True
+
+    def close(self) -> None:
+        if not self.owned:
+            return
+        if isinstance(self.store, TCPStore):
+            self.store.close(linger=LINGER)
+        else:
+            self.store.close()
+
+
+def rendezvous(init_method: str | None = None, *, rank: int | None = None, world_size: int | None = None,
+               store: Store | None = None, timeout: timedelta = timedelta(seconds=300), name: str = "world",
+               environ: Mapping[str, str] | None = None) -> Rendezvous:
+    """Meets the other ranks; returns when all have come.
+
+    init_method: "env://" (the default), "tcp://host:port" (rank 0 serves the store there), "file:///path"; ranks and
+    size as arguments, as "?rank=0&world_size=2" or from the environment. A process that nothing says anything about is
+    a world of one. `name` tells worlds apart that are open at the same time.
+
+    Raises ValueError for missing or contradicting arguments and variables, DistNetworkError, AuthFailed and
+    DistStoreError (which ranks did not come) as the stores do.
+    """
+    environ = os.environ if environ is None else environ
+    if store is not None and init_method is not None:
+        raise ValueError("give either store or init_method, not both")
+    if init_method is not None:
+        init_method, rank, world_size = _split_query(init_method, rank, world_size)
+    place = _place(init_method, rank, world_size, store is not None, environ)
+    secret = secrets.find(environ)
+    end = time.monotonic() + timeout.total_seconds()
+    while True:
+        left = timedelta(seconds=max(end - time.monotonic(), 0.001))
+        meeting = _Meeting(store, owned=False) if store else _open(init_method, place, secret, left, environ)
+        try:
+            return _join(meeting, place, secret, left, name, environ)
+        except StoreLost:
+            # This rank came back faster than rank 0 from an earlier world, and found that one's store.
+            meeting.close()
+            if place.rank == 0 or store is not None or time.monotonic() >= end:
+                raise
+        except BaseException:
+            meeting.close()
+            raise
+
+
+def _split_query(url: str, rank: int | None, size: int | None) -> tuple[str, int | None, int | None]:
+    bare, _, query = url.partition("?")
+    values = parse_qs(query, keep_blank_values=True)
+    unknown = set(values) - {"rank", "world_size"}
+    if unknown:
+        raise ValueError(f"init_method {url!r}: unknown {', '.join(sorted(unknown))}; rank and world_size are known")
+    found: list[int | None] = []
+    for name, given in (("rank", rank), ("world_size", size)):
+        try:
+            told = int(values[name][0]) if name in values else None
+        except ValueError:
+            raise ValueError(f"init_method {url!r}: {name} must be a whole number") from None
+        if None not in (given, told) and given != told:
+            raise ValueError(f"{name} is {given} by argument and {told} by init_method {url!r}")
+        found.append(told if given is None else given)
+    return bare, found[0], found[1]
+
+
+def _place(init_method: str | None, rank: int | None, size: int | None, has_store: bool,
+           environ: Mapping[str, str]) -> Place:
+    """Rank and size, by argument before environment."""
+    told = rank is not None and size is not None
+    elsewhere = has_store or (init_method is not None and not init_method.startswith("env://"))
+    place = None if told and elsewhere else detect(environ)
+    if place is None and not told:
+        if rank is None and size is None and not elsewhere and init_method is None:
+            return Place("a plain process", 0, 1, 0, 1)
+        missing = " and ".join(n for n, v in (("rank (RANK)", rank), ("world_size (WORLD_SIZE)", size)) if v is None)
+        raise ValueError(f"{missing} not given and not found in the environment: pass rank= and world_size=, set the "
+                         "variables, or start with arraycomm-run, torchrun, mpirun or srun")
+    if place is None:
+        port = environ.get("MASTER_PORT", "")
+        place = Place("arguments", rank or 0, size or 0, host=environ.get("MASTER_ADDR") or None,
+                      port=int(port) if port.isdigit() else None)
+    elif (rank, size) != (None, None):
+        place = place._replace(rank=place.rank if rank is None else rank, size=place.size if size is None else size)
+    if place.size < 1 or not 0 <= place.rank < place.size:
+        raise ValueError(f"rank {place.rank} of world_size {place.size} (from {place.launcher}): a rank is at least 0 "
+                         "and below the world size")
+    return place
+
+
+def _open(init_method: str | None, place: Place, secret: bytes | None, timeout: timedelta,
+          environ: Mapping[str, str]) -> _Meeting:
+    scheme = urlsplit(init_method).scheme if init_method else "env"
+    if scheme == "env":
+        return _open_env(place, secret, timeout, environ)
+    assert init_method is not None
+    url = urlsplit(init_method)
+    if scheme == "tcp":
+        try:
+            host, port = url.hostname, url.port
+        except ValueError:
+            host, port = None, None
+        if not host or not port:
+            raise ValueError(f"init_method {init_method!r} needs a host and a port, as tcp://10.0.0.1:29500")
+        return _open_tcp(host, port, place, secret, timeout, hosted=False)
+    if scheme == "file":
+        if url.netloc or not url.path.strip("/"):
+            raise ValueError(f"init_method {init_method!r} needs three slashes and a path, as file:///shared/run1")
+        return _Meeting(FileStore(unquote(url.path), place.size, timeout))
+    raise ValueError(f"init_method {init_method!r}: unknown scheme; there are env://, tcp://host:port and file:///path")
+
+
+def _open_env(place: Place, secret: bytes | None, timeout: timedelta, environ: Mapping[str, str]) -> _Meeting:
+    hosted = environ.get("ARRAYCOMM_STORE") == "launcher"
+    if place.size == 1 and not hosted:
+        return _Meeting(HashStore(timeout))
+    if place.local and "MASTER_ADDR" not in environ and place.launcher != "environment":
+        return _Meeting(FileStore(_meeting_file(place, environ), place.size, timeout))
+    missing = [name for name, value in (("MASTER_ADDR", place.host), ("MASTER_PORT", place.port)) if not value]
+    if missing or not place.host or not place.port:
+        raise ValueError(f"rank {place.rank} of {place.size} (from {place.launcher}) does not know where the ranks "
+                         f"meet: set {' and '.join(missing)} to the host of rank 0 and a free port there, on all ranks "
+                         "(mpirun: -x NAME=value with Open MPI, -genv NAME value with MPICH)")
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true" and not hosted:
+        return _Meeting(TorchStore(place.host, place.port, timeout), place.host, place.port)
+    return _open_tcp(place.host, place.port, place, secret, timeout, hosted=hosted)
+
+
+def _open_tcp(host: str, port: int, place: Place, secret: bytes | None, timeout: timedelta, *,
+              hosted: bool) -> _Meeting:
+    """`hosted`: the launcher serves it, at the address that it named."""
+    if place.local and not hosted:
+        host = LOOPBACK
+    store = TCPStore(host, port, is_master=place.rank == 0 and not hosted, timeout=timeout, secret=secret or b"",
+                     job="" if hosted else place.job)
+    return _Meeting(store, host, port)
+
+
+def _meeting_file(place: Place, environ: Mapping[str, str]) -> str:
+    """A path that the ranks of this job share and nobody else: in a private directory, named after the job.
+
+    MPICH's mpirun gives its job no name, but its ranks have one parent, the proxy on this host.
+    """
+    job = place.job or f"parent {os.getppid()} {_start_time(os.getppid())}"
+    directory = os.path.join(environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(), f"arraycomm-{os.geteuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise DistStoreError(f"{directory} must be a directory of this user, closed to others (mode 0700): remove it, "
+                             "or set MASTER_ADDR and MASTER_PORT")
+    return os.path.join(directory, hashlib.sha256(f"{place.launcher} {job} {place.size}".encode()).hexdigest()[:32])
+
+
+def _start_time(pid: int) -> str:
+    """Clock ticks after boot at which a process started: tells two users of one process id apart."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""  # hidden (hidepid): the id alone must do
+
+
+def _identity() -> str:
+    return f"{socket.gethostname()} process {os.getpid()} (started {_start_time(os.getpid())})"
+
+
+def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timedelta, name: str,
+          environ: Mapping[str, str]) -> Rendezvous:
+    restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    world = PrefixStore(f"arraycomm/{restart}/{name}", meeting.store)
+    _check_in(world, place)
+    # A world may be opened again in the same store, by all ranks equally often; each time has its own keys.
+    turn = world.add(f"turn/{place.rank}", 1)
+    store = PrefixStore(f"{turn}", world)
+    if place.rank == 0:
+        store.set("job", random.token_hex(16))
+    _wait_for_all(store, place, timeout)
+    job = store.get("job").decode()
+    if place.rank == 0 and turn > 1 and not isinstance(meeting.store, TorchStore):
+        old = PrefixStore(f"{turn - 1}", world)  # all ranks have left that one
+        for key in old.list_keys():
+            old.delete_key(key)
+    return Rendezvous(place.rank, place.size, store, secret, job, _addresses(meeting, place, secret), place.local_rank,
+                      meeting.close)
+
+
+def _check_in(world: Store, place: Place) -> None:
+    mine, size = _identity(), str(place.size)
+    owner = world.compare_set(f"rank/{place.rank}", "", mine).decode()
+    if owner != mine:
+        raise AuthFailed(f"rank {place.rank} is taken by {owner}: two processes have the same rank, or another job "
+                         "uses this store; choose another MASTER_PORT (or path)")
+    told = world.compare_set("size", "", size).decode()
+    if told != size:
+        raise ValueError(f"rank {place.rank} has world_size {size}, others in this store have {told}")
+
+
+def _wait_for_all(store: Store, place: Place, timeout: timedelta) -> None:
+    store.set(f"came/{place.rank}", "")
+    if store.add("came", 1) == place.size:
+        store.set("all", "")
+        return
+    try:
+        store.wait(["all"], timeout)
+    except StoreLost:
+        raise
+    except DistStoreError as error:
+        absent = [str(rank) for rank in range(place.size) if not store.check([f"came/{rank}"])]
+        if not absent:
+            raise
+        shown = ", ".join(absent[:20]) + (", ..." if len(absent) > 20 else "")
+        raise DistStoreError(f"rank {place.rank} of {place.size}: timeout after {timeout.total_seconds():g} s, these "
+                             f"ranks did not come: {shown}; see whether they were started with the same MASTER_ADDR "
+                             "and MASTER_PORT, and what they printed") from error
+
+
+def _addresses(meeting: _Meeting, place: Place, secret: bytes | None) -> list[str]:
+    """Where this rank listens. Raises AuthFailed where that is not loopback and there is no secret."""
+    if place.size == 1 or (place.local and not settings.get("ARRAYCOMM_SOCKET_IFNAME")):
+        return [LOOPBACK]
+    if meeting.host is not None:
+        addresses = publish_addresses(meeting.host, meeting.port)
+    else:
+        addresses = select_addresses() or [_anywhere(secret)]
+    for address in addresses:
+        secrets.require(secret, address)
+    return addresses
+
+
+def _anywhere(secret: bytes | None) -> str:
+    """A file or a user's store does not tell where the others are: beyond this host only with a secret."""
+    if secret is None and not settings.get_flag("ARRAYCOMM_INSECURE"):
+        return LOOPBACK
+    try:
+        return outside_address()
+    except DistNetworkError:
+        return LOOPBACK

@@ -1,0 +1,390 @@
+"""Endpoint: this process's end of all connections of one world, and its node in the engine.
+
+Three threads: the engine's node (heartbeats, gossip; in C), the acceptor (auth.Acceptor) and the connector, which makes
+the connections that the engine asks for. None is started in a world of one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import logging
+import os
+import select
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from arraycomm._engine import ffi, lib
+from arraycomm.core import address as addresses_of
+from arraycomm.core import auth, settings
+from arraycomm.core.auth import Acceptor, Hello, Purpose
+from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, ResourceError
+from arraycomm.core.store.base import Store
+
+from . import local, peers, segment
+from .arrivals import Arrivals
+
+LOOPBACK = "127.0.0.1"
+_JOIN = 0.3  # s for the connector to notice that the endpoint is closed; it may be in a connect()
+_DATA_CHANNELS = (1, 2)  # enum channel of link.h
+
+_log = logging.getLogger("arraycomm")
+_open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # for fork and exit, which know no owners
+
+
+class _Registered(NamedTuple):
+    group: Any  # acomm_group *
+    ranks: dict[int, int]  # world rank -> rank of the group
+
+
+class Endpoint:
+    """Opens with all `size` ranks at once: returns when the control ring of the world stands.
+
+    store: of this world's own, see rendezvous(). addresses: numeric addresses to listen on, one per interface to use.
+    timeout: seconds to wait for the other ranks, here and in share_segment().
+
+    Raises DistStoreError when a rank does not come, DistNetworkError and AuthFailed when one cannot be reached (the
+    text names it, its address and what to do), ResourceError.
+    """
+
+    def __init__(self, rank: int, size: int, store: Store, secret: bytes | None, *, job: str, name: str, timeout: float,
+                 addresses: Sequence[str] = (LOOPBACK,)) -> None:
+        self.rank, self.size, self.job, self.name, self.timeout = rank, size, job, name, timeout
+        self.node: Any = ffi.NULL
+        self.closed = False
+        self._secret = secret
+        self._patience = min(timeout, settings.get_number("ARRAYCOMM_SILENCE"))  # s for one connection
+        self._lock = threading.Lock()
+        self._groups: dict[int, _Registered] = {}
+        self._offers = segment.Offers()
+        self._arrivals = Arrivals(timeout)
+        self._arrived = False  # the predecessor's control connection
+        self._acceptor: Acceptor | None = None
+        self._connector: threading.Thread | None = None
+        self._path = ""
+        self._pid = os.getpid()
+        _open_endpoints.add(self)
+        try:
+            self._open(store, list(addresses))
+        except BaseException as error:
+            self.close(type(error).__name__)
+            raise
+
+    # ---- opening ----
+
+    def _open(self, store: Store, addresses: list[str]) -> None:
+        if self.size == 1:
+            self._peers = [peers.this_process([(LOOPBACK, 0)], "")]
+            self.connections = 1
+            return
+        self._open_node()
+        listeners = self._listen(addresses)
+        names = [listener.getsockname()[:2] for listener in listeners if listener.family != socket.AF_UNIX]
+        self._acceptor = Acceptor(listeners, self._secret, self.job, self._admit, check=self._welcome,
+                                  name=f"{self.name}-acceptor")
+        mine = peers.this_process(names, self._path)
+        self._peers = peers.exchange(store, self.rank, self.size, mine, self.timeout)
+        self.connections = max(peer.connections for peer in self._peers)
+        self._close_ring()
+        self._connector = threading.Thread(target=self._connect_asked, name=f"arraycomm-{self.name}-connector",
+                                           daemon=True)
+        self._connector.start()
+
+    def _open_node(self) -> None:
+        beat, silence = settings.get_number("ARRAYCOMM_HEARTBEAT"), settings.get_number("ARRAYCOMM_SILENCE")
+        if beat <= 0 or silence < 2 * beat:
+            raise ValueError(f"ARRAYCOMM_SILENCE ({silence:g} s) must be at least twice ARRAYCOMM_HEARTBEAT "
+                             f"({beat:g} s)")
+        out = ffi.new("acomm_node **")
+        code = lib.acomm_node_open(self.rank, self.size, int(beat * 1e9), int(silence * 1e9), out)
+        if code:
+            raise ResourceError(f"rank {self.rank}: cannot start the thread that watches the peers: "
+                                f"{os.strerror(ffi.errno)}; see `ulimit -n` and `ulimit -u`")
+        self.node = out[0]
+        self._event = lib.acomm_node_eventfd(self.node)
+
+    def _listen(self, addresses: list[str]) -> list[socket.socket]:
+        with contextlib.ExitStack() as opened:
+            listeners = [opened.enter_context(addresses_of.listen(address)) for address in addresses]
+            unix, self._path = local.listen()
+            opened.pop_all()  # the acceptor owns them
+            return [*listeners, unix]
+
+    def _close_ring(self) -> None:
+        """Connects to the next rank, and waits for the one before: nobody leaves before all neighbours have met."""
+        sock = self._connect((self.rank + 1) % self.size, Purpose.CONTROL)
+        lib.acomm_node_attach(self.node, (self.rank + 1) % self.size, sock.detach())
+        end = time.monotonic() + self.timeout
+        before = (self.rank - 1) % self.size
+        while not self._arrived:
+            if not self._await_event(end - time.monotonic()):
+                raise DistNetworkError(f"rank {self.rank}: rank {before} ({self.place(before)}) did not connect "
+                                       f"within {self.timeout:g} s; see what it printed, and whether it reaches "
+                                       f"{self._mine()}")
+            for other in range(self.size):
+                self._check_there(other)
+            self._answer_requests()
+
+    def _await_event(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._event, select.POLLIN)
+        return seconds > 0 and bool(poll.poll(seconds * 1000))
+
+    def _check_there(self, other: int) -> None:
+        text = ffi.new("char **")
+        state = lib.acomm_node_peer(self.node, other, text)
+        if state:
+            reason = ffi.string(text[0]).decode(errors="replace") if text[0] != ffi.NULL else "left"
+            raise DistNetworkError(f"rank {self.rank}: rank {other} ({self.place(other)}) failed while the world was "
+                                   f"set up: {reason}; see what it printed")
+
+    # ---- what others ask ----
+
+    def place(self, rank: int) -> str:
+        """"host h, pid p" of a world rank."""
+        return self._peers[rank].place
+
+    def hosts(self, members: Sequence[int]) -> list[int]:
+        """A number per member; equal numbers share memory. ARRAYCOMM_TRANSPORT=tcp keeps all apart.
+
+        Raises ValueError for ARRAYCOMM_TRANSPORT=shm when the members are on several hosts.
+        """
+        transport = settings.get("ARRAYCOMM_TRANSPORT")
+        if transport not in ("auto", "shm", "tcp"):
+            raise ValueError(f"ARRAYCOMM_TRANSPORT must be shm, tcp or auto, got {transport!r}")
+        if transport == "tcp":
+            return list(range(len(members)))
+        numbers = peers.number_hosts([self._peers[member] for member in members])
+        if transport == "shm" and any(numbers):
+            raise ValueError("ARRAYCOMM_TRANSPORT=shm, but the ranks are on several hosts (or containers): "
+                             f"{', '.join(sorted({self._peers[m].hostname for m in members}))}; use auto")
+        return numbers
+
+    def register(self, group_id: int, members: Sequence[int], group: Any) -> None:
+        """Data connections of this group go to the engine from now on, those that came already included."""
+        registered = _Registered(group, {world: rank for rank, world in enumerate(members)})
+        with self._lock:
+            self._groups[group_id] = registered
+            for sock, hello in self._arrivals.take(group_id, Purpose.DATA):
+                self._attach(registered, hello.sender, sock, hello.channel, hello.stripe, outgoing=False)
+
+    def unregister(self, group_id: int) -> None:
+        """After this the endpoint does not call the group. Idempotent."""
+        with self._lock:
+            self._groups.pop(group_id, None)
+            self._offers.withdraw(group_id)
+            for purpose in (Purpose.DATA, Purpose.SEGMENT):
+                for sock, _ in self._arrivals.take(group_id, purpose):
+                    sock.close()
+
+    def share_segment(self, group_id: int, local_members: Sequence[int], size: int) -> io.FileIO:
+        """Shared memory of these world ranks of one host, this one among them; the caller closes it.
+
+        The lowest of them makes it, at once; the others wait for it. Raises ResourceError, DistNetworkError.
+        """
+        owner = min(local_members)
+        if owner != self.rank:
+            return self._fetch_segment(owner, group_id, size)
+        made = segment.create(size)
+        with self._lock:
+            self._offers.offer(group_id, made, set(local_members) - {self.rank})
+            for sock, hello in self._arrivals.take(group_id, Purpose.SEGMENT):
+                self._offers.hand_out(sock, hello)
+        return made
+
+    def _fetch_segment(self, owner: int, group_id: int, size: int) -> io.FileIO:
+        who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"
+        with self._connect(owner, Purpose.SEGMENT, group=group_id) as sock:
+            sock.settimeout(self.timeout)
+            try:
+                return segment.receive(sock, size)
+            except TimeoutError:
+                raise DistNetworkError(f"{who} did not share its memory within {self.timeout:g} s: it has not called "
+                                       "init() or split() as this rank has, or it is stopped") from None
+            except OSError as error:
+                raise DistNetworkError(f"{who} could not share its memory: {error.strerror}") from error
+            except DistError as error:
+                raise type(error)(f"{who} could not share its memory: {error}") from error
+
+    # ---- connections from others; in the acceptor's thread ----
+
+    def _welcome(self, hello: Hello) -> str | None:
+        if hello.purpose is Purpose.STORE or hello.receiver != self.rank or not 0 <= hello.sender < self.size:
+            return (f"it looks for rank {hello.receiver} ({hello.purpose.value}), this is rank {self.rank} of "
+                    f"{self.size}")
+        if hello.sender == self.rank:
+            return f"another process takes itself for rank {self.rank}"
+        if lib.acomm_node_peer(self.node, hello.sender, ffi.new("char **")):
+            return f"rank {hello.sender} has left, or was declared lost"
+        return None
+
+    def _admit(self, sock: socket.socket, hello: Hello) -> None:
+        if hello.purpose is Purpose.CONTROL:
+            self._admit_control(sock, hello)
+            return
+        with self._lock:
+            registered = self._groups.get(hello.group)
+            if hello.purpose is Purpose.DATA and registered:
+                self._attach(registered, hello.sender, sock, hello.channel, hello.stripe, outgoing=False)
+            elif hello.purpose is Purpose.SEGMENT and hello.group in self._offers:
+                self._offers.hand_out(sock, hello)
+            else:
+                self._arrivals.keep(sock, hello)
+
+    def _admit_control(self, sock: socket.socket, hello: Hello) -> None:
+        if lib.acomm_node_attach(self.node, hello.sender, sock.detach()):
+            return  # lost or gone since it was welcome; the engine has closed the socket
+        if not self._arrived and hello.sender == (self.rank - 1) % self.size:
+            self._arrived = True
+            os.eventfd_write(self._event, 1)
+
+    def _attach(self, registered: _Registered, peer: int, sock: socket.socket, channel: int, stripe: int, *,
+                outgoing: bool) -> None:
+        """With the lock held. The engine owns the socket from here on."""
+        rank = registered.ranks.get(peer, -1)
+        code = lib.ACOMM_ARGUMENT
+        if rank >= 0 and channel in _DATA_CHANNELS:
+            code = lib.acomm_group_attach(registered.group, rank, channel, stripe, outgoing, sock.detach())
+        if code:
+            sock.close()
+            _log.warning("rank %d: a data connection with rank %d could not be used (channel %d, stripe %d, code %d)",
+                         self.rank, peer, channel, stripe, code)
+
+    # ---- connections to others ----
+
+    def _connect(self, peer: int, purpose: Purpose, *, group: int = 0, channel: int = 0,
+                 stripe: int = 0) -> socket.socket:
+        """Control and segments go over the Unix socket inside a host, data over TCP always."""
+        hello = Hello(self.job, purpose, self.rank, peer, group=group, channel=channel, stripe=stripe)
+        card, mine = self._peers[peer], self._peers[self.rank]
+        inside = card.host == mine.host and purpose is not Purpose.DATA
+        address, port = card.addresses[stripe % len(card.addresses)]
+        where = card.path if inside else f"{address} port {port}"
+        try:
+            if inside:
+                return local.connect(card.path, self._secret, hello, deadline=self._patience)
+            source = mine.addresses[stripe % len(mine.addresses)][0] if len(mine.addresses) > 1 else None
+            return auth.connect(address, port, self._secret, hello, deadline=self._patience, source=source)
+        except OSError as error:
+            raise DistNetworkError(f"rank {self.rank} cannot reach rank {peer} ({card.place}) at {where}: "
+                                   f"{error.strerror or error}; {_remedy(address, inside)}") from error
+        except AuthFailed as error:
+            raise AuthFailed(f"rank {self.rank} to rank {peer} ({card.place}): {error}") from error
+
+    def _connect_asked(self) -> None:
+        """The connector's thread."""
+        poll = select.poll()
+        poll.register(self._event, select.POLLIN)
+        while not self.closed:
+            poll.poll()
+            if not self.closed:
+                self._answer_requests()
+
+    def _answer_requests(self) -> None:
+        request = ffi.new("acomm_request *")
+        while True:
+            with self._lock:
+                if self.closed or not lib.acomm_node_request(self.node, request):
+                    return
+            self._answer(request)
+
+    def _answer(self, request: Any) -> None:
+        purpose = Purpose.DATA if request.channel else Purpose.CONTROL
+        if purpose is Purpose.DATA and request.group not in self._groups:
+            return  # closed since it asked
+        try:
+            sock = self._connect(request.peer, purpose, group=request.group, channel=request.channel,
+                                 stripe=request.stripe)
+        except Exception as error:  # whatever it is, an operation waits for the answer
+            self._refuse(request, error)
+            return
+        with self._lock:
+            registered = self._groups.get(request.group)
+            if not self.closed and purpose is Purpose.CONTROL:
+                lib.acomm_node_attach(self.node, request.peer, sock.detach())
+            elif not self.closed and registered:
+                self._attach(registered, request.peer, sock, request.channel, request.stripe, outgoing=True)
+            else:
+                sock.close()
+
+    def _refuse(self, request: Any, error: Exception) -> None:
+        cause = error.__cause__
+        number = cause.errno or 0 if isinstance(cause, OSError) else 0
+        with self._lock:
+            if not self.closed:
+                lib.acomm_node_refuse(self.node, request, lib.ACOMM_LOST, number, str(error).encode()[:191])
+
+    def _mine(self) -> str:
+        return ", ".join(f"{address} port {port}" for address, port in self._peers[self.rank].addresses)
+
+    # ---- closing ----
+
+    def close(self, reason: str = "") -> None:
+        """Says goodbye and gives everything back. The groups are to be closed before. Idempotent; < 1 s.
+
+        reason: an exception's type, or "" when all is well.
+        """
+        self._leave(f"left with {reason}" if reason else "")
+
+    def _leave(self, text: str) -> None:
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+        if self._pid == os.getpid():
+            self._stop(text)
+        self._close_descriptors()
+
+    def _stop(self, text: str) -> None:
+        if self._acceptor:
+            self._acceptor.close()
+        if self._connector:
+            os.eventfd_write(self._event, 1)
+            self._connector.join(_JOIN)  # it touches nothing any more even if this was too short
+        if self.node != ffi.NULL:
+            lib.acomm_node_close(self.node, text.encode()[:191])
+        if self._path:
+            local.remove(self._path)
+
+    def _close_descriptors(self) -> None:
+        self._arrivals.close()
+        self._offers.close()
+
+    def _after_fork(self) -> None:
+        """In the child: its copies would keep the parent's connections open. The node has closed its own."""
+        self._lock = threading.Lock()  # the parent's other threads do not exist here
+        if self._acceptor:
+            self._acceptor.close()
+        self._close_descriptors()
+
+
+def _remedy(address: str, inside: bool) -> str:
+    if inside:
+        return "it has ended, or ARRAYCOMM_HOSTID is the same on several hosts"
+    if addresses_of.is_loopback(address):
+        return ("it has ended, or is on another host and listens on loopback only: set MASTER_ADDR or "
+                "ARRAYCOMM_SOCKET_IFNAME")
+    return ("it has ended, or a firewall is between: open ARRAYCOMM_PORT_RANGE, or choose the network with "
+            "ARRAYCOMM_SOCKET_IFNAME")
+
+
+@atexit.register
+def _leave_at_exit() -> None:
+    # Where Python runs interactively, the last exception may be of long ago.
+    kind = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
+    for endpoint in list(_open_endpoints):
+        endpoint._leave(f"exited with {kind.__name__}" if kind else "")
+
+
+def _after_fork() -> None:
+    for endpoint in list(_open_endpoints):
+        endpoint._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

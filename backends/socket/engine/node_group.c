@@ -1,0 +1,91 @@
+/* What groups ask of the node: to be told of losses, to tell of failures, and who has left. */
+#include <stdlib.h>
+#include "group.h"
+#include "node_state.h"
+
+static struct node_watch *watch_new(struct acomm_node *node, struct acomm_group *group)
+{
+    struct node_watch *watch = calloc(1, sizeof *watch + (size_t)group->size * sizeof watch->left[0]);
+    if (!watch)
+        return NULL;
+    watch->group = group;
+    for (int r = 0; r < group->size; r++)
+        watch->left[r] = NODE_PRESENT;
+    for (int i = 0; i < NODE_NOTES; i++) {
+        const struct node_note *note = node->notes[i];
+        int rank = note && note->head.kind == WIRE_LEFT && note->head.group == group->id
+                       ? node_group_rank(group, note->head.rank) : -1;
+        if (rank >= 0)
+            watch->left[rank] = note->head.sequence;
+    }
+    return watch;
+}
+
+int node_add(struct acomm_node *node, struct acomm_group *group)
+{
+    acomm_failure failure;
+    if (node_forked(node))
+        return ACOMM_FORKED;
+    for (int r = 0; r < group->size; r++)
+        if (group->members[r] < 0 || group->members[r] >= node->size)
+            return ACOMM_ARGUMENT;
+    pthread_mutex_lock(&node->lock);
+    struct node_watch *watch = node_find(node, group->id) ? NULL : watch_new(node, group);
+    if (watch) {
+        watch->next = node->watches;
+        node->watches = watch;
+        if (node_doomed(node, group, &failure))
+            node_fail(node, watch, &failure, false);
+    }
+    bool taken = !watch && node_find(node, group->id);
+    pthread_mutex_unlock(&node->lock);
+    return watch ? ACOMM_OK : taken ? ACOMM_ARGUMENT : ACOMM_RESOURCE;
+}
+
+void node_remove(struct acomm_node *node, struct acomm_group *group)
+{
+    if (node_forked(node))
+        return;
+    pthread_mutex_lock(&node->lock);
+    struct node_watch **at = &node->watches;
+    while (*at && (*at)->group != group)
+        at = &(*at)->next;
+    struct node_watch *watch = *at;
+    while (watch && watch->calls)
+        pthread_cond_wait(&node->returned, &node->lock);
+    if (watch) {
+        for (at = &node->watches; *at != watch; at = &(*at)->next)
+            ;
+        *at = watch->next;
+        free(watch);
+        node_spread_left(node, group);
+    }
+    pthread_mutex_unlock(&node->lock);
+}
+
+void node_tell(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure)
+{
+    if (node_forked(node))
+        return;
+    pthread_mutex_lock(&node->lock);
+    node_spread_fail(node, group, failure);
+    pthread_mutex_unlock(&node->lock);
+}
+
+int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence)
+{
+    int found = -1;
+    if (!atomic_load_explicit(&node->departures, memory_order_relaxed) || node_forked(node))
+        return -1;
+    pthread_mutex_lock(&node->lock);
+    const struct node_watch *watch = node_find(node, group->id);
+    for (int r = 0; watch && found < 0 && r < group->size; r++) {
+        uint64_t left = watch->left[r];
+        if (left == NODE_PRESENT && node->peers[group->members[r]].state != PEER_THERE)
+            left = 0;
+        if ((rank < 0 || rank == r) && left < sequence)
+            found = r;
+    }
+    pthread_mutex_unlock(&node->lock);
+    return found;
+}

@@ -1,0 +1,85 @@
+"""What ranks tell each other about themselves through the store, and which of them share a host."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+
+from arraycomm.core import settings
+from arraycomm.core.errors import DistStoreError
+from arraycomm.core.store.base import Store
+
+# Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
+# "the same host" also says that loopback is the same.
+_NAMESPACES = ("net", "pid", "ipc", "mnt")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A rank's card."""
+
+    host: str  # equal on ranks that share memory
+    hostname: str
+    pid: int
+    addresses: tuple[tuple[str, int], ...]  # numeric address and port of each TCP listener
+    path: str  # of its Unix listener
+    connections: int  # TCP connections per pair that it would like
+
+    @property
+    def place(self) -> str:
+        return f"host {self.hostname}, pid {self.pid}"
+
+
+def host_key() -> str:
+    """Equal in processes that can share memory and Unix sockets. ARRAYCOMM_HOSTID stands for the machine in it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        spaces = [str(os.stat(f"/proc/self/ns/{space}").st_ino) for space in _NAMESPACES]
+    except OSError:
+        return secrets.token_hex(16)  # nothing is known about this host, so nothing is shared
+    return "/".join([settings.get("ARRAYCOMM_HOSTID") or boot, *spaces, str(os.geteuid())])
+
+
+def this_process(addresses: Sequence[tuple[str, int]], path: str) -> Peer:
+    wanted = int(settings.get_number("ARRAYCOMM_SOCKET_CONNECTIONS")) or len(addresses)
+    if not 1 <= wanted <= 64:
+        raise ValueError(f"ARRAYCOMM_SOCKET_CONNECTIONS must be 0 to 64, got {wanted}")
+    return Peer(host_key(), socket.gethostname(), os.getpid(), tuple(addresses), path, wanted)
+
+
+def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> list[Peer]:
+    """Everybody's card, in rank order. Raises DistStoreError naming the ranks that did not come in time."""
+    keys = [f"peer/{other}" for other in range(size)]
+    store.set(keys[rank], json.dumps(asdict(mine)))
+    try:
+        store.wait(keys, timedelta(seconds=timeout))
+    except DistStoreError as error:
+        absent = [str(other) for other in range(size) if not store.check([keys[other]])]
+        raise DistStoreError(f"rank {rank} of {size}: no sign of rank {', '.join(absent) or '?'} within {timeout:g} s: "
+                             f"{error}") from error
+    return [_decode(other, card) for other, card in enumerate(store.multi_get(keys))]
+
+
+def _decode(rank: int, card: bytes) -> Peer:
+    try:
+        fields = json.loads(card)
+        fields["addresses"] = tuple((str(address), int(port)) for address, port in fields["addresses"])
+        peer = Peer(**fields)
+        if not peer.addresses:
+            raise ValueError("no address")
+        return peer
+    except (ValueError, TypeError, KeyError) as error:
+        raise DistStoreError(f"the store holds something else than the address of rank {rank} ({error}): another job "
+                             "or another version of arraycomm uses the same store") from None
+
+
+def number_hosts(peers: Sequence[Peer]) -> list[int]:
+    """A number for each rank, equal on ranks of one host; in order of appearance."""
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(peer.host, len(numbers)) for peer in peers]

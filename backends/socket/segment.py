@@ -1,0 +1,106 @@
+"""The shared memory of a group's ranks on one host: a sealed memfd, handed over on a Unix socket."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import io
+import logging
+import os
+import socket
+from collections.abc import Iterable
+
+from arraycomm.core.auth import Hello
+from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
+
+# A peer that could shrink the file would kill this process with SIGBUS.
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_log = logging.getLogger("arraycomm")
+_TOKEN = b"\x01"  # a descriptor has to travel with at least one byte
+
+
+def create(size: int) -> io.FileIO:
+    """A memory file of `size` bytes; memory is taken when it is first used. Raises ResourceError."""
+    try:
+        segment = io.FileIO(os.memfd_create("arraycomm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+")
+    except OSError as error:
+        raise ResourceError(f"cannot make {size} bytes of shared memory: {error.strerror}") from error
+    try:
+        segment.truncate(size)
+        fcntl.fcntl(segment, fcntl.F_ADD_SEALS, _SEALS)
+        return segment
+    except OSError as error:
+        segment.close()
+        raise ResourceError(f"cannot make {size} bytes of shared memory: {error.strerror}; free memory, or lower "
+                            "ARRAYCOMM_PIECE_BYTES") from error
+
+
+def receive(sock: socket.socket, size: int) -> io.FileIO:
+    """The segment from a peer, checked. Raises TimeoutError, DistNetworkError when the peer has gone, AuthFailed."""
+    # CMSG_SPACE and not CMSG_LEN: descriptors beyond the first must be seen, so that they can be closed.
+    token, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    files = [io.FileIO(descriptor, "r+") for descriptor in descriptors]
+    try:
+        if not token:
+            raise DistNetworkError("it closed the connection")
+        if len(files) != 1:
+            raise AuthFailed(f"it sent {len(files)} descriptors, not one")
+        _check(files[0], size)
+        return files.pop()
+    finally:
+        for file in files:
+            file.close()
+
+
+def _check(segment: io.FileIO, size: int) -> None:
+    try:
+        seals = fcntl.fcntl(segment, fcntl.F_GET_SEALS)
+    except OSError:
+        seals = 0
+    if seals & _SEALS != _SEALS:
+        raise AuthFailed("it sent a file that is not a sealed memory file")
+    found = os.fstat(segment.fileno()).st_size
+    if found != size:
+        raise DistNetworkError(f"it made {found} bytes where {size} are needed: ARRAYCOMM_PIECE_BYTES and the version "
+                               "of arraycomm must be the same on all ranks")
+
+
+class Offers:
+    """Segments made here, by group, until all others have fetched them. Guarded by the owner's lock."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, tuple[io.FileIO, set[int]]] = {}
+
+    def __contains__(self, group: int) -> bool:
+        return group in self._segments
+
+    def offer(self, group: int, segment: io.FileIO, awaited: Iterable[int]) -> None:
+        """`awaited`: the world ranks that may fetch it, once each. The segment stays the caller's."""
+        self._segments[group] = (io.FileIO(os.dup(segment.fileno()), "r+"), set(awaited))
+
+    def hand_out(self, sock: socket.socket, hello: Hello) -> None:
+        """Gives the segment to a rank and closes the socket. Does not block: nothing else is ever written to it."""
+        segment, awaited = self._segments[hello.group]
+        with sock:
+            if hello.sender not in awaited:
+                _log.warning("rank %d asked for shared memory of other ranks, or for its own twice", hello.sender)
+                return
+            awaited.discard(hello.sender)
+            try:
+                socket.send_fds(sock, [_TOKEN], [segment.fileno()])
+            except OSError as error:
+                _log.info("rank %d went before it had its shared memory: %s", hello.sender, error.strerror)
+        if not awaited:
+            self.withdraw(hello.group)
+
+    def withdraw(self, group: int) -> None:
+        if group in self._segments:
+            self._segments.pop(group)[0].close()
+
+    def close(self) -> None:
+        for group in list(self._segments):
+            self.withdraw(group)

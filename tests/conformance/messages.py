@@ -1,0 +1,131 @@
+"""Tasks: point to point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import arraycomm
+
+from .data import contents, make
+from .expect import expect, framework_here, given
+from .worlds import Context
+
+
+def ring(context: Context, framework: str) -> None:
+    """Every dtype's bits go round; large ones as well, all ranks sending at once."""
+    group, size, me = context.group, context.size, context.rank
+    right, left = (me + 1) % size, (me - 1) % size
+    for dtype, count in [("float32", 0), ("bool", 1), ("bfloat16", 7), ("int64", 1000), ("complex128", 20_000),
+                         ("float32", 1 << 20)]:
+        x = given(context, framework, contents(dtype, (count,), me, 41, True))
+        want = contents(dtype, (count,), left, 41, True)
+        work = group.isend(x, right, tag=3)
+        got = group.recv(x, left, tag=3)
+        context.check((got.source, got.tag) == (left, 3), f"source and tag: {got.source}, {got.tag}")
+        expect(context, f"ring {dtype} {count}", got.array, want, like=x)
+        work.wait(60)
+
+
+def everyone(context: Context) -> None:
+    """Each rank sends to each, itself included, before anybody receives."""
+    group, size, me = context.group, context.size, context.rank
+    sends = [group.isend(np.array([me, dest, 5]), dest, tag=dest) for dest in range(size)]
+    receives = [group.irecv(np.zeros(3, int), source, tag=me) for source in reversed(range(size))]
+    for source, work in zip(reversed(range(size)), receives, strict=True):
+        got = work.result(60)
+        context.check(got.array.tolist() == [source, me, 5] and got.source == source, f"from {source}: {got}")
+        context.check(work.source() == (source, me), f"source() {work.source()}")
+    for work in sends:
+        work.wait(60)
+
+
+def tags(context: Context) -> None:
+    """Receives take the message of their tag, in whatever order they come; one tag keeps its order."""
+    group, size, me = context.group, context.size, context.rank
+    right, left = (me + 1) % size, (me - 1) % size
+    numbers = [(tag, i) for i in range(4) for tag in (0, 5, 2**40)]
+    works = [group.isend(np.array([tag, i, me]), right, tag) for tag, i in numbers]
+    for tag in (2**40, 0, 5):
+        for i in range(4):
+            got = group.recv(np.zeros(3, int), left, tag)
+            context.check(got.array.tolist() == [tag, i, left], f"tag {tag}, message {i}: {got}")
+    for work in works:
+        work.wait(60)
+
+
+def any_source(context: Context) -> None:
+    """Rank 0 takes messages from whoever comes."""
+    group, size, me = context.group, context.size, context.rank
+    if me:
+        for i in range(3):
+            group.send(np.array([me, i]), 0, tag=9)
+    else:
+        seen: dict[int, list[int]] = {}
+        for _ in range(3 * (size - 1)):
+            got = group.recv(np.zeros(2, int), tag=9)
+            context.check(got.source == got.array[0], f"any source: {got}")
+            seen.setdefault(got.source, []).append(int(got.array[1]))
+        context.check(seen == {rank: [0, 1, 2] for rank in range(1, size)}, f"any source: {seen}")
+
+
+def batches(context: Context) -> None:
+    """A batch's order does not matter: all ranks name their receives or their sends first, as they like."""
+    group, size, me = context.group, context.size, context.rank
+    right, left = (me + 1) % size, (me - 1) % size
+    for count in (1, 300_000):
+        out = np.zeros(count)
+        x = np.full(count, float(me))
+        with group.batch():
+            if me % 2:
+                works = [group.send(x, right), group.recv(out, left, out=out)]
+            else:
+                works = [group.recv(out, left, out=out), group.send(x, right)]
+            context.check(all(isinstance(work, arraycomm.Work) for work in works), "inside batch() there are Works")
+        context.check(all(work.done() for work in works) and (out == left).all(), f"batch {count}: {out[:3]}")
+
+
+def in_place(context: Context, framework: str) -> None:
+    """out=x, and out of another library."""
+    group, size, me = context.group, context.size, context.rank
+    for other in ("numpy", "torch"):
+        out = make(other, np.zeros(9, np.float32))
+        work = group.isend(given(context, framework, np.full(9, me, np.float32)), (me + 1) % size)
+        got = group.recv(out, (me - 1) % size, out=out)
+        context.check(got.array is out, "recv gives its out")
+        expect(context, f"recv into {other}", out, np.full(9, (me - 1) % size, np.float32))
+        work.wait(60)
+
+
+def beside_collectives(context: Context) -> None:
+    """A receive that waits does not hold up collectives, nor they it."""
+    group, size, me = context.group, context.size, context.rank
+    pending = group.irecv(np.zeros(4), (me - 1) % size, tag=77)
+    for _ in range(3):
+        context.check(group.all_reduce(np.ones(10)).tolist() == [size] * 10, "all_reduce beside a receive")
+    context.check(not pending.done(), "nobody has sent yet")
+    group.barrier()
+    work = group.isend(np.full(4, float(me)), (me + 1) % size, tag=77)
+    context.check(pending.result(60).array.tolist() == [(me - 1) % size] * 4, "the receive ends")
+    work.wait(60)
+
+
+def wrong_size(context: Context) -> None:
+    """A message of another size or dtype than its receive is an error of that receive; the group goes on."""
+    group, size, me = context.group, context.size, context.rank
+    right, left = (me + 1) % size, (me - 1) % size
+    wrong: list[tuple[Any, Any]] = [(np.zeros(5), np.zeros(4)), (np.zeros(3), np.zeros(4)),
+                                    (np.zeros(4, np.int64), np.zeros(4))]
+    for x, like in wrong:
+        work = group.isend(x, right, tag=1)
+        like[:] = 7
+        try:
+            group.recv(like, left, tag=1, out=like)
+        except arraycomm.CollectiveMismatch:
+            context.check((like == 7).all(), f"a refused message of {x.size} {x.dtype} was written: {like}")
+        else:
+            context.check(False, f"a message of {x.size} {x.dtype} was taken for {like.size} {like.dtype}")
+        work.wait(60)
+    got = framework_here(context, "mixed", "float64")
+    context.check(group.all_reduce(make(got, np.ones(2))).tolist() == [size] * 2, "the group goes on")

@@ -1,0 +1,108 @@
+"""Tasks: ranks that call different things. Each uses a group of its own, because the mismatch ends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import arraycomm
+
+from .worlds import Context
+
+_X = np.arange(24, dtype=np.float32)
+_Call = Callable[[arraycomm.Group, bool, Any, Any], Any]
+
+# Each: what rank 1 (odd=True) does otherwise; x is the input and out the output.
+CASES: dict[str, _Call] = {
+    "count": lambda g, odd, x, out: g.all_reduce(x[:20] if odd else x, out=out[:20] if odd else out),
+    "dtype": lambda g, odd, x, out: g.all_reduce(x.view(np.int32) if odd else x, out=out.view(np.int32) if odd else out),
+    "shape": lambda g, odd, x, out: g.all_reduce(x.reshape(4, 6) if odd else x, out=out.reshape(4, 6) if odd else out),
+    "op": lambda g, odd, x, out: g.all_reduce(x, "max" if odd else "sum", out=out),
+    "factor": lambda g, odd, x, out: g.all_reduce(x, arraycomm.premul_sum(2.0 if odd else 3.0), out=out),
+    "kind": lambda g, odd, x, out: g.broadcast(x, 0, out=out) if odd else g.all_reduce(x, out=out),
+    "barrier": lambda g, odd, x, out: g.barrier() if odd else g.all_reduce(x, out=out),
+    "root of broadcast": lambda g, odd, x, out: g.broadcast(x, 1 if odd else 0, out=out),
+    "root of reduce": lambda g, odd, x, out: g.reduce(x, 1 if odd else 0, out=out),
+    "count of broadcast": lambda g, odd, x, out: g.broadcast(x[:3] if odd else x, 0, out=out[:3] if odd else out),
+    "count of all_gather": lambda g, odd, x, out: g.all_gather(x[:3] if odd else x[:4]),
+    "count of gather": lambda g, odd, x, out: g.gather(x[:3] if odd else x[:4], 0),
+    "count of scatter": lambda g, odd, x, out: g.scatter(x[:g.size * 2] if g.rank == 0 else None, 0,
+                                                         like=None if g.rank == 0 else x[:1] if odd else x[:2]),
+    "count of all_to_all": lambda g, odd, x, out: g.all_to_all(x[: g.size * (1 if odd else 2)]),
+    "count of reduce_scatter": lambda g, odd, x, out: g.reduce_scatter(x[: g.size * (1 if odd else 2)]),
+    "counts": lambda g, odd, x, out: g.reduce_scatter(
+        x[: 2 * g.size], counts=[1, 3, *[2] * (g.size - 2)] if odd else [2] * g.size),
+}
+
+
+def matrix(context: Context, cases: list[str] | None = None) -> None:
+    """CollectiveMismatch on all ranks, with both sides in the text, and no buffer touched."""
+    for name in cases or CASES:
+        _one(context, name)
+
+
+def _one(context: Context, name: str) -> None:
+    group = context.group.split(0, name=f"mismatch of {name}")
+    assert group is not None
+    x, out = _X.copy(), np.full(24, 9, np.float32)
+    try:
+        CASES[name](group, context.rank == 1, x, out)
+    except arraycomm.CollectiveMismatch as error:
+        text = str(error)
+        context.check(re.search(rf"rank {context.rank}\b", text) and group.name in text, f"{name}: text {text!r}")
+        context.check(error.ranks, f"{name}: no culprits in {text!r}")
+    except Exception as error:  # the finding is that it is another one
+        context.check(False, f"{name}: {type(error).__name__}({error})")
+    else:
+        context.check(False, f"{name}: no error")
+    context.check((x == _X).all() and (out == 9).all(), f"{name}: buffers were touched: {out[:6]}")
+    _poisoned(context, group, name)
+    group.close()
+    y = context.group.all_reduce(np.ones(2))
+    context.check(y.tolist() == [context.size] * 2, f"{name}: the other group goes on: {y}")
+
+
+def _poisoned(context: Context, group: arraycomm.Group, name: str) -> None:
+    try:
+        group.all_reduce(_X.copy())
+    except arraycomm.DistError:
+        return
+    context.check(False, f"{name}: the group could be used afterwards")
+
+
+def late(context: Context) -> None:
+    """The same with other operations before it, in flight, and asynchronous."""
+    group = context.group.split(0)
+    assert group is not None
+    fine = [group.all_reduce(np.ones(500), async_op=True) for _ in range(4)]
+    bad = group.all_reduce(np.ones(20 if context.rank == 1 else 30), async_op=True)
+    for work in fine:
+        context.check((work.result(60) == context.size).all(), "operations before the mismatch are good")
+    try:
+        bad.wait(60)
+    except arraycomm.CollectiveMismatch as error:
+        context.check("20" in str(error) and "30" in str(error), f"late: {error}")
+    else:
+        context.check(False, "late: no error")
+    group.close()
+
+
+def uneven_disagreement(context: Context) -> None:
+    """Counts that senders and receivers see differently, and arrays that differ beyond the first dimension."""
+    size, me = context.size, context.rank
+    for label, call in [
+        ("recv_counts", lambda: context.group.all_to_all(
+            np.zeros((size, 2)), send_counts=[1] * size, recv_counts=[2 if me == 1 else 1] * size)),
+        ("row width", lambda: context.group.all_gather(np.zeros((2, 3 if me == 1 else 4)), uneven=True)),
+        ("row dtype", lambda: context.group.all_gather(np.zeros((2, 3), "f4" if me == 1 else "f8"), uneven=True)),
+    ]:
+        try:
+            call()
+        except arraycomm.CollectiveMismatch:
+            pass
+        else:
+            context.check(False, f"{label}: no error")
+        context.check(context.group.all_reduce(np.ones(1)).tolist() == [size], f"{label}: the group goes on")

@@ -1,0 +1,144 @@
+"""Tasks: what is refused before anything is sent. After every refusal the group works on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .data import make
+from .worlds import Context
+
+
+def _refused(context: Context, label: str, kind: type[Exception] | tuple[type[Exception], ...], text: str,
+             call: Callable[[], Any]) -> None:
+    try:
+        call()
+    except kind as error:
+        context.check(re.search(text, str(error)), f"{label}: the text {str(error)!r} does not say {text!r}")
+    except Exception as error:  # any other error is the finding
+        context.check(False, f"{label}: {type(error).__name__}({error}), not {kind}")
+    else:
+        context.check(False, f"{label}: was not refused")
+
+
+def arguments(context: Context) -> None:
+    """Arrays, dtypes, shapes, operations, roots, peers, tags and counts that make no sense."""
+    group, size = context.group, context.size
+    x, f = np.arange(6 * size, dtype=np.int32), np.ones(4, np.float32)
+    none: Any = None
+    for label, kind, text, call in [
+        ("no array", TypeError, "", lambda: group.all_reduce("text")),
+        ("a list", TypeError, "", lambda: group.all_reduce([1, 2])),
+        ("None", TypeError, "", lambda: group.broadcast(none)),
+        ("strings", TypeError, "", lambda: group.all_reduce(np.array(["a"]))),
+        ("objects", TypeError, "", lambda: group.all_reduce(np.array([object()]))),
+        ("dates", TypeError, "", lambda: group.all_reduce(np.array(["2020-01-01"], "datetime64[D]"))),
+        ("byte order", TypeError, "", lambda: group.all_reduce(np.arange(3, dtype=">i4"))),
+        ("unknown op", ValueError, "unknown reduction 'mean'.*sum", lambda: group.all_reduce(f, "mean")),
+        ("bits of floats", TypeError, "band.*float32", lambda: group.all_reduce(f, "band")),
+        ("order of complex", TypeError, "max.*complex64", lambda: group.all_reduce(f.astype(np.complex64), "max")),
+        ("avg of bool", TypeError, "avg.*bool", lambda: group.all_reduce(f > 0, "avg")),
+        ("root too high", ValueError, f"root {size}.*ranks 0 to {size - 1}", lambda: group.reduce(x, size)),
+        ("root below", ValueError, "root -1", lambda: group.broadcast(x, -1)),
+        ("root float", TypeError, "root", lambda: group.gather(x, 0.0)),  # type: ignore[arg-type]
+        ("dest", ValueError, f"dest {size}", lambda: group.send(x, size)),
+        ("source", ValueError, "source -2", lambda: group.recv(x, -2)),
+        ("tag below", ValueError, "tag", lambda: group.send(x, 0, -1)),
+        ("tag float", TypeError, "tag", lambda: group.send(x, 0, 1.5)),  # type: ignore[arg-type]
+        ("form", ValueError, "form.*concat", lambda: group.all_gather(x, form="tuple")),
+        ("uneven stack", ValueError, "stack", lambda: group.all_gather(x, form="stack", uneven=True)),
+        ("0-d cut", ValueError, "0-d", lambda: group.reduce_scatter(np.float32(1) + np.zeros(()))),
+        ("few counts", ValueError, "counts", lambda: group.reduce_scatter(x, counts=[1] * (size + 1))),
+        ("sum of counts", ValueError, "add up", lambda: group.reduce_scatter(x, counts=[7] * size)),
+        ("negative counts", ValueError, ">= 0", lambda: group.all_to_all(x, send_counts=[-1] * size)),
+        ("recv_counts alone", ValueError, "send_counts", lambda: group.all_to_all(x, recv_counts=[6] * size)),
+        ("color", TypeError, "color", lambda: group.split("red")),  # type: ignore[arg-type]
+    ]:
+        _refused(context, label, kind, text, call)
+    if size > 1:
+        _refused(context, "indivisible", ValueError, "multiple", lambda: group.all_to_all(np.arange(size + 1)))
+        _refused(context, "no template", ValueError, "like=",
+                 lambda: group.scatter(None, (context.rank + 1) % size))
+    _still_works(context)
+
+
+def outputs(context: Context) -> None:
+    """Arrays that cannot take the result."""
+    group = context.group
+    x = np.arange(6, dtype=np.float32)
+    frozen = np.zeros(6, np.float32)
+    frozen.setflags(write=False)
+    for label, text, call in [
+        ("shape", r"\(7,\).*\(6,\)", lambda: group.all_reduce(x, out=np.zeros(7, np.float32))),
+        ("dtype", "float64.*float32", lambda: group.all_reduce(x, out=np.zeros(6))),
+        ("strided", "contiguous", lambda: group.all_reduce(x, out=np.zeros(12, np.float32)[::2])),
+        ("read-only", "out=", lambda: group.all_reduce(x, out=frozen)),
+        ("read-only in place", "out=", lambda: group.all_reduce(frozen, out=frozen)),
+        ("jax", "immutable.*out=|out=.*immutable", lambda: group.all_reduce(x, out=make("jax", x))),
+        ("jax in place", "out=", lambda: (lambda j: group.all_reduce(j, out=j))(make("jax", x))),
+        ("jax receive", "out=", lambda: (lambda j: group.recv(j, 0, out=j))(make("jax", x))),
+        ("overlap", "overlap", lambda: (lambda b: group.all_reduce(b[:4], out=b[1:5]))(x.copy())),
+        ("overlap from behind", "overlap", lambda: (lambda b: group.all_reduce(b[1:5], out=b[:4]))(x.copy())),
+    ]:
+        _refused(context, f"out: {label}", (ValueError, TypeError), text, call)
+    if context.size > 1:
+        whole = np.zeros(4 * context.size, np.float32)
+        other = (context.rank + 1) % context.size
+        _refused(context, "block of another rank", ValueError, "overlap",
+                 lambda: group.all_gather(whole[other * 4 : other * 4 + 4], out=whole))
+        _refused(context, "all_to_all in place", ValueError, "overlap", lambda: group.all_to_all(whole, out=whole))
+    _still_works(context)
+
+
+def torch_bits(context: Context) -> None:
+    """Lazily conjugated or negated tensors, and those that want a gradient: right, or refused with a reason."""
+    import torch
+
+    z = torch.tensor([1 + 2j, 3 - 1j])
+    for label, x, want in [("conjugate", z.conj(), z.numpy().conj()), ("negative", z.conj().imag, -z.numpy().imag)]:
+        try:
+            y = context.group.all_reduce(x)
+        except (TypeError, ValueError) as error:
+            context.check(re.search("resolve_|conj|neg", str(error)), f"{label}: {error}")
+        else:
+            context.check(np.array_equal(y.resolve_conj().resolve_neg().numpy(), want * context.size), f"{label}: {y}")
+    leaf = torch.ones(3, requires_grad=True)
+    try:
+        y = context.group.all_reduce(leaf)
+    except (TypeError, ValueError, RuntimeError) as error:
+        context.check("detach" in str(error), f"gradient: {error}")
+    else:
+        context.check(not y.requires_grad and y.tolist() == [context.size] * 3, f"gradient: {y}")
+    _still_works(context)
+
+
+def fork(context: Context) -> None:
+    """A child made by fork may not use the group; the parent is not disturbed."""
+    import os
+
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            context.group.all_reduce(np.ones(3))
+            said = "no error"
+        except RuntimeError as error:
+            said = f"RuntimeError {error}"
+        except BaseException as error:  # whatever it is, it has to reach the parent
+            said = f"{type(error).__name__} {error}"
+        os.write(write, said.encode()[:4000])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    context.check(said.startswith("RuntimeError") and "fork" in said, f"fork: {said}")
+    _still_works(context)
+
+
+def _still_works(context: Context) -> None:
+    y = context.group.all_reduce(np.full(3, context.rank, np.int64))
+    context.check(y.tolist() == [context.size * (context.size - 1) // 2] * 3, f"afterwards: {y}")

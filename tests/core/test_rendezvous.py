@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import stat
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from arraycomm.core import environment
+from arraycomm.core.environment import Place, detect, first_host
+from arraycomm.core.errors import AuthFailed, DistStoreError
+from arraycomm.core.rendezvous import Rendezvous, rendezvous
+from arraycomm.core.store import HashStore, PrefixStore, TCPStore
+
+TIMEOUT = timedelta(seconds=20)
+SHORT = timedelta(milliseconds=300)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def in_threads(size: int, **arguments: object) -> list[Rendezvous]:
+    """Ranks as threads of this process; their results in order of rank."""
+    results: list[object] = [None] * size
+
+    def run(rank: int) -> None:
+        try:
+            environ = arguments.get("environs", [{}] * size)[rank]  # type: ignore[index]
+            rest = {k: v for k, v in arguments.items() if k != "environs"}
+            if "environs" not in arguments:
+                rest |= {"rank": rank, "world_size": size}
+            results[rank] = rendezvous(timeout=TIMEOUT, environ=environ, **rest)  # type: ignore[arg-type]
+        except BaseException as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for result in results:
+        assert isinstance(result, Rendezvous), result
+    return results  # type: ignore[return-value]
+
+
+def check_met(meetings: list[Rendezvous]) -> None:
+    assert [m.rank for m in meetings] == list(range(len(meetings)))
+    assert {m.size for m in meetings} == {len(meetings)}
+    assert len({m.job for m in meetings}) == 1 and meetings[0].job
+    for meeting in meetings:
+        meeting.store.set(f"from{meeting.rank}", str(meeting.rank))
+    for meeting in meetings:
+        assert meeting.store.multi_get([f"from{r}" for r in range(len(meetings))]) == [
+            str(r).encode() for r in range(len(meetings))]
+    closers = [threading.Thread(target=m.close) for m in meetings]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join(10)
+
+
+def test_a_plain_process_is_a_world_of_one() -> None:
+    meeting = rendezvous(environ={})
+    assert (meeting.rank, meeting.size, meeting.addresses) == (0, 1, ["127.0.0.1"])
+    meeting.close()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_tcp(size: int) -> None:
+    check_met(in_threads(size, init_method=f"tcp://127.0.0.1:{free_port()}"))
+
+
+def test_tcp_ipv6() -> None:
+    meetings = in_threads(2, init_method=f"tcp://[::1]:{free_port()}")
+    assert meetings[0].addresses == ["::1"]
+    check_met(meetings)
+
+
+def test_file(tmp_path: Path) -> None:
+    check_met(in_threads(3, init_method=f"file://{tmp_path}/with%20space"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_given_store() -> None:
+    store = HashStore()
+    first = in_threads(3, store=store)
+    jobs = {meeting.job for meeting in first}
+    keys = len(store.list_keys())
+    for _ in range(5):
+        again = in_threads(3, store=store)
+        jobs |= {meeting.job for meeting in again}
+        check_met(again)
+    assert len(jobs) == 6
+    assert len(store.list_keys()) <= keys + 3  # worlds left behind are tidied away
+    store.set("still", "open")
+
+
+def test_environment_with_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    environs = [{"RANK": str(r), "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port),
+                 "LOCAL_RANK": str(r), "ARRAYCOMM_SECRET": "ab" * 32} for port in [free_port()] for r in range(3)]
+    meetings = in_threads(3, environs=environs)
+    assert [m.local_rank for m in meetings] == [0, 1, 2]
+    assert meetings[0].secret == b"\xab" * 32
+    check_met(meetings)
+
+
+def test_launcher_hosts_the_store() -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, secret=b"\xab" * 32)
+    environs = [{"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port),
+                 "ARRAYCOMM_STORE": "launcher", "ARRAYCOMM_SECRET": "ab" * 32} for r in range(2)]
+    for _ in range(3):
+        check_met(in_threads(2, environs=environs))
+    environs[0]["ARRAYCOMM_SECRET"] = "cd" * 32
+    with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET"):
+        rendezvous(environ=environs[0], timeout=TIMEOUT)
+    server.close()
+
+
+def test_torchrun_agent_store() -> None:
+    distributed = pytest.importorskip("torch.distributed")
+    server = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environs = [{"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port),
+                 "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2", "LOCAL_RANK": str(r),
+                 "LOCAL_WORLD_SIZE": "2"} for r in range(2)]
+    meetings = in_threads(2, environs=environs)
+    check_met(meetings)
+    assert any(key.startswith("arraycomm/2/world/") for key in server.list_keys())
+
+
+def test_mpirun_without_address_meets_in_a_private_file(tmp_path: Path) -> None:
+    environs = [{"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": str(r),
+                 "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-x-1@1", "XDG_RUNTIME_DIR": str(tmp_path)}
+                for r in range(2)]
+    meetings = in_threads(2, environs=environs)
+    directory = tmp_path / f"arraycomm-{os.geteuid()}"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert meetings[0].addresses == ["127.0.0.1"]
+    check_met(meetings)
+    assert list(directory.iterdir()) == []
+    directory.chmod(0o755)
+    with pytest.raises(DistStoreError, match="0700"):
+        rendezvous(environ=environs[0], timeout=SHORT)
+
+
+def child(rank: int, port: int, worlds: int, results: multiprocessing.Queue[object]) -> None:
+    try:
+        environ = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        for _ in range(worlds):
+            meeting = rendezvous(environ=environ, timeout=TIMEOUT)
+            meeting.store.set(f"{rank}", meeting.job)
+            assert meeting.store.multi_get(["0", "1", "2"]) == [meeting.job.encode()] * 3
+            meeting.close()
+        results.put(None)
+    except BaseException as error:
+        results.put(f"rank {rank}: {error!r}")
+
+
+def test_worlds_one_after_the_other_on_one_port() -> None:
+    """Rank 0's store ends and begins again each time, while the others may come back before it."""
+    context = multiprocessing.get_context("spawn")
+    results: multiprocessing.Queue[object] = context.Queue()
+    port = free_port()
+    ranks = [context.Process(target=child, args=(rank, port, 4, results), daemon=True) for rank in range(3)]
+    for process in ranks:
+        process.start()
+    assert [results.get(timeout=40) for _ in ranks] == [None] * 3
+    for process in ranks:
+        process.join(10)
+        assert process.exitcode == 0
+
+
+def test_absent_ranks_are_named() -> None:
+    with pytest.raises(DistStoreError, match=r"rank 1 of 4: timeout after .*: 0, 2, 3;"):
+        rendezvous(store=HashStore(), rank=1, world_size=4, timeout=SHORT, environ={})
+
+
+def test_two_processes_of_one_rank() -> None:
+    store = HashStore()
+    PrefixStore("arraycomm/0/world", store).set("rank/0", "elsewhere process 7")
+    with pytest.raises(AuthFailed, match="rank 0 is taken by elsewhere process 7"):
+        rendezvous(store=store, rank=0, world_size=2, timeout=SHORT, environ={})
+
+
+def test_different_world_sizes() -> None:
+    store = HashStore()
+    with pytest.raises(DistStoreError):
+        rendezvous(store=store, rank=0, world_size=2, timeout=SHORT, environ={})
+    with pytest.raises(ValueError, match="world_size 3, others in this store have 2"):
+        rendezvous(store=store, rank=1, world_size=3, timeout=SHORT, environ={})
+
+
+@pytest.mark.parametrize("arguments, environ, text", [
+    ({"init_method": "env://"}, {}, "rank .RANK. and world_size .WORLD_SIZE. not given"),
+    ({"rank": 0}, {}, "world_size .WORLD_SIZE. not given"),
+    ({"init_method": "tcp://h:1"}, {}, "not given"),
+    ({}, {"RANK": "0"}, "RANK is set but WORLD_SIZE is not"),
+    ({}, {"WORLD_SIZE": "2"}, "WORLD_SIZE is set but RANK is not"),
+    ({}, {"RANK": "x", "WORLD_SIZE": "2"}, "RANK must be a whole number, got 'x'"),
+    ({}, {"RANK": "2", "WORLD_SIZE": "2"}, "rank 2 of world_size 2"),
+    ({}, {"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT"),
+    ({}, {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h"}, "set MASTER_PORT"),
+    ({"rank": 0, "world_size": 2}, {}, "MASTER_ADDR and MASTER_PORT"),
+    ({"rank": 0, "world_size": 2, "init_method": "tcp://h"}, {}, "needs a host and a port"),
+    ({"rank": 0, "world_size": 2, "init_method": "tcp://h:99999"}, {}, "needs a host and a port"),
+    ({"rank": 0, "world_size": 2, "init_method": "file://x"}, {}, "three slashes"),
+    ({"rank": 0, "world_size": 2, "init_method": "http://x"}, {}, "unknown scheme"),
+    ({"rank": 0, "init_method": "tcp://h:1?rank=1&world_size=2"}, {}, "rank is 0 by argument and 1"),
+    ({"init_method": "tcp://h:1?size=1"}, {}, "unknown size"),
+    ({"init_method": "tcp://h:1?rank=a&world_size=2"}, {}, "rank must be a whole number"),
+    ({"init_method": "env://", "store": HashStore()}, {}, "not both"),
+    ({}, {"JOB_COMPLETION_INDEX": "1"}, "WORLD_SIZE is not: set it to the job's completions"),
+    ({}, {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "mpirun: -x"),
+])
+def test_what_is_missing_is_named(arguments: dict[str, object], environ: Mapping[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        rendezvous(environ=environ, timeout=SHORT, **arguments)  # type: ignore[arg-type]
+
+
+def test_no_secret_beyond_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARRAYCOMM_INSECURE", raising=False)
+    with pytest.raises(AuthFailed, match=r"ARRAYCOMM_SECRET.*ARRAYCOMM_SECRET_FILE.*ARRAYCOMM_INSECURE=1"):
+        rendezvous("tcp://192.0.2.77:1", rank=0, world_size=2, timeout=SHORT, environ={})
+
+
+def test_query_in_the_url() -> None:
+    port = free_port()
+    environs: list[dict[str, str]] = [{}, {}]
+    results: list[Rendezvous] = []
+    threads = [threading.Thread(target=lambda r=rank: results.append(
+        rendezvous(f"tcp://127.0.0.1:{port}?rank={r}&world_size=2", timeout=TIMEOUT, environ=environs[r])))
+        for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    check_met(sorted(results, key=lambda m: m.rank))
+
+
+SLURM = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_NODES": "4",
+         "SLURM_STEP_NODELIST": "node[07-09,12],gpu1", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"}
+
+
+def test_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = detect(SLURM)
+    assert place is not None and (place.rank, place.size, place.local_rank, place.host) == (5, 8, 1, "node07")
+    assert place.port is not None and 15000 <= place.port < 30000 and place.job == "slurm 77.0"
+    chosen = detect({**SLURM, "MASTER_ADDR": "h", "MASTER_PORT": "99"})
+    assert chosen is not None and (chosen.host, chosen.port) == ("h", 99)
+    assert detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}) is None  # the batch script itself
+    one = detect({**SLURM, "SLURM_STEP_NUM_NODES": "1"})
+    assert one is not None and one.local
+    mpich = detect({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"})
+    assert mpich == Place("mpirun (MPICH)", 1, 2, 1, 2)
+    monkeypatch.setattr(environment.socket, "getfqdn", lambda: "train-3.svc.ns.svc.cluster.local")
+    pod = detect({"JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "4"})
+    assert pod is not None and (pod.rank, pod.host, pod.port) == (3, "train-0.svc.ns.svc.cluster.local", 29500)
+    mixed = detect({**SLURM, "RANK": "1", "WORLD_SIZE": "2"})
+    assert mixed is not None and mixed.rank == 1 and mixed.launcher == "environment"
+
+
+@pytest.mark.parametrize("nodes, first", [
+    ("n1", "n1"), ("n1,n2", "n1"), ("n[1-3]", "n1"), ("n[003,5]", "n003"), ("n[3-5]x,m1", "n3x"),
+    ("r[1-2]n[4,6]", "r1n4"), ("a-b[10-12],c", "a-b10")])
+def test_first_host(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
+
+
+@pytest.mark.parametrize("nodes", ["", ",", "n[1"])
+def test_bad_nodelist(nodes: str) -> None:
+    with pytest.raises(ValueError, match="MASTER_ADDR"):
+        first_host(nodes)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from arraycomm.core import secret
+from arraycomm.core.errors import AuthFailed
+
+
+def test_from_the_variable() -> None:
+    assert secret.find({}) is None
+    assert secret.find({"ARRAYCOMM_SECRET": "ab" * 32}) == b"\xab" * 32
+    assert secret.find({"ARRAYCOMM_SECRET": " any text "}) == b"any text"
+    assert secret.find({"ARRAYCOMM_SECRET": "zz" * 32}) == b"zz" * 32
+    with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET is empty"):
+        secret.find({"ARRAYCOMM_SECRET": "  "})
+
+
+def test_new_ones_differ() -> None:
+    assert len(secret.new_secret()) == 32 and secret.new_secret() != secret.new_secret()
+
+
+def test_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("cd" * 32 + "\n")
+    path.chmod(0o600)
+    environ = {"ARRAYCOMM_SECRET_FILE": str(path)}
+    assert secret.find(environ) == b"\xcd" * 32
+    path.chmod(0o640)
+    with pytest.raises(AuthFailed, match=r"mode 0640.*chmod 600"):
+        secret.find(environ)
+    path.chmod(0o600)
+    path.write_text("")
+    with pytest.raises(AuthFailed, match="is empty"):
+        secret.find(environ)
+    path.write_text("x" * 5000)
+    with pytest.raises(AuthFailed, match="5000 bytes"):
+        secret.find(environ)
+
+
+def test_files_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("s")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    with pytest.raises(AuthFailed, match="symbolic link"):
+        secret.find({"ARRAYCOMM_SECRET_FILE": str(link)})
+    with pytest.raises(AuthFailed, match="No such file"):
+        secret.find({"ARRAYCOMM_SECRET_FILE": str(tmp_path / "none")})
+    with pytest.raises(AuthFailed, match="not a regular file"):
+        secret.find({"ARRAYCOMM_SECRET_FILE": str(tmp_path)})
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    with pytest.raises(AuthFailed, match="belong to this user"):
+        secret.find({"ARRAYCOMM_SECRET_FILE": str(real)})
+
+
+def test_through_a_descriptor() -> None:
+    value = secret.new_secret()
+    descriptor = secret.to_descriptor(value)
+    environ = {"ARRAYCOMM_SECRET_FD": str(descriptor)}
+    assert secret.find(environ) == value == secret.find(environ)
+    with pytest.raises(OSError):
+        os.write(descriptor, b"changed")
+    program = "from arraycomm.core import secret; print(secret.find().hex())"
+    child = subprocess.run([sys.executable, "-c", program], env={**os.environ, **environ}, pass_fds=[descriptor],
+                           capture_output=True, text=True, timeout=20, check=True)
+    assert child.stdout.strip() == value.hex()
+    os.close(descriptor)
+
+
+def test_descriptors_that_are_refused() -> None:
+    for number in ("x", "-1", "987654", "99999999999999999999"):
+        with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET_FD"):
+            secret.find({"ARRAYCOMM_SECRET_FD": number})
+    with tempfile.TemporaryFile() as file:  # what else may have got the number after the launcher's was closed
+        file.write(b"not a secret")
+        file.flush()
+        with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET_FD"):
+            secret.find({"ARRAYCOMM_SECRET_FD": str(file.fileno())})
+
+
+def test_required_beyond_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARRAYCOMM_INSECURE", raising=False)
+    secret.require(None, "127.0.0.1")
+    secret.require(None, "::1")
+    secret.require(b"s", "10.0.0.1")
+    with pytest.raises(AuthFailed, match=r"10.0.0.1.*ARRAYCOMM_SECRET.*ARRAYCOMM_SECRET_FILE.*ARRAYCOMM_INSECURE=1"):
+        secret.require(None, "10.0.0.1")
+    monkeypatch.setenv("ARRAYCOMM_INSECURE", "1")
+    secret.require(None, "10.0.0.1")

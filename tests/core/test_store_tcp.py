@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arraycomm.core import auth
+from arraycomm.core.auth import Hello, Purpose
+from arraycomm.core.errors import AuthFailed, DistNetworkError, DistStoreError
+from arraycomm.core.store import TCPStore
+from arraycomm.core.store.table import MAX_FRAME, Op, decode, encode, frame_size
+
+SECRET = b"s" * 32
+SHORT = timedelta(milliseconds=300)
+
+
+@pytest.fixture
+def master() -> Iterator[TCPStore]:
+    store = TCPStore("127.0.0.1", 0, is_master=True, secret=SECRET, timeout=timedelta(seconds=10))
+    yield store
+    store.close()
+
+
+def raw_client(master: TCPStore) -> socket.socket:
+    sock = auth.connect("127.0.0.1", master.port, SECRET, Hello("", Purpose.STORE), deadline=5)
+    sock.settimeout(5)
+    return sock
+
+
+@given(code=st.integers(0, 255), strings=st.lists(st.binary(max_size=50), max_size=10),
+       milliseconds=st.integers(0, 2**32 - 1))
+@settings(max_examples=200, deadline=None)
+def test_frames_travel_whole(code: int, strings: list[bytes], milliseconds: int) -> None:
+    frame = encode(code, strings, milliseconds)
+    assert frame_size(frame) == len(frame)
+    assert decode(frame) == (code, strings, milliseconds)
+    for cut in range(4):
+        assert frame_size(frame[:cut]) == 0
+
+
+@given(st.binary(min_size=13, max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_any_frame_is_decoded_or_refused(noise: bytes) -> None:
+    frame = struct.pack("<I", len(noise) - 4) + noise[4:]
+    with contextlib.suppress(ValueError):
+        code, strings, milliseconds = decode(frame)
+        assert encode(code, strings, milliseconds) == frame
+
+
+@pytest.mark.parametrize("size", [0, 8, MAX_FRAME, 2**32 - 1])
+def test_impossible_sizes(size: int) -> None:
+    with pytest.raises(ValueError, match="a frame of"):
+        frame_size(struct.pack("<I", size))
+
+
+@given(noise=st.binary(min_size=1, max_size=300))
+@settings(max_examples=40, deadline=None)
+def test_nonsense_from_a_member_hurts_only_itself(shared: TCPStore, noise: bytes) -> None:
+    sock = raw_client(shared)
+    with contextlib.suppress(ConnectionError):
+        sock.sendall(noise)
+        sock.shutdown(socket.SHUT_WR)
+        while sock.recv(4096):
+            pass
+    sock.close()
+    assert shared.add("alive", 0) == 0
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[TCPStore]:
+    store = TCPStore("127.0.0.1", 0, is_master=True, secret=SECRET)
+    yield store
+    store.close()
+
+
+def test_pipelining_is_refused(master: TCPStore) -> None:
+    sock = raw_client(master)
+    sock.sendall(encode(Op.WAIT, [b"never"], 60_000) + encode(Op.NUM_KEYS, []))
+    assert sock.recv(100) == b""
+    sock.close()
+
+
+def test_request_in_pieces(master: TCPStore) -> None:
+    sock = raw_client(master)
+    for byte in encode(Op.SET, [b"k", b"v"]):
+        sock.sendall(bytes([byte]))
+    assert frame_size(sock.recv(100)) == 13
+    assert master.get("k") == b"v"
+    sock.close()
+
+
+def test_garbage_on_the_port(master: TCPStore) -> None:
+    for size in (1, 100, 5000):
+        with socket.create_connection(("127.0.0.1", master.port)) as sock, contextlib.suppress(ConnectionError):
+            sock.sendall(os.urandom(size))
+    master.set("k", "v")
+    assert master.clone().get("k") == b"v"
+
+
+@pytest.mark.parametrize("secret", [b"x" * 32, b""])
+def test_wrong_secret(master: TCPStore, secret: bytes) -> None:
+    start = time.monotonic()
+    with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET"):
+        TCPStore("127.0.0.1", master.port, secret=secret)
+    assert time.monotonic() - start < 1
+
+
+def test_other_job_and_other_purpose(master: TCPStore) -> None:
+    with pytest.raises(AuthFailed, match="another job"):
+        TCPStore("127.0.0.1", master.port, secret=SECRET, job="other")
+    with pytest.raises(AuthFailed, match="kind of connection"):
+        auth.connect("127.0.0.1", master.port, SECRET, Hello("", Purpose.DATA), deadline=5)
+
+
+def test_taken_port(master: TCPStore) -> None:
+    with pytest.raises(DistNetworkError, match=f"127.0.0.1 port {master.port}.*MASTER_PORT"):
+        TCPStore("127.0.0.1", master.port, is_master=True, secret=SECRET)
+
+
+def test_no_listener() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    with pytest.raises(DistNetworkError, match=f"127.0.0.1 port {port}.*refused.*MASTER_ADDR"):
+        TCPStore("127.0.0.1", port, timeout=SHORT)
+
+
+def test_no_such_host_and_not_our_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DistNetworkError, match="no-such-host.invalid.*MASTER_ADDR"):
+        TCPStore("no-such-host.invalid", 1, timeout=SHORT)
+    with pytest.raises(DistNetworkError, match="rank 0 must run on the host"):
+        TCPStore("198.51.100.1", 0, is_master=True, secret=SECRET)
+    monkeypatch.delenv("ARRAYCOMM_INSECURE", raising=False)
+    with pytest.raises(AuthFailed, match="ARRAYCOMM_INSECURE"):
+        TCPStore("198.51.100.1", 1, secret=b"")
+    with pytest.raises(ValueError, match="port 0"):
+        TCPStore("localhost", 0)
+
+
+def test_given_listening_socket() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    store = TCPStore("127.0.0.1", 0, is_master=True, listen_fd=listener.detach())
+    assert store.port == port
+    store.close()
+
+
+def test_listens_narrowly() -> None:
+    """A store on loopback is not to be found under the machine's other addresses."""
+    store = TCPStore("127.0.0.1", 0, is_master=True)
+    other = TCPStore("127.0.0.2", store.port, is_master=True)  # would be taken, were it all interfaces
+    other.close()
+    store.close()
+
+
+def test_waits_for_workers() -> None:
+    with pytest.raises(DistStoreError, match="timeout: 1 of 3 workers"):
+        TCPStore("127.0.0.1", 0, 3, True, SHORT)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    made: list[TCPStore] = []
+    threads = [threading.Thread(target=lambda m=rank == 0: made.append(TCPStore("127.0.0.1", port, 3, m)))
+               for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(made) == 3
+    assert {store.num_keys() for store in made} == {1} and made[0].list_keys() == []
+    for store in made:
+        store.close()
+
+
+def test_hundreds_of_clients_wait_at_once(master: TCPStore) -> None:
+    socks = [raw_client(master) for _ in range(200)]
+    for sock in socks:
+        sock.sendall(encode(Op.WAIT, [b"one", b"two"], 10_000))
+    master.multi_set(["one", "other"], ["", ""])
+    master.set("two", "")
+    for sock in socks:
+        assert decode(sock.recv(100))[0] == 0
+        sock.close()
+
+
+def test_dead_waiters_are_forgotten(master: TCPStore) -> None:
+    sock = raw_client(master)
+    sock.sendall(encode(Op.POP, [b"queue"], 60_000))
+    time.sleep(0.05)  # so that it waits in the server when it dies
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+    deadline = time.monotonic() + 5
+    while master._connections._server._waiters:  # type: ignore[union-attr]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    master.queue_push("queue", "kept")
+    assert master.queue_pop("queue") == b"kept"
+
+
+def test_server_death_is_told_at_once(master: TCPStore) -> None:
+    client = master.clone()
+    raised: list[tuple[BaseException, float]] = []
+
+    def wait() -> None:
+        try:
+            client.get("never")
+        except DistStoreError as error:
+            raised.append((error, time.monotonic()))
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    time.sleep(0.05)
+    start = time.monotonic()
+    master.close()
+    waiter.join(5)
+    assert raised and raised[0][1] - start < 1 and "rank 0, or the launcher" in str(raised[0][0])
+    with pytest.raises(DistStoreError, match="lost"):
+        client.set("k", "v")
+    client.close()
+
+
+def test_killed_server_process() -> None:
+    program = ("from arraycomm.core.store import TCPStore\nimport sys\n"
+               "s = TCPStore('127.0.0.1', 0, is_master=True)\nprint(s.port, flush=True)\nsys.stdin.read()")
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    client = TCPStore("127.0.0.1", int(process.stdout.readline()), timeout=timedelta(seconds=10))
+    threading.Timer(0.1, process.kill).start()
+    start = time.monotonic()
+    with pytest.raises(DistStoreError, match="lost"):
+        client.get("never")
+    assert time.monotonic() - start < 1.5
+    process.communicate()
+    client.close()
+
+
+def test_ctrl_c_and_then_go_on(master: TCPStore) -> None:
+    timer = threading.Timer(0.1, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        master.get("never")
+    assert time.monotonic() - start < 1
+    master.set("k", "v")
+    assert master.get("k") == b"v"
+
+
+def test_use_after_close_and_after_fork(master: TCPStore) -> None:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            master.set("k", "v")
+        except RuntimeError as error:
+            code = 0 if "fork" in str(error) else 2
+        master.close()  # must not disturb the parent's
+        os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    master.set("k", "v")
+    master.close()
+    master.close()
+    with pytest.raises(DistStoreError, match="closed"):
+        master.get("k")
+
+
+def test_nothing_is_left_behind() -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    TCPStore("127.0.0.1", 0, is_master=True).close()
+    before, threads = descriptors(), threading.active_count()
+    for _ in range(10):
+        store = TCPStore("127.0.0.1", 0, is_master=True)
+        twin = store.clone()
+        twin.set("k", "v")
+        del twin, store  # collected, not closed
+    assert descriptors() == before and threading.active_count() == threads

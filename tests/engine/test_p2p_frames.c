@@ -1,0 +1,90 @@
+/* engine: p2p.c p2p_match.c p2p_send.c p2p_recv.c p2p_progress.c p2p_wait.c link_tcp.c link_shm.c op.c wait.c */
+/* Frames that no peer of this version sends. */
+#include "p2p_world.h"
+
+#define RING (64u << 10)
+
+static uint32_t mix(uint32_t a, uint32_t b)
+{
+    uint32_t h = a * 2246822519u ^ b * 3266489917u ^ 668265263u;
+    h = (h ^ (h >> 15)) * 2246822519u;
+    return h ^ (h >> 13);
+}
+
+/* What rank 1 does to frames from rank 0, with a receive (tag 1) and a large send under way: the group's code. */
+static int after_frames(const void *bytes, size_t size, size_t ring)
+{
+    struct world *w = world_open(2, ring);
+    struct acomm_group *g = &w->groups[1];
+    static char large[200000], to[100];
+    struct acomm_op receive, send;
+    world_start(g, &receive, ACOMM_RECV, to, sizeof to, 0, 1);
+    world_start(g, &send, ACOMM_SEND, large, sizeof large, 0, 1);
+    CHECK_EQUAL(w->out[0][1]->ops->send(w->out[0][1], bytes, size), size);
+    int64_t until = clock_now() + SECOND / 50;
+    while (clock_now() < until && !atomic_load(&g->poisoned))
+        p2p_wait_until(g->p2p, &receive, clock_now() + SECOND / 1000);
+    int code = atomic_load(&g->poisoned);
+    CHECK(!code || g->failure.culprit == 0);
+    world_close(w);
+    return code;
+}
+
+static void frames_of_no_peer(void)
+{
+    static const struct { int code; struct wire_frame frame; } cases[] = {
+        {0, {.kind = WIRE_EAGER, .tag = 2, .dtype = ACOMM_UINT8}},
+        {0, {.kind = WIRE_RTS, .tag = 2, .dtype = ACOMM_UINT8, .count = 1ull << 40}},
+        {0, {.kind = WIRE_CTS, .id = 0}},
+        {0, {.kind = WIRE_NACK, .id = 0}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_EAGER, .magic = 5}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_FRAMES}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_EAGER, .dtype = ACOMM_DTYPES}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_EAGER, .zero = 1}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_EAGER, .consumed = 1}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_EAGER, .tag = 1, .dtype = ACOMM_UINT8, .count = WIRE_EAGER_MAX + 1}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_RTS, .dtype = ACOMM_FLOAT64, .count = 1ull << 61}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_RTS, .dtype = ACOMM_UINT8, .count = 1ull << 63}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_RTS, .id = 1}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_CTS, .id = 1}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_NACK, .id = 77}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_DATA, .id = 0, .count = 1}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct wire_frame frame = cases[i].frame;
+        frame.magic = frame.magic ? frame.magic : WIRE_MAGIC;
+        int code = after_frames(&frame, sizeof frame, RING);
+        CHECK_MESSAGE(code == cases[i].code, "case %zu gives %d", i, code);
+    }
+    for (uint64_t count = 0; count <= 101; count += 101) { /* data of a wrong size for the posted receive of 100 */
+        struct wire_frame frames[2] = {
+            {.kind = WIRE_RTS, .magic = WIRE_MAGIC, .tag = 1, .dtype = ACOMM_UINT8, .count = 100},
+            {.kind = WIRE_DATA, .magic = WIRE_MAGIC, .count = count},
+        };
+        CHECK_EQUAL(after_frames(frames, sizeof frames, RING), ACOMM_PROTOCOL);
+    }
+}
+
+/* Frames with random fields among right ones: whatever they do, no memory is touched that is not theirs. */
+static void frames_at_random(void)
+{
+    static const uint64_t values[] = {0, 1, 2, 99, 100, 101, 65536, 65537, 1ull << 32, 1ull << 61, UINT64_MAX};
+    for (uint32_t n = 0; n < 150; n++) {
+        struct wire_frame frames[24];
+        for (uint32_t i = 0; i < 24; i++) {
+            uint32_t h = mix(n, i);
+            frames[i] = (struct wire_frame){.magic = WIRE_MAGIC, .kind = h % WIRE_FRAMES, .dtype = ACOMM_UINT8,
+                                            .tag = h / 8 % 3, .id = h / 32 % 3,
+                                            .count = values[h / 128 % (h % 7 ? 6 : 11)]};
+        }
+        int code = after_frames(frames, sizeof frames, n % 2 ? RING : 0);
+        CHECK(code == 0 || code == ACOMM_PROTOCOL);
+    }
+}
+
+int main(void)
+{
+    TEST(frames_of_no_peer);
+    TEST(frames_at_random);
+    return CHECK_RESULT();
+}
