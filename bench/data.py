@@ -82,13 +82,13 @@ def why_not(dtype: str, op: str) -> str | None:
     """None where the reduction is defined for the dtype, otherwise the reason."""
     whole = dtype.startswith(("int", "uint"))
     if op in ("band", "bor", "bxor") and not (whole or dtype == "bool"):
-        return f"{op} is defined for bool and integers, not for {dtype}"
+        return f"{op} is defined for bool and integers only"
     if op in ("min", "max") and dtype.startswith("complex"):
-        return f"{op} needs an order, which {dtype} lacks"
+        return f"{op} needs an order, which complex numbers lack"
     if op in ("avg", "premul_sum") and dtype == "bool":
         return f"{op} is not defined for bool"
     if dtype == "float8_e8m0fnu" and op not in ("min", "max", "product"):
-        return f"{op} is rarely exact in {dtype}, which holds powers of two only"
+        return f"{op} is rarely exact where there are powers of two only"
     return None
 
 

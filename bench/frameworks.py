@@ -43,7 +43,7 @@ class TorchArrays(NumpyArrays):
         return self.torch.from_numpy(raw).view(getattr(self.torch, host.dtype.name))
 
     def why_not(self, dtype: str) -> str | None:
-        return None if hasattr(self.torch, dtype) else f"torch has no dtype {dtype}"
+        return None if hasattr(self.torch, dtype) else "torch has no such dtype"
 
     def host(self, array: Any) -> Array:
         wanted = numpy_dtype(str(array.dtype).removeprefix("torch."))

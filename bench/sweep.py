@@ -56,20 +56,20 @@ class Step:
 
 
 def steps(options: Options, size: int, framework: NumpyArrays) -> tuple[list[Step], list[str]]:
-    """What is to be measured in a world of `size` ranks, and a sentence for each combination that cannot be."""
+    """What is to be measured in a world of `size` ranks, and for each reason what cannot be."""
     made: list[Step] = []
-    skipped: dict[str, None] = {}
+    skipped: dict[str, list[str]] = {}
     for name in options.operations:
         collective = COLLECTIVES[name]
         for dtype in options.dtypes if collective.sized else ("",):
             for op in options.ops if collective.reduces else ("",):
                 reason = _obstacle(dtype, op, framework)
                 if reason is not None:
-                    skipped[reason] = None
+                    skipped.setdefault(reason, []).append(dtype)
                     continue
                 counts = _counts(options, collective, dtype, size)
                 made += [Step(name, dtype, op, root, counts) for root in _roots(options, collective, size)]
-    return made, list(skipped)
+    return made, [f"{reason}: {', '.join(dict.fromkeys(dtypes))}" for reason, dtypes in skipped.items()]
 
 
 def _obstacle(dtype: str, op: str, framework: NumpyArrays) -> str | None:

@@ -71,16 +71,11 @@ def tag(value: object) -> None:
         raise ValueError(f"tag must be between 0 and 2**63 - 1, got {value}")
 
 
-def in_place(src: Buffer) -> Destination:
+def in_place(x: Any, src: Buffer) -> Destination:
     """The input itself as destination."""
     if src.readonly:
-        _refuse_readonly(src.owner)
-    return Destination(src, _none)
-
-
-def _refuse_readonly(array: object) -> None:
-    raise ValueError(f"out is a read-only or immutable {type(array).__name__}; leave out= away and take the array that the "
-                     "call returns")
+        resolve_out(x)  # raises, and says why
+    return Destination(src, lambda: x)
 
 
 def destination(template: Any, src: Buffer, shape: tuple[int, ...], out: Any, *, inside: int | None = None,

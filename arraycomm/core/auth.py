@@ -28,10 +28,13 @@ _LOG_EVERY = 60.0  # s between two complaints about strangers
 _RETRY_ACCEPT = 0.1  # s without accepting after descriptors ran out
 _RETRY_DROPPED = 0.05  # s before a busy server is asked again
 
+_CAUSES = ("it is not a rank of an arraycomm job of this version, runs as another user without a common secret, or is "
+           "stopped or too busy; check address and port")
+
 _log = logging.getLogger("arraycomm")
 
 
-class _Dropped(AuthFailed):
+class HandshakeBroken(AuthFailed):
     """The handshake ended without a verdict; the other side may have been too busy."""
 
 
@@ -48,7 +51,7 @@ def server_handshake(sock: socket.socket, secret: bytes | None, *, job: str, dea
             remaining()
             data = sock.recv(handshake.wanted)
             if not data:
-                raise _Dropped("the connection was closed during the handshake")
+                raise HandshakeBroken("the connection was closed during the handshake")
             sock.sendall(handshake.feed(data))
     if handshake.hello is None:
         raise AuthFailed(f"a connection was refused: {handshake.error}")
@@ -60,7 +63,6 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
 
     Raises AuthFailed that says why and what to do; the caller closes the socket.
     """
-    check_user(sock, secret)
     first = hello.encode() + secrets.token_bytes(NONCE_BYTES)
     with _deadline(sock, deadline) as remaining:
         sock.sendall(first)
@@ -70,6 +72,7 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
         verdict = _receive(sock, 1 + TAG_BYTES, remaining)
     signed = hmac.compare_digest(verdict[1:], tag(secret, b"server", transcript + proof + verdict[:1]))
     if verdict[0] == Status.ADMITTED and signed:
+        check_user(sock, secret)  # not before: a connection that is not accepted yet has no user
         return
     refusals = tuple(REMEDY)
     status = Status(verdict[0]) if verdict[0] in refusals else Status.WRONG_SECRET
@@ -83,8 +86,7 @@ def _receive(sock: socket.socket, size: int, remaining: Callable[[], None]) -> b
         remaining()
         chunk = sock.recv(size - len(data))
         if not chunk:
-            raise _Dropped(f"{_peer(sock)} closed the connection during the handshake: it is not a rank of an "
-                             "arraycomm job of this version, or it was too busy; check address and port")
+            raise HandshakeBroken(f"{_peer(sock)} closed the connection during the handshake: {_CAUSES}")
         data += chunk
     return data
 
@@ -93,6 +95,7 @@ def _receive(sock: socket.socket, size: int, remaining: Callable[[], None]) -> b
 def _deadline(sock: socket.socket, seconds: float) -> Iterator[Callable[[], None]]:
     """Turns timeouts and resets inside into AuthFailed. Yields a function to call before every blocking call."""
     end, before = time.monotonic() + seconds, sock.gettimeout()
+    peer = _peer(sock)  # cannot be asked for any more when the connection is reset
 
     def remaining() -> None:
         left = end - time.monotonic()
@@ -104,10 +107,10 @@ def _deadline(sock: socket.socket, seconds: float) -> Iterator[Callable[[], None
         remaining()
         yield remaining
     except TimeoutError:
-        raise _Dropped(f"{_peer(sock)} did not complete the handshake within {seconds:g} s: it is not a rank of an "
-                       "arraycomm job, or it is stopped; check address and port") from None
+        raise HandshakeBroken(f"{peer} did not complete the handshake within {seconds:g} s: {_CAUSES}") from None
     except OSError as error:
-        raise _Dropped(f"the connection to {_peer(sock)} broke during the handshake: {error.strerror}") from error
+        raise HandshakeBroken(f"the connection to {peer} broke during the handshake ({error.strerror}): "
+                              f"{_CAUSES}") from error
     finally:
         sock.settimeout(before)
 
@@ -131,7 +134,7 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
             # Longer than a server waits for strangers: a peer may be stopped for a moment, or have no processor.
             client_handshake(sock, secret, hello, deadline=max(end - time.monotonic(), 0.001))
             return sock
-        except _Dropped:
+        except HandshakeBroken:
             sock.close()
             if time.monotonic() + _RETRY_DROPPED > end:
                 raise
@@ -170,7 +173,7 @@ def _loopback_user(sock: socket.socket) -> int | None:
     for line in lines:
         if line.startswith(ends):
             return int(line.split()[6])
-    raise AuthFailed(f"{_peer(sock)} is gone, or its user cannot be told")
+    raise HandshakeBroken(f"{_peer(sock)} is gone, or its user cannot be told")
 
 
 def _kernel_name(address: tuple[str, int]) -> str:
@@ -245,7 +248,8 @@ class Acceptor:
                     self._accept(key.data)
                 elif isinstance(key.fileobj, socket.socket):
                     self._progress(key.fileobj)
-            self._expire()
+            if not self._closed:
+                self._expire()
 
     def _patience(self) -> float | None:
         ends = [half.end for half in list(self._half_open.values())[:1]]
@@ -275,6 +279,8 @@ class Acceptor:
 
     def _pause(self, reason: str) -> None:
         """A level-triggered listener that cannot be accepted from would keep this thread spinning."""
+        if self._paused_until:
+            return  # by another listener in the same round
         for sock in list(self._half_open):
             self._drop(sock, reason)
         for listener in self._listeners:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from arraycomm._engine import Shortcut
+
 from .buffer import Buffer
 from .rendezvous import Rendezvous
 from .types import ReduceOp
@@ -40,6 +42,7 @@ class Communicator(Protocol):
     size: int
     name: str
     closed: bool
+    shortcut: Shortcut | None  # plain synchronous calls in one native step; None: the backend has no such entry point
 
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Work | None: ...

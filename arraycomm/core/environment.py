@@ -41,7 +41,7 @@ def detect(environ: Environ) -> Place | None:
     RANK and WORLD_SIZE come first, because a user sets them on purpose; where only one of the two is there, the other
     may still come from a scheduler. Raises ValueError that names a missing or malformed variable and what to do.
     """
-    for find in (_variables, _open_mpi, _slurm, _hydra, _kubernetes):
+    for find in (_variables, _open_mpi, _hydra, _slurm, _kubernetes):
         place = find(environ)
         if place is not None:
             return _with_master(place, environ)
@@ -68,8 +68,8 @@ def _open_mpi(environ: Environ) -> Place | None:
 
 
 def _hydra(environ: Environ) -> Place | None:
-    """MPICH's mpirun, and its relatives' (Intel MPI, MVAPICH)."""
-    if "PMI_RANK" not in environ or "PMI_SIZE" not in environ:
+    """MPICH's mpirun and its relatives'. Not PMI_RANK alone: srun may set it too, and knows more."""
+    if not {"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"} <= environ.keys():
         return None
     return Place("mpirun (MPICH)", number(environ, "PMI_RANK"), number(environ, "PMI_SIZE"),
                  _maybe(environ, "MPI_LOCALRANKID"), _maybe(environ, "MPI_LOCALNRANKS"))

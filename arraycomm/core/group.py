@@ -28,8 +28,12 @@ from .backend import Backend, Communicator
 from .buffer import Buffer
 from .dlpack import resolve
 from .exchange import agreed_counts, first_dimensions, gather_integers
-from .types import Device, DeviceType, ReduceOp
+from .types import CODES, Device, DeviceType, ReduceOp
 from .work import Received, Work
+
+
+# Numbers of the operations in the engine (acomm.h).
+_ALL_REDUCE, _BROADCAST, _ALL_GATHER, _REDUCE_SCATTER, _ALL_TO_ALL = 0, 2, 3, 6, 7
 
 
 class Group:
@@ -46,6 +50,8 @@ class Group:
         self._on_close = on_close
         self._batch: list[Work] | None = None
         self._devices = backend.devices
+        # Every plain synchronous call tries the short way first (native/shortcut.c); what it declines goes the long way below.
+        self._shortcut = communicator.shortcut.call if communicator.shortcut else _decline
         self._splits = 0
         self._children: list[Group] = []
         self.rank = communicator.rank
@@ -81,12 +87,16 @@ class Group:
         The result's bits are the same on all ranks and from run to run. float16, bfloat16 and float8 are accumulated in
         float32.
         """
+        if not async_op and timeout is None:
+            result = self._shortcut(_ALL_REDUCE, x, out, CODES.get(op, -1), -1)
+            if result is not NotImplemented:
+                return result
         src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
-        to = arguments.in_place(src) if out is x else arguments.destination(x, src, src.shape, out)
+        to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
         work = self._communicator.all_reduce(src, to.buffer, reduction, layout=shapes.layout(src.shape),
                                              timeout=timeout, async_op=async_op)
-        return Work(work, to.array) if async_op else out if out is x else to.array()
+        return _finish(work, to, async_op)
 
     def reduce(self, x: Any, root: int = 0, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
@@ -102,9 +112,13 @@ class Group:
     def broadcast(self, x: Any, root: int = 0, *, out: Any = None, async_op: bool = False,
                   timeout: float | None = None) -> Any:
         """The root's x on every rank. The other ranks' x tells shape, dtype and library, and is not changed."""
+        if not async_op and timeout is None and type(root) is int:
+            result = self._shortcut(_BROADCAST, x, out, 0, root)
+            if result is not NotImplemented:
+                return result
         src = self._readable(x)
         arguments.rank("root", root, self.size)
-        to = arguments.destination(x, src, src.shape, out)
+        to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
         work = self._communicator.broadcast(src if self.rank == root else None, to.buffer, root,
                                             layout=shapes.layout(src.shape), timeout=timeout, async_op=async_op)
         return _finish(work, to, async_op)
@@ -117,6 +131,10 @@ class Group:
         0-d arrays are stacked by "concat" too.
         uneven: the first dimensions may differ; costs a small exchange first. Not with "stack".
         """
+        if form == "concat" and not (uneven or async_op) and timeout is None:
+            result = self._shortcut(_ALL_GATHER, x, out, 0, -1)
+            if result is not NotImplemented:
+                return result
         src = self._readable(x)
         rows = first_dimensions(self._communicator, src, timeout) if uneven else None
         shape = shapes.gathered(src.shape, self.size, form, rows)
@@ -169,6 +187,10 @@ class Group:
         counts: rows of the first dimension for each rank, equal on all ranks; None cuts into equal parts, and the first
         dimension must be a multiple of the group's size.
         """
+        if counts is None and not async_op and timeout is None:
+            result = self._shortcut(_REDUCE_SCATTER, x, out, CODES.get(op, -1), -1)
+            if result is not NotImplemented:
+                return result
         src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
         part = shapes.part(src.shape, self.size, counts, self.rank)
@@ -186,6 +208,10 @@ class Group:
         send_counts: rows for each rank; None cuts x into equal parts. On all ranks or on none.
         recv_counts: rows from each rank; found out by a small exchange, and compared with the senders' when given.
         """
+        if send_counts is None and recv_counts is None and not async_op and timeout is None:
+            result = self._shortcut(_ALL_TO_ALL, x, out, 0, -1)
+            if result is not NotImplemented:
+                return result
         src = self._readable(x)
         if send_counts is None:
             if recv_counts is not None:
@@ -248,12 +274,12 @@ class Group:
         arguments.tag(tag)
         if source is not None:
             arguments.rank("source", source, self.size)
-        to = arguments.in_place(template) if out is like else arguments.destination(like, template, template.shape, out)
+        to = arguments.in_place(like, template) if out is like else arguments.destination(like, template, template.shape, out)
         pending = self._communicator.recv(to.buffer, source, tag, timeout=timeout, async_op=True)
 
         def received() -> Received:
             rank, got, _ = pending.source()
-            return Received(out if out is not None else to.array(), rank, got)
+            return Received(to.array(), rank, got)
 
         return self._started(Work(pending, received))
 
@@ -323,6 +349,10 @@ class Group:
     def closed(self) -> bool:
         """Whether close() was called."""
         return self._communicator.closed
+
+
+def _decline(*_: Any) -> Any:
+    return NotImplemented
 
 
 def _nothing() -> None:

@@ -7,13 +7,10 @@ job: then no port can be taken by another job.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import secrets as random
 import socket
-import stat
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +22,7 @@ from . import settings
 from .address import outside_address, publish_addresses, select_addresses
 from .environment import Place, detect
 from .errors import AuthFailed, DistNetworkError, DistStoreError
+from .private import private_directory
 from .store import FileStore, HashStore, PrefixStore, Store, TCPStore, TorchStore
 from .store.connections import StoreLost
 
@@ -195,13 +193,7 @@ def _meeting_file(place: Place, environ: Mapping[str, str]) -> str:
     MPICH's mpirun gives its job no name, but its ranks have one parent, the proxy on this host.
     """
     job = place.job or f"parent {os.getppid()} {_start_time(os.getppid())}"
-    directory = os.path.join(environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(), f"arraycomm-{os.geteuid()}")
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(directory, 0o700)
-    status = os.lstat(directory)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise DistStoreError(f"{directory} must be a directory of this user, closed to others (mode 0700): remove it, "
-                             "or set MASTER_ADDR and MASTER_PORT")
+    directory = private_directory(environ)
     return os.path.join(directory, hashlib.sha256(f"{place.launcher} {job} {place.size}".encode()).hexdigest()[:32])
 
 

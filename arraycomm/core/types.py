@@ -86,6 +86,7 @@ class ReduceOp:
 _NAMES = ("sum", "product", "min", "max", "band", "bor", "bxor", "avg")
 OPS: dict[str, ReduceOp] = {name: ReduceOp(name, code) for code, name in enumerate(_NAMES)}
 OPS["prod"] = OPS["product"]
+CODES: dict[object, int] = {name: op.code for name, op in OPS.items()} | {op: op.code for op in OPS.values()}
 
 
 def premul_sum(factor: float) -> ReduceOp:

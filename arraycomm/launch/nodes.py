@@ -45,9 +45,11 @@ class Meeting:
         if launch.add(f"node{self.node_rank}", 1) > 1:
             raise DistError(f"a launcher with --node-rank {self.node_rank} has joined this job already")
         mine = f"--nnodes {self.nnodes} --nproc-per-node {nproc}"
-        theirs = launch.compare_set("shape", "", mine).decode()
+        if self.node_rank == 0:
+            launch.set("shape", mine)
+        theirs = launch.get("shape").decode()
         if theirs != mine:
-            raise DistError(f"this node was started with {mine}, another with {theirs}")
+            raise DistError(f"this node was started with {mine}, node 0 with {theirs}")
 
     def leave(self, code: int) -> None:
         """This node has ended. Node 0 keeps the store for the others, unless its own ranks failed."""

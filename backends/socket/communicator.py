@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from arraycomm._engine import ffi, interrupted, lib
+from arraycomm._engine import Shortcut, ffi, interrupted, lib
 from arraycomm.core import settings
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.errors import Aborted
@@ -123,6 +123,8 @@ class SocketCommunicator:
         self._translate = Translator(self.rank, self.size, name, [endpoint.place(member) for member in members])
         self._id = int.from_bytes(hashlib.blake2b(f"{endpoint.job}/{name}".encode(), digest_size=8).digest(), "little")
         self._group = self._open()
+        self.shortcut = Shortcut(int(ffi.cast("uintptr_t", ffi.addressof(lib, "acomm_run"))),
+                                 int(ffi.cast("uintptr_t", self._group)), self.rank, self.size, self.error)
         endpoint.register(self._id, self._members, self._group)
 
     def _open(self) -> Any:
@@ -194,15 +196,8 @@ class SocketCommunicator:
 
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> SocketWork | None:
-        if async_op or timeout is not None or self.closed:
-            return self._run(lib.acomm_all_reduce, src.address, dst.address, src.count, src.dtype, op.code, op.factor,
-                             layout, _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
-        # Written out: the call that programs make most often, and 0.1 us of it would be the star arguments.
-        code = lib.acomm_all_reduce(self._group, src.address, dst.address, src.count, src.dtype, op.code, op.factor,
-                                    layout, -1, _NULL)
-        if code:
-            raise self.error(code)
-        return None
+        return self._run(lib.acomm_all_reduce, src.address, dst.address, src.count, src.dtype, op.code, op.factor, layout,
+                         _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
                timeout: float | None = None, async_op: bool = False) -> SocketWork | None:
@@ -286,6 +281,7 @@ class SocketCommunicator:
             if self.closed:
                 return
             self.closed = True
+        self.shortcut.close()
         self._endpoint.unregister(self._id)
         lib.acomm_group_stop(self._group)
         for work in tuple(self._works):

@@ -61,6 +61,7 @@ class Endpoint:
         self._secret = secret
         self._patience = min(timeout, settings.get_number("ARRAYCOMM_SILENCE"))  # s for one connection
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # a segment was fetched, or something is known of a peer
         self._groups: dict[int, _Registered] = {}
         self._offers = segment.Offers()
         self._arrivals = Arrivals(timeout)
@@ -141,8 +142,8 @@ class Endpoint:
         state = lib.acomm_node_peer(self.node, other, text)
         if state:
             reason = ffi.string(text[0]).decode(errors="replace") if text[0] != ffi.NULL else "left"
-            raise DistNetworkError(f"rank {self.rank}: rank {other} ({self.place(other)}) failed while the world was "
-                                   f"set up: {reason}; see what it printed")
+            raise DistNetworkError(f"rank {self.rank}: rank {other} ({self.place(other)}) failed while the group "
+                                   f"was set up: {reason}; see what it printed")
 
     # ---- what others ask ----
 
@@ -186,7 +187,8 @@ class Endpoint:
     def share_segment(self, group_id: int, local_members: Sequence[int], size: int) -> io.FileIO:
         """Shared memory of these world ranks of one host, this one among them; the caller closes it.
 
-        The lowest of them makes it, at once; the others wait for it. Raises ResourceError, DistNetworkError.
+        The lowest of them makes it and returns when all others have it: nobody may leave while it is needed.
+        Raises ResourceError, DistNetworkError.
         """
         owner = min(local_members)
         if owner != self.rank:
@@ -196,7 +198,23 @@ class Endpoint:
             self._offers.offer(group_id, made, set(local_members) - {self.rank})
             for sock, hello in self._arrivals.take(group_id, Purpose.SEGMENT):
                 self._offers.hand_out(sock, hello)
-        return made
+        try:
+            self._await_fetched(group_id)
+            return made
+        except BaseException:
+            made.close()
+            raise
+
+    def _await_fetched(self, group_id: int) -> None:
+        end = time.monotonic() + self.timeout
+        with self._changed:
+            while awaited := self._offers.awaited(group_id):
+                for other in awaited:
+                    self._check_there(other)
+                if not self._changed.wait(end - time.monotonic()):
+                    absent = ", ".join(f"rank {other} ({self.place(other)})" for other in sorted(awaited))
+                    raise DistNetworkError(f"rank {self.rank}: {absent} did not fetch the shared memory within "
+                                           f"{self.timeout:g} s: init() or split() was not called there, or it is stopped")
 
     def _fetch_segment(self, owner: int, group_id: int, size: int) -> io.FileIO:
         who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"
@@ -234,6 +252,7 @@ class Endpoint:
                 self._attach(registered, hello.sender, sock, hello.channel, hello.stripe, outgoing=False)
             elif hello.purpose is Purpose.SEGMENT and hello.group in self._offers:
                 self._offers.hand_out(sock, hello)
+                self._changed.notify_all()
             else:
                 self._arrivals.keep(sock, hello)
 
@@ -285,6 +304,8 @@ class Endpoint:
             poll.poll()
             if not self.closed:
                 self._answer_requests()
+                with self._lock:
+                    self._changed.notify_all()
 
     def _answer_requests(self) -> None:
         request = ffi.new("acomm_request *")
@@ -359,6 +380,7 @@ class Endpoint:
     def _after_fork(self) -> None:
         """In the child: its copies would keep the parent's connections open. The node has closed its own."""
         self._lock = threading.Lock()  # the parent's other threads do not exist here
+        self._changed = threading.Condition(self._lock)
         if self._acceptor:
             self._acceptor.close()
         self._close_descriptors()

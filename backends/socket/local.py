@@ -13,6 +13,7 @@ from arraycomm.core.auth import Hello, check_user, client_handshake
 from arraycomm.core.errors import DistNetworkError
 
 _LONGEST = 107  # bytes of a path in sockaddr_un
+_NAME = 32  # bytes of a socket's own name, about: namespace, process id, 8 hex digits
 _BACKLOG = 1024
 
 
@@ -87,7 +88,7 @@ def _directory() -> str:
     reason = ""
     for base in filter(None, bases):
         directory = os.path.join(base, f"arraycomm-{os.geteuid()}")
-        if len(os.fsencode(directory)) + 48 > _LONGEST:
+        if len(os.fsencode(directory)) + _NAME > _LONGEST:
             continue
         reason = _private(directory)
         if not reason:

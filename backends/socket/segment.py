@@ -78,6 +78,10 @@ class Offers:
     def __contains__(self, group: int) -> bool:
         return group in self._segments
 
+    def awaited(self, group: int) -> set[int]:
+        """Who has not fetched it."""
+        return set(self._segments[group][1]) if group in self._segments else set()
+
     def offer(self, group: int, segment: io.FileIO, awaited: Iterable[int]) -> None:
         """`awaited`: the world ranks that may fetch it, once each. The segment stays the caller's."""
         self._segments[group] = (io.FileIO(os.dup(segment.fileno()), "r+"), set(awaited))

@@ -23,7 +23,7 @@ def test_values_survive_the_way_there_and_back(name):
 
 def test_what_torch_lacks_is_said():
     pytest.importorskip("torch")
-    assert open_framework("torch").why_not("float8_e3m4") == "torch has no dtype float8_e3m4"
+    assert open_framework("torch").why_not("float8_e3m4") == "torch has no such dtype"
 
 
 def test_outputs_of_immutable_arrays_cannot_be_given():

@@ -307,7 +307,9 @@ def test_acceptor_recovers_when_descriptors_run_out(served: tuple[Acceptor, Memb
     import resource
 
     _, members, address = served
-    client = socket.socket()
+    other = socket.create_server(("127.0.0.1", 0))
+    second = Acceptor([other, socket.create_server(("127.0.0.1", 0))], SECRET, "job", members)
+    client, another = socket.socket(), socket.socket()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     fillers = []
@@ -317,11 +319,15 @@ def test_acceptor_recovers_when_descriptors_run_out(served: tuple[Acceptor, Memb
             while True:
                 fillers.append(os.dup(0))
         client.connect(address)
+        another.connect(second._listeners[1].getsockname())
         time.sleep(0.05)  # the acceptor meets the limit meanwhile
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for filler in fillers:
             os.close(filler)
     auth.client_handshake(client, SECRET, HELLO)
-    members.wait(1)
+    auth.client_handshake(another, SECRET, HELLO)
+    members.wait(2)
     client.close()
+    another.close()
+    second.close()

@@ -171,7 +171,7 @@ def test_no_space(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         start = time.monotonic()
         with pytest.raises(DistStoreError, match="No space"):
             store.set("k", "w" * 100)
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 5
     assert path.stat().st_size == size
     assert store.get("k") == b"v"  # as the others see it
     store.close()
@@ -208,7 +208,7 @@ def test_stopped_holder_is_told(path: Path) -> None:
     start = time.monotonic()
     with pytest.raises(DistStoreError, match="timeout.*locked"):
         FileStore(path, 1, SHORT)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10
     holder.kill()
     holder.communicate()
     FileStore(path, 1, SHORT).close()

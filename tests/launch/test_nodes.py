@@ -58,13 +58,15 @@ def test_secret_from_a_file(script, port, tmp_path):
 
 
 def test_nodes_that_disagree(script, port):
-    codes, outputs = ends(node(0, port, "-m", "timeit", "-n1", "-r1", "import time; time.sleep(20)"),
-                          node(1, port, script, "x", nproc=3))
-    assert codes[1] == 1 and "--nproc-per-node 3, another with --nnodes 2 --nproc-per-node 2" in outputs[1][1]
+    first = node(0, port, "-m", "timeit", "-n1", "-r1", "import time; time.sleep(60)")
+    codes, outputs = ends(node(1, port, script, "x", nproc=3))
+    first.terminate()
+    ends(first)
+    assert codes == [1] and "--nproc-per-node 3, node 0 with --nnodes 2 --nproc-per-node 2" in outputs[0][1]
 
 
 def test_another_secret_is_not_let_in(script, port):
-    first = node(0, port, "-m", "timeit", "-n1", "-r1", "import time; time.sleep(5)")
+    first = node(0, port, "-m", "timeit", "-n1", "-r1", "import time; time.sleep(60)")
     codes, outputs = ends(node(1, port, script, "x", environ={"ARRAYCOMM_SECRET": "another"}))
     first.terminate()
     ends(first)

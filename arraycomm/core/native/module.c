@@ -21,7 +21,7 @@ PyMODINIT_FUNC PyInit__engine(void)
     PyObject *module = engine_cffi_init();
     if (!module)
         return NULL;
-    if (PyModule_AddFunctions(module, functions) || buffer_init(module) || view_init()) {
+    if (PyModule_AddFunctions(module, functions) || buffer_init(module) || shortcut_init(module) || view_init()) {
         Py_DECREF(module);
         return NULL;
     }

@@ -115,6 +115,9 @@ PyObject *resolve_out(PyObject *module, PyObject *object);
 PyObject *resolve_pack(PyObject *module, PyObject *object);
 PyObject *wrap_array(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
+/* ---- shortcut.c: plain collectives in one native call ---- */
+int shortcut_init(PyObject *module);
+
 /* ---- interrupt.c: Ctrl-C while a thread waits in the engine ---- */
 void interrupt_init(void);
 PyObject *interrupt_take(PyObject *module, PyObject *none);

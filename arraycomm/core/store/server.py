@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ..auth import Acceptor, Hello, Purpose
 from ..errors import ResourceError
-from .table import CHANGING, Missing, Table, appearing, decode, encode, frame_size
+from .table import Missing, Table, appearing, decode, encode, frame_size
 
 OK, TIMED_OUT, BAD_REQUEST, OVER_QUOTA = range(4)  # codes of answers; the last two carry a text
 _CHUNK = 256 << 10  # bytes taken from one client before the others get a turn
@@ -132,8 +132,9 @@ class StoreServer:
                 self._waiters.setdefault(answer.key, []).append(client)
                 self._next_timeout = min(self._next_timeout, end)
             return
-        self._answer(client, answer)
-        if op in CHANGING:
+        try:
+            self._answer(client, answer)
+        finally:  # whoever waited gets it even if the one who brought it is gone
             for key in appearing(op, args):
                 self._retry(key)
 

@@ -39,8 +39,9 @@ class Op(enum.IntEnum):
 
 
 CHANGING = frozenset({Op.SET, Op.ADD, Op.COMPARE_SET, Op.APPEND, Op.DELETE, Op.PUSH, Op.POP})
-_ARGUMENTS: dict[int, int] = {Op.ADD: 2, Op.COMPARE_SET: 3, Op.APPEND: 2, Op.DELETE: 1, Op.NUM_KEYS: 0, Op.LIST_KEYS: 0, Op.PUSH: 2,
-              Op.POP: 1, Op.QUEUE_LEN: 1}
+_ARGUMENTS: dict[int, int] = {
+    Op.ADD: 2, Op.COMPARE_SET: 3, Op.APPEND: 2, Op.DELETE: 1, Op.NUM_KEYS: 0, Op.LIST_KEYS: 0, Op.PUSH: 2, Op.POP: 1,
+    Op.QUEUE_LEN: 1}
 
 
 class Missing(NamedTuple):

@@ -183,6 +183,16 @@ int acomm_send(acomm_group *group, uintptr_t in, uint64_t count, int dtype, int 
 int acomm_recv(acomm_group *group, uintptr_t out, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
                acomm_op *handle);
 
+/* An even collective in one struct: what native callers use, who have no arguments to convert. Blocks. */
+typedef struct acomm_call {
+    uintptr_t in, out;   /* 0 where this rank gives or gets nothing */
+    uint64_t count;      /* as above */
+    double factor;
+    uint32_t layout;
+    int32_t kind, dtype, redop, root;
+} acomm_call;
+int acomm_run(acomm_group *group, const acomm_call *call);
+
 /* ---- small things ---- */
 const char *acomm_code_text(int code);
 uint64_t acomm_dtype_bytes(int dtype);

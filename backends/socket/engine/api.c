@@ -150,6 +150,14 @@ int acomm_barrier(acomm_group *group, int64_t timeout, acomm_op *handle)
     return submit(&op, handle);
 }
 
+int acomm_run(acomm_group *group, const acomm_call *c)
+{
+    struct acomm_op op = {.group = group, .kind = c->kind, .in = (const char *)c->in, .out = (char *)c->out,
+                          .count = c->count, .dtype = c->dtype, .redop = c->redop, .factor = c->factor,
+                          .layout = c->layout, .root = c->root, .timeout = -1};
+    return c->kind < ACOMM_SEND ? submit(&op, NULL) : ACOMM_ARGUMENT;
+}
+
 static int post(const struct acomm_op *described, acomm_op *handle)
 {
     struct acomm_op local, *op = handle ? handle : &local;

@@ -138,7 +138,8 @@ struct link *link_tcp_new(int peer, bool outgoing, int connections)
     return &t->base;
 }
 
-/* Socket buffers keep the kernel's own sizing: SO_SNDBUF and SO_RCVBUF would end it, at a lower limit than it reaches. */
+/* Socket buffers keep the kernel's own sizing: SO_SNDBUF and SO_RCVBUF would end it, at a lower limit than it
+ * reaches. */
 static int prepare(int fd)
 {
     int on = 1, flags = fcntl(fd, F_GETFL);

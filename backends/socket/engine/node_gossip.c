@@ -50,7 +50,7 @@ bool node_remember(struct acomm_node *node, const struct wire_control *head, con
     if (!note)
         return true; /* passed on twice at worst */
     note->head = *head;
-    if (head->bytes)
+    if (payload)
         memcpy(note->payload, payload, head->bytes);
     free(node->notes[node->notes_next]);
     node->notes[node->notes_next] = note;

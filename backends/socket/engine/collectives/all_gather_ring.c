@@ -1,5 +1,5 @@
-/* Ring all_gather: n-1 steps, in each of which every rank passes on the block it got in the step before. Blocks may have
- * different sizes. Chan et al., "Collective communication: theory, practice, and experience" (2007). */
+/* Ring all_gather: n-1 steps, in each of which every rank passes on the block it got in the step before. Blocks may
+ * have different sizes. Chan et al., "Collective communication: theory, practice, and experience" (2007). */
 #include "../pattern.h"
 #include "../transfer.h"
 #include "../group.h"

@@ -1,7 +1,8 @@
-/* Recursive doubling all_reduce: log2 n exchanges of the whole array, for arrays whose transfer costs less than a step.
- * Ranks beyond a power of two fold their part into a neighbour first. Thakur, Rabenseifner and Gropp, "Optimization of
- * collective communication operations in MPICH", Int. J. High Performance Computing Applications 19 (2005).
- * Both sides of an exchange combine lower ranks' partial (left) with higher ranks' (right): all calculate the same tree. */
+/* Recursive doubling all_reduce: log2 n exchanges of the whole array, for arrays whose transfer costs less than a
+ * step. Ranks beyond a power of two fold their part into a neighbour first. Thakur, Rabenseifner and Gropp,
+ * "Optimization of collective communication operations in MPICH", Int. J. High Performance Computing Applications 19
+ * (2005). Both sides of an exchange combine lower ranks' partial (left) with higher ranks' (right): all calculate the
+ * same tree. */
 #include "partials.h"
 
 #define SEGMENT ((size_t)1 << 20) /* bytes; two such buffers */

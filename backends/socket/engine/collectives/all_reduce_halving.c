@@ -1,7 +1,7 @@
-/* Recursive halving and doubling all_reduce: a reduce-scatter that halves the range a rank cares for in every step, then
- * the way back. Moves as little as the ring (for powers of two), in 2 log2 n steps instead of 2(n-1). Rabenseifner,
- * "Optimization of collective reduction operations", ICCS 2004.
- * Ranges are runs of 2^k blocks, k = pattern_doubling_steps(n). Ranks beyond a power of two fold, as in doubling. */
+/* Recursive halving and doubling all_reduce: a reduce-scatter that halves the range a rank cares for in every step,
+ * then the way back. Moves as little as the ring (for powers of two), in 2 log2 n steps instead of 2(n-1).
+ * Rabenseifner, "Optimization of collective reduction operations", ICCS 2004. Ranges are runs of 2^k blocks, k =
+ * pattern_doubling_steps(n). Ranks beyond a power of two fold, as in doubling. */
 #include "partials.h"
 
 #define SEGMENT ((size_t)16 << 20)        /* bytes, where the output holds the partials */

@@ -1,6 +1,6 @@
-/* Direct all_reduce: every rank owns a slice, gets everybody's part of it, reduces it in rank order with one rounding at
- * the end, and gives the result to all. Moves as little as the ring, narrow types unwidened, in two steps whatever the
- * number of ranks; but each rank talks to all others at once. The bits are those of the shared-memory forms.
+/* Direct all_reduce: every rank owns a slice, gets everybody's part of it, reduces it in rank order with one rounding
+ * at the end, and gives the result to all. Moves as little as the ring, narrow types unwidened, in two steps whatever
+ * the number of ranks; but each rank talks to all others at once. The bits are those of the shared-memory forms.
  * reduce does the same and gives the result to the root only.
  *
  * The results of one segment travel together with the parts of the next. */

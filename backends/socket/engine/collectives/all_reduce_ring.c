@@ -4,8 +4,8 @@
  * One rank finishes each block and the others copy it, so all ranks get the same bits. */
 #include "partials.h"
 
-#define SEGMENT ((size_t)16 << 20)         /* bytes, where the output holds the partials: still in the last-level cache */
-#define SEGMENT_WIDENED ((size_t)2 << 20)  /* bytes of scratch, where it cannot */
+#define SEGMENT ((size_t)16 << 20)        /* bytes, where the output holds the partials: the last-level cache */
+#define SEGMENT_WIDENED ((size_t)2 << 20) /* bytes of scratch, where it cannot */
 
 static int reduce_scatter(struct partials *p, char *partial, uint64_t count)
 {

@@ -1,6 +1,6 @@
-/* Pairwise all_to_all: in step s every rank sends to rank + s and receives from rank - s, so that no rank is a bottleneck.
- * In place, where a block must leave before its place is overwritten, the partners of a step exchange with each other
- * (rank + partner = s mod n) through a bounded buffer. */
+/* Pairwise all_to_all: in step s every rank sends to rank + s and receives from rank - s, so that no rank is a
+ * bottleneck. In place, where a block must leave before its place is overwritten, the partners of a step exchange
+ * with each other (rank + partner = s mod n) through a bounded buffer. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* broadcast along a tree, in segments that a rank passes on while the next one arrives.
- * Binomial tree: log2 n steps, for short arrays. Chain: the longest way, but every rank sends the array only once, so that
- * for long arrays the time is that of one transfer and n-2 segments. */
+/* broadcast along a tree, in segments that a rank passes on while the next one arrives. Binomial tree: log2 n steps,
+ * for short arrays. Chain: the longest way, but every rank sends the array only once, so that for long arrays the
+ * time is that of one transfer and n-2 segments. */
 #include "../group.h"
 #include "../pattern.h"
 #include "../transfer.h"

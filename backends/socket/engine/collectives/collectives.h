@@ -1,11 +1,12 @@
 /* Every algorithm: runs the operation to its end, blocking. 0, or the code of the group's failure. One file each.
  *
- * Terms. Block: the part of an array that belongs to one rank (pattern.h, op_block). Segment: a run of elements that is
- * finished before the next one starts, so that scratch stays bounded however long the array is. Partial: the reduction of
- * some ranks' contributions, in reduce_partial_dtype(). Root, binomial tree and virtual rank: see pattern.h.
+ * Terms. Block: the part of an array that belongs to one rank (pattern.h, op_block). Segment: a run of elements that
+ * is finished before the next one starts, so that scratch stays bounded however long the array is. Partial: the
+ * reduction of some ranks' contributions, in reduce_partial_dtype(). Root, binomial tree and virtual rank: see
+ * pattern.h.
  *
- * in == out works everywhere; an all_gather's input may lie at its own block of the output. A pointer is NULL where the
- * rank gives or gets nothing. "Checked" algorithms compare headers while they run, all others after agree(). */
+ * in == out works everywhere; an all_gather's input may lie at its own block of the output. A pointer is NULL where
+ * the rank gives or gets nothing. "Checked" algorithms compare headers while they run, all others after agree(). */
 #ifndef ACOMM_COLLECTIVES_H
 #define ACOMM_COLLECTIVES_H
 #include "../op.h"

@@ -1,5 +1,5 @@
-/* gather and scatter along a binomial tree: log2 n steps, for short blocks. A rank handles the blocks of its subtree, which
- * are a run of virtual ranks, in segments of each block. */
+/* gather and scatter along a binomial tree: log2 n steps, for short blocks. A rank handles the blocks of its subtree,
+ * which are a run of virtual ranks, in segments of each block. */
 #include <errno.h>
 
 #include "../group.h"

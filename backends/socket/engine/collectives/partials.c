@@ -33,7 +33,7 @@ struct transfer partials_to(const struct partials *p, int peer, const char *part
     return transfer_to(p->op, peer, partial, count * p->width);
 }
 
-int partials_each_segment(struct partials *p, int (*run)(struct partials *p, const char *in, char *out, uint64_t count))
+int partials_each_segment(struct partials *p, partials_run *run)
 {
     struct acomm_op *op = p->op;
     int rc = 0;

@@ -11,8 +11,8 @@ static inline struct reduction partials_reduction(const struct acomm_op *op)
     return (struct reduction){.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = op->group->size};
 }
 
-/* Scratch for the partials of one segment, in `buffers` buffers of `bytes`, and the buffer that combining transfers need.
- * The pieces of a combining transfer are small: a long array costs no more scratch than a short one. */
+/* Scratch for the partials of one segment, in `buffers` buffers of `bytes`, and the buffer that combining transfers
+ * need. The pieces of a combining transfer are small: a long array costs no more scratch than a short one. */
 struct partials {
     struct acomm_op *op;
     struct reduction reduction;
@@ -30,5 +30,6 @@ struct transfer partials_from(const struct partials *p, int peer, char *partial,
 struct transfer partials_to(const struct partials *p, int peer, const char *partial, uint64_t count);
 
 /* Calls `run` for one segment of an all_reduce after the other. */
-int partials_each_segment(struct partials *p, int (*run)(struct partials *p, const char *in, char *out, uint64_t count));
+typedef int partials_run(struct partials *p, const char *in, char *out, uint64_t count);
+int partials_each_segment(struct partials *p, partials_run *run);
 #endif

@@ -1,5 +1,6 @@
 /* Binomial tree reduce: every rank combines its children's partials with its own part and sends the result to its
- * parent; log2 n steps. The order of a sum is that of the virtual ranks. A segment goes up while the next one arrives. */
+ * parent; log2 n steps. The order of a sum is that of the virtual ranks. A segment goes up while the next one
+ * arrives. */
 #include "partials.h"
 
 #define SEGMENT ((size_t)256 << 10) /* bytes; two such buffers */

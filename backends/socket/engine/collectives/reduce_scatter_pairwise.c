@@ -1,5 +1,5 @@
-/* Direct reduce_scatter: every rank sends each other rank its part of that one's block, and reduces its own block in rank
- * order with one rounding at the end. Moves the least possible, narrow types unwidened. */
+/* Direct reduce_scatter: every rank sends each other rank its part of that one's block, and reduces its own block in
+ * rank order with one rounding at the end. Moves the least possible, narrow types unwidened. */
 #include <errno.h>
 
 #include "blocks.h"

@@ -1,5 +1,5 @@
-/* Ring reduce_scatter: the first half of the ring all_reduce (see there), for blocks of any sizes. A partial of each block
- * goes once around the ring and ends at its owner. Two buffers: one arrives while the other leaves. */
+/* Ring reduce_scatter: the first half of the ring all_reduce (see there), for blocks of any sizes. A partial of each
+ * block goes once around the ring and ends at its owner. Two buffers: one arrives while the other leaves. */
 #include "blocks.h"
 #include "partials.h"
 
