@@ -6,11 +6,13 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from ..core.environment import detect
+from arraycomm.core.environment import detect
+
 from . import plot, report, sweep
 from .frameworks import NumpyArrays, open_framework
 from .options import Options
@@ -31,8 +33,8 @@ def run(options: Options) -> int:
         if place is None:
             return _start(options)
         if options.nproc not in (None, place.size):
-            raise ValueError(f"--nproc {options.nproc}, but the environment is {place.launcher}'s, of a world of "
-                             f"{place.size}; leave --nproc out to join it")  # fmt: skip
+            raise ValueError(f"--nproc {options.nproc}, but this process is a rank of a world of {place.size} already "
+                             f"({place.launcher}); leave --nproc out to join it")  # fmt: skip
     except ValueError as error:
         print(f"arraycomm-bench: {error}", file=sys.stderr)
         return USAGE
@@ -40,8 +42,8 @@ def run(options: Options) -> int:
 
 
 def _start(options: Options) -> int:
-    from ..launch.errors import ProcessError, ProcessExitedException
-    from ..launch.spawn import spawn
+    from arraycomm.launch.errors import ProcessError, ProcessExitedException
+    from arraycomm.launch.spawn import spawn
 
     nproc = options.nproc or 2
     _refuse_nothing(*sweep.steps(options, nproc, NumpyArrays()))  # before any rank is there
@@ -78,7 +80,7 @@ def spawned_rank(rank: int, options: Options) -> None:
 def measure_all(group: Any, options: Options, framework: NumpyArrays) -> report.Summary:
     """Runs every step; rank 0 prints and writes the files."""
     leads = group.rank == 0
-    table = report.Table(options.percentiles, silent=not leads)
+    table = report.Table(options.percentiles, None if leads else lambda text: None)
     steps, skipped = sweep.steps(options, group.size, framework)
     _refuse_nothing(steps, skipped)
     ranks = _describe(group)
@@ -86,7 +88,7 @@ def measure_all(group: Any, options: Options, framework: NumpyArrays) -> report.
     for reason in skipped:
         table.line(f"# skipped: {reason}")
     measured: list[sweep.Row] = []
-    with _progress(sum(len(step.counts) for step in steps), shown=leads) as advance:
+    with _progress(sum(len(step.counts) for step in steps), table if leads else None) as advance:
         previous = None
         for step in steps:
             if step.operation != previous:
@@ -132,9 +134,9 @@ def _describe(group: Any) -> list[str]:
 
 
 @contextmanager
-def _progress(total: int, shown: bool) -> Iterator[Any]:
-    """A bar on the terminal where rich is installed. Refreshed between rows only: a thread would be measured too."""
-    if not (shown and sys.stderr.isatty()):
+def _progress(total: int, table: report.Table | None) -> Iterator[Callable[[str], None]]:
+    """A bar on the terminal where rich is installed, for the rank that has a table; the table goes above it."""
+    if table is None or not sys.stderr.isatty():
         yield lambda text: None
         return
     try:
@@ -144,11 +146,11 @@ def _progress(total: int, shown: bool) -> Iterator[Any]:
         yield lambda text: None
         return
     console = Console(stderr=True)
-    bar = Progress(console=console, auto_refresh=False, transient=True, redirect_stdout=sys.stdout.isatty())
-    with bar:
+    plain = table.line
+    if sys.stdout.isatty():
+        table.line = partial(console.print, soft_wrap=True, markup=False, highlight=False)
+    # Refreshed between rows only: a thread would be measured too.
+    with Progress(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task("", total=total)
-
-        def advance(text: str) -> None:
-            bar.update(task, advance=1, description=text, refresh=True)
-
-        yield advance
+        yield lambda text: bar.update(task, advance=1, description=text, refresh=True)
+    table.line = plain

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from .data import label
@@ -45,14 +46,11 @@ def redop(op: str) -> str:
 
 
 class Table:
-    """Prints to stdout as the rows come, so that a long run shows where it is. silent: not at all."""
+    """Prints as the rows come, so that a long run shows where it is. `line` may be replaced: where a line goes."""
 
-    def __init__(self, percentiles: bool, silent: bool = False) -> None:
-        self.percentiles, self.silent = percentiles, silent
-
-    def line(self, text: str) -> None:
-        if not self.silent:
-            print(text, flush=True)
+    def __init__(self, percentiles: bool, line: Callable[[str], None] | None = None) -> None:
+        self.percentiles = percentiles
+        self.line = line or partial(print, flush=True)
 
     def preamble(self, options: Options, ranks: Sequence[str]) -> None:
         """The parameters and where the ranks are."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core import types
+from arraycomm.core import types
+
 from .collectives import COLLECTIVES, Call, Case, Collective, Shared
 from .data import PREMUL_FACTOR, Array, count_wrong, numpy_dtype, poison, values, why_not
 from .frameworks import NumpyArrays

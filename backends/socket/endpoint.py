@@ -214,7 +214,7 @@ class Endpoint:
                 if not self._changed.wait(end - time.monotonic()):
                     absent = ", ".join(f"rank {other} ({self.place(other)})" for other in sorted(awaited))
                     raise DistNetworkError(f"rank {self.rank}: {absent} did not fetch the shared memory within "
-                                           f"{self.timeout:g} s: init() or split() was not called there, or it is stopped")
+                                           f"{self.timeout:g} s: not in init() or split() as this rank is, or stopped")
 
     def _fetch_segment(self, owner: int, group_id: int, size: int) -> io.FileIO:
         who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"

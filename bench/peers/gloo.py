@@ -26,8 +26,8 @@ class Contender(Peer):
         given, got = self.torch.from_numpy(x), self.torch.from_numpy(out)
         calls: dict[str, Call] = {
             "all_reduce": partial(dist.all_reduce, got),
-            "all_gather": partial(dist.all_gather_into_tensor, got, given),
-            "reduce_scatter": partial(dist.reduce_scatter_tensor, got, given),
+            "all_gather": partial(_first(dist, "all_gather_single", "all_gather_into_tensor"), got, given),
+            "reduce_scatter": partial(_first(dist, "reduce_scatter_single", "reduce_scatter_tensor"), got, given),
             "all_to_all": partial(dist.all_to_all_single, got, given),
             "broadcast": partial(dist.broadcast, got, 0),
             "barrier": dist.barrier,
@@ -41,3 +41,8 @@ class Contender(Peer):
 
     def close(self) -> None:
         self.dist.destroy_process_group()
+
+
+def _first(module: Any, *names: str) -> Any:
+    """The first name that this version of torch has: an old name warns, and that takes time, in a new one."""
+    return next(getattr(module, name) for name in names if hasattr(module, name))

@@ -20,7 +20,8 @@ class Contender(Peer):
         if operation == "sendrecv":
             return self.one_way(partial(group.send, x), lambda source: group.recv(x, source, out=out))
         if operation == "barrier":
-            return group.barrier  # type: ignore[no-any-return]
+            barrier: Call = group.barrier
+            return barrier
         if operation == "broadcast":
             return partial(group.broadcast, x, 0, out=out)
         return partial(getattr(group, operation), x, out=out)

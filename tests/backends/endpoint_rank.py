@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -81,10 +82,9 @@ class Rank:
             self.open()
 
     def fork(self) -> int:
-        """A child that lives on; its process id. It has closed its standard streams, so that it holds nothing of ours."""
+        """A child that lives on; its process id."""
         child = os.fork()
-        if child == 0:
-            import time
+        if child == 0:  # without our streams, which the test reads to the end
             for descriptor in range(3):
                 os.close(descriptor)
             time.sleep(30)
@@ -122,8 +122,9 @@ class Rank:
 def _total(world: SocketCommunicator, rank: int) -> list[float]:
     """[first, last] of a sum over the ranks of rank + 1."""
     mine, out = array.array("f", [rank + 1] * COUNT), array.array("f", bytes(4 * COUNT))
-    buffers = [Buffer(values.buffer_info()[0], COUNT, DType.FLOAT32, 1, 0, False, (COUNT,), values) for values in (mine, out)]
-    world.all_reduce(buffers[0], buffers[1], OPS["sum"], timeout=20.0)
+    src, dst = (Buffer(values.buffer_info()[0], COUNT, DType.FLOAT32, 1, 0, False, (COUNT,), values)
+                for values in (mine, out))
+    world.all_reduce(src, dst, OPS["sum"], timeout=20.0)
     return [out[0], out[-1]]
 
 

@@ -156,7 +156,8 @@ def test_several_hosts(start: Any) -> None:
 
 
 def test_several_addresses_and_connections(start: Any) -> None:
-    world = start(2, environ=over("tcp", ARRAYCOMM_SOCKET_CONNECTIONS="3"), addresses=("127.0.0.1", "127.0.0.2")).opened()
+    world = start(2, environ=over("tcp", ARRAYCOMM_SOCKET_CONNECTIONS="3"), addresses=("127.0.0.1", "127.0.0.2"))
+    world.opened()
     assert world.results("total") == [[3.0, 3.0]] * 2
     names = _connected_to(world.ranks[1].ask("listeners")[0])
     # Stripes 0 and 2 over the first address, 1 over the second, and each from the sender's own.
@@ -203,10 +204,10 @@ def test_absent_rank_is_named(start: Any) -> None:
 def test_wrong_secret(start: Any) -> None:
     world = start(3, changes={1: {"secret": secrets.token_hex(32)}}, timeout=20.0)
     errors = [rank.error() for rank in world.ranks]
-    assert errors[0][0] == errors[1][0] == "AuthFailed", errors
-    assert "ARRAYCOMM_SECRET" in errors[0][1] and "rank 0 to rank 1 (host " in errors[0][1]
-    # Rank 2 authenticated with rank 0, and hears from it why the world does not come about.
-    assert errors[2][0] in ("DistNetworkError", "AuthFailed"), errors[2]
+    # Whoever comes first finds out, and leaves; the others may find it gone already, or hear of it.
+    assert {kind for kind, _ in errors} <= {"AuthFailed", "DistNetworkError"}, errors
+    found = [text for kind, text in errors if kind == "AuthFailed"]
+    assert any("ARRAYCOMM_SECRET" in text and " to rank " in text for text in found), errors
 
 
 def test_bad_transport(start: Any) -> None:
@@ -356,8 +357,9 @@ def test_forked_child(start: Any) -> None:
     world.results("total")
     error, sockets = world.ranks[0].ask("use_in_child")
     assert "fork" in error
-    # The group's data connections stay with the engine's memory; listeners, control connections and the node's are gone.
-    assert int(sockets) <= 6, sockets
+    # The group's data connections and eventfd stay, as its memory does. Listeners, control connections and the
+    # node's descriptors are gone.
+    assert int(sockets) <= 4, sockets
     assert world.results("total") == [[3.0, 3.0]] * 2
     child = world.ranks[0].ask("fork")
     try:

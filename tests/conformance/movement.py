@@ -16,11 +16,11 @@ def matrix(context: Context, framework: str, dtypes: Sequence[str], shape: tuple
     """Every operation on every dtype."""
     for dtype in dtypes:
         if framework == "mixed" or supports(framework, dtype):
-            _broadcast(context, framework, dtype, shape)
-            _all_gather(context, framework, dtype, shape)
-            _gather(context, framework, dtype, shape)
-            _scatter(context, framework, dtype, shape)
-            _all_to_all(context, framework, dtype, shape)
+            broadcast(context, framework, dtype, shape)
+            all_gather(context, framework, dtype, shape)
+            gather(context, framework, dtype, shape)
+            scatter(context, framework, dtype, shape)
+            all_to_all(context, framework, dtype, shape)
 
 
 def sizes(context: Context, counts: Sequence[int], dtypes: Sequence[str] = ("int8", "float32", "complex128")) -> None:
@@ -33,9 +33,9 @@ def roots(context: Context) -> None:
     """Every root."""
     for root in range(context.size):
         for count in (1, 1000):
-            _broadcast(context, "numpy", "int32", (count,), root)
-            _gather(context, "numpy", "int32", (count,), root)
-            _scatter(context, "numpy", "int32", (count,), root)
+            broadcast(context, "numpy", "int32", (count,), root)
+            gather(context, "numpy", "int32", (count,), root)
+            scatter(context, "numpy", "int32", (count,), root)
 
 
 def _inputs(context: Context, dtype: str, shape: tuple[int, ...], seed: int) -> list[np.ndarray[Any, Any]]:
@@ -46,7 +46,7 @@ def _root(context: Context, dtype: str, root: int | None) -> int:
     return len(dtype) % context.size if root is None else root
 
 
-def _broadcast(context: Context, framework: str, dtype: str, shape: tuple[int, ...], root: int | None = None) -> None:
+def broadcast(context: Context, framework: str, dtype: str, shape: tuple[int, ...], root: int | None = None) -> None:
     root = _root(context, dtype, root)
     label = f"broadcast {dtype} {framework} {list(shape)} root {root}"
     inputs = _inputs(context, dtype, shape, 11)
@@ -56,7 +56,7 @@ def _broadcast(context: Context, framework: str, dtype: str, shape: tuple[int, .
     untouched(context, label, x, inputs[context.rank])
 
 
-def _all_gather(context: Context, framework: str, dtype: str, shape: tuple[int, ...]) -> None:
+def all_gather(context: Context, framework: str, dtype: str, shape: tuple[int, ...]) -> None:
     inputs = _inputs(context, dtype, shape, 12)
     x = given(context, framework, inputs[context.rank])
     for form, want in (("concat", np.concatenate(inputs)), ("stack", np.stack(inputs))):
@@ -66,7 +66,7 @@ def _all_gather(context: Context, framework: str, dtype: str, shape: tuple[int, 
     untouched(context, f"all_gather {dtype} {framework}", x, inputs[context.rank])
 
 
-def _gather(context: Context, framework: str, dtype: str, shape: tuple[int, ...], root: int | None = None) -> None:
+def gather(context: Context, framework: str, dtype: str, shape: tuple[int, ...], root: int | None = None) -> None:
     root = _root(context, dtype, root)
     label = f"gather {dtype} {framework} {list(shape)} root {root}"
     inputs = _inputs(context, dtype, shape, 13)
@@ -78,7 +78,7 @@ def _gather(context: Context, framework: str, dtype: str, shape: tuple[int, ...]
         context.check(y is None, f"{label}: a rank that is not the root got {y!r}")
 
 
-def _scatter(context: Context, framework: str, dtype: str, shape: tuple[int, ...], root: int | None = None) -> None:
+def scatter(context: Context, framework: str, dtype: str, shape: tuple[int, ...], root: int | None = None) -> None:
     root = _root(context, dtype, root)
     label = f"scatter {dtype} {framework} {list(shape)} root {root}"
     whole = contents(dtype, (context.size * shape[0], *shape[1:]), root, 14, True)
@@ -92,7 +92,7 @@ def _scatter(context: Context, framework: str, dtype: str, shape: tuple[int, ...
     expect(context, label, y, mine, like=x)
 
 
-def _all_to_all(context: Context, framework: str, dtype: str, shape: tuple[int, ...]) -> None:
+def all_to_all(context: Context, framework: str, dtype: str, shape: tuple[int, ...]) -> None:
     label = f"all_to_all {dtype} {framework} {list(shape)}"
     rows = shape[0]
     inputs = _inputs(context, dtype, (context.size * rows, *shape[1:]), 15)
@@ -106,12 +106,12 @@ def _all_to_all(context: Context, framework: str, dtype: str, shape: tuple[int, 
 def uneven(context: Context, framework: str, rows: Sequence[Sequence[int]], dtype: str = "float32") -> None:
     """all_gather and all_to_all with numbers of rows that differ; each entry of `rows` is repeated over the ranks."""
     for pattern in rows:
-        _uneven_gather(context, framework, dtype, [pattern[rank % len(pattern)] for rank in range(context.size)])
+        uneven_gather(context, framework, dtype, [pattern[rank % len(pattern)] for rank in range(context.size)])
         table = [[pattern[(s + 2 * d) % len(pattern)] for d in range(context.size)] for s in range(context.size)]
-        _uneven_all_to_all(context, framework, dtype, table, tell=sum(pattern) % 2 == 0)
+        uneven_all_to_all(context, framework, dtype, table, tell=sum(pattern) % 2 == 0)
 
 
-def _uneven_gather(context: Context, framework: str, dtype: str, counts: list[int]) -> None:
+def uneven_gather(context: Context, framework: str, dtype: str, counts: list[int]) -> None:
     label = f"all_gather uneven {dtype} {framework} {counts}"
     inputs = [contents(dtype, (n, 3), rank, 16, True) for rank, n in enumerate(counts)]
     x = given(context, framework, inputs[context.rank])
@@ -123,7 +123,7 @@ def _uneven_gather(context: Context, framework: str, dtype: str, counts: list[in
         expect(context, f"{label} list[{rank}]", part, want, like=x)
 
 
-def _uneven_all_to_all(context: Context, framework: str, dtype: str, table: list[list[int]], tell: bool) -> None:
+def uneven_all_to_all(context: Context, framework: str, dtype: str, table: list[list[int]], tell: bool) -> None:
     """table[s][d]: rows from rank s to rank d."""
     me, label = context.rank, f"all_to_all uneven {dtype} {framework} {table}"
     inputs = [contents(dtype, (sum(row), 2), rank, 17, True) for rank, row in enumerate(table)]

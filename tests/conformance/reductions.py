@@ -23,12 +23,12 @@ def matrix(context: Context, framework: str, dtypes: Sequence[str], shape: tuple
             if defined(op, dtype):
                 factor = _BROKEN if dtype in NARROW or dtype == "int32" else _WHOLE
                 close = 0.0 if exact else tolerance(dtype, context.size)
-                _all_reduce(context, framework, dtype, op, factor, shape, rough, close)
-                _reduce(context, framework, dtype, op, factor, shape, rough, close)
-                _reduce_scatter(context, framework, dtype, op, factor, shape, rough, close)
+                all_reduce(context, framework, dtype, op, factor, shape, rough, close)
+                reduce(context, framework, dtype, op, factor, shape, rough, close)
+                reduce_scatter(context, framework, dtype, op, factor, shape, rough, close)
 
 
-def _all_reduce(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...],
+def all_reduce(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...],
                 rough: bool, close: float) -> None:
     label = f"all_reduce {dtype} {op} {framework} {list(shape)}"
     inputs = [contents(dtype, shape, rank, 1, rough) for rank in range(context.size)]
@@ -38,7 +38,7 @@ def _all_reduce(context: Context, framework: str, dtype: str, op: str, factor: f
     untouched(context, label, x, inputs[context.rank])
 
 
-def _reduce(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...], rough: bool,
+def reduce(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...], rough: bool,
             close: float) -> None:
     root = (len(dtype) + len(op)) % context.size
     label = f"reduce {dtype} {op} {framework} {list(shape)} root {root}"
@@ -52,7 +52,7 @@ def _reduce(context: Context, framework: str, dtype: str, op: str, factor: float
     untouched(context, label, x, inputs[context.rank])
 
 
-def _reduce_scatter(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...],
+def reduce_scatter(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...],
                     rough: bool, close: float) -> None:
     whole = (context.size * shape[0], *shape[1:])
     label = f"reduce_scatter {dtype} {op} {framework} {list(whole)}"
@@ -71,9 +71,9 @@ def sizes(context: Context, counts: Sequence[int], dtypes: Sequence[str] = ("flo
         for dtype in dtypes:
             for op in ops:
                 close = 0.0 if exact else tolerance(dtype, context.size)
-                _all_reduce(context, "numpy", dtype, op, 1.0, (count,), rough, close)
-                _reduce(context, "numpy", dtype, op, 1.0, (count,), rough, close)
-                _reduce_scatter(context, "numpy", dtype, op, 1.0, (count,), rough, close)
+                all_reduce(context, "numpy", dtype, op, 1.0, (count,), rough, close)
+                reduce(context, "numpy", dtype, op, 1.0, (count,), rough, close)
+                reduce_scatter(context, "numpy", dtype, op, 1.0, (count,), rough, close)
 
 
 def uneven_scatter(context: Context, rows: Sequence[Sequence[int]], dtype: str = "float32", *,

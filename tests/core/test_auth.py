@@ -258,6 +258,26 @@ class _closed:
         return kind is not None and issubclass(kind, ConnectionError)
 
 
+def test_acceptor_keeps_few_strangers(served: tuple[Acceptor, Members, tuple[str, int]],
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go first, long before their time is up; the newest stay."""
+    _, members, address = served
+    monkeypatch.setattr(auth, "SECONDS", 60.0)
+    strangers = [socket.create_connection(address) for _ in range(auth.MAX_HALF_OPEN + 6)]
+    auth.connect(*address, SECRET, HELLO, deadline=10).close()
+    members.wait(1)
+    for stranger in strangers[:7]:
+        stranger.settimeout(10)
+        with _closed():
+            assert stranger.recv(1) == b""
+    for stranger in strangers[7:]:
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            stranger.recv(1)
+    for stranger in strangers:
+        stranger.close()
+
+
 def test_acceptor_survives_garbage(served: tuple[Acceptor, Members, tuple[str, int]]) -> None:
     _, members, address = served
     for size in (0, 1, 47, 80, 112, 5000):

@@ -173,6 +173,27 @@ def test_worlds_one_after_the_other_on_one_port() -> None:
         assert process.exitcode == 0
 
 
+def test_a_rank_that_found_an_earlier_worlds_store_starts_over() -> None:
+    port = free_port()
+    old = TCPStore("127.0.0.1", port, is_master=True)
+    results: list[object] = []
+
+    def join(rank: int) -> None:
+        try:
+            results.append(rendezvous(f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=TIMEOUT, environ={}))
+        except Exception as error:
+            results.append(error)
+
+    early = threading.Thread(target=join, args=(1,))
+    early.start()
+    old.wait(["arraycomm/0/world/1/came/1"])
+    old.close()
+    join(0)
+    early.join(20)
+    assert all(isinstance(result, Rendezvous) for result in results), results
+    check_met(sorted(results, key=lambda m: m.rank))  # type: ignore[attr-defined]
+
+
 def test_absent_ranks_are_named() -> None:
     with pytest.raises(DistStoreError, match=r"rank 1 of 4: timeout after .*: 0, 2, 3;"):
         rendezvous(store=HashStore(), rank=1, world_size=4, timeout=SHORT, environ={})

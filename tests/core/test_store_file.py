@@ -233,6 +233,24 @@ def test_fork_and_close(path: Path) -> None:
         store.get("k")
 
 
+def test_removed_between_opening_and_locking(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, calls = implementation._open, []
+
+    def removed_by_the_last_user(name: str) -> int:
+        descriptor = original(name)
+        if not calls:
+            os.unlink(name)
+        calls.append(name)
+        return descriptor
+
+    monkeypatch.setattr(implementation, "_open", removed_by_the_last_user)
+    first, second = FileStore(path, 2), FileStore(path, 2)
+    first.set("k", "v")
+    assert second.get("k") == b"v" and len(calls) == 3
+    first.close()
+    second.close()
+
+
 def test_opening_while_the_last_one_leaves(path: Path) -> None:
     """Nobody ends up in a file that has just been removed."""
     failures: list[BaseException] = []

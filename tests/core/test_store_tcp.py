@@ -273,6 +273,25 @@ def test_use_after_close_and_after_fork(master: TCPStore) -> None:
         master.get("k")
 
 
+def test_close_ends_requests_of_other_threads(master: TCPStore) -> None:
+    client = master.clone()
+    raised: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            client.get("never")
+        except DistStoreError as error:
+            raised.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    time.sleep(0.05)
+    client.close()
+    waiter.join(5)
+    assert "was closed here" in str(raised[0])
+    master.set("still", "open")
+
+
 def test_nothing_is_left_behind() -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))

@@ -93,6 +93,12 @@ void node_lost(struct acomm_node *node, int world_rank, const char *text)
     atomic_store(&node->lost, world_rank);
 }
 
+int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence)
+{
+    (void)node, (void)group, (void)rank, (void)sequence;
+    return -1;
+}
+
 static void fake_sockets(struct fake_world *w, int from, int to, int connections)
 {
     struct link *out = w->links[1][from][to] = link_tcp_new(to, true, connections);

@@ -17,6 +17,15 @@
 #define RANKS 8
 #define SECOND 1000000000ll
 
+/* Rings as in real groups, rings smaller than a message, sockets. */
+static const size_t KINDS[] = {256 << 10, 8 << 10, 0};
+#define EVERY_KIND(ranks, ...)                                           \
+    for (size_t kind = 0; kind < sizeof KINDS / sizeof *KINDS; kind++) { \
+        struct world *w = world_open(ranks, KINDS[kind]);                \
+        __VA_ARGS__                                                      \
+        world_close(w);                                                  \
+    }
+
 struct acomm_node { int unused; };
 
 struct world {
@@ -178,7 +187,7 @@ static inline void world_run(struct world *w, void *(*function)(void *))
 }
 
 static inline struct acomm_op message(struct acomm_group *g, int kind, void *data, uint64_t count, int dtype, int peer,
-                               int64_t tag)
+                                      int64_t tag)
 {
     return (struct acomm_op){.group = g, .kind = kind, .in = kind == ACOMM_SEND ? data : NULL,
                              .out = kind == ACOMM_RECV ? data : NULL, .count = count, .dtype = dtype,
@@ -195,8 +204,8 @@ static inline int world_do(struct acomm_group *g, int kind, void *data, uint64_t
 }
 
 /* Asynchronous, of bytes, in op. */
-static inline void world_start(struct acomm_group *g, struct acomm_op *op, int kind, void *data, uint64_t count, int peer,
-                        int64_t tag)
+static inline void world_start(struct acomm_group *g, struct acomm_op *op, int kind, void *data, uint64_t count,
+                               int peer, int64_t tag)
 {
     *op = message(g, kind, data, count, ACOMM_UINT8, peer, tag);
     CHECK_EQUAL(p2p_post(g->p2p, op), 0);

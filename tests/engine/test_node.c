@@ -370,6 +370,52 @@ static void leaving_by_an_exception_fails_the_groups(void)
     world_close(&w);
 }
 
+/* A process that exits without closing: its peers hear what acomm_group_close() would have told them. */
+static void exiting_with_groups_open(void)
+{
+    struct world w;
+    const char *text;
+    world_open(&w, 0, SILENCE);
+    struct groups idle = groups_open(&w, 7, everybody, RANKS), busy = groups_open(&w, 8, everybody, RANKS);
+    idle.of[1]->sequence = 4;
+    atomic_store(&busy.of[1]->busy, 1);
+    CHECK_EQUAL(acomm_node_peer(w.node[0], 1, &text), 0);
+    CHECK_EQUAL(acomm_node_close(w.node[1], ""), 0);
+    w.node[1] = NULL; /* freed with its last group */
+    AWAIT(&w, failed(&busy) == 4 && node_left(w.node[3], idle.of[3], 1, 5) == 1);
+    CHECK_EQUAL(node_left(w.node[3], idle.of[3], 1, 4), -1);
+    CHECK_EQUAL(busy.of[3]->failure.culprit, 1);
+    CHECK(strstr(busy.of[3]->failure.text, "under way"));
+    AWAIT(&w, acomm_node_peer(w.node[0], 1, &text) == 1);
+    CHECK(!text);
+    CHECK_EQUAL(failed(&idle), 0);
+    groups_close(&busy);
+    groups_close(&idle);
+    world_close(&w);
+}
+
+static void what_is_known_of_a_peer(void)
+{
+    struct world w;
+    const char *text;
+    world_open(&w, 1 << 2 | 1 << 4, SILENCE);
+    struct pollfd readable = {.fd = acomm_node_eventfd(w.node[3]), .events = POLLIN};
+    CHECK_EQUAL(acomm_node_peer(w.node[3], RANKS, &text), ACOMM_ARGUMENT);
+    CHECK_EQUAL(acomm_node_peer(w.node[3], 2, &text), 0);
+    CHECK_EQUAL(poll(&readable, 1, 0), 0);
+    send_frame(w.bare[2][1], WIRE_BYE, 2, "left with KeyError");
+    CHECK_EQUAL(poll(&readable, 1, 10000), 1);
+    AWAIT(&w, acomm_node_peer(w.node[3], 2, &text) == 1);
+    CHECK(!strcmp(text, "left with KeyError"));
+    bare_close(&w, 4);
+    AWAIT(&w, acomm_node_peer(w.node[3], 4, &text) == ACOMM_LOST);
+    CHECK(strstr(text, "died"));
+    CHECK_EQUAL(acomm_node_peer(w.node[3], 3, &text), 0);
+    send_frame(w.bare[2][1], WIRE_LOST, 3, "unresponsive");
+    AWAIT(&w, acomm_node_peer(w.node[3], 3, &text) == ACOMM_ABORTED);
+    world_close(&w);
+}
+
 static void failures_spread_once_and_reach_late_comers(void)
 {
     struct world w;
@@ -584,13 +630,13 @@ static void a_forked_child_has_no_part_in_it(void)
 static int sleeper(int fd)
 {
     acomm_node *node;
-    if (acomm_node_open(0, 2, BEAT, 400 * MS, &node) || acomm_node_attach(node, 1, fd))
+    if (acomm_node_open(0, 2, BEAT, 800 * MS, &node) || acomm_node_attach(node, 1, fd))
         return 1;
     struct acomm_group *g = group_make(node, 7, 0, (int[]){0, 1}, 2);
     struct wire_control ready = {.magic = 1};
     if (send(fd, &ready, 1, 0) != 1) /* "running": the test reads one byte more than the heartbeats */
         return 2;
-    usleep(700000);
+    usleep(1200000);
     int failed_here = atomic_load(&g->poisoned);
     return failed_here ? 10 - failed_here : 0;
 }
@@ -608,9 +654,9 @@ static void who_overslept_does_not_accuse_others(void)
     char byte;
     CHECK_EQUAL(recv(fds[0], &byte, 1, 0), 1);
     kill(child, SIGSTOP);
-    usleep(1200000); /* three times the silence, and nothing is sent meanwhile */
+    usleep(1800000); /* twice the silence, and nothing is sent meanwhile */
     kill(child, SIGCONT);
-    for (int i = 0; i < 60; i++) { /* 1.2 s of heartbeats */
+    for (int i = 0; i < 80; i++) { /* 1.6 s of heartbeats */
         struct wire_control head = {.magic = WIRE_CONTROL_MAGIC, .kind = WIRE_HEARTBEAT, .rank = 1};
         usleep(20000);
         if (send(fds[0], &head, sizeof head, MSG_NOSIGNAL) < 0)
@@ -677,6 +723,8 @@ int main(void)
     TEST(an_orderly_shutdown_fails_nobody);
     TEST(a_group_closed_before_it_is_opened_here);
     TEST(leaving_by_an_exception_fails_the_groups);
+    TEST(exiting_with_groups_open);
+    TEST(what_is_known_of_a_peer);
     TEST(failures_spread_once_and_reach_late_comers);
     TEST(bad_frames_end_the_connection);
     TEST(a_failure_that_does_not_fit_is_ignored);

@@ -1,15 +1,6 @@
 /* engine: p2p.c p2p_match.c p2p_send.c p2p_recv.c p2p_progress.c p2p_wait.c link_tcp.c link_shm.c op.c wait.c */
 #include "p2p_world.h"
 
-/* Rings as in real groups, rings smaller than a message, sockets. */
-static const size_t KINDS[] = {256 << 10, 8 << 10, 0};
-#define EVERY_KIND(ranks, body)                                          \
-    for (size_t kind = 0; kind < sizeof KINDS / sizeof *KINDS; kind++) { \
-        struct world *w = world_open(ranks, KINDS[kind]);                \
-        body                                                             \
-        world_close(w);                                                  \
-    }
-
 /* ---- messages go round ---- */
 
 static const size_t SIZES[] = {0, 1, 8, 4056, 4057, 65535, 65536, 65537, 262144, 262145, 3000001};
@@ -206,8 +197,6 @@ static void random_traffic_matches_the_model(void)
         })
 }
 
-/* ---- matching ---- */
-
 static void *two_threads_send(void *argument)
 {
     struct acomm_group *g = argument;
@@ -230,227 +219,6 @@ static void threads_share_a_group(void)
     })
 }
 
-static void check_truncated(const struct acomm_op *op, int status, uint64_t theirs, int dtype)
-{
-    CHECK_EQUAL(status, ACOMM_TRUNCATED);
-    CHECK_EQUAL(op->failure.code, ACOMM_TRUNCATED);
-    CHECK_EQUAL(op->failure.culprit, 1 - op->group->rank);
-    CHECK_EQUAL(op->failure.mine.count, op->count);
-    CHECK_EQUAL(op->failure.theirs.count, theirs);
-    CHECK_EQUAL(op->failure.theirs.dtype, dtype);
-    CHECK_EQUAL(op->failure.theirs.kind, op->kind == ACOMM_SEND ? ACOMM_RECV : ACOMM_SEND);
-}
-
-/* Sends `count` bytes to receives of other counts and dtypes, posted before (`early`) or after the message came. */
-static void truncated(struct world *w, uint64_t count, uint64_t posted, int dtype, bool early)
-{
-    struct acomm_group *a = &w->groups[0], *b = &w->groups[1];
-    char *from = calloc(1, count + 1), *to = calloc(1, 8 * posted + 1);
-    struct acomm_op send, receive = message(b, ACOMM_RECV, to, posted, dtype, 0, 3);
-    if (early)
-        CHECK_EQUAL(p2p_post(b->p2p, &receive), 0);
-    world_start(a, &send, ACOMM_SEND, from, count, 1, 3);
-    if (!early) {
-        struct acomm_op other; /* makes b read the message before its receive is there */
-        char byte;
-        world_start(b, &other, ACOMM_RECV, &byte, 1, 0, 4);
-        CHECK_EQUAL(world_do(a, ACOMM_SEND, &byte, 1, 1, 4), 0);
-        CHECK_EQUAL(p2p_wait(b->p2p, &other), 0);
-        CHECK_EQUAL(p2p_post(b->p2p, &receive), 0);
-    }
-    check_truncated(&receive, p2p_wait(b->p2p, &receive), count, ACOMM_UINT8);
-    int status = p2p_wait(a->p2p, &send);
-    if (count <= WIRE_EAGER_MAX)
-        CHECK_EQUAL(status, 0); /* was buffered */
-    else
-        check_truncated(&send, status, posted, dtype);
-    CHECK(!a->failed && !b->failed);
-    free(from);
-    free(to);
-}
-
-static void messages_that_do_not_fit(void)
-{
-    EVERY_KIND(2, {
-        for (int early = 0; early < 2; early++) {
-            truncated(w, 100, 99, ACOMM_UINT8, early);
-            truncated(w, 100, 101, ACOMM_UINT8, early);
-            truncated(w, 100, 100, ACOMM_FLOAT64, early);
-            truncated(w, 0, 1, ACOMM_UINT8, early);
-            truncated(w, 100, 0, ACOMM_UINT8, early);
-            truncated(w, 100000, 99999, ACOMM_UINT8, early);
-            truncated(w, 100000, 100000, ACOMM_INT32, early);
-        }
-        world_run(w, ping_pong);
-    })
-}
-
-static void messages_to_oneself(void)
-{
-    struct world *w = world_open(1, 0);
-    struct acomm_group *g = &w->groups[0];
-    char *from = malloc(LARGE), *to = calloc(1, LARGE);
-    struct acomm_op a, b;
-    fill_bytes(from, LARGE, 1);
-    CHECK_EQUAL(world_do(g, ACOMM_SEND, from, WIRE_EAGER_MAX, 0, 1), 0); /* buffered */
-    CHECK_EQUAL(world_do(g, ACOMM_SEND, from, 3, 0, 1), 0);
-    CHECK_EQUAL(world_do(g, ACOMM_RECV, to, WIRE_EAGER_MAX, -1, 1), 0);
-    CHECK(has_bytes(to, WIRE_EAGER_MAX, 1));
-    CHECK_EQUAL(world_do(g, ACOMM_RECV, to, 3, 0, 1), 0);
-    world_start(g, &a, ACOMM_SEND, from, LARGE, 0, 2);
-    CHECK_EQUAL(p2p_wait_until(g->p2p, &a, 0), 1);
-    CHECK_EQUAL(world_do(g, ACOMM_RECV, to, LARGE, 0, 2), 0);
-    CHECK(has_bytes(to, LARGE, 1) && p2p_wait(g->p2p, &a) == 0);
-    world_start(g, &b, ACOMM_RECV, to, 5, 0, 2);
-    world_start(g, &a, ACOMM_SEND, from, 6, 0, 2);
-    CHECK_EQUAL(p2p_wait(g->p2p, &a), ACOMM_TRUNCATED);
-    CHECK_EQUAL(p2p_wait(g->p2p, &b), ACOMM_TRUNCATED);
-    free(from);
-    free(to);
-    world_close(w);
-}
-
-/* More unexpected messages than the receiver keeps: later ones wait at their sender, and none blocks another tag. */
-static void unexpected_messages_are_bounded(void)
-{
-    enum { MANY = 400 };
-    EVERY_KIND(2, {
-        struct acomm_group *a = &w->groups[0]; struct acomm_group *b = &w->groups[1];
-        static struct acomm_op ops[MANY + 1];
-        char *data = malloc(WIRE_EAGER_MAX);
-        fill_bytes(data, WIRE_EAGER_MAX, 9);
-        for (int i = 0; i < MANY; i++)
-            world_start(a, &ops[i], ACOMM_SEND, data, WIRE_EAGER_MAX, 1, 1);
-        world_start(a, &ops[MANY], ACOMM_SEND, data, 10, 1, 2);
-        char *got = malloc(WIRE_EAGER_MAX);
-        CHECK_EQUAL(world_do(b, ACOMM_RECV, got, 10, 0, 2), 0);
-        struct p2p_peer *peer = b->p2p->peers[0];
-        CHECK(peer->arrived - peer->consumed <= wire_credit(2) && peer->arrived - peer->consumed > wire_credit(2) / 2);
-        for (int i = 0; i < MANY; i++) {
-            memset(got, 0, WIRE_EAGER_MAX);
-            CHECK_EQUAL(world_do(b, ACOMM_RECV, got, WIRE_EAGER_MAX, 0, 1), 0);
-            CHECK(has_bytes(got, WIRE_EAGER_MAX, 9));
-        }
-        CHECK_EQUAL(peer->arrived, peer->consumed);
-        for (int i = 0; i <= MANY; i++)
-            CHECK_EQUAL(op_wait(&ops[i], -1), 0);
-        free(data);
-        free(got);
-    })
-}
-
-/* ---- ends that are not good ---- */
-
-static void deadlines(void)
-{
-    EVERY_KIND(2, {
-        struct acomm_group *g = &w->groups[0];
-        char byte;
-        struct acomm_op other; struct acomm_op late = message(g, ACOMM_RECV, &byte, 1, ACOMM_UINT8, 1, 1);
-        world_start(g, &other, ACOMM_RECV, &byte, 1, -1, 2);
-        late.timeout = SECOND / 20;
-        late.synchronous = kind == 1;
-        CHECK_EQUAL(p2p_post(g->p2p, &late), 0);
-        CHECK_EQUAL(kind == 1 ? p2p_wait(g->p2p, &late) : op_wait(&late, 10 * SECOND), ACOMM_TIMEOUT);
-        CHECK_EQUAL(late.failure.culprit, 1);
-        CHECK_EQUAL(op_wait(&other, 10 * SECOND), ACOMM_TIMEOUT);
-        CHECK_EQUAL(world_do(g, ACOMM_SEND, &byte, 1, 1, 1), ACOMM_TIMEOUT);
-        struct acomm_op wrong = message(g, ACOMM_SEND, &byte, UINT64_MAX / 2, ACOMM_FLOAT64, 1, 1);
-        CHECK_EQUAL(p2p_post(g->p2p, &wrong), ACOMM_ARGUMENT);
-    })
-}
-
-/* A peer that closes is lost to who waits for it, not to who can be served by others; what it sent before counts. */
-static void peers_that_leave(void)
-{
-    EVERY_KIND(3, {
-        struct acomm_group *g = &w->groups[0];
-        char byte = 1; char large[100000] = {0};
-        struct acomm_op any; struct acomm_op lost; struct acomm_op send;
-        world_start(g, &any, ACOMM_RECV, &byte, 1, -1, 2);
-        CHECK_EQUAL(world_do(&w->groups[2], ACOMM_SEND, &byte, 1, 0, 3), 0);
-        world_leave(w, 2);
-        CHECK_EQUAL(op_wait(&any, SECOND / 10), 1);
-        CHECK_EQUAL(world_do(g, ACOMM_RECV, &byte, 1, 2, 3), 0);
-        CHECK_EQUAL(world_do(&w->groups[1], ACOMM_SEND, &byte, 1, 0, 2), 0);
-        CHECK_EQUAL(op_wait(&any, -1), 0);
-        CHECK_EQUAL(any.peer, 1);
-        world_start(g, &send, ACOMM_SEND, large, sizeof large, 1, 1);
-        world_start(g, &lost, ACOMM_RECV, &byte, 1, 2, 3);
-        CHECK_EQUAL(op_wait(&lost, 10 * SECOND), ACOMM_LOST);
-        CHECK_EQUAL(lost.failure.culprit, 2);
-        CHECK_EQUAL(op_wait(&send, 10 * SECOND), ACOMM_LOST);
-        CHECK_EQUAL(w->lost, 1);
-    })
-}
-
-/* The peer closes the group before its connection to us was made: no link says so, only the node. */
-static void peer_that_never_connected(void)
-{
-    struct world *w = world_open(2, 0);
-    w->in[1][0]->ops->close(w->in[1][0]);
-    w->in[1][0] = link_tcp_new(1, false, 1);
-    world_leave(w, 1);
-    char byte;
-    CHECK_EQUAL(world_do(&w->groups[0], ACOMM_RECV, &byte, 1, 1, 1), ACOMM_LOST);
-    world_close(w);
-}
-
-static void *attach_soon(void *argument)
-{
-    struct world *w = argument;
-    static char byte = 42;
-    int fds[2];
-    usleep(20000);
-    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-    CHECK_EQUAL(link_tcp_attach(w->in[1][0], 0, fds[1]), 0);
-    CHECK_EQUAL(link_tcp_attach(w->out[1][0], 0, fds[0]), 0);
-    CHECK_EQUAL(world_do(&w->groups[1], ACOMM_SEND, &byte, 1, 0, 1), 0);
-    return NULL;
-}
-
-static void connection_that_comes_late(void)
-{
-    struct world *w = world_open(2, 0);
-    pthread_t thread;
-    char byte = 0;
-    w->in[1][0]->ops->close(w->in[1][0]);
-    w->out[1][0]->ops->close(w->out[1][0]);
-    w->in[1][0] = link_tcp_new(1, false, 1);
-    w->out[1][0] = link_tcp_new(0, true, 1);
-    pthread_create(&thread, NULL, attach_soon, w);
-    CHECK_EQUAL(world_do(&w->groups[0], ACOMM_RECV, &byte, 1, 1, 1), 0);
-    CHECK_EQUAL(byte, 42);
-    pthread_join(thread, NULL);
-    world_close(w);
-}
-
-static void *fail_soon(void *argument)
-{
-    acomm_failure failure = {.code = ACOMM_ABORTED, .culprit = 1};
-    usleep(20000);
-    group_fail(argument, &failure, false);
-    return NULL;
-}
-
-static void failure_ends_everything(void)
-{
-    EVERY_KIND(2, {
-        struct acomm_group *g = &w->groups[0];
-        pthread_t thread;
-        char byte;
-        struct acomm_op *abandoned = malloc(sizeof *abandoned); struct acomm_op waiting;
-        world_start(g, abandoned, ACOMM_RECV, &byte, 1, 1, 1);
-        atomic_store(&abandoned->done, OP_ABANDONED);
-        world_start(g, &waiting, ACOMM_RECV, &byte, 1, -1, 1);
-        pthread_create(&thread, NULL, fail_soon, g);
-        CHECK_EQUAL(world_do(g, ACOMM_RECV, &byte, 1, 1, 1), ACOMM_ABORTED);
-        pthread_join(thread, NULL);
-        CHECK_EQUAL(op_wait(&waiting, 0), ACOMM_ABORTED);
-        CHECK_EQUAL(w->recycled, 1);
-    })
-}
-
 int main(void)
 {
     TEST(synchronous_messages_of_all_sizes);
@@ -458,13 +226,5 @@ int main(void)
     TEST(large_messages_both_ways);
     TEST(random_traffic_matches_the_model);
     TEST(threads_share_a_group);
-    TEST(messages_that_do_not_fit);
-    TEST(messages_to_oneself);
-    TEST(unexpected_messages_are_bounded);
-    TEST(deadlines);
-    TEST(peers_that_leave);
-    TEST(peer_that_never_connected);
-    TEST(connection_that_comes_late);
-    TEST(failure_ends_everything);
     return CHECK_RESULT();
 }

@@ -2,8 +2,6 @@
 /* Frames that no peer of this version sends. */
 #include "p2p_world.h"
 
-#define RING (64u << 10)
-
 static uint32_t mix(uint32_t a, uint32_t b)
 {
     uint32_t h = a * 2246822519u ^ b * 3266489917u ^ 668265263u;
@@ -11,8 +9,21 @@ static uint32_t mix(uint32_t a, uint32_t b)
     return h ^ (h >> 13);
 }
 
+/* Rank 0 writes to its link by hand; rank 1 reads it. */
+static void feed(struct world *w, const void *bytes, size_t size, struct acomm_op *receive)
+{
+    struct acomm_group *g = &w->groups[1];
+    for (size_t sent = 0; sent < size && !atomic_load(&g->poisoned);) {
+        ssize_t n = w->out[0][1]->ops->send(w->out[0][1], (const char *)bytes + sent, size - sent);
+        CHECK(n >= 0);
+        sent += (size_t)n;
+        p2p_wait_until(g->p2p, receive, 0);
+        p2p_wait_until(g->p2p, receive, 0); /* answers too */
+    }
+}
+
 /* What rank 1 does to frames from rank 0, with a receive (tag 1) and a large send under way: the group's code. */
-static int after_frames(const void *bytes, size_t size, size_t ring)
+static int after_frames(const struct wire_frame *frames, size_t count, size_t ring)
 {
     struct world *w = world_open(2, ring);
     struct acomm_group *g = &w->groups[1];
@@ -20,7 +31,8 @@ static int after_frames(const void *bytes, size_t size, size_t ring)
     struct acomm_op receive, send;
     world_start(g, &receive, ACOMM_RECV, to, sizeof to, 0, 1);
     world_start(g, &send, ACOMM_SEND, large, sizeof large, 0, 1);
-    CHECK_EQUAL(w->out[0][1]->ops->send(w->out[0][1], bytes, size), size);
+    for (size_t i = 0; i < count; i++)
+        feed(w, &frames[i], sizeof frames[i], &receive);
     int64_t until = clock_now() + SECOND / 50;
     while (clock_now() < until && !atomic_load(&g->poisoned))
         p2p_wait_until(g->p2p, &receive, clock_now() + SECOND / 1000);
@@ -53,7 +65,7 @@ static void frames_of_no_peer(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct wire_frame frame = cases[i].frame;
         frame.magic = frame.magic ? frame.magic : WIRE_MAGIC;
-        int code = after_frames(&frame, sizeof frame, RING);
+        int code = after_frames(&frame, 1, KINDS[0]);
         CHECK_MESSAGE(code == cases[i].code, "case %zu gives %d", i, code);
     }
     for (uint64_t count = 0; count <= 101; count += 101) { /* data of a wrong size for the posted receive of 100 */
@@ -61,7 +73,7 @@ static void frames_of_no_peer(void)
             {.kind = WIRE_RTS, .magic = WIRE_MAGIC, .tag = 1, .dtype = ACOMM_UINT8, .count = 100},
             {.kind = WIRE_DATA, .magic = WIRE_MAGIC, .count = count},
         };
-        CHECK_EQUAL(after_frames(frames, sizeof frames, RING), ACOMM_PROTOCOL);
+        CHECK_EQUAL(after_frames(frames, 2, KINDS[0]), ACOMM_PROTOCOL);
     }
 }
 
@@ -77,14 +89,34 @@ static void frames_at_random(void)
                                             .tag = h / 8 % 3, .id = h / 32 % 3,
                                             .count = values[h / 128 % (h % 7 ? 6 : 11)]};
         }
-        int code = after_frames(frames, sizeof frames, n % 2 ? RING : 0);
+        int code = after_frames(frames, 24, n % 2 ? KINDS[0] : 0);
         CHECK(code == 0 || code == ACOMM_PROTOCOL);
     }
+}
+
+/* Eager messages that nobody receives, and no regard for credit: ended before they fill the memory. */
+static void messages_without_credit(void)
+{
+    struct world *w = world_open(2, KINDS[0]);
+    struct acomm_group *g = &w->groups[1];
+    static struct { struct wire_frame frame; char data[WIRE_EAGER_MAX]; } eager;
+    char byte;
+    struct acomm_op receive;
+    eager.frame = (struct wire_frame){.kind = WIRE_EAGER, .magic = WIRE_MAGIC, .tag = 2, .dtype = ACOMM_UINT8,
+                                      .count = WIRE_EAGER_MAX};
+    world_start(g, &receive, ACOMM_RECV, &byte, 1, 0, 1);
+    uint64_t sent = 0;
+    for (; sent < 2 * WIRE_CREDIT_MAX && !atomic_load(&g->poisoned); sent += WIRE_EAGER_MAX)
+        feed(w, &eager, sizeof eager, &receive);
+    CHECK_EQUAL(op_wait(&receive, SECOND), ACOMM_PROTOCOL);
+    CHECK(sent > WIRE_CREDIT_MAX / 2 && sent <= WIRE_CREDIT_MAX + WIRE_EAGER_MAX);
+    world_close(w);
 }
 
 int main(void)
 {
     TEST(frames_of_no_peer);
     TEST(frames_at_random);
+    TEST(messages_without_credit);
     return CHECK_RESULT();
 }

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
@@ -62,10 +63,15 @@ def gone(pids: list[int], seconds: float = 2.0) -> bool:
 def read_pids(process, count: int) -> list[int]:
     """From lines 'pid N' on its output."""
     pids: list[int] = []
-    while len(pids) < count:
-        line = process.stdout.readline()
-        assert line, process.stderr.read()
-        pids += [int(number) for number in re.findall(r"pid (\d+)", line)]
+    limit = threading.Timer(60, process.kill)
+    limit.start()
+    try:
+        while len(pids) < count:
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            pids += [int(number) for number in re.findall(r"pid (\d+)", line)]
+    finally:
+        limit.cancel()
     return pids
 
 

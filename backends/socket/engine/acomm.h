@@ -121,7 +121,8 @@ int acomm_node_refuse(acomm_node *node, const acomm_request *request, int code, 
  * declared it lost. *text: why, or NULL; valid until the node is closed. A change makes the eventfd readable too. */
 int acomm_node_peer(acomm_node *node, int world_rank, const char **text);
 /* Says goodbye to the peers (`text`: why, e.g. an exception's type; empty when all is well), stops the thread. Blocks < 1 s.
- * Groups are to be closed first. When a process exits with groups open, the peers are told so, and the memory stays. */
+ * Groups are to be closed first. When a process exits with groups open, the peers are told so, and the node's memory
+ * stays until the last of them is closed. */
 int acomm_node_close(acomm_node *node, const char *text);
 
 /* ---- groups ---- */

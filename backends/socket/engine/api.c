@@ -123,21 +123,13 @@ int acomm_reduce_scatter(acomm_group *group, uintptr_t in, uintptr_t out, uint64
     return submit(&op, handle);
 }
 
-static uint64_t largest(const uint64_t *counts, int n, uint64_t than)
-{
-    for (int i = 0; i < n; i++)
-        if (counts[i] > than)
-            than = counts[i];
-    return than;
-}
-
 int acomm_all_to_all(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *send_counts,
                      const uint64_t *recv_counts, int dtype, uint32_t layout, int64_t timeout, acomm_op *handle)
 {
     if (!send_counts != !recv_counts)
         return ACOMM_ARGUMENT;
     if (send_counts)
-        count = largest(recv_counts, group->size, largest(send_counts, group->size, 0));
+        count = op_largest(recv_counts, op_largest(send_counts, 0, group->size), group->size);
     struct acomm_op op = {.group = group, .kind = ACOMM_ALL_TO_ALL, .in = IN, .out = OUT, .count = count,
                           .send_counts = send_counts, .recv_counts = recv_counts, .dtype = dtype, .layout = layout,
                           .root = -1, .timeout = timeout};

@@ -44,12 +44,27 @@ int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
     return atomic_load(&g->poisoned);
 }
 
+/* A failure that came from outside, a lost peer say, does not tell what was under way. */
+static void name_operation(const struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    pthread_mutex_lock(&g->lock);
+    if (!g->failure.mine.sequence && op->sequence && g->failure.code != ACOMM_MISMATCH) {
+        op_header(op, &g->failure.mine);
+        g->failure.sequence = op->sequence;
+        g->failure.elapsed = clock_now() - op->started;
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
 int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text)
 {
     struct acomm_group *g = op->group;
     int poisoned = atomic_load(&g->poisoned);
-    if (poisoned)
-        return poisoned; /* a wait ended because the group had failed: that failure counts */
+    if (poisoned) {
+        name_operation(op); /* a wait ended because the group had failed: that failure counts */
+        return poisoned;
+    }
     acomm_failure failure = {.code = code, .culprit = culprit, .origin = g->rank, .errnum = errnum,
                              .sequence = op->sequence, .elapsed = clock_now() - op->started};
     op_header(op, &failure.mine);

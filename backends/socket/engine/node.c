@@ -94,7 +94,7 @@ static void release_descriptors(struct acomm_node *node)
     node->asking = -1;
 }
 
-static void release(struct acomm_node *node)
+void node_release(struct acomm_node *node)
 {
     while (node->requests) {
         struct node_request *request = node->requests;
@@ -136,7 +136,8 @@ static struct acomm_node *allocate(int rank, int size, int64_t heartbeat, int64_
     node->size = size;
     node->heartbeat = heartbeat;
     node->silence = silence;
-    node->next_beat = clock_now() + heartbeat;
+    node->last_turn = clock_now();
+    node->next_beat = node->last_turn + heartbeat;
     node->requests_end = &node->requests;
     pthread_mutex_init(&node->lock, NULL);
     pthread_cond_init(&node->returned, NULL);
@@ -165,7 +166,7 @@ int acomm_node_open(int rank, int size, int64_t heartbeat, int64_t silence, acom
 fail:;
     int saved = errno;
     release_descriptors(node);
-    release(node);
+    node_release(node);
     errno = saved;
     return ACOMM_RESOURCE;
 }
@@ -200,10 +201,11 @@ int acomm_node_close(struct acomm_node *node, const char *text)
     delist(node);
     pthread_mutex_lock(&node->lock);
     release_descriptors(node);
+    node->closed = true;
     bool used = node->watches != NULL;
     pthread_mutex_unlock(&node->lock);
     if (!used)
-        release(node);
+        node_release(node);
     return ACOMM_OK;
 }
 

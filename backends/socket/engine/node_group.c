@@ -60,7 +60,10 @@ void node_remove(struct acomm_node *node, struct acomm_group *group)
         free(watch);
         node_spread_left(node, group);
     }
+    bool last = node->closed && !node->watches;
     pthread_mutex_unlock(&node->lock);
+    if (last)
+        node_release(node);
 }
 
 void node_tell(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure)

@@ -65,9 +65,9 @@ struct acomm_node {
     int asking;                       /* eventfd, readable while there are requests */
     _Atomic int forked;
     _Atomic int departures;           /* anything that node_left() could tell; 0 saves it the lock */
-    bool closing;
+    bool closing, closed;             /* closed: no thread and no descriptors any more */
     char *condemned;                  /* the others declared this rank lost: why */
-    int64_t next_beat, close_by;
+    int64_t next_beat, last_turn, close_by;
     int64_t mend_at;                  /* when to look after the ring; 0: it is in order */
     int verdicts;                     /* peers with a verdict pending */
     struct node_link *links;
@@ -116,6 +116,10 @@ void node_mend_ring(struct acomm_node *node);
 /* Asks for a control connection unless there is one. */
 void node_connect(struct acomm_node *node, int rank);
 void node_ask_locked(struct acomm_node *node, const acomm_request *request);
+
+/* node.c */
+/* Frees a node that is closed. */
+void node_release(struct acomm_node *node);
 
 /* node_thread.c */
 void *node_run(void *node);

@@ -108,12 +108,13 @@ static void forgive(struct acomm_node *node, int64_t now)
         link->heard = now;
 }
 
-static bool turn(struct acomm_node *node, const struct epoll_event *events, int found, int64_t late_after)
+static bool turn(struct acomm_node *node, const struct epoll_event *events, int found)
 {
-    int64_t now = clock_now();
+    int64_t now = clock_now(), late = now - node->last_turn;
+    node->last_turn = now;
     for (int i = 0; i < found; i++)
         read_link(node, events[i].data.ptr);
-    if (now > late_after)
+    if (late > tick(node) + node->silence / 2)
         forgive(node, now);
     judge_silence(node, now);
     judge_refused(node, now);
@@ -132,11 +133,11 @@ void *node_run(void *argument)
     bool going = true;
     pthread_mutex_lock(&node->lock);
     while (going) {
-        int64_t now = clock_now(), deadline = next_deadline(node, now);
+        int64_t deadline = next_deadline(node, clock_now());
         pthread_mutex_unlock(&node->lock);
         int found = loop_wait(&node->loop, deadline, events, EVENTS);
         pthread_mutex_lock(&node->lock);
-        going = turn(node, events, found, now + tick(node) + node->silence / 2);
+        going = turn(node, events, found);
     }
     pthread_mutex_unlock(&node->lock);
     return NULL;

@@ -27,6 +27,14 @@ uint64_t op_total(const uint64_t *counts, uint64_t count, int ranks, size_t widt
     return total * width;
 }
 
+uint64_t op_largest(const uint64_t *counts, uint64_t count, int ranks)
+{
+    for (int i = 0; counts && i < ranks; i++)
+        if (counts[i] > count)
+            count = counts[i];
+    return count;
+}
+
 /* FNV-1a: any difference between two factors must show in 32 bits; nothing here is adversarial. */
 static uint32_t hash(const void *data, size_t bytes)
 {

@@ -47,6 +47,8 @@ struct span { uint64_t offset, bytes; };
 struct span op_block(const uint64_t *counts, uint64_t count, int rank, size_t width);
 /* Bytes of all blocks together. */
 uint64_t op_total(const uint64_t *counts, uint64_t count, int ranks, size_t width);
+/* Elements of the largest block. */
+uint64_t op_largest(const uint64_t *counts, uint64_t count, int ranks);
 void op_header(const struct acomm_op *op, acomm_header *out);
 /* Whether two ranks' headers name the same operation. */
 bool op_agrees(const acomm_header *a, const acomm_header *b);

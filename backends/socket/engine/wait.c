@@ -31,7 +31,7 @@ bool wait_crowded(int ranks)
     return ranks > CPU_COUNT(&set);
 }
 
-struct wait wait_start(const struct acomm_op *op)
+struct wait wait_start(struct acomm_op *op)
 {
     return (struct wait){.op = op, .spins = op->group->crowded ? SPINS_CROWDED : SPINS};
 }
@@ -43,10 +43,39 @@ void wait_reset(struct wait *w)
     w->sleepy = false;
 }
 
+/* A rank that this operation needs and that will never come: it has closed the group or left the world. -1: none. */
+static int absent(const struct acomm_op *op)
+{
+    const struct acomm_group *g = op->group;
+    if (!g->node)
+        return -1;
+    if (op->kind != ACOMM_SEND && op->kind != ACOMM_RECV)
+        return node_left(g->node, g, -1, op->sequence);
+    if (op->peer >= 0)
+        return node_left(g->node, g, op->peer, UINT64_MAX);
+    int left = -1; /* any source: as long as somebody is there, a message may come */
+    for (int rank = 0; rank < g->size; rank++) {
+        int gone = rank == g->rank ? rank : node_left(g->node, g, rank, UINT64_MAX);
+        if (gone < 0)
+            return -1;
+        left = rank == g->rank ? left : gone;
+    }
+    return left;
+}
+
+/* Every 50 ms. */
+static int look_around(struct acomm_op *op)
+{
+    if (op->synchronous && wait_interrupted())
+        return ACOMM_INTERRUPTED;
+    int rank = absent(op);
+    return rank < 0 ? 0 : group_fail_op(op, ACOMM_LOST, rank, 0, "it has closed the group");
+}
+
 /* The slow half: yields, and looks at clock, signals and peers that have left. */
 static int look(struct wait *w)
 {
-    const struct acomm_op *op = w->op;
+    struct acomm_op *op = w->op;
     int64_t now = clock_now();
     if (now >= op->deadline)
         return ACOMM_TIMEOUT;
@@ -56,8 +85,9 @@ static int look(struct wait *w)
         w->sleep_at = now + (op->group->crowded ? YIELD_CROWDED_NS : YIELD_NS);
     if (now >= w->next_look) {
         w->next_look = now + WAIT_LOOK_NS;
-        if (op->synchronous && wait_interrupted())
-            return ACOMM_INTERRUPTED;
+        int rc = look_around(op);
+        if (rc)
+            return rc;
     }
     w->sleepy = now >= w->sleep_at;
     if (!w->sleepy)

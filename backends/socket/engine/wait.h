@@ -17,13 +17,13 @@
 #define WAIT_SLEEP_NS 20000000 /* 20 ms: the longest sleep between two looks at poison and deadline */
 
 struct wait {
-    const struct acomm_op *op;
+    struct acomm_op *op;
     int64_t next_look;    /* when to call the interrupt hook again; 0 not yet known */
     int64_t sleep_at;     /* when to stop yielding */
     uint32_t turns, spins;
     bool sleepy;          /* set once spinning and yielding did not help */
 };
-struct wait wait_start(const struct acomm_op *op);
+struct wait wait_start(struct acomm_op *op);
 int wait_step(struct wait *w);
 /* After progress was made: start again with spinning. */
 void wait_reset(struct wait *w);

@@ -10,17 +10,8 @@
 #include <string.h>
 
 #include "../pattern.h"
-#include "../reduce.h"
 #include "collectives.h"
 #include "shared_rounds.h"
-
-#define STACK_RANKS 64
-
-static struct reduction reduction_of(const struct rounds *r)
-{
-    const struct acomm_op *op = r->op;
-    return (struct reduction){.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
-}
 
 static uint64_t whole_bytes(const struct rounds *r)
 {
@@ -34,17 +25,6 @@ static void fill(const struct rounds *r)
         memcpy(rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
-/* out[0..bytes) = everybody's slot content from `offset` on, reduced; this rank's own from `own`, which is in its caches. */
-static void reduce_slots(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot)
-{
-    struct reduction reduction = reduction_of(r);
-    const void *few[STACK_RANKS];
-    const void **in = r->ranks <= STACK_RANKS ? few : group_scratch(r->op->group, (size_t)r->ranks * sizeof *in);
-    for (int rank = 0; rank < r->ranks; rank++)
-        in[rank] = rank == r->rank ? own : rounds_slot(r, rank, slot) + offset;
-    reduce_all(&reduction, out, in, r->ranks, bytes / r->op->width);
-}
-
 static int drain_whole(const struct rounds *r)
 {
     if (!r->op->out)
@@ -53,7 +33,7 @@ static int drain_whole(const struct rounds *r)
     size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
     if (rc || !bytes)
         return rc;
-    reduce_slots(r, r->op->out + r->index * r->piece, r->op->in + r->index * r->piece, 0, bytes, bytes);
+    rounds_reduce(r, r->op->out + r->index * r->piece, r->op->in + r->index * r->piece, 0, bytes, bytes);
     return 0;
 }
 
@@ -87,7 +67,7 @@ static int drain_sliced(const struct rounds *r)
     if (!s.bytes)
         return 0;
     char *own = rounds_slot(r, r->rank, bytes) + s.offset;
-    reduce_slots(r, own, own, s.offset, s.bytes, bytes);
+    rounds_reduce(r, own, own, s.offset, s.bytes, bytes);
     return 0;
 }
 

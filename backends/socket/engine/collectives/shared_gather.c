@@ -34,18 +34,10 @@ static int drain(const struct rounds *r)
     return 0;
 }
 
-static uint64_t largest_block(const struct acomm_op *op)
-{
-    uint64_t largest = op->count;
-    for (int rank = 0; op->recv_counts && rank < op->group->size; rank++)
-        if (op->recv_counts[rank] > largest)
-            largest = op->recv_counts[rank];
-    return largest * op->width;
-}
-
 int shared_all_gather(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = largest_block(op), .blocks = 1, .fill = fill, .drain = drain};
+    uint64_t largest = op_largest(op->recv_counts, op->count, op->group->size);
+    struct rounds_plan plan = {.block = largest * op->width, .blocks = 1, .fill = fill, .drain = drain};
     return rounds_run(op, &plan);
 }
 

@@ -2,11 +2,8 @@
  * and reduces the pieces of its own block out of all slots, in rank order. */
 #include <string.h>
 
-#include "../reduce.h"
 #include "collectives.h"
 #include "shared_rounds.h"
-
-#define STACK_RANKS 64
 
 static size_t slot_bytes(const struct rounds *r)
 {
@@ -33,27 +30,15 @@ static int drain(const struct rounds *r)
     int rc = rounds_await_all(r);
     if (rc || !bytes)
         return rc;
-    const void *few[STACK_RANKS];
-    const void **in = r->ranks <= STACK_RANKS ? few : group_scratch(op->group, (size_t)r->ranks * sizeof *in);
-    for (int rank = 0; rank < r->ranks; rank++)
-        in[rank] = rank == r->rank ? op->in + block.offset + r->index * r->piece
-                                   : rounds_slot(r, rank, slot_bytes(r)) + (size_t)r->rank * r->piece;
-    struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
-    reduce_all(&reduction, op->out + r->index * r->piece, in, r->ranks, bytes / op->width);
+    size_t slot = slot_bytes(r);
+    rounds_reduce(r, op->out + r->index * r->piece, op->in + block.offset + r->index * r->piece,
+                  (size_t)r->rank * r->piece, bytes, slot);
     return 0;
-}
-
-static uint64_t largest_block(const struct acomm_op *op)
-{
-    uint64_t largest = op->count;
-    for (int rank = 0; op->send_counts && rank < op->group->size; rank++)
-        if (op->send_counts[rank] > largest)
-            largest = op->send_counts[rank];
-    return largest * op->width;
 }
 
 int shared_reduce_scatter(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = largest_block(op), .blocks = op->group->size, .fill = fill, .drain = drain};
+    uint64_t largest = op_largest(op->send_counts, op->count, op->group->size);
+    struct rounds_plan plan = {.block = largest * op->width, .blocks = op->group->size, .fill = fill, .drain = drain};
     return rounds_run(op, &plan);
 }

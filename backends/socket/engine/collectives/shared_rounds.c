@@ -1,4 +1,7 @@
+#include <errno.h>
+
 #include "../clock.h"
+#include "../reduce.h"
 #include "shared_rounds.h"
 
 int rounds_await_all(const struct rounds *r)
@@ -7,6 +10,19 @@ int rounds_await_all(const struct rounds *r)
     for (int rank = 0; rank < r->ranks && !rc; rank++)
         rc = rounds_await(r, rank);
     return rc;
+}
+
+#define STACK_RANKS 64
+
+void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot)
+{
+    const struct acomm_op *op = r->op;
+    struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
+    const void *few[STACK_RANKS];
+    const void **in = r->ranks <= STACK_RANKS ? few : r->inputs;
+    for (int rank = 0; rank < r->ranks; rank++)
+        in[rank] = rank == r->rank ? own : rounds_slot(r, rank, slot) + offset;
+    reduce_all(&reduction, out, in, r->ranks, bytes / op->width);
 }
 
 static int mismatch(struct rounds *r, const acomm_header *mine, const acomm_header *theirs, int rank)
@@ -50,6 +66,8 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
     r.piece -= r.piece % op->width;
     if (!r.piece)
         r.piece = op->width;
+    if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(g, (size_t)r.ranks * sizeof *r.inputs)))
+        return group_fail_op(op, ACOMM_RESOURCE, r.rank, ENOMEM, NULL);
     for (uint64_t rounds = 1; r.index < rounds; r.index++) {
         int rc = shared_claim(r.shared, op);
         if (rc)

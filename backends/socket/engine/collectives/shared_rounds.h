@@ -13,6 +13,7 @@ struct rounds {
     uint64_t round;              /* its number in the group's life */
     uint64_t piece;              /* bytes of one block that fit into a round; multiple of the element's width */
     uint64_t largest;            /* all_to_all with uneven counts: the largest block of any rank, known after round 0 */
+    const void **inputs;         /* room for the addresses of many ranks' contributions */
     int rank, ranks;
 };
 
@@ -43,4 +44,7 @@ static inline int rounds_await(const struct rounds *r, int rank)
     return shared_await(r->shared, r->op, rank, r->round);
 }
 int rounds_await_all(const struct rounds *r);
+/* out[0..bytes) = every rank's slot from `offset` on, reduced in rank order, when slots hold `slot` bytes altogether.
+ * This rank's own contribution is read from `own`, which lies in its caches; out may be own. */
+void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot);
 #endif

@@ -1,0 +1,108 @@
+"""arraycomm-bench from the outside, on the real engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from arraycomm.bench import ranks, sweep
+from arraycomm.bench.__main__ import main
+
+_BRIEF = ["-n", "2", "-w", "1", "--batches", "2"]
+
+
+def run(*command, **environ):
+    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=120,
+                          env={**clean, **environ})  # fmt: skip
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_all_operations_are_right(tmp_path, transport):
+    path = tmp_path / "out.json"
+    done = run("arraycomm.bench", "all", "-b", "8", "-e", "64K", "-f", "128", "--nproc", "3", "--transport", transport,
+               "--json", str(path), *_BRIEF)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "# Out of bounds values : 0 OK" in done.stdout
+    assert done.stdout.count("# Collective test starting:") == 10
+    assert json.loads(path.read_text())["out_of_bounds"] == {"count": 0, "okay": True}
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_frameworks(framework):
+    pytest.importorskip(framework)
+    done = run("arraycomm.bench", "all", "-b", "64", "-e", "64", "--nproc", "2", "--framework", framework,
+               "-d", "float,bfloat16", *_BRIEF)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "# Out of bounds values : 0 OK" in done.stdout
+
+
+def test_joins_the_launchers_world():
+    done = run("arraycomm.launch", "--nproc-per-node", "2", "-m", "arraycomm.bench", "all_reduce", "-b", "8", "-e", "8",
+               *_BRIEF)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Out of bounds values : 0 OK") == 1
+    assert "nRanks 2" in done.stdout
+
+
+def test_a_world_that_is_there_has_its_size(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["all_reduce", "--nproc", "4"]) == 2
+    assert "--nproc 4, but this process is a rank of a world of 2 already" in capsys.readouterr().err
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
+        monkeypatch.setenv(name, value)
+
+
+def test_a_wrong_value_is_exit_code_1(alone, capsys, monkeypatch):
+    monkeypatch.setattr(sweep, "count_wrong", lambda *arguments: 3)
+    assert main(["broadcast", "-b", "64", "-e", "64", *_BRIEF]) == 1
+    assert "# Out of bounds values : 6 FAILED" in capsys.readouterr().out
+
+
+def test_right_values_are_exit_code_0(alone, capsys):
+    assert main(["broadcast", "-b", "64", "-e", "64", "--percentiles", *_BRIEF]) == 0
+    assert "# Out of bounds values : 0 OK" in capsys.readouterr().out
+
+
+def leave_wrong(rank, options):
+    sys.exit(ranks.WRONG)
+
+
+def fail(rank, options):
+    raise LookupError("what a rank says")
+
+
+@pytest.mark.parametrize(("started", "text"), [(leave_wrong, ""), (fail, "LookupError: what a rank says")])
+def test_a_rank_that_fails_is_exit_code_1(monkeypatch, capsys, started, text):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ranks, "spawned_rank", started)
+    assert main(["all_reduce", "--nproc", "2"]) == 1
+    told = capsys.readouterr().err
+    assert text in told and bool(told) == bool(text)
+
+
+def test_nothing_to_measure_is_told_before_any_rank_starts(monkeypatch, capsys):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["all_reduce", "-o", "band"]) == 2
+    assert "nothing to measure: band is defined for bool and integers only: float32" in capsys.readouterr().err
+
+
+def test_compare():
+    pytest.importorskip("torch", reason="gloo comes with torch")
+    done = run("arraycomm.bench", "compare", "--np=2", "--ops=all_reduce,barrier", "--sizes=8", "--rounds=1")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split()[:6] for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert [(row[0], row[2], row[3]) for row in rows] == [
+        ("all_reduce", "8", "ours/shm"), ("all_reduce", "8", "ours/tcp"),
+        ("barrier", "0", "ours/shm"), ("barrier", "0", "ours/tcp")]  # fmt: skip
+    assert "# Out of bounds values : 0 OK" in done.stdout

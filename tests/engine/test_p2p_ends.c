@@ -1,0 +1,123 @@
+/* engine: p2p.c p2p_match.c p2p_send.c p2p_recv.c p2p_progress.c p2p_wait.c link_tcp.c link_shm.c op.c wait.c */
+/* Operations that do not end well. */
+#include "p2p_world.h"
+
+static void deadlines(void)
+{
+    EVERY_KIND(2, {
+        struct acomm_group *g = &w->groups[0];
+        char byte;
+        struct acomm_op other, late = message(g, ACOMM_RECV, &byte, 1, ACOMM_UINT8, 1, 1);
+        world_start(g, &other, ACOMM_RECV, &byte, 1, -1, 2);
+        late.timeout = SECOND / 20;
+        late.synchronous = kind == 1;
+        CHECK_EQUAL(p2p_post(g->p2p, &late), 0);
+        CHECK_EQUAL(kind == 1 ? p2p_wait(g->p2p, &late) : op_wait(&late, 10 * SECOND), ACOMM_TIMEOUT);
+        CHECK_EQUAL(late.failure.culprit, 1);
+        CHECK_EQUAL(op_wait(&other, 10 * SECOND), ACOMM_TIMEOUT);
+        CHECK_EQUAL(world_do(g, ACOMM_SEND, &byte, 1, 1, 1), ACOMM_TIMEOUT);
+        struct acomm_op wrong = message(g, ACOMM_SEND, &byte, UINT64_MAX / 2, ACOMM_FLOAT64, 1, 1);
+        CHECK_EQUAL(p2p_post(g->p2p, &wrong), ACOMM_ARGUMENT);
+    })
+}
+
+/* A peer that closes is lost to who waits for it, not to who can be served by others; what it sent before counts. */
+static void peers_that_leave(void)
+{
+    EVERY_KIND(3, {
+        struct acomm_group *g = &w->groups[0];
+        char byte = 1, large[100000] = {0};
+        struct acomm_op any, lost, send;
+        world_start(g, &any, ACOMM_RECV, &byte, 1, -1, 2);
+        CHECK_EQUAL(world_do(&w->groups[2], ACOMM_SEND, &byte, 1, 0, 3), 0);
+        world_leave(w, 2);
+        CHECK_EQUAL(op_wait(&any, SECOND / 10), 1);
+        CHECK_EQUAL(world_do(g, ACOMM_RECV, &byte, 1, 2, 3), 0);
+        CHECK_EQUAL(world_do(&w->groups[1], ACOMM_SEND, &byte, 1, 0, 2), 0);
+        CHECK_EQUAL(op_wait(&any, -1), 0);
+        CHECK_EQUAL(any.peer, 1);
+        world_start(g, &send, ACOMM_SEND, large, sizeof large, 1, 1);
+        world_start(g, &lost, ACOMM_RECV, &byte, 1, 2, 3);
+        CHECK_EQUAL(op_wait(&lost, 10 * SECOND), ACOMM_LOST);
+        CHECK_EQUAL(lost.failure.culprit, 2);
+        CHECK_EQUAL(op_wait(&send, 10 * SECOND), ACOMM_LOST);
+        CHECK_EQUAL(w->lost, 1);
+    })
+}
+
+/* The peer closes the group before its connection to us was made: no link says so, only the node. */
+static void peer_that_never_connected(void)
+{
+    struct world *w = world_open(2, 0);
+    w->in[1][0]->ops->close(w->in[1][0]);
+    w->in[1][0] = link_tcp_new(1, false, 1);
+    world_leave(w, 1);
+    char byte;
+    CHECK_EQUAL(world_do(&w->groups[0], ACOMM_RECV, &byte, 1, 1, 1), ACOMM_LOST);
+    world_close(w);
+}
+
+static void *attach_soon(void *argument)
+{
+    struct world *w = argument;
+    static char byte = 42;
+    int fds[2];
+    usleep(20000);
+    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    CHECK_EQUAL(link_tcp_attach(w->in[1][0], 0, fds[1]), 0);
+    CHECK_EQUAL(link_tcp_attach(w->out[1][0], 0, fds[0]), 0);
+    CHECK_EQUAL(world_do(&w->groups[1], ACOMM_SEND, &byte, 1, 0, 1), 0);
+    return NULL;
+}
+
+static void connection_that_comes_late(void)
+{
+    struct world *w = world_open(2, 0);
+    pthread_t thread;
+    char byte = 0;
+    w->in[1][0]->ops->close(w->in[1][0]);
+    w->out[1][0]->ops->close(w->out[1][0]);
+    w->in[1][0] = link_tcp_new(1, false, 1);
+    w->out[1][0] = link_tcp_new(0, true, 1);
+    pthread_create(&thread, NULL, attach_soon, w);
+    CHECK_EQUAL(world_do(&w->groups[0], ACOMM_RECV, &byte, 1, 1, 1), 0);
+    CHECK_EQUAL(byte, 42);
+    pthread_join(thread, NULL);
+    world_close(w);
+}
+
+static void *fail_soon(void *argument)
+{
+    acomm_failure failure = {.code = ACOMM_ABORTED, .culprit = 1};
+    usleep(20000);
+    group_fail(argument, &failure, false);
+    return NULL;
+}
+
+static void failure_ends_everything(void)
+{
+    EVERY_KIND(2, {
+        struct acomm_group *g = &w->groups[0];
+        pthread_t thread;
+        char byte;
+        struct acomm_op *abandoned = malloc(sizeof *abandoned), waiting;
+        world_start(g, abandoned, ACOMM_RECV, &byte, 1, 1, 1);
+        atomic_store(&abandoned->done, OP_ABANDONED);
+        world_start(g, &waiting, ACOMM_RECV, &byte, 1, -1, 1);
+        pthread_create(&thread, NULL, fail_soon, g);
+        CHECK_EQUAL(world_do(g, ACOMM_RECV, &byte, 1, 1, 1), ACOMM_ABORTED);
+        pthread_join(thread, NULL);
+        CHECK_EQUAL(op_wait(&waiting, 0), ACOMM_ABORTED);
+        CHECK_EQUAL(w->recycled, 1);
+    })
+}
+
+int main(void)
+{
+    TEST(deadlines);
+    TEST(peers_that_leave);
+    TEST(peer_that_never_connected);
+    TEST(connection_that_comes_late);
+    TEST(failure_ends_everything);
+    return CHECK_RESULT();
+}
