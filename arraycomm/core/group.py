@@ -31,7 +31,6 @@ from .exchange import agreed_counts, first_dimensions, gather_integers
 from .types import CODES, Device, DeviceType, ReduceOp
 from .work import Received, Work
 
-
 # Numbers of the operations in the engine (acomm.h).
 _ALL_REDUCE, _BROADCAST, _ALL_GATHER, _REDUCE_SCATTER, _ALL_TO_ALL = 0, 2, 3, 6, 7
 
@@ -166,9 +165,10 @@ class Group:
         """
         arguments.rank("root", root, self.size)
         if self.rank == root:
-            whole: Buffer | None = self._readable(x)
-            part = shapes.divided(whole.shape, self.size, "scatter")
-            to = arguments.destination(x, whole, part, out)
+            src = self._readable(x)
+            whole: Buffer | None = src
+            part = shapes.divided(src.shape, self.size, "scatter")
+            to = arguments.destination(x, src, part, out)
         else:
             whole, template = None, out if like is None else like
             if template is None:
@@ -296,7 +296,8 @@ class Group:
         """
         if self._batch is not None:
             raise ValueError("batch() cannot be nested")
-        self._batch = started = []
+        started: list[Work] = []
+        self._batch = started
         try:
             with self._communicator.batch():
                 yield

@@ -38,6 +38,7 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_SECRET_FILE", "", "a file (mode 0600) that holds the job's secret"),
         Setting("ARRAYCOMM_SECRET_FD", "", "an inherited descriptor to read the secret from; set by our launcher"),
         Setting("ARRAYCOMM_INSECURE", "0", "1 accepts to run without a secret on addresses other than loopback"),
+        Setting("ARRAYCOMM_STORE", "", "launcher: the launcher serves the store; set by our launcher"),
         Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one"),
         Setting("ARRAYCOMM_LOG", "warning", "level of the logger named arraycomm"),
     )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+
 from arraycomm.bench import ranks, sweep
 from arraycomm.bench.__main__ import main
 

@@ -7,6 +7,7 @@ import csv
 import json
 
 import pytest
+
 from arraycomm.bench import compare
 from arraycomm.bench.compare import Result
 

@@ -8,6 +8,7 @@ import signal
 import sys
 
 import pytest
+
 from arraycomm.bench.drive import Contender, ContenderFailed, Start
 from arraycomm.bench.peers.protocol import OPERATIONS
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from arraycomm.bench.data import DTYPES, numpy_dtype, values
 from arraycomm.bench.frameworks import open_framework
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from arraycomm.bench import harness
 from arraycomm.bench.harness import Plan, measure
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
+
 from arraycomm.bench.collectives import COLLECTIVES
 from arraycomm.bench.data import DTYPES
 from arraycomm.bench.options import parse, parse_size

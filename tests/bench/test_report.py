@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+
 from arraycomm.bench import options, plot, report
 from arraycomm.bench.harness import Timing
 from arraycomm.bench.report import Summary, Table, figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from arraycomm.bench import options, sweep
 from arraycomm.bench.collectives import COLLECTIVES
 from arraycomm.bench.data import DTYPES

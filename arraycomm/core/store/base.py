@@ -66,7 +66,7 @@ class Store(abc.ABC):
     def clone(self) -> Store:
         """The same type over the same data, with a connection of its own."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most stores hold nothing
         """Gives back what the store holds (connection, server). Idempotent."""
 
     def has_extended_api(self) -> bool:

@@ -19,7 +19,7 @@ const char *acomm_code_text(int code)
 
 uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes)
 {
-    return shared_bytes(local, piece_bytes ? piece_bytes : shared_default_piece(local));
+    return shared_bytes(local, shared_piece(local, piece_bytes));
 }
 
 static int check(const struct acomm_op *op)

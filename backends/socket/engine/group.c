@@ -380,7 +380,7 @@ static int open_shared(struct acomm_group *g, const acomm_group_options *o)
     g->crowded = wait_crowded(locals);
     if (o->segment_fd < 0 || locals < 2)
         return 0;
-    uint64_t piece = o->piece_bytes ? o->piece_bytes : shared_default_piece(locals);
+    uint64_t piece = shared_piece(locals, o->piece_bytes);
     g->one_host = locals == g->size;
     return shared_open(&g->shared, o->segment_fd, o->segment_bytes, g->local[g->rank], locals, piece);
 }

@@ -18,6 +18,7 @@
 #define RING_MAX (256u << 10)
 #define PIECE_MIN (4u << 10)
 #define PIECE_MAX (128u << 10)   /* own slots and a peer's stay in L2 */
+#define WIDEST 16               /* bytes of the widest element */
 #define SEATS_BUDGET (24u << 20) /* bytes of all slots together */
 
 struct slot {
@@ -43,10 +44,12 @@ static uint64_t power_below(uint64_t value)
     return p;
 }
 
-uint64_t shared_default_piece(int ranks)
+uint64_t shared_piece(int ranks, uint64_t wanted)
 {
-    uint64_t piece = power_below(SEATS_BUDGET / SHARED_SLOTS / (uint64_t)ranks);
-    return piece > PIECE_MAX ? PIECE_MAX : piece < PIECE_MIN ? PIECE_MIN : piece;
+    uint64_t least = 2 * power_below((uint64_t)ranks * WIDEST); /* one element for every rank */
+    uint64_t piece = power_below(SEATS_BUDGET / SHARED_SLOTS / (uint64_t)ranks + 1);
+    piece = wanted ? power_below(wanted) : piece > PIECE_MAX ? PIECE_MAX : piece < PIECE_MIN ? PIECE_MIN : piece;
+    return piece < least ? least : piece;
 }
 
 static size_t ring_size(int ranks)

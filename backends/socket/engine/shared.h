@@ -33,7 +33,8 @@ struct shared {
 };
 
 uint64_t shared_bytes(int ranks, uint64_t piece);
-uint64_t shared_default_piece(int ranks);
+/* Bytes of data that a slot holds: about `wanted`, or a default where that is 0; room for an element of every rank. */
+uint64_t shared_piece(int ranks, uint64_t wanted);
 /* 0, or ACOMM_RESOURCE / ACOMM_SYSTEM with errno set. */
 int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, uint64_t piece);
 void shared_close(struct shared *s);
