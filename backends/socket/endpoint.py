@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -129,7 +130,7 @@ class Endpoint:
                                        f"within {self.timeout:g} s; see what it printed, and whether it reaches "
                                        f"{self._mine()}")
             for other in range(self.size):
-                self._check_there(other)
+                self._check_there(other, may_leave=True)
             self._answer_requests()
 
     def _await_event(self, seconds: float) -> bool:
@@ -137,11 +138,13 @@ class Endpoint:
         poll.register(self._event, select.POLLIN)
         return seconds > 0 and bool(poll.poll(seconds * 1000))
 
-    def _check_there(self, other: int) -> None:
+    def _check_there(self, other: int, *, may_leave: bool = False) -> None:
+        """Raises DistNetworkError when a rank was lost or has left; `may_leave`: unless it did so in good order."""
         text = ffi.new("char **")
         state = lib.acomm_node_peer(self.node, other, text)
-        if state:
-            reason = ffi.string(text[0]).decode(errors="replace") if text[0] != ffi.NULL else "left"
+        well = state == 1 and text[0] == ffi.NULL
+        if state and not (well and may_leave):
+            reason = "it left" if text[0] == ffi.NULL else ffi.string(text[0]).decode(errors="replace")
             raise DistNetworkError(f"rank {self.rank}: rank {other} ({self.place(other)}) failed while the group "
                                    f"was set up: {reason}; see what it printed")
 
@@ -291,6 +294,9 @@ class Endpoint:
             source = mine.addresses[stripe % len(mine.addresses)][0] if len(mine.addresses) > 1 else None
             return auth.connect(address, port, self._secret, hello, deadline=self._patience, source=source)
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise ResourceError(f"rank {self.rank}: no descriptor left for a connection to rank {peer}: "
+                                    f"{error.strerror}; raise `ulimit -n`") from error
             raise DistNetworkError(f"rank {self.rank} cannot reach rank {peer} ({card.place}) at {where}: "
                                    f"{error.strerror or error}; {_remedy(address, inside)}") from error
         except AuthFailed as error:
@@ -339,7 +345,8 @@ class Endpoint:
         number = cause.errno or 0 if isinstance(cause, OSError) else 0
         with self._lock:
             if not self.closed:
-                lib.acomm_node_refuse(self.node, request, lib.ACOMM_LOST, number, str(error).encode()[:191])
+                code = lib.ACOMM_RESOURCE if isinstance(error, ResourceError) else lib.ACOMM_LOST
+                lib.acomm_node_refuse(self.node, request, code, number, str(error).encode()[:191])
 
     def _mine(self) -> str:
         return ", ".join(f"{address} port {port}" for address, port in self._peers[self.rank].addresses)
@@ -372,6 +379,7 @@ class Endpoint:
             lib.acomm_node_close(self.node, text.encode()[:191])
         if self._path:
             local.remove(self._path)
+            local.sweep(os.path.dirname(self._path))  # what peers that were killed here left
 
     def _close_descriptors(self) -> None:
         self._arrivals.close()

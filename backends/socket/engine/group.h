@@ -18,6 +18,7 @@ struct acomm_group {
     int *hosts;                  /* host number of each rank */
     int *local;                  /* local index (seat) of each rank, -1 when on another host */
     bool crowded;                /* more ranks on this host than cores */
+    _Atomic int64_t stolen_until; /* see wait.h */
     bool one_host;               /* all ranks share `shared` */
     struct shared shared;        /* base NULL when this rank is alone on its host or the transport is TCP */
     struct link **out[CHANNELS], **in[CHANNELS]; /* by rank; NULL until first needed */

@@ -6,10 +6,12 @@
 #include "node.h"
 #include "wait.h"
 
-#define SPINS 4000          /* turns of about 20-40 ns: a peer that is at work answers within this */
+#define SPINS 400           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
 #define SPINS_CROWDED 20    /* the peer may need this very core */
 #define YIELD_NS 200000     /* how long to yield before sleeping, with a core for every rank */
 #define YIELD_CROWDED_NS 2000000 /* a sleeping rank costs a wake-up per step, so yield longer where turns are taken */
+#define STOLEN_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
+#define STOLEN_FOR_NS 50000000
 
 static int (*interrupt_hook)(void);
 
@@ -33,7 +35,9 @@ bool wait_crowded(int ranks)
 
 struct wait wait_start(struct acomm_op *op)
 {
-    return (struct wait){.op = op, .spins = op->group->crowded ? SPINS_CROWDED : SPINS};
+    bool crowded = op->group->crowded;
+    return (struct wait){.op = op, .spins = crowded ? SPINS_CROWDED : SPINS,
+                         .yield_ns = crowded ? YIELD_CROWDED_NS : YIELD_NS};
 }
 
 void wait_reset(struct wait *w)
@@ -72,6 +76,14 @@ static int look_around(struct acomm_op *op)
     return rank < 0 ? 0 : group_fail_op(op, ACOMM_LOST, rank, 0, "it has closed the group");
 }
 
+static void yield(struct acomm_group *g, int64_t now)
+{
+    sched_yield();
+    int64_t after = clock_now();
+    if (after - now > STOLEN_NS)
+        atomic_store_explicit(&g->stolen_until, after + STOLEN_FOR_NS, memory_order_relaxed);
+}
+
 /* The slow half: yields, and looks at clock, signals and peers that have left. */
 static int look(struct wait *w)
 {
@@ -82,16 +94,16 @@ static int look(struct wait *w)
     if (!w->next_look)
         w->next_look = now + WAIT_LOOK_NS;
     if (!w->sleep_at)
-        w->sleep_at = now + (op->group->crowded ? YIELD_CROWDED_NS : YIELD_NS);
+        w->sleep_at = now + w->yield_ns;
     if (now >= w->next_look) {
         w->next_look = now + WAIT_LOOK_NS;
         int rc = look_around(op);
         if (rc)
             return rc;
     }
-    w->sleepy = now >= w->sleep_at;
+    w->sleepy = now >= w->sleep_at || now < atomic_load_explicit(&op->group->stolen_until, memory_order_relaxed);
     if (!w->sleepy)
-        sched_yield();
+        yield(op->group, now);
     return 0;
 }
 

@@ -6,6 +6,8 @@
  *            if (rc) return rc;                // the failure is recorded by the caller that knows the culprit
  *            if (w.sleepy) block for at most WAIT_SLEEP_NS on whatever makes the condition true
  *        }
+ * Where others than our ranks use the cores, a yield costs whole time slices of theirs, while a sleeper that is woken
+ * goes first: who notices that a yield took long sleeps at once for the next 50 ms.
  * Spinning lasts a few microseconds and only where every rank of the host has a core; yielding lasts longer,
  * because on a crowded machine the peer we wait for needs our core (a futex wake costs 30 us, a yield 1.5 us). */
 #ifndef ACOMM_WAIT_H
@@ -20,6 +22,7 @@ struct wait {
     struct acomm_op *op;
     int64_t next_look;    /* when to call the interrupt hook again; 0 not yet known */
     int64_t sleep_at;     /* when to stop yielding */
+    int64_t yield_ns;     /* how long to yield before sleeping; the caller may change it */
     uint32_t turns, spins;
     bool sleepy;          /* set once spinning and yielding did not help */
 };
