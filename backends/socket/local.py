@@ -6,11 +6,10 @@ import contextlib
 import os
 import secrets
 import socket
-import stat
-import tempfile
 
 from arraycomm.core.auth import Hello, check_user, client_handshake
 from arraycomm.core.errors import DistNetworkError
+from arraycomm.core.private import private_directory
 
 _LONGEST = 107  # bytes of a path in sockaddr_un
 _NAME = 32  # bytes of a socket's own name, about: namespace, process id, 8 hex digits
@@ -23,7 +22,7 @@ def listen() -> tuple[socket.socket, str]:
     A path and not an abstract name: file permissions guard it. The names of dead processes' sockets are removed here,
     because a process that is killed cannot.
     """
-    directory = _directory()
+    directory = private_directory(longest=_LONGEST - _NAME)
     sweep(directory)
     path = os.path.join(directory, f"{_namespace()}-{os.getpid()}-{secrets.token_hex(4)}")
     sock = socket.socket(socket.AF_UNIX)
@@ -81,29 +80,3 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _directory() -> str:
-    bases = (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")
-    reason = ""
-    for base in filter(None, bases):
-        directory = os.path.join(base, f"arraycomm-{os.geteuid()}")
-        if len(os.fsencode(directory)) + _NAME > _LONGEST:
-            continue
-        reason = _private(directory)
-        if not reason:
-            return directory
-    raise DistNetworkError(f"no directory for Unix sockets: {reason}; set TMPDIR to one that this user can write to")
-
-
-def _private(directory: str) -> str:
-    """Makes the directory; why it cannot be used, or ""."""
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(directory, 0o700)
-        status = os.lstat(directory)
-    except OSError as error:
-        return f"{directory}: {error.strerror}"
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        return f"{directory} is not a directory of this user, closed to others (mode 0700): remove it"
-    return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import movement, reductions
-from .expect import tolerance
+from .expect import slack
 from .worlds import Context
 
 COUNTS = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257, 1000, 4097)
@@ -31,12 +31,13 @@ def forced(context: Context, kind: str, name: str, exact: bool) -> None:
 def _reducing(context: Context, kind: str, exact: bool) -> None:
     one = _REDUCING[kind]
     for dtype in ("float32", "bfloat16", "int64"):
-        close = 0.0 if exact else tolerance(dtype, context.size)
+        close = slack(context, dtype, "sum", rough=True, exact=exact)
         for count in COUNTS:
             one(context, "numpy", dtype, "sum", 1.0, (count,), True, close)
     for dtype in ("float16", "float64", "complex64", "uint8"):
         for op in ("product", "avg", "premul_sum"):
-            one(context, "numpy", dtype, op, 3.0, (37,), False, 0.0)
+            close = slack(context, dtype, op, rough=False, exact=exact)
+            one(context, "numpy", dtype, op, 3.0, (37,), False, close)
     if kind == "reduce_scatter":
         reductions.uneven_scatter(context, _ROWS, exact=exact)
 

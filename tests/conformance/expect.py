@@ -8,7 +8,7 @@ import numpy as np
 
 import arraycomm
 
-from .data import FLOAT8, FRAMEWORKS, NARROW, back, bits, difference, framework_of, make, supports
+from .data import COMPLEX, FLOAT8, FRAMEWORKS, NARROW, back, bits, difference, framework_of, make, supports
 from .worlds import Context
 
 # One unit in the last place: what another order of additions in float32 can change after the one rounding at the end.
@@ -16,10 +16,16 @@ _UNIT = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-6, "complex64": 1e-6, 
          **{name: 0.3 for name in FLOAT8}}
 
 
-def tolerance(dtype: str, size: int) -> float:
-    """Relative to the largest magnitude; 0 where every order gives the same bits."""
+def slack(context: Context, dtype: str, op: str, *, rough: bool, exact: bool) -> float:
+    """How far a result may be from the reference, relative to its largest magnitude; 0 where bits must agree.
+
+    exact: the algorithm promises the bits of rank order. rough: the inputs are such that the order matters; it always
+    does for the signs of zeros in complex products.
+    """
+    if exact or not (rough or (op == "product" and dtype in COMPLEX)):
+        return 0.0
     unit = _UNIT.get(dtype, 0.0)
-    return unit if dtype in NARROW else unit * size
+    return unit if dtype in NARROW else unit * context.size
 
 
 def framework_here(context: Context, framework: str, dtype: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import movement, reductions
 from .data import contents
-from .expect import expect
+from .expect import expect, slack
 from .worlds import Context
 
 _REDUCING = {"all_reduce": reductions.all_reduce, "reduce": reductions.reduce,
@@ -26,7 +26,8 @@ def _one(context: Context, kind: str, dtype: str, op: str, shape: tuple[int, ...
     if kind in _CUTTING and not shape:
         shape = (1,)
     if kind in _REDUCING:
-        _REDUCING[kind](context, framework, dtype, op, 2.0, shape, False, 0.0)
+        close = slack(context, dtype, op, rough=False, exact=False)
+        _REDUCING[kind](context, framework, dtype, op, 2.0, shape, False, close)
     elif kind in _ROOTED:
         _ROOTED[kind](context, framework, dtype, shape, root % context.size)
     elif kind == "all_gather":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .data import NARROW, OPS, contents, defined, reduced, supports
-from .expect import expect, given, operation, tolerance, untouched
+from .expect import expect, given, operation, slack, untouched
 from .worlds import Context
 
 _WHOLE, _BROKEN = -3.0, 0.5  # factors of premul_sum: integers wrap with the first and truncate with the second
@@ -22,7 +22,7 @@ def matrix(context: Context, framework: str, dtypes: Sequence[str], shape: tuple
         for op in OPS:
             if defined(op, dtype):
                 factor = _BROKEN if dtype in NARROW or dtype == "int32" else _WHOLE
-                close = 0.0 if exact else tolerance(dtype, context.size)
+                close = slack(context, dtype, op, rough=rough, exact=exact)
                 all_reduce(context, framework, dtype, op, factor, shape, rough, close)
                 reduce(context, framework, dtype, op, factor, shape, rough, close)
                 reduce_scatter(context, framework, dtype, op, factor, shape, rough, close)
@@ -70,7 +70,7 @@ def sizes(context: Context, counts: Sequence[int], dtypes: Sequence[str] = ("flo
     for count in counts:
         for dtype in dtypes:
             for op in ops:
-                close = 0.0 if exact else tolerance(dtype, context.size)
+                close = slack(context, dtype, op, rough=rough, exact=exact)
                 all_reduce(context, "numpy", dtype, op, 1.0, (count,), rough, close)
                 reduce(context, "numpy", dtype, op, 1.0, (count,), rough, close)
                 reduce_scatter(context, "numpy", dtype, op, 1.0, (count,), rough, close)
@@ -86,7 +86,7 @@ def uneven_scatter(context: Context, rows: Sequence[Sequence[int]], dtype: str =
         start = sum(counts[: context.rank])
         y = context.group.reduce_scatter(inputs[context.rank].copy(), counts=counts)
         want = reduced("sum", inputs)[start : start + counts[context.rank]]
-        expect(context, label, y, want, close=0.0 if exact else tolerance(dtype, context.size))
+        expect(context, label, y, want, close=slack(context, dtype, "sum", rough=True, exact=exact))
 
 
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e38, -1e38, 3e38, 1e-40, -1e-45, 65504.0, 6e4, 6e-8, 0.1)

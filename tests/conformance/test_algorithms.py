@@ -68,7 +68,8 @@ def test_names_are_checked(world: World) -> None:
 def test_hosts(special: Special, hosts: str) -> None:
     """Ranks that believe in several hosts: shared memory inside, TCP between."""
     world = special(len(hosts), "auto", hosts=tuple(hosts))
-    world.run("reductions.matrix", framework="numpy", dtypes=("float32", "bfloat16", "int64", "complex64"))
+    world.run("reductions.matrix", framework="numpy", dtypes=("float32", "bfloat16", "int64", "complex64"),
+              exact=False)
     world.run("movement.matrix", framework="mixed", dtypes=("bool", "float16", "float64"))
     world.run("reductions.sizes", counts=[1, 1000, 70_001], ops=("sum",), exact=False)
     world.run("movement.sizes", counts=[1, 1000, 70_001], dtypes=("float32",))

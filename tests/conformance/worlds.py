@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import arraycomm
-from arraycomm.launch.spawn import SpawnContext, spawn
+from arraycomm.launch.context import SpawnContext
+from arraycomm.launch.spawn import spawn
 
 from .data import bits
 

@@ -159,24 +159,6 @@ static void doubling(void)
     }
 }
 
-static void dissemination(void)
-{
-    for (int n = 1; n <= MOST; n++) {
-        uint64_t knows[MOST], before[MOST];
-        for (int r = 0; r < n; r++)
-            knows[r] = (uint64_t)1 << r;
-        for (int s = 0; s < pattern_steps(n); s++) {
-            memcpy(before, knows, sizeof knows);
-            for (int r = 0; r < n; r++) {
-                knows[r] |= before[pattern_dissemination_from(r, n, s)];
-                CHECK_EQUAL(pattern_dissemination_from(pattern_dissemination_to(r, n, s), n, s), r);
-            }
-        }
-        for (int r = 0; r < n; r++)
-            CHECK(knows[r] == ((uint64_t)1 << n) - 1);
-    }
-}
-
 static void bruck(void)
 {
     for (int n = 1; n <= MOST; n++) {
@@ -209,7 +191,6 @@ int main(void)
     TEST(pairwise);
     TEST(tree);
     TEST(doubling);
-    TEST(dissemination);
     TEST(bruck);
     return CHECK_RESULT();
 }

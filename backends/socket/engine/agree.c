@@ -9,17 +9,20 @@
 
 _Static_assert(sizeof(acomm_header) == 32, "headers travel as they lie in memory");
 
-int agree_compare(struct acomm_op *op, int peer, const void *theirs)
+static int differ(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
 {
-    struct acomm_group *g = op->group;
-    acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = peer, .origin = g->rank, .sequence = op->sequence,
+    acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = peer, .origin = op->group->rank, .mine = *mine,
+                             .theirs = *theirs, .sequence = op->sequence, .peer_sequence = theirs->sequence,
                              .elapsed = clock_now() - op->started};
-    op_header(op, &failure.mine);
-    memcpy(&failure.theirs, theirs, sizeof failure.theirs);
-    if (!g->check || op_agrees(&failure.mine, &failure.theirs))
-        return 0;
-    failure.peer_sequence = failure.theirs.sequence;
-    return group_fail(g, &failure, true);
+    return group_fail(op->group, &failure, true);
+}
+
+int agree_compare(struct acomm_op *op, int peer, const void *header)
+{
+    acomm_header mine, theirs;
+    op_header(op, &mine);
+    memcpy(&theirs, header, sizeof theirs);
+    return !op->group->check || op_agrees(&mine, &theirs) ? 0 : differ(op, peer, &mine, &theirs);
 }
 
 int agree(struct acomm_op *op)

@@ -109,10 +109,6 @@ static inline int pattern_doubling_partner(int rank, int n, int step)
     return pattern_doubling_rank(pattern_doubling_number(rank, n) ^ (1 << step), n);
 }
 
-/* ---- dissemination barrier: pattern_steps(n) steps (Hensgen, Finkel, Manber 1988) ---- */
-static inline int pattern_dissemination_to(int rank, int n, int step) { return pattern_rank(rank, 1 << step, n); }
-static inline int pattern_dissemination_from(int rank, int n, int step) { return pattern_rank(rank, -(1 << step), n); }
-
 /* ---- Bruck all-gather: pattern_steps(n) steps (Bruck et al. 1997) ----
  * Place i of the working buffer is block (rank + i) mod n. A step sends the first `blocks` places to `to` and
  * receives as many from `from` into the places that start at `at`. Afterwards the buffer is rotated by rank. */

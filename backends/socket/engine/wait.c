@@ -6,7 +6,7 @@
 #include "node.h"
 #include "wait.h"
 
-#define SPINS 400           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
+#define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
 #define SPINS_CROWDED 20    /* the peer may need this very core */
 #define YIELD_NS 200000     /* how long to yield before sleeping, with a core for every rank */
 #define YIELD_CROWDED_NS 2000000 /* a sleeping rank costs a wake-up per step, so yield longer where turns are taken */

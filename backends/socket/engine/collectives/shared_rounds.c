@@ -1,6 +1,6 @@
 #include <errno.h>
 
-#include "../clock.h"
+#include "../agree.h"
 #include "../reduce.h"
 #include "shared_rounds.h"
 
@@ -25,25 +25,17 @@ void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t of
     reduce_all(&reduction, out, in, r->ranks, bytes / op->width);
 }
 
-static int mismatch(struct rounds *r, const acomm_header *mine, const acomm_header *theirs, int rank)
-{
-    acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = rank, .origin = r->rank, .mine = *mine,
-                             .theirs = *theirs, .sequence = r->op->sequence, .peer_sequence = theirs->sequence,
-                             .elapsed = clock_now() - r->op->started};
-    return group_fail(r->op->group, &failure, true);
-}
-
 /* Everybody has come, and calls the same operation. */
 static int compare(struct rounds *r)
 {
-    const acomm_header *mine = shared_header(r->shared, r->rank, r->round);
     for (int rank = 0; rank < r->ranks; rank++) {
         int rc = rounds_await(r, rank);
         if (rc)
             return rc;
         acomm_header theirs = *shared_header(r->shared, rank, r->round); /* copied once, then judged */
-        if (r->op->group->check && !op_agrees(mine, &theirs))
-            return mismatch(r, mine, &theirs, rank);
+        rc = rank == r->rank ? 0 : agree_compare(r->op, rank, &theirs);
+        if (rc)
+            return rc;
         if (theirs.flags & OP_UNEVEN && theirs.count * r->op->width > r->largest)
             r->largest = theirs.count * r->op->width;
     }

@@ -1,0 +1,211 @@
+"""The processes of one `spawn`: started, watched, ended together; and what runs in them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+from ..core import secret
+from ..core.errors import Aborted, PeerLost
+from .ending import GRACE_S, Schedule, cause
+from .environ import SECRET_VARIABLES, Place
+from .errors import ProcessExitedException, ProcessRaisedException, describe_exit
+from .lifeline import Lifeline, tie
+from .nodes import meet
+
+
+class _Report(NamedTuple):
+    """What a rank says of the exception that ended it."""
+
+    summary: str
+    traceback: str
+    pickled: bytes | None
+    consequence: bool
+
+
+class _Failure(NamedTuple):
+    rank: int
+    pid: int
+    code: int
+    report: _Report | None
+
+    @property
+    def consequence(self) -> bool:
+        return self.report is not None and self.report.consequence
+
+    def error(self) -> ProcessRaisedException | ProcessExitedException:
+        name = f"rank {self.rank} (pid {self.pid})"
+        if self.report is None:
+            return ProcessExitedException(f"{name} {describe_exit(self.code)}", self.rank, self.pid, self.code)
+        text = f"{name} raised {self.report.summary}\n\n{self.report.traceback}"
+        return ProcessRaisedException(text, self.rank, self.pid)
+
+
+class SpawnContext:
+    """The running children. `processes`: multiprocessing's objects, by rank."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int, daemon: bool,
+                 start_method: str) -> None:
+        self._multiprocessing: Any = multiprocessing.get_context(start_method)
+        self._meeting = meet(1, 0, nprocs)
+        self._lifeline = Lifeline()
+        self._schedule = Schedule()
+        self._ending = False
+        self._failures: list[_Failure] = []
+        self._reports: dict[Connection, int] = {}
+        self._raised: dict[int, _Report] = {}
+        self._running: set[int] = set()
+        self.processes: list[BaseProcess] = []
+        try:
+            for rank in range(nprocs):
+                self._start(rank, nprocs, fn, args, daemon)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, rank: int, size: int, fn: Callable[..., Any], args: tuple[Any, ...], daemon: bool) -> None:
+        place = Place(rank, size, rank, size, 0, self._meeting.address, self._meeting.port)
+        receiver, sender = self._multiprocessing.Pipe(duplex=False)
+        # A Connection, because multiprocessing knows how to give one to a child in every start method.
+        reader = Connection(self._lifeline.open_reader(), writable=False)
+        forked = self._multiprocessing.get_start_method() == "fork"
+        task = _Task(fn, args, place, self._meeting.secret, reader, self._lifeline.write_end if forked else -1, sender)
+        process = self._multiprocessing.Process(target=_child, args=(task,), daemon=daemon, name=f"rank {rank}")
+        with reader, sender:
+            process.start()
+        self.processes.append(process)
+        self._reports[receiver] = rank
+        self._running.add(rank)
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes if process.pid is not None]
+
+    def join(self, timeout: float | None = None) -> bool:
+        """True when all ranks have ended well, False when `timeout` seconds passed before. Raises like `spawn`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._running:
+            if deadline is not None and time.monotonic() >= deadline and not self._failures:
+                return False
+            self._turn(deadline if self._schedule.next() is None else self._schedule.next())
+        self.close()
+        if not self._failures:
+            return True
+        failure = cause(self._failures)
+        raise failure.error() from _original(failure.report)
+
+    def _turn(self, until: float | None) -> None:
+        sentinels = {self.processes[rank].sentinel: rank for rank in self._running}
+        remaining = None if until is None else max(0.0, until - time.monotonic())
+        ready = wait([*sentinels, *self._reports], remaining)
+        for connection in [c for c in self._reports if c in ready]:  # before the ends: a report explains its rank's
+            self._receive(connection)
+        for sentinel in sentinels.keys() & set(ready):
+            self._ended(sentinels[sentinel])
+        for number in self._schedule.due():
+            self._send(number)
+
+    def _receive(self, connection: Connection) -> None:
+        rank = self._reports[connection]
+        try:
+            self._raised[rank] = connection.recv()
+            self._fail(rank, 1)
+        except EOFError:
+            connection.close()
+            del self._reports[connection]
+
+    def _ended(self, rank: int) -> None:
+        self.processes[rank].join()
+        self._running.discard(rank)
+        code = self.processes[rank].exitcode
+        for connection in [c for c, of in self._reports.items() if of == rank and c.poll()]:  # came meanwhile
+            self._receive(connection)
+        if code:
+            self._fail(rank, code)
+
+    def _fail(self, rank: int, code: int) -> None:
+        if self._ending or any(failure.rank == rank for failure in self._failures):
+            return
+        if not self._failures:
+            self._schedule.plan_end()
+        self._failures.append(_Failure(rank, self.processes[rank].pid or 0, code, self._raised.get(rank)))
+
+    def _send(self, number: int) -> None:
+        self._ending = True
+        for rank in self._running:
+            process = self.processes[rank]
+            process.kill() if number == signal.SIGKILL else process.terminate()
+
+    def close(self) -> None:
+        """Ends the ranks that still run, then the store. Idempotent."""
+        if self._running:
+            self._send(signal.SIGTERM)
+            self._schedule.plan((GRACE_S, signal.SIGKILL))
+            while self._running:
+                self._turn(self._schedule.next())
+        for connection in self._reports:
+            connection.close()
+        self._reports.clear()
+        self._lifeline.close()
+        self._meeting.close()
+
+
+class _Task(NamedTuple):
+    """All that a child gets. It travels through multiprocessing's pipe: the secret is in no argument or variable."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    place: Place
+    secret: bytes | None
+    lifeline: Connection
+    inherited_writer: int  # after a fork, the parent's end of the lifeline; -1 otherwise
+    reports: Connection
+
+
+def _child(task: _Task) -> None:
+    if task.inherited_writer >= 0:
+        os.close(task.inherited_writer)
+    tie(task.lifeline.fileno(), os.getpid())
+    for name in SECRET_VARIABLES:
+        os.environ.pop(name, None)
+    secret_fd = None if task.secret is None else secret.to_descriptor(task.secret)
+    os.environ.update(task.place.variables(secret_fd))
+    try:
+        task.fn(task.place.rank, *task.args)
+    except Exception as error:
+        task.reports.send(_report(error))
+        sys.exit(1)
+
+
+def _report(error: Exception) -> _Report:
+    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return _Report(summary, text, _pickled(error), isinstance(error, (PeerLost, Aborted)))
+
+
+def _pickled(error: Exception) -> bytes | None:
+    """None where it cannot make the journey; tried both ways, because many exceptions fail only on the way back."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+        return data
+    except Exception:  # whatever a stranger's __reduce__ raises
+        return None
+
+
+def _original(report: _Report | None) -> BaseException | None:
+    if report is None or report.pickled is None:
+        return None
+    try:
+        error = pickle.loads(report.pickled)
+    except Exception:  # its module can be imported in the child only
+        return None
+    return error if isinstance(error, BaseException) else None

@@ -1,0 +1,60 @@
+"""What `import arraycomm` costs: no framework, no thread, no process, little time."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+
+HEAVY = ("numpy", "torch", "jax", "jaxlib", "cupy", "msgpack", "matplotlib", "rich", "ml_dtypes", "multiprocessing",
+         "asyncio", "http", "ssl")
+
+
+def fresh(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_loads_no_framework_and_starts_nothing() -> None:
+    code = """
+import json, os, sys
+before = set(os.listdir("/proc/self/fd"))
+import arraycomm
+print(json.dumps({"modules": sorted({name.partition(".")[0] for name in sys.modules}),
+                  "threads": len(os.listdir("/proc/self/task")),
+                  "descriptors": sorted(set(os.listdir("/proc/self/fd")) - before)}))
+"""
+    found = json.loads(fresh(code))
+    assert not set(found["modules"]) & set(HEAVY)
+    assert found["threads"] == 1 and not found["descriptors"]
+
+
+def test_backends_are_not_loaded() -> None:
+    names = fresh("import sys, arraycomm; print(*(m for m in sys.modules if m.startswith('arraycomm.')))").split()
+    assert not [name for name in names if name.startswith(("arraycomm.backends", "arraycomm.frameworks",
+                                                           "arraycomm.distributed"))]
+
+
+def test_fork_before_init_is_harmless() -> None:
+    code = """
+import os, arraycomm
+if os.fork() == 0:
+    with arraycomm.init() as group:
+        os._exit(0 if group.size == 1 else 1)
+assert os.wait()[1] == 0
+with arraycomm.init() as group:
+    print(group.size)
+"""
+    assert fresh(code).strip() == "1"
+
+
+def test_import_time(record_property) -> None:
+    """Measured in one process, beside what any interpreter loads; the promise is 50 ms, the limit is for crowded CI."""
+    code = "import time; t = time.perf_counter(); import arraycomm; print(time.perf_counter() - t)"
+    times = [float(fresh(code)) * 1000 for _ in range(5)]
+    best = min(times)
+    record_property("import_ms", best)
+    print(f"\nimport arraycomm: best {best:.1f} ms, median {statistics.median(times):.1f} ms of {len(times)}")
+    assert best < 200

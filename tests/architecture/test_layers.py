@@ -1,0 +1,89 @@
+"""Who may import whom: `distributed -> core <- backends`, `frameworks -> core`, `bench -> core`; core loads nothing but
+the standard library and the engine, and reaches backends and frameworks by name only."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = {"arraycomm": "arraycomm", "arraycomm.backends": "backends", "arraycomm.bench": "bench"}
+
+# Layer: what of arraycomm it may import, besides itself and the engine.
+ALLOWED = {
+    "arraycomm.core": set(),
+    "arraycomm.distributed": {"arraycomm.core"},
+    "arraycomm.frameworks": {"arraycomm.core"},
+    "arraycomm.backends": {"arraycomm.core"},
+    "arraycomm.launch": {"arraycomm.core"},
+    "arraycomm.bench": {"arraycomm.core", "arraycomm.launch", "arraycomm"},
+    "arraycomm.info": {"arraycomm.core", "arraycomm.launch", "arraycomm"},
+    "arraycomm": {"arraycomm.core", "arraycomm.launch"},
+}
+ENGINE = "arraycomm._engine"
+# Third-party packages that a layer may import, at the top of a file or inside a function.
+FOREIGN: dict[str, set[str]] = {
+    "arraycomm.frameworks": {"numpy", "jax", "torch", "cupy"},
+    "arraycomm.bench": {"numpy", "jax", "torch", "ml_dtypes", "rich", "matplotlib"},
+}
+STDLIB = set(sys.stdlib_module_names)
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """(module name, file) of the whole package."""
+    for package, folder in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            yield ".".join([package, *parts]).removesuffix(".__init__"), path
+
+
+MODULES = dict(modules())
+
+
+def layer(module: str) -> str:
+    return max((name for name in ALLOWED if module == name or module.startswith(name + ".")), key=len)
+
+
+def imports(module: str, path: Path) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of every import, also those inside functions."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            up = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*up, *([node.module] if node.module else [])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield node.lineno, full if full in MODULES else base
+
+
+def test_the_layers_are_found() -> None:
+    assert {layer(module) for module in MODULES} >= {"arraycomm", "arraycomm.core", "arraycomm.backends",
+                                                     "arraycomm.launch"}
+
+
+@pytest.mark.parametrize("module", list(MODULES))
+def test_imports(module: str) -> None:
+    path, mine, wrong = MODULES[module], layer(module), []
+    for line, name in imports(module, path):
+        top = name.partition(".")[0]
+        if top == "arraycomm":
+            theirs = ENGINE if name == ENGINE else layer(name)
+            if theirs not in {mine, ENGINE, *ALLOWED[mine]}:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {mine} may not import {name}")
+        elif top in ("backends", "bench"):
+            wrong.append(f"{path.relative_to(ROOT)}:{line}: import arraycomm.{name}, or there will be two of it")
+        elif top not in STDLIB and top not in FOREIGN.get(mine, set()):
+            wrong.append(f"{path.relative_to(ROOT)}:{line}: {mine} may not import {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_tests_use_the_installed_names() -> None:
+    wrong = [f"{path.relative_to(ROOT)}:{line}: {name}" for path in sorted((ROOT / "tests").rglob("*.py"))
+             for line, name in imports("tests", path) if name.partition(".")[0] in ("backends", "bench")]
+    assert not wrong, "\n".join(wrong)
