@@ -9,6 +9,8 @@ Importing loads no array library and starts nothing.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .core.errors import (
     Aborted,
     AuthFailed,
@@ -27,7 +29,9 @@ from .core.group import Group
 from .core.start import init
 from .core.types import DType, ReduceOp, premul_sum
 from .core.work import Received, Work
-from .launch.spawn import spawn
+
+if TYPE_CHECKING:
+    from .launch.spawn import spawn
 
 __version__ = "0.1.0"
 
@@ -53,3 +57,11 @@ __all__ = [
     "premul_sum",
     "spawn",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "spawn":  # brings multiprocessing, which most programs do not need
+        from .launch.spawn import spawn
+
+        return spawn
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

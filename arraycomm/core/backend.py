@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from arraycomm._engine import Shortcut
 
 from .buffer import Buffer
-from .rendezvous import Rendezvous
 from .types import ReduceOp
+
+if TYPE_CHECKING:  # loads sockets and stores, which importing arraycomm must not
+    from .rendezvous import Rendezvous
 
 
 class Work(Protocol):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from . import registry, settings
 from .group import Group
-from .rendezvous import rendezvous
-from .store.base import Store
+
+if TYPE_CHECKING:
+    from .store.base import Store
 
 
 def init(init_method: str | None = None, *, rank: int | None = None, world_size: int | None = None,
@@ -26,6 +28,8 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     Raises ValueError for arguments that contradict each other or are missing, DistStoreError when not all ranks come in
     time, DistNetworkError and AuthFailed from connecting, DistBackendError when the backend cannot be used.
     """
+    from .rendezvous import rendezvous  # not at import: it brings sockets, hashes and URLs
+
     if timeout is None:
         timeout = settings.get_number("ARRAYCOMM_TIMEOUT")
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple  # not dataclasses: importing that takes as long as the rest of the package
 
 
 class DType(enum.IntEnum):
@@ -57,8 +57,7 @@ class DeviceType(enum.IntEnum):
     CUDA_MANAGED = 13
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """Where an array lies."""
 
     type: DeviceType
@@ -71,8 +70,7 @@ class Device:
 CPU = Device(DeviceType.CPU)
 
 
-@dataclass(frozen=True, slots=True)
-class ReduceOp:
+class ReduceOp(NamedTuple):
     """A reduction: its name, its number on the wire, and premul_sum's factor."""
 
     name: str

@@ -65,6 +65,8 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
         name_operation(op); /* a wait ended because the group had failed: that failure counts */
         return poisoned;
     }
+    if (code == ACOMM_INTERRUPTED)
+        culprit = g->rank; /* and not the rank that was waited for */
     acomm_failure failure = {.code = code, .culprit = culprit, .origin = g->rank, .errnum = errnum,
                              .sequence = op->sequence, .elapsed = clock_now() - op->started};
     op_header(op, &failure.mine);

@@ -18,7 +18,6 @@
 #define NAP_MIN_NS 50000 /* first and longest sleep where no descriptor says that a ring has moved */
 #define NAP_MAX_NS 1000000
 #define LOOK_EVERY 64   /* turns with progress between two looks at clock and signals */
-#define NEWS_NS 100000000 /* how long a closed link waits for the reason, which travels another way */
 
 enum turn { TURN_DONE, TURN_MOVED, TURN_IDLE };
 
@@ -59,18 +58,6 @@ static ssize_t give(struct transfer *t)
     return t->link->ops->send(t->link, t->data + t->done, left < SEND_MOST ? left : SEND_MOST);
 }
 
-/* The peer may have closed because the group failed over there. Its own word, which comes over the control connections,
- * is then a better reason than ours: wait a moment for it. */
-static void await_news(const struct acomm_group *g)
-{
-    int64_t end = clock_now() + NEWS_NS;
-    for (int64_t now = clock_now(); now < end && !atomic_load(&g->poisoned); now = clock_now()) {
-        struct pollfd wake = {.fd = g->wake_fd, .events = POLLIN};
-        struct timespec t = {0, end - now < NAP_MAX_NS ? end - now : NAP_MAX_NS};
-        ppoll(&wake, 1, &t, NULL);
-    }
-}
-
 /* Errors of the network tell of a lost host. A closed connection does not: a process that ends is noticed by the node,
  * and one that only closed this group is alive in others. */
 static bool unreachable(int errnum)
@@ -82,7 +69,7 @@ static int fail_link(struct acomm_op *op, const struct link *link, int code, int
 {
     struct acomm_group *g = op->group;
     if (code == ACOMM_LOST)
-        await_news(g);
+        wait_news(g);
     const char *text = code != ACOMM_LOST ? NULL
         : errnum ? "the connection broke" : "the connection was closed by the peer";
     int rc = group_fail_op(op, code, link->peer, errnum, text);

@@ -1,3 +1,4 @@
+#include <poll.h>
 #include <sched.h>
 #include <stddef.h>
 
@@ -10,6 +11,8 @@
 #define SPINS_CROWDED 20    /* the peer may need this very core */
 #define YIELD_NS 200000     /* how long to yield before sleeping, with a core for every rank */
 #define YIELD_CROWDED_NS 2000000 /* a sleeping rank costs a wake-up per step, so yield longer where turns are taken */
+#define NEWS_NS 100000000   /* how long a closed link waits for the reason, which travels another way */
+#define NEWS_LOOK_NS 1000000
 #define STOLEN_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
 #define STOLEN_FOR_NS 50000000
 
@@ -23,6 +26,16 @@ void acomm_set_interrupt(int (*check)(void))
 bool wait_interrupted(void)
 {
     return interrupt_hook && interrupt_hook();
+}
+
+void wait_news(const struct acomm_group *g)
+{
+    int64_t end = clock_now() + NEWS_NS;
+    for (int64_t now = clock_now(); now < end && !atomic_load(&g->poisoned); now = clock_now()) {
+        struct pollfd wake = {.fd = g->wake_fd, .events = POLLIN};
+        struct timespec t = {0, end - now < NEWS_LOOK_NS ? end - now : NEWS_LOOK_NS};
+        ppoll(&wake, 1, &t, NULL);
+    }
 }
 
 bool wait_crowded(int ranks)

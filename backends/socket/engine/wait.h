@@ -32,6 +32,9 @@ int wait_step(struct wait *w);
 void wait_reset(struct wait *w);
 /* Whether the caller's signal handlers raised. Only for threads of the caller. */
 bool wait_interrupted(void);
+/* A peer's connection was closed, perhaps because the group failed over there. Its own word, which comes over the control
+ * connections, is then a better reason than ours: waits a moment for it. */
+void wait_news(const struct acomm_group *g);
 /* Whether spinning makes sense for `ranks` processes of this host. */
 bool wait_crowded(int ranks);
 
