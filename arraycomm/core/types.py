@@ -61,10 +61,10 @@ class Device(NamedTuple):
     """Where an array lies."""
 
     type: DeviceType
-    index: int = 0
+    ordinal: int = 0
 
     def __str__(self) -> str:
-        return self.type.name.lower() if self.type is DeviceType.CPU else f"{self.type.name.lower()}:{self.index}"
+        return self.type.name.lower() if self.type is DeviceType.CPU else f"{self.type.name.lower()}:{self.ordinal}"
 
 
 CPU = Device(DeviceType.CPU)

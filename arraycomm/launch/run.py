@@ -166,8 +166,8 @@ class Job:
                 yield
             finally:
                 self._selector.unregister(ours)
-                for number, handler in before.items():
-                    signal.signal(number, handler)  # type: ignore[arg-type]
+                for passed, handler in before.items():
+                    signal.signal(passed, handler)  # type: ignore[arg-type]
                 signal.set_wakeup_fd(previous)
 
     def _pass_on(self, numbers: Sequence[int]) -> None:

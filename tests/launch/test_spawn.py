@@ -14,8 +14,8 @@ import pytest
 
 from arraycomm.core import secret
 from arraycomm.core.errors import DistError, PeerLost
-from arraycomm.launch.errors import ProcessExitedException, ProcessRaisedException
 from arraycomm.launch.context import SpawnContext
+from arraycomm.launch.errors import ProcessExitedException, ProcessRaisedException
 from arraycomm.launch.spawn import spawn
 
 from .test_run import clean_environ, gone, read_pids
