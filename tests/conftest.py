@@ -5,5 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sanitize-all", action="store_true", help="run the whole conformance suite with sanitizers (hours)")

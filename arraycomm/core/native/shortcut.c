@@ -170,7 +170,7 @@ static PyObject *shortcut_call(PyObject *self, PyObject *const *args, Py_ssize_t
     long kind = PyLong_AsLong(args[0]), redop = PyLong_AsLong(args[3]), root = PyLong_AsLong(args[4]);
     if (PyErr_Occurred())
         return NULL;
-    if (!s->group || redop < 0 || root < -1 || root >= s->size)
+    if (!s->group || redop < 0 || root < (kind == ACOMM_BROADCAST ? 0 : -1) || root >= s->size)
         return declined();
     return dispatch(s, (int)kind, args[1], args[2], (int)redop, (int)root);
 }
