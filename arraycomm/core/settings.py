@@ -40,7 +40,6 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_INSECURE", "0", "1 accepts to run without a secret on addresses other than loopback"),
         Setting("ARRAYCOMM_STORE", "", "launcher: the launcher serves the store; set by our launcher"),
         Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one"),
-        Setting("ARRAYCOMM_LOG", "warning", "level of the logger named arraycomm"),
     )
 }
 

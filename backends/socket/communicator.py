@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,12 +13,13 @@ from arraycomm._engine import Shortcut, ffi, interrupted, lib
 from arraycomm.core import settings
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.errors import Aborted
-from arraycomm.core.types import ReduceOp
+from arraycomm.core.types import DType, ReduceOp
 
 from .endpoint import Endpoint
-from .errors import Translator
+from .errors import KINDS, Translator
 
 _NULL = ffi.NULL
+_log = logging.getLogger("arraycomm")
 
 
 def _nanoseconds(timeout: float | None) -> int:
@@ -125,6 +127,7 @@ class SocketCommunicator:
         self._group = self._open()
         self.shortcut = Shortcut(int(ffi.cast("uintptr_t", ffi.addressof(lib, "acomm_run"))),
                                  int(ffi.cast("uintptr_t", self._group)), self.rank, self.size, self.error)
+        self._announce_ignored(settings.get("ARRAYCOMM_ALGORITHM"))
         endpoint.register(self._id, self._members, self._group)
 
     def _open(self) -> Any:
@@ -148,6 +151,15 @@ class SocketCommunicator:
         if code:
             raise self._translate.code(code, f"{size} bytes of shared memory for {len(local)} ranks" if segment else "")
         return out[0]
+
+    def _announce_ignored(self, algorithms: str) -> None:
+        """An algorithm that was asked for and cannot run in this group."""
+        for item in filter(None, algorithms.split(",") if self.size > 1 else []):
+            operation, _, wanted = item.partition("=")
+            used = self.algorithm(KINDS.index(operation), 1, DType.FLOAT32, 0)
+            if used != wanted:
+                _log.warning("group %r: %s does not run here (it needs all ranks on one host, over shared memory); the table "
+                             "chooses instead", self.name, item)
 
     # ---- errors and handles ----
 

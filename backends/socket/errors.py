@@ -33,7 +33,7 @@ _PLAIN: dict[int, type[DistError]] = {
     lib.ACOMM_SYSTEM: DistNetworkError,
     lib.ACOMM_PROTOCOL: DistNetworkError,
 }
-_KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
+KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
           "barrier", "send", "recv")
 _OPS = {op.code: op.name for op in OPS.values()} | {8: "premul_sum"}
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
@@ -41,7 +41,7 @@ _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 def describe(header: Any) -> str:
     """A header in words: all_reduce #7 of 1024 float32, sum."""
-    kind = _KINDS[header.kind] if header.kind < len(_KINDS) else f"operation {header.kind}"
+    kind = KINDS[header.kind] if header.kind < len(KINDS) else f"operation {header.kind}"
     number = f" #{header.sequence}" if header.sequence else ""
     if kind == "barrier":
         return f"{kind}{number}"

@@ -19,6 +19,10 @@ from arraycomm.core.store.base import Store
 _NAMESPACES = ("net", "pid", "ipc", "mnt")
 
 
+# Ranks that choose differently here would wait for each other for ever, or misread each other.
+_ALIKE = ("ARRAYCOMM_TRANSPORT", "ARRAYCOMM_ALGORITHM", "ARRAYCOMM_THRESHOLDS", "ARRAYCOMM_PIECE_BYTES", "ARRAYCOMM_CHECK")
+
+
 @dataclass(frozen=True)
 class Peer:
     """A rank's card."""
@@ -29,6 +33,7 @@ class Peer:
     addresses: tuple[tuple[str, int], ...]  # numeric address and port of each TCP listener
     path: str  # of its Unix listener
     connections: int  # TCP connections per pair that it would like
+    alike: dict[str, str]  # what must be the same everywhere, by name
 
     @property
     def place(self) -> str:
@@ -50,11 +55,16 @@ def this_process(addresses: Sequence[tuple[str, int]], path: str) -> Peer:
     wanted = int(settings.get_number("ARRAYCOMM_SOCKET_CONNECTIONS")) or len(addresses)
     if not 1 <= wanted <= 64:
         raise ValueError(f"ARRAYCOMM_SOCKET_CONNECTIONS must be 0 to 64, got {wanted}")
-    return Peer(host_key(), socket.gethostname(), os.getpid(), tuple(addresses), path, wanted)
+    alike = {name: settings.get(name) for name in _ALIKE}
+    alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
+    return Peer(host_key(), socket.gethostname(), os.getpid(), tuple(addresses), path, wanted, alike)
 
 
 def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> list[Peer]:
-    """Everybody's card, in rank order. Raises DistStoreError naming the ranks that did not come in time."""
+    """Everybody's card, in rank order.
+
+    Raises DistStoreError naming the ranks that did not come in time, ValueError for settings that differ between ranks.
+    """
     keys = [f"peer/{other}" for other in range(size)]
     store.set(keys[rank], json.dumps(asdict(mine)))
     try:
@@ -63,7 +73,13 @@ def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> 
         absent = [str(other) for other in range(size) if not store.check([keys[other]])]
         raise DistStoreError(f"rank {rank} of {size}: no sign of rank {', '.join(absent) or '?'} within {timeout:g} s: "
                              f"{error}") from error
-    return [_decode(other, card) for other, card in enumerate(store.multi_get(keys))]
+    peers = [_decode(other, card) for other, card in enumerate(store.multi_get(keys))]
+    for other, peer in enumerate(peers):
+        for name, value in peers[0].alike.items():
+            if peer.alike.get(name) != value:
+                raise ValueError(f"{name} is {value!r} on rank 0 and {peer.alike.get(name)!r} on rank {other}; it must be the "
+                                 "same on all ranks")
+    return peers
 
 
 def _decode(rank: int, card: bytes) -> Peer:

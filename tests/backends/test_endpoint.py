@@ -387,7 +387,7 @@ def test_forked_child(start: Any) -> None:
 
 def test_host_numbers() -> None:
     def card(host: str) -> peers.Peer:
-        return peers.Peer(host, "h", 1, (("127.0.0.1", 1),), "", 1)
+        return peers.Peer(host, "h", 1, (("127.0.0.1", 1),), "", 1, {})
 
     assert peers.number_hosts([card(name) for name in "bacab"]) == [0, 1, 2, 1, 0]
     assert peers.host_key() == peers.host_key()
