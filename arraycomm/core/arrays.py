@@ -7,6 +7,7 @@ its library is loaded already.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable
@@ -171,10 +172,8 @@ def numpy_ndarray() -> type:
 def numpy_dtype(label: str) -> Any:
     """NumPy's dtype object of this name; those that NumPy does not know come from ml_dtypes."""
     numpy = sys.modules["numpy"]
-    try:
+    with contextlib.suppress(TypeError):
         return numpy.dtype(label)
-    except TypeError:
-        pass
     try:
         return numpy.dtype(getattr(importlib.import_module("ml_dtypes"), label))
     except ImportError:

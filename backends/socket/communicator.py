@@ -149,7 +149,8 @@ class SocketCommunicator:
         with segment if segment is not None else contextlib.nullcontext():
             code = lib.acomm_group_open(self._endpoint.node, options, out)
         if code:
-            raise self._translate.code(code, f"{size} bytes of shared memory for {len(local)} ranks" if segment else "")
+            wanted = f", {size} bytes of shared memory for {len(local)} ranks" if segment else ""
+            raise self._translate.code(code, os.strerror(ffi.errno) + wanted)
         return out[0]
 
     def _announce_ignored(self, algorithms: str) -> None:

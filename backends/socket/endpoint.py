@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
 from arraycomm.core import auth, settings
-from arraycomm.core.auth import Acceptor, Hello, Purpose
+from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, ResourceError
 from arraycomm.core.store.base import Store
 
-from . import local, peers, segment
+from . import limits, local, peers, segment
 from .arrivals import Arrivals
 
 LOOPBACK = "127.0.0.1"
@@ -85,6 +85,7 @@ class Endpoint:
             self._peers = [peers.this_process([(LOOPBACK, 0)], "")]
             self.connections = 1
             return
+        limits.require_descriptors(self.rank, len(addresses) + 1)
         self._open_node()
         listeners = self._listen(addresses)
         names = [listener.getsockname()[:2] for listener in listeners if listener.family != socket.AF_UNIX]
@@ -325,12 +326,15 @@ class Endpoint:
         purpose = Purpose.DATA if request.channel else Purpose.CONTROL
         if purpose is Purpose.DATA and request.group not in self._groups:
             return  # closed since it asked
-        try:
-            sock = self._connect(request.peer, purpose, group=request.group, channel=request.channel,
-                                 stripe=request.stripe)
-        except Exception as error:  # whatever it is, an operation waits for the answer
-            self._refuse(request, error)
-            return
+        sock = None
+        while sock is None:
+            try:
+                sock = self._connect(request.peer, purpose, group=request.group, channel=request.channel,
+                                     stripe=request.stripe)
+            except Exception as error:  # whatever it is, an operation waits for the answer
+                if not self._may_answer_later(request, error):
+                    self._refuse(request, error)
+                    return
         with self._lock:
             registered = self._groups.get(request.group)
             if not self.closed and purpose is Purpose.CONTROL:
@@ -339,6 +343,12 @@ class Endpoint:
                 self._attach(registered, request.peer, sock, request.channel, request.stripe, outgoing=True)
             else:
                 sock.close()
+
+    def _may_answer_later(self, request: Any, error: Exception) -> bool:
+        """A peer that did not complete the handshake, but lives: something may hold its interpreter's lock for minutes."""
+        wanted = not self.closed and (not request.channel or request.group in self._groups)
+        return (wanted and isinstance(error.__cause__, HandshakeBroken)
+                and lib.acomm_node_peer(self.node, request.peer, ffi.new("char **")) == 0)
 
     def _refuse(self, request: Any, error: Exception) -> None:
         cause = error.__cause__

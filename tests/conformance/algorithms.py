@@ -17,7 +17,7 @@ _MOVING = {"broadcast": movement.broadcast, "all_gather": movement.all_gather, "
            "scatter": movement.scatter, "all_to_all": movement.all_to_all}
 
 
-def forced(context: Context, kind: str, name: str, exact: bool) -> None:
+def forced(context: Context, kind: str, name: str, exact: bool, folder: str) -> None:
     """One algorithm of one collective, on many counts. `exact`: it promises the bits of rank order."""
     with context.variant({"ARRAYCOMM_ALGORITHM": f"{kind}={name}"}) as variant:
         if kind in _REDUCING:
@@ -25,7 +25,7 @@ def forced(context: Context, kind: str, name: str, exact: bool) -> None:
         elif kind in _MOVING:
             _moving(variant, kind)
         else:
-            movement.barriers(variant)
+            movement.barriers(variant, folder)
 
 
 def _reducing(context: Context, kind: str, exact: bool) -> None:

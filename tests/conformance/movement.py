@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,12 @@ def lists(context: Context, framework: str) -> None:
         context.check(all(framework_of(part) == framework_of(x) for part in parts), "gather list: other library")
 
 
-def barriers(context: Context, times: int = 20) -> None:
-    for _ in range(times):
+def barriers(context: Context, folder: str | None = None) -> None:
+    """Nobody is through before everybody has come: every rank leaves a file first and counts them afterwards."""
+    for turn in range(10):
+        if folder is not None:
+            Path(folder, f"{turn}-{context.rank}").touch()
         context.check(context.group.barrier() is None, "barrier gives None")
+        if folder is not None:
+            came = len(list(Path(folder).glob(f"{turn}-*")))
+            context.check(came == context.size, f"barrier {turn}: {came} of {context.size} had come")

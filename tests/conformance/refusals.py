@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -116,27 +118,40 @@ def torch_bits(context: Context) -> None:
 
 
 def fork(context: Context) -> None:
-    """A child made by fork may not use the group; the parent is not disturbed."""
-    import os
+    """A child made by fork may not use the group, in any way, and is told so; the parent is not disturbed."""
+    group = context.group
+    group.all_reduce(np.ones(3), async_op=True).wait(60)  # so that there is a worker, which the child will not have
+    for label, call in [
+        ("all_reduce", lambda: group.all_reduce(np.ones(3))),
+        ("all_gather", lambda: group.all_gather(np.ones(3))),
+        ("asynchronous", lambda: group.all_reduce(np.ones(3), async_op=True).wait(5)),
+        ("message", lambda: group.isend(np.ones(3), context.rank).wait(5)),
+        ("barrier", lambda: group.barrier()),
+    ]:
+        said = _said_by_child(call)
+        context.check(said.startswith("RuntimeError") and "fork" in said, f"fork, {label}: {said}")
+    _still_works(context)
 
+
+def _said_by_child(call: Callable[[], Any]) -> str:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(10)  # ends it when it hangs
         try:
-            context.group.all_reduce(np.ones(3))
+            call()
             said = "no error"
         except RuntimeError as error:
-            said = f"RuntimeError {error}"
+            said = f"RuntimeError: {error}"
         except BaseException as error:  # whatever it is, it has to reach the parent
-            said = f"{type(error).__name__} {error}"
+            said = f"{type(error).__name__}: {error}"
         os.write(write, said.encode()[:4000])
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         said = pipe.read().decode()
-    os.waitpid(child, 0)
-    context.check(said.startswith("RuntimeError") and "fork" in said, f"fork: {said}")
-    _still_works(context)
+    status = os.waitpid(child, 0)[1]
+    return said or f"ended with status {status}, without a word"
 
 
 def _still_works(context: Context) -> None:

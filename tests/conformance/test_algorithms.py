@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -30,10 +31,10 @@ RANK_ORDER = {*SHARED, "pairwise"}
 
 
 @pytest.mark.parametrize(("kind", "name"), table())
-def test_forced(world: World, kind: str, name: str) -> None:
+def test_forced(world: World, kind: str, name: str, tmp_path: Path) -> None:
     """Every algorithm, on the transport that it is made for; those over links also over links in shared memory."""
     if world.settings.transport == "shm" or name not in SHARED:
-        world.run("algorithms.forced", kind=kind, name=name, exact=name in RANK_ORDER)
+        world.run("algorithms.forced", kind=kind, name=name, exact=name in RANK_ORDER, folder=str(tmp_path))
 
 
 def test_the_table_is_covered() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from .data import DTYPES, FRAMEWORKS
@@ -58,8 +60,8 @@ def test_lists(world: World, framework: str) -> None:
     world.run("movement.lists", framework=framework)
 
 
-def test_barrier(world: World) -> None:
-    world.run("movement.barriers")
+def test_barrier(world: World, tmp_path: Path) -> None:
+    world.run("movement.barriers", folder=str(tmp_path))
 
 
 def test_facts(world: World) -> None:

@@ -34,6 +34,7 @@ struct world {
     struct acomm_group groups[RANKS];
     struct link *out[RANKS][RANKS], *in[RANKS][RANKS]; /* [from][to] */
     struct link_ring *rings[RANKS][RANKS];
+    struct bell bells[RANKS];
     struct acomm_node node;
     _Atomic int left[RANKS], recycled, lost;
 };
@@ -109,8 +110,8 @@ static void make_ring(struct world *w, int from, int to)
     size_t bytes = link_shm_footprint(w->ring);
     w->rings[from][to] = aligned_alloc(128, (bytes + 127) / 128 * 128);
     memset(w->rings[from][to], 0, bytes);
-    w->out[from][to] = link_shm_new(to, true, w->rings[from][to], w->ring);
-    w->in[from][to] = link_shm_new(from, false, w->rings[from][to], w->ring);
+    w->out[from][to] = link_shm_new(to, true, w->rings[from][to], w->ring, &w->bells[from], &w->bells[to]);
+    w->in[from][to] = link_shm_new(from, false, w->rings[from][to], w->ring, &w->bells[to], &w->bells[from]);
 }
 
 static void make_sockets(struct world *w, int from, int to)
@@ -138,7 +139,7 @@ static inline struct world *world_open(int size, size_t ring)
                 (ring ? make_ring : make_sockets)(w, from, to);
     for (int rank = 0; rank < size; rank++) {
         struct acomm_group *g = &w->groups[rank];
-        *g = (struct acomm_group){.node = &w->node, .rank = rank, .size = size, .members = members,
+        *g = (struct acomm_group){.node = &w->node, .rank = rank, .size = size, .bell = ring ? &w->bells[rank] : NULL, .members = members,
                                   .timeout = 60 * SECOND, .crowded = wait_crowded(size)};
         pthread_mutex_init(&g->lock, NULL);
         g->p2p = p2p_open(g);

@@ -1,4 +1,4 @@
-/* engine: link_tcp.c link_shm.c */
+/* engine: link_tcp.c link_shm.c bell.c */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +55,7 @@ static struct pair open_shm(void)
     size_t footprint = (link_shm_footprint(RING) + 4095) / 4096 * 4096;
     struct link_ring *ring = aligned_alloc(4096, footprint);
     memset(ring, 0, footprint);
-    return (struct pair){link_shm_new(1, true, ring, RING), link_shm_new(0, false, ring, RING), ring};
+    return (struct pair){link_shm_new(1, true, ring, RING, NULL, NULL), link_shm_new(0, false, ring, RING, NULL, NULL), ring};
 }
 
 static void close_pair(struct pair p)

@@ -192,7 +192,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     (void)kwargs, (void)type;
     if (!PyArg_ParseTuple(args, "KKiiO:Shortcut", &run, &group, &rank, &size, &error))
         return NULL;
-    struct shortcut *s = PyObject_New(struct shortcut, shortcut_type);
+    struct shortcut *s = (struct shortcut *)PyType_GenericAlloc(shortcut_type, 0);
     if (!s)
         return NULL;
     s->run = (int (*)(acomm_group *, const acomm_call *))(uintptr_t)run;
@@ -203,11 +203,26 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)s;
 }
 
+/* `error` is a method of the communicator that holds this object: only the cycle collector frees the two. */
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((struct shortcut *)self)->error);
+    return 0;
+}
+
+static int clear(PyObject *self)
+{
+    Py_CLEAR(((struct shortcut *)self)->error);
+    return 0;
+}
+
 static void dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    Py_XDECREF(((struct shortcut *)self)->error);
-    PyObject_Free(self);
+    PyObject_GC_UnTrack(self);
+    clear(self);
+    PyObject_GC_Del(self);
     Py_DECREF(type);
 }
 
@@ -220,11 +235,14 @@ static PyMethodDef methods[] = {
 static PyType_Slot slots[] = {
     {Py_tp_doc, "Shortcut(run, group, rank, size, error): plain collectives of one communicator in one native call."},
     {Py_tp_new, construct},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
     {Py_tp_dealloc, dealloc},
     {Py_tp_methods, methods},
     {0, NULL},
 };
-static PyType_Spec spec = {"arraycomm._engine.Shortcut", sizeof(struct shortcut), 0, Py_TPFLAGS_DEFAULT, slots};
+static PyType_Spec spec = {"arraycomm._engine.Shortcut", sizeof(struct shortcut), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
 int shortcut_init(PyObject *module)
 {

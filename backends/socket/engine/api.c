@@ -3,7 +3,6 @@
 #include "clock.h"
 #include "error.h"
 #include "group.h"
-#include "node.h"
 #include "p2p.h"
 #include "reduce.h"
 
@@ -31,7 +30,7 @@ static int check(const struct acomm_op *op)
         return ACOMM_ARGUMENT;
     if (op_reduces(op) && !reduce_supported(op->dtype, op->redop))
         return ACOMM_UNSUPPORTED;
-    if (g->node && node_forked(g->node))
+    if (group_forked(g))
         return ACOMM_FORKED;
     return 0;
 }

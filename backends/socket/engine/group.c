@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "agree.h"
@@ -57,6 +56,17 @@ static void name_operation(const struct acomm_op *op)
     pthread_mutex_unlock(&g->lock);
 }
 
+/* The rank that was waited for may only have waited for another one: what counts is who has not begun the operation. */
+static void find_absent(const struct acomm_op *op, acomm_failure *failure)
+{
+    uint64_t begun;
+    int absent = node_behind(op->group->node, op->group, op->sequence, &begun);
+    if (absent < 0)
+        return;
+    failure->culprit = absent;
+    failure->peer_sequence = begun;
+}
+
 int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text)
 {
     struct acomm_group *g = op->group;
@@ -71,6 +81,8 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
                              .sequence = op->sequence, .elapsed = clock_now() - op->started};
     op_header(op, &failure.mine);
     strncpy(failure.text, text ? text : "", sizeof failure.text - 1);
+    if (code == ACOMM_TIMEOUT && op->sequence && g->node)
+        find_absent(op, &failure);
     return group_fail(g, &failure, true);
 }
 
@@ -81,6 +93,7 @@ void group_kick(struct acomm_group *g)
     do
         written = write(g->wake_fd, &one, sizeof one);
     while (written < 0 && errno == EINTR);
+    bell_ring(g->bell);
 }
 
 /* ---- queue ---- */
@@ -249,6 +262,52 @@ int group_run(struct acomm_op *op)
     return rc;
 }
 
+/* Takes the queue away from the worker and ends what is in it. */
+static void drain_queue(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->stopping = true;
+    struct acomm_op *queued = g->head;
+    g->head = g->tail = NULL;
+    atomic_store(&g->pending, 1); /* whoever ends a turn from now on tells us */
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    while (queued) {
+        struct acomm_op *op = queued;
+        queued = op->next;
+        finish(op, ACOMM_CLOSED);
+    }
+}
+
+/* Until no thread runs a collective. It has been told to end, and looks at that at least every WAIT_SLEEP_NS. */
+static void await_turn(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    while (!take_turn(g))
+        pthread_cond_wait(&g->changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+int acomm_group_stop(acomm_group *g)
+{
+    bool busy = atomic_load(&g->busy) || atomic_load(&g->pending);
+    acomm_failure closed = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank, .sequence = g->sequence};
+    acomm_failure lost = {.code = ACOMM_LOST, .culprit = g->rank, .origin = g->rank,
+                          .text = "closed the group with an operation under way"};
+    bool first = !atomic_load(&g->poisoned);
+    group_fail(g, &closed, false);
+    if (busy && first && g->node)
+        node_tell(g->node, g, &lost);
+    drain_queue(g);
+    if (g->worker_started)
+        pthread_join(g->worker, NULL);
+    g->worker_started = false;
+    await_turn(g);
+    while (atomic_load(&g->inside))
+        sched_yield(); /* their operations have ended: they are on their way out */
+    return 0;
+}
+
 /* ---- links ---- */
 
 static struct link *make_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing)
@@ -257,7 +316,8 @@ static struct link *make_link(struct acomm_group *g, enum channel channel, int r
         return link_tcp_new(rank, outgoing, g->connections);
     int from = g->local[outgoing ? g->rank : rank], to = g->local[outgoing ? rank : g->rank];
     struct link_ring *ring = shared_ring(&g->shared, channel, from, to);
-    return ring ? link_shm_new(rank, outgoing, ring, g->shared.ring_bytes) : NULL;
+    return ring ? link_shm_new(rank, outgoing, ring, g->shared.ring_bytes, g->bell, shared_bell(&g->shared, g->local[rank]))
+                : NULL;
 }
 
 static bool over_memory(const struct acomm_group *g, int rank)
@@ -344,175 +404,6 @@ void *group_scratch(struct acomm_group *g, size_t bytes)
     free(g->scratch.data);
     g->scratch = (struct scratch){data, rounded ? rounded : 4096};
     return data;
-}
-
-/* ---- opening and closing ---- */
-
-static int copy_places(struct acomm_group *g, const acomm_group_options *o)
-{
-    size_t n = (size_t)o->size;
-    g->members = malloc(n * sizeof *g->members);
-    g->hosts = malloc(n * sizeof *g->hosts);
-    g->local = malloc(n * sizeof *g->local);
-    for (int c = 0; c < CHANNELS; c++) {
-        g->out[c] = calloc(n, sizeof(struct link *));
-        g->in[c] = calloc(n, sizeof(struct link *));
-        if (!g->out[c] || !g->in[c])
-            return ACOMM_RESOURCE;
-    }
-    if (!g->members || !g->hosts || !g->local)
-        return ACOMM_RESOURCE;
-    memcpy(g->members, o->members, n * sizeof *g->members);
-    memcpy(g->hosts, o->hosts, n * sizeof *g->hosts);
-    return 0;
-}
-
-/* Numbers the ranks of this host; returns how many there are. */
-static int number_locals(struct acomm_group *g)
-{
-    int locals = 0;
-    for (int rank = 0; rank < g->size; rank++)
-        g->local[rank] = g->hosts[rank] == g->hosts[g->rank] ? locals++ : -1;
-    return locals;
-}
-
-static int open_shared(struct acomm_group *g, const acomm_group_options *o)
-{
-    int locals = number_locals(g);
-    g->crowded = wait_crowded(locals);
-    if (o->segment_fd < 0 || locals < 2)
-        return 0;
-    uint64_t piece = shared_piece(locals, o->piece_bytes);
-    g->one_host = locals == g->size;
-    return shared_open(&g->shared, o->segment_fd, o->segment_bytes, g->local[g->rank], locals, piece);
-}
-
-static int init_locks(struct acomm_group *g)
-{
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return g->wake_fd < 0 ? ACOMM_RESOURCE : 0;
-}
-
-static void free_links(struct acomm_group *g)
-{
-    for (int c = 0; c < CHANNELS; c++) {
-        for (int rank = 0; rank < g->size; rank++) {
-            if (g->out[c] && g->out[c][rank])
-                g->out[c][rank]->ops->close(g->out[c][rank]);
-            if (g->in[c] && g->in[c][rank])
-                g->in[c][rank]->ops->close(g->in[c][rank]);
-        }
-        free(g->out[c]);
-        free(g->in[c]);
-    }
-}
-
-static void free_group(struct acomm_group *g)
-{
-    if (g->p2p)
-        p2p_close(g->p2p);
-    free_links(g);
-    shared_close(&g->shared);
-    select_close(&g->selection);
-    while (g->spare) {
-        struct acomm_op *op = g->spare;
-        g->spare = op->next;
-        free(op);
-    }
-    if (g->wake_fd >= 0)
-        close(g->wake_fd);
-    pthread_cond_destroy(&g->changed);
-    pthread_mutex_destroy(&g->lock);
-    free(g->scratch.data);
-    free(g->members);
-    free(g->hosts);
-    free(g->local);
-    free(g);
-}
-
-int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group **out)
-{
-    struct acomm_group *g = calloc(1, sizeof *g);
-    if (!g)
-        return ACOMM_RESOURCE;
-    *g = (struct acomm_group){.node = node, .id = o->id, .rank = o->rank, .size = o->size, .shared.fd = -1,
-                              .connections = o->connections, .check = o->check != 0, .timeout = o->timeout};
-    int rc = init_locks(g);
-    if (!rc)
-        rc = copy_places(g, o);
-    if (!rc)
-        rc = open_shared(g, o);
-    if (!rc)
-        rc = select_open(&g->selection, o->algorithms, o->thresholds);
-    if (!rc && !(g->p2p = p2p_open(g)))
-        rc = ACOMM_RESOURCE;
-    if (!rc && node)
-        rc = node_add(node, g);
-    if (rc) {
-        int saved = errno;
-        free_group(g);
-        errno = saved;
-        return rc;
-    }
-    *out = g;
-    return 0;
-}
-
-/* Takes the queue away from the worker and ends what is in it. */
-static void drain_queue(struct acomm_group *g)
-{
-    pthread_mutex_lock(&g->lock);
-    g->stopping = true;
-    struct acomm_op *queued = g->head;
-    g->head = g->tail = NULL;
-    atomic_store(&g->pending, 1); /* whoever ends a turn from now on tells us */
-    pthread_cond_broadcast(&g->changed);
-    pthread_mutex_unlock(&g->lock);
-    while (queued) {
-        struct acomm_op *op = queued;
-        queued = op->next;
-        finish(op, ACOMM_CLOSED);
-    }
-}
-
-/* Until no thread runs a collective. It has been told to end, and looks at that at least every WAIT_SLEEP_NS. */
-static void await_turn(struct acomm_group *g)
-{
-    pthread_mutex_lock(&g->lock);
-    while (!take_turn(g))
-        pthread_cond_wait(&g->changed, &g->lock);
-    pthread_mutex_unlock(&g->lock);
-}
-
-int acomm_group_stop(acomm_group *g)
-{
-    bool busy = atomic_load(&g->busy) || atomic_load(&g->pending);
-    acomm_failure failure = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank, .sequence = g->sequence};
-    group_fail(g, &failure, busy);
-    drain_queue(g);
-    if (g->worker_started)
-        pthread_join(g->worker, NULL);
-    g->worker_started = false;
-    await_turn(g);
-    while (atomic_load(&g->inside))
-        sched_yield(); /* their operations have ended: they are on their way out */
-    return 0;
-}
-
-int acomm_group_close(acomm_group *g)
-{
-    if (!g->stopping)
-        acomm_group_stop(g);
-    if (g->node)
-        node_remove(g->node, g);
-    free_group(g);
-    return 0;
 }
 
 int acomm_group_abort(acomm_group *g, const char *text)

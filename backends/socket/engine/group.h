@@ -32,6 +32,7 @@ struct acomm_group {
     acomm_failure failure;       /* first failure; under lock */
     bool failed;
     int wake_fd;                 /* eventfd, readable for good once poisoned: ends a poll() */
+    struct bell *bell;           /* this rank's in the segment, NULL without one */
     pthread_mutex_t lock;        /* never held while calling the node, whose lock comes first */
     pthread_cond_t changed;      /* links attached, queue changed, poisoned */
     /* queue of collectives: a synchronous call on an idle group runs in its caller's thread */
@@ -40,6 +41,7 @@ struct acomm_group {
     _Atomic int pending;         /* operations in the queue */
     struct acomm_op *head, *tail;
     struct acomm_op *spare;      /* free list */
+    unsigned forks;              /* see group_forked */
     pthread_t worker;
     bool worker_started, stopping;
     struct p2p *p2p;
@@ -59,6 +61,9 @@ struct link *group_link(struct acomm_group *g, enum channel channel, int rank, b
 bool group_link_ready(struct acomm_group *g, const struct link *link);
 /* Blocks until ready; deadline, poison and Ctrl-C observed. */
 int group_await_link(struct acomm_op *op, struct link *link);
+
+/* Whether this process is a child made by fork after the group: threads and connections stayed with the parent. */
+bool group_forked(const struct acomm_group *g);
 
 /* Runs the collective now when the group is idle, else queues it for the worker and waits. */
 int group_run(struct acomm_op *op);

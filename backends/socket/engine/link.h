@@ -11,6 +11,7 @@
 
 enum channel { CHANNEL_CONTROL, CHANNEL_COLLECTIVE, CHANNEL_P2P, CHANNELS };
 
+struct bell;
 struct link;
 struct link_ops {
     /* Bytes taken (0: none just now) or a negative code: ACOMM_LOST when the peer is gone, ACOMM_SYSTEM with errno set. */
@@ -24,6 +25,7 @@ struct link {
     const struct link_ops *ops;
     int peer;      /* group rank */
     bool outgoing;
+    struct bell *bell; /* rung when there may be news; NULL: look at the descriptor, or look again */
 };
 
 /* link_tcp.c: `connections` sockets, filled one by one by attach. Blocks of LINK_STRIPE bytes go round robin over them. */
@@ -33,7 +35,8 @@ bool link_tcp_complete(const struct link *link); /* all sockets are there */
 
 /* link_shm.c: single producer, single consumer ring of `bytes` (power of two) at `memory`; see shared.h for where. */
 struct link_ring;                                /* layout in the segment; head and tail on lines of their own */
-struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes);
+struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct bell *ours,
+                          struct bell *theirs); /* bells may be NULL */
 size_t link_shm_footprint(size_t bytes);         /* memory that a ring of `bytes` takes in the segment */
 
 #endif

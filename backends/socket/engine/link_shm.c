@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "acomm.h"
+#include "bell.h"
 #include "link.h"
 
 #define LINE 128 /* bytes: two cache lines, because processors fetch them in pairs */
@@ -21,6 +22,7 @@ struct link_ring {
 struct link_shm {
     struct link base;
     struct link_ring *ring;
+    struct bell *theirs;
     uint64_t own, other; /* own index; the other side's as last seen */
     size_t size, publish;
 };
@@ -52,6 +54,7 @@ static void publish(struct link_shm *s, size_t bytes)
 {
     s->own += bytes;
     atomic_store_explicit(s->base.outgoing ? &s->ring->written : &s->ring->read, s->own, memory_order_release);
+    bell_ring(s->theirs);
 }
 
 /* The bytes from the own index to the end of the memory, at most one publication's worth. */
@@ -105,12 +108,14 @@ static void shm_close(struct link *link)
 
 static const struct link_ops shm_ops = {shm_send, shm_recv, shm_descriptor, shm_close};
 
-struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes)
+struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct bell *ours,
+                          struct bell *theirs)
 {
     struct link_shm *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    s->base = (struct link){.ops = &shm_ops, .peer = peer, .outgoing = outgoing};
+    s->base = (struct link){.ops = &shm_ops, .peer = peer, .outgoing = outgoing, .bell = ours};
+    s->theirs = theirs;
     s->ring = memory;
     s->size = bytes;
     s->publish = bytes / 4 < PUBLISH ? bytes / 4 : PUBLISH;

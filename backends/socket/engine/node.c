@@ -140,7 +140,11 @@ static struct acomm_node *allocate(int rank, int size, int64_t heartbeat, int64_
     node->next_beat = node->last_turn + heartbeat;
     node->requests_end = &node->requests;
     pthread_mutex_init(&node->lock, NULL);
-    pthread_cond_init(&node->returned, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&node->returned, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     return node;
 }
 

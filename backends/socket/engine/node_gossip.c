@@ -82,6 +82,15 @@ void node_spread_fail(struct acomm_node *node, const struct acomm_group *group, 
         node_spread(node, NULL, head, failure);
 }
 
+void node_spread_begun(struct acomm_node *node, int kind, const struct acomm_group *group)
+{
+    struct wire_control head = node_frame(node, kind, node->rank, 0);
+    head.group = group->id;
+    head.sequence = group->sequence;
+    if (node_remember(node, &head, NULL))
+        node_spread(node, NULL, head, NULL);
+}
+
 void node_brief(struct acomm_node *node, struct node_link *link)
 {
     for (int i = 0; i < NODE_NOTES; i++) {
@@ -234,7 +243,27 @@ static void hear_left(struct acomm_node *node, const struct node_link *link, con
     struct node_watch *watch = node_find(node, head->group);
     int rank = watch ? node_group_rank(watch->group, head->rank) : -1;
     if (rank >= 0)
-        watch->left[rank] = head->sequence;
+        watch->members[rank].left = head->sequence;
+}
+
+static void note_begun(struct acomm_node *node, struct node_watch *watch, const struct wire_control *head)
+{
+    int rank = watch ? node_group_rank(watch->group, head->rank) : -1;
+    if (rank >= 0)
+        watch->members[rank].begun = head->sequence;
+    pthread_cond_broadcast(&node->returned);
+}
+
+/* Each rank asks once in a group's life: the operation that made it ask fails, and the group with it. */
+static void hear_begun(struct acomm_node *node, const struct node_link *link, const struct wire_control *head)
+{
+    struct node_watch *watch = node_find(node, head->group);
+    if (!node_remember(node, head, NULL))
+        return;
+    node_spread(node, link, *head, NULL);
+    note_begun(node, watch, head);
+    if (head->kind == WIRE_ASK && watch)
+        node_spread_begun(node, WIRE_BEGUN, watch->group);
 }
 
 static void hear_fail(struct acomm_node *node, const struct node_link *link, const struct wire_control *head,
@@ -267,6 +296,10 @@ void node_hear(struct acomm_node *node, struct node_link *link, const struct wir
         break;
     case WIRE_FAIL:
         hear_fail(node, link, head, payload);
+        break;
+    case WIRE_ASK:
+    case WIRE_BEGUN:
+        hear_begun(node, link, head);
         break;
     default: /* a heartbeat has been heard by being read */
         break;

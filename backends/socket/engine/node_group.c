@@ -1,22 +1,23 @@
 /* What groups ask of the node: to be told of losses, to tell of failures, and who has left. */
 #include <stdlib.h>
+#include "clock.h"
 #include "group.h"
 #include "node_state.h"
 
 static struct node_watch *watch_new(struct acomm_node *node, struct acomm_group *group)
 {
-    struct node_watch *watch = calloc(1, sizeof *watch + (size_t)group->size * sizeof watch->left[0]);
+    struct node_watch *watch = calloc(1, sizeof *watch + (size_t)group->size * sizeof watch->members[0]);
     if (!watch)
         return NULL;
     watch->group = group;
     for (int r = 0; r < group->size; r++)
-        watch->left[r] = NODE_PRESENT;
+        watch->members[r] = (struct node_member){NODE_PRESENT, NODE_SILENT};
     for (int i = 0; i < NODE_NOTES; i++) {
         const struct node_note *note = node->notes[i];
         int rank = note && note->head.kind == WIRE_LEFT && note->head.group == group->id
                        ? node_group_rank(group, note->head.rank) : -1;
         if (rank >= 0)
-            watch->left[rank] = note->head.sequence;
+            watch->members[rank].left = note->head.sequence;
     }
     return watch;
 }
@@ -83,7 +84,7 @@ int node_left(struct acomm_node *node, const struct acomm_group *group, int rank
     pthread_mutex_lock(&node->lock);
     const struct node_watch *watch = node_find(node, group->id);
     for (int r = 0; watch && found < 0 && r < group->size; r++) {
-        uint64_t left = watch->left[r];
+        uint64_t left = watch->members[r].left;
         if (left == NODE_PRESENT && node->peers[group->members[r]].state != PEER_THERE)
             left = 0;
         if ((rank < 0 || rank == r) && left < sequence)
@@ -91,4 +92,50 @@ int node_left(struct acomm_node *node, const struct acomm_group *group, int rank
     }
     pthread_mutex_unlock(&node->lock);
     return found;
+}
+
+/* A rank that has begun fewer collectives; failing that one that has not answered; -1. */
+static int first_behind(const struct node_watch *watch, uint64_t sequence)
+{
+    const struct acomm_group *group = watch->group;
+    int silent = -1;
+    for (int r = group->size - 1; r >= 0; r--)
+        if (r != group->rank && watch->members[r].begun == NODE_SILENT)
+            silent = r;
+    for (int r = 0; r < group->size; r++)
+        if (r != group->rank && watch->members[r].begun < sequence)
+            return r;
+    return silent;
+}
+
+static bool all_answered(const struct node_watch *watch)
+{
+    for (int r = 0; r < watch->group->size; r++)
+        if (r != watch->group->rank && watch->members[r].begun == NODE_SILENT)
+            return false;
+    return true;
+}
+
+int node_behind(struct acomm_node *node, const struct acomm_group *group, uint64_t sequence, uint64_t *begun)
+{
+    int64_t end = clock_now() + NODE_ANSWER_NS;
+    struct timespec until = {end / 1000000000, end % 1000000000};
+    *begun = 0;
+    if (node_forked(node))
+        return -1;
+    pthread_mutex_lock(&node->lock);
+    struct node_watch *watch = node_find(node, group->id);
+    if (watch) {
+        node_spread_begun(node, WIRE_ASK, group);
+        watch->calls++; /* keeps it where it is */
+        while (!all_answered(watch) && clock_now() < end && !atomic_load(&group->poisoned))
+            pthread_cond_timedwait(&node->returned, &node->lock, &until);
+        watch->calls--;
+        pthread_cond_broadcast(&node->returned);
+    }
+    int rank = watch ? first_behind(watch, sequence) : -1;
+    if (rank >= 0 && watch->members[rank].begun != NODE_SILENT)
+        *begun = watch->members[rank].begun;
+    pthread_mutex_unlock(&node->lock);
+    return rank;
 }

@@ -11,7 +11,9 @@
 #include "node.h"
 #include "wire_control.h"
 
-#define NODE_PRESENT UINT64_MAX       /* in watch.left: has not closed the group */
+#define NODE_PRESENT UINT64_MAX       /* in members[].left: has not closed the group */
+#define NODE_SILENT UINT64_MAX        /* in members[].begun: has not answered */
+#define NODE_ANSWER_NS 200000000      /* the longest that answers are waited for */
 #define NODE_NOTES 1024               /* frames remembered, to drop duplicates and to tell late comers */
 #define NODE_LINK_ROOM (1 << 20)      /* bytes of control frames that may wait for one peer */
 #define NODE_CLOSE_NS 500000000       /* the longest that goodbyes may take */
@@ -42,7 +44,10 @@ struct node_watch {                   /* a registered group */
     struct node_watch *next;
     struct acomm_group *group;
     int calls;                        /* under way into the group; node_remove waits for 0 */
-    uint64_t left[];                  /* by rank: collectives begun before it closed the group, or NODE_PRESENT */
+    struct node_member {
+        uint64_t left;                /* collectives begun before it closed the group, or NODE_PRESENT */
+        uint64_t begun;               /* its answer when it was asked, or NODE_SILENT */
+    } members[];                      /* by rank */
 };
 
 struct node_note {
@@ -59,7 +64,7 @@ struct acomm_node {
     int rank, size;
     int64_t heartbeat, silence;
     pthread_mutex_t lock;
-    pthread_cond_t returned;          /* a call into a group has returned */
+    pthread_cond_t returned;          /* a call into a group has returned, or a member has answered */
     pthread_t thread;
     struct loop loop;
     int asking;                       /* eventfd, readable while there are requests */
@@ -99,6 +104,8 @@ struct wire_control node_frame(const struct acomm_node *node, int kind, int rank
 /* The first word of a group's end or failure on this rank. */
 void node_spread_left(struct acomm_node *node, const struct acomm_group *group);
 void node_spread_fail(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure);
+/* How many of the group's collectives this rank has begun: WIRE_ASK or WIRE_BEGUN, once each. */
+void node_spread_begun(struct acomm_node *node, int kind, const struct acomm_group *group);
 /* Unless it says goodbye before `verdict` it counts as lost, because of `text`; 0: never mind. */
 void node_suspect(struct acomm_node *node, int rank, int64_t verdict, const char *text);
 /* Everything that a new neighbour may not know. */

@@ -28,8 +28,11 @@ struct slot {
 };
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
 
-/* First line of a seat: how many ranks sleep on one of its slots. */
-struct seat { _Atomic uint32_t sleepers; char pad[SHARED_LINE - 4]; };
+/* The beginning of a seat: how many ranks sleep on one of its slots, and the bell of the links. */
+struct seat {
+    _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
+    _Alignas(SHARED_LINE) struct bell bell;
+};
 
 static uint64_t round_up(uint64_t value, uint64_t to)
 {
@@ -211,6 +214,11 @@ int shared_claim(struct shared *s, struct acomm_op *op)
             return rc;
     }
     return 0;
+}
+
+struct bell *shared_bell(const struct shared *s, int rank)
+{
+    return &seat_of(s, rank)->bell;
 }
 
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to)

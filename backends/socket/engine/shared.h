@@ -15,6 +15,7 @@
 #ifndef ACOMM_SHARED_H
 #define ACOMM_SHARED_H
 #include <stdatomic.h>
+#include "bell.h"
 #include "link.h"
 #include "op.h"
 
@@ -50,5 +51,6 @@ void shared_publish(struct shared *s);
 int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round);
 
 /* Ring memory from local rank `from` to `to` for link_shm.c; reserves its pages. NULL when memory is out. */
+struct bell *shared_bell(const struct shared *s, int rank);
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to);
 #endif

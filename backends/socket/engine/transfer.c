@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "agree.h"
+#include "bell.h"
 #include "clock.h"
 #include "group.h"
 #include "node.h"
@@ -150,6 +151,29 @@ static void sleep_on(const struct acomm_op *op, const struct transfer *list, int
     *nap = *nap * 2 < NAP_MAX_NS ? *nap * 2 : NAP_MAX_NS;
 }
 
+/* Whether all links that are waited for are in memory. */
+static bool bell_tells(const struct acomm_op *op, const struct transfer *list, int transfers)
+{
+    for (const struct transfer *t = list; t < list + transfers; t++)
+        if (!finished(t) && !(t->after && !finished(t->after)) && !t->link->bell)
+            return false;
+    return op->group->bell != NULL;
+}
+
+/* The state of one more turn, or TURN_IDLE after a sleep. */
+static int sleep_by_bell(struct acomm_op *op, struct transfer *list, int transfers)
+{
+    struct bell *bell = op->group->bell;
+    uint32_t seen = bell_listen(bell);
+    int state = take_turn(op, list, transfers);
+    if (state == TURN_IDLE) {
+        int64_t left = op->deadline - clock_now();
+        bell_sleep(bell, seen, left < WAIT_SLEEP_NS ? left : WAIT_SLEEP_NS);
+    }
+    bell_leave(bell);
+    return state;
+}
+
 int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
 {
     struct wait w = wait_start(op);
@@ -169,8 +193,12 @@ int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
         int rc = wait_step(&w);
         if (rc)
             return group_fail_op(op, rc, rc == ACOMM_TIMEOUT ? first_open(list)->link->peer : -1, 0, NULL);
-        if (w.sleepy && state == TURN_IDLE)
+        if (!w.sleepy || state != TURN_IDLE)
+            continue;
+        if (!bell_tells(op, list, transfers))
             sleep_on(op, list, transfers, &nap);
+        else if ((state = sleep_by_bell(op, list, transfers)) < 0 || state == TURN_DONE)
+            return state;
     }
 }
 

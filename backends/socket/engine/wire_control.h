@@ -21,6 +21,8 @@ enum wire_control_kind {
     WIRE_BYE,       /* rank: leaves the world; payload: why, empty when all is well */
     WIRE_LEFT,      /* rank closed `group` after it had begun `sequence` collectives */
     WIRE_FAIL,      /* `group` failed on rank; payload: acomm_failure */
+    WIRE_ASK,       /* rank has begun `sequence` collectives of `group` and asks how many the others have */
+    WIRE_BEGUN,     /* rank's answer */
     WIRE_KINDS
 };
 

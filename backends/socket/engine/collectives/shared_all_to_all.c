@@ -1,4 +1,5 @@
-/* all_to_all and scatter over the shared segment: a slot holds a piece for every rank, each copies out its own. */
+/* all_to_all and scatter over the shared segment: a slot holds a piece for every other rank, each copies out its own.
+ * What a rank keeps for itself goes straight from its input to its output. */
 #include <string.h>
 
 #include "collectives.h"
@@ -16,9 +17,16 @@ static void fill(const struct rounds *r)
     for (int rank = 0; op->in && rank < r->ranks; rank++) {
         struct span block = op_block(op->send_counts, op->count, rank, op->width);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
-        if (bytes)
+        if (bytes && rank != r->rank)
             memcpy(slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
     }
+}
+
+/* This rank's piece for itself. */
+static const char *own(const struct rounds *r)
+{
+    const struct acomm_op *op = r->op;
+    return op->in + op_block(op->send_counts, op->count, r->rank, op->width).offset + r->index * r->piece;
 }
 
 /* Copies this rank's piece out of the slot of `from` into its block at `block`. */
@@ -28,9 +36,10 @@ static int take(const struct rounds *r, int from, struct span block)
     if (!bytes)
         return 0;
     int rc = rounds_await(r, from);
-    if (!rc)
-        memcpy(r->op->out + block.offset + r->index * r->piece,
-               rounds_slot(r, from, slot_bytes(r)) + (size_t)r->rank * r->piece, bytes);
+    char *to = r->op->out + block.offset + r->index * r->piece;
+    const char *piece = from == r->rank ? own(r) : rounds_slot(r, from, slot_bytes(r)) + (size_t)r->rank * r->piece;
+    if (!rc && to != piece)
+        memcpy(to, piece, bytes);
     return rc;
 }
 

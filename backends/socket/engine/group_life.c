@@ -1,0 +1,161 @@
+/* The beginning and the end of a group. */
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "group.h"
+#include "node.h"
+#include "p2p.h"
+#include "wait.h"
+
+/* Processes made by fork so far, counted in each of them: a group knows by it that it was made by a parent. */
+static _Atomic unsigned forks;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void count_fork(void)
+{
+    atomic_fetch_add(&forks, 1);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+bool group_forked(const struct acomm_group *g)
+{
+    return atomic_load_explicit(&forks, memory_order_relaxed) != g->forks;
+}
+
+static int copy_places(struct acomm_group *g, const acomm_group_options *o)
+{
+    size_t n = (size_t)o->size;
+    g->members = malloc(n * sizeof *g->members);
+    g->hosts = malloc(n * sizeof *g->hosts);
+    g->local = malloc(n * sizeof *g->local);
+    for (int c = 0; c < CHANNELS; c++) {
+        g->out[c] = calloc(n, sizeof(struct link *));
+        g->in[c] = calloc(n, sizeof(struct link *));
+        if (!g->out[c] || !g->in[c])
+            return ACOMM_RESOURCE;
+    }
+    if (!g->members || !g->hosts || !g->local)
+        return ACOMM_RESOURCE;
+    memcpy(g->members, o->members, n * sizeof *g->members);
+    memcpy(g->hosts, o->hosts, n * sizeof *g->hosts);
+    return 0;
+}
+
+/* Numbers the ranks of this host; returns how many there are. */
+static int number_locals(struct acomm_group *g)
+{
+    int locals = 0;
+    for (int rank = 0; rank < g->size; rank++)
+        g->local[rank] = g->hosts[rank] == g->hosts[g->rank] ? locals++ : -1;
+    return locals;
+}
+
+static int open_shared(struct acomm_group *g, const acomm_group_options *o)
+{
+    int locals = number_locals(g);
+    g->crowded = wait_crowded(locals);
+    if (o->segment_fd < 0 || locals < 2)
+        return 0;
+    uint64_t piece = shared_piece(locals, o->piece_bytes);
+    g->one_host = locals == g->size;
+    int rc = shared_open(&g->shared, o->segment_fd, o->segment_bytes, g->local[g->rank], locals, piece);
+    if (!rc)
+        g->bell = shared_bell(&g->shared, g->local[g->rank]);
+    return rc;
+}
+
+static int init_locks(struct acomm_group *g)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return g->wake_fd < 0 ? ACOMM_RESOURCE : 0;
+}
+
+static void free_links(struct acomm_group *g)
+{
+    for (int c = 0; c < CHANNELS; c++) {
+        for (int rank = 0; rank < g->size; rank++) {
+            if (g->out[c] && g->out[c][rank])
+                g->out[c][rank]->ops->close(g->out[c][rank]);
+            if (g->in[c] && g->in[c][rank])
+                g->in[c][rank]->ops->close(g->in[c][rank]);
+        }
+        free(g->out[c]);
+        free(g->in[c]);
+    }
+}
+
+static void free_group(struct acomm_group *g)
+{
+    if (g->p2p)
+        p2p_close(g->p2p);
+    free_links(g);
+    shared_close(&g->shared);
+    select_close(&g->selection);
+    while (g->spare) {
+        struct acomm_op *op = g->spare;
+        g->spare = op->next;
+        free(op);
+    }
+    if (g->wake_fd >= 0)
+        close(g->wake_fd);
+    pthread_cond_destroy(&g->changed);
+    pthread_mutex_destroy(&g->lock);
+    free(g->scratch.data);
+    free(g->members);
+    free(g->hosts);
+    free(g->local);
+    free(g);
+}
+
+int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group **out)
+{
+    struct acomm_group *g = calloc(1, sizeof *g);
+    if (!g)
+        return ACOMM_RESOURCE;
+    pthread_once(&fork_once, watch_forks);
+    *g = (struct acomm_group){.forks = atomic_load(&forks), .node = node, .id = o->id, .rank = o->rank, .size = o->size, .shared.fd = -1,
+                              .connections = o->connections, .check = o->check != 0, .timeout = o->timeout};
+    int rc = init_locks(g);
+    if (!rc)
+        rc = copy_places(g, o);
+    if (!rc)
+        rc = open_shared(g, o);
+    if (!rc)
+        rc = select_open(&g->selection, o->algorithms, o->thresholds);
+    if (!rc && !(g->p2p = p2p_open(g)))
+        rc = ACOMM_RESOURCE;
+    if (!rc && node)
+        rc = node_add(node, g);
+    if (rc) {
+        int saved = errno;
+        free_group(g);
+        errno = saved;
+        return rc;
+    }
+    *out = g;
+    return 0;
+}
+
+int acomm_group_close(acomm_group *g)
+{
+    if (!g->stopping)
+        acomm_group_stop(g);
+    if (g->node)
+        node_remove(g->node, g);
+    free_group(g);
+    return 0;
+}

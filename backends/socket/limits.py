@@ -1,0 +1,34 @@
+"""What the kernel allows this process: asked before anything is opened, so that a world fails whole and at once."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from arraycomm.core.errors import ResourceError
+
+_NODE = 3  # epoll and two eventfds
+_ACCEPTOR = 3  # epoll, and a connection in each of two handshakes
+_RING = 2  # control connections with both neighbours
+_GROUP = 3  # eventfd, shared memory here and in the engine
+_SPARE = 8  # what Python and the operations open for a moment
+
+
+def require_descriptors(rank: int, listeners: int) -> None:
+    """Raises ResourceError that names need and limit. Data connections come on top, when they are first needed."""
+    need = _NODE + _ACCEPTOR + _RING + _GROUP + _SPARE + listeners
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return
+    used = _used(limit)
+    if limit - used < need:
+        raise ResourceError(f"rank {rank} needs {need} descriptors to start; the limit is {limit}, of which {used} are in "
+                            "use: raise `ulimit -n`")
+
+
+def _used(limit: int) -> int:
+    """Descriptors below the limit that are taken. All of them, where there is none left to look."""
+    try:
+        return sum(int(name) < limit for name in os.listdir("/proc/self/fd")) - 1  # but for that of the listing
+    except OSError:
+        return limit

@@ -1,0 +1,36 @@
+"""Jobs as a fixture: ended after the test, whatever happened."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from .job import Job
+
+
+@pytest.fixture
+def job() -> Iterator[Callable[..., Job]]:
+    """job(size, transport, ...) -> Job."""
+    made: list[Job] = []
+
+    def make(*arguments: object, **named: object) -> Job:
+        made.append(Job(*arguments, **named))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """Free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])

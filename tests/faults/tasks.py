@@ -1,0 +1,330 @@
+"""What the ranks of faulty jobs do. Every function is a task for job.py: called with the rank's context and parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import arraycomm
+
+from .job import Context, Holdings, settled
+
+
+def open_group(context: Context, **arguments: Any) -> None:
+    context.before = Holdings.now()
+    context.group = arraycomm.init(**arguments)
+
+
+def close_group(context: Context) -> tuple[Holdings, Holdings, float]:
+    """What was held before the group was opened, what is held after it was closed, and how long closing took."""
+    assert context.before is not None
+    group, context.group = context.world, None
+    started = time.monotonic()
+    group.close()
+    took = time.monotonic() - started
+    del group
+    return context.before, settled(context.before), took
+
+
+def close_twice(context: Context) -> None:
+    context.world.close()
+    context.world.close()
+    try:
+        context.world.barrier()
+    except arraycomm.Aborted as error:
+        assert "is closed" in str(error)
+    else:
+        raise ValueError("a closed group was used")
+
+
+def sockets(context: Context) -> int:
+    return sum(kind == "socket:" for kind in Holdings.now().descriptors)
+
+
+# ---- operations with results that are known ----
+
+
+def _check(condition: object, label: str) -> None:
+    if not condition:
+        raise ValueError(f"wrong result: {label}")
+
+
+def _sum(group: arraycomm.Group, count: int, turn: int) -> None:
+    x = np.arange(count, dtype=np.int64) + group.rank + turn
+    n = group.size
+    y = group.all_reduce(x)
+    _check(np.array_equal(y, n * (np.arange(count) + turn) + n * (n - 1) // 2), f"all_reduce of {count}")
+
+
+def _gather(group: arraycomm.Group, count: int, turn: int) -> None:
+    y = group.all_gather(np.full(count, 1000 * turn + group.rank), form="stack")
+    _check(all((y[r] == 1000 * turn + r).all() for r in range(group.size)), f"all_gather of {count}")
+
+
+def _broadcast(group: arraycomm.Group, count: int, turn: int) -> None:
+    root = turn % group.size
+    y = group.broadcast(np.full(count, group.rank * 1000 + turn), root)
+    _check((y == root * 1000 + turn).all(), f"broadcast of {count}")
+
+
+def _reduce_scatter(group: arraycomm.Group, count: int, turn: int) -> None:
+    y = group.reduce_scatter(np.arange(count * group.size) + turn)
+    part = np.arange(count) + group.rank * count + turn
+    _check(np.array_equal(y, part * group.size), f"reduce_scatter of {count}")
+
+
+def _exchange(group: arraycomm.Group, count: int, turn: int) -> None:
+    x = np.repeat(np.arange(group.size) + 100 * group.rank + turn, count)
+    y = group.all_to_all(x)
+    want = np.repeat(group.rank + 100 * np.arange(group.size) + turn, count)
+    _check(np.array_equal(y, want), f"all_to_all of {count}")
+
+
+def _barrier(group: arraycomm.Group, count: int, turn: int) -> None:
+    group.barrier()
+
+
+def _ring(group: arraycomm.Group, count: int, turn: int) -> None:
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    work = group.isend(np.full(count, group.rank + turn), right, tag=turn % 3)
+    got = group.recv(np.empty(count, np.int64), left, turn % 3)
+    work.wait()
+    _check(got.source == left and (got.array == left + turn).all(), f"send and recv of {count}")
+
+
+COLLECTIVES = (_sum, _gather, _broadcast, _reduce_scatter, _exchange, _barrier)
+OPERATIONS: dict[str, tuple[Callable[[arraycomm.Group, int, int], None], ...]] = {
+    "collectives": COLLECTIVES, "messages": (_ring,), "mixed": (*COLLECTIVES, _ring),
+}
+COUNTS = (1, 64, 5000, 200_000)  # int64: from 8 B to 1.6 MB, through every algorithm of the table
+
+
+def cycle(context: Context, turns: int = 1, *, what: str = "mixed", counts: tuple[int, ...] = COUNTS) -> None:
+    """Every operation, `turns` times, checked."""
+    for turn in range(turns):
+        for count in counts:
+            for operation in OPERATIONS[what]:
+                operation(context.world, count, turn)
+
+
+def cycle_forever(context: Context, *, what: str = "mixed", counts: tuple[int, ...] = COUNTS) -> None:
+    """Until an error ends it. Says once that the first turn is over. Leaves the group as a `with` would at Ctrl-C."""
+    cycle(context, what=what, counts=counts)
+    context.say()
+    try:
+        for turn in itertools.count(1):
+            for count in counts:
+                for operation in OPERATIONS[what]:
+                    operation(context.world, count, turn)
+    except KeyboardInterrupt as error:
+        context.world.close(type(error).__name__)
+        raise
+
+
+def cycle_for(context: Context, seconds: float) -> int:
+    """For about `seconds`, equally often on all ranks. How often."""
+    end, turn = time.monotonic() + seconds, 0
+    while context.world.broadcast(np.array([time.monotonic() < end]))[0]:
+        cycle(context, counts=(1, 5000))
+        turn += 1
+    return turn
+
+
+def total(context: Context, count: int = 1000, timeout: float | None = None) -> float:
+    return float(context.world.all_reduce(np.ones(count), timeout=timeout).sum() / count)
+
+
+def try_again(context: Context) -> float:
+    """After a failure: how long the next operation takes to raise its error; it has to."""
+    started = time.monotonic()
+    try:
+        context.world.all_reduce(np.ones(1))
+    except arraycomm.DistError:
+        return time.monotonic() - started
+    raise ValueError("an operation on a group that has failed did not raise")
+
+
+# ---- waiting for others ----
+
+
+def announced_total(context: Context, timeout: float | None = None) -> float:
+    """Says that it is about to block."""
+    context.say()
+    return total(context, timeout=timeout)
+
+
+def announced_recv(context: Context, source: int | None, timeout: float | None = None) -> Any:
+    context.say()
+    return context.world.recv(np.zeros(4), source, timeout=timeout).array.tolist()
+
+
+def announced_wait(context: Context) -> None:
+    """As announced_total, over the worker."""
+    work = context.world.all_reduce(np.ones(10), async_op=True)
+    context.say()
+    work.wait()
+
+
+def send(context: Context, dest: int) -> None:
+    context.world.send(np.ones(4), dest)
+
+
+def pause(context: Context, seconds: float = 0.0) -> None:
+    """Nothing: the rank is alive, and outside of every operation."""
+    time.sleep(seconds)
+
+
+# ---- leaving ----
+
+
+class Mishap(Exception):
+    """A user's error, to be found in the peers' messages."""
+
+
+def leave(context: Context, how: str) -> None:
+    """Ends this process, or its part in the group."""
+    group = context.world
+    if how == "close":
+        group.close()
+    elif how == "os._exit":
+        os._exit(7)
+    elif how == "exception":
+        with contextlib.suppress(Mishap), group:
+            raise Mishap("of the user's")
+    else:
+        raise AssertionError(how)
+
+
+# ---- interrupts ----
+
+
+def abort_from_thread(context: Context, wait_in: str) -> dict[str, float]:
+    """A waiter in this thread, abort() from another: when that was called, and when this one was free again."""
+    called: list[float] = []
+
+    def abort() -> None:
+        time.sleep(0.2)
+        called.append(time.monotonic())
+        context.world.abort("enough")
+
+    thread = threading.Thread(target=abort)
+    thread.start()
+    try:
+        if wait_in == "recv":
+            context.world.recv(np.zeros(1), 1)
+        elif wait_in == "work":
+            context.world.all_reduce(np.ones(1000), async_op=True).wait()
+        else:
+            context.world.all_reduce(np.ones(1000))
+    except arraycomm.Aborted as error:
+        freed = time.monotonic()
+        assert "enough" in str(error), error
+        return {"called": called[0], "freed": freed}
+    finally:
+        thread.join()
+    raise ValueError("the wait ended without an error")
+
+
+def hold_gil(context: Context, seconds: float) -> float:
+    """Python code that gives the GIL to no other thread. How long that lasted."""
+    old = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    started = time.monotonic()
+    try:
+        numbers = list(range(300_000))
+        while time.monotonic() - started < seconds:
+            sorted(numbers, key=lambda n: n * 7919 % 300_007)
+    finally:
+        sys.setswitchinterval(old)
+    return time.monotonic() - started
+
+
+def interrupt_storm(context: Context, seconds: float) -> int:
+    """All operations under a timer signal at 1 kHz, with a handler that raises nothing. How often it ran."""
+    ran = 0
+
+    def count(number: int, frame: Any) -> None:
+        nonlocal ran
+        ran += 1
+
+    before = signal.signal(signal.SIGALRM, count)
+    signal.siginterrupt(signal.SIGALRM, True)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        cycle_for(context, seconds)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return ran
+
+
+# ---- fork, threads ----
+
+
+def use_after_fork(context: Context) -> str:
+    """What a child made by fork gets when it uses the group. It ends itself; its parent's group lives on."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            context.world.all_reduce(np.ones(3))
+            text = "no error"
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        os.write(writing, text.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        text = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return text
+
+
+def two_threads(context: Context, turns: int) -> int:
+    """Two threads on one group at once. The same operation in both, so that any order of them is right; how many wrong."""
+    wrong: list[float] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(turns):
+                y = context.world.all_reduce(np.full(500, context.rank + 1.0))
+                if (y != context.size * (context.size + 1) / 2).any():
+                    wrong.append(y[0])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return len(wrong)
+
+
+# ---- groups of subsets ----
+
+
+def split_off(context: Context, members: list[int]) -> None:
+    """context.group becomes the group of these; the world stays open as long as it lives."""
+    child = context.world.split(0 if context.rank in members else None)
+    if child is not None:
+        context.group = child
+
+
+def listening(context: Context) -> tuple[list[tuple[str, int]], str]:
+    """TCP addresses and the path of the Unix socket that this rank listens on."""
+    communicator: Any = context.world._communicator
+    card = communicator._endpoint._peers[communicator._endpoint.rank]
+    return list(card.addresses), card.path

@@ -1,0 +1,164 @@
+"""Ranks that end: killed, by an exception, by leaving alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from . import checks
+from .job import Job
+
+Jobs = Callable[..., Job]
+# What the others hear of a rank that left without an error, by whichever way it came first.
+CLOSED = ("it has closed the group", "it left while a message was expected", "the connection was closed by the peer")
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_killed_around_a_collective(job: Jobs, transport: str, size: int, moment: str) -> None:
+    ranks = job(size, transport)
+    victim = size // 2
+    others = [rank for rank in range(size) if rank != victim]
+    if moment == "during":  # the others have begun and wait
+        ranks.begin("announced_total", others)
+        ranks.answers(others)
+        time.sleep(0.05)
+        since = ranks.kill(victim)
+    else:
+        if moment == "after":
+            assert ranks.call("total") == dict.fromkeys(range(size), float(size))
+        since = ranks.kill(victim)
+        ranks.begin("total", others)
+    checks.lost(ranks.answers(others), ranks, victim, "process died", since, within=1)
+    checks.clean(ranks, others)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("what", ["collectives", "messages"])
+def test_killed_at_any_moment(job: Jobs, transport: str, size: int, what: str) -> None:
+    rng = random.Random(f"{transport} {size} {what}")
+    ranks, victim = job(size, transport), rng.randrange(size)
+    others = [rank for rank in range(size) if rank != victim]
+    ranks.begin("cycle_forever", what=what)
+    ranks.answers()
+    time.sleep(rng.uniform(0, 0.1))
+    since = ranks.kill(victim)
+    checks.lost(ranks.answers(others), ranks, victim, "process died", since, within=1)
+    checks.clean(ranks, others)
+
+
+def test_killed_while_a_message_is_awaited(job: Jobs, transport: str) -> None:
+    ranks = job(3, transport)
+    ranks.begin("announced_recv", [0], source=1)
+    ranks.begin("announced_recv", [2], source=None)
+    ranks.answers([0, 2])
+    since = ranks.kill(1)
+    checks.lost(ranks.answers([0, 2]), ranks, 1, "process died", since, within=1)
+    checks.clean(ranks, [0, 2])
+
+
+def test_killed_while_the_worker_runs(job: Jobs, transport: str) -> None:
+    ranks = job(3, transport)
+    ranks.begin("announced_wait", [0, 2])
+    ranks.answers([0, 2])
+    since = ranks.kill(1)
+    checks.lost(ranks.answers([0, 2]), ranks, 1, "process died", since, within=1)
+    checks.clean(ranks, [0, 2])
+
+
+def test_groups_without_the_lost_rank_go_on(job: Jobs, transport: str) -> None:
+    ranks = job(4, transport)
+    ranks.call("split_off", members=[0, 2, 3])
+    ranks.begin("cycle_for", [0, 2, 3], seconds=1.0)
+    time.sleep(0.3)
+    ranks.kill(1)
+    assert all(answer.value for answer in ranks.answers([0, 2, 3]).values())
+
+
+@pytest.mark.parametrize(("how", "why"), [
+    ("os._exit", ("process died",)),
+    ("exception", ("left with Mishap",)),
+    ("close", (*CLOSED, "it has ended")),
+])
+def test_leaving_alone(job: Jobs, transport: str, how: str, why: tuple[str, ...]) -> None:
+    """The others wait for a rank that ends, or leaves the group."""
+    ranks = job(3, transport)
+    ranks.begin("announced_total", [0, 2])
+    ranks.answers([0, 2])
+    since = time.monotonic()
+    ranks.begin("leave", [1], how=how)
+    checks.lost(ranks.answers([0, 2]), ranks, 1, why, since, within=1)
+    assert (ranks.exit_code(1) == 7) if how == "os._exit" else not ranks.answer(1).error
+    checks.clean(ranks, [0, 2])
+
+
+LAST_LINES = {
+    "end of the script": ("", CLOSED),
+    "sys.exit": ("sys.exit(3)", CLOSED),
+    "uncaught exception": ("raise KeyError('lost')", ("exited with KeyError",)),
+    "work in flight": ("work = [group.all_reduce(np.ones(1 << 20), async_op=True), group.irecv(np.ones(4), 0, tag=9)]",
+                       ("exited with an operation under way",)),
+    "thread in an operation": ("threading.Thread(target=group.recv, args=(np.ones(4), 0, 9), daemon=True).start()",
+                               CLOSED),
+}
+SCRIPT = """
+import sys, threading, time
+import numpy as np
+import arraycomm
+group = arraycomm.init("file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2, timeout=30)
+group.barrier()
+if group.rank == 0:
+    try:
+        group.recv(np.ones(4), 1)
+    except arraycomm.PeerLost as error:
+        print(error)
+        sys.exit(9)
+else:
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("how", LAST_LINES)
+def test_end_of_the_interpreter(tmp_path: Path, transport: str, how: str) -> None:
+    """A script ends without closing its group: it ends at once, and the peer is told why."""
+    line, why = LAST_LINES[how]
+    environ = {**os.environ, "ARRAYCOMM_TRANSPORT": transport}
+    script = SCRIPT + (f"    {line}\n" if line else "")
+    ranks = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "store"), str(rank)], env=environ, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(2)]
+    try:
+        leaver = ranks[1].communicate(timeout=20)
+        left = time.monotonic()
+        text, errors = ranks[0].communicate(timeout=20)
+        assert time.monotonic() - left < 1 + checks.SLACK
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert ranks[0].returncode == 9 and f"pid {ranks[1].pid})" in text and any(w in text for w in why), (text, errors, leaver)
+    assert ranks[1].returncode == {"sys.exit": 3, "uncaught exception": 1}.get(how, 0), leaver
+
+
+def test_store_of_the_launcher_dies(job: Jobs, transport: str) -> None:
+    ranks = job(3, transport)
+    assert ranks.meeting is not None
+    ranks.meeting.close()
+    ranks.call("cycle")
+    ranks.call("split_off", members=[0, 1, 2])  # new groups do without it too
+    ranks.call("total")
+
+
+def test_rank_that_hosts_the_store_dies(job: Jobs, transport: str, free_port: int) -> None:
+    """Rank 0 is a rank as any other: groups without it go on."""
+    environ = {"ARRAYCOMM_STORE": "", "MASTER_PORT": str(free_port), "ARRAYCOMM_SECRET": "s" * 20}
+    ranks = job(3, transport, environ)
+    ranks.call("split_off", members=[1, 2])
+    ranks.kill(0)
+    ranks.call("cycle", [1, 2])

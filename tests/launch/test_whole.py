@@ -1,0 +1,63 @@
+"""Launcher, spawn and groups together: who is blamed when a rank fails inside a collective."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import arraycomm
+from arraycomm.launch.errors import ProcessExitedException, ProcessRaisedException
+
+from .test_run import launch, script, start
+
+__all__ = ["script"]  # a fixture
+
+BODY = """
+    import numpy as np
+    import arraycomm
+    with arraycomm.init(timeout=60) as group:
+        for i in range(1000):
+            total = group.all_reduce(np.full(4, group.rank))
+            if i == 5 and group.rank == 1 and len(sys.argv) > 1:
+                if sys.argv[1] == 'raise':
+                    raise ValueError('the cause')
+                os.kill(os.getpid(), signal.SIGKILL)
+    print(total.tolist())
+    """
+
+
+def test_a_group_under_two_launchers_at_once(script):
+    both = [start("--nproc-per-node", "3", script(BODY)) for _ in range(2)]
+    for process in both:
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0 and out.count("[3, 3, 3, 3]") == 3, err
+
+
+@pytest.mark.parametrize(("how", "code", "end", "last"), [
+    ("raise", 1, "exited with code 1", "ValueError: the cause"), ("kill", 137, "was killed by SIGKILL", None)])
+def test_the_launcher_blames_the_cause(script, how, code, end, last):
+    done = launch("--nproc-per-node", "4", script(BODY), how, timeout=60)
+    headline = re.findall(r"arraycomm-run: (rank \d+) \(.*?\) (.*)", done.stderr)[-1]
+    assert done.returncode == code and headline[0] == "rank 1" and headline[1].startswith(end), done.stderr
+    assert last is None or done.stderr.splitlines()[-1] == last
+
+
+def collective(rank: int, how: str) -> None:
+    with arraycomm.init(timeout=60) as group:
+        for i in range(1000):
+            group.all_reduce(np.full(4, rank))
+            if i == 5 and rank == 1:
+                if how == "raise":
+                    raise ValueError("the cause")
+                import os
+
+                os._exit(9)
+
+
+def test_spawn_raises_the_cause():
+    with pytest.raises(ProcessRaisedException, match="rank 1 .*raised ValueError: the cause"):
+        arraycomm.spawn(collective, ("raise",), nprocs=3)
+    with pytest.raises(ProcessExitedException, match="rank 1 .*exited with code 9"):
+        arraycomm.spawn(collective, ("exit",), nprocs=3)
