@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from . import threads
 from .errors import AuthFailed
 from .handshake import NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, tag
 
@@ -222,7 +223,11 @@ class Acceptor:
             self._selector.register(listener, selectors.EVENT_READ, listener)
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=f"arraycomm-{name}", daemon=True)
-        self._thread.start()
+        try:
+            threads.start(self._thread)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Stops accepting, closes the listening and the half-open sockets, joins the thread. Idempotent."""
@@ -231,7 +236,7 @@ class Acceptor:
         self._closed = True
         if self._pid == os.getpid():  # in a forked child there is no thread, only copies of the descriptors
             os.eventfd_write(self._wake, 1)
-            if self._thread is not threading.current_thread():
+            if self._thread.is_alive() and self._thread is not threading.current_thread():
                 self._thread.join()
         for sock in [*self._half_open, *self._listeners]:
             sock.close()

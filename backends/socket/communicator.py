@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import logging
 import threading
 from collections.abc import Iterator, Sequence

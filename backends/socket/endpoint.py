@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
-from arraycomm.core import auth, settings
+from arraycomm.core import auth, settings, threads
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, ResourceError
 from arraycomm.core.store.base import Store
@@ -97,7 +97,7 @@ class Endpoint:
         self._close_ring()
         self._connector = threading.Thread(target=self._connect_asked, name=f"arraycomm-{self.name}-connector",
                                            daemon=True)
-        self._connector.start()
+        threads.start(self._connector)
 
     def _open_node(self) -> None:
         beat, silence = settings.get_number("ARRAYCOMM_HEARTBEAT"), settings.get_number("ARRAYCOMM_SILENCE")
@@ -382,7 +382,7 @@ class Endpoint:
     def _stop(self, text: str) -> None:
         if self._acceptor:
             self._acceptor.close()
-        if self._connector:
+        if self._connector and self._connector.is_alive():
             os.eventfd_write(self._event, 1)
             self._connector.join(_JOIN)  # it touches nothing any more even if this was too short
         if self.node != ffi.NULL:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .. import threads
 from ..auth import Acceptor, Hello, Purpose
 from ..errors import ResourceError
 from .table import Missing, Table, appearing, decode, encode, frame_size
@@ -54,8 +55,12 @@ class StoreServer:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._thread = threading.Thread(target=self._run, name="arraycomm-store", daemon=True)
-        self._thread.start()
-        self._acceptor = Acceptor(listeners, secret, job, self._admit, check=_welcome, name="store-acceptor")
+        try:
+            threads.start(self._thread)
+            self._acceptor = Acceptor(listeners, secret, job, self._admit, check=_welcome, name="store-acceptor")
+        except BaseException:
+            self._end()
+            raise
 
     def close(self, linger: float = 0.0) -> None:
         """Lets nobody else in, waits up to `linger` seconds for the clients to leave, then ends all. Idempotent."""
@@ -65,10 +70,14 @@ class StoreServer:
         if linger and self._pid == os.getpid():
             with self._left:
                 self._left.wait_for(lambda: not self._clients, linger)
+        self._end()
+
+    def _end(self) -> None:
         self._closed = True
         if self._pid == os.getpid():
             os.eventfd_write(self._wake, 1)
-            self._thread.join()
+            if self._thread.is_alive():
+                self._thread.join()
         for client in self._clients.values():
             client.sock.close()
         self._clients.clear()

@@ -53,9 +53,17 @@ static ssize_t receive(struct transfer *t)
     return t->link->ops->recv(t->link, t->data + filled, left < room ? left : room);
 }
 
+/* Bytes that a send may give now. */
+static size_t ready(const struct transfer *t)
+{
+    return (t->behind ? t->behind->done : t->bytes) - t->done;
+}
+
 static ssize_t give(struct transfer *t)
 {
-    size_t left = t->bytes - t->done;
+    size_t left = ready(t);
+    if (!left)
+        return 0;
     return t->link->ops->send(t->link, t->data + t->done, left < SEND_MOST ? left : SEND_MOST);
 }
 
@@ -123,6 +131,12 @@ static int take_turn(struct acomm_op *op, struct transfer *list, int transfers)
     return state;
 }
 
+/* Whether it can go on as soon as its link can. */
+static bool waits_for_link(const struct transfer *t)
+{
+    return !finished(t) && !(t->after && !finished(t->after)) && (!t->link->outgoing || ready(t));
+}
+
 static struct transfer *first_open(struct transfer *list)
 {
     while (finished(list))
@@ -137,7 +151,7 @@ static void sleep_on(const struct acomm_op *op, const struct transfer *list, int
     nfds_t n = 1;
     bool blind = false;
     for (const struct transfer *t = list; t < list + transfers; t++) {
-        if (finished(t) || (t->after && !finished(t->after)))
+        if (!waits_for_link(t))
             continue;
         int fd = t->link->ops->descriptor(t->link);
         if (fd < 0 || n > POLLED)
@@ -155,7 +169,7 @@ static void sleep_on(const struct acomm_op *op, const struct transfer *list, int
 static bool bell_tells(const struct acomm_op *op, const struct transfer *list, int transfers)
 {
     for (const struct transfer *t = list; t < list + transfers; t++)
-        if (!finished(t) && !(t->after && !finished(t->after)) && !t->link->bell)
+        if (waits_for_link(t) && !t->link->bell)
             return false;
     return op->group->bell != NULL;
 }

@@ -16,6 +16,7 @@ struct transfer {
     size_t bytes, done;
     /* optional */
     struct transfer *after;     /* waits until that one is done: for a second message over the same link */
+    const struct transfer *behind; /* sends only: passes on what that one has received so far */
     bool checked;               /* receives only: begins with the peer's header, compared as soon as it is there */
     /* Receives only: what arrives is combined into `partial` (reduce_combine). `data` is then just a buffer of
      * TRANSFER_PIECE bytes, and `bytes` is still the whole message. */
