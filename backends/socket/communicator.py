@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import logging
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any

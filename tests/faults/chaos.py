@@ -25,6 +25,7 @@ TRANSPORTS = ("shm", "tcp")
 SIZES = (2, 3, 4)
 HANG = 15.0  # s after which a survivor counts as hanging
 WORK = ("collectives", "messages", "mixed")
+SIZES_OF_WORK = ((1,), (5000,), (200_000,), (1, 64, 5000), (2_000_000,))  # elements of 8 bytes
 
 
 class Fault(NamedTuple):
@@ -103,7 +104,7 @@ def play(fault: Fault, transport: str, size: int, seed: int, tally: Tally) -> No
     tally.rounds += 1
     environ = {"ARRAYCOMM_SILENCE": str(fault.silence), "ARRAYCOMM_HEARTBEAT": str(fault.silence / 5)}
     with Job(size, transport, environ) as job, _noting_hangs(tally, seed):
-        job.begin("cycle_forever", what=rng.choice(WORK), counts=rng.choice([(1,), (5000,), (200_000,), (1, 64, 5000)]))
+        job.begin("cycle_forever", what=rng.choice(WORK), counts=rng.choice(SIZES_OF_WORK))
         job.answers()
         time.sleep(rng.uniform(0, 0.05))
         began = fault.inflict(job, victims, rng)

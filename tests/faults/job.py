@@ -201,9 +201,8 @@ class Job:
     # ---- the end ----
 
     def close(self) -> None:
-        for rank, process in enumerate(self.processes):
-            if process.exitcode is None:
-                os.kill(self.pid(rank), signal.SIGKILL)
+        for process in self.processes:
+            process.kill()
             process.join(LIMIT)
         for pipe in self._pipes:
             pipe.close()

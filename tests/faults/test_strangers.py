@@ -114,3 +114,17 @@ def test_same_rank_twice(job: Jobs) -> None:
     answer = twin.answer(0)
     assert answer.error == "AuthFailed" and "rank 1 is taken by" in answer.text, answer
     ranks.call("total")
+
+
+def test_strangers_before_the_ranks_come(job: Jobs, transport: str) -> None:
+    """The store is there first, and must still have room for the ranks."""
+    ranks = job(2, transport, opened=False)
+    assert ranks.meeting is not None
+    target = (socket.AF_INET, (ranks.meeting.address, ranks.meeting.port))
+    with contextlib.ExitStack() as crowd:
+        for _ in range(100):
+            crowd.enter_context(_connected(target)).sendall(b"x")
+        for visit in (_scan, _garbage, _reset):
+            visit(target)
+        ranks.call("open_group", timeout=20)
+    ranks.call("total")

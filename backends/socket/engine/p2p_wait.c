@@ -72,7 +72,7 @@ static void doze(struct p2p *p, struct waiter *w)
 
 int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
 {
-    struct waiter w = {.wait = wait_start(op), .until = until};
+    struct waiter w = {.wait = wait_start_links(op), .until = until};
     int rc = 0;
     if (p2p_ended(op))
         return op->status;

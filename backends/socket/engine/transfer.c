@@ -13,8 +13,6 @@
 #include "wait.h"
 
 #define SEND_MOST ((size_t)1 << 20) /* bytes per turn, so that a long send does not keep the receives waiting */
-#define YIELD_CROWDED_NS 20000 /* poll() hands the core over at less cost than many yields with system calls between */
-#define SPINS_CROWDED 1 /* a turn costs system calls, and the peer may need this very core */
 #define POLLED 64       /* descriptors that one sleep watches; with more transfers it is a short one */
 #define NAP_MIN_NS 50000 /* first and longest sleep where no descriptor says that a ring has moved */
 #define NAP_MAX_NS 1000000
@@ -190,9 +188,7 @@ static int sleep_by_bell(struct acomm_op *op, struct transfer *list, int transfe
 
 int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
 {
-    struct wait w = wait_start(op);
-    if (op->group->crowded)
-        w.spins = SPINS_CROWDED, w.yield_ns = YIELD_CROWDED_NS;
+    struct wait w = wait_start_links(op);
     int64_t nap = NAP_MIN_NS;
     for (uint32_t moves = 0;;) {
         int state = take_turn(op, list, transfers);

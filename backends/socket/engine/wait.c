@@ -13,6 +13,8 @@
 #define YIELD_CROWDED_NS 2000000 /* a sleeping rank costs a wake-up per step, so yield longer where turns are taken */
 #define NEWS_NS 100000000   /* how long a closed link waits for the reason, which travels another way */
 #define NEWS_LOOK_NS 1000000
+#define SPINS_SOCKETS 1     /* a turn costs system calls, and the peer may need this very core */
+#define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
 #define STOLEN_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
 #define STOLEN_FOR_NS 50000000
 
@@ -51,6 +53,16 @@ struct wait wait_start(struct acomm_op *op)
     bool crowded = op->group->crowded;
     return (struct wait){.op = op, .spins = crowded ? SPINS_CROWDED : SPINS,
                          .yield_ns = crowded ? YIELD_CROWDED_NS : YIELD_NS};
+}
+
+struct wait wait_start_links(struct acomm_op *op)
+{
+    struct wait w = wait_start(op);
+    if (op->group->crowded && !op->group->one_host) {
+        w.spins = SPINS_SOCKETS;
+        w.yield_ns = YIELD_SOCKETS_NS;
+    }
+    return w;
 }
 
 void wait_reset(struct wait *w)

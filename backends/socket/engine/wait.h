@@ -27,6 +27,8 @@ struct wait {
     bool sleepy;          /* set once spinning and yielding did not help */
 };
 struct wait wait_start(struct acomm_op *op);
+/* For conditions that take system calls to look at, where some link of the group is a socket: poll() soon then. */
+struct wait wait_start_links(struct acomm_op *op);
 int wait_step(struct wait *w);
 /* After progress was made: start again with spinning. */
 void wait_reset(struct wait *w);

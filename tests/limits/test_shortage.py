@@ -1,0 +1,59 @@
+"""Too little of something: an error that says of what, on the rank that lacks it, before anything hangs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ..faults.job import Job
+from . import tasks
+
+
+@pytest.mark.parametrize("spare", [0, 10, 16, 24])
+def test_few_descriptors(spare: int) -> None:
+    """It works, or the rank is told need and limit before it opens anything."""
+    with Job(2, "tcp", opened=False, tasks=tasks) as job:
+        job.call("limit_descriptors", [1], spare=spare)
+        job.begin("open_group", timeout=1)
+        answers = job.answers()
+        if spare >= 24:
+            assert not answers[0].error and not answers[1].error, answers
+            job.call("cycle")
+            return
+        assert answers[1].error == "ResourceError", answers[1].trace
+        assert re.search(r"needs \d+ descriptors .* limit is \d+, .* raise `ulimit -n`", answers[1].text), answers[1].text
+        assert answers[0].error == "DistStoreError" and "no sign of rank 1" in answers[0].text, answers[0]
+
+
+def test_no_descriptor_for_a_connection() -> None:
+    """The group stands; what runs out later fails the operation on all ranks."""
+    with Job(3, "tcp", tasks=tasks) as job:
+        job.call("limit_descriptors", [1], spare=0)
+        job.begin("total")
+        answers = job.answers()
+        assert answers[1].error == "ResourceError" and "raise `ulimit -n`" in answers[1].text, answers[1].trace
+        assert all(answer.error for answer in answers.values()), answers
+
+
+def test_limited_file_size() -> None:
+    """A memory file counts as one."""
+    with Job(2, "shm", opened=False, tasks=tasks) as job:
+        job.call("limit_file_size", size=100_000)
+        job.begin("open_group", timeout=5)
+        answers = job.answers()
+        assert answers[0].error == "ResourceError", answers[0].trace
+        assert re.search(r"\d+ bytes of shared memory: File too large.*ARRAYCOMM_PIECE_BYTES", answers[0].text), answers[0]
+        assert answers[1].error, "rank 1 has no shared memory either"
+
+
+@pytest.mark.parametrize("spare", [4_000_000, 20_000_000, 60_000_000])
+def test_limited_address_space(spare: int) -> None:
+    """Threads need room for their stacks, the group for its segment."""
+    with Job(2, "shm", opened=False, tasks=tasks) as job:
+        job.call("limit_address_space", [1], spare=spare)
+        job.begin("open_group", timeout=2)
+        answers = job.answers()
+        print(answers)
+        assert answers[1].error in ("", "ResourceError"), answers[1].trace
+        assert bool(answers[0].error) == bool(answers[1].error)
