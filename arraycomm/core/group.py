@@ -311,7 +311,8 @@ class Group:
     def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Group | None:
         """A new group of the ranks that give the same color, ordered by key, then by rank here. All ranks call it.
 
-        color: an integer, or None to stay outside (gives None). name: of the new group, equal on its members.
+        color: an integer, or None to stay outside (gives None). name: stands in the new group's name instead of the color;
+        equal on its members.
         Closed with this group at the latest.
         """
         arguments.integer("key", key)
@@ -323,7 +324,7 @@ class Group:
             return None
         alike = [(k, rank) for rank, (inside, c, k) in enumerate(answers) if inside and c == color]
         members = [rank for _, rank in sorted(alike)]
-        label = name or f"{self.name}/{self._splits}.{color}"
+        label = f"{self.name}/{self._splits}.{name or color}"  # the count: a name must not come twice in a world
         child = Group(self._communicator.split(members, label), self._backend, self.timeout)
         self._children = [group for group in self._children if not group.closed] + [child]
         return child
