@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from .job import Answer, Job
 
-TRANSPORTS = ("shm", "tcp")
+TRANSPORTS = ("shm", "tcp", "both")  # both: ranks that believe to be on two hosts
 SIZES = (2, 3, 4)
 HANG = 15.0  # s after which a survivor counts as hanging
 WORK = ("collectives", "messages", "mixed")
@@ -103,7 +103,7 @@ def play(fault: Fault, transport: str, size: int, seed: int, tally: Tally) -> No
     victims = rng.sample(range(size), fault.victims)
     tally.rounds += 1
     environ = {"ARRAYCOMM_SILENCE": str(fault.silence), "ARRAYCOMM_HEARTBEAT": str(fault.silence / 5)}
-    with Job(size, transport, environ) as job, _noting_hangs(tally, seed):
+    with _job(size, transport, environ) as job, _noting_hangs(tally, seed):
         job.begin("cycle_forever", what=rng.choice(WORK), counts=rng.choice(SIZES_OF_WORK))
         job.answers()
         time.sleep(rng.uniform(0, 0.05))
@@ -115,6 +115,12 @@ def play(fault: Fault, transport: str, size: int, seed: int, tally: Tally) -> No
             _judge_calm(job, tally, seed)
             survivors = list(range(size))
         _end(job, survivors, tally, seed)
+
+
+def _job(size: int, transport: str, environ: dict[str, str]) -> Job:
+    if transport != "both":
+        return Job(size, transport, environ)
+    return Job(size, "auto", environ, of_rank=lambda rank: {"ARRAYCOMM_HOSTID": f"host {rank % 2}"})
 
 
 @contextlib.contextmanager
@@ -185,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def sweep(faults: Sequence[str], rounds: int, seed: int, seconds: float) -> dict[tuple[str, str, int], Tally]:
     end = time.monotonic() + seconds
     tallies = {(fault, transport, size): Tally() for fault in faults for transport in TRANSPORTS for size in SIZES
-               if size > FAULTS[fault].victims}
+               if size > FAULTS[fault].victims and (size > 2 or transport != "both")}
     for number in range(rounds):
         for (fault, transport, size), tally in tallies.items():
             play(FAULTS[fault], transport, size, seed + number, tally)
