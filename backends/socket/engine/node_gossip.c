@@ -185,6 +185,7 @@ static void settle(struct acomm_node *node, int rank, int state, const char *tex
     node_suspect(node, rank, 0, text);
     node->peers[rank].state = state;
     atomic_fetch_add(&node->departures, 1);
+    pthread_cond_broadcast(&node->returned);
     call_python(node);
 }
 

@@ -13,6 +13,7 @@
 
 #define NODE_PRESENT UINT64_MAX       /* in members[].left: has not closed the group */
 #define NODE_SILENT UINT64_MAX        /* in members[].begun: has not answered */
+#define NODE_WORD_NS 100000000        /* for word of a rank to arrive that refused a data connection */
 #define NODE_ANSWER_NS 200000000      /* the longest that answers are waited for */
 #define NODE_NOTES 1024               /* frames remembered, to drop duplicates and to tell late comers */
 #define NODE_LINK_ROOM (1 << 20)      /* bytes of control frames that may wait for one peer */
@@ -64,7 +65,7 @@ struct acomm_node {
     int rank, size;
     int64_t heartbeat, silence;
     pthread_mutex_t lock;
-    pthread_cond_t returned;          /* a call into a group has returned, or a member has answered */
+    pthread_cond_t returned;          /* a call into a group has returned, a member has answered, or a rank has gone */
     pthread_t thread;
     struct loop loop;
     int asking;                       /* eventfd, readable while there are requests */

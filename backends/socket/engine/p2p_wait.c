@@ -44,10 +44,11 @@ static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved
     while (atomic_load_explicit(&p->wanted, memory_order_relaxed))
         sched_yield();
     p2p_acquire(p);
+    /* The exception of a signal handler is raised in any case, even if the operation has just ended. */
+    if (stop || (rc == ACOMM_INTERRUPTED && p2p_ended(op)))
+        return ACOMM_INTERRUPTED;
     if (rc)
         give_up(p, op, rc);
-    else if (stop)
-        return ACOMM_INTERRUPTED;
     return w->until != INT64_MAX && clock_now() >= w->until;
 }
 
@@ -88,7 +89,7 @@ int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
     if (p->leader == &w)
         p2p_progress_hand_over(p);
     p2p_release(p);
-    return p2p_ended(op) ? op->status : rc;
+    return p2p_ended(op) && rc != ACOMM_INTERRUPTED ? op->status : rc;
 }
 
 int p2p_wait(struct p2p *p, struct acomm_op *op)
