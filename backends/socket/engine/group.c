@@ -161,7 +161,8 @@ static int run(struct acomm_op *op)
     int poisoned = atomic_load_explicit(&g->poisoned, memory_order_relaxed);
     if (poisoned)
         return poisoned;
-    op->sequence = ++g->sequence;
+    op->sequence = atomic_load_explicit(&g->sequence, memory_order_relaxed) + 1;
+    atomic_store_explicit(&g->sequence, op->sequence, memory_order_relaxed); /* a lock prefix would cost more than all else here */
     if (g->size == 1)
         return run_alone(op);
     op->started = clock_now();

@@ -25,7 +25,7 @@ struct acomm_group {
     int connections;
     bool check;
     int64_t timeout;
-    uint64_t sequence;           /* collectives begun */
+    _Atomic uint64_t sequence;   /* collectives begun; written by who has the turn, read by the node */
     struct selection selection;  /* which algorithm from how many bytes on */
 
     _Atomic int poisoned;        /* 0, or the code of the failure; read in every wait */
