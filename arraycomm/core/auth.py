@@ -27,6 +27,7 @@ SECONDS = 2.0  # for a whole handshake
 MAX_HALF_OPEN = 64
 _LOG_EVERY = 60.0  # s between two complaints about strangers
 _RETRY_ACCEPT = 0.1  # s without accepting after descriptors ran out
+_SHORTAGE = 2.0  # s without descriptors after which the owner is told
 _RETRY_DROPPED = 0.05  # s before a busy server is asked again
 
 _CAUSES = ("it is not a rank of an arraycomm job of this version, runs as another user without a common secret, or is "
@@ -203,14 +204,16 @@ class Acceptor:
 
     The callback runs in that thread, must not block, and owns the socket (blocking; TCP without delay); if it raises,
     that is logged and the socket closed. Strangers cost at most 64 descriptors for at most 2 s each, however slowly
-    they talk, and one line in the log a minute. The listening sockets belong to the Acceptor. Not usable after a fork.
+    they talk, and one line in the log a minute. The listening sockets belong to the Acceptor. Where
+    descriptors or memory for connections stay out for 2 s, `on_shortage(error)` is called now and then. Not usable after a fork.
     """
 
     def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str,
                  callback: Callable[[socket.socket, Hello], None], *, check: Check | None = None,
-                 name: str = "acceptor") -> None:
+                 on_shortage: Callable[[OSError], None] | None = None, name: str = "acceptor") -> None:
         self._listeners, self._secret, self._job = list(listeners), secret, job
-        self._callback, self._check = callback, check
+        self._callback, self._check, self._on_shortage = callback, check, on_shortage
+        self._short_since = 0.0
         self._half_open: dict[socket.socket, _HalfOpen] = {}  # oldest first, so the first to expire is the first
         self._selector = selectors.DefaultSelector()
         self._paused_until = 0.0
@@ -267,8 +270,9 @@ class Acceptor:
             sock, _ = listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
-                self._pause(str(error.strerror))
+                self._pause(error)
             return  # anything else: the connection was gone before it was accepted
+        self._short_since = 0.0
         try:
             check_user(sock, self._secret)
             sock.setblocking(False)
@@ -282,15 +286,19 @@ class Acceptor:
         if len(self._half_open) > MAX_HALF_OPEN:
             self._drop(next(iter(self._half_open)), f"more than {MAX_HALF_OPEN} connections had not said who they are")
 
-    def _pause(self, reason: str) -> None:
+    def _pause(self, error: OSError) -> None:
         """A level-triggered listener that cannot be accepted from would keep this thread spinning."""
         if self._paused_until:
             return  # by another listener in the same round
         for sock in list(self._half_open):
-            self._drop(sock, reason)
+            self._drop(sock, str(error.strerror))
         for listener in self._listeners:
             self._selector.unregister(listener)
-        self._paused_until = time.monotonic() + _RETRY_ACCEPT
+        now = time.monotonic()
+        self._paused_until = now + _RETRY_ACCEPT
+        self._short_since = self._short_since or now
+        if self._on_shortage is not None and now - self._short_since > _SHORTAGE:
+            self._on_shortage(error)
 
     def _progress(self, sock: socket.socket) -> None:
         half = self._half_open.get(sock)

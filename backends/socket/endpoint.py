@@ -90,7 +90,7 @@ class Endpoint:
         listeners = self._listen(addresses)
         names = [listener.getsockname()[:2] for listener in listeners if listener.family != socket.AF_UNIX]
         self._acceptor = Acceptor(listeners, self._secret, self.job, self._admit, check=self._welcome,
-                                  name=f"{self.name}-acceptor")
+                                  on_shortage=self._cannot_accept, name=f"{self.name}-acceptor")
         mine = peers.this_process(names, self._path)
         self._peers = peers.exchange(store, self.rank, self.size, mine, self.timeout)
         self.connections = max(peer.connections for peer in self._peers)
@@ -359,6 +359,15 @@ class Endpoint:
             if not self.closed:
                 code = lib.ACOMM_RESOURCE if isinstance(error, ResourceError) else lib.ACOMM_LOST
                 lib.acomm_node_refuse(self.node, request, code, number, str(error).encode()[:191])
+
+    def _cannot_accept(self, error: OSError) -> None:
+        """Peers cannot connect: the groups that wait for that cannot go on."""
+        text = f"rank {self.rank} cannot accept connections: {error.strerror}; raise `ulimit -n`"
+        with self._lock:
+            for group_id, registered in self._groups.items():
+                if not self.closed and lib.acomm_group_expects(registered.group):
+                    request = ffi.new("acomm_request *", {"group": group_id, "peer": self.rank, "channel": 1})
+                    lib.acomm_node_refuse(self.node, request, lib.ACOMM_RESOURCE, error.errno or 0, text.encode()[:191])
 
     def _mine(self) -> str:
         return ", ".join(f"{address} port {port}" for address, port in self._peers[self.rank].addresses)

@@ -26,10 +26,11 @@ def test_few_descriptors(spare: int) -> None:
         assert answers[0].error == "DistStoreError" and "no sign of rank 1" in answers[0].text, answers[0]
 
 
-def test_no_descriptor_for_a_connection() -> None:
-    """The group stands; what runs out later fails the operation on all ranks."""
+@pytest.mark.parametrize("spare", [0, 1])
+def test_no_descriptor_for_a_connection(spare: int) -> None:
+    """The group stands; what runs out later fails the operation on all ranks: to connect, or to be connected to."""
     with Job(3, "tcp", tasks=tasks) as job:
-        job.call("limit_descriptors", [1], spare=0)
+        job.call("limit_descriptors", [1], spare=spare)
         job.begin("total")
         answers = job.answers()
         assert answers[1].error == "ResourceError" and "raise `ulimit -n`" in answers[1].text, answers[1].trace

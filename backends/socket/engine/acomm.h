@@ -131,6 +131,8 @@ uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes);
 int acomm_group_open(acomm_node *node, const acomm_group_options *options, acomm_group **out);
 /* A connected, authenticated data socket. outgoing=1: this rank opened it and will only send on it. Takes the descriptor. */
 int acomm_group_attach(acomm_group *group, int rank, int channel, int stripe, int outgoing, int fd);
+/* 1 while an operation waits for a peer to connect. */
+int acomm_group_expects(acomm_group *group);
 /* Poisons the group here and on its peers; wakes all waiters. Idempotent, any thread. */
 int acomm_group_abort(acomm_group *group, const char *text);
 /* 1 and *out filled when the group has failed, else 0. */

@@ -394,6 +394,19 @@ int acomm_group_attach(acomm_group *g, int rank, int channel, int stripe, int ou
     return rc;
 }
 
+int acomm_group_expects(acomm_group *g)
+{
+    int expects = 0;
+    pthread_mutex_lock(&g->lock);
+    for (int channel = CHANNEL_COLLECTIVE; channel < CHANNELS; channel++)
+        for (int rank = 0; rank < g->size; rank++) {
+            const struct link *link = g->in[channel][rank];
+            expects |= link && !over_memory(g, rank) && !link_tcp_complete(link);
+        }
+    pthread_mutex_unlock(&g->lock);
+    return expects;
+}
+
 void *group_scratch(struct acomm_group *g, size_t bytes)
 {
     if (g->scratch.bytes >= bytes && g->scratch.data)
