@@ -37,9 +37,9 @@ def first_line(test: Path) -> tuple[list[Path], bool]:
     return [ENGINE / name for name in names], match[2] is not None
 
 
-def compiled(sources: list[Path], target: Path, flags: list[str]) -> Path:
+def compiled(sources: list[Path], target: Path, flags: list[str], compiler: str = COMPILER) -> Path:
     """Compiles sources into target; a warning is an error, because the engine's own build shows none."""
-    command = [COMPILER, *FLAGS, *flags, "-Werror", f"-I{ENGINE}", f"-I{HERE}"]
+    command = [compiler, *FLAGS, *flags, "-Werror", f"-I{ENGINE}", f"-I{HERE}"]
     command += [*map(str, sources), "-o", str(target), "-lm", "-pthread"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
@@ -68,10 +68,10 @@ def environment() -> dict[str, str]:
 TESTS = sorted(HERE.glob("test_*.c"))
 
 
-def run(test: Path, directory: Path, flags: list[str]) -> None:
-    program = compiled([test, *first_line(test)[0]], directory / test.stem, flags)
+def run(test: Path, directory: Path, flags: list[str], compiler: str = COMPILER, emulator: tuple[str, ...] = ()) -> None:
+    program = compiled([test, *first_line(test)[0]], directory / test.stem, flags, compiler)
     done = subprocess.run(
-        [str(program)], capture_output=True, text=True, timeout=TIMEOUT, env=environment(), cwd=directory
+        [*emulator, str(program)], capture_output=True, text=True, timeout=TIMEOUT, env=environment(), cwd=directory
     )
     assert done.returncode == 0, f"{test.name} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert re.search(r"^ok 1 - ", done.stdout, re.M), f"{test.name} ran no test\n{done.stdout}"
@@ -85,3 +85,13 @@ def test_sanitized(test: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("test", [test for test in TESTS if first_line(test)[1]], ids=lambda path: path.stem)
 def test_optimised(test: Path, tmp_path: Path) -> None:
     run(test, tmp_path, ["-O3"])
+
+
+CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
+
+
+@pytest.mark.skipif(not (shutil.which(CROSS) and shutil.which(EMULATOR)), reason=f"{CROSS} and {EMULATOR} are not installed")
+@pytest.mark.parametrize("name", ["pattern", "reduce", "shared"])
+def test_aarch64(name: str, tmp_path: Path) -> None:
+    """The whole engine compiles for the other processor, and its kernels and rounds run there."""
+    run(HERE / f"test_{name}.c", tmp_path, ["-O3", "-static"], CROSS, (EMULATOR,))
