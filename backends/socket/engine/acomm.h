@@ -97,7 +97,7 @@ typedef struct acomm_group_options {
     uint64_t piece_bytes;     /* staging piece, power of two; 0 = default */
     int64_t timeout;          /* ns, the group's default */
     const char *algorithms;   /* "all_reduce=ring,barrier=..." or NULL; overrides the table */
-    const char *thresholds;   /* "all_reduce.ring=4096,eager=1024" or NULL; lowers the table's limits for tests */
+    const char *thresholds;   /* "all_reduce.whole=4096" or NULL; lowers the table's limits for tests */
 } acomm_group_options;
 
 /* ---- node: one per world and process. Watches the peers from a C thread, over the control connections. ---- */
