@@ -17,7 +17,7 @@
 #define RING_MIN (8u << 10)
 #define RING_MAX (256u << 10)
 #define PIECE_MIN (4u << 10)
-#define PIECE_MAX (128u << 10)   /* own slots and a peer's stay in L2 */
+#define PIECE_MAX (1u << 20)
 #define WIDEST 16               /* bytes of the widest element */
 #define SEATS_BUDGET (24u << 20) /* bytes of all slots together */
 

@@ -3,13 +3,14 @@
  * Whole: every rank puts a piece down, then everybody who wants the result reduces all pieces himself. One wait per
  * piece; reads n inputs per result. For small arrays and for two ranks, where it moves no more than the other form.
  *
- * Sliced: every rank reduces its own slice of everybody's piece, in place in its slot, and one round later all copy the
- * finished slices out of each other's slots. Reads 2 inputs per result however many ranks there are.
+ * Sliced: every rank reduces its own slice of everybody's piece, puts the result into its slot, and one round later all
+ * copy the finished slices out of each other's slots. Reads 2 inputs per result however many ranks there are.
  *
  * Both reduce each element in rank order, so their bits are the same. */
 #include <string.h>
 
 #include "../pattern.h"
+#include "../stream.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
@@ -22,7 +23,7 @@ static void fill(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
     if (bytes)
-        memcpy(rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
+        stream_copy(rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
 static int drain_whole(const struct rounds *r)
@@ -33,7 +34,8 @@ static int drain_whole(const struct rounds *r)
     size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
     if (rc || !bytes)
         return rc;
-    rounds_reduce(r, r->op->out + r->index * r->piece, r->op->in + r->index * r->piece, 0, bytes, bytes);
+    rounds_reduce(r, r->op->out + r->index * r->piece, r->op->in + r->index * r->piece, 0, bytes, bytes,
+                  NULL);
     return 0;
 }
 
@@ -44,14 +46,30 @@ static struct span slice(const struct rounds *r, size_t bytes, int rank)
     return (struct span){s.first * r->op->width, s.count * r->op->width};
 }
 
+/* What the others reduce: all but this rank's own slice, whose place in the slot is for its result. */
+static void fill_sliced(const struct rounds *r)
+{
+    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
+    struct span own = slice(r, bytes, r->rank);
+    uint64_t end = own.offset + own.bytes;
+    char *slot = rounds_slot(r, r->rank, bytes);
+    const char *in = r->op->in + r->index * r->piece;
+    if (own.offset)
+        stream_copy(slot, in, own.offset);
+    if (end < bytes)
+        stream_copy(slot + end, in + end, bytes - end);
+}
+
 static void copy_finished(const struct rounds *r)
 {
     uint64_t index = r->index - 1;
     size_t bytes = rounds_piece(r, whole_bytes(r), index);
-    for (int rank = 0; rank < r->ranks; rank++) {
+    for (int i = 1; i < r->ranks; i++) {
+        int rank = (r->rank + i) % r->ranks; /* not everybody reads the same slot at once */
         struct span s = slice(r, bytes, rank);
         const char *slot = shared_data(r->shared, rank, r->round - 1, bytes);
-        memcpy(r->op->out + index * r->piece + s.offset, slot + s.offset, s.bytes);
+        if (s.bytes)
+            memcpy(r->op->out + index * r->piece + s.offset, slot + s.offset, s.bytes);
     }
 }
 
@@ -64,10 +82,10 @@ static int drain_sliced(const struct rounds *r)
         copy_finished(r);
     size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
     struct span s = slice(r, bytes, r->rank);
-    if (!s.bytes)
-        return 0;
-    char *own = rounds_slot(r, r->rank, bytes) + s.offset;
-    rounds_reduce(r, own, own, s.offset, s.bytes, bytes);
+    uint64_t place = r->index * r->piece + s.offset;
+    if (s.bytes)
+        rounds_reduce(r, r->op->out ? r->op->out + place : NULL, r->op->in + place, s.offset, s.bytes, bytes,
+                      rounds_slot(r, r->rank, bytes) + s.offset);
     return 0;
 }
 
@@ -79,7 +97,7 @@ int shared_all_reduce_whole(struct acomm_op *op)
 
 int shared_all_reduce_sliced(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .extra = 1, .fill = fill,
-                               .drain = drain_sliced};
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .extra = 1,
+                               .fill = fill_sliced, .drain = drain_sliced};
     return rounds_run(op, &plan);
 }

@@ -1,7 +1,6 @@
 /* reduce_scatter over the shared segment: in every round each rank puts down a piece of every other rank's block,
  * and reduces the pieces of its own block out of all slots, in rank order. */
-#include <string.h>
-
+#include "../stream.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
@@ -18,7 +17,7 @@ static void fill(const struct rounds *r)
         struct span block = op_block(op->send_counts, op->count, rank, op->width);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
-            memcpy(slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
+            stream_copy(slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
     }
 }
 
@@ -32,7 +31,7 @@ static int drain(const struct rounds *r)
         return rc;
     size_t slot = slot_bytes(r);
     rounds_reduce(r, op->out + r->index * r->piece, op->in + block.offset + r->index * r->piece,
-                  (size_t)r->rank * r->piece, bytes, slot);
+                  (size_t)r->rank * r->piece, bytes, slot, NULL);
     return 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include "../agree.h"
 #include "../reduce.h"
+#include "../stream.h"
 #include "shared_rounds.h"
 
 int rounds_await_all(const struct rounds *r)
@@ -13,16 +14,31 @@ int rounds_await_all(const struct rounds *r)
 }
 
 #define STACK_RANKS 64
+#define BLOCK (16u << 10) /* bytes that are still in the L1 cache when they are copied on */
 
-void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot)
+static void reduce_block(const struct rounds *r, char *out, const void **in, size_t bytes, char *copy)
 {
     const struct acomm_op *op = r->op;
     struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
+    _Alignas(64) char block[BLOCK];
+    char *to = out ? out : block;
+    reduce_all(&reduction, to, in, r->ranks, bytes / op->width);
+    if (copy)
+        stream_copy(copy, to, bytes);
+}
+
+void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot,
+                   char *copy)
+{
     const void *few[STACK_RANKS];
     const void **in = r->ranks <= STACK_RANKS ? few : r->inputs;
-    for (int rank = 0; rank < r->ranks; rank++)
-        in[rank] = rank == r->rank ? own : rounds_slot(r, rank, slot) + offset;
-    reduce_all(&reduction, out, in, r->ranks, bytes / op->width);
+    size_t step = copy ? BLOCK : bytes;
+    for (size_t at = 0; at < bytes; at += step) {
+        size_t part = bytes - at < step ? bytes - at : step;
+        for (int rank = 0; rank < r->ranks; rank++)
+            in[rank] = rank == r->rank ? own + at : rounds_slot(r, rank, slot) + offset + at;
+        reduce_block(r, out ? out + at : NULL, in, part, copy ? copy + at : NULL);
+    }
 }
 
 /* Everybody has come, and calls the same operation. */

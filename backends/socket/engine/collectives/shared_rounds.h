@@ -45,6 +45,8 @@ static inline int rounds_await(const struct rounds *r, int rank)
 }
 int rounds_await_all(const struct rounds *r);
 /* out[0..bytes) = every rank's slot from `offset` on, reduced in rank order, when slots hold `slot` bytes altogether.
- * This rank's own contribution is read from `own`, which lies in its caches; out may be own. */
-void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot);
+ * This rank's own contribution is read from `own`, which lies in its caches; out may be own, or NULL where only `copy` is
+ * wanted: a place in this rank's slot that gets the same, or NULL. */
+void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot,
+                   char *copy);
 #endif
