@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from .buffer import Buffer
-from .dlpack import allocate, overlaps, resolve_out, wrap
-from .types import DType, ReduceOp, reduce_op
+from .dlpack import allocate, overlaps, resolve, resolve_out, wrap
+from .types import DeviceType, DType, ReduceOp, reduce_op
 
 
 class Destination(NamedTuple):
@@ -69,6 +70,38 @@ def tag(value: object) -> None:
     integer("tag", value)
     if not 0 <= value < 2**63:  # type: ignore[operator]
         raise ValueError(f"tag must be between 0 and 2**63 - 1, got {value}")
+
+
+def lengths(shape: object) -> tuple[int, ...]:
+    """A shape as a tuple. TypeError, ValueError unless it is an int or ints, none of them negative."""
+    found = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    for length in found:
+        integer("a length of the shape", length)
+        if length < 0:
+            raise ValueError(f"a shape has no negative lengths, got {found}")
+    return found
+
+
+def dtype(value: Any) -> DType:
+    """The DType that a name or a library's dtype object means. TypeError for one that is not supported."""
+    if isinstance(value, DType):
+        return value
+    label = getattr(value, "__name__", None) or str(value)  # numpy.float32, torch.float32, numpy.dtype("float32")
+    try:
+        return DType[label.rpartition(".")[2].upper()]
+    except KeyError:
+        supported = ", ".join(kind.label for kind in DType)
+        raise TypeError(f"dtype {value!r} is not supported; supported are {supported}") from None
+
+
+def template(like: Any) -> Any:
+    """An array that tells the library of a new one: `like`, which must be an array on the host, or one of NumPy's."""
+    if like is None:
+        return importlib.import_module("numpy").empty(0)
+    src = resolve(like)
+    if src.device_type != DeviceType.CPU:
+        raise ValueError("like= must be an array in host memory: that is where the new array lies")
+    return like
 
 
 def in_place(x: Any, src: Buffer) -> Destination:

@@ -67,6 +67,13 @@ class Communicator(Protocol):
                    recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Work | None: ...
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None: ...
+    def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
+        """Memory that the peers reach without a copy: its address, and the addresses of the C function that gives it back and
+        of that function's argument (see dlpack.adopt). Every rank calls it. It outlives the communicator.
+
+        None where any memory does as well. Raises ResourceError, on all ranks.
+        """
+
     # Point to point is independent of the collectives' order. peer None: any source. A receive always gives a Work
     # (ended already when async_op is False), because its source is there.
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,

@@ -17,6 +17,7 @@ PeerLost, CollectiveTimeout, CollectiveMismatch, Aborted; the group cannot be us
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from . import arguments, shapes
 from .arguments import Destination
 from .backend import Backend, Communicator
 from .buffer import Buffer
-from .dlpack import resolve
+from .dlpack import adopt, allocate, resolve, wrap
 from .exchange import agreed_counts, first_dimensions, gather_integers
 from .types import CODES, Device, DeviceType, ReduceOp
 from .work import Received, Work
@@ -234,6 +235,22 @@ class Group:
         """Returns when every rank has called it."""
         work = self._communicator.barrier(timeout=timeout, async_op=async_op)
         return Work(work, _nothing) if async_op else None
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = "float32", *, like: Any = None,
+              timeout: float | None = None) -> Any:
+        """A symmetric array, uninitialised, in memory that the group's ranks reach without a copy. Every rank calls it.
+
+        Collectives whose arrays are all symmetric read and write the peers' arrays in place; for everything else it is an
+        array like any other. Where not all ranks are on one host and share memory, it is one.
+
+        shape: an int or ints; may differ between ranks. dtype: a name ("bfloat16"), a DType, or a library's dtype object.
+        like: an array whose library the new one is of; None: NumPy.
+        The memory is freed with the array, and stays valid when the group is closed before. Raises ResourceError on all
+        ranks when one of them has no memory.
+        """
+        lengths, kind, template = arguments.lengths(shape), arguments.dtype(dtype), arguments.template(like)
+        found = self._communicator.symmetric(math.prod(lengths) * kind.itemsize, timeout=timeout)
+        return wrap(adopt(lengths, kind, *found) if found else allocate(lengths, kind), template)
 
     # ---- point to point: independent of the collectives' order ----
 

@@ -28,6 +28,10 @@ def _nanoseconds(timeout: float | None) -> int:
     return -1 if timeout is None else max(0, min(int(timeout * 1e9), 2**62))
 
 
+def _address(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
+
+
 def _counts(counts: Sequence[int] | None) -> Any:
     return _NULL if counts is None else ffi.new("uint64_t[]", list(counts))
 
@@ -126,8 +130,8 @@ class SocketCommunicator:
         self._translate = Translator(self.rank, self.size, name, [endpoint.place(member) for member in members])
         self._id = int.from_bytes(hashlib.blake2b(f"{endpoint.job}/{name}".encode(), digest_size=8).digest(), "little")
         self._group = self._open()
-        self.shortcut = Shortcut(int(ffi.cast("uintptr_t", ffi.addressof(lib, "acomm_run"))),
-                                 int(ffi.cast("uintptr_t", self._group)), self.rank, self.size, self.error)
+        self.shortcut = Shortcut(_address(ffi.addressof(lib, "acomm_run")), _address(self._group), self.rank, self.size,
+                                 self.error)
         self._announce_ignored(settings.get("ARRAYCOMM_ALGORITHM"))
         endpoint.register(self._id, self._members, self._group)
 
@@ -254,6 +258,19 @@ class SocketCommunicator:
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> SocketWork | None:
         return self._run(lib.acomm_barrier, _nanoseconds(timeout), async_op=async_op, owners=())
+
+    def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
+        out = ffi.new("acomm_block **")
+        code = lib.acomm_group_share(self._checked(), nbytes, _nanoseconds(timeout), out)
+        if code == lib.ACOMM_UNSUPPORTED:
+            return None
+        if code == lib.ACOMM_RESOURCE:
+            cause = os.strerror(ffi.errno) if ffi.errno else "another rank had no memory"
+            raise self._translate.code(code, f"{nbytes} bytes of symmetric memory: {cause}")
+        if code:
+            raise self.error(code)
+        release = ffi.addressof(lib, "acomm_block_free")
+        return int(lib.acomm_block_address(out[0])), _address(release), _address(out[0])
 
     # ---- point to point ----
 

@@ -36,6 +36,7 @@ _PLAIN: dict[int, type[DistError]] = {
 KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
           "barrier", "send", "recv")
 _OPS = {op.code: op.name for op in OPS.values()} | {8: "premul_sum"}
+_SHARES = 2  # OP_SHARES: the end of Group.empty()
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
@@ -46,6 +47,8 @@ def describe(header: Any) -> str:
     if kind == "barrier":
         return f"{kind}{number}"
     dtype = DType(header.dtype).label if header.dtype < len(DType) else f"dtype {header.dtype}"
+    if header.flags & _SHARES:
+        return f"empty{number}"
     words = f"{kind}{number} of {header.count} {dtype}"
     if kind in _REDUCING:
         words += f", {_OPS.get(header.redop, header.redop)}"

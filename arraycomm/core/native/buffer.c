@@ -139,6 +139,30 @@ PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssiz
     return count < 0 ? NULL : (PyObject *)buffer_allocate((int)dtype, count, args[0]);
 }
 
+/* adopt(shape, dtype, address, release, context): memory that somebody else made, as if allocate() had; `release` is the
+ * address of a function void (void *) that gives it back, called with `context` when nothing refers to it any more. */
+PyObject *buffer_adopt(PyObject *module, PyObject *args)
+{
+    PyObject *shape;
+    int dtype;
+    unsigned long long address, release, context;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!iKKK:adopt", &PyTuple_Type, &shape, &dtype, &address, &release, &context))
+        return NULL;
+    if (dtype < 0 || dtype >= ACOMM_DTYPES)
+        return PyErr_Format(PyExc_ValueError, "there is no dtype number %d", dtype);
+    int64_t count = count_of_shape(shape, dtype_rows[dtype].width);
+    if (count < 0)
+        return NULL;
+    struct memory *memory = memory_adopt((char *)(uintptr_t)address, (size_t)count * (size_t)dtype_rows[dtype].width,
+                                         (void (*)(void *))(uintptr_t)release, (void *)(uintptr_t)context);
+    if (!memory)
+        return PyErr_NoMemory();
+    struct buffer *b = buffer_new(memory->data, count, dtype, Py_NewRef(shape), Py_None, memory);
+    memory_release(memory);
+    return (PyObject *)b;
+}
+
 /* part(start, shape): the elements from `start` on, as a Buffer of this shape over the same memory. */
 static PyObject *part(PyObject *self, PyObject *args)
 {

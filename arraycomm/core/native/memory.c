@@ -133,8 +133,20 @@ struct memory *memory_new(size_t bytes)
         memory = small_block(bytes);
     else if (!(memory = reuse(bytes)))
         memory = map_block(bytes);
-    if (memory)
-        atomic_init(&memory->references, 1);
+    if (!memory)
+        return NULL;
+    atomic_init(&memory->references, 1);
+    memory->release = NULL;
+    return memory;
+}
+
+struct memory *memory_adopt(char *data, size_t bytes, void (*release)(void *), void *context)
+{
+    struct memory *memory = malloc(sizeof *memory);
+    if (!memory)
+        return NULL;
+    *memory = (struct memory){.data = data, .bytes = bytes, .release = release, .context = context};
+    atomic_init(&memory->references, 1);
     return memory;
 }
 
@@ -149,6 +161,8 @@ void memory_release(struct memory *memory)
 {
     if (!memory || atomic_fetch_sub_explicit(&memory->references, 1, memory_order_acq_rel) != 1)
         return;
+    if (memory->release)
+        memory->release(memory->context);
     if (memory->mapped)
         keep(memory);
     else

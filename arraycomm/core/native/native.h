@@ -36,9 +36,13 @@ struct memory {
     size_t bytes;
     _Atomic int references; /* not Python's: libraries drop their results from threads without the GIL */
     bool mapped;
+    void (*release)(void *context); /* gives memory back that is not ours; NULL: it is */
+    void *context;
 };
 /* One reference; NULL without an exception when memory is out. No GIL. */
 struct memory *memory_new(size_t bytes);
+/* The same for memory that exists; `release` may be called from any thread, without the GIL. NULL: not taken over. */
+struct memory *memory_adopt(char *data, size_t bytes, void (*release)(void *), void *context);
 struct memory *memory_retain(struct memory *memory); /* no GIL */
 void memory_release(struct memory *memory);          /* no GIL; NULL is fine */
 
@@ -98,6 +102,7 @@ struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape,
 struct buffer *buffer_allocate(int dtype, int64_t count, PyObject *shape);
 PyObject *buffer_shape(int ndim, const int64_t *shape);
 PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *buffer_adopt(PyObject *module, PyObject *args);
 PyObject *buffer_overlaps(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 static inline size_t buffer_bytes(const struct buffer *b)
 {

@@ -143,6 +143,25 @@ int acomm_barrier(acomm_group *group, int64_t timeout, acomm_op *handle)
     return submit(&op, handle);
 }
 
+int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm_block **out)
+{
+    if (group_forked(group))
+        return ACOMM_FORKED;
+    if (!group->one_host || !group->shared.base)
+        return ACOMM_UNSUPPORTED;
+    return direct_share(group, bytes, timeout < 0 ? group->timeout : timeout, out);
+}
+
+uintptr_t acomm_block_address(const acomm_block *block)
+{
+    return (uintptr_t)arena_address(block);
+}
+
+void acomm_block_free(acomm_block *block)
+{
+    arena_give(block);
+}
+
 int acomm_run(acomm_group *group, const acomm_call *c)
 {
     struct acomm_op op = {.group = group, .kind = c->kind, .in = (const char *)c->in, .out = (char *)c->out,

@@ -168,12 +168,12 @@ static int run(struct acomm_op *op)
     op->started = clock_now();
     op->deadline = op->timeout > INT64_MAX - op->started ? INT64_MAX : op->started + op->timeout;
     const struct algorithm *algorithm = select_algorithm(g, op);
-    if (!algorithm->checks && g->check) {
-        int rc = agree(op);
-        if (rc)
-            return rc;
-    }
-    return algorithm->run(op);
+    int rc = !algorithm->checks && g->check ? agree(op) : 0;
+    if (rc)
+        return rc;
+    rc = algorithm->run(op);
+    g->direct.symmetric |= !rc && op->shares;
+    return rc;
 }
 
 static struct acomm_op *next_op(struct acomm_group *g)

@@ -2,6 +2,7 @@
 #ifndef ACOMM_GROUP_H
 #define ACOMM_GROUP_H
 #include <pthread.h>
+#include "direct.h"
 #include "link.h"
 #include "op.h"
 #include "select.h"
@@ -45,6 +46,7 @@ struct acomm_group {
     pthread_t worker;
     bool worker_started, stopping;
     struct p2p *p2p;
+    struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch; /* kept from call to call */
     struct acomm_group *next_in_node;
 };

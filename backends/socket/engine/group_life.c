@@ -103,6 +103,7 @@ static void free_group(struct acomm_group *g)
     if (g->p2p)
         p2p_close(g->p2p);
     free_links(g);
+    direct_close(g);
     shared_close(&g->shared);
     select_close(&g->selection);
     while (g->spare) {

@@ -54,7 +54,7 @@ void op_header(const struct acomm_op *op, acomm_header *out)
     out->kind = (uint8_t)op->kind;
     out->dtype = (uint8_t)op->dtype;
     out->redop = (uint8_t)op->redop;
-    out->flags = op->kind == ACOMM_ALL_TO_ALL && op->send_counts ? OP_UNEVEN : 0;
+    out->flags = op->kind == ACOMM_ALL_TO_ALL && op->send_counts ? OP_UNEVEN : op->shares ? OP_SHARES : 0;
     out->root = op->root;
 }
 

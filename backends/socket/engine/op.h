@@ -30,6 +30,8 @@ struct acomm_op {
     int status;                  /* code, valid once done */
     acomm_failure failure;       /* valid when status < 0 */
     struct acomm_op *next;       /* queue, free list or posted list */
+    bool shares;                 /* part of acomm_group_share(): from its end on there are symmetric arrays */
+    bool compared;               /* the ranks' headers have been compared */
     bool synchronous;            /* runs in its caller's thread, which answers Ctrl-C */
 };
 
@@ -52,6 +54,7 @@ uint64_t op_largest(const uint64_t *counts, uint64_t count, int ranks);
 void op_header(const struct acomm_op *op, acomm_header *out);
 /* Whether two ranks' headers name the same operation. */
 bool op_agrees(const acomm_header *a, const acomm_header *b);
+#define OP_SHARES 2 /* header flag: not a reduction of the caller's */
 #define OP_UNEVEN 1 /* header flag: all_to_all with counts of each rank's own; `count` is its largest block then */
 static inline bool op_reduces(const struct acomm_op *op)
 {

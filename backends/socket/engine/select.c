@@ -10,14 +10,16 @@
 #include "group.h"
 
 #define ALWAYS UINT64_MAX
+#define MiB(n) ((uint64_t)(n) << 20)
 #define KiB(n) ((uint64_t)(n) << 10)
 
 /* kind, name, function, where, checks headers itself, bytes up to, ranks up to (0: any).
  * Bytes are those of the whole array: all ranks' blocks together for the gathering and scattering kinds. The order of
  * reduction of "whole", "sliced", "bruck" and "pairwise" is that of the ranks, so their bits are the same. */
 static const struct algorithm TABLE[] = {
-    {ACOMM_ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, ALWAYS, 2},
     {ACOMM_ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(16), 0},
+    {ACOMM_ALL_REDUCE, "direct", direct_all_reduce, SYMMETRIC, true, ALWAYS, 0},
+    {ACOMM_ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, MiB(4), 2},
     {ACOMM_ALL_REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(64), 8},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(2), 0},
@@ -30,26 +32,32 @@ static const struct algorithm TABLE[] = {
     {ACOMM_REDUCE, "bruck", reduce_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_REDUCE, "binomial", reduce_binomial, ANYWHERE, false, KiB(64), 0},
     {ACOMM_REDUCE, "pairwise", reduce_pairwise, ANYWHERE, false, ALWAYS, 0},
-    {ACOMM_BROADCAST, "shared", shared_broadcast, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_BROADCAST, "shared", shared_broadcast, ONE_HOST, true, KiB(64), 0},
+    {ACOMM_BROADCAST, "direct", direct_broadcast, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_BROADCAST, "bruck", broadcast_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_BROADCAST, "binomial", broadcast_binomial, ANYWHERE, false, KiB(256), 0},
     {ACOMM_BROADCAST, "chain", broadcast_chain, ANYWHERE, false, ALWAYS, 0},
-    {ACOMM_ALL_GATHER, "shared", shared_all_gather, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_ALL_GATHER, "shared", shared_all_gather, ONE_HOST, true, KiB(64), 0},
+    {ACOMM_ALL_GATHER, "direct", direct_all_gather, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "bruck", all_gather_bruck, ANYWHERE, true, KiB(64), 0},
     {ACOMM_ALL_GATHER, "ring", all_gather_ring, ANYWHERE, false, ALWAYS, 0},
-    {ACOMM_GATHER, "shared", shared_all_gather, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_GATHER, "shared", shared_all_gather, ONE_HOST, true, KiB(64), 0},
+    {ACOMM_GATHER, "direct", direct_all_gather, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_GATHER, "bruck", gather_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_GATHER, "binomial", gather_binomial, ANYWHERE, false, KiB(64), 0},
     {ACOMM_GATHER, "linear", gather_linear, ANYWHERE, false, ALWAYS, 0},
-    {ACOMM_SCATTER, "shared", shared_scatter, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_SCATTER, "shared", shared_scatter, ONE_HOST, true, KiB(64), 0},
+    {ACOMM_SCATTER, "direct", direct_scatter, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_SCATTER, "bruck", scatter_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_SCATTER, "binomial", scatter_binomial, ANYWHERE, false, KiB(64), 0},
     {ACOMM_SCATTER, "linear", scatter_linear, ANYWHERE, false, ALWAYS, 0},
+    {ACOMM_REDUCE_SCATTER, "direct", direct_reduce_scatter, SYMMETRIC, true, ALWAYS, 0},
     {ACOMM_REDUCE_SCATTER, "shared", shared_reduce_scatter, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_REDUCE_SCATTER, "bruck", reduce_scatter_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_REDUCE_SCATTER, "pairwise", reduce_scatter_pairwise, ANYWHERE, false, ALWAYS, 16},
     {ACOMM_REDUCE_SCATTER, "ring", reduce_scatter_ring, ANYWHERE, false, ALWAYS, 0},
-    {ACOMM_ALL_TO_ALL, "shared", shared_all_to_all, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_ALL_TO_ALL, "shared", shared_all_to_all, ONE_HOST, true, KiB(64), 0},
+    {ACOMM_ALL_TO_ALL, "direct", direct_all_to_all, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_TO_ALL, "bruck", all_to_all_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_ALL_TO_ALL, "pairwise", all_to_all_pairwise, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_BARRIER, "shared", shared_barrier, ONE_HOST, true, ALWAYS, 0},
@@ -139,7 +147,8 @@ static uint64_t whole_bytes(const struct acomm_group *g, const struct acomm_op *
 
 static bool runs_here(const struct acomm_group *g, const struct algorithm *a)
 {
-    return a->where == ANYWHERE || (g->one_host && g->shared.base);
+    bool shares = g->one_host && g->shared.base;
+    return a->where == ANYWHERE || (shares && (a->where == ONE_HOST || g->direct.symmetric));
 }
 
 const struct algorithm *select_algorithm(const struct acomm_group *g, const struct acomm_op *op)

@@ -8,7 +8,8 @@ struct algorithm {
     int kind;
     const char *name;
     int (*run)(struct acomm_op *op);
-    enum { ANYWHERE, ONE_HOST } where; /* ONE_HOST: uses the shared segment of all ranks */
+    /* ONE_HOST: uses the shared segment of all ranks. SYMMETRIC: gains only where arrays lie in it (group.empty). */
+    enum { ANYWHERE, ONE_HOST, SYMMETRIC } where;
     bool checks;       /* compares headers itself, while it runs; otherwise agree() runs before it */
     uint64_t up_to;    /* bytes up to which the table picks it */
     int max_ranks;     /* 0: any */

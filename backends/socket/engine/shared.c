@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "arena.h"
 #include "group.h"
 #include "shared.h"
 #include "wait.h"
@@ -77,9 +78,25 @@ static uint64_t rings_bytes(int ranks)
     return (uint64_t)ranks * (uint64_t)ranks * round_up(link_shm_footprint(ring_size(ranks)), PAGE);
 }
 
-uint64_t shared_bytes(int ranks, uint64_t piece)
+static uint64_t mapped_bytes(int ranks, uint64_t piece)
 {
     return (uint64_t)ranks * seat_bytes(piece) + 2 * rings_bytes(ranks);
+}
+
+uint64_t shared_bytes(int ranks, uint64_t piece)
+{
+    return mapped_bytes(ranks, piece) + (uint64_t)ranks * ARENA_BYTES;
+}
+
+uint64_t shared_arena_offset(const struct shared *s, int rank)
+{
+    return s->bytes + (uint64_t)rank * ARENA_BYTES;
+}
+
+char *shared_map_arena(const struct shared *s, int rank)
+{
+    void *at = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)shared_arena_offset(s, rank));
+    return at == MAP_FAILED ? NULL : at;
 }
 
 /* Gives the range its pages now: writing to it can then never raise SIGBUS. */
@@ -94,7 +111,8 @@ static int reserve(const struct shared *s, uint64_t offset, uint64_t bytes)
 
 int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, uint64_t piece)
 {
-    *s = (struct shared){.fd = -1, .rank = rank, .ranks = ranks, .piece = piece, .bytes = bytes};
+    *s = (struct shared){.fd = -1, .rank = rank, .ranks = ranks, .piece = piece,
+                         .bytes = mapped_bytes(ranks, piece)};
     s->ring_bytes = ring_size(ranks);
     if (bytes < shared_bytes(ranks, piece))
         return errno = EINVAL, ACOMM_ARGUMENT;
@@ -104,7 +122,7 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
     s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (s->fd < 0)
         goto fail;
-    s->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+    s->base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
     if (s->base == MAP_FAILED) {
         s->base = NULL;
         goto fail;

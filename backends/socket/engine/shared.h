@@ -10,7 +10,7 @@
  * there the headers are compared. That is the only flow control.
  * Stamp, header and the first bytes of data share a cache line: a small operation costs one line per peer.
  *
- * Layout: seats | point-to-point rings | collective rings. A memfd, sealed against shrinking; pages are reserved
+ * Layout: seats | point-to-point rings | collective rings | arenas (arena.h; not mapped here). A memfd, sealed against shrinking; pages are reserved
  * (fallocate) before first use, so that a full machine is an error and never a SIGBUS. */
 #ifndef ACOMM_SHARED_H
 #define ACOMM_SHARED_H
@@ -25,7 +25,7 @@
 
 struct shared {
     char *base;
-    uint64_t bytes;
+    uint64_t bytes;              /* without the arenas */
     int fd, rank, ranks;         /* rank and number among the ranks of this host */
     uint64_t piece;              /* bytes of data that a slot holds */
     uint64_t round;              /* last round this rank published */
@@ -49,6 +49,10 @@ int shared_claim(struct shared *s, struct acomm_op *op);
 void shared_publish(struct shared *s);
 /* Waits until local `rank` has published `round`. */
 int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round);
+
+/* The arena of a local rank: where it begins in the file, and mapped for reading and writing; NULL with errno set. */
+uint64_t shared_arena_offset(const struct shared *s, int rank);
+char *shared_map_arena(const struct shared *s, int rank);
 
 /* Ring memory from local rank `from` to `to` for link_shm.c; reserves its pages. NULL when memory is out. */
 struct bell *shared_bell(const struct shared *s, int rank);

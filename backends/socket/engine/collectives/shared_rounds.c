@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <string.h>
 
 #include "../agree.h"
 #include "../reduce.h"
@@ -65,10 +66,37 @@ static uint64_t count_rounds(const struct rounds *r, const struct rounds_plan *p
     return (pieces ? pieces : 1) + plan->extra;
 }
 
+struct rounds rounds_start(struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    return (struct rounds){.op = op, .shared = &g->shared, .rank = g->rank, .ranks = g->size, .largest = 0};
+}
+
+/* Waits for the next slot. The first round of an operation carries its header. */
+static int claim(struct rounds *r)
+{
+    int rc = shared_claim(r->shared, r->op);
+    r->round = r->shared->round + 1;
+    if (!rc && r->index == 0 && !r->op->compared)
+        op_header(r->op, shared_header(r->shared, r->rank, r->round));
+    return rc;
+}
+
+int rounds_meet(struct rounds *r, const void *say, size_t bytes)
+{
+    int rc = claim(r);
+    if (rc)
+        return rc;
+    if (bytes)
+        memcpy(rounds_slot(r, r->rank, bytes), say, bytes);
+    shared_publish(r->shared);
+    return r->index++ == 0 && !r->op->compared ? compare(r) : rounds_await_all(r);
+}
+
 int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
 {
     struct acomm_group *g = op->group;
-    struct rounds r = {.op = op, .shared = &g->shared, .rank = g->rank, .ranks = g->size, .largest = 0};
+    struct rounds r = rounds_start(op);
     uint64_t room = r.shared->piece / (uint64_t)plan->blocks;
     r.piece = plan->block < room && !(op->send_counts && op->recv_counts) ? plan->block : room;
     r.piece -= r.piece % op->width;
@@ -77,17 +105,14 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
     if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(g, (size_t)r.ranks * sizeof *r.inputs)))
         return group_fail_op(op, ACOMM_RESOURCE, r.rank, ENOMEM, NULL);
     for (uint64_t rounds = 1; r.index < rounds; r.index++) {
-        int rc = shared_claim(r.shared, op);
+        int rc = claim(&r);
         if (rc)
             return rc;
-        r.round = r.shared->round + 1;
-        if (r.index == 0)
-            op_header(op, shared_header(r.shared, r.rank, r.round));
         if (plan->fill)
             plan->fill(&r);
         shared_publish(r.shared);
         if (r.index == 0) {
-            rc = compare(&r);
+            rc = op->compared ? 0 : compare(&r);
             rounds = count_rounds(&r, plan);
         }
         if (!rc && plan->drain)

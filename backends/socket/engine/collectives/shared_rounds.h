@@ -27,6 +27,11 @@ struct rounds_plan {
 
 int rounds_run(struct acomm_op *op, const struct rounds_plan *plan);
 
+/* For algorithms that are not pieces through slots: the operation's beginning, and one round in which every rank says
+ * `bytes` bytes; then all ranks have come, their slots can be read until the next round, and headers agree. */
+struct rounds rounds_start(struct acomm_op *op);
+int rounds_meet(struct rounds *r, const void *say, size_t bytes);
+
 /* Bytes of the piece number `index` of a block of `block` bytes: 0 past its end. */
 static inline size_t rounds_piece(const struct rounds *r, uint64_t block, uint64_t index)
 {

@@ -1,0 +1,27 @@
+/* Symmetric arrays: memory of one rank that its peers on the host can map, so that collectives read and write it in place.
+ *
+ * Every local rank owns a range of the group's memory file, of which pages exist only where a block was taken. A peer names
+ * a place by its offset there and maps the whole range when it first meets one. The owner's mapping lives as long as the
+ * last block, also after the group has been closed: an array never loses its memory under its user. */
+#ifndef ACOMM_ARENA_H
+#define ACOMM_ARENA_H
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ARENA_BYTES (UINT64_C(256) << 30) /* of address space and of file length; memory is taken by blocks */
+
+struct arena;
+struct acomm_block;
+
+/* The range of `fd` from `offset` on, mapped. NULL with errno set. */
+struct arena *arena_open(int fd, uint64_t offset);
+/* Gives up the group's hold; blocks that are still taken keep it. NULL is fine. */
+void arena_close(struct arena *arena);
+/* A block of zeros, 4 KiB aligned (2 MiB from 2 MiB on), or NULL with errno set. Any thread. */
+struct acomm_block *arena_take(struct arena *arena, uint64_t bytes);
+char *arena_address(const struct acomm_block *block);
+/* Any thread; after arena_close too. In a child made by fork only the record goes: the memory is the parent's. */
+void arena_give(struct acomm_block *block);
+/* Whether bytes [at, at + bytes) lie in the arena, and where. */
+bool arena_holds(const struct arena *arena, const char *at, uint64_t bytes, uint64_t *offset);
+#endif

@@ -1,0 +1,86 @@
+/* all_gather, gather, broadcast, scatter and all_to_all out of the peers' arrays: who gets copies, who gives stands still. */
+#include <string.h>
+
+#include "../direct.h"
+#include "collectives.h"
+#include "shared_rounds.h"
+
+/* Bytes [offset, offset + to.bytes) of a peer's input, or of our own, to their place in the output. */
+static int fetch(struct rounds *r, int rank, uint64_t offset, struct span to)
+{
+    char *out = r->op->out + to.offset;
+    if (rank != r->rank)
+        return to.bytes ? direct_read(r, rank, direct_offer(r, rank)->in, offset, out, to.bytes) : 0;
+    const char *in = r->op->in + offset;
+    if (to.bytes && out != in)
+        memcpy(out, in, to.bytes);
+    return 0;
+}
+
+static int gather(struct rounds *r)
+{
+    const struct acomm_op *op = r->op;
+    int rc = 0;
+    for (int i = 0; op->out && i < r->ranks && !rc; i++) {
+        int rank = (r->rank + i) % r->ranks; /* not everybody reads the same array at once */
+        rc = fetch(r, rank, 0, op_block(op->recv_counts, op->count, rank, op->width));
+    }
+    return rc;
+}
+
+int direct_all_gather(struct acomm_op *op)
+{
+    struct direct_plan plan = {.bytes = op_total(op->recv_counts, op->count, op->group->size, op->width),
+                               .offered = op_block(op->recv_counts, op->count, op->group->rank, op->width).bytes,
+                               .staged = shared_all_gather, .move = gather};
+    return direct_run(op, &plan);
+}
+
+static int broadcast(struct rounds *r)
+{
+    const struct acomm_op *op = r->op;
+    return op->out ? fetch(r, op->root, 0, (struct span){0, op->count * op->width}) : 0;
+}
+
+int direct_broadcast(struct acomm_op *op)
+{
+    uint64_t bytes = op->count * op->width;
+    struct direct_plan plan = {.bytes = bytes, .offered = op->group->rank == op->root ? bytes : 0,
+                               .staged = shared_broadcast, .move = broadcast};
+    return direct_run(op, &plan);
+}
+
+static int scatter(struct rounds *r)
+{
+    const struct acomm_op *op = r->op;
+    uint64_t bytes = op->count * op->width;
+    return fetch(r, op->root, (uint64_t)r->rank * bytes, (struct span){0, bytes});
+}
+
+int direct_scatter(struct acomm_op *op)
+{
+    uint64_t bytes = op->count * op->width * (uint64_t)op->group->size;
+    struct direct_plan plan = {.bytes = bytes, .offered = op->group->rank == op->root ? bytes : 0,
+                               .staged = shared_scatter, .move = scatter};
+    return direct_run(op, &plan);
+}
+
+static int exchange(struct rounds *r)
+{
+    const struct acomm_op *op = r->op;
+    uint64_t block = op->count * op->width;
+    int rc = 0;
+    for (int i = 0; i < r->ranks && !rc; i++) {
+        int rank = (r->rank + i) % r->ranks;
+        rc = fetch(r, rank, (uint64_t)r->rank * block, (struct span){(uint64_t)rank * block, block});
+    }
+    return rc;
+}
+
+/* Even counts only: where a block lies in a peer's array, its own counts would have to tell. */
+int direct_all_to_all(struct acomm_op *op)
+{
+    uint64_t bytes = op->count * op->width * (uint64_t)op->group->size;
+    struct direct_plan plan = {.bytes = bytes, .offered = bytes, .staged = shared_all_to_all, .move = exchange};
+    return op->send_counts ? shared_all_to_all(op) : direct_run(op, &plan);
+}

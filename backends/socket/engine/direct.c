@@ -1,0 +1,274 @@
+#include "direct.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "collectives/shared_rounds.h"
+#include "group.h"
+#include "wait.h"
+
+#define CHUNK ((size_t)4 << 20) /* one system call; between two we look whether the group still lives */
+#define LEARN 4                 /* runs that try both ways in turn */
+#define RELEARN 32              /* then the way that looked worse is tried again every so many runs: things change */
+#define RELEARN_BAD 512         /* the same where it looked worse by half and more */
+
+enum { STAGED, DIRECT };
+
+/* ---- reading ---- */
+
+static int broken(struct rounds *r, int rank, int errnum)
+{
+    if (errnum == ESRCH) { /* the process has gone: the reason is under way */
+        wait_news(r->op->group);
+        return group_fail_op(r->op, ACOMM_LOST, rank, 0, "its process has gone");
+    }
+    return group_fail_op(r->op, ACOMM_SYSTEM, rank, errnum, "its array could not be read");
+}
+
+static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes)
+{
+    pid_t pid = direct_offer(r, rank)->pid;
+    while (bytes) {
+        size_t part = bytes < CHUNK ? bytes : CHUNK;
+        struct iovec ours = {to, part}, theirs = {(void *)(uintptr_t)from, part};
+        ssize_t n = process_vm_readv(pid, &ours, 1, &theirs, 1, 0);
+        if (n <= 0)
+            return broken(r, rank, n ? errno : EFAULT);
+        int poisoned = atomic_load_explicit(&r->op->group->poisoned, memory_order_relaxed);
+        if (poisoned)
+            return group_fail_op(r->op, poisoned, rank, 0, NULL);
+        from += (uint64_t)n;
+        to += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+char *direct_mapped(const struct rounds *r, int rank, struct direct_place place)
+{
+    if (place.how != DIRECT_MAPPED)
+        return NULL;
+    struct direct_state *d = &r->op->group->direct;
+    return rank == r->rank ? (char *)(uintptr_t)place.at : d->mapped[rank] + place.at;
+}
+
+int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes)
+{
+    const char *mapped = direct_mapped(r, rank, from);
+    if (!mapped)
+        return read_private(r, rank, from.at + offset, to, bytes);
+    if (bytes)
+        memcpy(to, mapped + offset, bytes);
+    return 0;
+}
+
+const struct direct_offer *direct_offer(const struct rounds *r, int rank)
+{
+    return &r->op->group->direct.offers[rank];
+}
+
+/* ---- offers ---- */
+
+static struct direct_place offer_place(const struct direct_state *d, const char *data, uint64_t bytes)
+{
+    struct direct_place place = {.at = (uint64_t)(uintptr_t)data, .how = DIRECT_NOTHING};
+    if (data && bytes)
+        place.how = arena_holds(d->arena, data, bytes, &place.at) ? DIRECT_MAPPED : DIRECT_READ;
+    return place;
+}
+
+static struct direct_costs *costs_of(struct direct_state *d, const struct acomm_op *op, uint64_t bytes)
+{
+    int class = bytes ? 63 - __builtin_clzll(bytes) : 0;
+    return &d->costs[op->kind][class < DIRECT_CLASSES ? class : DIRECT_CLASSES - 1];
+}
+
+/* Every rank's offer. Our own arrays are used where we have them. */
+static void take_offers(struct rounds *r)
+{
+    struct direct_state *d = &r->op->group->direct;
+    for (int rank = 0; rank < r->ranks; rank++)
+        memcpy(&d->offers[rank], rounds_slot(r, rank, sizeof *d->offers), sizeof *d->offers);
+    d->offers[r->rank].in.at = (uint64_t)(uintptr_t)r->op->in;
+    d->offers[r->rank].out.at = (uint64_t)(uintptr_t)r->op->out;
+}
+
+static bool any(const struct rounds *r, enum direct_how how)
+{
+    for (int rank = 0; rank < r->ranks; rank++)
+        if (direct_offer(r, rank)->in.how == how || direct_offer(r, rank)->out.how == how)
+            return true;
+    return false;
+}
+
+/* One byte of every input that is offered for reading. */
+static bool may_read(const struct rounds *r)
+{
+    char byte;
+    for (int rank = 0; rank < r->ranks; rank++) {
+        const struct direct_offer *o = direct_offer(r, rank);
+        struct iovec ours = {&byte, 1}, theirs = {(void *)(uintptr_t)o->in.at, 1};
+        if (rank != r->rank && o->in.how == DIRECT_READ && process_vm_readv(o->pid, &ours, 1, &theirs, 1, 0) != 1)
+            return false;
+    }
+    return true;
+}
+
+static bool may_map(const struct rounds *r)
+{
+    struct acomm_group *g = r->op->group;
+    for (int rank = 0; rank < r->ranks; rank++) {
+        if (rank != r->rank && !g->direct.mapped[rank])
+            g->direct.mapped[rank] = shared_map_arena(&g->shared, rank);
+        if (rank != r->rank && !g->direct.mapped[rank])
+            return false;
+    }
+    return true;
+}
+
+/* Tries what has not been tried yet, and agrees on it: one rank that cannot makes all use the slots, for good. */
+static int try_ways(struct rounds *r, bool reads, bool maps)
+{
+    struct direct_state *d = &r->op->group->direct;
+    bool can[2] = {reads && may_read(r), maps && may_map(r)};
+    int rc = rounds_meet(r, can, sizeof can);
+    for (int rank = 0; rank < r->ranks && !rc; rank++) {
+        const bool *theirs = (const bool *)rounds_slot(r, rank, sizeof can);
+        can[0] &= theirs[0];
+        can[1] &= theirs[1];
+    }
+    if (!rc && reads)
+        d->read = can[0] ? WAY_OPEN : WAY_CLOSED;
+    if (!rc && maps)
+        d->map = can[1] ? WAY_OPEN : WAY_CLOSED;
+    return rc;
+}
+
+/* ---- the choice ---- */
+
+/* The same on all ranks: it depends on what all have offered, and on counts that go in step. */
+static int choose(const struct rounds *r, uint32_t run)
+{
+    double sum[2] = {0, 0};
+    for (int rank = 0; rank < r->ranks; rank++)
+        for (int way = 0; way < 2; way++)
+            sum[way] += direct_offer(r, rank)->cost[way];
+    int better = sum[DIRECT] <= sum[STAGED];
+    uint32_t often = sum[!better] < 1.5 * sum[better] ? RELEARN : RELEARN_BAD;
+    if (run < LEARN)
+        return run % 2 ? STAGED : DIRECT;
+    return run % often == often - 1 ? !better : better;
+}
+
+/* The least counts, because what disturbs a measurement only adds to it; but it is forgotten slowly. */
+static void learn(struct direct_costs *costs, int way, double cost)
+{
+    float *known = &costs->cost[way];
+    *known = *known == 0 || cost < *known ? (float)cost : *known + ((float)cost - *known) / 8;
+}
+
+static int run_way(struct rounds *r, const struct direct_plan *plan, int way)
+{
+    if (way == STAGED) {
+        r->op->compared = true;
+        return plan->staged(r->op);
+    }
+    int rc = plan->move(r);
+    return rc ? rc : rounds_meet(r, NULL, 0);
+}
+
+static int allocate(struct acomm_group *g)
+{
+    struct direct_state *d = &g->direct;
+    if (!d->offers)
+        d->offers = calloc((size_t)g->size, sizeof *d->offers);
+    if (!d->mapped)
+        d->mapped = calloc((size_t)g->size, sizeof *d->mapped);
+    return d->offers && d->mapped ? 0 : ACOMM_RESOURCE;
+}
+
+/* The first round: everybody's offer. */
+static int meet(struct rounds *r, const struct direct_plan *plan, const struct direct_costs *costs)
+{
+    struct direct_state *d = &r->op->group->direct;
+    struct direct_offer own = {.in = offer_place(d, r->op->in, plan->offered),
+                               .out = offer_place(d, r->op->out, plan->offered_out),
+                               .pid = getpid(),
+                               .cost = {costs->cost[STAGED], costs->cost[DIRECT]}};
+    int rc = rounds_meet(r, &own, sizeof own);
+    if (!rc)
+        take_offers(r);
+    return rc;
+}
+
+int direct_run(struct acomm_op *op, const struct direct_plan *plan)
+{
+    struct acomm_group *g = op->group;
+    struct direct_state *d = &g->direct;
+    struct rounds r = rounds_start(op);
+    if (allocate(g))
+        return group_fail_op(op, ACOMM_RESOURCE, g->rank, ENOMEM, NULL);
+    struct direct_costs *costs = costs_of(d, op, plan->bytes);
+    int rc = meet(&r, plan, costs);
+    if (rc)
+        return rc;
+    bool reads = any(&r, DIRECT_READ), maps = any(&r, DIRECT_MAPPED);
+    bool new_read = reads && d->read == WAY_UNKNOWN, new_map = maps && d->map == WAY_UNKNOWN;
+    if ((new_read || new_map) && (rc = try_ways(&r, new_read, new_map)))
+        return rc;
+    bool open = (!reads || d->read == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
+    bool free_choice = open && reads && !g->selection.forced[op->kind];
+    int way = free_choice ? choose(&r, costs->runs++) : open ? DIRECT : STAGED;
+    int64_t before = clock_now();
+    rc = run_way(&r, plan, way);
+    if (!rc && free_choice && plan->bytes)
+        learn(costs, way, (double)(clock_now() - before) / (double)plan->bytes);
+    return rc;
+}
+
+/* ---- symmetric arrays ---- */
+
+static struct acomm_block *take(struct acomm_group *g, uint64_t bytes)
+{
+    pthread_mutex_lock(&g->lock);
+    if (!g->direct.arena)
+        g->direct.arena = arena_open(g->shared.fd, shared_arena_offset(&g->shared, g->rank));
+    struct arena *arena = g->direct.arena;
+    pthread_mutex_unlock(&g->lock);
+    return arena ? arena_take(arena, bytes) : NULL;
+}
+
+int direct_share(struct acomm_group *g, uint64_t bytes, int64_t timeout, struct acomm_block **out)
+{
+    struct acomm_block *block = take(g, bytes);
+    int saved = errno;
+    int32_t held = block != NULL; /* on every rank, or nobody keeps any */
+    struct acomm_op op = {.group = g, .kind = ACOMM_ALL_REDUCE, .in = (const char *)&held, .out = (char *)&held,
+                          .count = 1, .dtype = ACOMM_INT32, .width = sizeof held, .redop = ACOMM_MIN, .root = -1,
+                          .timeout = timeout, .shares = true};
+    int rc = group_run(&op);
+    if (!rc && held) {
+        *out = block;
+        return 0;
+    }
+    if (block)
+        arena_give(block);
+    errno = block ? 0 : saved;
+    return rc ? rc : ACOMM_RESOURCE;
+}
+
+void direct_close(struct acomm_group *g)
+{
+    struct direct_state *d = &g->direct;
+    for (int rank = 0; d->mapped && rank < g->size; rank++)
+        if (d->mapped[rank])
+            munmap(d->mapped[rank], ARENA_BYTES);
+    free(d->mapped);
+    free(d->offers);
+    arena_close(d->arena);
+}

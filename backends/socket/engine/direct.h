@@ -1,0 +1,57 @@
+/* Collectives of the ranks of one host that read each other's arrays where they lie, instead of through slots.
+ *
+ * In the first round every rank offers the address of its arrays. A symmetric array (arena.h) is mapped by the peers; any
+ * other is read by process_vm_readv(2), where the system permits that among all ranks. A last round tells that everybody
+ * has done with the others' arrays.
+ * One copy is not always cheaper than two: the kernel is slow on small pages, and the staged forms overlap. So both are
+ * measured as they run, per kind and size: ranks offer what each cost them, and all choose alike by the sums. */
+#ifndef ACOMM_DIRECT_H
+#define ACOMM_DIRECT_H
+#include "arena.h"
+#include "op.h"
+
+struct acomm_group;
+struct rounds;
+
+enum direct_how { DIRECT_NOTHING, DIRECT_READ, DIRECT_MAPPED };
+struct direct_place { uint64_t at; enum direct_how how; };
+
+/* What a rank says in the first round. */
+struct direct_offer {
+    struct direct_place in, out;
+    int32_t pid;
+    float cost[2];               /* ns per byte, staged and direct; 0: not tried yet */
+};
+
+#define DIRECT_CLASSES 40        /* by powers of two of the size */
+struct direct_costs { float cost[2]; uint32_t runs; };
+
+/* Part of a group; zeros at the beginning. */
+struct direct_state {
+    struct arena *arena;         /* of this rank; NULL until something was taken */
+    bool symmetric;              /* every rank has taken something: the same on all, in the order of collectives */
+    char **mapped;               /* arenas of local ranks, NULL until met */
+    struct direct_offer *offers; /* of the operation under way, by rank */
+    enum { WAY_UNKNOWN, WAY_OPEN, WAY_CLOSED } read, map; /* agreed by all ranks when first needed */
+    struct direct_costs costs[ACOMM_KINDS][DIRECT_CLASSES];
+};
+
+struct direct_plan {
+    uint64_t bytes;              /* that the choice between the two goes by */
+    uint64_t offered;            /* bytes at `in` and at `out` that peers may touch; 0: none */
+    uint64_t offered_out;
+    int (*staged)(struct acomm_op *op);
+    int (*move)(struct rounds *r); /* reads what others offer and writes the result */
+};
+int direct_run(struct acomm_op *op, const struct direct_plan *plan);
+/* Copies from a peer's input. Blocks; 0 or the group's failure. */
+int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes);
+/* Where the peer's array is mapped, or NULL. */
+char *direct_mapped(const struct rounds *r, int rank, struct direct_place place);
+const struct direct_offer *direct_offer(const struct rounds *r, int rank);
+
+/* Runs the operation that ends a taking (op->shares); *held: whether every rank got its memory. */
+int direct_share(struct acomm_group *g, uint64_t bytes, int64_t timeout, struct acomm_block **out);
+/* Frees what belongs to the group; the arena stays as long as arrays in it. */
+void direct_close(struct acomm_group *g);
+#endif
