@@ -93,6 +93,22 @@ def late(context: Context) -> None:
     group.close()
 
 
+def empty(context: Context) -> None:
+    """empty() ends with a reduction of its own, which is not taken for one of the caller's."""
+    twin = context.group.split(0)
+    assert twin is not None
+    try:
+        if context.rank:
+            twin.all_reduce(np.ones(1, np.int32), "min")
+        else:
+            twin.empty(10)
+    except arraycomm.CollectiveMismatch as error:
+        context.check("rank 0" in str(error) and "called empty #" in str(error), f"empty: {error}")
+    else:
+        context.check(False, "empty: no error")
+    twin.close()
+
+
 def uneven_disagreement(context: Context) -> None:
     """Counts that senders and receivers see differently, and arrays that differ beyond the first dimension."""
     size, me = context.size, context.rank

@@ -1,0 +1,142 @@
+/* engine: arena.c */
+/* Blocks of a memory file: where they lie, what is freed, and who keeps the mapping. */
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "arena.h"
+#include "check.h"
+
+#define START (UINT64_C(3) << 20)
+#define KiB(n) ((uint64_t)(n) << 10)
+
+static int file(void)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    CHECK(ftruncate(fd, (off_t)(START + ARENA_BYTES)) == 0);
+    return fd;
+}
+
+static uint64_t held(int fd)
+{
+    struct stat status;
+    CHECK(fstat(fd, &status) == 0);
+    return (uint64_t)status.st_blocks * 512;
+}
+
+static void blocks_do_not_overlap(void)
+{
+    static const uint64_t sizes[] = {0, 1, 4096, 4097, 100000, KiB(3000), 7, KiB(2048)};
+    int fd = file();
+    struct arena *a = arena_open(fd, START);
+    struct acomm_block *blocks[8];
+    for (int i = 0; i < 8; i++) {
+        blocks[i] = arena_take(a, sizes[i]);
+        CHECK(blocks[i] && (uintptr_t)arena_address(blocks[i]) % (sizes[i] >= KiB(2048) ? KiB(2048) : 4096) == 0);
+        memset(arena_address(blocks[i]), i + 1, sizes[i]);
+    }
+    for (int i = 0; i < 8; i++)
+        for (uint64_t k = 0; k < sizes[i]; k += 1013)
+            CHECK_MESSAGE(arena_address(blocks[i])[k] == i + 1, "block %d at %lu", i, (unsigned long)k);
+    for (int i = 0; i < 8; i++)
+        arena_give(blocks[i]);
+    CHECK_MESSAGE(held(fd) == 0, "%lu bytes stayed", (unsigned long)held(fd));
+    arena_close(a);
+    close(fd);
+}
+
+/* First fit: what lay between two others is used again, and is zeros again. */
+static void gaps_are_used(void)
+{
+    int fd = file();
+    struct arena *a = arena_open(fd, START);
+    struct acomm_block *first = arena_take(a, KiB(64)), *second = arena_take(a, KiB(64)), *third = arena_take(a, KiB(64));
+    char *gap = arena_address(second);
+    memset(gap, 5, KiB(64));
+    arena_give(second);
+    second = arena_take(a, KiB(32));
+    CHECK(arena_address(second) == gap && gap[0] == 0 && gap[KiB(32) - 1] == 0);
+    struct acomm_block *large = arena_take(a, KiB(128));
+    CHECK(arena_address(large) >= arena_address(third) + KiB(64));
+    struct acomm_block *all[] = {first, second, third, large};
+    for (int i = 0; i < 4; i++)
+        arena_give(all[i]);
+    arena_close(a);
+    close(fd);
+}
+
+static void places(void)
+{
+    int fd = file();
+    struct arena *a = arena_open(fd, START);
+    struct acomm_block *block = arena_take(a, KiB(8));
+    const char *at = arena_address(block);
+    uint64_t offset = 1;
+    char elsewhere;
+    CHECK(arena_holds(a, at + 10, 100, &offset) && offset == 10);
+    CHECK(!arena_holds(a, &elsewhere, 1, &offset) && !arena_holds(NULL, at, 1, &offset));
+    CHECK(!arena_holds(a, at, ARENA_BYTES + 1, &offset) && !arena_holds(a, at - 1, 1, &offset));
+    char *peer = mmap(NULL, KiB(8), PROT_READ, MAP_SHARED, fd, (off_t)START);
+    strcpy(arena_address(block), "seen by a peer");
+    CHECK(peer != MAP_FAILED && !strcmp(peer, "seen by a peer"));
+    munmap(peer, KiB(8));
+    arena_give(block);
+    arena_close(a);
+    close(fd);
+}
+
+static void blocks_outlive_the_group(void)
+{
+    int fd = file();
+    struct arena *a = arena_open(fd, START);
+    struct acomm_block *one = arena_take(a, 100), *other = arena_take(a, 100);
+    arena_close(a);
+    close(fd);
+    strcpy(arena_address(one), "still here");
+    arena_give(other);
+    CHECK(!strcmp(arena_address(one), "still here"));
+    arena_give(one); /* the mapping goes with it: the leak checker looks */
+}
+
+/* The child's copy of an array ends without taking the parent's memory away. */
+static void fork_keeps_the_memory(void)
+{
+    int fd = file(), status = 0;
+    struct arena *a = arena_open(fd, START);
+    struct acomm_block *block = arena_take(a, 100);
+    strcpy(arena_address(block), "the parent's");
+    pid_t child = fork();
+    if (!child) {
+        arena_give(block);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(!strcmp(arena_address(block), "the parent's"));
+    arena_give(block);
+    arena_close(a);
+    close(fd);
+}
+
+static void too_much(void)
+{
+    int fd = file();
+    struct arena *a = arena_open(fd, START);
+    CHECK(!arena_take(a, ARENA_BYTES + 1) && errno == ENOMEM);
+    arena_close(a);
+    close(fd);
+    CHECK(!arena_open(-1, 0) && errno == EBADF);
+}
+
+int main(void)
+{
+    TEST(blocks_do_not_overlap);
+    TEST(gaps_are_used);
+    TEST(places);
+    TEST(blocks_outlive_the_group);
+    TEST(fork_keeps_the_memory);
+    TEST(too_much);
+    return CHECK_RESULT();
+}
