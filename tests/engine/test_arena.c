@@ -78,7 +78,7 @@ static void places(void)
     char elsewhere;
     CHECK(arena_holds(a, at + 10, 100, &offset) && offset == 10);
     CHECK(!arena_holds(a, &elsewhere, 1, &offset) && !arena_holds(NULL, at, 1, &offset));
-    CHECK(!arena_holds(a, at, ARENA_BYTES + 1, &offset) && !arena_holds(a, at - 1, 1, &offset));
+    CHECK(!arena_holds(a, at, ARENA_ROOM + 1, &offset) && !arena_holds(a, at - 1, 1, &offset));
     char *peer = mmap(NULL, KiB(8), PROT_READ, MAP_SHARED, fd, (off_t)START);
     strcpy(arena_address(block), "seen by a peer");
     CHECK(peer != MAP_FAILED && !strcmp(peer, "seen by a peer"));
@@ -124,7 +124,7 @@ static void too_much(void)
 {
     int fd = file();
     struct arena *a = arena_open(fd, START);
-    CHECK(!arena_take(a, ARENA_BYTES + 1) && errno == ENOMEM);
+    CHECK(!arena_take(a, ARENA_ROOM + 1) && errno == ENOMEM);
     arena_close(a);
     close(fd);
     CHECK(!arena_open(-1, 0) && errno == EBADF);

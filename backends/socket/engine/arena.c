@@ -81,7 +81,7 @@ static bool place(struct arena *a, struct acomm_block *block, uint64_t align)
     uint64_t free_from = 0;
     for (; *at && (*at)->offset < free_from + block->bytes; at = &(*at)->next)
         free_from = ((*at)->offset + (*at)->bytes + align - 1) / align * align;
-    if (free_from > ARENA_BYTES || block->bytes > ARENA_BYTES - free_from)
+    if (free_from > ARENA_ROOM || block->bytes > ARENA_ROOM - free_from)
         return false;
     block->offset = free_from;
     block->next = *at;
@@ -110,7 +110,7 @@ char *arena_address(const struct acomm_block *block)
 static struct acomm_block *new_block(struct arena *a, uint64_t bytes)
 {
     uint64_t align = bytes >= HUGE ? HUGE : PAGE;
-    struct acomm_block *block = bytes <= ARENA_BYTES ? calloc(1, sizeof *block) : NULL;
+    struct acomm_block *block = bytes <= ARENA_ROOM ? calloc(1, sizeof *block) : NULL;
     if (!block)
         return NULL;
     *block = (struct acomm_block){.arena = a, .bytes = bytes ? (bytes + align - 1) / align * align : PAGE};
@@ -151,7 +151,7 @@ void arena_give(struct acomm_block *block)
 
 bool arena_holds(const struct arena *a, const char *at, uint64_t bytes, uint64_t *offset)
 {
-    if (!a || at < a->base || bytes > ARENA_BYTES || (uint64_t)(at - a->base) > ARENA_BYTES - bytes)
+    if (!a || at < a->base || bytes > ARENA_ROOM || (uint64_t)(at - a->base) > ARENA_ROOM - bytes)
         return false;
     *offset = (uint64_t)(at - a->base);
     return true;

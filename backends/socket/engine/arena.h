@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #define ARENA_BYTES (UINT64_C(256) << 30) /* of address space and of file length; memory is taken by blocks */
+#define ARENA_ROOM (ARENA_BYTES / 2)      /* where blocks begin and as much as they have: an offset that is checked once */
 
 struct arena;
 struct acomm_block;

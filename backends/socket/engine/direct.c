@@ -13,9 +13,6 @@
 #include "wait.h"
 
 #define CHUNK ((size_t)4 << 20) /* one system call; between two we look whether the group still lives */
-#define LEARN 4                 /* runs that try both ways in turn */
-#define RELEARN 32              /* then the way that looked worse is tried again every so many runs: things change */
-#define RELEARN_BAD 512         /* the same where it looked worse by half and more */
 
 enum { STAGED, DIRECT };
 
@@ -82,20 +79,20 @@ static struct direct_place offer_place(const struct direct_state *d, const char 
     return place;
 }
 
-static struct direct_costs *costs_of(struct direct_state *d, const struct acomm_op *op, uint64_t bytes)
-{
-    int class = bytes ? 63 - __builtin_clzll(bytes) : 0;
-    return &d->costs[op->kind][class < DIRECT_CLASSES ? class : DIRECT_CLASSES - 1];
-}
-
-/* Every rank's offer. Our own arrays are used where we have them. */
-static void take_offers(struct rounds *r)
+/* Every rank's offer, copied once, then judged: a peer must not make us reach beyond its arena. Our own arrays are used
+ * where we have them. */
+static int take_offers(struct rounds *r)
 {
     struct direct_state *d = &r->op->group->direct;
-    for (int rank = 0; rank < r->ranks; rank++)
-        memcpy(&d->offers[rank], rounds_slot(r, rank, sizeof *d->offers), sizeof *d->offers);
+    for (int rank = 0; rank < r->ranks; rank++) {
+        struct direct_offer *o = &d->offers[rank];
+        memcpy(o, rounds_slot(r, rank, sizeof *o), sizeof *o);
+        if ((o->in.how == DIRECT_MAPPED && o->in.at > ARENA_ROOM) || (o->out.how == DIRECT_MAPPED && o->out.at > ARENA_ROOM))
+            return group_fail_op(r->op, ACOMM_PROTOCOL, rank, 0, "it offered an array outside its arena");
+    }
     d->offers[r->rank].in.at = (uint64_t)(uintptr_t)r->op->in;
     d->offers[r->rank].out.at = (uint64_t)(uintptr_t)r->op->out;
+    return 0;
 }
 
 static bool any(const struct rounds *r, enum direct_how how)
@@ -135,10 +132,10 @@ static bool may_map(const struct rounds *r)
 static int try_ways(struct rounds *r, bool reads, bool maps)
 {
     struct direct_state *d = &r->op->group->direct;
-    bool can[2] = {reads && may_read(r), maps && may_map(r)};
+    uint8_t can[2] = {reads && may_read(r), maps && may_map(r)};
     int rc = rounds_meet(r, can, sizeof can);
     for (int rank = 0; rank < r->ranks && !rc; rank++) {
-        const bool *theirs = (const bool *)rounds_slot(r, rank, sizeof can);
+        const uint8_t *theirs = (const uint8_t *)rounds_slot(r, rank, sizeof can);
         can[0] &= theirs[0];
         can[1] &= theirs[1];
     }
@@ -158,18 +155,7 @@ static int choose(const struct rounds *r, uint32_t run)
     for (int rank = 0; rank < r->ranks; rank++)
         for (int way = 0; way < 2; way++)
             sum[way] += direct_offer(r, rank)->cost[way];
-    int better = sum[DIRECT] <= sum[STAGED];
-    uint32_t often = sum[!better] < 1.5 * sum[better] ? RELEARN : RELEARN_BAD;
-    if (run < LEARN)
-        return run % 2 ? STAGED : DIRECT;
-    return run % often == often - 1 ? !better : better;
-}
-
-/* The least counts, because what disturbs a measurement only adds to it; but it is forgotten slowly. */
-static void learn(struct direct_costs *costs, int way, double cost)
-{
-    float *known = &costs->cost[way];
-    *known = *known == 0 || cost < *known ? (float)cost : *known + ((float)cost - *known) / 8;
+    return choice_way(run, sum[STAGED], sum[DIRECT]);
 }
 
 static int run_way(struct rounds *r, const struct direct_plan *plan, int way)
@@ -193,17 +179,15 @@ static int allocate(struct acomm_group *g)
 }
 
 /* The first round: everybody's offer. */
-static int meet(struct rounds *r, const struct direct_plan *plan, const struct direct_costs *costs)
+static int meet(struct rounds *r, const struct direct_plan *plan, const struct choice *choice)
 {
     struct direct_state *d = &r->op->group->direct;
     struct direct_offer own = {.in = offer_place(d, r->op->in, plan->offered),
                                .out = offer_place(d, r->op->out, plan->offered_out),
                                .pid = getpid(),
-                               .cost = {costs->cost[STAGED], costs->cost[DIRECT]}};
+                               .cost = {choice->cost[STAGED], choice->cost[DIRECT]}};
     int rc = rounds_meet(r, &own, sizeof own);
-    if (!rc)
-        take_offers(r);
-    return rc;
+    return rc ? rc : take_offers(r);
 }
 
 int direct_run(struct acomm_op *op, const struct direct_plan *plan)
@@ -211,10 +195,12 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     struct acomm_group *g = op->group;
     struct direct_state *d = &g->direct;
     struct rounds r = rounds_start(op);
+    if (plan->bytes > ARENA_ROOM) /* more than an arena is checked for */
+        return plan->staged(op);
     if (allocate(g))
         return group_fail_op(op, ACOMM_RESOURCE, g->rank, ENOMEM, NULL);
-    struct direct_costs *costs = costs_of(d, op, plan->bytes);
-    int rc = meet(&r, plan, costs);
+    struct choice *choice = choice_for(&d->choices, op->kind, plan->bytes);
+    int rc = meet(&r, plan, choice);
     if (rc)
         return rc;
     bool reads = any(&r, DIRECT_READ), maps = any(&r, DIRECT_MAPPED);
@@ -223,11 +209,11 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
         return rc;
     bool open = (!reads || d->read == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
     bool free_choice = open && reads && !g->selection.forced[op->kind];
-    int way = free_choice ? choose(&r, costs->runs++) : open ? DIRECT : STAGED;
+    int way = free_choice ? choose(&r, choice->runs++) : open ? DIRECT : STAGED;
     int64_t before = clock_now();
     rc = run_way(&r, plan, way);
     if (!rc && free_choice && plan->bytes)
-        learn(costs, way, (double)(clock_now() - before) / (double)plan->bytes);
+        choice_learn(choice, way, (double)(clock_now() - before) / (double)plan->bytes);
     return rc;
 }
 

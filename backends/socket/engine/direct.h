@@ -8,6 +8,7 @@
 #ifndef ACOMM_DIRECT_H
 #define ACOMM_DIRECT_H
 #include "arena.h"
+#include "choice.h"
 #include "op.h"
 
 struct acomm_group;
@@ -23,9 +24,6 @@ struct direct_offer {
     float cost[2];               /* ns per byte, staged and direct; 0: not tried yet */
 };
 
-#define DIRECT_CLASSES 40        /* by powers of two of the size */
-struct direct_costs { float cost[2]; uint32_t runs; };
-
 /* Part of a group; zeros at the beginning. */
 struct direct_state {
     struct arena *arena;         /* of this rank; NULL until something was taken */
@@ -33,11 +31,11 @@ struct direct_state {
     char **mapped;               /* arenas of local ranks, NULL until met */
     struct direct_offer *offers; /* of the operation under way, by rank */
     enum { WAY_UNKNOWN, WAY_OPEN, WAY_CLOSED } read, map; /* agreed by all ranks when first needed */
-    struct direct_costs costs[ACOMM_KINDS][DIRECT_CLASSES];
+    struct choices choices;      /* 0 staged, 1 direct */
 };
 
 struct direct_plan {
-    uint64_t bytes;              /* that the choice between the two goes by */
+    uint64_t bytes;              /* that the choice between the two goes by; no offered array is larger */
     uint64_t offered;            /* bytes at `in` and at `out` that peers may touch; 0: none */
     uint64_t offered_out;
     int (*staged)(struct acomm_op *op);

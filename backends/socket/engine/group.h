@@ -46,6 +46,7 @@ struct acomm_group {
     pthread_t worker;
     bool worker_started, stopping;
     struct p2p *p2p;
+    struct choices stores;       /* how slots are filled: 0 through the caches, 1 past them */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch; /* kept from call to call */
     struct acomm_group *next_in_node;

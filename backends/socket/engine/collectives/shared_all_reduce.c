@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "../pattern.h"
-#include "../stream.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
@@ -23,7 +22,7 @@ static void fill(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
     if (bytes)
-        stream_copy(rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
+        rounds_fill(r, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
 static int drain_whole(const struct rounds *r)
@@ -55,9 +54,9 @@ static void fill_sliced(const struct rounds *r)
     char *slot = rounds_slot(r, r->rank, bytes);
     const char *in = r->op->in + r->index * r->piece;
     if (own.offset)
-        stream_copy(slot, in, own.offset);
+        rounds_fill(r, slot, in, own.offset);
     if (end < bytes)
-        stream_copy(slot + end, in + end, bytes - end);
+        rounds_fill(r, slot + end, in + end, bytes - end);
 }
 
 static void copy_finished(const struct rounds *r)

@@ -2,7 +2,6 @@
  * What a rank keeps for itself goes straight from its input to its output. */
 #include <string.h>
 
-#include "../stream.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
@@ -19,7 +18,7 @@ static void fill(const struct rounds *r)
         struct span block = op_block(op->send_counts, op->count, rank, op->width);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
-            stream_copy(slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
+            rounds_fill(r, slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
     }
 }
 

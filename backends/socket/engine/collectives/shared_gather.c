@@ -1,7 +1,6 @@
 /* all_gather, gather and broadcast over the shared segment: who gives puts its pieces down, who gets copies them out. */
 #include <string.h>
 
-#include "../stream.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
@@ -14,7 +13,7 @@ static void fill(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, block_of(r, r->rank).bytes, r->index);
     if (bytes)
-        stream_copy(rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
+        rounds_fill(r, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
 static int drain(const struct rounds *r)
@@ -46,7 +45,7 @@ static void fill_root(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, r->op->count * r->op->width, r->index);
     if (bytes && r->rank == r->op->root)
-        stream_copy(rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
+        rounds_fill(r, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
 static int drain_root(const struct rounds *r)

@@ -1,6 +1,5 @@
 /* reduce_scatter over the shared segment: in every round each rank puts down a piece of every other rank's block,
  * and reduces the pieces of its own block out of all slots, in rank order. */
-#include "../stream.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
@@ -17,7 +16,7 @@ static void fill(const struct rounds *r)
         struct span block = op_block(op->send_counts, op->count, rank, op->width);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
-            stream_copy(slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
+            rounds_fill(r, slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
     }
 }
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "../agree.h"
+#include "../clock.h"
 #include "../reduce.h"
 #include "../stream.h"
 #include "shared_rounds.h"
@@ -17,6 +18,14 @@ int rounds_await_all(const struct rounds *r)
 #define STACK_RANKS 64
 #define BLOCK (16u << 10) /* bytes that are still in the L1 cache when they are copied on */
 
+void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t bytes)
+{
+    if (r->streams)
+        stream_copy(slot, from, bytes);
+    else if (bytes)
+        memcpy(slot, from, bytes);
+}
+
 static void reduce_block(const struct rounds *r, char *out, const void **in, size_t bytes, char *copy)
 {
     const struct acomm_op *op = r->op;
@@ -25,7 +34,7 @@ static void reduce_block(const struct rounds *r, char *out, const void **in, siz
     char *to = out ? out : block;
     reduce_all(&reduction, to, in, r->ranks, bytes / op->width);
     if (copy)
-        stream_copy(copy, to, bytes);
+        rounds_fill(r, copy, to, bytes);
 }
 
 void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot,
@@ -93,6 +102,27 @@ int rounds_meet(struct rounds *r, const void *say, size_t bytes)
     return r->index++ == 0 && !r->op->compared ? compare(r) : rounds_await_all(r);
 }
 
+static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
+{
+    for (uint64_t rounds = 1; r->index < rounds; r->index++) {
+        int rc = claim(r);
+        if (rc)
+            return rc;
+        if (plan->fill)
+            plan->fill(r);
+        shared_publish(r->shared);
+        if (r->index == 0) {
+            rc = r->op->compared ? 0 : compare(r);
+            rounds = count_rounds(r, plan);
+        }
+        if (!rc && plan->drain)
+            rc = plan->drain(r);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
 int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
 {
     struct acomm_group *g = op->group;
@@ -104,21 +134,13 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
         r.piece = op->width;
     if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(g, (size_t)r.ranks * sizeof *r.inputs)))
         return group_fail_op(op, ACOMM_RESOURCE, r.rank, ENOMEM, NULL);
-    for (uint64_t rounds = 1; r.index < rounds; r.index++) {
-        int rc = claim(&r);
-        if (rc)
-            return rc;
-        if (plan->fill)
-            plan->fill(&r);
-        shared_publish(r.shared);
-        if (r.index == 0) {
-            rc = op->compared ? 0 : compare(&r);
-            rounds = count_rounds(&r, plan);
-        }
-        if (!rc && plan->drain)
-            rc = plan->drain(&r);
-        if (rc)
-            return rc;
-    }
-    return 0;
+    if (r.piece < STREAM_MIN)
+        return run_rounds(&r, plan);
+    uint64_t bytes = plan->block * (uint64_t)plan->blocks;
+    struct choice *stores = choice_for(&g->stores, op->kind, bytes);
+    r.streams = choice_way(stores->runs++, stores->cost[0], stores->cost[1]);
+    int rc = run_rounds(&r, plan);
+    if (!rc && bytes)
+        choice_learn(stores, r.streams, (double)(clock_now() - op->started) / (double)bytes);
+    return rc;
 }

@@ -15,6 +15,7 @@ struct rounds {
     uint64_t largest;            /* all_to_all with uneven counts: the largest block of any rank, known after round 0 */
     const void **inputs;         /* room for the addresses of many ranks' contributions */
     int rank, ranks;
+    bool streams;                /* slots are filled past the caches */
 };
 
 struct rounds_plan {
@@ -31,6 +32,9 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan);
  * `bytes` bytes; then all ranks have come, their slots can be read until the next round, and headers agree. */
 struct rounds rounds_start(struct acomm_op *op);
 int rounds_meet(struct rounds *r, const void *say, size_t bytes);
+
+/* Copies into this rank's slot. */
+void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t bytes);
 
 /* Bytes of the piece number `index` of a block of `block` bytes: 0 past its end. */
 static inline size_t rounds_piece(const struct rounds *r, uint64_t block, uint64_t index)
