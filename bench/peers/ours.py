@@ -1,19 +1,55 @@
-"""arraycomm itself. The driver chooses the transport by ARRAYCOMM_TRANSPORT."""
+"""arraycomm itself, in several ways: VARIANTS."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .protocol import Call, Peer
+
+# "ours/NAME" on the table: the settings of its ranks. A way that needs other arrays than NumPy's own overrides `place`.
+VARIANTS = {
+    "shm": {"ARRAYCOMM_TRANSPORT": "shm"},
+    "tcp": {"ARRAYCOMM_TRANSPORT": "tcp"},
+}
 
 
 class Contender(Peer):
-    def __init__(self) -> None:
+    dtypes = ("float32", "bfloat16")
+
+    def __init__(self, name: str) -> None:
         import arraycomm
 
+        super().__init__(name)
         self.group: Any = arraycomm.init().__enter__()
         self.rank, self.size = self.group.rank, self.group.size
+
+    @classmethod
+    def network(cls, name: str) -> bool:
+        return name.endswith("/tcp")
+
+    @classmethod
+    def version(cls, name: str) -> str:
+        import arraycomm
+
+        return f"arraycomm {arraycomm.__version__}"
+
+    @classmethod
+    def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
+        return VARIANTS[name.partition("/")[2]]
+
+    def place(self, values: NDArray[np.float32], dtype: str) -> Any:
+        if dtype == "float32":
+            return values
+        import ml_dtypes
+
+        return values.astype(ml_dtypes.bfloat16)
+
+    def values(self, array: Any) -> NDArray[np.float32]:
+        return np.asarray(array, np.float32)
 
     def call(self, operation: str, x: Any, out: Any) -> Call:
         group = self.group

@@ -1,14 +1,18 @@
 """What a contender's rank does for the driver: prepare a cell, check it, run batches of it, and sleep in between.
 
 The driver listens on a Unix socket; every rank connects, says who it is, and then answers one command after another.
-Between commands it blocks in recv(), so that it takes no processor from the contender whose turn it is.
+Between commands it blocks in recv(), outside its library, so that it takes no processor from the contender whose turn
+it is.
 """
 
 from __future__ import annotations
 
 import abc
+import fcntl
+import json
+import os
+import signal
 import socket
-import sys
 import traceback
 from collections.abc import Callable
 from itertools import repeat
@@ -19,29 +23,71 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .pattern import Pattern
+
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv", "barrier")
 DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")  # the size is the whole array's
-ITEM = 4  # bytes of a float32
+ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+IN_PLACE = ("all_reduce", "broadcast")
+CONTROL, LIFELINE = "control", "lifeline"  # in the contender's directory: a Unix socket and a named pipe
 _WARMUP = 3
-_PERIOD = 1021
 
-Array = NDArray[Any]
 Call = Callable[[], Any]
 
 
+class Missing(Exception):
+    """The contender cannot run under this interpreter; the text says what to install."""
+
+
 class Peer(abc.ABC):
-    """One rank of a contender. Every array is float32, every call blocks until this rank's part is done."""
+    """One rank of a contender. Every call blocks until this rank's part is done."""
+
+    operations: tuple[str, ...] = OPERATIONS  # what the library offers
+    dtypes: tuple[str, ...] = ("float32",)
+    functional = False  # arrays are immutable: a call returns its result, and `out` is None
 
     rank: int
     size: int
 
+    def __init__(self, name: str) -> None:
+        """Joins the other ranks. name: of the contender."""
+        self.name = name
+
     @classmethod
-    def command(cls, python: str, program: list[str], size: int) -> list[list[str]]:
+    @abc.abstractmethod
+    def version(cls, name: str) -> str:
+        """What is installed here, without joining anything. Raises ImportError or Missing."""
+
+    @classmethod
+    def remedy(cls, name: str) -> str:
+        """How to install it, in a few words."""
+        return f"pip install {name}"
+
+    @classmethod
+    def network(cls, name: str) -> bool:
+        """Whether it moves data through sockets, so that ours over tcp is measured against it."""
+        return False
+
+    @classmethod
+    def command(cls, name: str, python: str, program: list[str], size: int) -> list[list[str]]:
         """The processes to start: one per rank, which finds itself in RANK. A library with an mpirun overrides it."""
         return [[python, *program] for _ in range(size)]
 
+    @classmethod
+    def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
+        """Variables of the processes of `command`. directory: private, for files that the library wants."""
+        return {}
+
+    def place(self, values: NDArray[np.float32], dtype: str) -> Any:
+        """An array of the library with these values, which are exact in dtype; it may share their memory."""
+        return values
+
+    def values(self, array: Any) -> NDArray[np.float32]:
+        """What an array of `place`, or a result, holds."""
+        return np.asarray(array)
+
     @abc.abstractmethod
-    def call(self, operation: str, x: Array, out: Array) -> Call:
+    def call(self, operation: str, x: Any, out: Any) -> Call:
         """What is timed: from x into out, which is x itself where the operation is in place (all_reduce, broadcast).
 
         broadcast's root is 0. sendrecv: the call sends or receives, see `one_way`.
@@ -59,89 +105,112 @@ class Peer(abc.ABC):
             return lambda: None
         sends = self.rank % 2 == 0
 
-        def step() -> None:
+        def step() -> Any:
             nonlocal sends
-            (send if sends else receive)(other)
+            result = (send if sends else receive)(other)
             sends = not sends
+            return result
 
         return step
 
 
-def _period(rank: int) -> Array:
-    """A rank's input: whole numbers of which sums are exact, with a prime period that no piece size divides."""
-    return ((np.arange(_PERIOD) * 3 + rank) % 13).astype(np.float32)
+class Cell:
+    """One operation, size and dtype on one rank."""
 
-
-def _repeat(period: Array, count: int, start: int = 0) -> Array:
-    return np.resize(np.roll(period, -(start % _PERIOD)), count)
-
-
-class _Cell:
-    """One operation and size on one rank."""
-
-    def __init__(self, peer: Peer, operation: str, size_bytes: int) -> None:
-        self.peer, self.operation = peer, operation
-        share = max(1, size_bytes // ITEM // (peer.size if operation in DIVIDED else 1))
-        whole = share * peer.size
-        given, got = {"all_gather": (share, whole), "reduce_scatter": (whole, share),
-                      "all_to_all": (whole, whole)}.get(operation, (share, share))  # fmt: skip
-        self.share = share
-        self.x = np.ones(given, np.float32)
-        in_place = operation in ("all_reduce", "broadcast")
-        self.out = self.x if in_place else np.ones(got, np.float32)
-        self.call = peer.call(operation, self.x, self.out)
+    def __init__(self, peer: Peer, operation: str, size_bytes: int, dtype: str) -> None:
+        self.peer, self.operation, self.dtype = peer, operation, dtype
+        self.pattern = Pattern(peer.rank, peer.size)
+        self.share = max(1, size_bytes // ITEM_BYTES[dtype] // (peer.size if operation in DIVIDED else 1))
+        whole = self.share * peer.size
+        self.given, self.got = {"all_gather": (self.share, whole), "reduce_scatter": (whole, self.share),
+                                "all_to_all": (whole, whole)}.get(operation, (self.share, self.share))  # fmt: skip
+        self._call: Call | None = None
 
     def wrong(self) -> int:
-        """Runs the call on known input: elements that came out wrong."""
-        self.out[:] = -1
-        self.x[:] = _repeat(_period(self.peer.rank), len(self.x))
-        expected = self._expected()
-        self.call()
+        """Runs the operation on known input: how many elements came out wrong."""
+        out, call = self._make(self.pattern.input(self.given), -1)
+        result = call()
         if self.operation == "sendrecv":
-            self.call()  # the other direction: now every rank has received
-        found = 0 if expected is None else int(np.count_nonzero(self.out != expected))
-        self.x[:] = 0  # repeated sums stay what they are
-        return found
+            # The other direction: now every rank has received.
+            later = call()
+            result = later if self.peer.rank % 2 == 0 else result
+        pieces = self.pattern.expected(self.operation, self.share)
+        return self.pattern.count_wrong(self.peer.values(result if self.peer.functional else out), pieces) if pieces else 0
 
-    def _expected(self) -> Array | None:
-        peer, share, everyone = self.peer, self.share, range(self.peer.size)
-        start, partner = peer.rank * share, peer.rank ^ 1
-        if self.operation == "barrier" or (self.operation == "sendrecv" and partner >= peer.size):
-            return None
-        if self.operation in ("all_reduce", "reduce_scatter"):
-            begin = start if self.operation == "reduce_scatter" else 0
-            return _repeat(np.sum([_period(rank) for rank in everyone], axis=0), share, begin)
-        if self.operation in ("all_gather", "all_to_all"):
-            begin = start if self.operation == "all_to_all" else 0
-            return np.concatenate([_repeat(_period(rank), share, begin) for rank in everyone])
-        return _repeat(_period(0 if self.operation == "broadcast" else partner), share)
+    def arm(self) -> None:
+        """Makes the arrays that are timed: of zeros, so that repeated sums stay what they are."""
+        # np.zeros would hand out one page of zeros over and over.
+        self._call = self._make(np.full(self.given, 0, np.float32), 0)[1]
+
+    def _make(self, values: NDArray[np.float32], fill: float) -> tuple[Any, Call]:
+        x = self.peer.place(values, self.dtype)
+        if self.peer.functional:
+            return None, self.peer.call(self.operation, x, None)
+        in_place = self.operation in IN_PLACE
+        out = x if in_place else self.peer.place(np.full(self.got, fill, np.float32), self.dtype)
+        return out, self.peer.call(self.operation, x, out)
 
     def run(self, calls: int) -> int:
         """Nanoseconds of `calls` back-to-back calls after a barrier."""
-        call = self.call
-        for _ in repeat(None, min(_WARMUP, calls)):
-            call()
-        self.peer.barrier()
+        call = self._ready(calls)
         begin = perf_counter_ns()
         for _ in repeat(None, calls):
             call()
         return perf_counter_ns() - begin
 
+    def singles(self, calls: int) -> list[int]:
+        """The same, by the call: a clock costs some 0.1 us each time."""
+        call = self._ready(calls)
+        marks = [perf_counter_ns()]
+        for _ in repeat(None, calls):
+            call()
+            marks.append(perf_counter_ns())
+        return [end - begin for begin, end in zip(marks, marks[1:], strict=False)]
 
-def serve(make: Callable[[], Peer], path: str, name: str) -> None:
+    def _ready(self, calls: int) -> Call:
+        if self._call is None:
+            raise RuntimeError("run before arm")
+        for _ in repeat(None, min(_WARMUP, calls)):
+            self._call()
+        self.peer.barrier()
+        return self._call
+
+
+def probe(kind: type[Peer], name: str) -> None:
+    """Prints {"version": ...} or {"missing": ...} as the last line."""
+    try:
+        found = {"version": kind.version(name)}
+    except ImportError as error:
+        found = {"missing": f"{str(error).splitlines()[0]}: {kind.remedy(name)}"}
+    except Missing as error:
+        found = {"missing": str(error)}
+    print("\n" + json.dumps(found), flush=True)
+
+
+def serve(kind: Callable[[str], Peer], directory: str, name: str) -> None:
     """Connects to the driver and answers it until it says quit or is gone."""
-    connection = _connect(path)
+    _tie(os.path.join(directory, LIFELINE))
+    connection = _connect(os.path.join(directory, CONTROL))
     try:
-        peer = make()
-        connection.send((name, peer.rank, None))
-    except Exception:
-        connection.send((name, -1, traceback.format_exc()))
-        return
-    try:
-        _answer(peer, connection)
-    except EOFError:
-        print(f"{name}: the driver is gone", file=sys.stderr)
+        peer = kind(name)
+        connection.send((peer.rank, None))
+    except BaseException:
+        connection.send((-1, traceback.format_exc()))
+        raise
+    _answer(peer, connection)
     peer.close()
+
+
+def _tie(path: str) -> None:
+    """The kernel kills this process as soon as the driver, the pipe's only writer, has closed it or died.
+
+    A rank that hangs in its library, below somebody else's mpirun, is not left behind in any other way that needs
+    neither a thread nor the interpreter lock.
+    """
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fcntl.fcntl(reader, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(reader, fcntl.F_SETFL, fcntl.fcntl(reader, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _connect(path: str) -> Connection:
@@ -151,21 +220,27 @@ def _connect(path: str) -> Connection:
 
 
 def _answer(peer: Peer, connection: Connection) -> None:
-    cell: _Cell | None = None
+    cell: Cell | None = None
     while True:
-        what, *arguments = connection.recv()
+        try:
+            what, *arguments = connection.recv()
+        except EOFError:
+            return
         if what == "quit":
             return
         try:
-            result: int = 0
-            if what == "prepare":
+            result: Any = 0
+            if what in ("prepare", "arm"):
                 cell = None  # frees the arrays of the cell before
-                cell = _Cell(peer, *arguments)
-                result = cell.wrong()
-            elif what == "run" and cell is not None:
-                result = cell.run(*arguments)
+                cell = Cell(peer, *arguments)
+                result = cell.wrong() if what == "prepare" else 0
+                cell.arm()
             elif what == "release":
                 cell = None
+            elif cell is None:
+                raise RuntimeError(f"{what} before prepare")
+            else:
+                result = getattr(cell, what)(*arguments)
             connection.send((result, None))
         except Exception:
             connection.send((-1, traceback.format_exc()))

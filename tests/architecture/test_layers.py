@@ -28,7 +28,7 @@ ENGINE = "arraycomm._engine"
 # Third-party packages that a layer may import, at the top of a file or inside a function.
 FOREIGN: dict[str, set[str]] = {
     "arraycomm.frameworks": {"numpy", "jax", "torch", "cupy"},
-    "arraycomm.bench": {"numpy", "jax", "torch", "ml_dtypes", "rich", "matplotlib"},
+    "arraycomm.bench": {"numpy", "jax", "torch", "ml_dtypes", "rich", "matplotlib", "jaxlib", "mlx", "mpi4py"},
 }
 STDLIB = set(sys.stdlib_module_names)
 

@@ -102,8 +102,8 @@ def test_compare():
     pytest.importorskip("torch", reason="gloo comes with torch")
     done = run("arraycomm.bench", "compare", "--np=2", "--ops=all_reduce,barrier", "--sizes=8", "--rounds=1")
     assert done.returncode == 0, done.stderr
-    rows = [line.split()[:6] for line in done.stdout.splitlines() if not line.startswith("#")]
-    assert [(row[0], row[2], row[3]) for row in rows] == [
-        ("all_reduce", "8", "ours/shm"), ("all_reduce", "8", "ours/tcp"),
-        ("barrier", "0", "ours/shm"), ("barrier", "0", "ours/tcp")]  # fmt: skip
+    rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert [(row[0], row[1], row[2], row[5]) for row in rows] == [
+        ("all_reduce", "8", "ours/shm", "gloo"), ("all_reduce", "8", "ours/tcp", "gloo"),
+        ("barrier", "0", "ours/shm", "gloo"), ("barrier", "0", "ours/tcp", "gloo")]  # fmt: skip
     assert "# Out of bounds values : 0 OK" in done.stdout

@@ -1,102 +1,192 @@
-"""The comparison's arithmetic, with contenders that are lists of times."""
+"""arraycomm-bench compare: ranking, table and files; and the command with contenders that misbehave."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 
 from arraycomm.bench import compare
-from arraycomm.bench.compare import Result
+from arraycomm.bench.results import Cell, Timing, summaries
+from arraycomm.bench.table import Table, percentiles, summary_line, write_csv, write_json
+
+from .test_drive import FAKE, processes, wait_for_none
 
 
-class Listed:
-    """A contender of two ranks; every run takes the next of `times` (us per call) on the slower one."""
-
-    def __init__(self, name, log, times, wrong=0):
-        self.name, self.log, self.times, self.wrong, self.size = name, log, list(times), wrong, 2
-
-    def ask(self, what, *arguments):
-        if what == "prepare":
-            return [0, self.wrong]
-        if what == "release":
-            return [0, 0]
-        self.log.append(self.name)
-        time = self.times.pop(0)
-        return [int(time * arguments[0] * 1e3) // 2, int(time * arguments[0] * 1e3)]
+def timing(*rounds, wrong=0):
+    return Timing(tuple((time, time) for time in rounds), 1, wrong, 1.0, 2.0, 3.0)
 
 
-def cell(ours, peer, rounds, wrong=0):
-    # The first run of each finds the number of calls: 20 ms are one call.
-    log = []
-    contenders = [Listed("ours/shm", log, [20_000, *ours]), Listed("gloo", log, [20_000, *peer], wrong)]
-    (result,) = compare._cell("all_reduce", 8, contenders, rounds)
-    return result, log[2:]
+def cell(ours, wrong=0, **peers):
+    timings = {"ours/shm": timing(*ours, wrong=wrong), **{name: timing(*times) for name, times in peers.items()}}
+    return Cell("all_gather", 4, 1 << 28, "float32", timings)
 
 
-def test_turns_are_there_and_back():
-    _, log = cell([1] * 4, [1] * 4, 2)
-    assert log == ["ours/shm", "gloo", "gloo", "ours/shm"] * 2
+def only(found):
+    (verdict,) = found
+    return verdict
 
 
-def test_ratios_are_of_rounds_and_times_medians():
-    result, _ = cell([10, 10, 10, 30, 10, 10], [20, 20, 20, 20, 40, 60], 3)
-    assert (result.ours_time, result.peer_time) == (10, 20)
-    assert (result.ratio, result.low, result.high) == (2, 1, 5)
-    assert result.verdict == "unclear"
+def test_the_best_peer_is_the_fastest_and_ratios_are_of_rounds():
+    verdict = only(cell([10, 20, 10], fast=[20, 20, 50], lame=[90, 90, 90]).verdicts([]))
+    assert (verdict.best, verdict.ratio, verdict.low, verdict.high) == ("fast", 2, 1, 5)
+    assert verdict.word == "unclear"
 
 
-@pytest.mark.parametrize(("ours", "peer", "verdict"), [(1, 2, ""), (2, 1, "slower"), (1, 1, "unclear")])
-def test_verdicts(ours, peer, verdict):
-    result, _ = cell([ours] * 2, [peer] * 2, 1)
-    assert result.verdict == verdict
+@pytest.mark.parametrize(("ours", "peer", "wrong", "word"),
+                         [(1, 2, 0, "faster"), (2, 1, 0, "slower"), (1, 1, 0, "unclear"), (1, 2, 7, "WRONG")])  # fmt: skip
+def test_words(ours, peer, wrong, word):
+    assert only(cell([ours], wrong, gloo=[peer]).verdicts([])).word == word
 
 
-def test_wrong_data_is_told_whatever_the_speed():
-    result, _ = cell([1] * 2, [2] * 2, 1, wrong=7)
-    assert result.verdict == "7 WRONG"
+def test_a_peer_with_wrong_data_spoils_the_verdict():
+    found = cell([1], gloo=[2])
+    found = replace(found, timings={**found.timings, "gloo": timing(2, wrong=3)})
+    assert only(found.verdicts([])).word == "WRONG"
 
 
-RESULT = Result("all_gather", 4, 1 << 28, "ours/tcp", "gloo", 123456.7, 234567.8, 1.9, 1.5, 2.5, 0)
+def test_ours_over_a_network_have_rivals_there_alone():
+    found = cell([1], gloo=[5], openmpi=[2])
+    found = replace(found, timings={**found.timings, "ours/tcp": timing(4)})
+    network = ["ours/tcp", "gloo"]
+    best = {verdict.ours: verdict.best for verdict in found.verdicts(network)}
+    assert best == {"ours/shm": "openmpi", "ours/tcp": "gloo"}
 
 
-def test_line_stands_under_the_header():
-    line = compare._line(RESULT)
-    assert len(line) == len(compare._HEADER)
-    assert line.split()[:5] == ["all_gather", "4", "268435456", "ours/tcp", "123456.70"]
-    assert line.split()[5:] == ["gloo", "234567.80", "1.90", "1.50", "2.50"]
+def test_without_a_rival_there_is_no_verdict():
+    assert cell([1]).verdicts([]) == []
 
 
-def test_footer_counts():
-    text = compare._footer([RESULT, RESULT])
-    assert text == "# 2 cells: 2 faster, 0 unclear, 0 slower\n# Out of bounds values : 0 OK"
+def test_lines_stand_under_the_header():
+    table = Table(["ours/shm", "gloo", "mpich", "jax"], [], floors=False)
+    (line,) = table.lines(cell([123456.7], gloo=[234567.8], mpich=[1]))
+    assert len(line) == len(table.header()) + len("  slower")
+    assert line.split() == ["all_gather", "268435456", "ours/shm", "123456.70", "234567.80", "1.00", "-", "mpich", "0.00",
+                            "0.00", "0.00", "slower"]  # fmt: skip
+
+
+def test_floors_stand_in_the_table():
+    table = Table(["ours/shm", "gloo"], [], floors=True)
+    assert table.header().split()[5] == "x"
+    assert table.lines(replace(cell([30], gloo=[60]), floor=20.0))[0].split()[4] == "1.50"
+    assert table.lines(cell([30], gloo=[60]))[0].split()[4] == "-"
+
+
+def test_summary_counts_and_takes_the_geometric_mean():
+    (summary,) = summaries([cell([1], gloo=[2]), cell([1], gloo=[8]), cell([1, 1], gloo=[4, 4])], [])
+    assert (summary.cells, summary.faster, summary.mean) == (3, 3, pytest.approx(4))
+    assert summary_line(summary) == ("# ours/shm: 3 cells: 3 faster, 0 unclear, 0 slower, 0 wrong; geometric mean of the "
+                                     "ratios 4.00")  # fmt: skip
+
+
+def test_percentiles_have_a_line_for_everybody():
+    assert [line.split()[3:] for line in percentiles([cell([1], gloo=[2])])[1:]] == [
+        ["ours/shm", "1.00", "2.00", "3.00"], ["gloo", "1.00", "2.00", "3.00"]]  # fmt: skip
 
 
 def test_files(tmp_path):
-    compare._write([RESULT], str(tmp_path / "a.json"), str(tmp_path / "a.csv"))
-    assert json.loads((tmp_path / "a.json").read_text())[0]["verdict"] == "faster"
-    assert next(csv.DictReader((tmp_path / "a.csv").open()))["ratio"] == "1.9"
+    cells = [cell([1, 1], gloo=[2, 4])]
+    write_json(str(tmp_path / "a.json"), cells, [], {"rounds": 2})
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert document["rounds"] == 2
+    assert document["cells"][0]["verdicts"][0]["verdict"] == "faster"
+    assert document["cells"][0]["timings"]["gloo"]["rounds"] == [[2, 2], [4, 4]]
+    assert document["cells"][0]["timings"]["gloo"]["time"] == 3
+    assert document["summaries"][0]["cells"] == 1
+    write_csv(str(tmp_path / "a.csv"), cells, [])
+    ours, gloo = csv.DictReader((tmp_path / "a.csv").open())
+    assert (ours["ratio"], ours["best"], ours["verdict"], gloo["ratio"], gloo["time"]) == ("3.0", "gloo", "faster", "", "3.0")
 
 
 def test_defaults_are_the_promised_cells():
     given = compare.parser().parse_args([])
     assert given.sizes == [8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20]
-    assert (given.np, given.against, given.transport, len(given.ops)) == ([2, 4], ["gloo"], ["shm", "tcp"], 7)
+    assert (given.np, given.against, given.ours, len(given.ops)) == ([2, 4], ["gloo"], ["shm", "tcp"], 7)
 
 
 @pytest.mark.parametrize(
     ("option", "text"),
-    [("--against=mpi9", "unknown contender 'mpi9'; choose from gloo"), ("--ops=xor", "unknown operation 'xor'"),
-     ("--python=x", "--python takes PEER=PATH"), ("--rounds=0", "must be at least 1")],
+    [("--against=mpi9", "unknown peer 'mpi9'; choose from gloo"), ("--ops=xor", "unknown operation 'xor'"),
+     ("--python=x", "'x' is not NAME=PATH"), ("--rounds=0", "not a whole number of at least 1"),
+     ("--np=2,-1", "'-1' is not a whole number"), ("--ours=sea", "unknown variant of ours 'sea'; choose from shm, tcp")],
 )  # fmt: skip
 def test_errors_name_what_was_wrong(option, text, capsys):
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as left:
         compare.main([option])
-    assert text in capsys.readouterr().err
+    assert left.value.code == 2 and text in capsys.readouterr().err
 
 
-def test_peers_are_the_files():
-    assert "gloo" in compare.PEERS and "ours" not in compare.PEERS and "protocol" not in compare.PEERS
-    assert isinstance(compare.parser(), argparse.ArgumentParser)
+def test_mpi4py_is_one_contender_for_each_library():
+    assert compare._names("mpi4py,gloo,mpich", compare.PEERS, "peer") == ["openmpi", "mpich", "impi", "gloo"]
+
+
+def test_an_environment_may_be_given_by_its_folder(tmp_path):
+    assert compare._interpreter(str(tmp_path)) == str(tmp_path / "bin" / "python")
+    assert compare._interpreter(sys.executable) == sys.executable
+
+
+@pytest.fixture
+def started(tmp_path):
+    """started(*arguments): the command as a process. Its scratch files, and so its ranks' names, are below tmp_path."""
+    begun = []
+
+    def start(*arguments, peers=()):
+        given = [f"--peer={name}={FAKE}" for name in peers] + [f"--against={','.join(peers)}", "--ours=shm", "--np=2",
+                                                               "--rounds=1", "--timeout=3", *arguments]  # fmt: skip
+        environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+        begun.append(subprocess.Popen([sys.executable, "-m", "arraycomm.bench", "compare", *given], text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=1,
+                                      env=environ | {"TMPDIR": str(tmp_path)}))  # fmt: skip
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def test_the_command_goes_on_without_a_contender_that_crashes(started, tmp_path):
+    path = tmp_path / "out.json"
+    process = started("--ops=all_reduce,broadcast", "--sizes=8", f"--json={path}", "--percentiles", peers=("slow", "crash"))
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 1, err
+    assert "crash, 2 ranks: a rank died" in err and "crash takes no further part with 2 ranks" in err
+    rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
+    assert [row[:3] for row in rows[:2]] == [["all_reduce", "8", "ours/shm"], ["broadcast", "8", "ours/shm"]]
+    assert [row[6] for row in rows[:2]] == ["slow", "slow"]
+    assert "# ours/shm: 2 cells: " in out and "# Out of bounds values : 0 OK" in out
+    document = json.loads(path.read_text())
+    assert document["contenders"]["slow"]["version"] == "fake 1.0 (slow)"
+    assert [entry["contender"] for entry in document["failed"]] == ["crash"]
+    assert set(document["cells"][1]["timings"]) == {"ours/shm", "slow"}
+    assert not wait_for_none(tmp_path)
+
+
+def test_what_is_absent_is_skipped_with_a_sentence_and_wrong_data_fail(started):
+    process = started("--ops=all_gather", "--sizes=64", peers=("absent", "wrong"))
+    out, err = process.communicate(timeout=100)
+    assert "absent is skipped: pip install what-is-absent" in err
+    assert process.returncode == 1 and "# Out of bounds values : 2 FAILED" in out and "WRONG" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_interrupted_nothing_is_left(started, tmp_path, number):
+    process = started("--ops=barrier,all_reduce", "--sizes=8", "--timeout=60", peers=("good", "orphans"))
+    while "ours" not in process.stdout.readline():
+        assert process.poll() is None
+    deadline = 200
+    while len(processes(tmp_path)) < 7 and deadline:
+        deadline -= 1
+        signal.sigtimedwait([], 0.05)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+    assert not wait_for_none(tmp_path)
+    if number != signal.SIGKILL:
+        assert not list(tmp_path.glob("arraycomm-bench-*"))

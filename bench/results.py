@@ -1,0 +1,109 @@
+"""What the comparison found, and what it means. Times in microseconds per call."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+OURS = "ours/"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One contender in one cell: per round its two batches, as time per call of the slowest rank."""
+
+    rounds: tuple[tuple[float, ...], ...]
+    calls: int  # back to back in a batch
+    wrong: int  # elements
+    p50: float  # of single calls, slowest rank
+    p95: float
+    p99: float
+
+    @property
+    def batches(self) -> list[float]:
+        return [time for pair in self.rounds for time in pair]
+
+    @property
+    def time(self) -> float:
+        return statistics.median(self.batches)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One of ours beside the best peer. ratio: its time / ours, the median round's; low and high over the rounds."""
+
+    ours: str
+    best: str
+    ratio: float
+    low: float
+    high: float
+    wrong: int
+
+    @property
+    def word(self) -> str:
+        if self.wrong:
+            return "WRONG"
+        if self.low > 1:
+            return "faster"
+        return "slower" if self.high < 1 else "unclear"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One operation, size and number of ranks. floor: what the machine allows over shared memory, where known."""
+
+    operation: str
+    ranks: int
+    size: int
+    dtype: str
+    timings: Mapping[str, Timing]
+    floor: float | None = None
+
+    def verdicts(self, network: Iterable[str]) -> list[Verdict]:
+        """One for each of ours that has a rival. network: the contenders that move data through sockets.
+
+        Ours over a network are set against such peers alone: no socket beats shared memory.
+        """
+        return [verdict for name in self.timings if name.startswith(OURS)
+                if (verdict := self._verdict(name, set(network))) is not None]  # fmt: skip
+
+    def _verdict(self, ours: str, network: set[str]) -> Verdict | None:
+        rivals = [name for name in self.timings if not name.startswith(OURS) and (ours not in network or name in network)]
+        if not rivals:
+            return None
+        best = min(rivals, key=lambda name: self.timings[name].time)
+        own, theirs = self.timings[ours], self.timings[best]
+        ratios = [sum(peer) / sum(mine) for mine, peer in zip(own.rounds, theirs.rounds, strict=True)]
+        wrong = own.wrong + sum(self.timings[name].wrong for name in rivals)
+        return Verdict(ours, best, statistics.median(ratios), min(ratios), max(ratios), wrong)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One of ours over many cells. mean: the geometric one of the ratios."""
+
+    ours: str
+    cells: int
+    faster: int
+    unclear: int
+    slower: int
+    wrong: int
+    mean: float
+
+    @classmethod
+    def of(cls, ours: str, verdicts: Sequence[Verdict]) -> Summary:
+        words = [verdict.word for verdict in verdicts]
+        mean = math.exp(statistics.fmean(math.log(verdict.ratio) for verdict in verdicts))
+        return cls(ours, len(words), words.count("faster"), words.count("unclear"), words.count("slower"), words.count("WRONG"),
+                   mean)  # fmt: skip
+
+
+def summaries(cells: Iterable[Cell], network: Iterable[str]) -> list[Summary]:
+    """One for each of ours."""
+    found: dict[str, list[Verdict]] = {}
+    for cell in cells:
+        for verdict in cell.verdicts(network):
+            found.setdefault(verdict.ours, []).append(verdict)
+    return [Summary.of(ours, verdicts) for ours, verdicts in found.items()]

@@ -1,0 +1,99 @@
+"""The comparison as a table, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from .report import figure
+from .results import OURS, Cell, Summary, Timing, Verdict, summaries
+
+_VERSION = 1
+_COLUMNS = ("operation", "ranks", "size", "dtype", "contender", "time", "low", "high", "calls", "p50", "p95", "p99", "wrong",
+            "floor", "best", "ratio", "ratio_low", "ratio_high", "verdict")  # fmt: skip
+
+
+class Table:
+    """Lines for the cells of one number of ranks: one for each of ours that has a rival in the cell."""
+
+    def __init__(self, contenders: Sequence[str], network: Sequence[str], floors: bool) -> None:
+        self.peers = [name for name in contenders if not name.startswith(OURS)]
+        self.network, self.floors = network, floors
+
+    def header(self) -> str:
+        peers = "".join(f"  {name:>9}" for name in self.peers)
+        floor = f"  {'x floor':>7}" if self.floors else ""
+        return (f"# {'operation':>14}  {'size':>10}  {'ours':>10}  {'time(us)':>9}{floor}{peers}  {'best':>9}  {'ratio':>7}  "
+                f"{'low':>7}  {'high':>7}")  # fmt: skip
+
+    def lines(self, cell: Cell) -> list[str]:
+        return [self._line(cell, verdict) for verdict in cell.verdicts(self.network)]
+
+    def _line(self, cell: Cell, verdict: Verdict) -> str:
+        time = cell.timings[verdict.ours].time
+        peers = "".join("  " + _time(cell.timings.get(name)) for name in self.peers)
+        floor = f"  {figure(time / cell.floor, 7) if cell.floor else '-':>7}" if self.floors else ""
+        ratios = "  ".join(figure(ratio, 7) for ratio in (verdict.ratio, verdict.low, verdict.high))
+        word = "" if verdict.word == "faster" else f"  {verdict.word}"
+        return (f"{cell.operation:>16}  {cell.size:10}  {verdict.ours:>10}  {figure(time, 9)}{floor}{peers}  "
+                f"{verdict.best:>9}  {ratios}{word}")  # fmt: skip
+
+
+def _time(timing: Timing | None) -> str:
+    if timing is None:
+        return f"{'-':>9}"
+    return f"{'WRONG':>9}" if timing.wrong else figure(timing.time, 9)
+
+
+def percentiles(cells: Sequence[Cell]) -> list[str]:
+    """Of single calls, a line for each contender in each cell."""
+    head = f"# {'operation':>14}  {'np':>3}  {'size':>10}  {'contender':>10}  {'p50(us)':>9}  {'p95(us)':>9}  {'p99(us)':>9}"
+    rows = [f"{cell.operation:>16}  {cell.ranks:3}  {cell.size:10}  {name:>10}  "
+            + "  ".join(figure(point, 9) for point in (timing.p50, timing.p95, timing.p99))
+            for cell in cells for name, timing in cell.timings.items()]  # fmt: skip
+    return [head, *rows]
+
+
+def summary_line(summary: Summary) -> str:
+    return (f"# {summary.ours}: {summary.cells} cells: {summary.faster} faster, {summary.unclear} unclear, "
+            f"{summary.slower} slower, {summary.wrong} wrong; geometric mean of the ratios {summary.mean:.2f}")  # fmt: skip
+
+
+def _rounded(timing: Timing) -> dict[str, Any]:
+    return {"time": timing.time, **asdict(timing)}
+
+
+def write_json(path: str, cells: Sequence[Cell], network: Sequence[str], about: dict[str, Any]) -> None:
+    """Every cell with every batch, the verdicts, and `about`: contenders, versions, what was skipped or failed."""
+    document = {
+        "version": _VERSION,
+        **about,
+        "cells": [
+            {"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype, "floor": cell.floor,
+             "timings": {name: _rounded(timing) for name, timing in cell.timings.items()},
+             "verdicts": [{**asdict(verdict), "verdict": verdict.word} for verdict in cell.verdicts(network)]}
+            for cell in cells
+        ],
+        "summaries": [asdict(summary) for summary in summaries(cells, network)],
+    }  # fmt: skip
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+        file.write("\n")
+
+
+def write_csv(path: str, cells: Sequence[Cell], network: Sequence[str]) -> None:
+    """A line for each contender in each cell; those of ours have the verdict too."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(_COLUMNS)
+        for cell in cells:
+            verdicts = {verdict.ours: (verdict.best, verdict.ratio, verdict.low, verdict.high, verdict.word)
+                        for verdict in cell.verdicts(network)}  # fmt: skip
+            for name, timing in cell.timings.items():
+                batches = timing.batches
+                writer.writerow((cell.operation, cell.ranks, cell.size, cell.dtype, name, timing.time, min(batches),
+                                 max(batches), timing.calls, timing.p50, timing.p95, timing.p99, timing.wrong, cell.floor,
+                                 *verdicts.get(name, ("",) * 5)))  # fmt: skip
