@@ -1,4 +1,4 @@
-"""arraycomm-bench: measures here, compares with other libraries by its subcommand `compare`."""
+"""arraycomm-bench: measures here; its subcommands are `compare`, with other libraries, and `limits`, of the machine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0, 1 for a wrong value or a failed rank, 2 for a command line or a library that does not do."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        if given[:1] == ["compare"]:
-            return int(_module("compare").main(given[1:]))
+        if given[:1] in (["compare"], ["limits"]):
+            return int(_module(given[0]).main(given[1:]))
         return int(_module("ranks").run(_module("options").parse(given)))
     except ModuleNotFoundError as error:
         remedy = "; pip install 'arraycomm[bench]'" if error.name == "numpy" else ""

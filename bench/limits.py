@@ -1,0 +1,85 @@
+"""arraycomm-bench limits: what this machine can do, and the floors of the collectives that follow from it.
+
+It takes some 20 s and wants the machine for itself. `compare --limits FILE` draws the floors in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from datetime import datetime
+
+from .compare import SIZES, tasks
+from .floors import Limits, write
+from .machine import cache_bytes, measure
+from .options import parse_size
+from .peers.protocol import OPERATIONS
+from .report import figure
+
+_ROWS = (
+    ("a call from Python into C", "{call} us"),
+    ("round trip, shared memory, polled", "{shared_memory_ping} us"),
+    ("round trip, AF_UNIX, polled", "{unix_ping_polled} us"),
+    ("round trip, AF_UNIX, blocking", "{unix_ping_blocking} us"),
+    ("round trip, TCP loopback, polled", "{tcp_ping_polled} us"),
+    ("round trip, TCP loopback, blocking", "{tcp_ping_blocking} us"),
+    ("switch of processes by sched_yield", "{switch} us"),
+    ("AF_UNIX, one way", "{unix} GB/s"),
+    ("TCP loopback, one way", "{tcp} GB/s"),
+    ("process_vm_readv, huge pages", "{single_copy} GB/s"),
+    ("process_vm_readv, 4 KiB pages", "{single_copy_4k} GB/s"),
+    ("process_vm_readv, a call", "{single_copy_call} us"),
+)
+_PLACES = (("L2", "l2"), ("L3", "l3"), ("memory, huge pages", "memory"), ("memory, 4 KiB pages", "memory_4k"))
+_UNKNOWN = "not available"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="arraycomm-bench limits", description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    add = made.add_argument
+    add("--np", type=lambda text: [int(n) for n in text.split(",")], default=[2, 4, 8], metavar="N,...",
+        help="ranks to print floors for (2,4,8)")  # fmt: skip
+    add("--sizes", type=lambda text: [parse_size(size) for size in text.split(",")], default=SIZES, metavar="SIZE,...",
+        help=f"bytes ({SIZES})")  # fmt: skip
+    add("--json", metavar="FILE", help="the figures, for compare --limits")
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code: 0."""
+    made = parser()
+    given = made.parse_args(arguments)
+    if min(given.np) < 1:
+        made.error("--np must be at least 1")
+    limits = Limits(len(os.sched_getaffinity(0)), cache_bytes(2), cache_bytes(3), measure())
+    for line in [*machine_lines(limits), "", *floor_lines(limits, given.np, given.sizes)]:
+        print(line)
+    if given.json:
+        write(given.json, limits, {"machine": platform.platform(), "time": datetime.now().isoformat(timespec="seconds")})
+    return 0
+
+
+def machine_lines(limits: Limits) -> list[str]:
+    """The figures in words."""
+    shown = {name: _UNKNOWN if value is None else f"{value:.3g}" for name, value in limits.figures.items()}
+    lines = [f"# {limits.cpus} processors, L2 {limits.l2 >> 10} KiB, L3 {limits.l3 >> 20} MiB"]
+    for what, text in _ROWS:
+        value = text.format_map(shown)
+        lines.append(f"{what:38}{_UNKNOWN if value.startswith(_UNKNOWN) else value}")
+    lines.append(f"{'GB/s of one process':38}{'copy':>8}{'a += b':>8}{'  (with all processors at it)'}")
+    for what, place in _PLACES:
+        alone, together = ([shown[f"{kind}_{place}{suffix}"] for kind in ("copy", "sum")] for suffix in ("", "_together"))
+        lines.append(f"{what:38}{alone[0]:>8}{alone[1]:>8}  ({together[0]}, {together[1]})")
+    return lines
+
+
+def floor_lines(limits: Limits, ranks: list[int], sizes: list[int]) -> list[str]:
+    """A table of floors over shared memory, in microseconds."""
+    head = "".join(f"  {f'np {n}':>9}" for n in ranks)
+    lines = ["# floors over shared memory, us", f"# {'operation':>14}  {'size':>10}{head}"]
+    for task in tasks(OPERATIONS, sizes, "float32"):
+        times = "".join("  " + figure(limits.floor(task.operation, task.size, n), 9) for n in ranks)
+        lines.append(f"{task.operation:>16}  {task.size:10}{times}")
+    return lines
