@@ -105,6 +105,7 @@ class Contender:
         self.directory.mkdir(mode=0o700)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
+        self._began, self._broken = time.time(), False
         os.mkfifo(self.directory / LIFELINE, 0o600)
         # Both ends, so that the open does not wait for a reader; every other process opens it to read.
         self._lifeline = os.open(self.directory / LIFELINE, os.O_RDWR | os.O_CLOEXEC)
@@ -179,6 +180,7 @@ class Contender:
 
     def _fail(self, what: str) -> NoReturn:
         """Raises, with the last that the contender's processes said."""
+        self._broken = True
         said = (self.directory / "output").read_text(errors="replace").strip().splitlines()[-_TAIL_LINES:]
         raise ContenderFailed("\n  ".join([f"{self.name}, {self.size} ranks: {what}", *said]))
 
@@ -200,6 +202,7 @@ class Contender:
         # Ranks that have not all come cannot be asked.
         if len(self._connections) == self.size:
             self._wait(time.monotonic() + _END_S)
+        self._broken |= any(process.poll() is None for process in self._processes)
         self._cut()
         for number in (signal.SIGTERM, signal.SIGKILL):
             # A launcher whose ranks are dead sees to its own helpers; it has their process groups' ids, we have not.
@@ -210,6 +213,8 @@ class Contender:
         for connection in self._connections:
             connection.close()
         self._connections = []
+        if self._broken:
+            self.kind.clear(self.name, self._began)
 
     def _cut(self) -> None:
         """The kernel kills every rank that is still there."""

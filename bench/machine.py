@@ -61,6 +61,17 @@ def rate(step: Callable[[], Any]) -> float:
     return statistics.median(found)
 
 
+def _trip(trips: Callable[[int], None]) -> float:
+    """Microseconds a round trip, where trips(n) makes n: few of them on a machine whose processors are busy."""
+    times, count = [], 10
+    for _ in range(_TIMES + 1):
+        begin = perf_counter()
+        trips(count)
+        times.append((perf_counter() - begin) / count)
+        count = max(10, min(20_000, int(_MOMENT_S / times[-1])))
+    return statistics.median(times[1:]) * 1e6
+
+
 def memory(size: int, huge: bool | None = None) -> NDArray[np.float32]:
     """Touched memory, on huge pages or on 4 KiB ones where asked; None leaves it to NumPy and the kernel."""
     if huge is None:
@@ -146,36 +157,33 @@ def shared_memory_ping() -> float | None:
         with open(shared, "wb") as file:
             file.truncate(mmap.PAGESIZE)
         with _process(_answer_ping, library, shared) as other:
-            times = []
-            for _ in range(_TIMES):
-                count = 20_000
-                other.send(count)
-                begin = perf_counter()
-                _ping(library, shared, count, first=True)
-                times.append((perf_counter() - begin) / count * 1e6)
-                _receive(other)
-    return statistics.median(times)
+            _receive(other)
+
+            done = 0
+
+            def trips(count: int) -> None:
+                nonlocal done
+                turns, done = (done, done + count), done + count
+                other.send(turns)
+                _ping(library, shared, turns, first=True)
+
+            return _trip(trips)
 
 
-def _ping(library: str, shared: str, count: int, first: bool) -> None:
+def _ping(library: str, shared: str, turns: tuple[int, int], first: bool) -> None:
     with open(shared, "r+b") as file, mmap.mmap(file.fileno(), 0) as words:
         view = (ctypes.c_char * len(words)).from_buffer(words)
-        address = ctypes.addressof(view)
-        ends = (address, address + 256)
-        # Zeroed by the answering side before it waits: turns count from one each time.
-        mine, theirs = ends if first else ends[::-1]
-        failed = ctypes.CDLL(library).ping(ctypes.c_void_p(mine), ctypes.c_void_p(theirs), ctypes.c_uint64(count), int(first))
-        del view
+        ends = [ctypes.c_void_p(ctypes.addressof(view) + offset) for offset in (0, 256)]
+        failed = ctypes.CDLL(library).ping(*(ends if first else ends[::-1]), *map(ctypes.c_uint64, turns), int(first))
+        del view, ends
     if failed:
         raise TimeoutError("the other process did not answer a ping")
 
 
 def _answer_ping(connection: Connection, library: str, shared: str) -> None:
+    connection.send(None)
     while True:
         _ping(library, shared, connection.recv(), first=False)
-        with open(shared, "r+b") as file:
-            file.write(bytes(mmap.PAGESIZE))
-        connection.send(None)
 
 
 def _pair(family: socket.AddressFamily) -> tuple[socket.socket, socket.socket]:
@@ -223,14 +231,13 @@ def sockets(family: socket.AddressFamily, name: str) -> dict[str, float]:
     with here, _process(_answer_socket, there) as other:
         there.close()
         found = {}
-        for what, count in (("blocking", 500), ("polled", 2000)):
-            times = []
-            for _ in range(_TIMES):
+        for what in ("blocking", "polled"):
+
+            def trips(count: int, what: str = what) -> None:
                 other.send((what, count))
-                begin = perf_counter()
                 _exchange(here, what == "polled", True, count)
-                times.append((perf_counter() - begin) / count * 1e6)
-            found[f"{name}_ping_{what}"] = statistics.median(times)
+
+            found[f"{name}_ping_{what}"] = _trip(trips)
         piece = bytes(_PIECE)
         other.send(("drain", _LARGE))
         begin = perf_counter()

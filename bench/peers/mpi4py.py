@@ -42,7 +42,11 @@ class Contender(Peer):
 
     @classmethod
     def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
-        return mpi.environ(name, python)
+        return mpi.environ(name, python, directory)
+
+    @classmethod
+    def clear(cls, name: str, since: float) -> None:
+        mpi.clear(since)
 
     def call(self, operation: str, x: Any, out: Any) -> Call:
         comm, kind = self.comm, self.mpi.FLOAT

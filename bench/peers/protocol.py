@@ -78,6 +78,11 @@ class Peer(abc.ABC):
         """Variables of the processes of `command`. directory: private, for files that the library wants."""
         return {}
 
+    @classmethod
+    def clear(cls, name: str, since: float) -> None:
+        """Removes what killed ranks have left outside their directory. since: when they began, in seconds since 1970."""
+        return None
+
     def place(self, values: NDArray[np.float32], dtype: str) -> Any:
         """An array of the library with these values, which are exact in dtype; it may share their memory."""
         return values
