@@ -115,7 +115,8 @@ def test_missing_surplus_and_wrong_elements_count():
     assert Pattern.count_wrong(right, pieces) == 3
 
 
-@pytest.fixture(scope="module", params=["ours/shm", "ours/tcp", "gloo", "openmpi", "mpich", "impi", "mlx", "mlx-mpi", "jax"])
+@pytest.fixture(scope="module",
+                params=["ours/shm", "ours/symmetric", "ours/tcp", "gloo", "openmpi", "mpich", "impi", "mlx", "mlx-mpi", "jax"])
 def library(request, tmp_path_factory):
     name = request.param
     inside = Path(ENVIRONMENTS, name.removesuffix("-mpi"), "bin", "python")
