@@ -26,7 +26,7 @@ class Table:
     def header(self) -> str:
         peers = "".join(f"  {name:>9}" for name in self.peers)
         floor = f"  {'x floor':>7}" if self.floors else ""
-        return (f"# {'operation':>14}  {'size':>10}  {'ours':>10}  {'time(us)':>9}{floor}{peers}  {'best':>9}  {'ratio':>7}  "
+        return (f"# {'operation':>14}  {'size':>10}  {'ours':>14}  {'time(us)':>9}{floor}{peers}  {'best':>9}  {'ratio':>7}  "
                 f"{'low':>7}  {'high':>7}")  # fmt: skip
 
     def lines(self, cell: Cell) -> list[str]:
@@ -38,7 +38,7 @@ class Table:
         floor = f"  {figure(time / cell.floor, 7) if cell.floor else '-':>7}" if self.floors else ""
         ratios = "  ".join(figure(ratio, 7) for ratio in (verdict.ratio, verdict.low, verdict.high))
         word = "" if verdict.word == "faster" else f"  {verdict.word}"
-        return (f"{cell.operation:>16}  {cell.size:10}  {verdict.ours:>10}  {figure(time, 9)}{floor}{peers}  "
+        return (f"{cell.operation:>16}  {cell.size:10}  {verdict.ours:>14}  {figure(time, 9)}{floor}{peers}  "
                 f"{verdict.best:>9}  {ratios}{word}")  # fmt: skip
 
 
@@ -50,8 +50,8 @@ def _time(timing: Timing | None) -> str:
 
 def percentiles(cells: Sequence[Cell]) -> list[str]:
     """Of single calls, a line for each contender in each cell."""
-    head = f"# {'operation':>14}  {'np':>3}  {'size':>10}  {'contender':>10}  {'p50(us)':>9}  {'p95(us)':>9}  {'p99(us)':>9}"
-    rows = [f"{cell.operation:>16}  {cell.ranks:3}  {cell.size:10}  {name:>10}  "
+    head = f"# {'operation':>14}  {'np':>3}  {'size':>10}  {'contender':>14}  {'p50(us)':>9}  {'p95(us)':>9}  {'p99(us)':>9}"
+    rows = [f"{cell.operation:>16}  {cell.ranks:3}  {cell.size:10}  {name:>14}  "
             + "  ".join(figure(point, 9) for point in (timing.p50, timing.p95, timing.p99))
             for cell in cells for name, timing in cell.timings.items()]  # fmt: skip
     return [head, *rows]

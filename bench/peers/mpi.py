@@ -26,11 +26,11 @@ def mpirun(python: str) -> str | None:
     return shutil.which("mpirun", path=os.path.dirname(os.path.abspath(python))) or shutil.which("mpirun")
 
 
-def command(library: str, python: str, program: list[str], size: int) -> list[list[str]]:
-    """Raises Missing where there is no mpirun."""
+def command(library: str, python: str, program: list[str], size: int, wanted: str) -> list[list[str]]:
+    """Raises Missing with what is wanted where there is no mpirun."""
     launcher = mpirun(python)
     if launcher is None:
-        raise Missing(f"no mpirun beside {python} or on PATH: {remedy(library)}")
+        raise Missing(f"no mpirun beside {python} or on PATH: {wanted}")
     options = []
     if library == "openmpi":
         # Allows more ranks than cores. Open MPI sees for itself whether there are more, and yields then.

@@ -38,7 +38,7 @@ class Contender(Peer):
 
     @classmethod
     def command(cls, name: str, python: str, program: list[str], size: int) -> list[list[str]]:
-        return mpi.command(name, python, program, size)
+        return mpi.command(name, python, program, size, cls.remedy(name))
 
     @classmethod
     def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:

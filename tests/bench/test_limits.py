@@ -73,7 +73,8 @@ def test_tables():
 @pytest.fixture(scope="module")
 def measured():
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("_MOMENT_S", 1e-3), ("_TIMES", 2), ("_LARGE", 8 << 20)):
+        for name, value in (("_MOMENT_S", 1e-3), ("_TIMES", 2), ("_LARGE", 8 << 20), ("_TRIPS", 50),
+                            ("_TRIPS_S", 0.01)):  # fmt: skip
             patch.setattr(machine, name, value)
         # Its processes would measure at full length.
         patch.setattr(machine, "copies_together", lambda processes: {f"{name}_together": 1.0 for name in machine.copies()})
