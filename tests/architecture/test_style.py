@@ -14,14 +14,19 @@ from .test_layers import MODULES, ROOT
 
 FILE_LINES, FUNCTION_LINES, MEDIAN_LINES = 500, 60, 12
 C_FOLDERS = ("backends/socket/engine", "arraycomm/core/native")
+NOT_INSTALLED = ("cffi_build", "tests")
 
 
 def c_files() -> list[Path]:
     return sorted(path for folder in C_FOLDERS for path in (ROOT / folder).rglob("*.[ch]"))
 
 
-def files() -> list[Path]:
-    return [*MODULES.values(), *c_files(), *sorted((ROOT / "cffi_build").rglob("*.py"))]
+def python_files() -> list[Path]:
+    return [*MODULES.values(), *sorted(path for folder in NOT_INSTALLED for path in (ROOT / folder).rglob("*.py"))]
+
+
+def c_tests() -> list[Path]:
+    return sorted((ROOT / "tests").rglob("*.[ch]"))
 
 
 def python_functions(path: Path) -> Iterator[tuple[str, int]]:
@@ -47,15 +52,15 @@ def c_functions(path: Path) -> Iterator[tuple[str, int]]:
             start = 0
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*python_files(), *c_files(), *c_tests()], ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_are_short(path: Path) -> None:
     lines = len(path.read_text().splitlines())
     assert lines <= FILE_LINES, f"{lines} lines: split it by what it is about"
 
 
 def test_functions_are_short() -> None:
-    found = [function for path in MODULES.values() for function in python_functions(path)]
-    found += [function for path in c_files() for function in c_functions(path)]
+    found = [function for path in python_files() for function in python_functions(path)]
+    found += [function for path in [*c_files(), *c_tests()] for function in c_functions(path)]
     long = [f"{name}: {lines} lines" for name, lines in found if lines > FUNCTION_LINES]
     assert len(found) > 100 and not long, "\n".join(long)
     assert statistics.median(lines for _, lines in found) <= MEDIAN_LINES

@@ -1,4 +1,4 @@
-"""A rank for test_endpoint.py, as a process of its own: takes commands as lines of JSON and answers each with one.
+"""A rank for the tests of endpoints, as a process of its own: takes commands as lines of JSON and answers each with one.
 
 Its first argument is the JSON of what to open. The first answer is {"ok": null} or {"error": type, "text": message}.
 """

@@ -1,8 +1,8 @@
 """Compiles and runs the engine's unit tests in C, with the address and undefined behaviour sanitizers.
 
-The first line of a test_*.c names the engine files it is linked with: `/* engine: loop.c wait.c */`, or `all`. Where
-it ends in `; also -O3 */` the test runs a second time, optimised as in the extension: vectorised code differs from what
-the sanitizers see. ARRAYCOMM_TEST_CC chooses another compiler than cc.
+The first line of a test_*.c names the engine files it is linked with: `/* engine: loop.c reduce*.c collectives/ */`, or
+`all`. Where it ends in `; also -O3 */` the test runs a second time, optimised as in the extension: vectorised code
+differs from what the sanitizers see. ARRAYCOMM_TEST_CC chooses another compiler than cc.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"no C co
 def first_line(test: Path) -> tuple[list[Path], bool]:
     """The engine sources that a test names in its first line, and whether it also runs optimised."""
     first = test.read_text().split("\n", 1)[0]
-    match = re.fullmatch(r"/\* engine:((?: [\w/]+\.c)*| all)(; also -O3)? \*/", first)
+    match = re.fullmatch(r"/\* engine:((?: [\w/*]+(?:\.c|/))*| all)(; also -O3)? \*/", first)
     assert match, f"{test.name}: the first line must be '/* engine: a.c b.c */' and name the engine files it needs"
-    names = match[1].split()
-    if names == ["all"]:
-        return sorted(ENGINE.rglob("*.c")), match[2] is not None
-    return [ENGINE / name for name in names], match[2] is not None
+    patterns = ["**/*.c"] if match[1] == " all" else [re.sub("/$", "/*.c", name) for name in match[1].split()]
+    found = {pattern: sorted(ENGINE.glob(pattern)) for pattern in patterns}
+    assert all(found.values()), f"{test.name}: the engine has no {[name for name in found if not found[name]]}"
+    return [path for paths in found.values() for path in paths], match[2] is not None
 
 
 def compiled(sources: list[Path], target: Path, flags: list[str], compiler: str = COMPILER) -> Path:

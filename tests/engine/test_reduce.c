@@ -1,4 +1,4 @@
-/* engine: reduce.c reduce_portable.c reduce_avx2.c reduce_avx512.c; also -O3 */
+/* engine: reduce*.c; also -O3 */
 #include "check.h"
 #include "reduce_table.h"
 #include <math.h>

@@ -1,4 +1,4 @@
-/* engine: link_tcp.c link_shm.c bell.c transfer.c agree.c op.c wait.c reduce.c reduce_portable.c reduce_avx2.c reduce_avx512.c */
+/* engine: link_tcp.c link_shm.c bell.c transfer.c agree.c op.c wait.c reduce*.c */
 #include <errno.h>
 #include "agree.h"
 #include "fake_group.h"

@@ -1,0 +1,137 @@
+"""Worlds of real processes that die, stop, or leave: who is told what."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .world import TRANSPORTS, over
+
+
+def lost(answers: list[dict[str, Any]], rank: int, words: str) -> None:
+    for answer in answers:
+        assert answer["error"] == "PeerLost" and answer["ranks"] == [rank], answer
+        assert words in answer["text"] and f"rank {rank} (host " in answer["text"], answer["text"]
+
+
+@TRANSPORTS
+@pytest.mark.parametrize("when", ["waiting", "idle"])
+def test_killed_process(start: Any, transport: str, when: str, short: Path) -> None:
+    world = start(4, environ=over(transport)).opened()
+    assert world.results("total") == [[10.0, 10.0]] * 4
+    survivors = [process for rank, process in enumerate(world.ranks) if rank != 2]
+    if when == "waiting":
+        for process in survivors:
+            process.tell("barrier")
+    world.ranks[2].signal(signal.SIGKILL)
+    answers = [process.hear() for process in survivors] if when == "waiting" else world.all("barrier", but=(2,))
+    lost(answers, 2, "process died (connection closed)")
+    lost(world.all("barrier", but=(2,)), 2, "process died")
+    world.ranks[2].child.wait()
+    world.results("close", but=(2,))
+    assert os.listdir(short / f"arraycomm-{os.geteuid()}") == []
+
+
+def test_two_killed_and_a_group_of_the_others_goes_on(start: Any) -> None:
+    world = start(5).opened()
+    world.results("split_off", [0, 2, 4], but=(1, 3))
+    for rank in (1, 3):
+        world.ranks[rank].signal(signal.SIGKILL)
+    answers = world.errors("barrier", but=(1, 3))
+    assert all(answer["error"] == "PeerLost" and answer["ranks"] in ([1], [3]) for answer in answers), answers
+    assert world.results("split_total", but=(1, 3)) == [[9.0, 9.0]] * 3
+    # The ring was cut on both sides of rank 2 and has been mended, so its death is seen too.
+    world.ranks[2].signal(signal.SIGKILL)
+    lost(world.errors("split_total", but=(1, 2, 3)), 1, "process died")
+
+
+QUICK = {"ARRAYCOMM_HEARTBEAT": "0.1", "ARRAYCOMM_SILENCE": "1.5"}
+
+
+@TRANSPORTS
+def test_stopped_process(start: Any, transport: str) -> None:
+    world = start(3, environ=over(transport, **QUICK)).opened()
+    world.results("barrier")
+    world.ranks[1].signal(signal.SIGSTOP)
+    lost(world.errors("barrier", but=(1,)), 1, "unresponsive")
+    world.ranks[1].signal(signal.SIGCONT)
+    resumed = world.ranks[1]
+    resumed.tell("barrier")
+    resumed.hear()  # over shared memory it may end well: the others had come to it
+    resumed.tell("barrier")
+    kind, text = resumed.error()
+    assert kind == "Aborted" and "declared lost by the others: unresponsive" in text, text
+    world.results("close")
+
+
+def test_short_stop_is_no_fault(start: Any) -> None:
+    world = start(3, environ={"ARRAYCOMM_SILENCE": "4", "ARRAYCOMM_HEARTBEAT": "0.2"}).opened()
+    for process in world.ranks[:2]:
+        process.tell("barrier")
+    world.ranks[2].signal(signal.SIGSTOP)
+    with pytest.raises(AssertionError, match="no answer"):
+        world.ranks[0].hear(2.0)
+    world.ranks[2].signal(signal.SIGCONT)
+    world.ranks[2].tell("barrier")
+    assert [process.result() for process in world.ranks] == [None] * 3
+    assert world.results("total") == [[6.0, 6.0]] * 3
+    world.results("close")
+
+
+def test_exception_and_exit(start: Any) -> None:
+    world = start(3).opened()
+    world.ranks[0].tell("leave", "key")
+    lost(world.errors("barrier", but=(0,)), 0, "exited with KeyError")
+    assert world.ranks[0].child.wait(10) == 1
+
+
+@TRANSPORTS
+def test_leaving_early_without_an_error(start: Any, transport: str) -> None:
+    """Who leaves after its part harms nobody; who is needed afterwards is missed at once, not at the timeout."""
+    world = start(3, environ=over(transport)).opened()
+    world.results("total")
+    world.ranks[0].tell("leave", "return")
+    assert world.ranks[0].child.wait(10) == 0
+    answers = world.errors("barrier", but=(0,))
+    assert all(answer["error"] == "PeerLost" and answer["ranks"] == [0] for answer in answers), answers
+    world.results("close", but=(0,))
+
+
+def test_closed_group_is_missed(start: Any) -> None:
+    world = start(3).opened()
+    world.results("split_off", [0, 1, 2])
+    world.ranks[1].ask("split_close")
+    answers = world.errors("split_total", but=(1,))
+    assert all(answer["error"] == "PeerLost" and answer["ranks"] == [1] for answer in answers), answers
+    assert world.results("total") == [[6.0, 6.0]] * 3
+    world.results("close")
+
+
+def test_exit_with_an_operation_under_way(start: Any) -> None:
+    world = start(2).opened()
+    world.ranks[1].ask("barrier_in_thread")
+    world.ranks[1].tell("leave", "return")
+    assert world.ranks[1].child.wait(10) == 0
+    (answer,) = world.errors("total", but=(1,))
+    assert answer["error"] in ("PeerLost", "CollectiveMismatch"), answer
+
+
+def test_forked_child(start: Any) -> None:
+    world = start(2, environ=over("tcp")).opened()
+    world.results("total")
+    error, sockets = world.ranks[0].ask("use_in_child")
+    assert "fork" in error
+    # The group's data connections and eventfd stay, as its memory does. Listeners, control connections and the
+    # node's descriptors are gone.
+    assert int(sockets) <= 4, sockets
+    assert world.results("total") == [[3.0, 3.0]] * 2
+    child = world.ranks[0].ask("fork")
+    try:
+        world.ranks[0].signal(signal.SIGKILL)
+        lost(world.errors("barrier", but=(0,)), 0, "process died")  # though the child lives and had its descriptors
+    finally:
+        os.kill(child, signal.SIGKILL)

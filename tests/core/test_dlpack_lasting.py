@@ -1,0 +1,74 @@
+"""What array exchange leaves behind after many calls, and from many threads."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from arraycomm.core.dlpack import pack, resolve, resolve_out, wrap
+
+from .arrays import bits
+
+EVERY_KIND = [np.ones(4), np.ones((4, 4)).T, torch.ones(4), torch.ones(4, 4).T, jnp.ones(4), jnp.ones(4, jnp.bfloat16),
+              bytearray(16), np.ones(4, ml_dtypes.bfloat16)]  # fmt: skip
+
+
+@pytest.mark.parametrize("x", EVERY_KIND, ids=lambda x: f"{type(x).__module__}-{getattr(x, 'dtype', '')}")
+def test_nothing_leaks(x: Any) -> None:
+    template = np.empty(0) if isinstance(x, jax.Array) else x  # 10,000 times through JAX's own importer takes long
+
+    def run() -> None:
+        for _ in range(10_000):
+            resolve(x)
+            wrap(pack(x), template)
+
+    run()
+    gc.collect()
+    references, blocks = sys.getrefcount(x), sys.getallocatedblocks()
+    run()
+    gc.collect()
+    assert sys.getrefcount(x) == references
+    assert sys.getallocatedblocks() - blocks < 200
+
+
+def test_refusals_do_not_leak() -> None:
+    x = np.ones(3, ">f4")
+
+    def run() -> None:
+        for _ in range(2_000):
+            for function in (resolve, resolve_out):
+                with pytest.raises((TypeError, ValueError)):
+                    function(x)
+
+    run()
+    gc.collect()
+    references, blocks = sys.getrefcount(x), sys.getallocatedblocks()
+    run()
+    gc.collect()
+    assert sys.getrefcount(x) == references and sys.getallocatedblocks() - blocks < 200
+
+
+def test_many_threads() -> None:
+    wrong: list[object] = []
+
+    def work() -> None:
+        for i in range(500):
+            x = EVERY_KIND[i % 5]
+            if bits(memoryview(pack(x))) != bits(x) or bits(memoryview(resolve(x))) != bits(x):
+                wrong.append(x)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong and not any(thread.is_alive() for thread in threads)

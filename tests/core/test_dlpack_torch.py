@@ -1,0 +1,82 @@
+"""From a torch tensor to a Buffer and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from arraycomm.core.dlpack import pack, resolve, resolve_out, wrap
+from arraycomm.core.types import DType
+
+from .arrays import DTYPES, SUPPORTED
+
+TORCH_DTYPES = [d for d in DTYPES if hasattr(torch, d.label)]
+
+
+@pytest.mark.parametrize("dtype", TORCH_DTYPES)
+def test_torch(dtype: DType) -> None:
+    x = torch.zeros((2, 3), dtype=getattr(torch, dtype.label))
+    x.view(torch.uint8)[:] = 1
+    b = resolve(x)
+    assert (b.address, b.count, b.dtype, b.shape, b.readonly) == (x.data_ptr(), 6, dtype, (2, 3), False)
+    assert b.owner is x and resolve_out(x).address == x.data_ptr()
+    p = pack(x)
+    y = wrap(p, x)
+    assert y.dtype == x.dtype and y.shape == x.shape and y.data_ptr() == p.address
+    assert torch.equal(y.view(torch.uint8), x.view(torch.uint8))
+    y.view(torch.uint8)[0, 0] = 3
+    assert (x.view(torch.uint8) == 1).all()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0)])
+def test_torch_small_shapes(shape: tuple[int, ...]) -> None:
+    x = torch.ones(shape)
+    assert resolve(x).shape == shape and tuple(wrap(pack(x), x).shape) == shape
+
+
+def test_torch_strided() -> None:
+    x = torch.arange(24.0).reshape(2, 3, 4).permute(2, 0, 1)[::2].expand(2, 2, 3)
+    assert torch.equal(wrap(pack(x), x), x)
+    with pytest.raises(ValueError, match="not C-contiguous"):
+        resolve_out(x)
+
+
+@pytest.mark.parametrize("lazy", [torch.conj, lambda c: c.conj().imag, lambda c: c.conj().imag[:1]])
+def test_torch_lazy_bits(lazy: Any) -> None:
+    x = lazy(torch.tensor([1 + 2j, 3 - 1j]))
+    assert torch.equal(wrap(pack(x), x), x.resolve_conj().resolve_neg())
+    assert resolve(x).readonly
+    with pytest.raises(ValueError, match="lazy conjugate"):
+        resolve_out(x)
+
+
+def test_torch_with_gradient() -> None:
+    x = torch.nn.Parameter(torch.ones(3))
+    assert resolve(x).address == x.data_ptr() == resolve_out(x).address
+    y = wrap(pack(x), x)
+    assert type(y) is torch.Tensor and not y.requires_grad
+
+
+@pytest.mark.parametrize("name", ["int1", "int4", "uint4", "uint7", "complex32", "float4_e2m1fn_x2"])
+@pytest.mark.filterwarnings("ignore")
+def test_torch_dtypes_without_counterpart(name: str) -> None:
+    with pytest.raises(TypeError, match=f"torch.{name} is not supported; {SUPPORTED}"):
+        resolve(torch.empty(4, dtype=getattr(torch, name)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [
+        (lambda: torch.empty(3, device="meta"), "meta tensor has no memory"),
+        (lambda: torch.eye(3).to_sparse(), "layout torch.sparse_coo.*to_dense"),
+        (lambda: torch.eye(3).to_sparse_csr(), "layout torch.sparse_csr.*to_dense"),
+        (lambda: torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8), "qint8.*int_repr"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested tensors.*unbind"),
+    ],
+)
+def test_torch_tensors_without_memory(make: Any, advice: str) -> None:
+    with pytest.raises(TypeError, match=advice):
+        resolve(make())
