@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 import numpy as np
@@ -72,11 +73,15 @@ class JaxArrays(NumpyArrays):
         return None
 
 
+def require(name: str) -> None:
+    """Raises ModuleNotFoundError that says what to install, without importing it: jax alone takes a second."""
+    if importlib.util.find_spec(name) is None:
+        raise ModuleNotFoundError(f"--framework {name} needs {name}: pip install {name}")
+
+
 def _load(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"--framework {name} needs {name}: pip install {name}") from error
+    require(name)
+    return importlib.import_module(name)
 
 
 def open_framework(name: str) -> NumpyArrays:

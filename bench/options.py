@@ -85,7 +85,15 @@ def _dtypes(text: str) -> tuple[str, ...]:
 
 
 def _root(text: str) -> int:
+    if not re.fullmatch(r"all|-1|\d+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rank; write a number from 0, or all")
     return -1 if text == "all" else int(text)
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or float(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return float(text)
 
 
 def _at_least(low: int) -> Any:
@@ -101,21 +109,23 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the measuring command (`compare` has its own)."""
     made = argparse.ArgumentParser(
         prog="arraycomm-bench",
+        usage="%(prog)s OPERATION [-b SIZE] [-e SIZE] [-f FACTOR] [--nproc N] [more options, see --help]",
         description="Times collectives as nccl-tests does and checks every result. "
         "`arraycomm-bench compare --help` describes the comparison with other libraries, "
         "`arraycomm-bench limits --help` what measures the machine itself.",
-        epilog="Exit code 1 when any value was wrong or a rank failed.",
+        epilog="A rank is a process: --nproc stands for nccl-tests' -t and -g. "
+        "Exit code 1 when any value was wrong or a rank failed, 2 when nothing could be measured.",
     )
     add = made.add_argument
-    add("operations", type=_operations, metavar="OPERATION", help=f"all, or some of {','.join(COLLECTIVES)}")
-    add("--nproc", type=_at_least(1), help="ranks to start (2), unless a launcher, mpirun or torchrun has")
+    add("operations", type=_operations, metavar="OPERATION", help=f"all, or some of {', '.join(COLLECTIVES)}")
+    add("--nproc", type=_at_least(1), metavar="N", help="ranks to start (2), unless a launcher, mpirun or torchrun has")
     _add_nccl_options(made)
-    add("--batches", type=_at_least(1), default=5, help="batches per size, of which the median counts (5)")
+    add("--batches", type=_at_least(1), default=5, metavar="N", help="batches per size, of which the median counts (5)")
     add("--percentiles", action="store_true", help="p50, p95 and p99 of single calls")
     add("--framework", choices=FRAMEWORKS, default="numpy", help="whose arrays (numpy)")
-    add("--backend", help="backend of the group (the group's own choice)")
+    add("--backend", metavar="NAME", help="backend of the group (the group's own choice)")
     add("--transport", choices=TRANSPORTS, help="sets ARRAYCOMM_TRANSPORT for the ranks")
-    add("--timeout", type=float, metavar="SECONDS", help="of every operation (ARRAYCOMM_TIMEOUT)")
+    add("--timeout", type=_seconds, metavar="SECONDS", help="of every operation (ARRAYCOMM_TIMEOUT)")
     add("--csv", metavar="FILE", help="the measurements as CSV")
     add("--plot", metavar="FILE", type=plot_file, help="latency and bandwidth curves, .svg or .png")
     return made
@@ -125,15 +135,15 @@ def _add_nccl_options(made: argparse.ArgumentParser) -> None:
     add = made.add_argument
     add("-b", "--minbytes", type=parse_size, default=8, metavar="SIZE", help="smallest size (8)")
     add("-e", "--maxbytes", type=parse_size, metavar="SIZE", help="largest size (64M)")
-    add("-f", "--stepfactor", type=_at_least(1), help="factor between sizes (4)")
+    add("-f", "--stepfactor", type=_at_least(1), metavar="FACTOR", help="factor between sizes (4)")
     add("-i", "--stepbytes", type=parse_size, metavar="SIZE", help="increment between sizes, without -f (1M)")
-    add("-o", "--op", type=_ops, default=("sum",), dest="ops", help=f"{'|'.join(OPS)}|all, or some (sum)")
-    add("-d", "--datatype", type=_dtypes, default=("float32",), dest="dtypes",
-        help="float, half, bfloat16, int32, ..., all (float)")  # fmt: skip
-    add("-r", "--root", type=_root, default=0, help="root of rooted operations; all or -1 is every rank (0)")
-    add("-n", "--iters", type=_at_least(1), default=0, help="calls per batch (as many as take 20 ms, at most 1000)")
-    add("-w", "--warmup_iters", type=_at_least(0), default=5, dest="warmup", help="calls before the first batch (5)")
-    add("-c", "--check", type=_at_least(0), default=1, help="how often each result is checked; 0 does not (1)")
+    add("-o", "--op", type=_ops, default=("sum",), dest="ops", metavar="OP", help=f"all, or some of {', '.join(OPS)} (sum)")
+    add("-d", "--datatype", type=_dtypes, default=("float32",), dest="dtypes", metavar="TYPE",
+        help=f"all, or some of {', '.join((*SHORT_NAMES, *DTYPES))} (float)")  # fmt: skip
+    add("-r", "--root", type=_root, default=0, metavar="RANK", help="root of rooted operations; all or -1 is every rank (0)")
+    add("-n", "--iters", type=_at_least(1), default=0, metavar="N", help="calls per batch (as many as take 20 ms, at most 1000)")
+    add("-w", "--warmup_iters", type=_at_least(0), default=5, dest="warmup", metavar="N", help="calls before the first batch (5)")
+    add("-c", "--check", type=_at_least(0), default=1, metavar="N", help="how often each result is checked; 0 does not (1)")
     add("-a", "--average", type=int, choices=range(4), default=3, help=f"which rank's time counts: {_AVERAGES} (3)")
     add("-J", "--output_file", "--json", dest="json", metavar="FILE", help="the measurements as JSON")
 

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from arraycomm.core import registry
 from arraycomm.core.environment import detect
+from arraycomm.core.errors import DistBackendError
 
-from . import plot, report, sweep
-from .frameworks import NumpyArrays, open_framework
+from . import frameworks, plot, report, sweep
+from .frameworks import NumpyArrays
 from .options import Options
 
 WRONG = 1  # exit code: a wrong value, or a rank that failed
@@ -24,21 +26,35 @@ _LINE = 160  # bytes of a rank's line in the preamble
 
 def run(options: Options) -> int:
     """Joins the world of the environment, or starts one here. The exit code."""
-    if options.plot:
-        plot.require()
     if options.transport:
         os.environ["ARRAYCOMM_TRANSPORT"] = options.transport
     try:
         place = detect(os.environ)
+        _check(options, leads=place is None or place.rank == 0)
         if place is None:
             return _start(options)
         if options.nproc not in (None, place.size):
             raise ValueError(f"--nproc {options.nproc}, but this process is a rank of a world of {place.size} already "
                              f"({place.launcher}); leave --nproc out to join it")  # fmt: skip
-    except ValueError as error:
+    except (ValueError, DistBackendError) as error:
         print(f"arraycomm-bench: {error}", file=sys.stderr)
         return USAGE
     return run_rank(options)
+
+
+def _check(options: Options, leads: bool) -> None:
+    """Raises what would otherwise come from every rank, or after an hour of measuring."""
+    frameworks.require(options.framework)
+    if options.backend:
+        registry.get(options.backend)
+    if options.plot:
+        plot.require()
+    for path in filter(None, (options.json, options.csv, options.plot) if leads else ()):
+        folder = os.path.dirname(path) or os.curdir
+        if not os.path.isdir(folder):
+            raise ValueError(f"cannot write {path!r}: there is no folder {folder!r}")
+        if os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
+            raise ValueError(f"cannot write {path!r}: it is a folder, or not ours to write")
 
 
 def _start(options: Options) -> int:
@@ -63,7 +79,7 @@ def run_rank(options: Options) -> int:
     """One rank's whole run; the exit code. Every rank of the world calls it."""
     import arraycomm
 
-    framework = open_framework(options.framework)
+    framework = frameworks.open_framework(options.framework)
     group: Any
     with arraycomm.init(backend=options.backend, timeout=options.timeout) as group:
         summary = measure_all(group, options, framework)
@@ -118,7 +134,14 @@ def _write(rows: list[sweep.Row], options: Options, ranks: list[str]) -> None:
     if options.csv:
         report.write_csv(options.csv, rows)
     if options.plot:
-        plot.write_plot(options.plot, rows, f"{len(ranks)} ranks, {options.framework}")
+        plot.write_plot(options.plot, rows, _title(options, len(ranks)))
+
+
+def _title(options: Options, ranks: int) -> str:
+    """What all curves of the plot share."""
+    shared = [names[0] for names in (options.operations, options.dtypes) if len(names) == 1]
+    transport = [options.transport] if options.transport else []
+    return ", ".join([*shared, f"{ranks} ranks", options.framework, *transport])
 
 
 def _describe(group: Any) -> list[str]:
@@ -151,6 +174,7 @@ def _progress(total: int, table: report.Table | None) -> Iterator[Callable[[str]
         table.line = partial(console.print, soft_wrap=True, markup=False, highlight=False)
     # Refreshed between rows only: a thread would be measured too.
     with Progress(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as bar:
+        console.show_cursor(True)  # Ctrl-C may end this rank at once, and who hid the cursor would leave it hidden
         task = bar.add_task("", total=total)
         yield lambda text: bar.update(task, advance=1, description=text, refresh=True)
     table.line = plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -91,11 +92,52 @@ def test_a_rank_that_fails_is_exit_code_1(monkeypatch, capsys, started, text):
     assert text in told and bool(told) == bool(text)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--backend", "nope"], "unknown backend 'nope'; registered are socket"),
+        (["--json", "/nowhere/out.json"], "cannot write '/nowhere/out.json': there is no folder '/nowhere'"),
+        (["--csv", os.sep], "it is a folder, or not ours to write"),
+        (["--framework", "torch"], "--framework torch needs torch: pip install torch"),
+    ],
+)
+def test_what_cannot_work_is_told_before_any_rank_starts(monkeypatch, capsys, arguments, text):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ranks, "_start", lambda options: pytest.fail("ranks were started"))
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    assert main(["all_reduce", *arguments]) == 2
+    assert text in capsys.readouterr().err
+
+
 def test_nothing_to_measure_is_told_before_any_rank_starts(monkeypatch, capsys):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert main(["all_reduce", "-o", "band"]) == 2
     assert "nothing to measure: band is defined for bool and integers only: float32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", [b"", b"\x03"], ids=["to the end", "Ctrl-C"])
+def test_a_terminal_gets_its_cursor_back(key):
+    """Rank 0 draws the bar, and may be ended before it can clean up."""
+    import pty
+
+    command = [sys.executable, "-m", "arraycomm.bench", "all_reduce", "-b", "8", "-e", "64M" if key else "64"]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(sys.executable, command, os.environ | {"TERM": "xterm"})
+    shown = b""
+    with contextlib.suppress(OSError):  # how the end of a terminal reads
+        while data := os.read(terminal, 1 << 16):
+            shown += data
+            if key and b"8             2" in shown:
+                os.write(terminal, key)
+                key = b""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(terminal)
+    assert code == (130 if b"^C" in shown else 0), shown
+    assert b"\x1b[?25l" in shown and shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l")
+    assert b"Traceback" not in shown
 
 
 def test_compare():

@@ -69,6 +69,8 @@ def test_nccl_letters():
         (["all_reduce", "-b", "0", "-f", "2"], "-b 0 never grows by a factor"),
         (["all_reduce", "-i", "0"], "-i 0 never reaches"),
         (["all_reduce", "-n", "0"], "'0' is not a whole number of at least 1"),
+        (["broadcast", "-r", "-5"], "'-5' is not a rank; write a number from 0, or all"),
+        (["all_reduce", "--timeout", "0"], "'0' is not a number of seconds above 0"),
         (["all_reduce", "--plot", "x.pdf"], "'x.pdf' must end in .svg or .png"),
     ],
 )

@@ -93,6 +93,13 @@ def test_curves_are_named_by_what_differs():
     assert list(found) == [("all_reduce sum", "out-of-place"), ("all_reduce sum", "in-place"),
                            ("all_reduce prod", "out-of-place"), ("all_reduce prod", "in-place")]  # fmt: skip
     assert list(plot.curves(ROWS[:1])) == [("all_reduce", "out-of-place"), ("all_reduce", "in-place")]
+    # A broadcast has a root and no reduction, but there is only one of it.
+    assert list(plot.curves([ROWS[0], ROWS[2]])) == [("all_reduce", "out-of-place"), ("all_reduce", "in-place"),
+                                                     ("broadcast", "out-of-place")]  # fmt: skip
+
+
+def test_ticks_are_sizes_as_they_are_given():
+    assert [plot.short_size(size) for size in (8, 1024, 3 << 19, 1 << 30)] == ["8", "1K", "1.5M", "1G"]
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
