@@ -81,10 +81,14 @@ def _batch(group: Any, call: Callable[[], Any], calls: int) -> int:
 
 def _calls_per_batch(group: Any, call: Callable[[], Any]) -> int:
     # From the slowest rank, so that every rank makes the same number of calls.
+    return filling(lambda calls: int(over_ranks(group, np.array([_batch(group, call, calls)])).max()))
+
+
+def filling(batch: Callable[[int], int]) -> int:
+    """How many calls fill a batch; batch(calls) gives nanoseconds. From ever longer trials: the first ones are slow."""
     calls = 1
     while True:
-        longest = int(over_ranks(group, np.array([_batch(group, call, calls)])).max())
-        fitting = calls * _BATCH_NS // max(longest, 1)
+        fitting = calls * _BATCH_NS // max(batch(calls), 1)
         if calls >= _MOST_CALLS or fitting <= calls * 4:
             return max(1, min(fitting, _MOST_CALLS))
         calls = min(fitting, calls * 10, _MOST_CALLS)

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 
 import pytest
 
 from arraycomm.core import address
 from arraycomm.core.address import Interface
 from arraycomm.core.errors import DistNetworkError
+
+from ..threads import at_once
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
 MACHINE = [Interface("lo", V4, "127.0.0.1"), Interface("lo", V6, "::1"), Interface("eth0", V4, "10.0.0.1"),
@@ -147,12 +148,7 @@ def test_two_listeners_race_for_one_port(machine: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         first = probe.getsockname()[1]
     machine.setenv("ARRAYCOMM_PORT_RANGE", f"{first}-{first + 40}")
-    made: list[socket.socket] = []
-    threads = [threading.Thread(target=lambda: made.append(address.listen("127.0.0.1"))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
+    made = at_once(8, lambda _: address.listen("127.0.0.1"))
     assert len({sock.getsockname()[1] for sock in made}) == 8
     for sock in made:
         assert struct.unpack("i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN, 4))[0] == 1

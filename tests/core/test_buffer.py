@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -12,6 +11,8 @@ import pytest
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.dlpack import allocate, overlaps, pack, resolve, wrap
 from arraycomm.core.types import DType
+
+from ..threads import at_once
 
 MAPPED = 1 << 20  # bytes, well above what malloc serves
 
@@ -156,19 +157,11 @@ def test_allocations_do_not_accumulate(count: int) -> None:
 
 
 def test_allocation_from_many_threads() -> None:
-    wrong: list[int] = []
-
     def work(number: int) -> None:
         for i in range(200):
             size = 100 if i % 2 else MAPPED // 4
             array = wrap(allocate((size,), DType.INT32), np.empty(0))
             array[:] = number
-            if not (array == number).all():
-                wrong.append(number)
+            assert (array == number).all()
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not wrong and not any(thread.is_alive() for thread in threads)
+    at_once(4, work)

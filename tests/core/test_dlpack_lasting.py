@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ import torch
 
 from arraycomm.core.dlpack import pack, resolve, resolve_out, wrap
 
+from ..threads import at_once
 from .arrays import bits
 
 EVERY_KIND = [np.ones(4), np.ones((4, 4)).T, torch.ones(4), torch.ones(4, 4).T, jnp.ones(4), jnp.ones(4, jnp.bfloat16),
@@ -58,17 +58,9 @@ def test_refusals_do_not_leak() -> None:
 
 
 def test_many_threads() -> None:
-    wrong: list[object] = []
-
-    def work() -> None:
+    def work(_: int) -> None:
         for i in range(500):
             x = EVERY_KIND[i % 5]
-            if bits(memoryview(pack(x))) != bits(x) or bits(memoryview(resolve(x))) != bits(x):
-                wrong.append(x)
+            assert bits(memoryview(pack(x))) == bits(x) == bits(memoryview(resolve(x)))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not wrong and not any(thread.is_alive() for thread in threads)
+    at_once(4, work)

@@ -17,6 +17,8 @@ from arraycomm.core.errors import AuthFailed, DistStoreError
 from arraycomm.core.rendezvous import Rendezvous, rendezvous
 from arraycomm.core.store import HashStore, PrefixStore, TCPStore
 
+from ..threads import at_once
+
 TIMEOUT = timedelta(seconds=20)
 SHORT = timedelta(milliseconds=300)
 
@@ -28,26 +30,14 @@ def free_port() -> int:
 
 def in_threads(size: int, **arguments: object) -> list[Rendezvous]:
     """Ranks as threads of this process; their results in order of rank."""
-    results: list[object] = [None] * size
+    def run(rank: int) -> Rendezvous:
+        environ = arguments.get("environs", [{}] * size)[rank]  # type: ignore[index]
+        rest = {k: v for k, v in arguments.items() if k != "environs"}
+        if "environs" not in arguments:
+            rest |= {"rank": rank, "world_size": size}
+        return rendezvous(timeout=TIMEOUT, environ=environ, **rest)  # type: ignore[arg-type]
 
-    def run(rank: int) -> None:
-        try:
-            environ = arguments.get("environs", [{}] * size)[rank]  # type: ignore[index]
-            rest = {k: v for k, v in arguments.items() if k != "environs"}
-            if "environs" not in arguments:
-                rest |= {"rank": rank, "world_size": size}
-            results[rank] = rendezvous(timeout=TIMEOUT, environ=environ, **rest)  # type: ignore[arg-type]
-        except BaseException as error:
-            results[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    for result in results:
-        assert isinstance(result, Rendezvous), result
-    return results  # type: ignore[return-value]
+    return at_once(size, run)
 
 
 def check_met(meetings: list[Rendezvous]) -> None:
@@ -249,16 +239,8 @@ def test_no_secret_beyond_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_query_in_the_url() -> None:
     port = free_port()
-    environs: list[dict[str, str]] = [{}, {}]
-    results: list[Rendezvous] = []
-    threads = [threading.Thread(target=lambda r=rank: results.append(
-        rendezvous(f"tcp://127.0.0.1:{port}?rank={r}&world_size=2", timeout=TIMEOUT, environ=environs[r])))
-        for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    check_met(sorted(results, key=lambda m: m.rank))
+    url = f"tcp://127.0.0.1:{port}?rank={{}}&world_size=2"
+    check_met(at_once(2, lambda rank: rendezvous(url.format(rank), timeout=TIMEOUT, environ={})))
 
 
 SLURM = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_NODES": "4",

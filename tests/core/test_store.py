@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from arraycomm.core.errors import DistStoreError, QueueEmptyError, ResourceError
 from arraycomm.core.store import FileStore, HashStore, PrefixStore, Store, TCPStore, TorchStore
 
+from ..threads import at_once
+
 SHORT = timedelta(milliseconds=150)
 Make = Callable[[], Store]
 
@@ -180,22 +182,12 @@ def test_clone_is_the_same_data(store: Store) -> None:
 def test_many_threads(store: Store) -> None:
     """Every thread waits for its neighbour's key while all count together."""
     def work(rank: int) -> None:
-        try:
-            for step in range(10):
-                store.add("count", 1)
-                store.set(f"{step}/{rank}", str(rank))
-                assert store.get(f"{step}/{(rank + 1) % 16}") == str((rank + 1) % 16).encode()
-            done.append(rank)
-        except BaseException as error:
-            done.append(error)
+        for step in range(10):
+            store.add("count", 1)
+            store.set(f"{step}/{rank}", str(rank))
+            assert store.get(f"{step}/{(rank + 1) % 16}") == str((rank + 1) % 16).encode()
 
-    done: list[object] = []
-    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert sorted(map(str, done)) == sorted(map(str, range(16)))
+    at_once(16, work)
     assert store.add("count", 0) == 160
 
 

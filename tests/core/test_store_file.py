@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -18,6 +17,9 @@ from arraycomm.core.errors import DistStoreError
 from arraycomm.core.store import FileStore
 from arraycomm.core.store import file as implementation
 from arraycomm.core.store.table import Op, encode
+
+from ..threads import at_once
+from .forked import refused_after_fork
 
 SHORT = timedelta(milliseconds=300)
 PROGRAM = """
@@ -216,16 +218,7 @@ def test_stopped_holder_is_told(path: Path) -> None:
 
 def test_fork_and_close(path: Path) -> None:
     store = FileStore(path, 1)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            store.set("k", "v")
-        except RuntimeError as error:
-            code = 0 if "fork" in str(error) else 2
-        store.close()
-        os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert refused_after_fork(lambda: store.set("k", "v"), store.close)
     store.set("k", "v")
     store.close()
     assert not path.exists()
@@ -253,20 +246,11 @@ def test_removed_between_opening_and_locking(path: Path, monkeypatch: pytest.Mon
 
 def test_opening_while_the_last_one_leaves(path: Path) -> None:
     """Nobody ends up in a file that has just been removed."""
-    failures: list[BaseException] = []
+    def work(_: int) -> None:
+        for _ in range(30):
+            store = FileStore(path, 1)
+            assert store.add("n", 1) >= 1
+            store.close()
 
-    def work() -> None:
-        try:
-            for _ in range(30):
-                store = FileStore(path, 1)
-                assert store.add("n", 1) >= 1
-                store.close()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not failures and not path.exists()
+    at_once(4, work)
+    assert not path.exists()

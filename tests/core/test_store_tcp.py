@@ -22,6 +22,9 @@ from arraycomm.core.errors import AuthFailed, DistNetworkError, DistStoreError
 from arraycomm.core.store import TCPStore
 from arraycomm.core.store.table import MAX_FRAME, Op, decode, encode, frame_size
 
+from ..threads import at_once
+from .forked import refused_after_fork
+
 SECRET = b"s" * 32
 SHORT = timedelta(milliseconds=300)
 
@@ -169,14 +172,7 @@ def test_waits_for_workers() -> None:
         TCPStore("127.0.0.1", 0, 3, True, SHORT)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
-    made: list[TCPStore] = []
-    threads = [threading.Thread(target=lambda m=rank == 0: made.append(TCPStore("127.0.0.1", port, 3, m)))
-               for rank in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert len(made) == 3
+    made = at_once(3, lambda rank: TCPStore("127.0.0.1", port, 3, rank == 0))
     assert {store.num_keys() for store in made} == {1} and made[0].list_keys() == []
     for store in made:
         store.close()
@@ -256,16 +252,7 @@ def test_ctrl_c_and_then_go_on(master: TCPStore) -> None:
 
 
 def test_use_after_close_and_after_fork(master: TCPStore) -> None:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            master.set("k", "v")
-        except RuntimeError as error:
-            code = 0 if "fork" in str(error) else 2
-        master.close()  # must not disturb the parent's
-        os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert refused_after_fork(lambda: master.set("k", "v"), master.close)  # and the close does not disturb the parent's
     master.set("k", "v")
     master.close()
     master.close()

@@ -16,6 +16,7 @@ import numpy as np
 
 import arraycomm
 
+from ..threads import at_once
 from .job import Context, Holdings, settled
 
 
@@ -291,26 +292,12 @@ def use_after_fork(context: Context) -> str:
 
 def two_threads(context: Context, turns: int) -> int:
     """Two threads on one group at once. The same operation in both, so that any order of them is right; how many wrong."""
-    wrong: list[float] = []
-    errors: list[BaseException] = []
 
-    def work() -> None:
-        try:
-            for _ in range(turns):
-                y = context.world.all_reduce(np.full(500, context.rank + 1.0))
-                if (y != context.size * (context.size + 1) / 2).any():
-                    wrong.append(y[0])
-        except BaseException as error:
-            errors.append(error)
+    def work(_: int) -> int:
+        results = (context.world.all_reduce(np.full(500, context.rank + 1.0)) for _ in range(turns))
+        return sum(bool((y != context.size * (context.size + 1) / 2).any()) for y in results)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return len(wrong)
+    return sum(at_once(2, work))
 
 
 # ---- groups of subsets ----
