@@ -15,7 +15,7 @@ from typing import Any
 
 from arraycomm._engine import Buffer
 
-from .types import DType
+from .types import CODES, DType
 
 _SUPPORTED = ", ".join(dtype.label for dtype in DType)
 
@@ -178,6 +178,17 @@ def numpy_dtype(label: str) -> Any:
         return numpy.dtype(getattr(importlib.import_module("ml_dtypes"), label))
     except ImportError:
         raise TypeError(f"NumPy results of dtype {label} need the package ml_dtypes; install it") from None
+
+
+def codes() -> dict[object, int]:
+    """Numbers of the reductions, by what callers give."""
+    return CODES
+
+
+def received() -> type:
+    from .work import Received
+
+    return Received
 
 
 _importers: dict[type, Callable[..., Any] | None] = {}

@@ -21,7 +21,9 @@ import math
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
+
+from arraycomm._engine import ShortcutMethod, Shortcuts
 
 from . import arguments, shapes
 from .arguments import Destination
@@ -29,14 +31,21 @@ from .backend import Backend, Communicator
 from .buffer import Buffer
 from .dlpack import adopt, allocate, resolve, wrap
 from .exchange import agreed_counts, first_dimensions, gather_integers
-from .types import CODES, Device, DeviceType, ReduceOp
+from .types import Device, DeviceType, ReduceOp
 from .work import Received, Work
 
-# Numbers of the operations in the engine (acomm.h).
-_ALL_REDUCE, _BROADCAST, _ALL_GATHER, _REDUCE_SCATTER, _ALL_TO_ALL = 0, 2, 3, 6, 7
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Group:
+def _short(kind: int) -> Callable[[_Function], _Function]:
+    """A method whose plain synchronous calls are one native step (native/method.c, shortcut.c); `kind` as in acomm.h.
+
+    What that declines runs the function itself, the long way, which is the reference and explains what is wrong.
+    """
+    return lambda function: cast(_Function, ShortcutMethod(kind, function))
+
+
+class Group(Shortcuts):
     """One rank's end of a group of ranks. Made by arraycomm.init() and Group.split(); a context manager that closes.
 
     Attributes: rank, size, name, backend (its name), timeout (seconds, default of the operations).
@@ -50,8 +59,7 @@ class Group:
         self._on_close = on_close
         self._batch: list[Work] | None = None
         self._devices = backend.devices
-        # Every plain synchronous call tries the short way first (native/shortcut.c); what it declines goes the long way below.
-        self._shortcut = communicator.shortcut.call if communicator.shortcut else _decline
+        self._shortcut = communicator.shortcut
         self._splits = 0
         self._children: list[Group] = []
         self.rank = communicator.rank
@@ -80,6 +88,7 @@ class Group:
 
     # ---- collectives ----
 
+    @_short(0)
     def all_reduce(self, x: Any, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
                    timeout: float | None = None) -> Any:
         """The elementwise reduction of every rank's x, on every rank; any shape.
@@ -87,10 +96,6 @@ class Group:
         The result's bits are the same on all ranks and from run to run. float16, bfloat16 and float8 are accumulated in
         float32.
         """
-        if not async_op and timeout is None:
-            result = self._shortcut(_ALL_REDUCE, x, out, CODES.get(op, -1), -1)
-            if result is not NotImplemented:
-                return result
         src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
@@ -98,6 +103,7 @@ class Group:
                                              timeout=timeout, async_op=async_op)
         return _finish(work, to, async_op)
 
+    @_short(1)
     def reduce(self, x: Any, root: int = 0, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
         """As all_reduce, but only `root` gets the result; the other ranks get None, and their `out` is not touched."""
@@ -109,13 +115,10 @@ class Group:
                                          timeout=timeout, async_op=async_op)
         return _finish(work, to, async_op)
 
+    @_short(2)
     def broadcast(self, x: Any, root: int = 0, *, out: Any = None, async_op: bool = False,
                   timeout: float | None = None) -> Any:
         """The root's x on every rank. The other ranks' x tells shape, dtype and library, and is not changed."""
-        if not async_op and timeout is None and type(root) is int:
-            result = self._shortcut(_BROADCAST, x, out, 0, root)
-            if result is not NotImplemented:
-                return result
         src = self._readable(x)
         arguments.rank("root", root, self.size)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
@@ -123,6 +126,7 @@ class Group:
                                             layout=shapes.layout(src.shape), timeout=timeout, async_op=async_op)
         return _finish(work, to, async_op)
 
+    @_short(3)
     def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False, out: Any = None,
                    async_op: bool = False, timeout: float | None = None) -> Any:
         """Every rank's x, in rank order, on every rank.
@@ -131,10 +135,6 @@ class Group:
         0-d arrays are stacked by "concat" too.
         uneven: the first dimensions may differ; costs a small exchange first. Not with "stack".
         """
-        if form == "concat" and not (uneven or async_op) and timeout is None:
-            result = self._shortcut(_ALL_GATHER, x, out, 0, -1)
-            if result is not NotImplemented:
-                return result
         src = self._readable(x)
         rows = first_dimensions(self._communicator, src, timeout) if uneven else None
         shape = shapes.gathered(src.shape, self.size, form, rows)
@@ -144,6 +144,7 @@ class Group:
                                              timeout=timeout, async_op=async_op)
         return _finish(work, shapes.listed(to, src.shape, self.size, rows) if form == "list" else to, async_op)
 
+    @_short(4)
     def gather(self, x: Any, root: int = 0, *, form: str = "concat", out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
         """As an even all_gather, but only `root` gets the result; the other ranks get None."""
@@ -157,6 +158,7 @@ class Group:
             to = shapes.listed(to, src.shape, self.size, None)
         return _finish(work, to, async_op)
 
+    @_short(5)
     def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, out: Any = None, async_op: bool = False,
                 timeout: float | None = None) -> Any:
         """The root's x cut into `size` equal parts along its first dimension; rank r gets part r.
@@ -181,6 +183,7 @@ class Group:
                                           async_op=async_op)
         return _finish(work, to, async_op)
 
+    @_short(6)
     def reduce_scatter(self, x: Any, op: str | ReduceOp = "sum", *, counts: Sequence[int] | None = None,
                        out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:
         """The reduction of every rank's x, cut along the first dimension; rank r gets part r.
@@ -188,10 +191,6 @@ class Group:
         counts: rows of the first dimension for each rank, equal on all ranks; None cuts into equal parts, and the first
         dimension must be a multiple of the group's size.
         """
-        if counts is None and not async_op and timeout is None:
-            result = self._shortcut(_REDUCE_SCATTER, x, out, CODES.get(op, -1), -1)
-            if result is not NotImplemented:
-                return result
         src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
         part = shapes.part(src.shape, self.size, counts, self.rank)
@@ -202,6 +201,7 @@ class Group:
                                                  async_op=async_op)
         return _finish(work, to, async_op)
 
+    @_short(7)
     def all_to_all(self, x: Any, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
                    out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:
         """Part d of x goes to rank d; the result joins the parts that come, in rank order, along the first dimension.
@@ -209,10 +209,6 @@ class Group:
         send_counts: rows for each rank; None cuts x into equal parts. On all ranks or on none.
         recv_counts: rows from each rank; found out by a small exchange, and compared with the senders' when given.
         """
-        if send_counts is None and recv_counts is None and not async_op and timeout is None:
-            result = self._shortcut(_ALL_TO_ALL, x, out, 0, -1)
-            if result is not NotImplemented:
-                return result
         src = self._readable(x)
         if send_counts is None:
             if recv_counts is not None:
@@ -231,6 +227,7 @@ class Group:
                                              async_op=async_op)
         return _finish(work, to, async_op)
 
+    @_short(8)
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Work | None:
         """Returns when every rank has called it."""
         work = self._communicator.barrier(timeout=timeout, async_op=async_op)
@@ -254,6 +251,7 @@ class Group:
 
     # ---- point to point: independent of the collectives' order ----
 
+    @_short(9)
     def send(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work | None:
         """Sends x to rank `dest`; returns when x may be changed again. Inside batch() it returns a Work at once."""
         if self._batch is not None:
@@ -264,6 +262,7 @@ class Group:
         self._communicator.send(src, dest, tag, timeout=timeout)
         return None
 
+    @_short(10)
     def recv(self, like: Any, source: int | None = None, tag: int = 0, *, out: Any = None,
              timeout: float | None = None) -> Any:
         """Receives a message of like's shape and dtype and gives Received(array, source, tag).
@@ -314,12 +313,12 @@ class Group:
         if self._batch is not None:
             raise ValueError("batch() cannot be nested")
         started: list[Work] = []
-        self._batch = started
+        self._batch, self._shortcut = started, None
         try:
             with self._communicator.batch():
                 yield
         finally:
-            self._batch = None
+            self._batch, self._shortcut = None, self._communicator.shortcut
         for work in started:
             work.wait()
 
@@ -368,10 +367,6 @@ class Group:
     def closed(self) -> bool:
         """Whether close() was called."""
         return self._communicator.closed
-
-
-def _decline(*_: Any) -> Any:
-    return NotImplemented
 
 
 def _nothing() -> None:

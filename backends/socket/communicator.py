@@ -131,7 +131,7 @@ class SocketCommunicator:
         self._id = int.from_bytes(hashlib.blake2b(f"{endpoint.job}/{name}".encode(), digest_size=8).digest(), "little")
         self._group = self._open()
         self.shortcut = Shortcut(_address(ffi.addressof(lib, "acomm_run")), _address(self._group), self.rank, self.size,
-                                 self.error)
+                                 self._call_error)
         self._announce_ignored(settings.get("ARRAYCOMM_ALGORITHM"))
         endpoint.register(self._id, self._members, self._group)
 
@@ -175,6 +175,16 @@ class SocketCommunicator:
         failure = ffi.new("acomm_failure *")
         if handle != _NULL and lib.acomm_op_failure(handle, failure) and failure.code:
             return self._translate.failure(failure)
+        return self._group_error(code)
+
+    def _call_error(self, code: int, address: int) -> Exception:
+        """The same for a call of the short way, whose own failure lies at `address`."""
+        _raise_interrupt(code)
+        failure = ffi.cast("acomm_failure *", address)
+        return self._translate.failure(failure) if failure.code else self._group_error(code)
+
+    def _group_error(self, code: int) -> Exception:
+        failure = ffi.new("acomm_failure *")
         if lib.acomm_group_failure(self._group, failure):
             return self._translate.failure(failure)
         return self._translate.code(code)

@@ -1,5 +1,5 @@
 /* The extension is cffi's module; this puts the functions of this folder beside its `ffi` and `lib`. */
-#include "native.h"
+#include "forms.h"
 
 /* cffi's own init function, renamed by cffi_build. */
 PyObject *engine_cffi_init(void);
@@ -22,7 +22,8 @@ PyMODINIT_FUNC PyInit__engine(void)
     PyObject *module = engine_cffi_init();
     if (!module)
         return NULL;
-    if (PyModule_AddFunctions(module, functions) || buffer_init(module) || shortcut_init(module) || view_init()) {
+    if (PyModule_AddFunctions(module, functions) || buffer_init(module) || shortcut_init(module) || method_init(module)
+        || forms_init() || view_init()) {
         Py_DECREF(module);
         return NULL;
     }

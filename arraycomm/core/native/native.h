@@ -53,6 +53,7 @@ struct view_type {
     enum view_kind kind;
     const struct dl_exchange *exchange;
     bool torch, capsule;  /* capsule: has __dlpack__ */
+    bool fields;          /* a NumPy array whose fields may be read */
     bool legacy_writable; /* its capsules without flags are known to be writable */
 };
 struct view {
@@ -70,6 +71,9 @@ int view_init(void);
 /* How arrays of this type are read. Classified once, then remembered. Never fails. */
 struct view_type view_type(PyObject *object);
 int view_open(struct view *view, PyObject *object);
+/* The same for a call that ends before `object` goes: without an owner. Shape and strides are to be read under the GIL,
+ * before anybody else may run. */
+int view_borrow(struct view *view, PyObject *object);
 void view_close(struct view *view);
 /* Elements, or -1 with an exception when the shape makes no sense. */
 int64_t view_count(const struct view *view);
@@ -120,8 +124,15 @@ PyObject *resolve_out(PyObject *module, PyObject *object);
 PyObject *resolve_pack(PyObject *module, PyObject *object);
 PyObject *wrap_array(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
-/* ---- shortcut.c: plain collectives in one native call ---- */
+/* ---- received.c: Received(array, source, tag) ---- */
+/* Takes the reference to the array. */
+PyObject *received_new(PyObject *array, int source, int64_t tag);
+
+/* ---- shortcut.c, method.c: plain operations in one native call ---- */
 int shortcut_init(PyObject *module);
+int method_init(PyObject *module);
+/* The result, or NotImplemented. `given`: arguments by role, see forms.h. */
+PyObject *shortcut_take(PyObject *shortcut, int kind, PyObject **given);
 
 /* ---- interrupt.c: Ctrl-C while a thread waits in the engine ---- */
 void interrupt_init(void);

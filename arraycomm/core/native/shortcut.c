@@ -1,58 +1,33 @@
-/* The short way from arrays to the engine: a plain synchronous collective in one native call.
+/* The short way from arrays to the engine: a plain synchronous operation in one native call.
  *
- * It takes packed host arrays of one shape rule each, and declines everything else by returning NotImplemented: then
- * Group goes the long way, which is the reference, handles the rest and explains what is wrong. Ranks may go different
- * ways in one call; the engine cannot tell. The backend lends the entry point as an address, so nothing here knows it. */
-#include "native.h"
+ * It takes packed host arrays in the forms of forms.c, and declines everything else by returning NotImplemented: then
+ * the method's Python code goes the long way, which is the reference, handles the rest and explains what is wrong. Ranks
+ * may go different ways in one call; the engine cannot tell. The backend lends the entry point as an address, so nothing
+ * here knows it. */
+#include "forms.h"
+#include <math.h>
+#include <string.h>
 #include <structmember.h>
 
 struct shortcut {
     PyObject_HEAD
-    int (*run)(acomm_group *, const acomm_call *);
+    int (*run)(acomm_group *, acomm_call *);
     acomm_group *group; /* NULL: closed */
     int rank, size;
-    PyObject *error;    /* error(code) -> exception */
+    PyObject *error;    /* error(code, address of an acomm_failure) -> exception */
 };
 static PyTypeObject *shortcut_type;
 
-/* Elements per rank as the engine counts them; -1 where the kind has no plain form for this shape. */
-static int64_t count_for(int kind, const struct view *x, int64_t elements, int size)
-{
-    switch (kind) {
-    case ACOMM_ALL_REDUCE:
-    case ACOMM_BROADCAST:
-    case ACOMM_ALL_GATHER:
-        return elements;
-    case ACOMM_REDUCE_SCATTER:
-    case ACOMM_ALL_TO_ALL:
-        return x->ndim && x->shape[0] % size == 0 ? elements / size : -1;
-    }
-    return -1;
-}
-
-/* x's own shape, with its first dimension changed where the kind changes it. Returns the number of dimensions. */
-static int result_shape(int kind, const struct view *x, int size, int64_t *shape)
-{
-    for (int i = 0; i < x->ndim; i++)
-        shape[i] = x->shape[i];
-    if (kind == ACOMM_ALL_GATHER) {
-        shape[0] = x->ndim ? shape[0] * size : size;
-        return x->ndim ? x->ndim : 1;
-    }
-    if (kind == ACOMM_REDUCE_SCATTER)
-        shape[0] /= size;
-    return x->ndim;
-}
-
-/* As shapes.layout() in Python: ranks that went the long way compare with it. */
-static int layout_of(const struct view *x, uint32_t *layout)
-{
-    PyObject *shape = buffer_shape(x->ndim, x->shape);
-    Py_hash_t hash = shape ? PyObject_Hash(shape) : -1;
-    Py_XDECREF(shape);
-    *layout = (uint32_t)hash | 1;
-    return hash == -1 ? -1 : 0;
-}
+/* One call on its way. */
+struct trip {
+    struct shortcut *s;
+    const struct form *form;
+    PyObject **given;
+    PyObject *model;       /* the array that tells shape, dtype and library; borrowed */
+    bool gives, gets;      /* this rank */
+    enum form_shape shape; /* of the result, against the model */
+    acomm_call call;
+};
 
 static PyObject *declined(void)
 {
@@ -60,9 +35,127 @@ static PyObject *declined(void)
     return Py_NotImplemented;
 }
 
-static PyObject *failed(struct shortcut *s, int code)
+/* ---- numbers ---- */
+
+/* Leaves *out alone where nothing was given. */
+static bool read_integer(PyObject *value, int64_t least, int64_t most, int64_t *out)
 {
-    PyObject *error = PyObject_CallFunction(s->error, "i", code);
+    if (!value)
+        return true;
+    int overflow = 0;
+    int64_t n = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : least - 1;
+    *out = n;
+    return !overflow && n >= least && n <= most;
+}
+
+static bool read_rank(const struct shortcut *s, PyObject *value, int32_t *rank)
+{
+    int64_t n = *rank;
+    bool good = read_integer(value, 0, s->size - 1, &n);
+    *rank = (int32_t)n;
+    return good;
+}
+
+static bool read_timeout(PyObject *value, int64_t *ns)
+{
+    if (!value)
+        return true;
+    double seconds = PyFloat_CheckExact(value) ? PyFloat_AsDouble(value) : -1;
+    *ns = (int64_t)(seconds * 1e9);
+    return seconds >= 0 && seconds < 4e9; /* what is odd is the long way's to judge */
+}
+
+static bool read_op(PyObject *op, int32_t *redop)
+{
+    static PyObject *codes; /* arraycomm.core.types.CODES */
+    if (!op)
+        return true;
+    if (!codes)
+        codes = refuse_call("codes", NULL, NULL);
+    PyObject *code = codes ? PyDict_GetItemWithError(codes, op) : NULL;
+    *redop = code ? (int32_t)PyLong_AsLong(code) : -1;
+    PyErr_Clear();
+    return *redop >= 0;
+}
+
+static bool read_numbers(struct trip *t)
+{
+    acomm_call *c = &t->call;
+    PyObject **given = t->given;
+    bool rooted = t->form->gives == WHO_ROOT || t->form->gets == WHO_ROOT;
+    c->root = rooted ? 0 : -1;
+    PyObject *rank = given[ROLE_ROOT] ? given[ROLE_ROOT] : given[ROLE_DEST] ? given[ROLE_DEST] : given[ROLE_SOURCE];
+    return read_op(given[ROLE_OP], &c->redop) && read_rank(t->s, rank, &c->root)
+        && read_integer(given[ROLE_TAG], 0, INT64_MAX, &c->tag) && read_timeout(given[ROLE_TIMEOUT], &c->timeout)
+        && (c->kind != ACOMM_SEND || c->root >= 0);
+}
+
+/* ---- shapes ---- */
+
+/* As shapes.layout() in Python, which ranks that went the long way compare with: Python's own hash of the tuple. Programs
+ * use few shapes, and making the tuple takes longer than the rest of a small operation's preparation. */
+#define REMEMBERED 64
+#define SHORT 6
+static int layout_of(int ndim, const int64_t *lengths, uint32_t *layout)
+{
+    static struct { int64_t lengths[SHORT]; int ndim; uint32_t layout; } known[REMEMBERED];
+    uint64_t mixed = (uint64_t)ndim;
+    for (int i = 0; i < ndim; i++)
+        mixed = (mixed ^ (uint64_t)lengths[i]) * 0x9E3779B97F4A7C15u;
+    int place = (int)(mixed >> 58); /* 6 bits: REMEMBERED */
+    size_t bytes = (size_t)ndim * sizeof *lengths;
+    if (ndim <= SHORT && known[place].layout && known[place].ndim == ndim && !memcmp(known[place].lengths, lengths, bytes)) {
+        *layout = known[place].layout;
+        return 0;
+    }
+    PyObject *shape = buffer_shape(ndim, lengths);
+    Py_hash_t hash = shape ? PyObject_Hash(shape) : -1;
+    Py_XDECREF(shape);
+    *layout = (uint32_t)hash | 1;
+    if (hash != -1 && ndim <= SHORT) {
+        memcpy(known[place].lengths, lengths, bytes);
+        known[place].ndim = ndim;
+        known[place].layout = *layout;
+    }
+    return hash == -1 ? -1 : 0;
+}
+
+/* Whether the input's and the result's memory may be used together. */
+static bool may_overlap(const struct trip *t, const char *in, int64_t ins, const char *out, int64_t outs)
+{
+    if (in + ins <= out || out + outs <= in)
+        return true;
+    switch (t->form->overlap) {
+    case OVERLAP_SAME:
+        return in == out && ins == outs;
+    case OVERLAP_AROUND:
+        return in == out + t->s->rank * ins;
+    case OVERLAP_WITHIN:
+        return out == in + t->s->rank * outs;
+    }
+    return false;
+}
+
+/* Whether the result can be written there as it is: right shape and type, packed, writable. */
+static bool fits(const struct trip *t, const struct view *x, const struct view *out)
+{
+    int64_t lengths[NATIVE_MAX_DIMS + 1];
+    int ndim = forms_shape(t->shape, x, t->s->size, lengths);
+    if (out->readonly || out->derived || out->device_type != DL_CPU || out->dtype != x->dtype || out->ndim != ndim
+        || !view_packed(out))
+        return false;
+    for (int i = 0; i < ndim; i++)
+        if (out->shape[i] != lengths[i])
+            return false;
+    int64_t width = dtype_rows[x->dtype].width;
+    return out->data && may_overlap(t, x->data, view_count(x) * width, out->data, view_count(out) * width);
+}
+
+/* ---- the call ---- */
+
+static PyObject *failed(struct shortcut *s, int code, const acomm_failure *failure)
+{
+    PyObject *error = PyObject_CallFunction(s->error, "iK", code, (unsigned long long)(uintptr_t)failure);
     if (error) {
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         Py_DECREF(error);
@@ -70,110 +163,143 @@ static PyObject *failed(struct shortcut *s, int code)
     return NULL;
 }
 
-/* Runs it; the result is `out`, or a new array like x when `to` is given. */
-static PyObject *run(struct shortcut *s, const acomm_call *call, struct buffer *to, PyObject *x, PyObject *out)
+/* None when it went well; NotImplemented, or NULL with an exception. */
+static PyObject *run(struct trip *t)
 {
     int code;
-    acomm_group *group = s->group;
+    acomm_group *group = t->s->group;
+    acomm_failure failure;
+    failure.code = 0;
+    t->call.failure = &failure;
     Py_BEGIN_ALLOW_THREADS
-    code = s->run(group, call);
+    code = t->s->run(group, &t->call);
     Py_END_ALLOW_THREADS
     if (code == ACOMM_UNSUPPORTED || code == ACOMM_ARGUMENT)
         return declined();
     if (code)
-        return failed(s, code);
-    if (!to)
-        return Py_NewRef(out);
-    PyObject *both[] = {(PyObject *)to, x};
-    return wrap_array(NULL, both, 2);
+        return failed(t->s, code, &failure);
+    return Py_NewRef(Py_None);
 }
 
-static PyObject *into_new(struct shortcut *s, acomm_call *call, const struct view *view, PyObject *x)
+/* What the method gives: `array`, or where it came from too. Takes the reference; NULL stays NULL. */
+static PyObject *answer(const struct trip *t, PyObject *array)
 {
-    int64_t lengths[NATIVE_MAX_DIMS + 1];
-    PyObject *shape = buffer_shape(result_shape(call->kind, view, s->size, lengths), lengths);
-    bool joined = call->kind == ACOMM_ALL_GATHER || call->kind == ACOMM_ALL_TO_ALL;
-    int64_t elements = (int64_t)call->count * (joined ? s->size : 1);
-    struct buffer *to = shape ? buffer_allocate(call->dtype, elements, shape) : NULL;
+    if (!array || t->call.kind != ACOMM_RECV)
+        return array;
+    return received_new(array, t->call.root, t->call.tag);
+}
+
+static PyObject *into(struct trip *t, PyObject *out)
+{
+    PyObject *done = run(t);
+    if (done != Py_None)
+        return done;
+    Py_DECREF(done);
+    return answer(t, Py_NewRef(out));
+}
+
+static PyObject *into_new(struct trip *t, const struct view *view)
+{
+    int64_t lengths[NATIVE_MAX_DIMS + 1], count = 1;
+    int ndim = forms_shape(t->shape, view, t->s->size, lengths);
+    for (int i = 0; i < ndim; i++)
+        count *= lengths[i];
+    PyObject *shape = buffer_shape(ndim, lengths);
+    struct buffer *to = shape ? buffer_allocate(t->call.dtype, count, shape) : NULL;
     Py_XDECREF(shape);
     if (!to)
         return NULL;
-    call->out = (uintptr_t)to->address;
-    PyObject *result = run(s, call, to, x, NULL);
+    t->call.out = (uintptr_t)to->address;
+    PyObject *result = run(t), *both[] = {(PyObject *)to, t->model};
+    if (result == Py_None) {
+        Py_DECREF(result);
+        result = answer(t, wrap_array(NULL, both, 2));
+    }
     Py_DECREF(to);
     return result;
 }
 
-/* Whether the result can be written there as it is: right shape and type, packed, writable, and apart from x. */
-static bool fits(const struct shortcut *s, int kind, const struct view *x, const struct view *out)
-{
-    int64_t lengths[NATIVE_MAX_DIMS + 1];
-    int ndim = result_shape(kind, x, s->size, lengths);
-    if (out->readonly || out->derived || out->device_type != DL_CPU || out->dtype != x->dtype || out->ndim != ndim
-        || !view_packed(out))
-        return false;
-    for (int i = 0; i < ndim; i++)
-        if (out->shape[i] != lengths[i])
-            return false;
-    int64_t width = dtype_rows[x->dtype].width, ins = view_count(x) * width, outs = view_count(out) * width;
-    return out->data && (x->data + ins <= out->data || out->data + outs <= x->data);
-}
-
-static PyObject *into_other(struct shortcut *s, acomm_call *call, const struct view *view, PyObject *x, PyObject *out)
+static PyObject *into_other(struct trip *t, const struct view *view, PyObject *out)
 {
     struct view to;
-    if (view_open(&to, out))
+    if (view_borrow(&to, out))
         return NULL;
-    call->out = (uintptr_t)to.data;
-    PyObject *result = fits(s, call->kind, view, &to) ? run(s, call, NULL, x, out) : declined();
+    t->call.out = (uintptr_t)to.data;
+    PyObject *result = fits(t, view, &to) ? into(t, out) : declined();
     view_close(&to);
     return result;
 }
 
-static PyObject *in_place(struct shortcut *s, acomm_call *call, const struct view *view, PyObject *x)
+static PyObject *in_place(struct trip *t, const struct view *view, PyObject *x)
 {
-    bool same = call->kind == ACOMM_ALL_REDUCE || call->kind == ACOMM_BROADCAST;
-    return same && !view->readonly && !view->derived ? run(s, call, NULL, x, x) : declined();
+    t->call.out = (uintptr_t)view->data;
+    bool same = t->form->overlap == OVERLAP_SAME && t->shape == SHAPE_SAME;
+    return same && !view->readonly && !view->derived ? into(t, x) : declined();
 }
 
-static PyObject *dispatch(struct shortcut *s, int kind, PyObject *x, PyObject *out, int redop, int root)
+/* Input and number of elements; false where the view has no plain form. */
+static bool describe(struct trip *t, const struct view *view)
+{
+    int64_t elements = view_count(view), size = t->s->size;
+    bool divides = t->form->divides && (t->shape == SHAPE_DIVIDED || t->call.kind == ACOMM_ALL_TO_ALL);
+    if (elements < 0)
+        PyErr_Clear(); /* the long way says it again */
+    if (elements < 0 || view->device_type != DL_CPU || !view_packed(view) || (!view->data && elements)
+        || elements >= INT64_MAX / 16 / size || (divides && (!view->ndim || view->shape[0] % size)))
+        return false;
+    t->call.in = t->gives ? (uintptr_t)view->data : 0;
+    t->call.count = (uint64_t)(divides ? elements / size : elements);
+    t->call.dtype = view->dtype;
+    return true;
+}
+
+/* Ranks compare the model's shape, or, where only the root knows it, that of the part. */
+static int set_layout(struct trip *t, const struct view *view)
+{
+    int64_t lengths[NATIVE_MAX_DIMS + 1];
+    if (t->call.kind == ACOMM_SEND || t->call.kind == ACOMM_RECV)
+        return 0;
+    if (t->call.kind != ACOMM_SCATTER)
+        return layout_of(view->ndim, view->shape, &t->call.layout);
+    return layout_of(forms_shape(t->shape, view, t->s->size, lengths), lengths, &t->call.layout);
+}
+
+static PyObject *with_array(struct trip *t)
 {
     struct view view;
-    PyObject *result = NULL;
-    if (view_open(&view, x))
+    PyObject *result = NULL, *out = t->given[ROLE_OUT];
+    if (view_borrow(&view, t->model))
         return NULL;
-    int64_t elements = view_count(&view), count = elements < 0 ? -1 : count_for(kind, &view, elements, s->size);
-    bool plain = view.device_type == DL_CPU && view_packed(&view) && count >= 0 && (view.data || !elements)
-              && elements < INT64_MAX / 16 / s->size;
-    acomm_call call = {.in = (uintptr_t)view.data, .out = (uintptr_t)view.data, .count = (uint64_t)count, .factor = 1,
-                       .kind = kind, .dtype = view.dtype, .redop = redop, .root = root};
-    if (kind == ACOMM_BROADCAST && s->rank != root)
-        call.in = 0;
-    if (elements >= 0 && !plain)
+    if (!describe(t, &view))
         result = declined();
-    else if (elements >= 0 && !layout_of(&view, &call.layout))
-        result = out == Py_None ? into_new(s, &call, &view, x)
-               : out == x       ? in_place(s, &call, &view, x)
-                                : into_other(s, &call, &view, x, out);
+    else if (!set_layout(t, &view))
+        result = !t->gets ? run(t) : !out ? into_new(t, &view) : out == t->model ? in_place(t, &view, out)
+                                                                                : into_other(t, &view, out);
     view_close(&view);
     return result;
 }
 
-/* call(kind, x, out, redop, root) */
-static PyObject *shortcut_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+PyObject *shortcut_take(PyObject *self, int kind, PyObject **given)
 {
-    struct shortcut *s = (struct shortcut *)self;
-    if (nargs != 5) {
-        PyErr_SetString(PyExc_TypeError, "call(kind, x, out, redop, root) takes five arguments");
-        return NULL;
-    }
-    long kind = PyLong_AsLong(args[0]), redop = PyLong_AsLong(args[3]), root = PyLong_AsLong(args[4]);
-    if (PyErr_Occurred())
-        return NULL;
-    if (!s->group || redop < 0 || root < (kind == ACOMM_BROADCAST ? 0 : -1) || root >= s->size)
+    const struct form *form = &forms[kind];
+    struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape,
+                     .call = {.factor = 1, .kind = kind, .timeout = -1}};
+    if (Py_TYPE(self) != shortcut_type || !t.s->group || !read_numbers(&t))
         return declined();
-    return dispatch(s, (int)kind, args[1], args[2], (int)redop, (int)root);
+    if (kind == ACOMM_BARRIER)
+        return run(&t);
+    bool root = t.call.root == t.s->rank;
+    t.gives = form->gives == WHO_ALL || (form->gives == WHO_ROOT && root);
+    t.gets = form->gets == WHO_ALL || (form->gets == WHO_ROOT && root);
+    t.model = given[ROLE_X];
+    if (kind == ACOMM_RECV || (kind == ACOMM_SCATTER && !root)) {
+        t.model = given[ROLE_LIKE] ? given[ROLE_LIKE] : given[ROLE_OUT];
+        t.shape = SHAPE_SAME;
+    }
+    return t.model ? with_array(&t) : declined();
 }
+
+/* ---- the type ---- */
 
 static PyObject *shortcut_close(PyObject *self, PyObject *none)
 {
@@ -195,7 +321,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     struct shortcut *s = (struct shortcut *)PyType_GenericAlloc(shortcut_type, 0);
     if (!s)
         return NULL;
-    s->run = (int (*)(acomm_group *, const acomm_call *))(uintptr_t)run;
+    s->run = (int (*)(acomm_group *, acomm_call *))(uintptr_t)run;
     s->group = (acomm_group *)(uintptr_t)group;
     s->rank = rank;
     s->size = size;
@@ -227,13 +353,11 @@ static void dealloc(PyObject *self)
 }
 
 static PyMethodDef methods[] = {
-    {"call", (PyCFunction)(void (*)(void))shortcut_call, METH_FASTCALL,
-     "call(kind, x, out, redop, root) -> the result, or NotImplemented"},
     {"close", shortcut_close, METH_NOARGS, "From now on everything is declined."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Shortcut(run, group, rank, size, error): plain collectives of one communicator in one native call."},
+    {Py_tp_doc, "Shortcut(run, group, rank, size, error): plain operations of one communicator in one native call."},
     {Py_tp_new, construct},
     {Py_tp_traverse, traverse},
     {Py_tp_clear, clear},

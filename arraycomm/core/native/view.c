@@ -40,6 +40,67 @@ static bool has(PyTypeObject *type, const char *name)
     return value != NULL;
 }
 
+/* The fields of NumPy's arrays that its own macros read: its ABI promises them to every extension that was compiled for
+ * NumPy 1 or 2. Read directly they cost 3 ns, by attribute and buffer protocol 80. */
+struct ndarray {
+    PyObject_HEAD
+    char *data;
+    int ndim;
+    int64_t *shape, *strides;
+    PyObject *base, *descr;
+    int flags;
+};
+#define NDARRAY_WRITEABLE 0x0400
+
+static void read_ndarray(struct view *view, const struct ndarray *a)
+{
+    view->data = a->data;
+    view->ndim = a->ndim;
+    view->shape = a->shape;
+    view->strides = a->strides;
+    view->unit = 1;
+    view->device_type = DL_CPU;
+    view->readonly = !(a->flags & NDARRAY_WRITEABLE);
+}
+
+/* Whether this NumPy keeps that promise: what the fields of an array say is what its buffer says. */
+static bool fields_agree(PyObject *array)
+{
+    struct view view;
+    Py_buffer buffer;
+    PyObject *descr = PyObject_GetAttrString(array, "dtype");
+    bool agree = descr && descr == ((struct ndarray *)array)->descr;
+    Py_XDECREF(descr);
+    if (!agree || PyObject_GetBuffer(array, &buffer, PyBUF_STRIDES))
+        return false;
+    read_ndarray(&view, (struct ndarray *)array);
+    agree = view.data == buffer.buf && view.ndim == buffer.ndim && view.readonly == (bool)buffer.readonly;
+    for (int i = 0; agree && i < view.ndim; i++)
+        agree = view.shape[i] == buffer.shape[i] && view.strides[i] == buffer.strides[i];
+    PyBuffer_Release(&buffer);
+    return agree;
+}
+
+static bool is_ndarray(PyTypeObject *type)
+{
+    PyObject *ndarray = loaded("numpy", "ndarray");
+    PyObject *array = (PyObject *)type == ndarray ? PyObject_CallFunction(ndarray, "((ii)s)", 2, 3, "f4") : NULL;
+    bool yes = array && fields_agree(array);
+    PyErr_Clear();
+    Py_XDECREF(array);
+    Py_XDECREF(ndarray);
+    return yes;
+}
+
+static int borrow_ndarray(struct view *view, PyObject *object)
+{
+    view->dtype = dtype_of_descr(((struct ndarray *)object)->descr);
+    if (view->dtype < 0)
+        return -1;
+    read_ndarray(view, (struct ndarray *)object);
+    return 0;
+}
+
 static const struct dl_exchange *find_exchange(PyTypeObject *type)
 {
     PyObject *capsule = PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
@@ -78,6 +139,7 @@ struct view_type view_type(PyObject *object)
         if (types[i].type == type)
             return types[i];
     struct view_type fresh = classify(type);
+    fresh.fields = is_ndarray(type);
     if (types_known < TYPES) {
         Py_INCREF((PyObject *)type);
         types[types_known++] = fresh;
@@ -251,15 +313,39 @@ static int open_buffer(struct view *view, PyObject *object, const struct view_ty
 
 /* ---- */
 
-int view_open(struct view *view, PyObject *object)
+static void clear(struct view *view)
 {
-    struct view_type type = view_type(object);
-    int rc;
     view->strides = NULL;
     view->owner = NULL;
     view->dtype = -1;
     view->device_index = 0;
     view->readonly = view->derived = view->buffered = false;
+}
+
+int view_borrow(struct view *view, PyObject *object)
+{
+    struct view_type type = view_type(object);
+    clear(view);
+    if (type.fields)
+        return borrow_ndarray(view, object);
+    if (type.kind != VIEW_BUFFER)
+        return view_open(view, object);
+    if (!PyObject_GetBuffer(object, &view->buffer, PyBUF_STRIDES | PyBUF_FORMAT)) {
+        take_buffer(view);
+        view->dtype = dtype_of_format(view->buffer.format, view->buffer.itemsize);
+    }
+    if (view->dtype >= 0)
+        return 0;
+    PyErr_Clear();
+    view_close(view);
+    return view_open(view, object);
+}
+
+int view_open(struct view *view, PyObject *object)
+{
+    struct view_type type = view_type(object);
+    int rc;
+    clear(view);
     if (type.kind == VIEW_NUMPY)
         rc = open_numpy(view, object);
     else if (type.kind == VIEW_EXCHANGE)

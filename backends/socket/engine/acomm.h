@@ -186,15 +186,18 @@ int acomm_send(acomm_group *group, uintptr_t in, uint64_t count, int dtype, int 
 int acomm_recv(acomm_group *group, uintptr_t out, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
                acomm_op *handle);
 
-/* An even collective in one struct: what native callers use, who have no arguments to convert. Blocks. */
+/* An operation of even counts in one struct: what native callers use, who have no arguments to convert. Blocks. */
 typedef struct acomm_call {
     uintptr_t in, out;   /* 0 where this rank gives or gets nothing */
     uint64_t count;      /* as above */
     double factor;
+    int64_t timeout, tag;
     uint32_t layout;
-    int32_t kind, dtype, redop, root;
+    int32_t kind, dtype, redop;
+    int32_t root;        /* point to point: the peer; after a receive its source */
+    acomm_failure *failure; /* filled when this operation fails and the group does not; may be NULL */
 } acomm_call;
-int acomm_run(acomm_group *group, const acomm_call *call);
+int acomm_run(acomm_group *group, acomm_call *call);
 
 /* ---- symmetric arrays: memory of this rank that collectives of its peers on the host read and write in place ---- */
 typedef struct acomm_block acomm_block;

@@ -162,19 +162,13 @@ void acomm_block_free(acomm_block *block)
     arena_give(block);
 }
 
-int acomm_run(acomm_group *group, const acomm_call *c)
+/* Without a handle the description itself is the operation, and holds what came of it. */
+static int post(struct acomm_op *described, acomm_op *handle)
 {
-    struct acomm_op op = {.group = group, .kind = c->kind, .in = (const char *)c->in, .out = (char *)c->out,
-                          .count = c->count, .dtype = c->dtype, .redop = c->redop, .factor = c->factor,
-                          .layout = c->layout, .root = c->root, .timeout = -1};
-    return c->kind < ACOMM_SEND ? submit(&op, NULL) : ACOMM_ARGUMENT;
-}
-
-static int post(const struct acomm_op *described, acomm_op *handle)
-{
-    struct acomm_op local, *op = handle ? handle : &local;
+    struct acomm_op *op = handle ? handle : described;
     struct acomm_group *g = described->group;
-    *op = *described;
+    if (handle)
+        *handle = *described;
     op->width = acomm_dtype_bytes(op->dtype);
     op->root = -1;
     op->synchronous = !handle;
@@ -207,6 +201,28 @@ int acomm_recv(acomm_group *group, uintptr_t out, uint64_t count, int dtype, int
     struct acomm_op op = {.group = group, .kind = ACOMM_RECV, .out = OUT, .count = count, .dtype = dtype, .peer = peer,
                           .tag = tag, .timeout = timeout};
     return post(&op, handle);
+}
+
+/* A message: acomm_send() or acomm_recv() without a handle, whose results stay in the call. */
+static int run_message(acomm_group *group, acomm_call *c)
+{
+    struct acomm_op op = {.group = group, .kind = c->kind, .in = (const char *)c->in, .out = (char *)c->out,
+                          .count = c->count, .dtype = c->dtype, .peer = c->root, .tag = c->tag, .timeout = c->timeout};
+    int rc = post(&op, NULL);
+    c->root = op.peer;
+    if (rc == ACOMM_TRUNCATED && c->failure)
+        *c->failure = op.failure;
+    return rc;
+}
+
+int acomm_run(acomm_group *group, acomm_call *c)
+{
+    if (c->kind >= ACOMM_SEND)
+        return run_message(group, c);
+    struct acomm_op op = {.group = group, .kind = c->kind, .in = (const char *)c->in, .out = (char *)c->out,
+                          .count = c->count, .dtype = c->dtype, .redop = c->redop, .factor = c->factor,
+                          .layout = c->layout, .root = c->root, .timeout = c->timeout};
+    return submit(&op, NULL);
 }
 
 acomm_op *acomm_op_new(acomm_group *group)

@@ -1,0 +1,85 @@
+#include "forms.h"
+
+#define COMMON ROLE_ASYNC, ROLE_TIMEOUT, ROLES
+const struct form forms[ACOMM_KINDS] = {
+    [ACOMM_ALL_REDUCE] = {{ROLE_X, ROLE_OP, ROLE_OUT, COMMON}, 2, WHO_ALL, WHO_ALL, SHAPE_SAME, OVERLAP_SAME},
+    [ACOMM_REDUCE] = {{ROLE_X, ROLE_ROOT, ROLE_OP, ROLE_OUT, COMMON}, 3, WHO_ALL, WHO_ROOT, SHAPE_SAME, OVERLAP_SAME},
+    [ACOMM_BROADCAST] = {{ROLE_X, ROLE_ROOT, ROLE_OUT, COMMON}, 2, WHO_ROOT, WHO_ALL, SHAPE_SAME, OVERLAP_SAME},
+    [ACOMM_ALL_GATHER] = {{ROLE_X, ROLE_FORM, ROLE_UNEVEN, ROLE_OUT, COMMON}, 1, WHO_ALL, WHO_ALL, SHAPE_JOINED,
+                          OVERLAP_AROUND},
+    [ACOMM_GATHER] = {{ROLE_X, ROLE_ROOT, ROLE_FORM, ROLE_OUT, COMMON}, 2, WHO_ALL, WHO_ROOT, SHAPE_JOINED,
+                      OVERLAP_AROUND},
+    [ACOMM_SCATTER] = {{ROLE_X, ROLE_ROOT, ROLE_LIKE, ROLE_OUT, COMMON}, 2, WHO_ROOT, WHO_ALL, SHAPE_DIVIDED,
+                       OVERLAP_SAME, .divides = true, .optional = true},
+    [ACOMM_REDUCE_SCATTER] = {{ROLE_X, ROLE_OP, ROLE_COUNTS, ROLE_OUT, COMMON}, 2, WHO_ALL, WHO_ALL, SHAPE_DIVIDED,
+                              OVERLAP_WITHIN, .divides = true},
+    [ACOMM_ALL_TO_ALL] = {{ROLE_X, ROLE_SENDS, ROLE_RECEIVES, ROLE_OUT, COMMON}, 1, WHO_ALL, WHO_ALL, SHAPE_SAME,
+                          OVERLAP_NONE, .divides = true},
+    [ACOMM_BARRIER] = {{COMMON}, 0, WHO_NOBODY, WHO_NOBODY, SHAPE_SAME, OVERLAP_NONE, .optional = true},
+    [ACOMM_SEND] = {{ROLE_X, ROLE_DEST, ROLE_TAG, ROLE_TIMEOUT, ROLES}, 3, WHO_ALL, WHO_NOBODY, SHAPE_SAME, OVERLAP_NONE},
+    [ACOMM_RECV] = {{ROLE_LIKE, ROLE_SOURCE, ROLE_TAG, ROLE_OUT, ROLE_TIMEOUT, ROLES}, 3, WHO_NOBODY, WHO_ALL, SHAPE_SAME,
+                    OVERLAP_SAME},
+};
+
+static const char *const NAMES[ROLES] = {
+    "x", "like", "op", "root", "dest", "source", "tag", "out", "timeout",
+    "async_op", "form", "uneven", "counts", "send_counts", "recv_counts",
+};
+static PyObject *names_of[ROLES]; /* interned, as the names in every call are */
+static PyObject *defaults[ROLES];
+
+int forms_init(void)
+{
+    for (int role = 0; role < ROLES; role++) {
+        names_of[role] = PyUnicode_InternFromString(NAMES[role]);
+        defaults[role] = Py_None;
+    }
+    defaults[ROLE_ASYNC] = defaults[ROLE_UNEVEN] = Py_False;
+    defaults[ROLE_FORM] = PyUnicode_InternFromString("concat");
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int role_of(const struct form *form, PyObject *name)
+{
+    for (const uint8_t *role = form->roles; *role < ROLES; role++)
+        if (names_of[*role] == name)
+            return *role;
+    return ROLES;
+}
+
+static bool take(PyObject **given, int role, PyObject *value)
+{
+    if (role == ROLES || given[role] || (role >= ROLE_ASYNC && value != defaults[role]))
+        return false;
+    given[role] = value;
+    return true;
+}
+
+bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject **given)
+{
+    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
+    bool plain = positional <= form->positional;
+    for (Py_ssize_t i = 0; i < positional && plain; i++)
+        plain = take(given, form->roles[i], args[i]);
+    for (Py_ssize_t i = 0; i < named && plain; i++)
+        plain = take(given, role_of(form, PyTuple_GetItem(names, i)), args[positional + i]);
+    if (!plain || !(given[form->roles[0]] || form->optional))
+        return false;
+    for (int role = 0; role < ROLE_ASYNC; role++)
+        if (given[role] == Py_None)
+            given[role] = NULL;
+    return true;
+}
+
+int forms_shape(enum form_shape rule, const struct view *x, int size, int64_t *lengths)
+{
+    for (int i = 0; i < x->ndim; i++)
+        lengths[i] = x->shape[i];
+    if (rule == SHAPE_JOINED) {
+        lengths[0] = x->ndim ? lengths[0] * size : size;
+        return x->ndim ? x->ndim : 1;
+    }
+    if (rule == SHAPE_DIVIDED)
+        lengths[0] /= size;
+    return x->ndim;
+}

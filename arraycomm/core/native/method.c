@@ -1,0 +1,205 @@
+/* Methods of a group that try the short way before their Python code, and the base class that leads them there.
+ *
+ *     class Group(Shortcuts):
+ *         @shortcut(kind)                 ShortcutMethod(kind, function)
+ *         def all_reduce(self, ...): the long way
+ *
+ * A method is called by vectorcall, so a call makes no frame, tuple or dict until it goes the long way. */
+#include "forms.h"
+#include <stddef.h>
+#include <structmember.h>
+
+/* The vector call protocol (PEP 590) is part of the stable ABI since 3.12 only, but the flag and the member by which a type
+ * takes part have been the same since 3.8. */
+#define HAVE_VECTORCALL (1ul << 11)
+#define ARGUMENTS_OFFSET ((size_t)1 << (8 * sizeof(size_t) - 1))
+#define MOST_ARGUMENTS 16
+
+/* ---- Shortcuts: the base class ---- */
+
+struct base {
+    PyObject_HEAD
+    PyObject *shortcut; /* a Shortcut, or anything else: none */
+};
+static PyTypeObject *base_type;
+
+static int base_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((struct base *)self)->shortcut);
+    return 0;
+}
+
+static int base_clear(PyObject *self)
+{
+    Py_CLEAR(((struct base *)self)->shortcut);
+    return 0;
+}
+
+static void base_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    base_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef base_members[] = {
+    {"_shortcut", T_OBJECT, offsetof(struct base, shortcut), 0, "where short methods go first, or None"},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot base_slots[] = {
+    {Py_tp_doc, "Base of a class with methods that try the short way first."},
+    {Py_tp_members, base_members},
+    {Py_tp_traverse, base_traverse},
+    {Py_tp_clear, base_clear},
+    {Py_tp_dealloc, base_dealloc},
+    {0, NULL},
+};
+static PyType_Spec base_spec = {"arraycomm._engine.Shortcuts", sizeof(struct base), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, base_slots};
+
+/* ---- ShortcutMethod: a method ---- */
+
+typedef PyObject *(*vector_call)(PyObject *self, PyObject *const *args, size_t nargs, PyObject *names);
+struct method {
+    PyObject_HEAD
+    vector_call call;
+    PyObject *function; /* the long way */
+    int kind;
+};
+static PyTypeObject *method_type;
+static PyObject *bound_type; /* types.MethodType */
+
+static PyObject *long_way(PyObject *function, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    PyObject *positional = PyTuple_New(nargs), *named = names ? PyDict_New() : NULL, *result = NULL;
+    bool good = positional && (!names || named);
+    for (Py_ssize_t i = 0; good && i < nargs; i++)
+        good = !PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
+    for (Py_ssize_t i = 0; good && names && i < PyTuple_Size(names); i++)
+        good = !PyDict_SetItem(named, PyTuple_GetItem(names, i), args[nargs + i]);
+    if (good)
+        result = PyObject_Call(function, positional, named);
+    Py_XDECREF(positional);
+    Py_XDECREF(named);
+    return result;
+}
+
+static PyObject *call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    struct method *m = (struct method *)self;
+    Py_ssize_t nargs = (Py_ssize_t)(nargsf & ~ARGUMENTS_OFFSET);
+    PyObject *given[ROLES] = {NULL};
+    if (nargs && PyObject_TypeCheck(args[0], base_type)
+        && forms_sort(&forms[m->kind], args + 1, nargs - 1, names, given)) {
+        PyObject *shortcut = ((struct base *)args[0])->shortcut;
+        PyObject *result = shortcut ? shortcut_take(shortcut, m->kind, given) : Py_NewRef(Py_NotImplemented);
+        if (result != Py_NotImplemented)
+            return result;
+        Py_DECREF(result);
+    }
+    return long_way(m->function, args, nargs, names);
+}
+
+/* Only for callers that do not know vectorcall. */
+static PyObject *call_by_tuple(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    return PyObject_Call(((struct method *)self)->function, args, kwargs);
+}
+
+static PyObject *bind(PyObject *self, PyObject *object, PyObject *type)
+{
+    (void)type;
+    return object ? PyObject_CallFunctionObjArgs(bound_type, self, object, NULL) : Py_NewRef(self);
+}
+
+/* ShortcutMethod(kind, function) */
+static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    int kind;
+    PyObject *function;
+    (void)kwargs, (void)type;
+    if (!PyArg_ParseTuple(args, "iO:ShortcutMethod", &kind, &function))
+        return NULL;
+    if (kind < 0 || kind >= ACOMM_KINDS) {
+        PyErr_Format(PyExc_ValueError, "there is no operation number %d", kind);
+        return NULL;
+    }
+    struct method *m = (struct method *)PyType_GenericAlloc(method_type, 0);
+    if (!m)
+        return NULL;
+    m->call = call;
+    m->function = Py_NewRef(function);
+    m->kind = kind;
+    return (PyObject *)m;
+}
+
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((struct method *)self)->function);
+    return 0;
+}
+
+static int clear(PyObject *self)
+{
+    Py_CLEAR(((struct method *)self)->function);
+    return 0;
+}
+
+static void dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear(self);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+/* Name, documentation and signature are the function's. */
+static PyObject *forward(PyObject *self, void *name)
+{
+    return PyObject_GetAttrString(((struct method *)self)->function, name);
+}
+
+static PyMemberDef members[] = {
+    {"__wrapped__", T_OBJECT_EX, offsetof(struct method, function), READONLY, NULL},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct method, call), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef forwarded[] = {
+    {"__doc__", forward, NULL, NULL, "__doc__"},
+    {"__name__", forward, NULL, NULL, "__name__"},
+    {"__qualname__", forward, NULL, NULL, "__qualname__"},
+    {"__module__", forward, NULL, NULL, "__module__"},
+    {"__annotations__", forward, NULL, NULL, "__annotations__"},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot slots[] = {
+    {Py_tp_new, construct},
+    {Py_tp_call, call_by_tuple},
+    {Py_tp_descr_get, bind},
+    {Py_tp_members, members},
+    {Py_tp_getset, forwarded},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_dealloc, dealloc},
+    {0, NULL},
+};
+static PyType_Spec spec = {"arraycomm._engine.ShortcutMethod", sizeof(struct method), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_METHOD_DESCRIPTOR | HAVE_VECTORCALL,
+                           slots};
+
+int method_init(PyObject *module)
+{
+    PyObject *types = PyImport_ImportModule("types");
+    bound_type = types ? PyObject_GetAttrString(types, "MethodType") : NULL;
+    Py_XDECREF(types);
+    base_type = (PyTypeObject *)PyType_FromSpec(&base_spec);
+    method_type = (PyTypeObject *)PyType_FromSpec(&spec);
+    if (!bound_type || !base_type || !method_type || PyModule_AddObjectRef(module, "Shortcuts", (PyObject *)base_type))
+        return -1;
+    return PyModule_AddObjectRef(module, "ShortcutMethod", (PyObject *)method_type);
+}
