@@ -42,7 +42,10 @@ def _short(kind: int) -> Callable[[_Function], _Function]:
 
     What that declines runs the function itself, the long way, which is the reference and explains what is wrong.
     """
-    return lambda function: cast(_Function, ShortcutMethod(kind, function))
+    def short(function: _Function) -> _Function:
+        return cast(_Function, ShortcutMethod(kind, function))
+
+    return short
 
 
 class Group(Shortcuts):
