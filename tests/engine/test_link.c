@@ -1,4 +1,4 @@
-/* engine: link_tcp.c link_shm.c bell.c */
+/* engine: link_tcp.c link_shm.c bell.c stream.c */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -237,51 +237,102 @@ static void bad_descriptor(void)
     close_pair(p);
 }
 
-/* The indices lie in memory that a hostile peer can write: the first two lines of 128 bytes. */
-static void forged_indices(void)
+/* What a hostile peer can write: how much was taken, in the first word, and a stamp for each of 64 pieces, from byte 128 on. */
+static _Atomic uint64_t *stamps(struct pair p, int slot)
 {
-    const uint64_t forged[] = {RING + 1, UINT64_MAX, (uint64_t)1 << 63, RING + 5};
+    return (_Atomic uint64_t *)(void *)((char *)p.ring + 128 + 64 * slot);
+}
+
+static uint64_t stamp(uint64_t number, uint64_t bytes)
+{
+    return number << 24 | bytes;
+}
+
+static void forged_taken(void)
+{
+    const uint64_t forged[] = {6, 65, UINT64_MAX, (uint64_t)1 << 63};
     char data[RING * 2] = {0};
     for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) {
         struct pair p = open_shm();
-        uint64_t *written = (uint64_t *)(void *)p.ring, *read = written + 16;
-        *written = forged[i];
-        CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), ACOMM_PROTOCOL);
-        *written = 0;
         CHECK_EQUAL(p.out->ops->send(p.out, data, 100), 100);
-        *read = forged[i];
-        CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data), ACOMM_PROTOCOL);
-        *read = 101; /* read before it was written */
+        *(uint64_t *)(void *)p.ring = forged[i]; /* read when the ring is full: five pieces have been sent then */
         CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data), ACOMM_PROTOCOL);
         close_pair(p);
     }
 }
 
-/* The own index in shared memory may be changed too: it is never read back. */
-static void own_index_is_private(void)
+static void forged_stamps(void)
+{
+    const uint64_t lengths[] = {0, RING / 4 + 1, RING + 1, (1 << 24) - 1};
+    char data[RING] = {0};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        struct pair p = open_shm();
+        *stamps(p, 0) = stamp(2, 8); /* another one's number: not there yet */
+        CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), 0);
+        CHECK(!p.in->ops->waiting(p.in));
+        *stamps(p, 0) = stamp(1, lengths[i]);
+        CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), ACOMM_PROTOCOL);
+        close_pair(p);
+    }
+}
+
+/* A piece that would go on past the end of the ring. */
+static void forged_end(void)
 {
     struct pair p = open_shm();
-    uint64_t *written = (uint64_t *)(void *)p.ring;
+    char data[RING] = {0};
+    CHECK_EQUAL(p.out->ops->send(p.out, data, RING - 64), RING - 64);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, RING), RING - 64);
+    *stamps(p, 4) = stamp(5, 65);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, RING), ACOMM_PROTOCOL);
+    close_pair(p);
+}
+
+/* The own counts in shared memory may be changed too: they are never read back. */
+static void own_counts_are_private(void)
+{
+    struct pair p = open_shm();
     char data[RING];
     CHECK_EQUAL(p.out->ops->send(p.out, "ab", 2), 2);
+    CHECK(p.in->ops->waiting(p.in));
     CHECK_EQUAL(p.in->ops->recv(p.in, data, 1), 1);
-    *written = 7777;
-    CHECK_EQUAL(p.out->ops->send(p.out, "c", 1), 1);
-    CHECK_EQUAL(p.in->ops->recv(p.in, data, RING), 2);
-    CHECK(!memcmp(data, "bc", 2));
+    *(uint64_t *)(void *)p.ring = 7777;
+    *stamps(p, 0) = stamp(1, 56);
+    CHECK(p.in->ops->waiting(p.in));
+    CHECK_EQUAL(p.in->ops->recv(p.in, data + 1, RING - 1), 1);
+    CHECK(!memcmp(data, "ab", 2) && !p.in->ops->waiting(p.in));
     close_pair(p);
 }
 
 static void full_ring(void)
 {
     struct pair p = open_shm();
-    char data[RING + 9] = {0};
+    char data[RING + 100] = {0};
     CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data), RING);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 57), 0);
+    for (int i = 0; i < 60; i++) /* what is short needs no room but a slot */
+        CHECK_EQUAL(p.out->ops->send(p.out, "x", 1), 1);
     CHECK_EQUAL(p.out->ops->send(p.out, data, 1), 0);
-    CHECK_EQUAL(p.in->ops->recv(p.in, data, 3), 3);
-    CHECK_EQUAL(p.out->ops->send(p.out, data, 9), 3);
-    CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), RING);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, RING / 4 - 1), RING / 4 - 1);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 1), 0);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, 1), 1);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 57), 57);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 1), 0);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), RING / 4 * 3 + 60 + 57);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), 0);
+    close_pair(p);
+}
+
+/* The receiver tells of short pieces now and then only: the sender goes on nevertheless. */
+static void many_short_pieces(void)
+{
+    struct pair p = open_shm();
+    for (int i = 0; i < 1000; i++) {
+        int got = -1;
+        CHECK_EQUAL(p.out->ops->send(p.out, &i, sizeof i), sizeof i);
+        CHECK_EQUAL(p.in->ops->recv(p.in, &got, sizeof got), sizeof got);
+        CHECK_EQUAL(got, i);
+    }
     close_pair(p);
 }
 
@@ -296,8 +347,11 @@ int main(void)
     TEST(peer_closes);
     TEST(peer_resets);
     TEST(bad_descriptor);
-    TEST(forged_indices);
-    TEST(own_index_is_private);
+    TEST(forged_taken);
+    TEST(forged_stamps);
+    TEST(forged_end);
+    TEST(own_counts_are_private);
     TEST(full_ring);
+    TEST(many_short_pieces);
     return CHECK_RESULT();
 }

@@ -1,4 +1,4 @@
-/* engine: link_tcp.c link_shm.c bell.c transfer.c agree.c op.c wait.c reduce*.c */
+/* engine: link_tcp.c link_shm.c bell.c stream.c transfer.c agree.c op.c wait.c reduce*.c */
 #include <errno.h>
 #include "agree.h"
 #include "fake_group.h"

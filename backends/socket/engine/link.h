@@ -20,6 +20,8 @@ struct link_ops {
     /* For poll(): a descriptor and the events to wait for; -1 when there is none and the caller must look again. */
     int (*descriptor)(struct link *link);
     void (*close)(struct link *link);
+    /* Whether recv() would give something, at the cost of a look into memory. NULL: only a system call can tell. */
+    bool (*waiting)(const struct link *link);
 };
 struct link {
     const struct link_ops *ops;
@@ -34,7 +36,7 @@ int link_tcp_attach(struct link *link, int stripe, int fd);
 bool link_tcp_complete(const struct link *link); /* all sockets are there */
 
 /* link_shm.c: single producer, single consumer ring of `bytes` (power of two) at `memory`; see shared.h for where. */
-struct link_ring;                                /* layout in the segment; head and tail on lines of their own */
+struct link_ring;                                /* layout in the segment */
 struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct bell *ours,
                           struct bell *theirs); /* bells may be NULL */
 size_t link_shm_footprint(size_t bytes);         /* memory that a ring of `bytes` takes in the segment */

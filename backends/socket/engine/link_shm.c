@@ -7,93 +7,189 @@
 #include "acomm.h"
 #include "bell.h"
 #include "link.h"
+#include "stream.h"
 
-#define LINE 128 /* bytes: two cache lines, because processors fetch them in pairs */
-#define PUBLISH ((size_t)32 << 10) /* the other side may start on a long message while we still copy */
+#define LINE 64
+#define SLOTS 64                   /* pieces under way at most */
+#define INLINE (LINE - sizeof(uint64_t)) /* bytes that travel beside their stamp: a short message costs one cache line */
+#define PIECE ((size_t)16 << 10)   /* of a long message: the other side copies one out while we copy the next one in */
+#define BYTES_BITS 24              /* of a stamp */
+#define LAZY (SLOTS / 4)           /* short pieces that the receiver takes before it says so */
 
-/* Bytes ever written and ever read; their difference is what lies in the ring. Starts as zeros. */
-struct link_ring {
-    _Alignas(LINE) _Atomic uint64_t written; /* by the sender only */
-    _Alignas(LINE) _Atomic uint64_t read;    /* by the receiver only */
-    _Alignas(LINE) char data[];
+/* One piece of the stream: up to INLINE bytes here, or more of them at the sender's place in `data`. The stamp says that the
+ * piece is there: its number, from 1, above its length. Nothing but stamps is ever written where stamps lie. */
+struct slot {
+    _Alignas(LINE) _Atomic uint64_t stamp;
+    char bytes[INLINE];
 };
 
-/* Each side trusts its own index only in its private memory, and the other side's only within the ring's size. */
+/* Starts as zeros. */
+struct link_ring {
+    _Alignas(2 * LINE) _Atomic uint64_t taken; /* pieces that the receiver has read; by the receiver only */
+    _Alignas(2 * LINE) struct slot slots[SLOTS];
+    _Alignas(2 * LINE) char data[];
+};
+
+/* Each side trusts its own counts only in its private memory, and the other side's only within what is possible. */
 struct link_shm {
     struct link base;
     struct link_ring *ring;
     struct bell *theirs;
-    uint64_t own, other; /* own index; the other side's as last seen */
-    size_t size, publish;
+    uint64_t pieces;        /* sent, or read to their end */
+    uint64_t place;         /* bytes of `data` ever used; a piece begins on a line */
+    size_t size, piece;
+    /* the sender's */
+    uint64_t taken, freed;  /* `taken` as last seen; the place that the receiver had then */
+    uint64_t ends[SLOTS];   /* the place after each piece under way */
+    /* the receiver's */
+    const char *from;       /* rest of the piece that is being read */
+    size_t left, used;      /* and of `data` that it takes */
+    uint64_t told;          /* pieces in ring->taken */
 };
 
-static struct link_shm *self(struct link *link)
+static struct link_shm *self(const struct link *link)
 {
-    return (struct link_shm *)link;
+    return (struct link_shm *)(uintptr_t)link;
 }
 
-/* Bytes that can be moved now: free ones for the sender, filled ones for the receiver. */
-static uint64_t available(const struct link_shm *s)
+static size_t lines(size_t bytes)
 {
-    return s->base.outgoing ? s->size - (s->own - s->other) : s->other - s->own;
+    return (bytes + LINE - 1) / LINE * LINE;
 }
 
-/* The other side can only have gone on, and at most through all that it had before it. */
+static int broken(void)
+{
+    errno = EPROTO;
+    return ACOMM_PROTOCOL;
+}
+
+/* ---- the sender ---- */
+
+/* The receiver can only have gone on, and at most through all that was sent. */
 static int refresh(struct link_shm *s)
 {
-    uint64_t other = atomic_load_explicit(s->base.outgoing ? &s->ring->read : &s->ring->written, memory_order_acquire);
-    if (other - s->other > s->size - available(s)) {
-        errno = EPROTO;
-        return ACOMM_PROTOCOL;
-    }
-    s->other = other;
+    uint64_t taken = atomic_load_explicit(&s->ring->taken, memory_order_acquire);
+    if (taken - s->taken > s->pieces - s->taken)
+        return broken();
+    if (taken != s->taken)
+        s->freed = s->ends[(taken - 1) % SLOTS];
+    s->taken = taken;
     return 0;
 }
 
-static void publish(struct link_shm *s, size_t bytes)
+/* Bytes of the next piece for which there is room: all of `bytes` where that is little. */
+static size_t room(const struct link_shm *s, size_t bytes)
 {
-    s->own += bytes;
-    atomic_store_explicit(s->base.outgoing ? &s->ring->written : &s->ring->read, s->own, memory_order_release);
+    if (s->pieces - s->taken == SLOTS)
+        return 0;
+    if (bytes <= INLINE)
+        return bytes;
+    size_t offset = s->place & (s->size - 1), free = s->size - (size_t)(s->place - s->freed);
+    size_t run = s->size - offset < free ? s->size - offset : free;
+    run = run < s->piece ? run : s->piece;
+    return bytes < run ? bytes : run;
+}
+
+static void put(struct link_shm *s, const char *from, size_t bytes)
+{
+    struct slot *slot = &s->ring->slots[s->pieces % SLOTS];
+    if (bytes <= INLINE) {
+        memcpy(slot->bytes, from, bytes);
+    } else {
+        stream_copy(s->ring->data + (s->place & (s->size - 1)), from, bytes);
+        s->place += lines(bytes);
+    }
+    s->ends[s->pieces % SLOTS] = s->place;
+    s->pieces++;
+    atomic_store_explicit(&slot->stamp, s->pieces << BYTES_BITS | bytes, memory_order_release);
     bell_ring(s->theirs);
-}
-
-/* The bytes from the own index to the end of the memory, at most one publication's worth. */
-static size_t run_length(const struct link_shm *s, size_t bytes)
-{
-    size_t to_end = s->size - (s->own & (s->size - 1));
-    size_t run = bytes < s->publish ? bytes : s->publish;
-    return run < to_end ? run : to_end;
-}
-
-static ssize_t move(struct link *link, char *to, const char *from, size_t bytes)
-{
-    struct link_shm *s = self(link);
-    if (available(s) < bytes) {
-        int rc = refresh(s);
-        if (rc)
-            return rc;
-    }
-    if (bytes > available(s))
-        bytes = available(s);
-    for (size_t moved = 0; moved < bytes;) {
-        size_t run = run_length(s, bytes - moved);
-        char *place = s->ring->data + (s->own & (s->size - 1));
-        memcpy(to ? to + moved : place, from ? from + moved : place, run);
-        publish(s, run);
-        moved += run;
-    }
-    return (ssize_t)bytes;
 }
 
 static ssize_t shm_send(struct link *link, const void *data, size_t bytes)
 {
-    return move(link, NULL, data, bytes);
+    struct link_shm *s = self(link);
+    size_t moved = 0;
+    while (moved < bytes) {
+        size_t n = room(s, bytes - moved);
+        if (!n) {
+            int rc = refresh(s);
+            if (rc)
+                return rc;
+            n = room(s, bytes - moved);
+        }
+        if (!n)
+            break;
+        put(s, (const char *)data + moved, n);
+        moved += n;
+    }
+    return (ssize_t)moved;
+}
+
+/* ---- the receiver ---- */
+
+static bool next_is_there(const struct link_shm *s, uint64_t *stamp)
+{
+    *stamp = atomic_load_explicit(&s->ring->slots[s->pieces % SLOTS].stamp, memory_order_acquire);
+    return *stamp >> BYTES_BITS == (s->pieces + 1) << BYTES_BITS >> BYTES_BITS;
+}
+
+/* 1: a piece is open, 0: none has come, or a code. */
+static int open_piece(struct link_shm *s)
+{
+    uint64_t stamp;
+    if (!next_is_there(s, &stamp))
+        return 0;
+    size_t bytes = stamp & ((1u << BYTES_BITS) - 1), offset = s->place & (s->size - 1);
+    bool inlined = bytes <= INLINE;
+    if (!bytes || bytes > s->piece || (!inlined && bytes > s->size - offset))
+        return broken();
+    s->from = inlined ? s->ring->slots[s->pieces % SLOTS].bytes : s->ring->data + offset;
+    s->left = bytes;
+    s->used = inlined ? 0 : lines(bytes);
+    return 1;
+}
+
+/* The sender learns of long pieces at once, because it may wait for their room. */
+static void close_piece(struct link_shm *s)
+{
+    s->pieces++;
+    s->place += s->used;
+    if (!s->used && s->pieces - s->told < LAZY)
+        return;
+    s->told = s->pieces;
+    atomic_store_explicit(&s->ring->taken, s->pieces, memory_order_release);
+    bell_ring(s->theirs);
 }
 
 static ssize_t shm_recv(struct link *link, void *data, size_t bytes)
 {
-    return move(link, data, NULL, bytes);
+    struct link_shm *s = self(link);
+    size_t moved = 0;
+    while (moved < bytes) {
+        int rc = s->left ? 1 : open_piece(s);
+        if (rc < 0)
+            return rc;
+        if (!rc)
+            break;
+        size_t n = bytes - moved < s->left ? bytes - moved : s->left;
+        memcpy((char *)data + moved, s->from, n);
+        moved += n;
+        s->from += n;
+        s->left -= n;
+        if (!s->left)
+            close_piece(s);
+    }
+    return (ssize_t)moved;
 }
+
+static bool shm_waiting(const struct link *link)
+{
+    const struct link_shm *s = self(link);
+    uint64_t stamp;
+    return s->left || next_is_there(s, &stamp);
+}
+
+/* ---- */
 
 static int shm_descriptor(struct link *link)
 {
@@ -106,7 +202,7 @@ static void shm_close(struct link *link)
     free(link); /* the ring belongs to the segment */
 }
 
-static const struct link_ops shm_ops = {shm_send, shm_recv, shm_descriptor, shm_close};
+static const struct link_ops shm_ops = {shm_send, shm_recv, shm_descriptor, shm_close, shm_waiting};
 
 struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct bell *ours,
                           struct bell *theirs)
@@ -118,7 +214,7 @@ struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, siz
     s->theirs = theirs;
     s->ring = memory;
     s->size = bytes;
-    s->publish = bytes / 4 < PUBLISH ? bytes / 4 : PUBLISH;
+    s->piece = bytes / 4 < PIECE ? bytes / 4 : PIECE;
     return &s->base;
 }
 
