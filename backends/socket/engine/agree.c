@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "clock.h"
 #include "group.h"
 #include "pattern.h"
 #include "transfer.h"
@@ -13,7 +12,7 @@ static int differ(struct acomm_op *op, int peer, const acomm_header *mine, const
 {
     acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = peer, .origin = op->group->rank, .mine = *mine,
                              .theirs = *theirs, .sequence = op->sequence, .peer_sequence = theirs->sequence,
-                             .elapsed = clock_now() - op->started};
+                             .elapsed = op_elapsed(op)};
     return group_fail(op->group, &failure, true);
 }
 

@@ -59,7 +59,7 @@ static int submit(const struct acomm_op *described, acomm_op *handle)
         return refused(handle, rc);
     if (!handle)
         return group_run(op);
-    op->started = clock_now();
+    op_begin(op);
     return refused(handle, group_enqueue(op));
 }
 
@@ -172,10 +172,8 @@ static int post(struct acomm_op *described, acomm_op *handle)
     op->width = acomm_dtype_bytes(op->dtype);
     op->root = -1;
     op->synchronous = !handle;
-    op->started = clock_now();
     if (op->timeout < 0)
         op->timeout = g->timeout;
-    op->deadline = op->timeout > INT64_MAX - op->started ? INT64_MAX : op->started + op->timeout;
     int rc = op->peer < -1 || op->peer >= g->size ? ACOMM_ARGUMENT : check(op);
     atomic_fetch_add(&g->inside, 1);
     if (!rc)

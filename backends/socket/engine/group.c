@@ -51,7 +51,7 @@ static void name_operation(const struct acomm_op *op)
     if (!g->failure.mine.sequence && op->sequence && g->failure.code != ACOMM_MISMATCH) {
         op_header(op, &g->failure.mine);
         g->failure.sequence = op->sequence;
-        g->failure.elapsed = clock_now() - op->started;
+        g->failure.elapsed = op_elapsed(op);
     }
     pthread_mutex_unlock(&g->lock);
 }
@@ -78,7 +78,7 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
     if (code == ACOMM_INTERRUPTED)
         culprit = g->rank; /* and not the rank that was waited for */
     acomm_failure failure = {.code = code, .culprit = culprit, .origin = g->rank, .errnum = errnum,
-                             .sequence = op->sequence, .elapsed = clock_now() - op->started};
+                             .sequence = op->sequence, .elapsed = op_elapsed(op)};
     op_header(op, &failure.mine);
     strncpy(failure.text, text ? text : "", sizeof failure.text - 1);
     if (code == ACOMM_TIMEOUT && op->sequence && g->node)
@@ -165,8 +165,6 @@ static int run(struct acomm_op *op)
     atomic_store_explicit(&g->sequence, op->sequence, memory_order_relaxed); /* a lock prefix would cost more than all else here */
     if (g->size == 1)
         return run_alone(op);
-    op->started = clock_now();
-    op->deadline = op->timeout > INT64_MAX - op->started ? INT64_MAX : op->started + op->timeout;
     const struct algorithm *algorithm = select_algorithm(g, op);
     int rc = !algorithm->checks && g->check ? agree(op) : 0;
     if (rc)

@@ -10,6 +10,19 @@
 #include "op.h"
 #include "wait.h"
 
+void op_begin(struct acomm_op *op)
+{
+    if (op->started)
+        return;
+    op->started = clock_now();
+    op->deadline = op->timeout > INT64_MAX - op->started ? INT64_MAX : op->started + op->timeout;
+}
+
+int64_t op_elapsed(const struct acomm_op *op)
+{
+    return op->started ? clock_now() - op->started : 0;
+}
+
 struct span op_block(const uint64_t *counts, uint64_t count, int rank, size_t width)
 {
     if (!counts)

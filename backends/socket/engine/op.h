@@ -16,7 +16,7 @@ struct acomm_op {
     const uint64_t *recv_counts;
     uint64_t sequence;           /* number in the group, given when it starts */
     int64_t timeout;             /* ns */
-    int64_t started, deadline;   /* clock_now() */
+    int64_t started, deadline;   /* clock_now(); 0 until it has to wait: reading the clock is dear for a small operation */
     double factor;               /* premul_sum */
     uint32_t layout;
     int kind, dtype, redop, root;
@@ -42,6 +42,11 @@ enum op_state { OP_UNDER_WAY, OP_ENDED, OP_ABANDONED };
 void op_complete(struct acomm_op *op);
 /* Blocks until ended, at most `timeout` ns: the status, or 1 when not ended; ACOMM_INTERRUPTED leaves it under way. */
 int op_wait(struct acomm_op *op, int64_t timeout);
+
+/* Starts its clock, once. */
+void op_begin(struct acomm_op *op);
+/* ns since then. */
+int64_t op_elapsed(const struct acomm_op *op);
 
 /* Elements and bytes of one rank's block, and where it lies in the packed whole. */
 struct span { uint64_t offset, bytes; };

@@ -173,11 +173,15 @@ static bool valid(const struct p2p *p, const struct acomm_op *op, uint64_t *byte
         && op->dtype >= 0 && op->dtype < ACOMM_DTYPES && wire_bytes(op->count, op->width, bytes);
 }
 
+/* A synchronous operation's thread looks at its deadline itself, see p2p_wait.c. */
 static void set_deadline(struct p2p *p, struct acomm_op *op)
 {
-    int64_t timeout = op->timeout < 0 ? p->group->timeout : op->timeout;
-    op->started = clock_now();
-    op->deadline = timeout > INT64_MAX - op->started ? INT64_MAX : op->started + timeout;
+    if (op->timeout < 0)
+        op->timeout = p->group->timeout;
+    op->started = op->deadline = 0;
+    if (op->synchronous)
+        return;
+    op_begin(op);
     if (op->deadline < p->next_deadline)
         p->next_deadline = op->deadline;
 }

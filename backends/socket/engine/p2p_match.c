@@ -1,7 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
 #include "p2p_peer.h"
 
 /* Receives are matched in the order of their posting, messages in the order of their arrival, as MPI defines it
@@ -39,7 +38,7 @@ void p2p_match_truncated(struct p2p *p, struct p2p_item *item, uint8_t dtype, ui
     struct acomm_op *op = item->op;
     acomm_failure *f = &op->failure;
     *f = (acomm_failure){.code = ACOMM_TRUNCATED, .culprit = op->peer, .origin = p->group->rank,
-                         .elapsed = clock_now() - op->started};
+                         .elapsed = op_elapsed(op)};
     op_header(op, &f->mine);
     f->mine.root = -1;
     f->theirs = (acomm_header){.count = count, .dtype = dtype, .root = -1,

@@ -28,7 +28,10 @@ static void check_deadlines(struct p2p *p, int64_t now)
         return;
     p->next_deadline = INT64_MAX;
     for P2P_EACH(at, &p->all) {
-        struct acomm_op *op = P2P_OF(struct p2p_item, all, at)->op;
+        struct p2p_item *item = P2P_OF(struct p2p_item, all, at);
+        struct acomm_op *op = item->op;
+        if (!item->async)
+            continue;
         if (now >= op->deadline)
             p2p_trouble(p, op, ACOMM_TIMEOUT, op->peer, p2p_late(op));
         if (op->deadline < p->next_deadline)

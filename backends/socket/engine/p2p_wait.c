@@ -3,6 +3,8 @@
 #include "clock.h"
 #include "p2p_peer.h"
 
+#define PEEKS 50 /* of 20 to 40 ns */
+
 struct waiter {
     struct wait wait;
     int64_t nap, until, next_look;
@@ -71,10 +73,28 @@ static void doze(struct p2p *p, struct waiter *w)
     p->followers--;
 }
 
+/* With the lock held: giving it up and taking it again costs more than several looks at a link in memory, and what is
+ * waited for has often been sent already. Whether there is something to read. */
+static bool peek(const struct p2p *p, const struct acomm_op *op)
+{
+    const struct acomm_group *g = p->group;
+    const struct p2p_peer *peer = op->peer < 0 ? NULL : p->peers[op->peer];
+    const struct link *from = peer ? peer->from : NULL;
+    bool able = from && from->ops->waiting && !g->crowded;
+    for (int turn = 0; able && turn < PEEKS; turn++) {
+        if (from->ops->waiting(from))
+            return true;
+        able = !atomic_load_explicit(&p->wanted, memory_order_relaxed) && !atomic_load_explicit(&g->poisoned, memory_order_relaxed);
+        wait_relax();
+    }
+    return false;
+}
+
 int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
 {
     struct waiter w = {.wait = wait_start_links(op), .until = until};
     int rc = 0;
+    bool seen = false;
     if (p2p_ended(op))
         return op->status;
     p2p_acquire(p);
@@ -82,6 +102,10 @@ int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
         bool moved = leads(p, &w) && p2p_progress_pass(p, w.wait.sleepy);
         if (p2p_ended(op))
             break;
+        seen = (moved || !seen) && p->leader == &w && peek(p, op); /* what is there may not be for us */
+        if (seen)
+            continue;
+        op_begin(op);
         rc = step(p, op, &w, moved);
         if (!rc && w.wait.sleepy && !p2p_ended(op))
             doze(p, &w);

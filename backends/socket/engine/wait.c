@@ -113,6 +113,7 @@ static void yield(struct acomm_group *g, int64_t now)
 static int look(struct wait *w)
 {
     struct acomm_op *op = w->op;
+    op_begin(op);
     int64_t now = clock_now();
     if (now >= op->deadline)
         return ACOMM_TIMEOUT;

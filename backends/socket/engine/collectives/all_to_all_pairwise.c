@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../clock.h"
 #include "../group.h"
 #include "../pattern.h"
 #include "../transfer.h"
@@ -33,7 +32,7 @@ static int refuse(struct acomm_op *op, int peer, uint64_t theirs)
 {
     acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = peer, .origin = op->group->rank,
                              .sequence = op->sequence, .peer_sequence = op->sequence,
-                             .elapsed = clock_now() - op->started};
+                             .elapsed = op_elapsed(op)};
     op_header(op, &failure.mine);
     failure.theirs = failure.mine;
     failure.mine.count = expected(op, peer);
