@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from arraycomm._engine import Buffer
+from arraycomm._engine import Buffer, allocate
 
 from .types import CODES, DType
 
@@ -204,8 +204,56 @@ def _importer(template: Any) -> Callable[..., Any] | None:
     return _importers[kind]
 
 
+_WIDE = frozenset((DType.INT64, DType.UINT64, DType.FLOAT64, DType.COMPLEX128))  # JAX has them with jax_enable_x64 only
+_jax_entry: list[Callable[[Buffer, Any], Any] | None] = []
+
+
+def jax_entry() -> Callable[[Buffer, Any], Any] | None:
+    """jaxlib's own importer as entry(buffer, device), or None where this jaxlib has none that works as expected.
+
+    jax.dlpack.from_dlpack comes to it too, after 30 us of Python. It is private, so it is looked up and tried once.
+    """
+    if not _jax_entry:
+        _jax_entry.append(_find_jax_entry())
+    return _jax_entry[0]
+
+
+def _find_jax_entry() -> Callable[[Buffer, Any], Any] | None:
+    try:
+        function = importlib.import_module("jax._src.lib")._jax.dlpack_managed_tensor_to_buffer
+        device = sys.modules["jax"].devices("cpu")[0]
+    except Exception:  # whatever a private module does: the public way is there
+        return None
+    for extra in ((1,), ()):  # the device's DLPack type: jaxlib takes it since 0.10
+
+        def entry(buffer: Buffer, device: Any, extra: tuple[int, ...] = extra) -> Any:
+            return function(buffer.__dlpack__(), device, None, None, *extra)
+
+        with contextlib.suppress(Exception):
+            probe = allocate((2, 3), DType.INT32)
+            array = entry(probe, device)
+            public = sys.modules["jax"].dlpack.from_dlpack(probe)
+            alike = (type(array) is type(public) and array.shape == public.shape and array.dtype == public.dtype
+                     and array.committed == public.committed and array.sharding == public.sharding)
+            if alike and array.unsafe_buffer_pointer() == probe.address:
+                return entry
+    return None
+
+
+def _wrap_jax(buffer: Buffer, template: Any) -> Any:
+    """A JAX array over the buffer by the short way; None where that is not for it."""
+    entry = jax_entry()
+    if entry is None or (buffer.dtype in _WIDE and not sys.modules["jax"].config.jax_enable_x64):
+        return None
+    sharding = template.sharding
+    device = getattr(sharding, "_device", None) or template.device
+    return entry(buffer, device) if getattr(device, "platform", "") == "cpu" else None
+
+
 def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
     """wrap() for libraries that have no faster way: `from_dlpack`, or a memoryview where there is none."""
+    if type(template).__module__.startswith("jaxlib.") and (array := _wrap_jax(buffer, template)) is not None:
+        return array
     from_dlpack = _importer(template)
     if from_dlpack is None:
         return memoryview(buffer)

@@ -1,0 +1,175 @@
+"""The short way of a group's methods (native/method.c, shortcut.c) against the long way, which is the reference."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import arraycomm
+from arraycomm.core import arrays
+from arraycomm.core.dlpack import allocate, wrap
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[arraycomm.Group]:
+    """A world of one: every call runs to its end alone."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with arraycomm.init() as group:
+        yield group
+
+
+def _x() -> Any:
+    return np.arange(6, dtype=np.float32).reshape(3, 2)
+
+
+CALLS: dict[str, Callable[[arraycomm.Group, Any, Any], Any]] = {
+    "all_reduce": lambda g, x, out: g.all_reduce(x, out=out),
+    "all_reduce, op": lambda g, x, out: g.all_reduce(x, "max", out=out, timeout=2.5),
+    "reduce": lambda g, x, out: g.reduce(x, 0, "product", out=out),
+    "broadcast": lambda g, x, out: g.broadcast(x, root=0, out=out),
+    "all_gather": lambda g, x, out: g.all_gather(x, form="concat", uneven=False, out=out),
+    "gather": lambda g, x, out: g.gather(x, out=out),
+    "scatter": lambda g, x, out: g.scatter(x, out=out),
+    "reduce_scatter": lambda g, x, out: g.reduce_scatter(x, "sum", counts=None, out=out),
+    "all_to_all": lambda g, x, out: g.all_to_all(x, out=out),
+}
+
+
+def _long(group: arraycomm.Group, call: Callable[..., Any], *args: Any) -> Any:
+    shortcut, group._shortcut = group._shortcut, None
+    try:
+        return call(group, *args)
+    finally:
+        group._shortcut = shortcut
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_both_ways_agree(group: arraycomm.Group, call: Callable[..., Any]) -> None:
+    short, long = call(group, _x(), None), _long(group, call, _x(), None)
+    assert type(short) is type(long) and short.dtype == long.dtype
+    np.testing.assert_array_equal(short, long)
+    out = np.zeros((3, 2), np.float32)
+    assert call(group, _x(), out) is out
+    np.testing.assert_array_equal(out, long)
+
+
+ODD = {
+    "strided": lambda: np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2],
+    "no dimension": lambda: np.float64(3.0),
+    "empty": lambda: np.zeros((3, 0), np.int8),
+    "of a subclass": lambda: np.arange(6.0).view(np.matrix),
+    "bytes": lambda: b"abcdef",
+    "seven dimensions": lambda: np.ones((1, 2, 1, 2, 1, 2, 1), np.uint16),
+}
+
+
+@pytest.mark.parametrize("make", ODD.values(), ids=ODD)
+def test_odd_inputs(group: arraycomm.Group, make: Callable[[], Any]) -> None:
+    np.testing.assert_array_equal(group.all_reduce(make()), _long(group, lambda g, x: g.all_reduce(x), make()))
+
+
+REFUSED: dict[str, Callable[[arraycomm.Group, Any], Any]] = {
+    "no argument": lambda g, x: g.all_reduce(),  # type: ignore[call-arg]
+    "twice": lambda g, x: g.all_reduce(x, "sum", op="sum"),  # type: ignore[misc]
+    "unknown keyword": lambda g, x: g.broadcast(x, rot=0),  # type: ignore[call-arg]
+    "too many": lambda g, x: g.barrier(1),  # type: ignore[call-arg]
+    "operation": lambda g, x: g.all_reduce(x, "media"),
+    "operation of a strange type": lambda g, x: g.all_reduce(x, []),  # type: ignore[arg-type]
+    "root": lambda g, x: g.broadcast(x, 1),
+    "root of a strange type": lambda g, x: g.broadcast(x, True),
+    "dest": lambda g, x: g.send(x, -1),
+    "tag": lambda g, x: g.send(x, 0, 2**63),
+    "form": lambda g, x: g.all_gather(x, form="rows"),
+    "nothing": lambda g, x: g.all_reduce(None),
+    "read-only out": lambda g, x: g.all_reduce(x, out=np.broadcast_to(np.float32(0), (3, 2))),
+    "out's shape": lambda g, x: g.all_reduce(x, out=np.zeros((2, 3), np.float32)),
+    "out's dtype": lambda g, x: g.all_reduce(x, out=np.zeros((3, 2))),
+    "out overlaps": lambda g, x: g.all_to_all(x, out=x),
+    "foreign bytes": lambda g, x: g.all_reduce(x.astype(">f4")),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
+def test_errors_are_those_of_the_long_way(group: arraycomm.Group, call: Callable[..., Any]) -> None:
+    with pytest.raises((TypeError, ValueError)) as short:
+        call(group, _x())
+    with pytest.raises(short.type) as long:
+        _long(group, call, _x())
+    assert str(short.value) == str(long.value)
+    group.barrier()
+
+
+def test_messages(group: arraycomm.Group) -> None:
+    with group.batch():
+        group.send(_x(), 0, 7)
+        work = group.recv(_x(), 0, 7)
+    assert isinstance(work, arraycomm.Work)
+    work = group.isend(_x(), 0, tag=3)
+    got = group.recv(like=np.zeros((3, 2), np.float32), tag=3, timeout=5.0)
+    work.wait()
+    assert type(got).__name__ == "Received" and got.source == 0 and got.tag == 3
+    assert got == (got.array, 0, 3) and got._replace(tag=4).tag == 4
+    np.testing.assert_array_equal(got.array, _x())
+
+
+def test_a_method_looks_like_its_function() -> None:
+    method = arraycomm.Group.all_reduce
+    assert list(inspect.signature(method).parameters) == ["self", "x", "op", "out", "async_op", "timeout"]
+    assert method.__name__ == "all_reduce" and "elementwise" in (method.__doc__ or "")
+    assert inspect.getsource(inspect.unwrap(method)).lstrip().startswith("@_short(")
+
+
+def test_nothing_leaks(group: arraycomm.Group) -> None:
+    x, out = _x(), np.zeros((3, 2), np.float32)
+
+    def turn() -> None:
+        for call in CALLS.values():
+            call(group, x, None)
+            call(group, x, out)
+        for refused in REFUSED.values():
+            with pytest.raises((TypeError, ValueError)):
+                refused(group, x)
+        work = group.isend(x, 0)
+        group.recv(x, 0, out=out)
+        work.wait()
+        bound = group.barrier
+        bound(timeout=1.0)
+
+    def held() -> list[int]:
+        gc.collect()
+        things = (x, out, group, None, NotImplemented, False, "sum", "concat", np.dtype(np.float32), np.ndarray)
+        return [len(gc.get_objects()), *(sys.getrefcount(thing) for thing in things)]
+
+    for _ in range(3):
+        turn()
+    before = held()
+    for _ in range(200):
+        turn()
+    grown = [after - start for start, after in zip(before, held(), strict=True)]
+    assert all(abs(n) < 100 for n in grown), grown  # 200 turns
+
+
+def test_jax_results_by_either_importer(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = pytest.importorskip("jax")
+    template = jax.numpy.ones(4, dtype=jax.numpy.bfloat16)
+
+    def made() -> Any:
+        buffer = allocate((2, 3), 10)
+        array = wrap(buffer, template)
+        assert array.unsafe_buffer_pointer() == buffer.address
+        return array
+
+    assert arrays.jax_entry() is not None  # a jaxlib without it is slower: worth knowing
+    direct = made()
+    monkeypatch.setattr(arrays, "_jax_entry", [None])
+    public = made()
+    assert type(direct) is type(public) and direct.dtype == public.dtype and direct.shape == public.shape
+    assert direct.sharding == public.sharding and direct.committed == public.committed
+    assert direct.weak_type == public.weak_type
