@@ -45,12 +45,14 @@ static int refused(acomm_op *handle, int rc)
     return rc;
 }
 
-/* Runs the described operation in the caller's thread, or hands it to the worker when there is a handle. */
-static int submit(const struct acomm_op *described, acomm_op *handle)
+/* Runs the described operation in the caller's thread, or hands it to the worker when there is a handle. Without one the
+ * description itself is the operation, and holds what came of it. */
+static int submit(struct acomm_op *described, acomm_op *handle)
 {
-    struct acomm_op local, *op = handle ? handle : &local;
+    struct acomm_op *op = handle ? handle : described;
     struct acomm_group *g = described->group;
-    *op = *described;
+    if (handle)
+        *handle = *described;
     op->width = acomm_dtype_bytes(op->dtype);
     if (op->timeout < 0)
         op->timeout = g->timeout;
@@ -162,7 +164,7 @@ void acomm_block_free(acomm_block *block)
     arena_give(block);
 }
 
-/* Without a handle the description itself is the operation, and holds what came of it. */
+/* The same for messages. */
 static int post(struct acomm_op *described, acomm_op *handle)
 {
     struct acomm_op *op = handle ? handle : described;

@@ -84,7 +84,8 @@ static bool peek(const struct p2p *p, const struct acomm_op *op)
     for (int turn = 0; able && turn < PEEKS; turn++) {
         if (from->ops->waiting(from))
             return true;
-        able = !atomic_load_explicit(&p->wanted, memory_order_relaxed) && !atomic_load_explicit(&g->poisoned, memory_order_relaxed);
+        able = !atomic_load_explicit(&p->wanted, memory_order_relaxed)
+            && !atomic_load_explicit(&g->poisoned, memory_order_relaxed);
         wait_relax();
     }
     return false;

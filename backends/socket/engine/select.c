@@ -14,7 +14,7 @@
 #define KiB(n) ((uint64_t)(n) << 10)
 
 /* kind, name, function, where, checks headers itself, bytes up to, ranks up to (0: any).
- * Bytes are those of the whole array: all ranks' blocks together for the gathering and scattering kinds. The order of
+ * The rows of a kind stand together. Bytes are those of the whole array: all ranks' blocks together for the gathering and scattering kinds. The order of
  * reduction of "whole", "sliced", "bruck" and "pairwise" is that of the ranks, so their bits are the same. */
 static const struct algorithm TABLE[] = {
     {ACOMM_ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(16), 0},
@@ -123,8 +123,10 @@ int select_open(struct selection *s, const char *algorithms, const char *thresho
     *s = (struct selection){.up_to = malloc(ROWS * sizeof *s->up_to)};
     if (!s->up_to)
         return ACOMM_RESOURCE;
-    for (size_t row = 0; row < ROWS; row++)
+    for (size_t row = ROWS; row-- > 0;) {
         s->up_to[row] = TABLE[row].up_to;
+        s->first[TABLE[row].kind] = row;
+    }
     int rc = each(s, thresholds, limit);
     return rc ? rc : each(s, algorithms, force);
 }
@@ -157,9 +159,9 @@ const struct algorithm *select_algorithm(const struct acomm_group *g, const stru
     if (forced && runs_here(g, forced))
         return forced;
     uint64_t bytes = whole_bytes(g, op);
-    for (size_t row = 0; row < ROWS; row++) {
+    for (size_t row = g->selection.first[op->kind]; row < ROWS && TABLE[row].kind == op->kind; row++) {
         const struct algorithm *a = &TABLE[row];
-        bool fits = a->kind == op->kind && runs_here(g, a) && bytes <= g->selection.up_to[row]
+        bool fits = runs_here(g, a) && bytes <= g->selection.up_to[row]
             && (!a->max_ranks || g->size <= a->max_ranks);
         if (fits)
             return a;

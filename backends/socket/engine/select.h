@@ -16,6 +16,7 @@ struct algorithm {
 };
 struct selection {
     uint64_t *up_to;   /* per row, after thresholds */
+    size_t first[ACOMM_KINDS]; /* row of each kind */
     const struct algorithm *forced[ACOMM_KINDS];
 };
 
