@@ -83,7 +83,7 @@ static void *send_stream(void *argument)
         data[i] = (char)byte_at(i);
     for (size_t done = 0, request = 1; done < STREAM && !s->code; request = request * 5 % 400009 + 1) {
         size_t most = STREAM - done < request ? STREAM - done : request;
-        ssize_t n = s->link->ops->send(s->link, data + done, most);
+        ssize_t n = s->link->ops->send(s->link, data + done, most, false);
         if (n < 0)
             s->code = (int)n;
         else if (n == 0)
@@ -154,11 +154,11 @@ static void incomplete_moves_nothing(void)
 {
     struct link *link = link_tcp_new(1, true, 2);
     int fds[2];
-    CHECK_EQUAL(link->ops->send(link, "x", 1), 0);
+    CHECK_EQUAL(link->ops->send(link, "x", 1, false), 0);
     CHECK_EQUAL(link->ops->descriptor(link), -1);
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     CHECK_EQUAL(link_tcp_attach(link, 0, fds[0]), 0);
-    CHECK_EQUAL(link->ops->send(link, "x", 1), 0);
+    CHECK_EQUAL(link->ops->send(link, "x", 1, false), 0);
     CHECK_EQUAL(link_tcp_attach(link, 0, fds[1]), ACOMM_ARGUMENT);
     CHECK_EQUAL(link_tcp_attach(link, 2, fds[1]), ACOMM_ARGUMENT);
     CHECK_EQUAL(link_tcp_attach(link, -1, fds[1]), ACOMM_ARGUMENT);
@@ -173,7 +173,7 @@ static void descriptor_tells_when(void)
     struct pair p = open_tcp(1);
     struct pollfd fd = {.fd = p.in->ops->descriptor(p.in), .events = POLLIN};
     CHECK_EQUAL(poll(&fd, 1, 0), 0);
-    CHECK_EQUAL(p.out->ops->send(p.out, "hello", 5), 5);
+    CHECK_EQUAL(p.out->ops->send(p.out, "hello", 5, false), 5);
     CHECK_EQUAL(poll(&fd, 1, 5000), 1);
     close_pair(p);
     p = open_shm();
@@ -186,7 +186,7 @@ static ssize_t settled(struct link *link, char *data, size_t bytes)
 {
     ssize_t n = 0;
     for (int i = 0; i < 5000 && n == 0; i++) {
-        n = link->outgoing ? link->ops->send(link, data, bytes) : link->ops->recv(link, data, bytes);
+        n = link->outgoing ? link->ops->send(link, data, bytes, false) : link->ops->recv(link, data, bytes);
         if (n == 0)
             usleep(1000);
     }
@@ -197,7 +197,7 @@ static void peer_closes(void)
 {
     struct pair p = open_tcp(1);
     char data[8];
-    CHECK_EQUAL(p.out->ops->send(p.out, "12345678", 8), 8);
+    CHECK_EQUAL(p.out->ops->send(p.out, "12345678", 8, false), 8);
     p.out->ops->close(p.out);
     CHECK_EQUAL(settled(p.in, data, 5), 5); /* what was sent before still comes */
     CHECK_EQUAL(settled(p.in, data, 8), 3);
@@ -254,9 +254,9 @@ static void forged_taken(void)
     char data[RING * 2] = {0};
     for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) {
         struct pair p = open_shm();
-        CHECK_EQUAL(p.out->ops->send(p.out, data, 100), 100);
+        CHECK_EQUAL(p.out->ops->send(p.out, data, 100, false), 100);
         *(uint64_t *)(void *)p.ring = forged[i]; /* read when the ring is full: five pieces have been sent then */
-        CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data), ACOMM_PROTOCOL);
+        CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data, false), ACOMM_PROTOCOL);
         close_pair(p);
     }
 }
@@ -281,7 +281,7 @@ static void forged_end(void)
 {
     struct pair p = open_shm();
     char data[RING] = {0};
-    CHECK_EQUAL(p.out->ops->send(p.out, data, RING - 64), RING - 64);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, RING - 64, false), RING - 64);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, RING), RING - 64);
     *stamps(p, 4) = stamp(5, 65);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, RING), ACOMM_PROTOCOL);
@@ -293,7 +293,7 @@ static void own_counts_are_private(void)
 {
     struct pair p = open_shm();
     char data[RING];
-    CHECK_EQUAL(p.out->ops->send(p.out, "ab", 2), 2);
+    CHECK_EQUAL(p.out->ops->send(p.out, "ab", 2, false), 2);
     CHECK(p.in->ops->waiting(p.in));
     CHECK_EQUAL(p.in->ops->recv(p.in, data, 1), 1);
     *(uint64_t *)(void *)p.ring = 7777;
@@ -308,16 +308,16 @@ static void full_ring(void)
 {
     struct pair p = open_shm();
     char data[RING + 100] = {0};
-    CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data), RING);
-    CHECK_EQUAL(p.out->ops->send(p.out, data, 57), 0);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data, false), RING);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 57, false), 0);
     for (int i = 0; i < 60; i++) /* what is short needs no room but a slot */
-        CHECK_EQUAL(p.out->ops->send(p.out, "x", 1), 1);
-    CHECK_EQUAL(p.out->ops->send(p.out, data, 1), 0);
+        CHECK_EQUAL(p.out->ops->send(p.out, "x", 1, false), 1);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 1, false), 0);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, RING / 4 - 1), RING / 4 - 1);
-    CHECK_EQUAL(p.out->ops->send(p.out, data, 1), 0);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 1, false), 0);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, 1), 1);
-    CHECK_EQUAL(p.out->ops->send(p.out, data, 57), 57);
-    CHECK_EQUAL(p.out->ops->send(p.out, data, 1), 0);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 57, false), 57);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 1, false), 0);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), RING / 4 * 3 + 60 + 57);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), 0);
     close_pair(p);
@@ -329,7 +329,7 @@ static void many_short_pieces(void)
     struct pair p = open_shm();
     for (int i = 0; i < 1000; i++) {
         int got = -1;
-        CHECK_EQUAL(p.out->ops->send(p.out, &i, sizeof i), sizeof i);
+        CHECK_EQUAL(p.out->ops->send(p.out, &i, sizeof i, false), sizeof i);
         CHECK_EQUAL(p.in->ops->recv(p.in, &got, sizeof got), sizeof got);
         CHECK_EQUAL(got, i);
     }

@@ -14,7 +14,7 @@ static void feed(struct world *w, const void *bytes, size_t size, struct acomm_o
 {
     struct acomm_group *g = &w->groups[1];
     for (size_t sent = 0; sent < size && !atomic_load(&g->poisoned);) {
-        ssize_t n = w->out[0][1]->ops->send(w->out[0][1], (const char *)bytes + sent, size - sent);
+        ssize_t n = w->out[0][1]->ops->send(w->out[0][1], (const char *)bytes + sent, size - sent, false);
         CHECK(n >= 0);
         sent += (size_t)n;
         p2p_wait_until(g->p2p, receive, 0);

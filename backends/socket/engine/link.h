@@ -14,8 +14,9 @@ enum channel { CHANNEL_CONTROL, CHANNEL_COLLECTIVE, CHANNEL_P2P, CHANNELS };
 struct bell;
 struct link;
 struct link_ops {
-    /* Bytes taken (0: none just now) or a negative code: ACOMM_LOST when the peer is gone, ACOMM_SYSTEM with errno set. */
-    ssize_t (*send)(struct link *link, const void *data, size_t bytes);
+    /* Bytes taken (0: none just now) or a negative code: ACOMM_LOST when the peer is gone, ACOMM_SYSTEM with errno set.
+     * more: as much as can be is sent right after, so that the peer need not be told of these bytes alone. */
+    ssize_t (*send)(struct link *link, const void *data, size_t bytes, bool more);
     ssize_t (*recv)(struct link *link, void *data, size_t bytes);
     /* For poll(): a descriptor and the events to wait for; -1 when there is none and the caller must look again. */
     int (*descriptor)(struct link *link);

@@ -62,12 +62,19 @@ static int translate(int errnum)
     return ACOMM_SYSTEM;
 }
 
+/* Bytes that fill a stripe must not wait for more: the next ones go over another connection. */
+static int more_follows(const struct link_tcp *t, size_t bytes)
+{
+    return t->connections == 1 || (t->position + bytes) % LINK_STRIPE ? MSG_MORE : 0;
+}
+
 /* One system call in one direction: bytes moved, 0 none just now, or a code. */
-static ssize_t move(struct link_tcp *t, char *data, size_t bytes)
+static ssize_t move(struct link_tcp *t, char *data, size_t bytes, bool more)
 {
     ssize_t n;
+    int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more ? more_follows(t, bytes) : 0);
     do
-        n = t->base.outgoing ? send(current(t), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT)
+        n = t->base.outgoing ? send(current(t), data, bytes, flags)
                              : recv(current(t), data, bytes, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n > 0)
@@ -79,7 +86,7 @@ static ssize_t move(struct link_tcp *t, char *data, size_t bytes)
     return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : translate(errno);
 }
 
-static ssize_t move_all(struct link *link, char *data, size_t bytes)
+static ssize_t move_all(struct link *link, char *data, size_t bytes, bool more)
 {
     struct link_tcp *t = self(link);
     if (!complete(t))
@@ -87,7 +94,7 @@ static ssize_t move_all(struct link *link, char *data, size_t bytes)
     size_t moved = 0;
     while (moved < bytes) {
         size_t part = run_length(t, bytes - moved);
-        ssize_t n = move(t, data + moved, part);
+        ssize_t n = move(t, data + moved, part, more);
         if (n < 0 && !moved)
             return n;
         if (n <= 0)
@@ -100,14 +107,14 @@ static ssize_t move_all(struct link *link, char *data, size_t bytes)
     return (ssize_t)moved;
 }
 
-static ssize_t tcp_send(struct link *link, const void *data, size_t bytes)
+static ssize_t tcp_send(struct link *link, const void *data, size_t bytes, bool more)
 {
-    return move_all(link, (char *)(uintptr_t)data, bytes);
+    return move_all(link, (char *)(uintptr_t)data, bytes, more);
 }
 
 static ssize_t tcp_recv(struct link *link, void *data, size_t bytes)
 {
-    return move_all(link, data, bytes);
+    return move_all(link, data, bytes, false);
 }
 
 static int tcp_descriptor(struct link *link)

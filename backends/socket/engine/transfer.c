@@ -62,7 +62,7 @@ static ssize_t give(struct transfer *t)
     size_t left = ready(t);
     if (!left)
         return 0;
-    return t->link->ops->send(t->link, t->data + t->done, left < SEND_MOST ? left : SEND_MOST);
+    return t->link->ops->send(t->link, t->data + t->done, left < SEND_MOST ? left : SEND_MOST, false);
 }
 
 /* Errors of the network tell of a lost host. A closed connection does not: a process that ends is noticed by the node,
