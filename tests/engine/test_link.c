@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,20 +19,27 @@
 #define STREAM ((size_t)3 << 20) /* more than every buffer on the way */
 #define RING ((size_t)8 << 10)
 
-/* A connected pair over TCP on the loopback interface. */
-static void tcp_pair(int fds[2])
+/* A connected pair over TCP on the loopback interface, the one that connects at address `from`. */
+static void tcp_pair_from(int fds[2], uint32_t from)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in source = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(from)};
     socklen_t length = sizeof at;
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK_EQUAL(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
     CHECK_EQUAL(listen(listener, 1), 0);
     CHECK_EQUAL(getsockname(listener, (struct sockaddr *)&at, &length), 0);
     fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_EQUAL(bind(fds[0], (struct sockaddr *)&source, sizeof source), 0);
     CHECK_EQUAL(connect(fds[0], (struct sockaddr *)&at, sizeof at), 0);
     fds[1] = accept(listener, NULL, NULL);
     CHECK(fds[1] >= 0);
     close(listener);
+}
+
+static void tcp_pair(int fds[2])
+{
+    tcp_pair_from(fds, INADDR_LOOPBACK);
 }
 
 struct pair { struct link *out, *in; struct link_ring *ring; };
@@ -179,6 +187,56 @@ static void descriptor_tells_when(void)
     p = open_shm();
     CHECK_EQUAL(p.in->ops->descriptor(p.in), -1);
     close_pair(p);
+}
+
+/* TCP_CONGESTION of a connection that was given to a link, and what it was before. */
+static void congestion(uint32_t from, char before[16], char after[16])
+{
+    int fds[2];
+    tcp_pair_from(fds, from);
+    socklen_t length = 16;
+    CHECK_EQUAL(getsockopt(fds[0], IPPROTO_TCP, TCP_CONGESTION, before, &length), 0);
+    struct link *link = link_tcp_new(1, true, 1);
+    CHECK_EQUAL(link_tcp_attach(link, 0, fds[0]), 0);
+    length = 16;
+    CHECK_EQUAL(getsockopt(fds[0], IPPROTO_TCP, TCP_CONGESTION, after, &length), 0);
+    link->ops->close(link);
+    close(fds[1]);
+}
+
+static void no_pacing_inside_a_host(void)
+{
+    char before[16], after[16];
+    congestion(INADDR_LOOPBACK, before, after);
+    CHECK(!strcmp(after, "reno"));
+    congestion(INADDR_LOOPBACK + 1, before, after); /* another address: there may be a network between */
+    CHECK(!strcmp(after, before));
+}
+
+static void move_exactly(struct pair p, char *data, size_t bytes)
+{
+    size_t sent = 0, got = 0;
+    while (got < bytes) {
+        ssize_t n = p.out->ops->send(p.out, data, bytes - sent, false);
+        sent += n > 0 ? (size_t)n : 0;
+        n = p.in->ops->recv(p.in, data, bytes - got);
+        got += n > 0 ? (size_t)n : 0;
+    }
+}
+
+/* Bytes may wait for those that follow only where these take the same connection. The kernel ends the wait after
+ * 200 ms. */
+static void more_does_not_wait_on_another_connection(void)
+{
+    struct pair p = open_tcp(2);
+    char *data = calloc(1, (size_t)256 << 10);
+    move_exactly(p, data, ((size_t)256 << 10) - 40);
+    CHECK_EQUAL(p.out->ops->send(p.out, data, 40, true), 40);
+    struct pollfd fd = {.fd = p.in->ops->descriptor(p.in), .events = POLLIN};
+    CHECK_EQUAL(poll(&fd, 1, 100), 1);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, 41), 40);
+    close_pair(p);
+    free(data);
 }
 
 /* Waits for the link's verdict. */
@@ -344,6 +402,8 @@ int main(void)
     TEST(stream_under_signals);
     TEST(incomplete_moves_nothing);
     TEST(descriptor_tells_when);
+    TEST(no_pacing_inside_a_host);
+    TEST(more_does_not_wait_on_another_connection);
     TEST(peer_closes);
     TEST(peer_resets);
     TEST(bad_descriptor);

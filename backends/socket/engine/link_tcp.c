@@ -162,8 +162,8 @@ static bool inside_host(int fd)
 
 /* Socket buffers keep the kernel's own sizing: SO_SNDBUF and SO_RCVBUF would end it, at a lower limit than it reaches,
  * and pieces that stay in the cache cost more in wake-ups than they save. Inside a host there is nothing to be careful
- * of: where the system's choice is BBR, its pacing costs 40% more processor time for a byte. reno is in every kernel and
- * open to every user; should it be refused all the same, the system's choice stays. */
+ * of: where the system's choice is BBR, its pacing costs up to 40% more processor time for a byte. reno is in every
+ * kernel and open to every user; should it be refused all the same, the system's choice stays. */
 static int prepare(int fd)
 {
     int on = 1, flags = fcntl(fd, F_GETFL);
