@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -251,6 +252,74 @@ static ssize_t settled(struct link *link, char *data, size_t bytes)
     return n;
 }
 
+#define SPREAD 3
+#define STRIPE ((size_t)256 << 10)
+
+/* A link of several connections whose descriptors are known. */
+static struct pair open_spread(int out[SPREAD], int in[SPREAD])
+{
+    struct pair p = {link_tcp_new(1, true, SPREAD), link_tcp_new(0, false, SPREAD), NULL};
+    for (int i = 0; i < SPREAD; i++) {
+        int fds[2];
+        tcp_pair(fds);
+        CHECK_EQUAL(link_tcp_attach(p.out, i, out[i] = fds[0]), 0);
+        CHECK_EQUAL(link_tcp_attach(p.in, i, in[i] = fds[1]), 0);
+    }
+    return p;
+}
+
+static int readable(int fd)
+{
+    int bytes = 0;
+    CHECK_EQUAL(ioctl(fd, FIONREAD, &bytes), 0);
+    return bytes;
+}
+
+/* What leaves at once stays on one connection; what its receiver does not take goes on with others. */
+static void stripes_go_where_there_is_room(void)
+{
+    int out[SPREAD], in[SPREAD], large = 4 << 20;
+    struct pair p = open_spread(out, in);
+    char *data = calloc(1, STRIPE);
+    for (int stripe = 0; stripe < 4; stripe++)
+        move_exactly(p, data, STRIPE);
+    for (int i = 0; i < SPREAD; i++)
+        setsockopt(out[i], SOL_SOCKET, SO_SNDBUF, &large, sizeof large);
+    CHECK_EQUAL(readable(in[1]) + readable(in[2]), 0);
+    size_t sent = 0;
+    for (int i = 0; i < SPREAD * 20; i++) {
+        ssize_t n = p.out->ops->send(p.out, data, STRIPE, false);
+        CHECK(n >= 0);
+        sent += (size_t)n;
+    }
+    for (int i = 0; i < SPREAD; i++)
+        CHECK(readable(in[i]) > 0);
+    while (sent) {
+        ssize_t n = settled(p.in, data, STRIPE);
+        CHECK(n > 0);
+        sent -= n > 0 ? (size_t)n : sent;
+    }
+    close_pair(p);
+    free(data);
+}
+
+/* The byte behind a stripe names no connection: all that came before it is still delivered. */
+static void forged_turn(void)
+{
+    int out[SPREAD], in[SPREAD];
+    struct pair p = open_spread(out, in);
+    char *data = calloc(1, STRIPE);
+    move_exactly(p, data, STRIPE - 1);
+    CHECK_EQUAL(send(out[0], "x\xff", 2, 0), 2);
+    CHECK_EQUAL(settled(p.in, data, 1), 1);
+    CHECK_EQUAL(data[0], 'x');
+    CHECK_EQUAL(settled(p.in, data, 1), ACOMM_PROTOCOL);
+    CHECK_EQUAL(settled(p.in, data, 1), ACOMM_PROTOCOL);
+    close_pair(p);
+    free(data);
+}
+
+
 static void peer_closes(void)
 {
     struct pair p = open_tcp(1);
@@ -404,6 +473,8 @@ int main(void)
     TEST(descriptor_tells_when);
     TEST(no_pacing_inside_a_host);
     TEST(more_does_not_wait_on_another_connection);
+    TEST(stripes_go_where_there_is_room);
+    TEST(forged_turn);
     TEST(peer_closes);
     TEST(peer_resets);
     TEST(bad_descriptor);

@@ -31,7 +31,7 @@ struct link {
     struct bell *bell; /* rung when there may be news; NULL: look at the descriptor, or look again */
 };
 
-/* link_tcp.c: `connections` sockets, filled one by one by attach. Blocks of LINK_STRIPE bytes go round robin over them. */
+/* link_tcp.c: at most 64 `connections`, filled one by one by attach; the stream is spread over them in stripes. */
 struct link *link_tcp_new(int peer, bool outgoing, int connections);
 int link_tcp_attach(struct link *link, int stripe, int fd);
 bool link_tcp_complete(const struct link *link); /* all sockets are there */

@@ -1,12 +1,15 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "acomm.h"
@@ -14,12 +17,16 @@
 
 #define LINK_STRIPE ((size_t)256 << 10) /* bytes on one connection before the next one's turn */
 
-/* Both ends count the bytes of the stream: the position alone says which connection the next byte takes. */
+/* With several connections the stream goes in stripes, and behind each stripe one byte says which connection has the
+ * next one: the sender takes the one with the least waiting to leave, so that each carries what it can. Taking turns
+ * would make all as slow as the slowest is just now. */
 struct link_tcp {
     struct link base;
-    uint64_t position;
     _Atomic int attached;
     int connections;
+    int current;
+    size_t filled;      /* bytes of the stripe that have moved; LINK_STRIPE: the byte behind it has not */
+    unsigned char next; /* that byte */
     int fds[];
 };
 
@@ -31,18 +38,6 @@ static struct link_tcp *self(struct link *link)
 static bool complete(struct link_tcp *t)
 {
     return atomic_load_explicit(&t->attached, memory_order_acquire) == t->connections;
-}
-
-static int current(const struct link_tcp *t)
-{
-    return t->fds[t->position / LINK_STRIPE % (uint64_t)t->connections];
-}
-
-/* How much of the next `bytes` goes over the current connection. */
-static size_t run_length(const struct link_tcp *t, size_t bytes)
-{
-    size_t left = LINK_STRIPE - t->position % LINK_STRIPE;
-    return t->connections == 1 || bytes < left ? bytes : left;
 }
 
 static int translate(int errnum)
@@ -62,20 +57,38 @@ static int translate(int errnum)
     return ACOMM_SYSTEM;
 }
 
-/* Bytes that fill a stripe must not wait for more: the next ones go over another connection. */
-static int more_follows(const struct link_tcp *t, size_t bytes)
+/* Bytes that have not left yet. */
+static int waiting(int fd)
 {
-    return t->connections == 1 || (t->position + bytes) % LINK_STRIPE ? MSG_MORE : 0;
+    int bytes = 0;
+    return ioctl(fd, SIOCOUTQNSD, &bytes) ? 0 : bytes;
 }
 
-/* One system call in one direction: bytes moved, 0 none just now, or a code. */
-static ssize_t move(struct link_tcp *t, char *data, size_t bytes, bool more)
+/* The connection for the next stripe. The same again as long as all that it was given has left at once: short messages
+ * gain nothing from several, and on each a loss at the end costs a timeout. */
+static int pick(const struct link_tcp *t)
 {
+    int best = t->current, least = waiting(t->fds[best]);
+    for (int i = 0; i < t->connections && least; i++) {
+        int bytes = waiting(t->fds[i]);
+        if (bytes < least) {
+            least = bytes;
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* One system call in one direction: bytes moved, 0 none just now, or a code. `last`: a stripe's last ones, with the byte
+ * behind it. Those must not wait for more, which may take another connection. */
+static ssize_t move(struct link_tcp *t, char *data, size_t bytes, bool last, bool more)
+{
+    struct iovec parts[] = {{data, bytes}, {&t->next, 1}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = last ? 2 : 1};
+    int fd = t->fds[t->current], flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more && !last ? MSG_MORE : 0);
     ssize_t n;
-    int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more ? more_follows(t, bytes) : 0);
     do
-        n = t->base.outgoing ? send(current(t), data, bytes, flags)
-                             : recv(current(t), data, bytes, MSG_DONTWAIT);
+        n = t->base.outgoing ? sendmsg(fd, &message, flags) : recvmsg(fd, &message, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n > 0)
         return n;
@@ -86,23 +99,48 @@ static ssize_t move(struct link_tcp *t, char *data, size_t bytes, bool more)
     return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : translate(errno);
 }
 
+/* As much of the stripe as there is: bytes of the stream, and through `all` whether that was all that was tried. */
+static ssize_t move_stripe(struct link_tcp *t, char *data, size_t bytes, bool more, bool *all)
+{
+    size_t left = LINK_STRIPE - t->filled;
+    bool last = bytes >= left;
+    if (t->next >= t->connections) {
+        errno = EPROTO;
+        return ACOMM_PROTOCOL;
+    }
+    if (last) {
+        bytes = left;
+        t->next = (unsigned char)(t->base.outgoing ? pick(t) : 0);
+    }
+    ssize_t n = move(t, data, bytes, last, more);
+    *all = n == (ssize_t)(bytes + last);
+    if (n <= 0)
+        return n;
+    t->filled += (size_t)n - (last && *all);
+    if (!last || !*all)
+        return n;
+    if (t->next < t->connections) /* or it fails at the next turn */
+        t->current = t->next;
+    t->filled = 0;
+    return n - 1;
+}
+
 static ssize_t move_all(struct link *link, char *data, size_t bytes, bool more)
 {
     struct link_tcp *t = self(link);
     if (!complete(t))
         return 0;
+    if (t->connections == 1)
+        return bytes ? move(t, data, bytes, false, more) : 0;
     size_t moved = 0;
-    while (moved < bytes) {
-        size_t part = run_length(t, bytes - moved);
-        ssize_t n = move(t, data + moved, part, more);
+    bool all = true; /* else the kernel has no more: spares a call that would say so */
+    while (moved < bytes && all) {
+        ssize_t n = move_stripe(t, data + moved, bytes - moved, more, &all);
         if (n < 0 && !moved)
             return n;
-        if (n <= 0)
+        if (n < 0)
             break; /* after progress, an error shows again at the next call */
         moved += (size_t)n;
-        t->position += (uint64_t)n;
-        if ((size_t)n < part)
-            break; /* the kernel has no more: spares a call that would say so */
     }
     return (ssize_t)moved;
 }
@@ -120,7 +158,7 @@ static ssize_t tcp_recv(struct link *link, void *data, size_t bytes)
 static int tcp_descriptor(struct link *link)
 {
     struct link_tcp *t = self(link);
-    return complete(t) ? current(t) : -1;
+    return complete(t) ? t->fds[t->current] : -1;
 }
 
 static void tcp_close(struct link *link)
