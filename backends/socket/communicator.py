@@ -324,7 +324,7 @@ class SocketCommunicator:
             self.closed = True
         self.shortcut.close()
         self._endpoint.unregister(self._id)
-        lib.acomm_group_stop(self._group)
+        lib.acomm_group_stop(self._group, f"left with {reason}".encode()[:191] if reason else _NULL)
         for work in tuple(self._works):
             work.cancel()
         lib.acomm_group_close(self._group)

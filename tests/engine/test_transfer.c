@@ -205,10 +205,22 @@ static void wait_for_interrupt(struct acomm_group *g)
     fake_expect(rc == ACOMM_INTERRUPTED, "%d", rc);
     fake_expect(clock_now() - op.started < FAKE_SECOND / 5, "answered after 200 ms");
 }
+/* It may be long in work and never wait for long. */
+static void work_until_interrupt(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_UINT8);
+    char mine[10] = {0}, theirs[10];
+    int rc = 0;
+    op.synchronous = g->rank == 0;
+    while (!rc && clock_now() < op.started + 5 * FAKE_SECOND)
+        rc = transfer_exchange(&op, 1 - g->rank, mine, sizeof mine, 1 - g->rank, theirs, sizeof theirs);
+    fake_expect(rc == ACOMM_INTERRUPTED, "%d", rc);
+}
 static void interrupted(void)
 {
     acomm_set_interrupt(interrupt);
     on_transports(2, wait_for_interrupt);
+    on_transports(2, work_until_interrupt);
     acomm_set_interrupt(NULL);
 }
 

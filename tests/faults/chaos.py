@@ -24,6 +24,7 @@ from .job import Answer, Job
 TRANSPORTS = ("shm", "tcp", "both")  # both: ranks that believe to be on two hosts
 SIZES = (2, 3, 4)
 HANG = 15.0  # s after which a survivor counts as hanging
+ANSWER = 0.2  # s from Ctrl-C to KeyboardInterrupt
 WORK = ("collectives", "messages", "mixed")
 SIZES_OF_WORK = ((1,), (5000,), (200_000,), (1, 64, 5000), (2_000_000,))  # elements of 8 bytes
 
@@ -36,6 +37,7 @@ class Fault(NamedTuple):
     victims: int = 1
     silence: float = 5.0  # s
     within: float = 1.0  # s, the promise
+    own: str = ""  # what the victim itself gets, within ANSWER
 
 
 def _kill(job: Job, victims: Sequence[int], rng: random.Random) -> float:
@@ -76,7 +78,7 @@ FAULTS = {
     "stop shortly": Fault(_stop_shortly, {}, silence=2.0),
     # Inside an operation, or between two: then the group is left as a `with` does.
     "interrupt": Fault(_interrupt, {"Aborted": ("interrupted by a signal",),
-                                    "PeerLost": ("left with KeyboardInterrupt", "closed the group")}),
+                                    "PeerLost": ("left with KeyboardInterrupt",)}, own="KeyboardInterrupt"),
 }
 
 
@@ -86,6 +88,7 @@ class Tally:
 
     rounds: int = 0
     seconds: list[float] = field(default_factory=list)  # from the fault to each survivor's error
+    own: list[float] = field(default_factory=list)  # to the victim's own
     wrong: list[str] = field(default_factory=list)  # results or errors that are not right
     hangs: list[str] = field(default_factory=list)
     leaks: list[str] = field(default_factory=list)
@@ -95,7 +98,7 @@ class Tally:
         return [*self.wrong, *self.hangs, *self.leaks]
 
     def late(self, promise: float) -> int:
-        return sum(seconds > promise for seconds in self.seconds)
+        return sum(seconds > promise for seconds in self.seconds) + sum(seconds > ANSWER for seconds in self.own)
 
 
 def play(fault: Fault, transport: str, size: int, seed: int, tally: Tally) -> None:
@@ -112,6 +115,8 @@ def play(fault: Fault, transport: str, size: int, seed: int, tally: Tally) -> No
         survivors = [rank for rank in range(size) if rank not in victims]
         if fault.errors:
             _judge(job, fault, victims, job.answers(survivors, HANG), began, tally, seed)
+            if fault.own:
+                _judge_own(job, fault, victims, began, tally, seed)
         else:
             _judge_calm(job, tally, seed)
             survivors = list(range(size))
@@ -143,6 +148,13 @@ def _judge(job: Job, fault: Fault, victims: Sequence[int], answers: dict[int, An
                  and any(pid in answer.text for pid in pids))
         if not right:
             tally.wrong.append(f"seed {seed}: rank {rank}, victims {list(victims)}: {answer} {answer.ranks}")
+
+
+def _judge_own(job: Job, fault: Fault, victims: Sequence[int], began: float, tally: Tally, seed: int) -> None:
+    for rank, answer in job.answers(victims, HANG).items():
+        tally.own.append(answer.at - began)
+        if answer.error != fault.own:
+            tally.wrong.append(f"seed {seed}: victim {rank}: {answer}")
 
 
 def _judge_calm(job: Job, tally: Tally, seed: int) -> None:
@@ -203,12 +215,13 @@ def sweep(faults: Sequence[str], rounds: int, seed: int, seconds: float) -> dict
 
 def table(tallies: dict[tuple[str, str, int], Tally]) -> str:
     rows = [f"{'fault':14}{'transport':>10}{'ranks':>6}{'rounds':>7}{'median ms':>11}{'worst ms':>10}{'late':>6}"
-            f"{'wrong':>7}{'hangs':>7}{'leaks':>7}"]
+            f"{'wrong':>7}{'hangs':>7}{'leaks':>7}{'own ms':>8}"]
     for (fault, transport, size), tally in tallies.items():
         median = 1000 * statistics.median(tally.seconds or [0.0])
         worst = 1000 * max(tally.seconds, default=0.0)
         rows.append(f"{fault:14}{transport:>10}{size:>6}{tally.rounds:>7}{median:>11.1f}{worst:>10.1f}"
-                    f"{tally.late(FAULTS[fault].within):>6}{len(tally.wrong):>7}{len(tally.hangs):>7}{len(tally.leaks):>7}")
+                    f"{tally.late(FAULTS[fault].within):>6}{len(tally.wrong):>7}{len(tally.hangs):>7}{len(tally.leaks):>7}"
+                    + (f"{1000 * max(tally.own):>8.1f}" if tally.own else ""))
     return "\n".join(rows)
 
 

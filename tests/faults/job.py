@@ -82,7 +82,8 @@ class Context:
 
 
 class Answer(NamedTuple):
-    """What a task returned, or the error that it raised. `at`: time.monotonic() of that, the same clock in all processes."""
+    """What a task returned, or the error that it raised. `at`: time.monotonic() of that, the same clock in all processes;
+    or the error's attribute `at`, where the task had more to do."""
 
     value: Any = None
     error: str = ""  # the exception's type
@@ -248,7 +249,7 @@ def _attempt(modules: Sequence[types.ModuleType], context: Context, task: str, p
         value = function(context, **parameters)
         return Answer(value, at=time.monotonic())
     except (Exception, KeyboardInterrupt) as error:
-        at = time.monotonic()
+        at = getattr(error, "at", time.monotonic())
         return Answer(None, type(error).__name__, str(error), getattr(error, "ranks", ()), at, traceback.format_exc())
 
 

@@ -127,6 +127,7 @@ def cycle_forever(context: Context, *, what: str = "mixed", counts: tuple[int, .
                 for operation in OPERATIONS[what]:
                     operation(context.world, count, turn)
     except KeyboardInterrupt as error:
+        error.at = time.monotonic()  # type: ignore[attr-defined]
         context.world.close(type(error).__name__)
         raise
 

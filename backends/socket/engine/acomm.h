@@ -143,8 +143,9 @@ uint64_t acomm_group_sequence(acomm_group *group);
 const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop);
 /* The rows of the algorithm table, one by one from 0: 1 and the names, or 0 past the end. */
 int acomm_algorithm(int row, const char **kind, const char **name);
-/* Ends all operations with ACOMM_CLOSED and waits until no thread is in one (< 1 s). Their handles may be freed then. */
-int acomm_group_stop(acomm_group *group);
+/* Ends all operations with ACOMM_CLOSED and waits until no thread is in one (< 1 s). Their handles may be freed then.
+ * why (e.g. an exception's type), unless it is NULL or empty: this is no orderly end, so the group fails on the peers at once. */
+int acomm_group_stop(acomm_group *group, const char *why);
 /* Stops, then frees everything. The caller must not use the group, or handles of it, afterwards. */
 int acomm_group_close(acomm_group *group);
 

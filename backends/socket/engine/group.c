@@ -287,15 +287,16 @@ static void await_turn(struct acomm_group *g)
     pthread_mutex_unlock(&g->lock);
 }
 
-int acomm_group_stop(acomm_group *g)
+int acomm_group_stop(acomm_group *g, const char *why)
 {
     bool busy = atomic_load(&g->busy) || atomic_load(&g->pending);
     acomm_failure closed = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank, .sequence = g->sequence};
-    acomm_failure lost = {.code = ACOMM_LOST, .culprit = g->rank, .origin = g->rank,
-                          .text = "closed the group with an operation under way"};
+    acomm_failure lost = {.code = ACOMM_LOST, .culprit = g->rank, .origin = g->rank};
+    bool troubled = why && *why;
+    strncpy(lost.text, troubled ? why : "closed the group with an operation under way", sizeof lost.text - 1);
     bool first = !atomic_load(&g->poisoned);
     group_fail(g, &closed, false);
-    if (busy && first && g->node)
+    if ((busy || troubled) && first && g->node)
         node_tell(g->node, g, &lost);
     drain_queue(g);
     if (g->worker_started)

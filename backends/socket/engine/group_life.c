@@ -154,7 +154,7 @@ int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group
 int acomm_group_close(acomm_group *g)
 {
     if (!g->stopping)
-        acomm_group_stop(g);
+        acomm_group_stop(g, NULL);
     if (g->node)
         node_remove(g->node, g);
     free_group(g);

@@ -175,14 +175,14 @@ fail:;
     return ACOMM_RESOURCE;
 }
 
-/* What acomm_group_close() says to the peers, for groups that nobody will close any more. */
-static void leave_groups(struct acomm_node *node)
+/* What acomm_group_stop() and _close() say to the peers, for groups that nobody will close any more. */
+static void leave_groups(struct acomm_node *node, const char *why)
 {
     for (const struct node_watch *watch = node->watches; watch; watch = watch->next) {
         struct acomm_group *group = watch->group;
-        acomm_failure failure = {.code = ACOMM_LOST, .culprit = group->rank, .origin = group->rank,
-                                 .text = "exited with an operation under way"};
-        if (atomic_load(&group->busy) || atomic_load(&group->pending))
+        acomm_failure failure = {.code = ACOMM_LOST, .culprit = group->rank, .origin = group->rank};
+        snprintf(failure.text, sizeof failure.text, "%s", *why ? why : "exited with an operation under way");
+        if (*why || atomic_load(&group->busy) || atomic_load(&group->pending))
             node_spread_fail(node, group, &failure);
         else
             node_spread_left(node, group);
@@ -198,7 +198,7 @@ int acomm_node_close(struct acomm_node *node, const char *text)
     pthread_mutex_lock(&node->lock);
     node->closing = true;
     node->close_by = clock_now() + NODE_CLOSE_NS;
-    leave_groups(node);
+    leave_groups(node, why);
     node_spread(node, NULL, node_frame(node, WIRE_BYE, node->rank, strlen(why)), why);
     pthread_mutex_unlock(&node->lock);
     pthread_join(node->thread, NULL);

@@ -17,6 +17,8 @@ struct acomm_op {
     uint64_t sequence;           /* number in the group, given when it starts */
     int64_t timeout;             /* ns */
     int64_t started, deadline;   /* clock_now(); 0 until it has to wait: reading the clock is dear for a small operation */
+    int64_t next_look;           /* when to ask for signals again, however many waits it consists of; 0 not yet known */
+    uint32_t moves;              /* turns with progress */
     double factor;               /* premul_sum */
     uint32_t layout;
     int kind, dtype, redop, root;

@@ -29,7 +29,7 @@ void p2p_release(struct p2p *p)
     pthread_mutex_unlock(&p->lock);
     struct acomm_group *g = p->group;
     if (t.code == ACOMM_LOST)
-        wait_news(g);
+        wait_news(g, t.culprit);
     if (t.code == ACOMM_LOST && t.culprit >= 0)
         node_lost(g->node, g->members[t.culprit], t.text);
     group_fail_op(&t.op, t.code, t.culprit, t.errnum, t.text);

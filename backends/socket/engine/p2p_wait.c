@@ -8,6 +8,7 @@
 struct waiter {
     struct wait wait;
     int64_t nap, until, next_look;
+    uint32_t moves;
 };
 
 /* With the lock. The operation cannot go on; it has ended when this returns, or another thread is just ending it. */
@@ -36,13 +37,17 @@ static bool interrupted(struct waiter *w)
 /* With the lock, which is free meanwhile: the group's lock, the GIL and others' posts must not wait for it. */
 static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved)
 {
+    bool look = w->wait.sleepy;
     p2p_release(p);
     if (moved) {
         wait_reset(&w->wait);
         w->nap = 0;
+        look = ++w->moves % WAIT_MOVES == 0;
+        if (look)
+            w->wait.turns = w->wait.spins; /* though there is progress */
     }
     int rc = wait_step(&w->wait);
-    bool stop = !op->synchronous && w->wait.sleepy && interrupted(w);
+    bool stop = !op->synchronous && (look || w->wait.sleepy) && interrupted(w);
     while (atomic_load_explicit(&p->wanted, memory_order_relaxed))
         sched_yield();
     p2p_acquire(p);

@@ -16,7 +16,6 @@
 #define POLLED 64       /* descriptors that one sleep watches; with more transfers it is a short one */
 #define NAP_MIN_NS 50000 /* first and longest sleep where no descriptor says that a ring has moved */
 #define NAP_MAX_NS 1000000
-#define LOOK_EVERY 64   /* turns with progress between two looks at clock and signals */
 
 enum turn { TURN_DONE, TURN_MOVED, TURN_IDLE };
 
@@ -75,10 +74,8 @@ static bool unreachable(int errnum)
 static int fail_link(struct acomm_op *op, const struct link *link, int code, int errnum)
 {
     struct acomm_group *g = op->group;
-    if (code == ACOMM_LOST)
-        wait_news(g);
     const char *text = code != ACOMM_LOST ? NULL
-        : errnum ? "the connection broke" : "the connection was closed by the peer";
+        : wait_news(g, link->peer) ? WAIT_CLOSED : errnum ? "the connection broke" : "the connection was closed by the peer";
     int rc = group_fail_op(op, code, link->peer, errnum, text);
     if (code == ACOMM_LOST && unreachable(errnum))
         node_lost(g->node, g->members[link->peer], "the network does not reach it");
@@ -190,14 +187,14 @@ int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
 {
     struct wait w = wait_start_links(op);
     int64_t nap = NAP_MIN_NS;
-    for (uint32_t moves = 0;;) {
+    for (;;) {
         int state = take_turn(op, list, transfers);
         if (state < 0 || state == TURN_DONE)
             return state;
         if (state == TURN_MOVED) {
             wait_reset(&w);
             nap = NAP_MIN_NS;
-            if (++moves % LOOK_EVERY == 0)
+            if (++op->moves % WAIT_MOVES == 0)
                 w.turns = w.spins; /* the next step looks at everything, though there is progress */
         }
         int rc = wait_step(&w);

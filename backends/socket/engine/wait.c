@@ -11,7 +11,7 @@
 #define SPINS_CROWDED 20    /* the peer may need this very core */
 #define YIELD_NS 200000     /* how long to yield before sleeping, with a core for every rank */
 #define YIELD_CROWDED_NS 2000000 /* a sleeping rank costs a wake-up per step, so yield longer where turns are taken */
-#define NEWS_NS 100000000   /* how long a closed link waits for the reason, which travels another way */
+#define NEWS_NS 500000000   /* how long a closed link waits for the reason, which travels another way; the promise is 1 s */
 #define NEWS_LOOK_NS 1000000
 #define SPINS_SOCKETS 1     /* a turn costs system calls, and the peer may need this very core */
 #define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
@@ -30,14 +30,17 @@ bool wait_interrupted(void)
     return interrupt_hook && interrupt_hook();
 }
 
-void wait_news(const struct acomm_group *g)
+bool wait_news(const struct acomm_group *g, int rank)
 {
     int64_t end = clock_now() + NEWS_NS;
     for (int64_t now = clock_now(); now < end && !atomic_load(&g->poisoned); now = clock_now()) {
+        if (g->node && node_left(g->node, g, rank, UINT64_MAX) >= 0)
+            return true; /* it would have told of a failure before */
         struct pollfd wake = {.fd = g->wake_fd, .events = POLLIN};
         struct timespec t = {0, end - now < NEWS_LOOK_NS ? end - now : NEWS_LOOK_NS};
         ppoll(&wake, 1, &t, NULL);
     }
+    return false;
 }
 
 bool wait_crowded(int ranks)
@@ -92,13 +95,24 @@ static int absent(const struct acomm_op *op)
     return left;
 }
 
-/* Every 50 ms. */
-static int look_around(struct acomm_op *op)
+/* Every 50 ms of an operation, which may consist of many short waits. */
+static int look_around(struct acomm_op *op, int64_t now)
 {
+    if (!op->next_look)
+        op->next_look = now + WAIT_LOOK_NS;
+    if (now < op->next_look)
+        return 0;
+    op->next_look = now + WAIT_LOOK_NS;
     if (op->synchronous && wait_interrupted())
         return ACOMM_INTERRUPTED;
     int rank = absent(op);
-    return rank < 0 ? 0 : group_fail_op(op, ACOMM_LOST, rank, 0, "it has closed the group");
+    return rank < 0 ? 0 : group_fail_op(op, ACOMM_LOST, rank, 0, WAIT_CLOSED);
+}
+
+int wait_look(struct acomm_op *op)
+{
+    int rc = look_around(op, clock_now());
+    return rc ? group_fail_op(op, rc, -1, 0, NULL) : 0;
 }
 
 static void yield(struct acomm_group *g, int64_t now)
@@ -117,16 +131,11 @@ static int look(struct wait *w)
     int64_t now = clock_now();
     if (now >= op->deadline)
         return ACOMM_TIMEOUT;
-    if (!w->next_look)
-        w->next_look = now + WAIT_LOOK_NS;
     if (!w->sleep_at)
         w->sleep_at = now + w->yield_ns;
-    if (now >= w->next_look) {
-        w->next_look = now + WAIT_LOOK_NS;
-        int rc = look_around(op);
-        if (rc)
-            return rc;
-    }
+    int rc = look_around(op, now);
+    if (rc)
+        return rc;
     w->sleepy = now >= w->sleep_at || now < atomic_load_explicit(&op->group->stolen_until, memory_order_relaxed);
     if (!w->sleepy)
         yield(op->group, now);

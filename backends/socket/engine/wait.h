@@ -15,12 +15,14 @@
 #include <stdbool.h>
 #include "op.h"
 
-#define WAIT_LOOK_NS 50000000  /* 50 ms: how often a waiting thread asks for signals, so that Ctrl-C is answered at once */
+#define WAIT_LOOK_NS 50000000  /* 50 ms: how often an operation asks for signals, so that Ctrl-C is answered at once */
+#define WAIT_MOVES 64          /* turns with progress between two looks at clock and signals */
 #define WAIT_SLEEP_NS 20000000 /* 20 ms: the longest sleep between two looks at poison and deadline */
+
+#define WAIT_CLOSED "it has closed the group" /* what a peer's end is called that says no more of it */
 
 struct wait {
     struct acomm_op *op;
-    int64_t next_look;    /* when to call the interrupt hook again; 0 not yet known */
     int64_t sleep_at;     /* when to stop yielding */
     int64_t yield_ns;     /* how long to yield before sleeping; the caller may change it */
     uint32_t turns, spins;
@@ -30,13 +32,17 @@ struct wait wait_start(struct acomm_op *op);
 /* For conditions that take system calls to look at, where some link of the group is a socket: poll() soon then. */
 struct wait wait_start_links(struct acomm_op *op);
 int wait_step(struct wait *w);
+/* For operations that go on without waiting: signals, and peers that have left, every WAIT_LOOK_NS. 0, or the code of the
+ * group's failure, which it records. */
+int wait_look(struct acomm_op *op);
 /* After progress was made: start again with spinning. */
 void wait_reset(struct wait *w);
 /* Whether the caller's signal handlers raised. Only for threads of the caller. */
 bool wait_interrupted(void);
-/* A peer's connection was closed, perhaps because the group failed over there. Its own word, which comes over the control
- * connections, is then a better reason than ours: waits a moment for it. */
-void wait_news(const struct acomm_group *g);
+/* A peer's connection was closed. Its own word of why, which comes over the control connections, is a better reason than
+ * ours: waits a moment for the group to fail by it. True when all it says is that it has closed the group.
+ * rank -1: any. */
+bool wait_news(const struct acomm_group *g, int rank);
 /* Whether spinning makes sense for `ranks` processes of this host. */
 bool wait_crowded(int ranks);
 

@@ -8,9 +8,9 @@
 
 int all_gather_ring(struct acomm_op *op)
 {
-    int rank = op->group->rank, n = op->group->size, rc = 0;
+    int rank = op->group->rank, n = op->group->size;
     struct span own = op_block(op->recv_counts, op->count, rank, op->width);
-    blocks_copy(blocks_at(op->out, own.offset), op->in, own.bytes);
+    int rc = blocks_copy_all(op, blocks_at(op->out, own.offset), op->in, own.bytes);
     for (int step = 0; step < n - 1 && !rc; step++) {
         struct span sent = op_block(op->recv_counts, op->count, pattern_ring_gather_sends(rank, n, step), op->width);
         struct span got = op_block(op->recv_counts, op->count, pattern_ring_gather_receives(rank, n, step), op->width);

@@ -65,9 +65,9 @@ static int compare_counts(struct acomm_op *op)
 
 static int shift(struct acomm_op *op, const char *in)
 {
-    int rank = op->group->rank, n = op->group->size, rc = 0;
+    int rank = op->group->rank, n = op->group->size;
     struct span own = sent_to(op, rank);
-    blocks_copy(blocks_at(op->out, got_from(op, rank).offset), blocks_at(in, own.offset), own.bytes);
+    int rc = blocks_copy_all(op, blocks_at(op->out, got_from(op, rank).offset), blocks_at(in, own.offset), own.bytes);
     for (int step = 0; step < n - 1 && !rc; step++) {
         int to = pattern_pairwise_to(rank, n, step), from = pattern_pairwise_from(rank, n, step);
         struct span sent = sent_to(op, to), got = got_from(op, from);
@@ -111,8 +111,9 @@ static int shift_copy(struct acomm_op *op)
     char *in = malloc(bytes ? bytes : 1);
     if (!in)
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
-    blocks_copy(in, op->in, bytes);
-    int rc = shift(op, in);
+    int rc = blocks_copy_all(op, in, op->in, bytes);
+    if (!rc)
+        rc = shift(op, in);
     free(in);
     return rc;
 }

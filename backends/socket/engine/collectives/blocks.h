@@ -3,13 +3,26 @@
 #define ACOMM_BLOCKS_H
 #include <stdint.h>
 #include <string.h>
-#include "../op.h"
+#include "../wait.h"
+
+#define BLOCKS_LOOK ((size_t)8 << 20) /* bytes that are copied in some milliseconds, also into new pages */
 
 /* Nothing to do in place or for nothing; pointers may be NULL then. Otherwise the two do not overlap. */
 static inline void blocks_copy(void *to, const void *from, size_t bytes)
 {
     if (bytes && to != from)
         memcpy(to, from, bytes);
+}
+
+/* blocks_copy() of what may be as large as memory: Ctrl-C is answered meanwhile. */
+static inline int blocks_copy_all(struct acomm_op *op, char *to, const char *from, size_t bytes)
+{
+    int rc = 0;
+    for (size_t at = 0; at < bytes && to != from && !rc; at += BLOCKS_LOOK) {
+        memcpy(to + at, from + at, bytes - at < BLOCKS_LOOK ? bytes - at : BLOCKS_LOOK);
+        rc = bytes > BLOCKS_LOOK ? wait_look(op) : 0;
+    }
+    return rc;
 }
 
 /* A place in an array, which is NULL where it has no bytes. */

@@ -24,9 +24,7 @@ static int relay(struct acomm_op *op, const struct tree *tree)
         list[used++].behind = root ? NULL : &list[0];
     }
     int rc = transfer_run(op, list, used);
-    if (!rc && root && op->out)
-        blocks_copy(op->out, op->in, bytes);
-    return rc;
+    return rc || !root || !op->out ? rc : blocks_copy_all(op, op->out, op->in, bytes);
 }
 
 int broadcast_binomial(struct acomm_op *op)

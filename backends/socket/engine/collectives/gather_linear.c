@@ -29,8 +29,8 @@ int gather_linear(struct acomm_op *op)
     struct span own = op_block(NULL, op->count, op->group->rank, op->width);
     if (op->group->rank != op->root)
         return transfer_exchange(op, op->root, op->in, own.bytes, -1, NULL, 0);
-    blocks_copy(blocks_at(op->out, own.offset), op->in, own.bytes);
-    return run_root(op);
+    int rc = blocks_copy_all(op, blocks_at(op->out, own.offset), op->in, own.bytes);
+    return rc ? rc : run_root(op);
 }
 
 int scatter_linear(struct acomm_op *op)
@@ -39,7 +39,5 @@ int scatter_linear(struct acomm_op *op)
     if (op->group->rank != op->root)
         return transfer_exchange(op, -1, NULL, 0, op->root, op->out, own.bytes);
     int rc = run_root(op);
-    if (!rc)
-        blocks_copy(op->out, blocks_at(op->in, own.offset), own.bytes);
-    return rc;
+    return rc ? rc : blocks_copy_all(op, op->out, blocks_at(op->in, own.offset), own.bytes);
 }

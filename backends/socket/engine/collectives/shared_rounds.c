@@ -5,6 +5,7 @@
 #include "../clock.h"
 #include "../reduce.h"
 #include "../stream.h"
+#include "../wait.h"
 #include "shared_rounds.h"
 
 int rounds_await_all(const struct rounds *r)
@@ -105,7 +106,9 @@ int rounds_meet(struct rounds *r, const void *say, size_t bytes)
 static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
 {
     for (uint64_t rounds = 1; r->index < rounds; r->index++) {
-        int rc = claim(r);
+        int rc = r->index ? wait_look(r->op) : 0;
+        if (!rc)
+            rc = claim(r);
         if (rc)
             return rc;
         if (plan->fill)
@@ -139,8 +142,9 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
     uint64_t bytes = plan->block * (uint64_t)plan->blocks;
     struct choice *stores = choice_for(&g->stores, op->kind, bytes);
     r.streams = choice_way(stores->runs++, stores->cost[0], stores->cost[1]);
+    int64_t before = clock_now();
     int rc = run_rounds(&r, plan);
     if (!rc && bytes)
-        choice_learn(stores, r.streams, (double)(clock_now() - op->started) / (double)bytes);
+        choice_learn(stores, r.streams, (double)(clock_now() - before) / (double)bytes);
     return rc;
 }
