@@ -15,6 +15,7 @@ static void a_death_is_known_to_all(void)
         if (!all.of[r])
             continue;
         CHECK_EQUAL(all.of[r]->failure.code, ACOMM_LOST);
+        CHECK_EQUAL(node_left(w.node[r], all.of[r], 2, UINT64_MAX), -1); /* that would be no better reason */
         CHECK_EQUAL(all.of[r]->failure.culprit, 2);
         CHECK(!strcmp(all.of[r]->failure.text, "process died (connection closed)"));
     }

@@ -120,8 +120,8 @@ def cycle(context: Context, turns: int = 1, *, what: str = "mixed", counts: tupl
 def cycle_forever(context: Context, *, what: str = "mixed", counts: tuple[int, ...] = COUNTS) -> None:
     """Until an error ends it. Says once that the first turn is over. Leaves the group as a `with` would at Ctrl-C."""
     cycle(context, what=what, counts=counts)
-    context.say()
     try:
+        context.say()  # here, so that an interrupt just behind it leaves the group too
         for turn in itertools.count(1):
             for count in counts:
                 for operation in OPERATIONS[what]:

@@ -17,7 +17,7 @@ void node_ask(struct acomm_node *node, uint64_t group, int world_rank, enum chan
 void node_lost(struct acomm_node *node, int world_rank, const char *text);
 /* A rank of the group (`rank`, or any when -1) that closed it, or left the world, before it had begun collective number
  * `sequence`; -1 when there is none. For waits: a collective with such a member cannot end. UINT64_MAX: closed it at
- * all. An atomic load while nobody has left anything. */
+ * all. An atomic load while nobody has left anything. Not for ends that fail the group. */
 int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence);
 /* Asks the members how many collectives they have begun, and waits for the answers, < 0.2 s. The first rank that has not
  * begun number `sequence`, else one that does not answer, else -1. *begun: how many, 0 where unknown. */

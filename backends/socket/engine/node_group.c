@@ -85,8 +85,9 @@ int node_left(struct acomm_node *node, const struct acomm_group *group, int rank
     const struct node_watch *watch = node_find(node, group->id);
     for (int r = 0; watch && found < 0 && r < group->size; r++) {
         uint64_t left = watch->members[r].left;
-        if (left == NODE_PRESENT && node->peers[group->members[r]].state != PEER_THERE)
-            left = 0;
+        const struct node_peer *peer = &node->peers[group->members[r]];
+        if (left == NODE_PRESENT && peer->state == PEER_GONE && !peer->text)
+            left = 0; /* for a worse end the group is just being failed, with the reason */
         if ((rank < 0 || rank == r) && left < sequence)
             found = r;
     }

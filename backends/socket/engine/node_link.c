@@ -75,6 +75,19 @@ void node_link_flush(struct node_link *link)
         memmove(link->out, link->out + done, link->out_bytes);
 }
 
+/* Inside a host only the kernel ends a connection, for a process that has gone. */
+static const char *why_broken(int fd, int error)
+{
+    int family = AF_UNSPEC;
+    socklen_t size = sizeof family;
+    getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size);
+    if (family == AF_UNIX)
+        return "process died (connection closed)";
+    if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH)
+        return "unresponsive (the network gave up)";
+    return "process died, or the network cut the connection off (it was reset)";
+}
+
 /* Reads up to a frame's end, never beyond, so that `in` needs no more room than one frame. */
 static bool fill(struct node_link *link, size_t wanted)
 {
@@ -85,8 +98,7 @@ static bool fill(struct node_link *link, size_t wanted)
         if (got < 0 && errno == EAGAIN)
             return false;
         if (got <= 0) {
-            link->broken = got < 0 && errno == ETIMEDOUT ? "unresponsive (the network gave up)"
-                                                         : "process died (connection closed)";
+            link->broken = got < 0 ? why_broken(link->fd, errno) : "process died (connection closed)";
             return false;
         }
         link->in_bytes += (size_t)got;
