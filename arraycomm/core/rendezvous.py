@@ -22,9 +22,10 @@ from . import settings
 from .address import outside_address, publish_addresses, select_addresses
 from .environment import Place, detect
 from .errors import AuthFailed, DistNetworkError, DistStoreError
+from .gathering import MEET, Gathering
 from .private import private_directory
 from .store import FileStore, HashStore, PrefixStore, Store, TCPStore, TorchStore
-from .store.connections import StoreLost
+from .store.connections import StoreClosed, StoreLost
 
 LOOPBACK = "127.0.0.1"
 LINGER = 1.0  # s that rank 0 serves the store for ranks that are still leaving
@@ -87,7 +88,7 @@ def rendezvous(init_method: str | None = None, *, rank: int | None = None, world
         meeting = _Meeting(store, owned=False) if store else _open(init_method, place, secret, left, environ)
         try:
             return _join(meeting, place, secret, left, name, environ)
-        except StoreLost:
+        except StoreClosed:
             # This rank came back faster than rank 0 from an earlier world, and found that one's store.
             meeting.close()
             if place.rank == 0 or store is not None or time.monotonic() >= end:
@@ -220,13 +221,20 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
     store = PrefixStore(f"{turn}", world)
     if place.rank == 0:
         store.set("job", random.token_hex(16))
-    _wait_for_all(store, place, timeout)
+    gathering = Gathering(store, place.rank, place.size)
+    gathering.enter()
+    try:
+        _wait_for_all(gathering, timeout)
+        addresses = _addresses(meeting, place, secret)
+    except BaseException as error:
+        gathering.fail(error)
+        raise
     job = store.get("job").decode()
     if place.rank == 0 and turn > 1 and not isinstance(meeting.store, TorchStore):
         old = PrefixStore(f"{turn - 1}", world)  # all ranks have left that one
         for key in old.list_keys():
             old.delete_key(key)
-    return Rendezvous(place.rank, place.size, store, secret, job, _addresses(meeting, place, secret), place.local_rank,
+    return Rendezvous(place.rank, place.size, store, secret, job, addresses, place.local_rank,
                       meeting.close)
 
 
@@ -241,21 +249,17 @@ def _check_in(world: Store, place: Place) -> None:
         raise ValueError(f"rank {place.rank} has world_size {size}, others in this store have {told}")
 
 
-def _wait_for_all(store: Store, place: Place, timeout: timedelta) -> None:
-    store.set(f"came/{place.rank}", "")
-    if store.add("came", 1) == place.size:
-        store.set("all", "")
-        return
+def _wait_for_all(gathering: Gathering, timeout: timedelta) -> None:
     try:
-        store.wait(["all"], timeout)
+        gathering.wait(MEET, timeout.total_seconds())
     except StoreLost:
         raise
     except DistStoreError as error:
-        absent = [str(rank) for rank in range(place.size) if not store.check([f"came/{rank}"])]
+        absent = [str(rank) for rank in gathering.absent(MEET)]
         if not absent:
             raise
         shown = ", ".join(absent[:20]) + (", ..." if len(absent) > 20 else "")
-        raise DistStoreError(f"rank {place.rank} of {place.size}: timeout after {timeout.total_seconds():g} s, these "
+        raise DistStoreError(f"rank {gathering.rank} of {gathering.size}: timeout after {timeout.total_seconds():g} s, these "
                              f"ranks did not come: {shown}; see whether they were started with the same MASTER_ADDR "
                              "and MASTER_PORT, and what they printed") from error
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from . import registry, settings
+from .gathering import Gathering
 from .group import Group
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     name: tells worlds apart that one process has at the same time.
 
     Raises ValueError for arguments that contradict each other or are missing, DistStoreError when not all ranks come in
-    time, DistNetworkError and AuthFailed from connecting, DistBackendError when the backend cannot be used.
+    time or the store is lost, PeerLost when another one fails meanwhile, DistNetworkError and AuthFailed from connecting,
+    DistBackendError when the backend cannot be used.
     """
     from .rendezvous import rendezvous  # not at import: it brings sockets, hashes and URLs
 
@@ -38,9 +40,12 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     chosen = registry.get(backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0])
     meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store,
                          timeout=timedelta(seconds=seconds), name=name)
+    gathering = Gathering(meeting.store, meeting.rank, meeting.size)
     try:
         communicator = chosen.open(meeting, name=name, timeout=seconds)
-    except BaseException:
+    except BaseException as error:
+        gathering.fail(error)
         meeting.close()
         raise
+    gathering.leave()
     return Group(communicator, chosen, seconds, on_close=meeting.close)

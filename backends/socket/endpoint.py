@@ -25,7 +25,7 @@ from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
 from arraycomm.core import auth, settings, threads
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
-from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, ResourceError
+from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.store.base import Store
 
 from . import limits, local, peers, segment
@@ -50,8 +50,8 @@ class Endpoint:
     store: of this world's own, see rendezvous(). addresses: numeric addresses to listen on, one per interface to use.
     timeout: seconds to wait for the other ranks, here and in share_segment().
 
-    Raises DistStoreError when a rank does not come, DistNetworkError and AuthFailed when one cannot be reached (the
-    text names it, its address and what to do), ResourceError.
+    Raises DistStoreError when a rank does not come, PeerLost when one fails meanwhile, DistNetworkError and AuthFailed when
+    one cannot be reached (the text names it, its address and what to do), ResourceError.
     """
 
     def __init__(self, rank: int, size: int, store: Store, secret: bytes | None, *, job: str, name: str, timeout: float,
@@ -142,14 +142,14 @@ class Endpoint:
         return seconds > 0 and bool(poll.poll(seconds * 1000))
 
     def _check_there(self, other: int, *, may_leave: bool = False) -> None:
-        """Raises DistNetworkError when a rank was lost or has left; `may_leave`: unless it did so in good order."""
+        """Raises PeerLost when a rank was lost or has left; `may_leave`: unless it did so in good order."""
         text = ffi.new("char **")
         state = lib.acomm_node_peer(self.node, other, text)
         well = state == 1 and text[0] == ffi.NULL
         if state and not (well and may_leave):
             reason = "it left" if text[0] == ffi.NULL else ffi.string(text[0]).decode(errors="replace")
-            raise DistNetworkError(f"rank {self.rank}: rank {other} ({self.place(other)}) failed while the group "
-                                   f"was set up: {reason}; see what it printed")
+            raise PeerLost(f"rank {self.rank} of {self.size}: rank {other} ({self.place(other)}) failed while the group was "
+                           f"set up: {reason}; see what it printed", ranks=(other,))
 
     # ---- what others ask ----
 
@@ -194,7 +194,7 @@ class Endpoint:
         """Shared memory of these world ranks of one host, this one among them; the caller closes it.
 
         The lowest of them makes it and returns when all others have it: nobody may leave while it is needed.
-        Raises ResourceError, DistNetworkError.
+        Raises ResourceError, DistNetworkError, PeerLost.
         """
         owner = min(local_members)
         if owner != self.rank:

@@ -8,11 +8,12 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 
 from arraycomm.core import settings
 from arraycomm.core.errors import DistStoreError
+from arraycomm.core.gathering import CARDS, Gathering
 from arraycomm.core.store.base import Store
+from arraycomm.core.store.connections import StoreLost
 
 # Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
 # "the same host" also says that loopback is the same.
@@ -63,14 +64,18 @@ def this_process(addresses: Sequence[tuple[str, int]], path: str) -> Peer:
 def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> list[Peer]:
     """Everybody's card, in rank order.
 
-    Raises DistStoreError naming the ranks that did not come in time, ValueError for settings that differ between ranks.
+    Raises DistStoreError naming the ranks that did not come in time, PeerLost for one that failed, ValueError for settings
+    that differ between ranks.
     """
     keys = [f"peer/{other}" for other in range(size)]
     store.set(keys[rank], json.dumps(asdict(mine)))
+    gathering = Gathering(store, rank, size)
     try:
-        store.wait(keys, timedelta(seconds=timeout))
+        gathering.wait(CARDS, timeout)
+    except StoreLost:
+        raise
     except DistStoreError as error:
-        absent = [str(other) for other in range(size) if not store.check([keys[other]])]
+        absent = [str(other) for other in gathering.absent(CARDS)]
         raise DistStoreError(f"rank {rank} of {size}: no sign of rank {', '.join(absent) or '?'} within {timeout:g} s: "
                              f"{error}") from error
     peers = [_decode(other, card) for other, card in enumerate(store.multi_get(keys))]

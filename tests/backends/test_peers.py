@@ -28,6 +28,7 @@ def test_host_id_replaces_the_machine_only(monkeypatch: pytest.MonkeyPatch) -> N
 def test_exchange_refuses_what_is_no_card() -> None:
     store = HashStore(timedelta(seconds=1))
     mine = peers.this_process([("127.0.0.1", 5)], "/path")
+    store.add("cards", 1)
     for text in ("[]", "nonsense", "{}", json.dumps({"host": "h", "addresses": []})):
         store.set("peer/1", text)
         with pytest.raises(DistStoreError, match="rank 1"):

@@ -20,6 +20,7 @@ from arraycomm.core import auth
 from arraycomm.core.auth import Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistNetworkError, DistStoreError
 from arraycomm.core.store import TCPStore
+from arraycomm.core.store.connections import StoreClosed
 from arraycomm.core.store.table import MAX_FRAME, Op, decode, encode, frame_size
 
 from ..threads import at_once
@@ -291,3 +292,76 @@ def test_nothing_is_left_behind() -> None:
         twin.set("k", "v")
         del twin, store  # collected, not closed
     assert descriptors() == before and threading.active_count() == threads
+
+
+# ---- last wills, and goodbyes ----
+
+
+def test_will_is_executed_when_the_connection_ends(master: TCPStore) -> None:
+    store = TCPStore("127.0.0.1", master.port, secret=SECRET)
+    master.set("there", "before")
+    assert store.will("mine", {"there": "mine", "end": "gone"})
+    assert not master.check(["end"])
+    waiting = threading.Timer(0.1, store.close)
+    waiting.start()
+    master.wait(["end"], timedelta(seconds=10))
+    waiting.join()
+    assert master.multi_get(["end", "there"]) == [b"gone", b"before"]
+
+
+def test_will_is_withdrawn_and_replaced(master: TCPStore) -> None:
+    """Also over another connection."""
+    first, second = (TCPStore("127.0.0.1", master.port, secret=SECRET) for _ in range(2))
+    first.will("a", {"a": "1"})
+    first.will("b", {"b": "1"})
+    first.will("c", {"c": "1"})
+    second.will("a", {})
+    second.will("b", {"b": "2"})
+    first.close()
+    master.wait(["c"], timedelta(seconds=10))
+    assert not master.check(["a"]) and not master.check(["b"])
+    second.close()
+    master.wait(["b"], timedelta(seconds=10))
+    assert master.get("b") == b"2" and not master.check(["a"])
+
+
+def test_wills_are_bounded(master: TCPStore) -> None:
+    with pytest.raises(ValueError, match="65536 bytes"):
+        for number in range(10):
+            master.will(f"{number}", {"key": "x" * 10_000})
+
+
+def test_will_survives_an_interrupted_request(master: TCPStore) -> None:
+    """The process goes on, so its connection does."""
+    class Stop(BaseException):
+        pass
+
+    def handler(number: int, frame: object) -> None:
+        raise Stop
+
+    store = TCPStore("127.0.0.1", master.port, secret=SECRET)
+    store.will("mine", {"end": "gone"})
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Stop):
+            store.get("nothing")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    store.set("more", "")
+    with pytest.raises(DistStoreError):
+        master.wait(["end"], SHORT)
+    store.close()
+    master.wait(["end"], timedelta(seconds=10))
+
+
+def test_closing_is_no_death(master: TCPStore) -> None:
+    """Clients that wait, and those that ask afterwards, are told which it was."""
+    store = TCPStore("127.0.0.1", master.port, secret=SECRET)
+    closing = threading.Timer(0.1, master.close)
+    closing.start()
+    for _ in range(2):
+        with pytest.raises(StoreClosed, match="has closed it"):
+            store.get("nothing")
+    closing.join()
+    store.close()

@@ -23,7 +23,7 @@ def test_few_descriptors(spare: int) -> None:
             return
         assert answers[1].error == "ResourceError", answers[1].trace
         assert re.search(r"needs \d+ descriptors .* limit is \d+, .* raise `ulimit -n`", answers[1].text), answers[1].text
-        assert answers[0].error == "DistStoreError" and "no sign of rank 1" in answers[0].text, answers[0]
+        assert answers[0].error == "PeerLost" and "was set up: ResourceError" in answers[0].text, answers[0]
 
 
 @pytest.mark.parametrize("spare", [0, 1])

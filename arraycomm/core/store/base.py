@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 
@@ -68,6 +68,14 @@ class Store(abc.ABC):
 
     def close(self) -> None:  # noqa: B027 - most stores hold nothing
         """Gives back what the store holds (connection, server). Idempotent."""
+
+    def will(self, name: str, entries: Mapping[str, str]) -> bool:
+        """What the store is to write, where the keys are missing then, if this process ends: its last will.
+
+        It also does so when the connection breaks or is closed. Without entries the will of that name is withdrawn.
+        False where the store does not notice an end.
+        """
+        return False
 
     def has_extended_api(self) -> bool:
         return True

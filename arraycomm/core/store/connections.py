@@ -25,6 +25,10 @@ class StoreLost(DistStoreError):
     """The server is gone, as opposed to a key that did not come."""
 
 
+class StoreClosed(StoreLost):
+    """It said goodbye: the process that served it has closed it, and lives."""
+
+
 class Server(Protocol):
     def close(self, linger: float = 0.0) -> None: ...
 
@@ -39,10 +43,12 @@ class Connections:
         self._attempt, self._where, self._server = attempt, where, server
         self._idle: list[socket.socket] = []
         self._busy: set[socket.socket] = set()
+        self._aside: list[socket.socket] = []
         self._lock = threading.Lock()
         self._closed = False
+        self.said_goodbye = False  # the server
         self._pid = os.getpid()
-        self._finalizer = weakref.finalize(self, _close, self._idle, server)
+        self._finalizer = weakref.finalize(self, _close, self._idle, self._aside, server)
 
     def wait_for_server(self, seconds: float) -> None:
         """Opens the first connection. Waits for a server that is not there yet, not for one that refuses (AuthFailed).
@@ -78,19 +84,22 @@ class Connections:
         try:
             yield sock
         except BaseException as error:
-            # Also for Ctrl-C: an answer that comes later must not be taken for the next request's.
-            self._discard(sock)
+            # Also after Ctrl-C a connection is not used again: an answer that comes later must not be taken for the next
+            # request's. But it stays open, because the server takes its end for that of the process.
+            self._discard(sock, aside=not isinstance(error, Exception))
             if isinstance(error, (OSError, ValueError)):
-                raise StoreLost(self._gone(error)) from error
+                raise self._gone(error) from error
             raise
         self._give_back(sock)
 
-    def _gone(self, error: Exception) -> str:
+    def _gone(self, error: Exception) -> StoreLost:
         if self._closed:
-            return f"the {self._where} was closed here"
+            return StoreLost(f"the {self._where} was closed here")
+        if self.said_goodbye:
+            return StoreClosed(f"lost the {self._where}: the process that served it (rank 0, or the launcher) has closed it")
         reason = "it does not answer" if isinstance(error, TimeoutError) else str(error)
-        return f"lost the {self._where}: {reason}; the process that serves it (rank 0, or the launcher) has ended or " \
-               "is stopped"
+        return StoreLost(f"lost the {self._where}: {reason}; the process that serves it (rank 0, or the launcher) has ended "
+                         "or is stopped")
 
     def _take(self) -> socket.socket:
         if self._pid != os.getpid():
@@ -105,7 +114,7 @@ class Connections:
         try:
             sock = self._attempt()  # a server that was there a moment ago is not waited for
         except (OSError, DistNetworkError) as error:
-            raise StoreLost(self._gone(error)) from error
+            raise self._gone(error) from error
         with self._lock:
             self._busy.add(sock)
         return sock
@@ -118,9 +127,12 @@ class Connections:
                 return
         sock.close()
 
-    def _discard(self, sock: socket.socket) -> None:
+    def _discard(self, sock: socket.socket, *, aside: bool) -> None:
         with self._lock:
             self._busy.discard(sock)
+            if aside and not self._closed:
+                self._aside.append(sock)
+                return
         sock.close()
 
     def close(self, linger: float = 0.0) -> None:
@@ -132,12 +144,13 @@ class Connections:
                     with contextlib.suppress(OSError):
                         sock.shutdown(socket.SHUT_RDWR)
         if self._finalizer.detach() is not None:
-            _close(self._idle, self._server, linger)
+            _close(self._idle, self._aside, self._server, linger)
 
 
-def _close(idle: list[socket.socket], server: Server | None, linger: float = 0.0) -> None:
-    for sock in idle:
+def _close(idle: list[socket.socket], aside: list[socket.socket], server: Server | None, linger: float = 0.0) -> None:
+    for sock in (*idle, *aside):
         sock.close()
     idle.clear()
+    aside.clear()
     if server is not None:
         server.close(linger)

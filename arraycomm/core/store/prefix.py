@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from .base import Store
@@ -86,6 +86,9 @@ class PrefixStore(Store):
         """The keys under this prefix, without it."""
         start = f"{self.prefix}/"
         return [key[len(start):] for key in self.underlying_store.list_keys() if key.startswith(start)]
+
+    def will(self, name: str, entries: Mapping[str, str]) -> bool:
+        return self.underlying_store.will(self._key(name), {self._key(key): value for key, value in entries.items()})
 
     def clone(self) -> PrefixStore:
         return PrefixStore(self.prefix, self.underlying_store.clone())

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from .. import threads
 from ..auth import Acceptor, Hello, Purpose
 from ..errors import ResourceError
-from .table import Missing, Table, appearing, decode, encode, frame_size
+from .table import Missing, Op, Table, appearing, decode, encode, frame_size
 
-OK, TIMED_OUT, BAD_REQUEST, OVER_QUOTA = range(4)  # codes of answers; the last two carry a text
+OK, TIMED_OUT, BAD_REQUEST, OVER_QUOTA, CLOSED = range(5)  # codes of answers; the middle two carry a text
+# CLOSED is said to everybody at the end, whether or not something was asked.
+MAX_WILLS = 64 << 10  # bytes of one client's last wills
 _CHUNK = 256 << 10  # bytes taken from one client before the others get a turn
 
 _log = logging.getLogger("arraycomm")
@@ -29,6 +31,7 @@ class _Client:
     incoming: bytearray = field(default_factory=bytearray)
     outgoing: bytearray = field(default_factory=bytearray)
     waiting: _Waiting | None = None  # its request that has not been answered
+    wills: set[bytes] = field(default_factory=set)  # names
 
 
 @dataclass(eq=False)
@@ -46,6 +49,7 @@ class StoreServer:
         self._table = Table()
         self._clients: dict[int, _Client] = {}
         self._waiters: dict[bytes, list[_Client]] = {}
+        self._wills: dict[bytes, tuple[_Client, Sequence[bytes]]] = {}  # by name: whose, and key, value, key, value...
         self._next_timeout = float("inf")
         self._left = threading.Condition()
         self._closed = False
@@ -79,6 +83,9 @@ class StoreServer:
             if self._thread.is_alive():
                 self._thread.join()
         for client in self._clients.values():
+            if self._pid == os.getpid() and not client.outgoing:
+                with contextlib.suppress(OSError):  # it may have gone, or not read for long
+                    client.sock.send(encode(CLOSED, ()))
             client.sock.close()
         self._clients.clear()
         self._epoll.close()
@@ -132,6 +139,9 @@ class StoreServer:
             self._request(client, op, args, time.monotonic() + milliseconds / 1000)
 
     def _request(self, client: _Client, op: int, args: Sequence[bytes], end: float) -> None:
+        if op == Op.WILL:
+            self._answer(client, self._record_will(client, args))
+            return
         answer = self._apply(op, args)
         if isinstance(answer, Missing):
             if end <= time.monotonic():
@@ -145,6 +155,26 @@ class StoreServer:
             self._answer(client, answer)
         finally:  # whoever waited gets it even if the one who brought it is gone
             for key in appearing(op, args):
+                self._retry(key)
+
+    def _record_will(self, client: _Client, args: Sequence[bytes]) -> bytes:
+        """Any connection may withdraw a will; it is the last one that gave it whose end counts."""
+        size = sum(map(len, args)) + sum(sum(map(len, self._wills[name][1])) for name in client.wills)
+        if not len(args) % 2 or size > MAX_WILLS:
+            return encode(BAD_REQUEST, [f"a will has a name, then keys and values; at most {MAX_WILLS} bytes".encode()])
+        name, entries = args[0], args[1:]
+        if name in self._wills:
+            self._wills.pop(name)[0].wills.discard(name)
+        if entries:
+            self._wills[name] = client, entries
+            client.wills.add(name)
+        return encode(OK, ())
+
+    def _execute_wills(self, client: _Client) -> None:
+        for name in client.wills:
+            entries = self._wills.pop(name)[1]
+            for key, value in zip(entries[::2], entries[1::2], strict=True):
+                self._apply(Op.COMPARE_SET, (key, b"", value))
                 self._retry(key)
 
     def _apply(self, op: int, args: Sequence[bytes]) -> bytes | Missing:
@@ -208,6 +238,7 @@ class StoreServer:
             self._forget_waiting(client)
         del self._clients[client.sock.fileno()]
         client.sock.close()  # which also takes it out of the epoll set
+        self._execute_wills(client)
         with self._left:
             self._left.notify_all()
 

@@ -36,6 +36,7 @@ class Op(enum.IntEnum):
     PUSH = 10
     POP = 11
     QUEUE_LEN = 12
+    WILL = 13  # name, key, value, key, value...; for TCPStore's server, which knows who has gone
 
 
 CHANGING = frozenset({Op.SET, Op.ADD, Op.COMPARE_SET, Op.APPEND, Op.DELETE, Op.PUSH, Op.POP})

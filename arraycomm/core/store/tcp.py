@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from ..address import listen, listen_addresses, resolve
@@ -12,8 +12,8 @@ from ..auth import Hello, Purpose, connect
 from ..errors import AuthFailed, DistNetworkError, DistStoreError, ResourceError
 from ..secret import find, require
 from .connections import GRACE, Connections
-from .request import RequestStore
-from .server import BAD_REQUEST, OK, OVER_QUOTA, TIMED_OUT, StoreServer, keep_alive
+from .request import RequestStore, key_bytes, value_bytes
+from .server import BAD_REQUEST, CLOSED, OK, OVER_QUOTA, TIMED_OUT, StoreServer, keep_alive
 from .table import Op, decode, encode, frame_size
 
 _WORKERS, _COMPLETE = b"\0workers", b"\0complete"
@@ -110,10 +110,19 @@ class TCPStore(RequestStore):
         with self._connections.use() as sock:
             sock.settimeout(milliseconds / 1000 + GRACE)
             sock.sendall(encode(op, args, milliseconds))
-            code, answer = _receive(sock)
+            code, answer, goodbye = _receive(sock)
+            if goodbye:
+                self._connections.said_goodbye = True
+            if code == CLOSED:
+                raise ConnectionResetError("it was closed there")
         if code == OK:
             return answer
         raise _error(code, answer)
+
+    def will(self, name: str, entries: Mapping[str, str]) -> bool:
+        self._now(Op.WILL, key_bytes(name), *(part for key, value in entries.items()
+                                              for part in (key_bytes(key), value_bytes(value))))
+        return True
 
     def clone(self) -> TCPStore:
         """Another client of the same server, which the original keeps serving."""
@@ -149,12 +158,13 @@ def _opener(host: str, port: int, secret: bytes | None, job: str) -> Callable[[]
     return attempt
 
 
-def _receive(sock: socket.socket) -> tuple[int, list[bytes]]:
+def _receive(sock: socket.socket) -> tuple[int, list[bytes], bool]:
+    """Code and strings of the answer, and whether the server says goodbye, with it or behind it."""
     data = sock.recv(64 << 10)
     size = frame_size(data)
     if size == len(data) and size:
         code, strings, _ = decode(data)
-        return code, strings
+        return code, strings, code == CLOSED
     buffer = bytearray(data)
     while not size or len(buffer) < size:
         data = sock.recv(256 << 10)
@@ -162,8 +172,8 @@ def _receive(sock: socket.socket) -> tuple[int, list[bytes]]:
             raise ConnectionResetError("the connection was closed")
         buffer += data
         size = frame_size(buffer)
-    code, strings, _ = decode(buffer)
-    return code, strings
+    code, strings, _ = decode(buffer[:size])
+    return code, strings, code == CLOSED or len(buffer) > size
 
 
 def _error(code: int, answer: list[bytes]) -> Exception:
