@@ -12,7 +12,7 @@
 #include "group.h"
 #include "wait.h"
 
-#define CHUNK ((size_t)4 << 20) /* one system call; between two we look whether the group still lives */
+#define CHUNK ((size_t)4 << 20) /* of a long copy; between two we look at signals and at the group */
 
 enum { STAGED, DIRECT };
 
@@ -29,21 +29,11 @@ static int broken(struct rounds *r, int rank, int errnum)
 
 static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes)
 {
-    pid_t pid = direct_offer(r, rank)->pid;
-    while (bytes) {
-        size_t part = bytes < CHUNK ? bytes : CHUNK;
-        struct iovec ours = {to, part}, theirs = {(void *)(uintptr_t)from, part};
-        ssize_t n = process_vm_readv(pid, &ours, 1, &theirs, 1, 0);
-        if (n <= 0)
-            return broken(r, rank, n ? errno : EFAULT);
-        int poisoned = atomic_load_explicit(&r->op->group->poisoned, memory_order_relaxed);
-        if (poisoned)
-            return group_fail_op(r->op, poisoned, rank, 0, NULL);
-        from += (uint64_t)n;
-        to += n;
-        bytes -= (size_t)n;
-    }
-    return 0;
+    struct iovec ours = {to, bytes}, theirs = {(void *)(uintptr_t)from, bytes};
+    ssize_t n = process_vm_readv(direct_offer(r, rank)->pid, &ours, 1, &theirs, 1, 0);
+    if (n == (ssize_t)bytes)
+        return 0;
+    return n > 0 ? read_private(r, rank, from + (uint64_t)n, to + n, bytes - (size_t)n) : broken(r, rank, n ? errno : EFAULT);
 }
 
 char *direct_mapped(const struct rounds *r, int rank, struct direct_place place)
@@ -57,11 +47,16 @@ char *direct_mapped(const struct rounds *r, int rank, struct direct_place place)
 int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes)
 {
     const char *mapped = direct_mapped(r, rank, from);
-    if (!mapped)
-        return read_private(r, rank, from.at + offset, to, bytes);
-    if (bytes)
-        memcpy(to, mapped + offset, bytes);
-    return 0;
+    int rc = 0;
+    for (size_t at = 0; at < bytes && !rc; at += CHUNK) {
+        size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
+        if (mapped)
+            memcpy(to + at, mapped + offset + at, part);
+        else
+            rc = read_private(r, rank, from.at + offset + at, to + at, part);
+        rc = rc ? rc : wait_look(r->op);
+    }
+    return rc;
 }
 
 const struct direct_offer *direct_offer(const struct rounds *r, int rank)

@@ -111,7 +111,8 @@ static int look_around(struct acomm_op *op, int64_t now)
 
 int wait_look(struct acomm_op *op)
 {
-    int rc = look_around(op, clock_now());
+    int rc = atomic_load_explicit(&op->group->poisoned, memory_order_relaxed);
+    rc = rc ? rc : look_around(op, clock_now());
     return rc ? group_fail_op(op, rc, -1, 0, NULL) : 0;
 }
 

@@ -1,7 +1,6 @@
 /* all_gather, gather, broadcast, scatter and all_to_all out of the peers' arrays: who gets copies, who gives stands still. */
-#include <string.h>
-
 #include "../direct.h"
+#include "blocks.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
@@ -11,10 +10,7 @@ static int fetch(struct rounds *r, int rank, uint64_t offset, struct span to)
     char *out = r->op->out + to.offset;
     if (rank != r->rank)
         return to.bytes ? direct_read(r, rank, direct_offer(r, rank)->in, offset, out, to.bytes) : 0;
-    const char *in = r->op->in + offset;
-    if (to.bytes && out != in)
-        memcpy(out, in, to.bytes);
-    return 0;
+    return blocks_copy_all(r->op, out, r->op->in + offset, to.bytes);
 }
 
 static int gather(struct rounds *r)

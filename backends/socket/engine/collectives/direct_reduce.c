@@ -11,10 +11,12 @@
 #include "../pattern.h"
 #include "../reduce.h"
 #include "../stream.h"
+#include "../wait.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
 #define BLOCK_MAPPED ((size_t)16 << 10) /* the result is still in the L1 cache when it is copied on */
+#define LOOK ((size_t)1 << 20)          /* bytes between two looks at signals and at the group */
 #define BLOCK_READ ((size_t)256 << 10)  /* below, system calls show; above, scratch leaves the L2 cache */
 
 struct inputs {
@@ -89,6 +91,8 @@ static int reduce(struct rounds *r, struct span s, char *out, bool pushes)
         reduce_all(&reduction, out + at, inputs.at, r->ranks, part / op->width);
         if (pushes)
             push(r, s.offset + at, out + at, part);
+        if (at % LOOK == 0)
+            rc = wait_look(r->op);
     }
     return rc;
 }
