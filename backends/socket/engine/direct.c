@@ -21,8 +21,8 @@ enum { STAGED, DIRECT };
 static int broken(struct rounds *r, int rank, int errnum)
 {
     if (errnum == ESRCH) { /* the process has gone: the reason is under way */
-        wait_news(r->op->group);
-        return group_fail_op(r->op, ACOMM_LOST, rank, 0, "its process has gone");
+        bool closed = wait_news(r->op->group, rank);
+        return group_fail_op(r->op, ACOMM_LOST, rank, 0, closed ? WAIT_CLOSED : "its process has gone");
     }
     return group_fail_op(r->op, ACOMM_SYSTEM, rank, errnum, "its array could not be read");
 }
