@@ -1,5 +1,7 @@
 /* Entry points: take the arguments down, run or queue. */
 
+#include <errno.h>
+
 #include "clock.h"
 #include "error.h"
 #include "group.h"
@@ -151,7 +153,21 @@ int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm
         return ACOMM_FORKED;
     if (!group->one_host || !group->shared.base)
         return ACOMM_UNSUPPORTED;
-    return direct_share(group, bytes, timeout < 0 ? group->timeout : timeout, out);
+    acomm_block *block = direct_take(group, bytes);
+    int saved = errno;
+    int32_t held = block != NULL; /* on every rank, or nobody keeps any */
+    struct acomm_op op = {.group = group, .kind = ACOMM_ALL_REDUCE, .in = (const char *)&held, .out = (char *)&held,
+                          .count = 1, .dtype = ACOMM_INT32, .redop = ACOMM_MIN, .root = -1, .timeout = timeout,
+                          .shares = true};
+    int rc = submit(&op, NULL);
+    if (!rc && held) {
+        *out = block;
+        return 0;
+    }
+    if (block)
+        arena_give(block);
+    errno = block ? 0 : saved;
+    return rc ? rc : ACOMM_RESOURCE;
 }
 
 uintptr_t acomm_block_address(const acomm_block *block)

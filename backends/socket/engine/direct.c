@@ -212,9 +212,7 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     return rc;
 }
 
-/* ---- symmetric arrays ---- */
-
-static struct acomm_block *take(struct acomm_group *g, uint64_t bytes)
+struct acomm_block *direct_take(struct acomm_group *g, uint64_t bytes)
 {
     pthread_mutex_lock(&g->lock);
     if (!g->direct.arena)
@@ -222,25 +220,6 @@ static struct acomm_block *take(struct acomm_group *g, uint64_t bytes)
     struct arena *arena = g->direct.arena;
     pthread_mutex_unlock(&g->lock);
     return arena ? arena_take(arena, bytes) : NULL;
-}
-
-int direct_share(struct acomm_group *g, uint64_t bytes, int64_t timeout, struct acomm_block **out)
-{
-    struct acomm_block *block = take(g, bytes);
-    int saved = errno;
-    int32_t held = block != NULL; /* on every rank, or nobody keeps any */
-    struct acomm_op op = {.group = g, .kind = ACOMM_ALL_REDUCE, .in = (const char *)&held, .out = (char *)&held,
-                          .count = 1, .dtype = ACOMM_INT32, .width = sizeof held, .redop = ACOMM_MIN, .root = -1,
-                          .timeout = timeout, .shares = true};
-    int rc = group_run(&op);
-    if (!rc && held) {
-        *out = block;
-        return 0;
-    }
-    if (block)
-        arena_give(block);
-    errno = block ? 0 : saved;
-    return rc ? rc : ACOMM_RESOURCE;
 }
 
 void direct_close(struct acomm_group *g)

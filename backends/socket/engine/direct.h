@@ -48,8 +48,8 @@ int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t o
 char *direct_mapped(const struct rounds *r, int rank, struct direct_place place);
 const struct direct_offer *direct_offer(const struct rounds *r, int rank);
 
-/* Runs the operation that ends a taking (op->shares); *held: whether every rank got its memory. */
-int direct_share(struct acomm_group *g, uint64_t bytes, int64_t timeout, struct acomm_block **out);
+/* A block of this rank's arena, which is made when first needed; NULL with errno set. */
+struct acomm_block *direct_take(struct acomm_group *g, uint64_t bytes);
 /* Frees what belongs to the group; the arena stays as long as arrays in it. */
 void direct_close(struct acomm_group *g);
 #endif
