@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
-import ipaddress
 import os
 import socket
 import struct
@@ -15,6 +15,8 @@ from .errors import DistNetworkError
 
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915  # linux/sockios.h
 _IFF_UP = 1
+_MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address written as one of IPv6
+_LOOPBACK6 = bytes(15) + b"\x01"
 _LINK_SCOPE = "20"  # /proc/net/if_inet6: addresses that mean nothing without an interface name
 _BACKLOG = 1024  # a thousand ranks may connect at once; the kernel lowers it to net.core.somaxconn
 # Addresses reserved for documentation (RFC 5737, RFC 3849): nobody is there, but the way there is the default route.
@@ -56,7 +58,7 @@ def _ipv6_addresses() -> list[tuple[str, str]]:
             rows = [line.split() for line in table]
     except FileNotFoundError:
         return []  # a kernel without IPv6
-    return [(row[5], str(ipaddress.IPv6Address(bytes.fromhex(row[0])))) for row in rows if row[3] != _LINK_SCOPE]
+    return [(row[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0]))) for row in rows if row[3] != _LINK_SCOPE]
 
 
 def select(pattern: str, among: list[Interface]) -> list[Interface]:
@@ -86,6 +88,9 @@ def select(pattern: str, among: list[Interface]) -> list[Interface]:
 
 def resolve(host: str, port: int = 0) -> list[tuple[socket.AddressFamily, str]]:
     """The addresses of a host, in the resolver's order. Raises DistNetworkError naming the host."""
+    with contextlib.suppress(ValueError):
+        packed(host)  # a number needs no resolver, whose codec for international names takes longer to load than all else
+        return [(socket.AF_INET6 if ":" in host else socket.AF_INET, host)]
     try:
         rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -96,9 +101,19 @@ def resolve(host: str, port: int = 0) -> list[tuple[socket.AddressFamily, str]]:
 
 def is_loopback(address: str) -> bool:
     """Whether a numeric address never leaves this machine."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return (mapped or ip).is_loopback
+    raw = packed(address)
+    if raw.startswith(_MAPPED):
+        raw = raw[len(_MAPPED):]
+    return raw[0] == 127 if len(raw) == 4 else raw == _LOOPBACK6
+
+
+def packed(address: str) -> bytes:
+    """The 4 or 16 bytes of a numeric address. Raises ValueError for anything else."""
+    plain = address.partition("%")[0]
+    try:
+        return socket.inet_pton(socket.AF_INET6 if ":" in plain else socket.AF_INET, plain)
+    except OSError:
+        raise ValueError(f"{address!r} is not a numeric address") from None
 
 
 def means_loopback(host: str) -> bool:
@@ -227,7 +242,8 @@ def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.soc
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(socket.getaddrinfo(address, port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4])
+        numeric = address.encode()  # as bytes, or the codec for international names is loaded
+        sock.bind(socket.getaddrinfo(numeric, port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4])
         sock.listen(_BACKLOG)
         return sock
     except BaseException:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
-import ipaddress
-import logging
 import os
-import secrets
 import selectors
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import threads
+from .address import is_loopback, packed
 from .errors import AuthFailed
 from .handshake import NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, tag
+from .log import log
 
 __all__ = ["Acceptor", "Hello", "Purpose", "check_user", "client_handshake", "connect", "server_handshake"]
 
@@ -33,7 +32,6 @@ _RETRY_DROPPED = 0.05  # s before a busy server is asked again
 _CAUSES = ("it is not a rank of an arraycomm job of this version, runs as another user without a common secret, or is "
            "stopped or too busy; check address and port")
 
-_log = logging.getLogger("arraycomm")
 
 
 class HandshakeBroken(AuthFailed):
@@ -65,7 +63,7 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
 
     Raises AuthFailed that says why and what to do; the caller closes the socket.
     """
-    first = hello.encode() + secrets.token_bytes(NONCE_BYTES)
+    first = hello.encode() + os.urandom(NONCE_BYTES)
     with _deadline(sock, deadline) as remaining:
         sock.sendall(first)
         transcript = first + _receive(sock, NONCE_BYTES, remaining)
@@ -153,7 +151,7 @@ def check_user(sock: socket.socket, secret: bytes | None) -> None:
     """
     if sock.family == socket.AF_UNIX:
         uid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-    elif secret or not ipaddress.ip_address(sock.getpeername()[0].partition("%")[0]).is_loopback:
+    elif secret or not is_loopback(sock.getpeername()[0]):
         return
     else:
         uid = _loopback_user(sock)
@@ -180,7 +178,7 @@ def _loopback_user(sock: socket.socket) -> int | None:
 
 def _kernel_name(address: tuple[str, int]) -> str:
     """"0100007F:1F90" for 127.0.0.1 port 8080 on a little-endian machine."""
-    raw = ipaddress.ip_address(address[0].partition("%")[0]).packed
+    raw = packed(address[0])
     words = struct.unpack(f"={len(raw) // 4}I", raw)
     return "".join(f"{word:08X}" for word in words) + f":{address[1]:04X}"
 
@@ -193,8 +191,7 @@ def _peer(sock: socket.socket) -> str:
     return f"{name[0]} port {name[1]}" if isinstance(name, tuple) else str(name or "a local process")
 
 
-@dataclass
-class _HalfOpen:
+class _HalfOpen(NamedTuple):
     handshake: ServerHandshake
     end: float
 
@@ -327,7 +324,7 @@ class Acceptor:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._callback(sock, hello)
         except Exception:
-            _log.exception("%s: an admitted connection (%s, rank %d) could not be used", self._thread.name,
+            log().exception("%s: an admitted connection (%s, rank %d) could not be used", self._thread.name,
                            hello.purpose.value, hello.sender)
             sock.close()
 
@@ -354,5 +351,5 @@ class Acceptor:
         now = time.monotonic()
         if now >= self._next_complaint:
             self._next_complaint = now + _LOG_EVERY
-            _log.warning("%s: a connection from %s was refused: %s (%d so far; this is said once a minute)",
+            log().warning("%s: a connection from %s was refused: %s (%d so far; this is said once a minute)",
                          self._thread.name, _peer(sock), reason, self._complaints)

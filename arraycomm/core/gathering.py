@@ -7,7 +7,6 @@ killed cannot write; where the store notices (TCPStore does), it writes for it: 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 from datetime import timedelta
@@ -56,15 +55,15 @@ class Gathering:
             self._store.wait([_end(stage)], timedelta(seconds=seconds))
             end = self._store.get(_end(stage))
         if end != _COMPLETE:
-            lost = json.loads(end)
-            raise PeerLost(f"rank {self.rank} of {self.size}: rank {lost['rank']} ({lost['place']}) failed while the group "
-                           f"was set up: {lost['why']}", ranks=(int(lost["rank"]),))
+            lost, place, why = end.decode(errors="replace").split("\0", 2)
+            raise PeerLost(f"rank {self.rank} of {self.size}: rank {lost} ({place}) failed while the group was set up: {why}",
+                           ranks=(int(lost),))
 
     def absent(self, stage: str) -> list[int]:
         return [rank for rank in range(self.size) if not self._store.check([f"{stage}/{rank}"])]
 
     def _news(self, why: str) -> str:
-        return json.dumps({"rank": self.rank, "place": f"host {socket.gethostname()}, pid {os.getpid()}", "why": why})
+        return f"{self.rank}\0host {socket.gethostname()}, pid {os.getpid()}\0{why}"
 
 
 def _end(stage: str) -> str:

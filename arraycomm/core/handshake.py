@@ -20,10 +20,10 @@ from __future__ import annotations
 import enum
 import hashlib
 import hmac
-import secrets
+import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import AuthFailed
 
@@ -63,8 +63,7 @@ REMEDY = {
 }
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(NamedTuple):
     """What a connecting rank says about the connection. Ranks are world ranks, -1 where unknown."""
 
     job: str
@@ -120,7 +119,7 @@ class ServerHandshake:
     def __init__(self, secret: bytes | None, job: str, check: Check | None = None) -> None:
         self._secret, self._job, self._check = secret, job, check
         self._received = bytearray()
-        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._nonce = os.urandom(NONCE_BYTES)
         self.hello: Hello | None = None
         self.error: str | None = None
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 
 from .errors import DistNetworkError
 
 
 def private_directory(environ: Mapping[str, str] | None = None, *, longest: int = 4096) -> str:
-    """$XDG_RUNTIME_DIR/arraycomm-UID, else the same in the directory for temporary files; made with mode 0700.
+    """$XDG_RUNTIME_DIR/arraycomm-UID, else the same in $TMPDIR or in /tmp; made with mode 0700.
 
     longest: bytes that its path may have (a Unix socket's is limited). Raises DistNetworkError that says why not.
     """
     env = os.environ if environ is None else environ
     reasons = []
-    for base in dict.fromkeys((env.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")):
+    for base in dict.fromkeys((env.get("XDG_RUNTIME_DIR", ""), env.get("TMPDIR", ""), "/tmp")):
         directory = os.path.join(base, f"arraycomm-{os.geteuid()}")
         if not base or len(os.fsencode(directory)) > longest:
             continue

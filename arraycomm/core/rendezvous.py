@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets as random
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import NamedTuple
 
 from . import secret as secrets
 from . import settings
@@ -31,8 +29,7 @@ LOOPBACK = "127.0.0.1"
 LINGER = 1.0  # s that rank 0 serves the store for ranks that are still leaving
 
 
-@dataclass
-class Rendezvous:
+class Rendezvous(NamedTuple):
     """What a backend needs to connect the ranks. `close` gives the store back, if it was opened here."""
 
     rank: int
@@ -42,11 +39,10 @@ class Rendezvous:
     job: str  # random, equal on all ranks, of no other world
     addresses: list[str]  # where to listen, and what to tell the peers
     local_rank: int | None = None
-    close: Callable[[], None] = field(default=lambda: None, repr=False)
+    close: Callable[[], None] = lambda: None
 
 
-@dataclass
-class _Meeting:
+class _Meeting(NamedTuple):
     """A store before the ranks have met in it."""
 
     store: Store
@@ -99,6 +95,8 @@ def rendezvous(init_method: str | None = None, *, rank: int | None = None, world
 
 
 def _split_query(url: str, rank: int | None, size: int | None) -> tuple[str, int | None, int | None]:
+    from urllib.parse import parse_qs  # as below: most worlds need no URL
+
     bare, _, query = url.partition("?")
     values = parse_qs(query, keep_blank_values=True)
     unknown = set(values) - {"rank", "world_size"}
@@ -142,12 +140,14 @@ def _place(init_method: str | None, rank: int | None, size: int | None, has_stor
 
 def _open(init_method: str | None, place: Place, secret: bytes | None, timeout: timedelta,
           environ: Mapping[str, str]) -> _Meeting:
-    scheme = urlsplit(init_method).scheme if init_method else "env"
-    if scheme == "env":
+    if not init_method:
         return _open_env(place, secret, timeout, environ)
-    assert init_method is not None
+    from urllib.parse import unquote, urlsplit
+
     url = urlsplit(init_method)
-    if scheme == "tcp":
+    if url.scheme == "env":
+        return _open_env(place, secret, timeout, environ)
+    if url.scheme == "tcp":
         try:
             host, port = url.hostname, url.port
         except ValueError:
@@ -155,7 +155,7 @@ def _open(init_method: str | None, place: Place, secret: bytes | None, timeout: 
         if not host or not port:
             raise ValueError(f"init_method {init_method!r} needs a host and a port, as tcp://10.0.0.1:29500")
         return _open_tcp(host, port, place, secret, timeout, hosted=False)
-    if scheme == "file":
+    if url.scheme == "file":
         if url.netloc or not url.path.strip("/"):
             raise ValueError(f"init_method {init_method!r} needs three slashes and a path, as file:///shared/run1")
         return _Meeting(FileStore(unquote(url.path), place.size, timeout))
@@ -220,7 +220,7 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
     turn = world.add(f"turn/{place.rank}", 1)
     store = PrefixStore(f"{turn}", world)
     if place.rank == 0:
-        store.set("job", random.token_hex(16))
+        store.set("job", os.urandom(16).hex())
     gathering = Gathering(store, place.rank, place.size)
     gathering.enter()
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import stat
 from collections.abc import Mapping
 
@@ -24,7 +23,7 @@ _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_
 
 def new_secret() -> bytes:
     """32 random bytes."""
-    return secrets.token_bytes(32)
+    return os.urandom(32)
 
 
 def find(environ: Mapping[str, str] | None = None) -> bytes | None:

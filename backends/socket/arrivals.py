@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from arraycomm.core.auth import Hello, Purpose
 
 MOST = 1024
 
 
-@dataclass
-class _Arrival:
+class _Arrival(NamedTuple):
     sock: socket.socket
     hello: Hello
     end: float

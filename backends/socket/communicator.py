@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,13 +13,13 @@ from arraycomm._engine import Shortcut, ffi, interrupted, lib
 from arraycomm.core import settings
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.errors import Aborted
+from arraycomm.core.log import log
 from arraycomm.core.types import DType, ReduceOp
 
 from .endpoint import Endpoint
 from .errors import KINDS, Translator
 
 _NULL = ffi.NULL
-_log = logging.getLogger("arraycomm")
 
 
 def _nanoseconds(timeout: float | None) -> int:
@@ -164,7 +163,7 @@ class SocketCommunicator:
             operation, _, wanted = item.partition("=")
             used = self.algorithm(KINDS.index(operation), 1, DType.FLOAT32, 0)
             if used != wanted:
-                _log.warning("group %r: %s does not run here (it needs all ranks on one host, over shared memory); the table "
+                log().warning("group %r: %s does not run here (it needs all ranks on one host, over shared memory); the table "
                              "chooses instead", self.name, item)
 
     # ---- errors and handles ----

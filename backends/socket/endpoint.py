@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import errno
 import io
-import logging
 import os
 import select
 import socket
@@ -26,6 +25,7 @@ from arraycomm.core import address as addresses_of
 from arraycomm.core import auth, settings, threads
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, PeerLost, ResourceError
+from arraycomm.core.log import log
 from arraycomm.core.store.base import Store
 
 from . import limits, local, peers, segment
@@ -35,7 +35,6 @@ LOOPBACK = "127.0.0.1"
 _JOIN = 0.3  # s for the connector to notice that the endpoint is closed; it may be in a connect()
 _DATA_CHANNELS = (1, 2)  # enum channel of link.h
 
-_log = logging.getLogger("arraycomm")
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # for fork and exit, which know no owners
 
 
@@ -278,7 +277,7 @@ class Endpoint:
             code = lib.acomm_group_attach(registered.group, rank, channel, stripe, outgoing, sock.detach())
         if code:
             sock.close()
-            _log.warning("rank %d: a data connection with rank %d could not be used (channel %d, stripe %d, code %d)",
+            log().warning("rank %d: a data connection with rank %d could not be used (channel %d, stripe %d, code %d)",
                          self.rank, peer, channel, stripe, code)
 
     # ---- connections to others ----

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 
 from arraycomm.core.auth import Hello, check_user, client_handshake
@@ -24,7 +23,7 @@ def listen() -> tuple[socket.socket, str]:
     """
     directory = private_directory(longest=_LONGEST - _NAME)
     sweep(directory)
-    path = os.path.join(directory, f"{_namespace()}-{os.getpid()}-{secrets.token_hex(4)}")
+    path = os.path.join(directory, f"{_namespace()}-{os.getpid()}-{os.urandom(4).hex()}")
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(path)

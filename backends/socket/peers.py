@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from arraycomm.core import settings
 from arraycomm.core.errors import DistStoreError
@@ -15,6 +13,7 @@ from arraycomm.core.gathering import CARDS, Gathering
 from arraycomm.core.store.base import Store
 from arraycomm.core.store.connections import StoreLost
 
+_CARD = "arraycomm rank 1"  # what a card starts with
 # Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
 # "the same host" also says that loopback is the same.
 _NAMESPACES = ("net", "pid", "ipc", "mnt")
@@ -24,8 +23,7 @@ _NAMESPACES = ("net", "pid", "ipc", "mnt")
 _ALIKE = ("ARRAYCOMM_TRANSPORT", "ARRAYCOMM_ALGORITHM", "ARRAYCOMM_THRESHOLDS", "ARRAYCOMM_PIECE_BYTES", "ARRAYCOMM_CHECK")
 
 
-@dataclass(frozen=True)
-class Peer:
+class Peer(NamedTuple):
     """A rank's card."""
 
     host: str  # equal on ranks that share memory
@@ -48,7 +46,7 @@ def host_key() -> str:
             boot = file.read().strip()
         spaces = [str(os.stat(f"/proc/self/ns/{space}").st_ino) for space in _NAMESPACES]
     except OSError:
-        return secrets.token_hex(16)  # nothing is known about this host, so nothing is shared
+        return os.urandom(16).hex()  # nothing is known about this host, so nothing is shared
     return "/".join([settings.get("ARRAYCOMM_HOSTID") or boot, *spaces, str(os.geteuid())])
 
 
@@ -68,7 +66,7 @@ def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> 
     that differ between ranks.
     """
     keys = [f"peer/{other}" for other in range(size)]
-    store.set(keys[rank], json.dumps(asdict(mine)))
+    store.set(keys[rank], _encode(mine))
     gathering = Gathering(store, rank, size)
     try:
         gathering.wait(CARDS, timeout)
@@ -80,22 +78,28 @@ def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> 
                              f"{error}") from error
     peers = [_decode(other, card) for other, card in enumerate(store.multi_get(keys))]
     for other, peer in enumerate(peers):
-        for name, value in peers[0].alike.items():
+        for name, value in peers[0].alike.items() if peer.alike != peers[0].alike else ():
             if peer.alike.get(name) != value:
                 raise ValueError(f"{name} is {value!r} on rank 0 and {peer.alike.get(name)!r} on rank {other}; it must be the "
                                  "same on all ranks")
     return peers
 
 
+def _encode(peer: Peer) -> str:
+    """Strings between NULs, which neither paths nor variables can hold. json would take longer to load than to use."""
+    addresses = ",".join(f"{address} {port}" for address, port in peer.addresses)
+    alike = (f"{name}={value}" for name, value in peer.alike.items())
+    return "\0".join((_CARD, peer.host, peer.hostname, str(peer.pid), addresses, peer.path, str(peer.connections), *alike))
+
+
 def _decode(rank: int, card: bytes) -> Peer:
     try:
-        fields = json.loads(card)
-        fields["addresses"] = tuple((str(address), int(port)) for address, port in fields["addresses"])
-        peer = Peer(**fields)
-        if not peer.addresses:
-            raise ValueError("no address")
-        return peer
-    except (ValueError, TypeError, KeyError) as error:
+        kind, host, hostname, pid, addresses, path, connections, *alike = card.decode().split("\0")
+        if kind != _CARD:
+            raise ValueError("not a card")
+        listeners = tuple((address, int(port)) for address, port in (pair.split(" ") for pair in addresses.split(",")))
+        return Peer(host, hostname, int(pid), listeners, path, int(connections), dict(item.split("=", 1) for item in alike))
+    except ValueError as error:
         raise DistStoreError(f"the store holds something else than the address of rank {rank} ({error}): another job "
                              "or another version of arraycomm uses the same store") from None
 

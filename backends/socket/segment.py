@@ -5,17 +5,16 @@ from __future__ import annotations
 import array
 import fcntl
 import io
-import logging
 import os
 import socket
 from collections.abc import Iterable
 
 from arraycomm.core.auth import Hello
 from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
+from arraycomm.core.log import log
 
 # A peer that could shrink the file would kill this process with SIGBUS.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_log = logging.getLogger("arraycomm")
 _TOKEN = b"\x01"  # a descriptor has to travel with at least one byte
 
 
@@ -91,13 +90,13 @@ class Offers:
         segment, awaited = self._segments[hello.group]
         with sock:
             if hello.sender not in awaited:
-                _log.warning("rank %d asked for shared memory of other ranks, or for its own twice", hello.sender)
+                log().warning("rank %d asked for shared memory of other ranks, or for its own twice", hello.sender)
                 return
             awaited.discard(hello.sender)
             try:
                 socket.send_fds(sock, [_TOKEN], [segment.fileno()])
             except OSError as error:
-                _log.info("rank %d went before it had its shared memory: %s", hello.sender, error.strerror)
+                log().info("rank %d went before it had its shared memory: %s", hello.sender, error.strerror)
         if not awaited:
             self.withdraw(hello.group)
 

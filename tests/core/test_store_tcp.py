@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from arraycomm.core import auth
 from arraycomm.core.auth import Hello, Purpose
-from arraycomm.core.errors import AuthFailed, DistNetworkError, DistStoreError
-from arraycomm.core.store import TCPStore
+from arraycomm.core.errors import AuthFailed, DistNetworkError, DistStoreError, ResourceError
+from arraycomm.core.store import TCPStore, inside
 from arraycomm.core.store.connections import StoreClosed
-from arraycomm.core.store.table import MAX_FRAME, Op, decode, encode, frame_size
+from arraycomm.core.store.table import MAX_FRAME, POSTED, Op, decode, encode, frame_size
 
 from ..threads import at_once
 from .forked import refused_after_fork
@@ -35,6 +35,11 @@ def master() -> Iterator[TCPStore]:
     store = TCPStore("127.0.0.1", 0, is_master=True, secret=SECRET, timeout=timedelta(seconds=10))
     yield store
     store.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
 
 
 def raw_client(master: TCPStore) -> socket.socket:
@@ -190,6 +195,55 @@ def test_hundreds_of_clients_wait_at_once(master: TCPStore) -> None:
         sock.close()
 
 
+def test_a_full_store_is_told_by_the_next_request(master: TCPStore) -> None:
+    """A set is not answered; one that is refused up front, because it is large, is."""
+    for index in range(31):
+        master.set(f"{index}", bytes(8 << 20))
+    with pytest.raises(ResourceError, match="full"):
+        master.set("large", bytes(8 << 20))
+    master.set("rest", bytes((8 << 20) - 8000))
+    master.set("small", bytes(8000))
+    with pytest.raises(ResourceError, match="full.*small"):
+        master.check(["small"])
+    assert not master.check(["small"])
+
+
+def test_posted_requests_come_in_order_and_others_cannot_be_posted(master: TCPStore) -> None:
+    sock = raw_client(master)
+    sock.sendall(b"".join(encode(Op.SET | POSTED, [b"k", b"%d" % n]) for n in range(1000)) + encode(Op.GET, [b"k"], 1000))
+    assert decode(sock.recv(100))[1] == [b"999"]
+    sock.sendall(encode(Op.GET | POSTED, [b"k"]))
+    assert sock.recv(100) == b""
+    sock.close()
+
+
+def test_a_long_answer_to_a_slow_reader(master: TCPStore) -> None:
+    """It waits in the server while others are served."""
+    value = os.urandom(4 << 20)
+    master.multi_set(["a", "b"], [value, value])
+    sock = raw_client(master)
+    sock.sendall(encode(Op.GET, [b"a", b"b", b"a"], 1000))
+    assert master.get("a") == value
+    received = bytearray()
+    while not frame_size(received[:4]) or len(received) < frame_size(received[:4]):
+        received += sock.recv(1 << 20)
+    assert decode(received)[1] == [value] * 3
+    sock.close()
+
+
+def test_unix_socket_on_loopback_and_without_it() -> None:
+    port = free_port()
+    store = TCPStore("127.0.0.1", port, is_master=True)
+    assert store._connections._idle[0].family == socket.AF_UNIX
+    store.close()
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(inside._name("127.0.0.1", port))
+        store = TCPStore("127.0.0.1", port, is_master=True)
+        assert store._connections._idle[0].family == socket.AF_INET
+        assert store.add("n", 1) == 1
+        store.close()
+
+
 def test_dead_waiters_are_forgotten(master: TCPStore) -> None:
     sock = raw_client(master)
     sock.sendall(encode(Op.POP, [b"queue"], 60_000))
@@ -197,7 +251,7 @@ def test_dead_waiters_are_forgotten(master: TCPStore) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
     deadline = time.monotonic() + 5
-    while master._connections._server._waiters:  # type: ignore[union-attr]
+    while master._connections._server.waiting():  # type: ignore[union-attr]
         assert time.monotonic() < deadline
         time.sleep(0.01)
     master.queue_push("queue", "kept")

@@ -14,6 +14,14 @@ static PyMethodDef functions[] = {
     {"wrap", FAST(wrap_array), METH_FASTCALL, "wrap(buffer, template) -> array of the template's library"},
     {"overlaps", FAST(buffer_overlaps), METH_FASTCALL, "overlaps(a, b): whether two Buffers share memory"},
     {"interrupted", interrupt_take, METH_NOARGS, "interrupted() -> what a signal handler raised inside the engine, or None"},
+    {"store_table", store_python_table, METH_NOARGS, "store_table() -> an empty table"},
+    {"store_apply", store_python_apply, METH_VARARGS, "store_apply(table, op, strings) -> (code, strings, False), or the missing key"},
+    {"store_serve", store_python_serve, METH_NOARGS, "store_serve() -> a server without clients"},
+    {"store_admit", store_python_admit, METH_VARARGS, "store_admit(server, descriptor): serves an admitted client"},
+    {"store_counts", store_python_counts, METH_O, "store_counts(server) -> (clients, waiting requests)"},
+    {"store_end", store_python_end, METH_VARARGS, "store_end(server, linger): ends it; it must not be used any more"},
+    {"store_request", store_python_request, METH_VARARGS,
+     "store_request(descriptor, code, strings, milliseconds, grace) -> (code, strings, goodbye)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -134,6 +134,15 @@ int method_init(PyObject *module);
 /* The result, or NotImplemented. `given`: arguments by role, see forms.h. */
 PyObject *shortcut_take(PyObject *shortcut, int kind, PyObject **given);
 
+/* ---- store_python.c: the stores of arraycomm.core.store ---- */
+PyObject *store_python_table(PyObject *module, PyObject *none);
+PyObject *store_python_apply(PyObject *module, PyObject *args);
+PyObject *store_python_serve(PyObject *module, PyObject *none);
+PyObject *store_python_admit(PyObject *module, PyObject *args);
+PyObject *store_python_counts(PyObject *module, PyObject *capsule);
+PyObject *store_python_end(PyObject *module, PyObject *args);
+PyObject *store_python_request(PyObject *module, PyObject *args);
+
 /* ---- interrupt.c: Ctrl-C while a thread waits in the engine ---- */
 void interrupt_init(void);
 PyObject *interrupt_take(PyObject *module, PyObject *none);

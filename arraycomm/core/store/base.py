@@ -18,7 +18,10 @@ class Store(abc.ABC):
         self.timeout = timeout if timeout is not None else timedelta(seconds=300)
 
     @abc.abstractmethod
-    def set(self, key: str, value: str | bytes) -> None: ...
+    def set(self, key: str, value: str | bytes) -> None:
+        """Over a network it may return before the store has the value, as torch's does: this store's later requests see
+        it, others that get() or wait() for it too. A failure (a full store) is then raised by a later request."""
+
     @abc.abstractmethod
     def get(self, key: str) -> bytes:
         """The value; waits until there is one."""

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from arraycomm._engine import store_request
+
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
+from ..log import log
+from .table import CLOSED
 
 GRACE = 5.0  # s that a server may be late with an answer before it counts as stopped
 _PATIENCE = 5.0  # s without a server before the log says what is being waited for
 _RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
 
-_log = logging.getLogger("arraycomm")
 
 
 class StoreLost(DistStoreError):
@@ -31,6 +33,17 @@ class StoreClosed(StoreLost):
 
 class Server(Protocol):
     def close(self, linger: float = 0.0) -> None: ...
+
+
+_forks = 0  # between this process and the first; asking for the process id would be a system call per request
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 class Connections:
@@ -47,7 +60,7 @@ class Connections:
         self._lock = threading.Lock()
         self._closed = False
         self.said_goodbye = False  # the server
-        self._pid = os.getpid()
+        self._forks = _forks
         self._finalizer = weakref.finalize(self, _close, self._idle, self._aside, server)
 
     def wait_for_server(self, seconds: float) -> None:
@@ -73,9 +86,36 @@ class Connections:
                         "through") from None
             if waited > _PATIENCE and not told:
                 told = True
-                _log.warning("waiting for the %s: %s", self._where, reason)
+                log().warning("waiting for the %s: %s", self._where, reason)
             time.sleep(pause)
             pause = min(2 * pause, _RETRY[1])
+
+    def request(self, code: int, strings: Sequence[bytes], milliseconds: int) -> tuple[int, list[bytes]]:
+        """As `use`, for what store_request of core/native does on a connection: without the costs of a context."""
+        with self._lock:
+            plain = self._idle and not self._closed and self._forks == _forks
+            if plain:
+                sock = self._idle.pop()
+                self._busy.add(sock)
+        if not plain:
+            sock = self._take()
+        try:
+            status, answer, goodbye = store_request(sock.fileno(), code, strings, milliseconds, GRACE)
+            self.said_goodbye = self.said_goodbye or goodbye
+            if status == CLOSED:
+                raise ConnectionResetError("it was closed there")
+        except BaseException as error:
+            self._discard(sock, aside=not isinstance(error, Exception))  # as in `use`
+            if isinstance(error, (OSError, ValueError)):
+                raise self._gone(error) from error
+            raise
+        with self._lock:
+            self._busy.discard(sock)
+            if not self._closed:
+                self._idle.append(sock)
+                return status, answer
+        sock.close()
+        return status, answer
 
     @contextlib.contextmanager
     def use(self) -> Iterator[socket.socket]:
@@ -102,7 +142,7 @@ class Connections:
                          "or is stopped")
 
     def _take(self) -> socket.socket:
-        if self._pid != os.getpid():
+        if self._forks != _forks:
             raise RuntimeError(f"the {self._where} was opened before a fork; open another store in the child")
         with self._lock:
             if self._closed:
@@ -139,7 +179,7 @@ class Connections:
         """Idempotent. Requests under way in other threads end with DistStoreError. `linger` is for the server."""
         with self._lock:
             self._closed = True
-            if self._pid == os.getpid():
+            if self._forks == _forks:
                 for sock in self._busy:
                     with contextlib.suppress(OSError):
                         sock.shutdown(socket.SHUT_RDWR)

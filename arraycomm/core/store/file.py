@@ -177,8 +177,9 @@ def _begin(path: str, descriptor: int) -> None:
 
 
 def _users(table: Table) -> tuple[int, int]:
-    users, closed = table.values.get(_USERS, b"0 0").split()
-    return int(users), int(closed)
+    found = table.apply(Op.GET, [_USERS])
+    users, closed = (0, 0) if isinstance(found, Missing) else map(int, found[0].split())
+    return users, closed
 
 
 def _count_users(descriptor: int, *, joined: int, closed: int) -> tuple[int, int]:

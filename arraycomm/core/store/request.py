@@ -34,8 +34,12 @@ class RequestStore(Store):
     def _now(self, op: Op, *args: bytes) -> list[bytes]:
         return self._call(op, args, 0.0)
 
+    def _post(self, args: Sequence[bytes]) -> None:
+        """A SET whose failure may be told by a later request."""
+        self._call(Op.SET, args, 0.0)
+
     def set(self, key: str, value: str | bytes) -> None:
-        self._now(Op.SET, key_bytes(key), value_bytes(value))
+        self._post((key_bytes(key), value_bytes(value)))
 
     def get(self, key: str) -> bytes:
         return self._wait_call(Op.GET, [key])[0]
@@ -43,7 +47,7 @@ class RequestStore(Store):
     def add(self, key: str, amount: int) -> int:
         if not isinstance(amount, int):
             raise TypeError(f"add needs an int, got {type(amount).__name__}")
-        return int(self._now(Op.ADD, key_bytes(key), str(int(amount)).encode())[0])
+        return int(self._now(Op.ADD, key_bytes(key), b"%d" % amount)[0])
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         return self._now(Op.COMPARE_SET, key_bytes(key), value_bytes(expected), value_bytes(desired))[0]
@@ -70,8 +74,7 @@ class RequestStore(Store):
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         if len(key_list(keys)) != len(values):
             raise DistStoreError(f"multi_set needs as many values as keys, got {len(keys)} keys and {len(values)}")
-        self._now(Op.SET, *(part for key, value in zip(keys, values, strict=True)
-                            for part in (key_bytes(key), value_bytes(value))))
+        self._post([part for key, value in zip(keys, values, strict=True) for part in (key_bytes(key), value_bytes(value))])
 
     def queue_push(self, key: str, value: str | bytes) -> None:
         self._now(Op.PUSH, key_bytes(key), value_bytes(value))

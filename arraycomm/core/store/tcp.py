@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from ..address import listen, listen_addresses, resolve
 from ..auth import Hello, Purpose, connect
-from ..errors import AuthFailed, DistNetworkError, DistStoreError, ResourceError
+from ..errors import AuthFailed, DistNetworkError, DistStoreError
 from ..secret import find, require
+from . import inside
 from .connections import GRACE, Connections
 from .request import RequestStore, key_bytes, value_bytes
-from .server import BAD_REQUEST, CLOSED, OK, OVER_QUOTA, TIMED_OUT, StoreServer, keep_alive
-from .table import Op, decode, encode, frame_size
+from .server import StoreServer, keep_alive
+from .table import MAX_KEY, POSTED, Op, failure
 
 _WORKERS, _COMPLETE = b"\0workers", b"\0complete"
 _MAX_MILLISECONDS = 2**32 - 1
+_POST = int(Op.SET) | POSTED
+_LOOK = struct.pack("ll", 1, 0)  # struct timeval: s between two looks at the clock, see store_request
 
 
 class TCPStore(RequestStore):
@@ -61,10 +65,11 @@ class TCPStore(RequestStore):
             listeners = [socket.socket(fileno=listen_fd)]
         else:
             listeners = self._listen(listen_addresses(self.host))
-        for listener in listeners:
-            require(self._secret, listener.getsockname()[0])
-        self.port = int(listeners[0].getsockname()[1])
-        return StoreServer(listeners, self._secret, self._job)
+        names = [listener.getsockname()[:2] for listener in listeners]
+        for address, _ in names:
+            require(self._secret, address)
+        self.port = int(names[0][1])
+        return StoreServer([*listeners, *filter(None, (inside.listen(*name) for name in names))], self._secret, self._job)
 
     def _listen(self, addresses: Sequence[str]) -> list[socket.socket]:
         """One socket per address that this machine has. The first chooses port 0; the others take it if they can."""
@@ -105,19 +110,25 @@ class TCPStore(RequestStore):
     def _where(self) -> str:
         return f"TCPStore {self.host} port {self.port}"
 
+    def _now(self, op: Op, *args: bytes) -> list[bytes]:
+        code, strings = self._connections.request(op, args, 0)
+        if code:
+            raise failure(code, strings)
+        return strings
+
     def _call(self, op: Op, args: Sequence[bytes], timeout: float) -> list[bytes]:
-        milliseconds = min(max(round(timeout * 1000), 0), _MAX_MILLISECONDS)
-        with self._connections.use() as sock:
-            sock.settimeout(milliseconds / 1000 + GRACE)
-            sock.sendall(encode(op, args, milliseconds))
-            code, answer, goodbye = _receive(sock)
-            if goodbye:
-                self._connections.said_goodbye = True
-            if code == CLOSED:
-                raise ConnectionResetError("it was closed there")
-        if code == OK:
-            return answer
-        raise _error(code, answer)
+        milliseconds = min(round(timeout * 1000), _MAX_MILLISECONDS) if timeout > 0 else 0
+        code, strings = self._connections.request(op, args, milliseconds)
+        if code:
+            raise failure(code, strings)
+        return strings
+
+    def _post(self, args: Sequence[bytes]) -> None:
+        """Sets without waiting for an answer, as torch's store does: half the time of one that is answered."""
+        if max(map(len, args), default=0) > MAX_KEY:
+            self._now(Op.SET, *args)  # which the server may refuse, and say why
+        else:
+            self._connections.request(_POST, args, 0)
 
     def will(self, name: str, entries: Mapping[str, str]) -> bool:
         self._now(Op.WILL, key_bytes(name), *(part for key, value in entries.items()
@@ -147,8 +158,12 @@ def _opener(host: str, port: int, secret: bytes | None, job: str) -> Callable[[]
         for _, address in resolve(host, port):
             require(secret, address)
             try:
-                sock = connect(address, port, secret, hello, deadline=GRACE)
-                keep_alive(sock)
+                sock = inside.connect(address, port, secret, hello, deadline=GRACE)
+                if sock is None:
+                    sock = connect(address, port, secret, hello, deadline=GRACE)
+                    keep_alive(sock)
+                for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                    sock.setsockopt(socket.SOL_SOCKET, option, _LOOK)
                 return sock
             except (OSError, AuthFailed) as error:
                 if not isinstance(failure, AuthFailed):
@@ -156,30 +171,6 @@ def _opener(host: str, port: int, secret: bytes | None, job: str) -> Callable[[]
         raise failure
 
     return attempt
-
-
-def _receive(sock: socket.socket) -> tuple[int, list[bytes], bool]:
-    """Code and strings of the answer, and whether the server says goodbye, with it or behind it."""
-    data = sock.recv(64 << 10)
-    size = frame_size(data)
-    if size == len(data) and size:
-        code, strings, _ = decode(data)
-        return code, strings, code == CLOSED
-    buffer = bytearray(data)
-    while not size or len(buffer) < size:
-        data = sock.recv(256 << 10)
-        if not data:
-            raise ConnectionResetError("the connection was closed")
-        buffer += data
-        size = frame_size(buffer)
-    code, strings, _ = decode(buffer[:size])
-    return code, strings, code == CLOSED or len(buffer) > size
-
-
-def _error(code: int, answer: list[bytes]) -> Exception:
-    text = answer[0].decode(errors="replace") if answer else ""
-    known = {TIMED_OUT: TimeoutError, BAD_REQUEST: ValueError, OVER_QUOTA: ResourceError}
-    return known.get(code, DistStoreError)(text or f"answer {code}")
 
 
 def _foreign(error: DistNetworkError) -> bool:

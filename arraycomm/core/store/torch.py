@@ -7,8 +7,7 @@ Little-endian; a request is one byte, then keys and values as u64 length and byt
 
 from __future__ import annotations
 
-import logging
-import secrets
+import os
 import socket
 import struct
 import time
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 
 from ..address import means_loopback, resolve
 from ..errors import DistNetworkError, DistStoreError, QueueEmptyError
+from ..log import log
 from .base import Store
 from .connections import GRACE, Connections
 from .request import key_bytes, key_list, value_bytes
@@ -29,7 +29,6 @@ _MAGIC = 0x3C85F7CE
  _CANCEL_WAIT, _PING, _QUEUE_PUSH, _QUEUE_POP, _QUEUE_LEN, _LIST_KEYS) = range(18)
 _READY, _CANCELLED = 0, 1
 
-_log = logging.getLogger("arraycomm")
 
 
 _T = TypeVar("_T")
@@ -101,7 +100,7 @@ def _opener(host: str, port: int) -> Callable[[], socket.socket]:
 
 
 def _greet(sock: socket.socket) -> socket.socket:
-    nonce = secrets.token_bytes(4)
+    nonce = os.urandom(4)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock)
@@ -125,7 +124,7 @@ class TorchStore(Store):
         super().__init__(timeout)
         self.host, self.port = host, port
         if not means_loopback(host):
-            _log.warning("joining torch's store at %s port %d: its protocol has no authentication", host, port)
+            log().warning("joining torch's store at %s port %d: its protocol has no authentication", host, port)
         self._connections = Connections(_opener(host, port), f"torch store at {host} port {port}")
         try:
             self._connections.wait_for_server(timeout.total_seconds())

@@ -1,0 +1,108 @@
+/* Stores in C: frames, the table of keys and values, the server's thread. No GIL but in store_python.c.
+ *
+ * A frame is a request, an answer or a line of FileStore's log: u32 length of the rest, u8 code, u32 milliseconds,
+ * u32 number of strings, their u32 lengths, the strings. Little-endian. table.py writes and reads the same. */
+#ifndef STORE_H
+#define STORE_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define STORE_HEAD 13               /* bytes before the lengths */
+#define STORE_MAX_KEY (8u << 10)    /* bytes */
+#define STORE_MAX_VALUE (8u << 20)
+#define STORE_MAX_TOTAL (256ll << 20)
+#define STORE_MAX_FRAME (STORE_MAX_TOTAL + (64ll << 20)) /* every key and value at once, and their lengths */
+#define STORE_POSTED 0x80           /* bit of a request's code: no answer; a failure is told with the next answer */
+
+/* In the order of table.py's Op. SET takes key, value, key, value...; GET, WAIT and CHECK take keys, the others a key first. */
+enum store_op {
+    STORE_SET, STORE_GET, STORE_ADD, STORE_COMPARE_SET, STORE_APPEND, STORE_DELETE, STORE_WAIT, STORE_CHECK,
+    STORE_NUM_KEYS, STORE_LIST_KEYS, STORE_PUSH, STORE_POP, STORE_QUEUE_LEN,
+    STORE_OPS
+};
+#define STORE_WILL 13 /* name, key, value, key, value...: for the server alone, which knows who has gone */
+/* Codes of answers; the middle two carry a text. CLOSED is said to everybody at the end, whether or not something was asked. */
+enum store_code { STORE_OK, STORE_TIMED_OUT, STORE_BAD_REQUEST, STORE_OVER_QUOTA, STORE_CLOSED };
+
+struct store_bytes {
+    const char *data;
+    uint32_t size;
+};
+
+/* ---- store_frame.c ---- */
+struct store_frame {
+    uint8_t code;
+    uint32_t milliseconds, count;
+    const char *lengths, *strings;
+};
+struct store_cursor { /* walks over a frame's strings */
+    const struct store_frame *frame;
+    uint32_t index;
+    const char *at;
+};
+struct store_buffer {
+    char *data;
+    size_t size, room;
+    bool failed; /* memory ran out; whatever was put since is lost */
+};
+/* Bytes of the frame that begins so, 0 while that cannot be told, -1 for one that nobody sends. */
+int64_t store_frame_size(const char *start, size_t have);
+/* A whole frame; false when its lengths do not add up. */
+bool store_frame_parse(struct store_frame *frame, const char *data, size_t size);
+struct store_cursor store_frame_strings(const struct store_frame *frame);
+bool store_frame_next(struct store_cursor *cursor, struct store_bytes *out);
+/* A frame of `count` strings: begin, then put each in order, then end. The buffer is emptied first. */
+void store_frame_begin(struct store_buffer *b, int code, uint32_t milliseconds, uint32_t count);
+void store_frame_put(struct store_buffer *b, uint32_t index, const char *data, size_t size);
+void store_frame_end(struct store_buffer *b);
+/* An answer of one line of text, cut at 400 bytes. */
+__attribute__((format(printf, 3, 4)))
+void store_frame_text(struct store_buffer *b, int code, const char *format, ...);
+bool store_buffer_append(struct store_buffer *b, const char *data, size_t size);
+void store_buffer_free(struct store_buffer *b);
+
+/* ---- store_table.c: keys to values, and queues. Not thread-safe. ---- */
+struct store_table;
+struct store_entry {
+    struct store_entry *next;
+    uint64_t hash;
+    char *value;                  /* NULL: none */
+    uint32_t value_size, key_size, queued;
+    struct store_item *head, *tail;
+    void *first_waiter, *last_waiter; /* the server's */
+    char key[];
+};
+struct store_table *store_table_new(void); /* NULL when memory is out */
+void store_table_free(struct store_table *t);
+/* Carries a request out, whole or not at all, and puts the answer. True when it has to wait instead: then *missing is
+ * the first key that is not there. */
+bool store_table_apply(struct store_table *t, const struct store_frame *request, struct store_buffer *answer,
+                       struct store_bytes *missing);
+/* The entry of a key; NULL when there is none, or no memory to create it. One without value, queue and waiters is to be
+ * given back by store_table_tidy(). */
+struct store_entry *store_table_entry(struct store_table *t, struct store_bytes key, bool create);
+void store_table_tidy(struct store_table *t, struct store_entry *entry);
+/* Whether somebody may have waited for keys that this request may have brought; *every: how many strings apart they lie. */
+bool store_table_brings(const struct store_frame *request, uint32_t *every);
+
+/* ---- store_will.c: what is to be written when a client goes ---- */
+struct store_will;
+/* Keeps a whole WILL request, or withdraws the will of its name where nothing else is in it; puts the answer. */
+void store_will_record(struct store_will **wills, const void *owner, const char *data, size_t size, struct store_buffer *answer);
+/* Takes one will of this owner out of the list; the frame is the caller's. False when there is none. */
+bool store_will_take(struct store_will **wills, const void *owner, struct store_buffer *frame);
+/* The request, in `room`, that writes entry `index` of a will where the key is missing. False past the end. */
+bool store_will_entry(const struct store_buffer *will, uint32_t index, struct store_buffer *room, struct store_frame *request);
+void store_will_free(struct store_will *wills);
+
+/* ---- store_server.c: one thread answers all clients ---- */
+struct store_server;
+struct store_server *store_server_new(void); /* NULL with errno set */
+/* Any thread. Takes the connected, admitted socket. 0, or -1 with errno set and the socket still the caller's. */
+int store_server_admit(struct store_server *s, int fd);
+void store_server_counts(struct store_server *s, int *clients, int *waiting);
+/* Waits up to `linger` ns for the clients to leave, then ends the thread and all connections, and frees the server.
+ * In a child made by fork it only closes the child's copies. Blocks. */
+void store_server_end(struct store_server *s, int64_t linger);
+#endif

@@ -1,0 +1,495 @@
+/* The server's thread: epoll over the clients, the requests that wait, their deadlines. It has no need of Python.
+ *
+ * A client sends its next request after the answer to the last one, but for posted ones, which have no answer: so a
+ * client costs one request's memory, and one that floods is dropped. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include "store.h"
+
+#define EVENTS 64
+#define CHUNK (256 << 10) /* bytes taken from one client before the others get a turn */
+#define NEVER INT64_MAX
+#define POLL_NS 30000
+#define MOST_SKIPPED 32
+
+struct client {
+    struct client *next, **link;   /* all clients; under the lock */
+    int fd;
+    struct store_buffer in, out;   /* a request's beginning, or the one that waits; the rest of an answer */
+    size_t sent;                   /* of `out` */
+    struct store_buffer late;      /* the failure of a posted request */
+    struct store_entry *at;        /* waits for this key; NULL: does not wait */
+    struct client *before, *after; /* of those that wait for it, oldest first */
+    int64_t end;                   /* of the waiting */
+    bool broken;
+};
+
+struct store_server {
+    struct store_table *table;
+    int epoll, wake;
+    pid_t pid;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t left;
+    struct client *clients;
+    int count, waiting;
+    int64_t next_end;      /* no request that waits has an earlier deadline */
+    int skip, next_skip;   /* see await_events */
+    _Atomic bool stopping;
+    struct store_will *wills;
+    struct store_buffer answer;
+    char chunk[CHUNK];
+};
+
+static int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+/* ---- answers ---- */
+
+static void watch(const struct store_server *s, struct client *c, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = c};
+    epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &event);
+}
+
+static void send_answer(struct store_server *s, struct client *c, const struct store_buffer *answer)
+{
+    ssize_t sent = send(c->fd, answer->data, answer->size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent == (ssize_t)answer->size)
+        return;
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+        c->broken = true; /* its own event tells, too */
+        return;
+    }
+    sent = sent < 0 ? 0 : sent;
+    c->sent = 0;
+    c->broken = !store_buffer_append(&c->out, answer->data + sent, answer->size - (size_t)sent);
+    watch(s, c, EPOLLIN | EPOLLOUT);
+}
+
+static void flush(struct store_server *s, struct client *c)
+{
+    ssize_t sent = send(c->fd, c->out.data + c->sent, c->out.size - c->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+        c->broken = errno != EAGAIN && errno != EINTR;
+        return;
+    }
+    c->sent += (size_t)sent;
+    if (c->sent == c->out.size) {
+        store_buffer_free(&c->out);
+        watch(s, c, EPOLLIN);
+    }
+}
+
+/* ---- requests that wait ---- */
+
+static void list(struct store_server *s, struct client *c, struct store_entry *entry)
+{
+    struct client *last = entry->last_waiter;
+    c->at = entry;
+    c->before = last;
+    c->after = NULL;
+    if (last)
+        last->after = c;
+    else
+        entry->first_waiter = c;
+    entry->last_waiter = c;
+    s->waiting++;
+    if (c->end < s->next_end)
+        s->next_end = c->end;
+}
+
+static void unlist(struct store_server *s, struct client *c)
+{
+    struct store_entry *entry = c->at;
+    if (c->before)
+        c->before->after = c->after;
+    else
+        entry->first_waiter = c->after;
+    if (c->after)
+        c->after->before = c->before;
+    else
+        entry->last_waiter = c->before;
+    c->at = NULL;
+    s->waiting--;
+    store_table_tidy(s->table, entry);
+}
+
+static void answer_code(struct store_server *s, struct client *c, int code)
+{
+    store_frame_begin(&s->answer, code, 0, 0);
+    store_frame_end(&s->answer);
+    send_answer(s, c, &s->answer);
+}
+
+/* Carries out a request, or lists its client under the key that is missing. */
+static void attempt(struct store_server *s, struct client *c, const struct store_frame *request)
+{
+    struct store_bytes missing;
+    bool posted = request->code & STORE_POSTED;
+    if (!store_table_apply(s->table, request, &s->answer, &missing)) {
+        if (!posted)
+            send_answer(s, c, &s->answer);
+        else if (s->answer.data[4] != STORE_OK && !c->late.size)
+            store_buffer_append(&c->late, s->answer.data, s->answer.size);
+        return;
+    }
+    struct store_entry *entry = request->milliseconds ? store_table_entry(s->table, missing, true) : NULL;
+    if (entry)
+        list(s, c, entry);
+    else
+        answer_code(s, c, STORE_TIMED_OUT);
+}
+
+/* Looks again at the requests that waited for a key. Those that miss another are listed under that. */
+static void retry(struct store_server *s, struct store_bytes key)
+{
+    struct store_entry *entry = store_table_entry(s->table, key, false);
+    struct client *c = entry ? entry->first_waiter : NULL;
+    if (!c)
+        return;
+    entry->first_waiter = entry->last_waiter = NULL;
+    while (c) { /* from here on the entry may go: a pop takes the last item */
+        struct client *next = c->after;
+        struct store_frame request;
+        c->at = NULL;
+        s->waiting--;
+        store_frame_parse(&request, c->in.data, c->in.size); /* it was whole when it came */
+        attempt(s, c, &request);
+        if (!c->at)
+            store_buffer_free(&c->in);
+        c = next;
+    }
+    entry = store_table_entry(s->table, key, false);
+    if (entry)
+        store_table_tidy(s->table, entry);
+}
+
+static void expire(struct store_server *s)
+{
+    int64_t time = now();
+    s->next_end = NEVER;
+    pthread_mutex_lock(&s->lock);
+    for (struct client *c = s->clients; c; c = c->next) {
+        if (c->at && c->end <= time) {
+            unlist(s, c);
+            store_buffer_free(&c->in);
+            answer_code(s, c, STORE_TIMED_OUT);
+        } else if (c->at && c->end < s->next_end) {
+            s->next_end = c->end;
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- requests ---- */
+
+static void wake_waiters(struct store_server *s, const struct store_frame *frame)
+{
+    uint32_t every;
+    if (!s->waiting || !store_table_brings(frame, &every))
+        return;
+    struct store_cursor cursor = store_frame_strings(frame);
+    for (struct store_bytes key; store_frame_next(&cursor, &key);)
+        if ((cursor.index - 1) % every == 0)
+            retry(s, key);
+}
+
+/* What this client wanted written, where the keys are missing. */
+static void execute_wills(struct store_server *s, const struct client *c)
+{
+    struct store_buffer will, one = {0};
+    struct store_bytes missing;
+    while (store_will_take(&s->wills, c, &will)) {
+        struct store_frame write;
+        for (uint32_t i = 0; store_will_entry(&will, i, &one, &write); i++) {
+            store_table_apply(s->table, &write, &s->answer, &missing);
+            wake_waiters(s, &write);
+        }
+        store_buffer_free(&will);
+    }
+    store_buffer_free(&one);
+}
+
+static void request(struct store_server *s, struct client *c, const struct store_frame *frame)
+{
+    if (c->late.size && !(frame->code & STORE_POSTED)) {
+        send_answer(s, c, &c->late);
+        c->late.size = 0;
+        return;
+    }
+    if (frame->milliseconds)
+        c->end = now() + frame->milliseconds * 1000000ll;
+    attempt(s, c, frame);
+    wake_waiters(s, frame);
+}
+
+/* The whole requests of data; the bytes that are taken, or -1 for what no client sends. One that waits is not taken. */
+static int64_t requests(struct store_server *s, struct client *c, const char *data, size_t size)
+{
+    size_t done = 0;
+    while (done < size) {
+        struct store_frame frame;
+        int64_t length = store_frame_size(data + done, size - done);
+        if (length < 0 || c->at || c->out.size) /* the last: a request before the last one's answer */
+            return -1;
+        if (!length || (size_t)length > size - done)
+            break;
+        if (!store_frame_parse(&frame, data + done, (size_t)length)
+            || (frame.code & STORE_POSTED && frame.code != (STORE_POSTED | STORE_SET)))
+            return -1;
+        if (frame.code == STORE_WILL) {
+            store_will_record(&s->wills, c, data + done, (size_t)length, &s->answer);
+            send_answer(s, c, &s->answer);
+        } else {
+            request(s, c, &frame);
+        }
+        if (c->at)
+            return done + (size_t)length == size ? (int64_t)done : -1;
+        done += (size_t)length;
+    }
+    return (int64_t)done;
+}
+
+static void take(struct store_server *s, struct client *c, size_t size)
+{
+    if (c->at || c->out.size || (c->in.size && !store_buffer_append(&c->in, s->chunk, size))) {
+        c->broken = true;
+        return;
+    }
+    bool kept = c->in.size;
+    const char *data = kept ? c->in.data : s->chunk;
+    size_t all = kept ? c->in.size : size;
+    int64_t done = requests(s, c, data, all);
+    size_t rest = done < 0 ? 0 : all - (size_t)done;
+    if (done < 0 || (!kept && rest && !store_buffer_append(&c->in, data + done, rest))) {
+        c->broken = true;
+    } else if (kept) {
+        memmove(c->in.data, c->in.data + done, rest);
+        c->in.size = rest;
+    }
+    if (!rest)
+        store_buffer_free(&c->in);
+}
+
+static void serve(struct store_server *s, struct client *c, uint32_t events)
+{
+    if (events & EPOLLOUT)
+        flush(s, c);
+    if (!(events & ~(uint32_t)EPOLLOUT))
+        return;
+    ssize_t size = recv(c->fd, s->chunk, sizeof s->chunk, MSG_DONTWAIT);
+    if (size > 0)
+        take(s, c, (size_t)size);
+    else if (!size || (errno != EAGAIN && errno != EINTR))
+        c->broken = true;
+}
+
+static void drop(struct store_server *s, struct client *c)
+{
+    if (c->at)
+        unlist(s, c);
+    pthread_mutex_lock(&s->lock);
+    *c->link = c->next;
+    if (c->next)
+        c->next->link = c->link;
+    s->count--;
+    pthread_cond_broadcast(&s->left);
+    pthread_mutex_unlock(&s->lock);
+    close(c->fd); /* which also takes it out of the epoll set */
+    store_buffer_free(&c->in);
+    store_buffer_free(&c->out);
+    store_buffer_free(&c->late);
+    free(c);
+}
+
+static int patience(const struct store_server *s)
+{
+    if (s->next_end == NEVER)
+        return -1;
+    int64_t left = (s->next_end - now() + 999999) / 1000000;
+    return left < 0 ? 0 : left > 3600000 ? 3600000 : (int)left;
+}
+
+/* Looks on for a moment before it sleeps, if that has been worth it lately: being woken costs more than a request. */
+static int await_events(struct store_server *s, struct epoll_event *events)
+{
+    int found = epoll_wait(s->epoll, events, EVENTS, 0);
+    if (found || s->skip > 0) {
+        s->skip -= !found;
+        return found ? found : epoll_wait(s->epoll, events, EVENTS, patience(s));
+    }
+    for (int64_t until = now() + POLL_NS; !found && now() < until;)
+        found = epoll_wait(s->epoll, events, EVENTS, 0);
+    s->next_skip = found ? 1 : s->next_skip < MOST_SKIPPED ? 2 * s->next_skip : MOST_SKIPPED;
+    s->skip = found ? 0 : s->next_skip;
+    return found ? found : epoll_wait(s->epoll, events, EVENTS, patience(s));
+}
+
+static void *run(void *argument)
+{
+    struct store_server *s = argument;
+    struct epoll_event events[EVENTS];
+    while (!s->stopping) {
+        int found = await_events(s, events);
+        for (int i = 0; i < found; i++) {
+            struct client *c = events[i].data.ptr;
+            if (c && !c->broken)
+                serve(s, c, events[i].events);
+            if (c && c->broken) {
+                if (c->at)
+                    unlist(s, c);
+                execute_wills(s, c);
+                drop(s, c);
+            }
+        }
+        if (s->next_end != NEVER && now() >= s->next_end)
+            expire(s);
+        if (s->answer.room > CHUNK) /* a rare one; not to be kept */
+            store_buffer_free(&s->answer);
+    }
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static int start_thread(struct store_server *s)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for Python's main thread */
+    int failed = pthread_create(&s->thread, NULL, run, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!failed)
+        pthread_setname_np(s->thread, "arraycomm-store");
+    return failed;
+}
+
+static void init_lock(struct store_server *s)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->left, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+static void say_goodbye(struct store_server *s)
+{
+    store_frame_begin(&s->answer, STORE_CLOSED, 0, 0);
+    store_frame_end(&s->answer);
+    for (const struct client *c = s->clients; c && !s->answer.failed; c = c->next)
+        if (!c->out.size)
+            send(c->fd, s->answer.data, s->answer.size, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void release(struct store_server *s)
+{
+    while (s->clients)
+        drop(s, s->clients);
+    store_will_free(s->wills);
+    if (s->epoll >= 0)
+        close(s->epoll);
+    if (s->wake >= 0)
+        close(s->wake);
+    if (s->table)
+        store_table_free(s->table);
+    store_buffer_free(&s->answer);
+    free(s);
+}
+
+struct store_server *store_server_new(void)
+{
+    struct store_server *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->next_end = NEVER;
+    s->pid = getpid();
+    init_lock(s);
+    s->table = store_table_new();
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+    int failed = !s->table ? ENOMEM : 0;
+    if (!failed && (s->epoll < 0 || s->wake < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->wake, &event) < 0))
+        failed = errno;
+    if (!failed)
+        failed = start_thread(s);
+    if (failed) {
+        release(s);
+        errno = failed;
+        return NULL;
+    }
+    return s;
+}
+
+int store_server_admit(struct store_server *s, int fd)
+{
+    struct client *c = calloc(1, sizeof *c);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
+    if (!c)
+        return -1;
+    c->fd = fd;
+    pthread_mutex_lock(&s->lock); /* until it is listed: the thread may drop it at once */
+    int failed = epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &event);
+    if (!failed) {
+        c->next = s->clients;
+        c->link = &s->clients;
+        if (c->next)
+            c->next->link = &c->next;
+        s->clients = c;
+        s->count++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (failed)
+        free(c);
+    return failed;
+}
+
+void store_server_counts(struct store_server *s, int *clients, int *waiting)
+{
+    pthread_mutex_lock(&s->lock);
+    *clients = s->count;
+    *waiting = s->waiting;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void await_leaving(struct store_server *s, int64_t linger)
+{
+    int64_t end = now() + linger;
+    struct timespec until = {end / 1000000000, end % 1000000000};
+    pthread_mutex_lock(&s->lock);
+    while (s->count && pthread_cond_timedwait(&s->left, &s->lock, &until) != ETIMEDOUT)
+        ;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void store_server_end(struct store_server *s, int64_t linger)
+{
+    if (s->pid == getpid()) {
+        if (linger > 0)
+            await_leaving(s, linger);
+        s->stopping = true;
+        uint64_t one = 1;
+        while (write(s->wake, &one, sizeof one) < 0 && errno == EINTR)
+            ;
+        pthread_join(s->thread, NULL);
+        say_goodbye(s);
+    } else {
+        pthread_mutex_init(&s->lock, NULL); /* the parent's threads may have held it */
+    }
+    release(s);
+}

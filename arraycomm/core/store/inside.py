@@ -1,0 +1,48 @@
+"""The way to a store on the same host: a Unix socket beside each listening socket on loopback, at half the price.
+
+Its name is abstract: it belongs to the network namespace, as the port does, and leaves nothing behind. Anybody may take
+such a name first; so both ends look at the other's user, authenticate as over TCP, and go on over TCP where that fails.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from ..address import is_loopback
+from ..auth import Hello, check_user, client_handshake
+from ..errors import AuthFailed
+
+_BACKLOG = 1024
+
+
+def _name(address: str, port: int) -> str:
+    return f"\0arraycomm store {address} {port}"
+
+
+def listen(address: str, port: int) -> socket.socket | None:
+    """None where that is not loopback, or somebody has the name."""
+    if not is_loopback(address):
+        return None
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(_name(address, port))
+        sock.listen(_BACKLOG)
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
+def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket | None:
+    """A connected, authenticated, blocking socket; None where there is no such server."""
+    if not is_loopback(address):
+        return None
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.connect(_name(address, port))
+        check_user(sock, secret)
+        client_handshake(sock, secret, hello, deadline=deadline)
+    except (OSError, AuthFailed):
+        sock.close()
+        return None
+    return sock
