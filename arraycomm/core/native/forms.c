@@ -2,23 +2,27 @@
 
 #define COMMON ROLE_ASYNC, ROLE_TIMEOUT, ROLES
 const struct form forms[ACOMM_KINDS] = {
-    [ACOMM_ALL_REDUCE] = {{ROLE_X, ROLE_OP, ROLE_OUT, COMMON}, 2, WHO_ALL, WHO_ALL, SHAPE_SAME, OVERLAP_SAME},
-    [ACOMM_REDUCE] = {{ROLE_X, ROLE_ROOT, ROLE_OP, ROLE_OUT, COMMON}, 3, WHO_ALL, WHO_ROOT, SHAPE_SAME, OVERLAP_SAME},
-    [ACOMM_BROADCAST] = {{ROLE_X, ROLE_ROOT, ROLE_OUT, COMMON}, 2, WHO_ROOT, WHO_ALL, SHAPE_SAME, OVERLAP_SAME},
+    [ACOMM_ALL_REDUCE] = {{ROLE_X, ROLE_OP, ROLE_OUT, COMMON}, 2,
+                          WHO_ALL, WHO_ALL, SHAPE_SAME, OVERLAP_SAME, false, false},
+    [ACOMM_REDUCE] = {{ROLE_X, ROLE_ROOT, ROLE_OP, ROLE_OUT, COMMON}, 3,
+                      WHO_ALL, WHO_ROOT, SHAPE_SAME, OVERLAP_SAME, false, false},
+    [ACOMM_BROADCAST] = {{ROLE_X, ROLE_ROOT, ROLE_OUT, COMMON}, 2,
+                         WHO_ROOT, WHO_ALL, SHAPE_SAME, OVERLAP_SAME, false, false},
     [ACOMM_ALL_GATHER] = {{ROLE_X, ROLE_FORM, ROLE_UNEVEN, ROLE_OUT, COMMON}, 1, WHO_ALL, WHO_ALL, SHAPE_JOINED,
-                          OVERLAP_AROUND},
+                          OVERLAP_AROUND, false, false},
     [ACOMM_GATHER] = {{ROLE_X, ROLE_ROOT, ROLE_FORM, ROLE_OUT, COMMON}, 2, WHO_ALL, WHO_ROOT, SHAPE_JOINED,
-                      OVERLAP_AROUND},
+                      OVERLAP_AROUND, false, false},
     [ACOMM_SCATTER] = {{ROLE_X, ROLE_ROOT, ROLE_LIKE, ROLE_OUT, COMMON}, 2, WHO_ROOT, WHO_ALL, SHAPE_DIVIDED,
-                       OVERLAP_SAME, .divides = true, .optional = true},
+                       OVERLAP_SAME, true, true},
     [ACOMM_REDUCE_SCATTER] = {{ROLE_X, ROLE_OP, ROLE_COUNTS, ROLE_OUT, COMMON}, 2, WHO_ALL, WHO_ALL, SHAPE_DIVIDED,
-                              OVERLAP_WITHIN, .divides = true},
+                              OVERLAP_WITHIN, true, false},
     [ACOMM_ALL_TO_ALL] = {{ROLE_X, ROLE_SENDS, ROLE_RECEIVES, ROLE_OUT, COMMON}, 1, WHO_ALL, WHO_ALL, SHAPE_SAME,
-                          OVERLAP_NONE, .divides = true},
-    [ACOMM_BARRIER] = {{COMMON}, 0, WHO_NOBODY, WHO_NOBODY, SHAPE_SAME, OVERLAP_NONE, .optional = true},
-    [ACOMM_SEND] = {{ROLE_X, ROLE_DEST, ROLE_TAG, ROLE_TIMEOUT, ROLES}, 3, WHO_ALL, WHO_NOBODY, SHAPE_SAME, OVERLAP_NONE},
+                          OVERLAP_NONE, true, false},
+    [ACOMM_BARRIER] = {{COMMON}, 0, WHO_NOBODY, WHO_NOBODY, SHAPE_SAME, OVERLAP_NONE, false, true},
+    [ACOMM_SEND] = {{ROLE_X, ROLE_DEST, ROLE_TAG, ROLE_TIMEOUT, ROLES}, 3,
+                    WHO_ALL, WHO_NOBODY, SHAPE_SAME, OVERLAP_NONE, false, false},
     [ACOMM_RECV] = {{ROLE_LIKE, ROLE_SOURCE, ROLE_TAG, ROLE_OUT, ROLE_TIMEOUT, ROLES}, 3, WHO_NOBODY, WHO_ALL, SHAPE_SAME,
-                    OVERLAP_SAME},
+                    OVERLAP_SAME, false, false},
 };
 
 static const char *const NAMES[ROLES] = {
