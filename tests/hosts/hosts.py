@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -87,9 +88,14 @@ class Hosts:
         run("nft add chain inet faults in { type filter hook input priority 0 ; }", self.names[host])
         run(f"nft add rule inet faults in iifname eth0 {rule if percent < 100 else 'drop'}", self.names[host])
 
-    def slow(self, host: int, rate: str) -> None:
+    def slow(self, host: int, rate: str, link: int = 0) -> None:
         """What the host sends: `rate` of tc, as "4mbit"."""
-        run(f"tc qdisc replace dev eth0 root tbf rate {rate} burst 20kb latency 50ms", self.names[host])
+        run(f"tc qdisc replace dev eth{link} root tbf rate {rate} burst 20kb latency 50ms", self.names[host])
+
+    def sent(self, host: int, link: int = 0) -> int:
+        """Bytes that the host has sent over an interface."""
+        (device,) = json.loads(run(f"ip -json -statistics link show dev eth{link}", self.names[host]))
+        return int(device["stats64"]["tx"]["bytes"])
 
     def reset(self, host: int) -> None:
         """Ends every connection of the host with RST, as a firewall does that has forgotten them."""

@@ -78,6 +78,19 @@ def test_two_interfaces_share_the_connections(job: Jobs) -> None:
         assert not crossed
 
 
+def test_interfaces_carry_what_they_can(job: Jobs) -> None:
+    """A slow interface does not make the fast one wait for its turn."""
+    with Hosts(2, links=2) as hosts:
+        for host in range(2):
+            hosts.slow(host, "20mbit", link=0)
+        ranks = job(hosts, {"ARRAYCOMM_SOCKET_IFNAME": "eth0,eth1"}, per_host=1)
+        ranks.call("total", count=2_000_000)
+        for host in range(2):
+            slow, fast = (hosts.sent(host, link) for link in range(2))
+            print(f"host {host} sent {slow} bytes over the slow interface, {fast} over the fast one")
+            assert fast > 2 * slow
+
+
 def test_without_a_secret(job: Jobs) -> None:
     with Hosts(2) as hosts:
         ranks = job(hosts, secret={}, opened=False)

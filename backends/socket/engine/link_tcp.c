@@ -1,13 +1,11 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -57,22 +55,28 @@ static int translate(int errnum)
     return ACOMM_SYSTEM;
 }
 
-/* Bytes that have not left yet. */
-static int waiting(int fd)
+/* Seconds until a stripe that is given to the connection now will have arrived, by what it has delivered so far; 0 when
+ * nothing is waiting to leave, or nothing is known. */
+static double delay(int fd)
 {
-    int bytes = 0;
-    return ioctl(fd, SIOCOUTQNSD, &bytes) ? 0 : bytes;
+    struct tcp_info info = {0};
+    socklen_t size = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) || !info.tcpi_notsent_bytes || !info.tcpi_delivery_rate)
+        return 0;
+    double ahead = (double)info.tcpi_notsent_bytes + (double)info.tcpi_unacked * info.tcpi_snd_mss;
+    return (ahead + (double)LINK_STRIPE) / (double)info.tcpi_delivery_rate;
 }
 
 /* The connection for the next stripe. The same again as long as all that it was given has left at once: short messages
  * gain nothing from several, and on each a loss at the end costs a timeout. */
 static int pick(const struct link_tcp *t)
 {
-    int best = t->current, least = waiting(t->fds[best]);
-    for (int i = 0; i < t->connections && least; i++) {
-        int bytes = waiting(t->fds[i]);
-        if (bytes < least) {
-            least = bytes;
+    int best = t->current;
+    double least = delay(t->fds[best]);
+    for (int i = 0; i < t->connections && least > 0; i++) {
+        double seconds = delay(t->fds[i]);
+        if (seconds < least) {
+            least = seconds;
             best = i;
         }
     }
