@@ -68,7 +68,7 @@ int shared_all_to_all(struct acomm_op *op)
 
 int shared_scatter(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->count * op->width, .blocks = op->group->size, .fill = fill,
-                               .drain = drain_root};
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = op->group->size, .one_way = true,
+                               .fill = fill, .drain = drain_root};
     return rounds_run(op, &plan);
 }

@@ -63,6 +63,7 @@ static int drain_root(const struct rounds *r)
 
 int shared_broadcast(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .fill = fill_root, .drain = drain_root};
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .one_way = true, .fill = fill_root,
+                               .drain = drain_root};
     return rounds_run(op, &plan);
 }

@@ -17,6 +17,8 @@ int rounds_await_all(const struct rounds *r)
 }
 
 #define STACK_RANKS 64
+#define ONE_WAY_PIECES 8
+#define ONE_WAY_MIN (32u << 10) /* bytes; below, the rounds show */
 #define BLOCK (16u << 10) /* bytes that are still in the L1 cache when they are copied on */
 
 void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t bytes)
@@ -126,11 +128,20 @@ static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
     return 0;
 }
 
+/* Bytes of a block's pieces at most. */
+static uint64_t piece_room(const struct rounds *r, const struct rounds_plan *plan)
+{
+    uint64_t room = r->shared->piece / (uint64_t)plan->blocks, part = plan->block / ONE_WAY_PIECES / 64 * 64;
+    if (!plan->one_way || part >= room)
+        return room;
+    return part < ONE_WAY_MIN ? (ONE_WAY_MIN < room ? ONE_WAY_MIN : room) : part;
+}
+
 int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
 {
     struct acomm_group *g = op->group;
     struct rounds r = rounds_start(op);
-    uint64_t room = r.shared->piece / (uint64_t)plan->blocks;
+    uint64_t room = piece_room(&r, plan);
     r.piece = plan->block < room && !(op->send_counts && op->recv_counts) ? plan->block : room;
     r.piece -= r.piece % op->width;
     if (!r.piece)

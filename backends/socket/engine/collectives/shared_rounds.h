@@ -22,6 +22,7 @@ struct rounds_plan {
     uint64_t block;              /* bytes to move per block; rounds follow from it */
     int blocks;                  /* blocks that share a slot: 1, or one for each rank */
     uint64_t extra;              /* rounds after the last piece */
+    bool one_way;                /* some only write, others only read: short pieces let them work at the same time */
     void (*fill)(const struct rounds *r);   /* writes this rank's slot of r->round */
     int (*drain)(const struct rounds *r);   /* awaits and reads the slots of others */
 };
