@@ -27,6 +27,7 @@ MAX_HALF_OPEN = 64
 _LOG_EVERY = 60.0  # s between two complaints about strangers
 _RETRY_ACCEPT = 0.1  # s without accepting after descriptors ran out
 _SHORTAGE = 2.0  # s without descriptors after which the owner is told
+_OUT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 _RETRY_DROPPED = 0.05  # s before a busy server is asked again
 
 _CAUSES = ("it is not a rank of an arraycomm job of this version, runs as another user without a common secret, or is "
@@ -210,7 +211,7 @@ class Acceptor:
                  on_shortage: Callable[[OSError], None] | None = None, name: str = "acceptor") -> None:
         self._listeners, self._secret, self._job = list(listeners), secret, job
         self._callback, self._check, self._on_shortage = callback, check, on_shortage
-        self._short_since = 0.0
+        self._short_since = self._short_last = 0.0
         self._half_open: dict[socket.socket, _HalfOpen] = {}  # oldest first, so the first to expire is the first
         self._selector = selectors.DefaultSelector()
         self._paused_until = 0.0
@@ -266,10 +267,9 @@ class Acceptor:
         try:
             sock, _ = listener.accept()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+            if error.errno in _OUT:
                 self._pause(error)
             return  # anything else: the connection was gone before it was accepted
-        self._short_since = 0.0
         try:
             check_user(sock, self._secret)
             sock.setblocking(False)
@@ -277,6 +277,8 @@ class Acceptor:
         except (AuthFailed, OSError) as error:
             self._complain(sock, str(error))
             sock.close()
+            if isinstance(error, OSError) and error.errno in _OUT:
+                self._pause(error)
             return
         self._half_open[sock] = _HalfOpen(ServerHandshake(self._secret, self._job, self._check),
                                           time.monotonic() + SECONDS)
@@ -293,7 +295,10 @@ class Acceptor:
             self._selector.unregister(listener)
         now = time.monotonic()
         self._paused_until = now + _RETRY_ACCEPT
-        self._short_since = self._short_since or now
+        # Not over because one could be accepted: those that take turns with the last descriptor all stay half open.
+        if now - self._short_last > _SHORTAGE:
+            self._short_since = now
+        self._short_last = now
         if self._on_shortage is not None and now - self._short_since > _SHORTAGE:
             self._on_shortage(error)
 
@@ -318,6 +323,7 @@ class Acceptor:
 
     def _admit(self, sock: socket.socket, hello: Hello) -> None:
         self._forget(sock)
+        self._short_last = 0.0
         try:
             sock.setblocking(True)
             if sock.family != socket.AF_UNIX:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from logging import Logger
 
 
-def log() -> Logger:
-    """The logger "arraycomm"."""
-    from logging import getLogger
+class _Stderr:
+    """What is left to say things with where no module can be loaded any more: descriptors are out, say."""
 
+    def warning(self, text: str, *arguments: object) -> None:
+        print(text % arguments, file=sys.stderr)
+
+    def info(self, text: str, *arguments: object) -> None:
+        """As `logging` does without a configuration: nothing below a warning."""
+
+    def exception(self, text: str, *arguments: object) -> None:
+        self.warning(text, *arguments)
+        traceback.print_exc()
+
+
+def log() -> Logger | Any:
+    """The logger "arraycomm"."""
+    try:
+        from logging import getLogger
+    except (OSError, ImportError, MemoryError):
+        return _Stderr()
     return getLogger("arraycomm")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -58,3 +63,40 @@ def test_limited_address_space(spare: int) -> None:
         print(answers)
         assert answers[1].error in ("", "ResourceError"), answers[1].trace
         assert bool(answers[0].error) == bool(answers[1].error)
+
+
+_SERVER = """
+import os, resource, socket, threading
+from arraycomm.core.auth import Acceptor
+
+short = threading.Event()
+listener = socket.create_server(("127.0.0.1", 0))
+acceptor = Acceptor([listener], b"s" * 32, "job", lambda sock, hello: sock.close(), on_shortage=lambda error: short.set())
+most = len(os.listdir("/proc/self/fd"))  # counts the one that lists: one more is free
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+print(listener.getsockname()[1], flush=True)
+print("told" if short.wait(20) else "not told", flush=True)
+"""
+
+
+def test_taking_turns_with_the_last_descriptor() -> None:
+    """Each of two that come is accepted in its turn and dropped for the other: nobody gets in, and the owner is told."""
+    with subprocess.Popen([sys.executable, "-c", _SERVER], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        told = threading.Event()
+        callers = [threading.Thread(target=_call_again_and_again, args=(port, told)) for _ in range(2)]
+        for caller in callers:
+            caller.start()
+        answer = server.stdout.readline()
+        told.set()
+        for caller in callers:
+            caller.join()
+        assert answer == "told\n"
+
+
+def _call_again_and_again(port: int, stop: threading.Event) -> None:
+    while not stop.is_set():
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+            sock.settimeout(0.5)
+            sock.recv(1)  # says nothing itself; returns when it is dropped
