@@ -10,6 +10,7 @@
 #include "clock.h"
 #include "collectives/shared_rounds.h"
 #include "group.h"
+#include "stream.h"
 #include "wait.h"
 
 #define CHUNK ((size_t)4 << 20) /* of a long copy; between two we look at signals and at the group */
@@ -51,7 +52,7 @@ int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t o
     for (size_t at = 0; at < bytes && !rc; at += CHUNK) {
         size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
         if (mapped)
-            memcpy(to + at, mapped + offset + at, part);
+            stream_long(to + at, mapped + offset + at, part, bytes);
         else
             rc = read_private(r, rank, from.at + offset + at, to + at, part);
         rc = rc ? rc : wait_look(r->op);

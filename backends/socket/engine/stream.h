@@ -7,9 +7,21 @@
 #ifndef ACOMM_STREAM_H
 #define ACOMM_STREAM_H
 #include <stddef.h>
+#include <string.h>
 
 #define STREAM_MIN 4096 /* bytes; below, a reader that waits gets the data sooner out of our cache */
 
 /* No overlap. Short copies, and those of CPUs without such stores, are ordinary ones. */
 void stream_copy(void *to, const void *from, size_t bytes);
+
+#define STREAM_LONG ((size_t)4 << 20) /* bytes; what is longer is not found in a cache by who reads it next */
+
+/* A part of a copy of `whole` bytes to where nobody waits for it. */
+static inline void stream_long(void *to, const void *from, size_t bytes, size_t whole)
+{
+    if (whole >= STREAM_LONG)
+        stream_copy(to, from, bytes);
+    else if (bytes)
+        memcpy(to, from, bytes);
+}
 #endif

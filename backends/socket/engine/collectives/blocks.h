@@ -3,6 +3,7 @@
 #define ACOMM_BLOCKS_H
 #include <stdint.h>
 #include <string.h>
+#include "../stream.h"
 #include "../wait.h"
 
 #define BLOCKS_LOOK ((size_t)8 << 20) /* bytes that are copied in some milliseconds, also into new pages */
@@ -19,7 +20,7 @@ static inline int blocks_copy_all(struct acomm_op *op, char *to, const char *fro
 {
     int rc = 0;
     for (size_t at = 0; at < bytes && to != from && !rc; at += BLOCKS_LOOK) {
-        memcpy(to + at, from + at, bytes - at < BLOCKS_LOOK ? bytes - at : BLOCKS_LOOK);
+        stream_long(to + at, from + at, bytes - at < BLOCKS_LOOK ? bytes - at : BLOCKS_LOOK, bytes);
         rc = bytes > BLOCKS_LOOK ? wait_look(op) : 0;
     }
     return rc;
