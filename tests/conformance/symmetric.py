@@ -15,7 +15,7 @@ import arraycomm
 from .worlds import Context
 
 # Elements: nothing, one, a page, the smallest direct forms, and several blocks of 256 KiB.
-COUNTS = (0, 1, 4099, 20_011, 300_007)
+COUNTS = (0, 1, 4099, 20_011, 70_001)
 DTYPES = ("float32", "uint8")
 Place = Callable[[int, str], Any]
 
@@ -59,7 +59,7 @@ def kinds(context: Context) -> None:
 
 def private(context: Context) -> None:
     """The same forms over arrays of the callers' own; the choice between copying once and twice goes through all cases."""
-    for turn in range(3):
+    for turn in range(2):
         for count in COUNTS[2:]:
             _movements(context, np.empty, count + turn % 2, "int64")
 
@@ -105,7 +105,7 @@ def lifetime(context: Context) -> None:
     """Freed with the array, and not before; memory is used again; an array outlives its group."""
     twin = context.group.split(0)
     assert twin is not None
-    for turn in range(50):
+    for turn in range(8):
         x = twin.empty(1_000_000)
         x[...] = turn
         part = x[10:20]
