@@ -38,11 +38,7 @@ static int base_clear(PyObject *self)
 
 static void base_dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    base_clear(self);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+    native_dealloc(self, base_clear);
 }
 
 static PyMemberDef base_members[] = {
@@ -151,11 +147,7 @@ static int clear(PyObject *self)
 
 static void dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    native_dealloc(self, clear);
 }
 
 /* Name, documentation and signature are the function's. */

@@ -5,6 +5,15 @@
 PyObject *engine_cffi_init(void);
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
+void native_dealloc(PyObject *self, inquiry clear)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
 static PyMethodDef functions[] = {
     {"resolve", resolve_in, METH_O, "resolve(array) -> Buffer to read from; a strided host array is packed into a copy"},
     {"resolve_out", resolve_out, METH_O, "resolve_out(array) -> Buffer to write into"},

@@ -118,6 +118,9 @@ struct dl_managed *export_managed(struct buffer *b); /* NULL with an exception *
 PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *export_device(PyObject *self, PyObject *none);
 
+/* ---- module.c: the end of an object that takes part in garbage collection, after `clear` has dropped its references ---- */
+void native_dealloc(PyObject *self, inquiry clear);
+
 /* ---- resolve.c, wrap.c: the functions that Python sees ---- */
 PyObject *resolve_in(PyObject *module, PyObject *object);
 PyObject *resolve_out(PyObject *module, PyObject *object);

@@ -345,11 +345,7 @@ static int clear(PyObject *self)
 
 static void dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear(self);
-    PyObject_GC_Del(self);
-    Py_DECREF(type);
+    native_dealloc(self, clear);
 }
 
 static PyMethodDef methods[] = {

@@ -67,7 +67,7 @@ static void leave(struct arena *a)
 
 void arena_close(struct arena *a)
 {
-    if (!a)
+    if (!a || getpid() != a->owner)
         return;
     pthread_mutex_lock(&a->lock);
     a->open = false;
@@ -137,14 +137,16 @@ struct acomm_block *arena_take(struct arena *a, uint64_t bytes)
 void arena_give(struct acomm_block *block)
 {
     struct arena *a = block->arena;
+    if (getpid() != a->owner)
+        return;
     pthread_mutex_lock(&a->lock);
     struct acomm_block **at = &a->blocks;
     while (*at != block)
         at = &(*at)->next;
     *at = block->next;
-    if (getpid() == a->owner) /* cannot fail in a way that matters: the pages then stay until the file goes */
-        (void)!fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(a->start + block->offset),
-                         (off_t)block->bytes);
+    /* Cannot fail in a way that matters: the pages then stay until the file goes. */
+    (void)!fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(a->start + block->offset),
+                     (off_t)block->bytes);
     free(block);
     leave(a);
 }
