@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from . import threads
 from .address import is_loopback, packed
@@ -126,8 +126,9 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
     to answer (its table of half-open connections was full) is asked again until `deadline` seconds have passed.
     """
     end = time.monotonic() + deadline
+    numeric = cast(str, address.encode())  # as bytes, or the codec for international names is loaded, from the disk
     while True:
-        sock = socket.create_connection((address, port), max(end - time.monotonic(), 0.001),
+        sock = socket.create_connection((numeric, port), max(end - time.monotonic(), 0.001),
                                         source_address=(source, 0) if source else None)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
