@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -12,6 +11,7 @@
 #include "group.h"
 #include "stream.h"
 #include "wait.h"
+#include "window.h"
 
 #define CHUNK ((size_t)4 << 20) /* of a long copy; between two we look at signals and at the group */
 
@@ -21,20 +21,37 @@ enum { STAGED, DIRECT };
 
 static int broken(struct rounds *r, int rank, int errnum)
 {
-    if (errnum == ESRCH) { /* the process has gone: the reason is under way */
+    if (errnum == ESRCH || errnum == ECANCELED) { /* it has gone, or failed: the reason is under way */
         bool closed = wait_news(r->op->group, rank);
         return group_fail_op(r->op, ACOMM_LOST, rank, 0, closed ? WAIT_CLOSED : "its process has gone");
     }
-    return group_fail_op(r->op, ACOMM_SYSTEM, rank, errnum, "its array could not be read");
+    return group_fail_op(r->op, ACOMM_SYSTEM, rank, errnum, "its array could not be reached");
 }
 
 static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes)
 {
-    struct iovec ours = {to, bytes}, theirs = {(void *)(uintptr_t)from, bytes};
-    ssize_t n = process_vm_readv(direct_offer(r, rank)->pid, &ours, 1, &theirs, 1, 0);
-    if (n == (ssize_t)bytes)
-        return 0;
-    return n > 0 ? read_private(r, rank, from + (uint64_t)n, to + n, bytes - (size_t)n) : broken(r, rank, n ? errno : EFAULT);
+    while (bytes) {
+        ssize_t n = window_read(r->shared, rank, from, to, bytes);
+        if (n <= 0)
+            return broken(r, rank, n ? errno : EFAULT);
+        from += (uint64_t)n;
+        to += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+static int write_private(struct rounds *r, int rank, uint64_t to, const char *from, size_t bytes)
+{
+    while (bytes) {
+        ssize_t n = window_write(r->shared, rank, to, from, bytes);
+        if (n <= 0)
+            return broken(r, rank, n ? errno : EFAULT);
+        to += (uint64_t)n;
+        from += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
 }
 
 char *direct_mapped(const struct rounds *r, int rank, struct direct_place place)
@@ -60,6 +77,21 @@ int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t o
     return rc;
 }
 
+int direct_write(struct rounds *r, int rank, struct direct_place to, uint64_t offset, const char *from, size_t bytes)
+{
+    char *mapped = direct_mapped(r, rank, to);
+    int rc = 0;
+    for (size_t at = 0; at < bytes && !rc; at += CHUNK) {
+        size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
+        if (mapped)
+            stream_copy(mapped + offset + at, from + at, part);
+        else
+            rc = write_private(r, rank, to.at + offset + at, from + at, part);
+        rc = rc ? rc : wait_look(r->op);
+    }
+    return rc;
+}
+
 const struct direct_offer *direct_offer(const struct rounds *r, int rank)
 {
     return &r->op->group->direct.offers[rank];
@@ -71,7 +103,7 @@ static struct direct_place offer_place(const struct direct_state *d, const char 
 {
     struct direct_place place = {.at = (uint64_t)(uintptr_t)data, .how = DIRECT_NOTHING};
     if (data && bytes)
-        place.how = arena_holds(d->arena, data, bytes, &place.at) ? DIRECT_MAPPED : DIRECT_READ;
+        place.how = arena_holds(d->arena, data, bytes, &place.at) ? DIRECT_MAPPED : DIRECT_PRIVATE;
     return place;
 }
 
@@ -99,16 +131,11 @@ static bool any(const struct rounds *r, enum direct_how how)
     return false;
 }
 
-/* One byte of every input that is offered for reading. */
-static bool may_read(const struct rounds *r)
+static bool may_reach(const struct rounds *r)
 {
-    char byte;
-    for (int rank = 0; rank < r->ranks; rank++) {
-        const struct direct_offer *o = direct_offer(r, rank);
-        struct iovec ours = {&byte, 1}, theirs = {(void *)(uintptr_t)o->in.at, 1};
-        if (rank != r->rank && o->in.how == DIRECT_READ && process_vm_readv(o->pid, &ours, 1, &theirs, 1, 0) != 1)
+    for (int rank = 0; rank < r->ranks; rank++)
+        if (rank != r->rank && !window_reaches(r->shared, rank))
             return false;
-    }
     return true;
 }
 
@@ -125,18 +152,18 @@ static bool may_map(const struct rounds *r)
 }
 
 /* Tries what has not been tried yet, and agrees on it: one rank that cannot makes all use the slots, for good. */
-static int try_ways(struct rounds *r, bool reads, bool maps)
+static int try_ways(struct rounds *r, bool reaches, bool maps)
 {
     struct direct_state *d = &r->op->group->direct;
-    uint8_t can[2] = {reads && may_read(r), maps && may_map(r)};
+    uint8_t can[2] = {reaches && may_reach(r), maps && may_map(r)};
     int rc = rounds_meet(r, can, sizeof can);
     for (int rank = 0; rank < r->ranks && !rc; rank++) {
         const uint8_t *theirs = (const uint8_t *)rounds_slot(r, rank, sizeof can);
         can[0] &= theirs[0];
         can[1] &= theirs[1];
     }
-    if (!rc && reads)
-        d->read = can[0] ? WAY_OPEN : WAY_CLOSED;
+    if (!rc && reaches)
+        d->reach = can[0] ? WAY_OPEN : WAY_CLOSED;
     if (!rc && maps)
         d->map = can[1] ? WAY_OPEN : WAY_CLOSED;
     return rc;
@@ -180,8 +207,8 @@ static int meet(struct rounds *r, const struct direct_plan *plan, const struct c
     struct direct_state *d = &r->op->group->direct;
     struct direct_offer own = {.in = offer_place(d, r->op->in, plan->offered),
                                .out = offer_place(d, r->op->out, plan->offered_out),
-                               .pid = getpid(),
-                               .cost = {choice->cost[STAGED], choice->cost[DIRECT]}};
+                               .cost = {choice->cost[STAGED], choice->cost[DIRECT]},
+                               .pushes = plan->pushes};
     int rc = rounds_meet(r, &own, sizeof own);
     return rc ? rc : take_offers(r);
 }
@@ -199,15 +226,17 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     int rc = meet(&r, plan, choice);
     if (rc)
         return rc;
-    bool reads = any(&r, DIRECT_READ), maps = any(&r, DIRECT_MAPPED);
-    bool new_read = reads && d->read == WAY_UNKNOWN, new_map = maps && d->map == WAY_UNKNOWN;
-    if ((new_read || new_map) && (rc = try_ways(&r, new_read, new_map)))
+    bool reaches = any(&r, DIRECT_PRIVATE), maps = any(&r, DIRECT_MAPPED);
+    bool new_reach = reaches && d->reach == WAY_UNKNOWN, new_map = maps && d->map == WAY_UNKNOWN;
+    if ((new_reach || new_map) && (rc = try_ways(&r, new_reach, new_map)))
         return rc;
-    bool open = (!reads || d->read == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
-    bool free_choice = open && reads && !g->selection.forced[op->kind];
+    bool open = (!reaches || d->reach == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
+    bool free_choice = open && reaches && !g->selection.forced[op->kind];
     int way = free_choice ? choose(&r, choice->runs++) : open ? DIRECT : STAGED;
     int64_t before = clock_now();
     rc = run_way(&r, plan, way);
+    if (rc && plan->pushed)
+        window_close(&g->shared); /* the caller may free the array that peers are writing to */
     if (!rc && free_choice && plan->bytes)
         choice_learn(choice, way, (double)(clock_now() - before) / (double)plan->bytes);
     return rc;

@@ -1,8 +1,8 @@
 /* Collectives of the ranks of one host that read each other's arrays where they lie, instead of through slots.
  *
  * In the first round every rank offers the address of its arrays. A symmetric array (arena.h) is mapped by the peers; any
- * other is read by process_vm_readv(2), where the system permits that among all ranks. A last round tells that everybody
- * has done with the others' arrays.
+ * other is read or written by the kernel (window.h), where the system permits that among all ranks. A last round tells that
+ * everybody has done with the others' arrays.
  * One copy is not always cheaper than two: the kernel is slow on small pages, and the staged forms overlap. So both are
  * measured as they run, per kind and size: ranks offer what each cost them, and all choose alike by the sums. */
 #ifndef ACOMM_DIRECT_H
@@ -14,14 +14,14 @@
 struct acomm_group;
 struct rounds;
 
-enum direct_how { DIRECT_NOTHING, DIRECT_READ, DIRECT_MAPPED };
+enum direct_how { DIRECT_NOTHING, DIRECT_PRIVATE, DIRECT_MAPPED };
 struct direct_place { uint64_t at; enum direct_how how; };
 
 /* What a rank says in the first round. */
 struct direct_offer {
     struct direct_place in, out;
-    int32_t pid;
     float cost[2];               /* ns per byte, staged and direct; 0: not tried yet */
+    bool pushes;                 /* see struct direct_plan */
 };
 
 /* Part of a group; zeros at the beginning. */
@@ -30,7 +30,7 @@ struct direct_state {
     bool symmetric;              /* every rank has taken something: the same on all, in the order of collectives */
     char **mapped;               /* arenas of local ranks, NULL until met */
     struct direct_offer *offers; /* of the operation under way, by rank */
-    enum { WAY_UNKNOWN, WAY_OPEN, WAY_CLOSED } read, map; /* agreed by all ranks when first needed */
+    enum { WAY_UNKNOWN, WAY_OPEN, WAY_CLOSED } reach, map; /* agreed by all ranks when first needed */
     struct choices choices;      /* 0 staged, 1 direct */
 };
 
@@ -38,12 +38,15 @@ struct direct_plan {
     uint64_t bytes;              /* that the choice between the two goes by; no offered array is larger */
     uint64_t offered;            /* bytes at `in` and at `out` that peers may touch; 0: none */
     uint64_t offered_out;
+    bool pushed;                 /* peers may write to `out` */
+    bool pushes;                 /* told to all: this rank has time to do part of the others' copying */
     int (*staged)(struct acomm_op *op);
     int (*move)(struct rounds *r); /* reads what others offer and writes the result */
 };
 int direct_run(struct acomm_op *op, const struct direct_plan *plan);
-/* Copies from a peer's input. Blocks; 0 or the group's failure. */
+/* Copies from a peer's array, or to it. Blocks; 0 or the group's failure. */
 int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes);
+int direct_write(struct rounds *r, int rank, struct direct_place to, uint64_t offset, const char *from, size_t bytes);
 /* Where the peer's array is mapped, or NULL. */
 char *direct_mapped(const struct rounds *r, int rank, struct direct_place place);
 const struct direct_offer *direct_offer(const struct rounds *r, int rank);

@@ -42,7 +42,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_GATHER, "bruck", all_gather_bruck, ANYWHERE, true, KiB(64), 0},
     {ACOMM_ALL_GATHER, "ring", all_gather_ring, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_GATHER, "shared", shared_all_gather, ONE_HOST, true, KiB(64), 0},
-    {ACOMM_GATHER, "direct", direct_all_gather, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_GATHER, "direct", direct_gather, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_GATHER, "bruck", gather_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_GATHER, "binomial", gather_binomial, ANYWHERE, false, KiB(64), 0},
     {ACOMM_GATHER, "linear", gather_linear, ANYWHERE, false, ALWAYS, 0},

@@ -29,10 +29,11 @@ struct slot {
 };
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
 
-/* The beginning of a seat: how many ranks sleep on one of its slots, and the bell of the links. */
+/* The beginning of a seat: how many ranks sleep on one of its slots, the bell of the links, and who writes where. */
 struct seat {
     _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
     _Alignas(SHARED_LINE) struct bell bell;
+    struct window window;
 };
 
 static uint64_t round_up(uint64_t value, uint64_t to)
@@ -129,6 +130,7 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
     }
     if (reserve(s, (uint64_t)rank * seat_bytes(piece), seat_bytes(piece)))
         goto fail;
+    window_open(s);
     return 0;
 fail:;
     int saved = errno;
@@ -237,6 +239,11 @@ int shared_claim(struct shared *s, struct acomm_op *op)
 struct bell *shared_bell(const struct shared *s, int rank)
 {
     return &seat_of(s, rank)->bell;
+}
+
+struct window *shared_window(const struct shared *s, int rank)
+{
+    return &seat_of(s, rank)->window;
 }
 
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to)

@@ -18,6 +18,7 @@
 #include "bell.h"
 #include "link.h"
 #include "op.h"
+#include "window.h"
 
 #define SHARED_LINE 64
 #define SHARED_SLOTS 3
@@ -56,5 +57,6 @@ char *shared_map_arena(const struct shared *s, int rank);
 
 /* Ring memory from local rank `from` to `to` for link_shm.c; reserves its pages. NULL when memory is out. */
 struct bell *shared_bell(const struct shared *s, int rank);
+struct window *shared_window(const struct shared *s, int rank);
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to);
 #endif

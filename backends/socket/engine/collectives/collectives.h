@@ -48,10 +48,11 @@ int shared_reduce_scatter(struct acomm_op *op);
 int shared_all_to_all(struct acomm_op *op);
 int shared_barrier(struct acomm_op *op);
 
-/* The same, reading the peers' arrays where they lie where that is possible and cheaper (direct.h); all checked. */
+/* The same between the arrays where they lie, where that is possible and cheaper (direct.h); all checked. */
 int direct_all_reduce(struct acomm_op *op);
 int direct_broadcast(struct acomm_op *op);
-int direct_all_gather(struct acomm_op *op); /* gather too */
+int direct_all_gather(struct acomm_op *op);
+int direct_gather(struct acomm_op *op);
 int direct_scatter(struct acomm_op *op);
 int direct_reduce_scatter(struct acomm_op *op);
 int direct_all_to_all(struct acomm_op *op);

@@ -1,8 +1,11 @@
-/* all_gather, gather, broadcast, scatter and all_to_all out of the peers' arrays: who gets copies, who gives stands still. */
+/* all_gather, gather, broadcast, scatter and all_to_all between the ranks' arrays, without slots: who gets copies, and where that
+ * would leave others idle, who gives does too. */
 #include "../direct.h"
 #include "blocks.h"
 #include "collectives.h"
 #include "shared_rounds.h"
+
+#define PAGE 4096u
 
 /* Bytes [offset, offset + to.bytes) of a peer's input, or of our own, to their place in the output. */
 static int fetch(struct rounds *r, int rank, uint64_t offset, struct span to)
@@ -32,16 +35,56 @@ int direct_all_gather(struct acomm_op *op)
     return direct_run(op, &plan);
 }
 
+static int gather_pushed(struct rounds *r)
+{
+    const struct acomm_op *op = r->op;
+    uint64_t block = op->count * op->width;
+    return op->out ? blocks_copy_all(r->op, op->out + (uint64_t)r->rank * block, op->in, block)
+                   : direct_write(r, op->root, direct_offer(r, op->root)->out, (uint64_t)r->rank * block, op->in, block);
+}
+
+/* To one root: those who give copy, all at once. Even counts only: the root alone knows where uneven blocks lie. */
+int direct_gather(struct acomm_op *op)
+{
+    uint64_t bytes = op->count * op->width * (uint64_t)op->group->size;
+    struct direct_plan plan = {.bytes = bytes, .offered_out = op->out ? bytes : 0, .pushed = true,
+                               .staged = shared_all_gather, .move = gather_pushed};
+    return op->recv_counts ? direct_all_gather(op) : direct_run(op, &plan);
+}
+
+/* Bytes at the end of every other rank's array that an idle root writes, so that all copy equally much; whole pages. */
+static uint64_t pushed_end(const struct rounds *r)
+{
+    uint64_t bytes = r->op->count * r->op->width;
+    return direct_offer(r, r->op->root)->pushes ? bytes / (uint64_t)r->ranks / PAGE * PAGE : 0;
+}
+
+static int push_ends(struct rounds *r, uint64_t first, uint64_t end)
+{
+    int rc = 0;
+    for (int i = 1; i < r->ranks && end && !rc; i++) {
+        int rank = (r->rank + i) % r->ranks;
+        rc = direct_write(r, rank, direct_offer(r, rank)->out, first, r->op->in + first, end);
+    }
+    return rc;
+}
+
 static int broadcast(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
-    return op->out ? fetch(r, op->root, 0, (struct span){0, op->count * op->width}) : 0;
+    uint64_t bytes = op->count * op->width, end = pushed_end(r);
+    if (r->rank != op->root)
+        return fetch(r, op->root, 0, (struct span){0, bytes - end});
+    int rc = push_ends(r, bytes - end, end);
+    return rc || !op->out ? rc : blocks_copy_all(r->op, op->out, op->in, bytes);
 }
 
 int direct_broadcast(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width;
-    struct direct_plan plan = {.bytes = bytes, .offered = op->group->rank == op->root ? bytes : 0,
+    bool root = op->group->rank == op->root, idle = !op->group->crowded && (!op->out || op->out == op->in);
+    struct direct_plan plan = {.bytes = bytes, .offered = root ? bytes : 0, .offered_out = root ? 0 : bytes,
+                               .pushed = true, .pushes = root && idle,
                                .staged = shared_broadcast, .move = broadcast};
     return direct_run(op, &plan);
 }

@@ -1,0 +1,42 @@
+/* Copying between this process's memory and a peer's: process_vm_readv(2) and process_vm_writev(2).
+ *
+ * A write that is on its way cannot be called back, and the peer may free its array once its operation has failed. So
+ * every rank says in the shared segment how many writes it is in, and whether it admits any. A writer counts itself in,
+ * looks whether the peer still admits, writes, and counts itself out; a rank whose operation fails stops admitting and waits
+ * until the others are out (each says first, then looks, as in Dekker's algorithm). A group's first failure is its end,
+ * so admission is withdrawn once.
+ * Writes are short, and who waits for a writer that has died, or was stopped with its copy done, waits no longer. One that
+ * was stopped in the few instructions before the copy is waited for until it goes on or is killed: late, not torn. */
+#ifndef ACOMM_WINDOW_H
+#define ACOMM_WINDOW_H
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct shared;
+
+#define WINDOW_CHUNK ((size_t)1 << 20) /* bytes of one write: tens of microseconds */
+
+/* Of each rank, in its seat of the segment. */
+struct window {
+    _Alignas(64) _Atomic uint32_t closed; /* no writes any more */
+    int32_t pid;
+    uint64_t key, key_at;                 /* a number of this process only, and where it lies in its memory */
+    _Alignas(64) _Atomic uint32_t writing; /* writes that this rank is in */
+    _Atomic int32_t writer;               /* the thread that began the last of them */
+};
+
+/* Says who we are; before the peers may look. */
+void window_open(struct shared *s);
+/* Whether the system lets us at the memory of local `rank`; and that it is that rank's: in another namespace of process
+ * numbers, its number is somebody else's. */
+bool window_reaches(const struct shared *s, int rank);
+/* Bytes copied, at most `bytes`, or -1 with errno: ESRCH when the process has gone. */
+ssize_t window_read(const struct shared *s, int rank, uint64_t from, void *to, size_t bytes);
+/* The same, at most WINDOW_CHUNK; ECANCELED when the peer does not admit writes any more. */
+ssize_t window_write(const struct shared *s, int rank, uint64_t to, const void *from, size_t bytes);
+/* After the failure of an operation that let peers write: returns when none does, nor will. Idempotent. */
+void window_close(const struct shared *s);
+#endif
