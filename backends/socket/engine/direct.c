@@ -172,13 +172,13 @@ static int try_ways(struct rounds *r, bool reaches, bool maps)
 /* ---- the choice ---- */
 
 /* The same on all ranks: it depends on what all have offered, and on counts that go in step. */
-static int choose(const struct rounds *r, uint32_t run)
+static int choose(const struct rounds *r, uint32_t try)
 {
     double sum[2] = {0, 0};
     for (int rank = 0; rank < r->ranks; rank++)
         for (int way = 0; way < 2; way++)
             sum[way] += direct_offer(r, rank)->cost[way];
-    return choice_way(run, sum[STAGED], sum[DIRECT]);
+    return choice_way(try, sum[STAGED], sum[DIRECT]);
 }
 
 static int run_way(struct rounds *r, const struct direct_plan *plan, int way)
@@ -232,13 +232,13 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
         return rc;
     bool open = (!reaches || d->reach == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
     bool free_choice = open && reaches && !g->selection.forced[op->kind];
-    int way = free_choice ? choose(&r, choice->runs++) : open ? DIRECT : STAGED;
+    int way = free_choice ? choose(&r, choice->tries) : open ? DIRECT : STAGED;
     int64_t before = clock_now();
     rc = run_way(&r, plan, way);
     if (rc && plan->pushed)
         window_close(&g->shared); /* the caller may free the array that peers are writing to */
     if (!rc && free_choice && plan->bytes)
-        choice_learn(choice, way, (double)(clock_now() - before) / (double)plan->bytes);
+        choice_learn(choice, way, plan->bytes, clock_now() - before);
     return rc;
 }
 

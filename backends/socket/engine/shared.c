@@ -18,14 +18,18 @@
 #define RING_MIN (8u << 10)
 #define RING_MAX (256u << 10)
 #define PIECE_MIN (4u << 10)
-#define PIECE_MAX (1u << 20)
+#define PIECE_MAX (512u << 10)
+#define AREA_PIECES 4            /* see shared.h */
 #define WIDEST 16               /* bytes of the widest element */
 #define SEATS_BUDGET (24u << 20) /* bytes of all slots together */
 
 struct slot {
     _Atomic uint64_t stamp;      /* the round whose contents lie here; its low half is the futex */
     acomm_header header;
-    char tiny[SHARED_TINY];
+    union {
+        char tiny[SHARED_TINY];
+        uint64_t offset;         /* of long contents in the seat's area */
+    };
 };
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
 
@@ -52,7 +56,7 @@ static uint64_t power_below(uint64_t value)
 uint64_t shared_piece(int ranks, uint64_t wanted)
 {
     uint64_t least = 2 * power_below((uint64_t)ranks * WIDEST); /* one element for every rank */
-    uint64_t piece = power_below(SEATS_BUDGET / SHARED_SLOTS / (uint64_t)ranks + 1);
+    uint64_t piece = power_below(SEATS_BUDGET / AREA_PIECES / (uint64_t)ranks + 1);
     piece = wanted ? power_below(wanted) : piece > PIECE_MAX ? PIECE_MAX : piece < PIECE_MIN ? PIECE_MIN : piece;
     return piece < least ? least : piece;
 }
@@ -64,14 +68,16 @@ static size_t ring_size(int ranks)
     return bytes > RING_MAX ? RING_MAX : bytes < RING_MIN ? RING_MIN : bytes;
 }
 
-static uint64_t slot_bytes(uint64_t piece)
+#define SLOT_BYTES (sizeof(struct slot) + SHARED_SHORT)
+
+static uint64_t area_bytes(uint64_t piece)
 {
-    return sizeof(struct slot) + piece;
+    return AREA_PIECES * round_up(piece, SHARED_LINE);
 }
 
 static uint64_t seat_bytes(uint64_t piece)
 {
-    return round_up(sizeof(struct seat) + SHARED_SLOTS * slot_bytes(piece), PAGE);
+    return round_up(sizeof(struct seat) + SHARED_SLOTS * SLOT_BYTES + area_bytes(piece), PAGE);
 }
 
 static uint64_t rings_bytes(int ranks)
@@ -157,7 +163,12 @@ static struct seat *seat_of(const struct shared *s, int rank)
 static struct slot *slot_of(const struct shared *s, int rank, uint64_t round)
 {
     char *first = (char *)seat_of(s, rank) + sizeof(struct seat);
-    return (struct slot *)(first + round % SHARED_SLOTS * slot_bytes(s->piece));
+    return (struct slot *)(first + round % SHARED_SLOTS * SLOT_BYTES);
+}
+
+static char *area_of(const struct shared *s, int rank)
+{
+    return (char *)seat_of(s, rank) + sizeof(struct seat) + SHARED_SLOTS * SLOT_BYTES;
 }
 
 acomm_header *shared_header(const struct shared *s, int rank, uint64_t round)
@@ -168,7 +179,10 @@ acomm_header *shared_header(const struct shared *s, int rank, uint64_t round)
 char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes)
 {
     struct slot *slot = slot_of(s, rank, round);
-    return bytes <= SHARED_TINY ? slot->tiny : (char *)(slot + 1);
+    if (bytes <= SHARED_SHORT)
+        return bytes <= SHARED_TINY ? slot->tiny : (char *)(slot + 1);
+    uint64_t last = area_bytes(s->piece) - bytes; /* whatever a peer says, we stay inside */
+    return area_of(s, rank) + (slot->offset < last ? slot->offset : last);
 }
 
 static uint32_t *futex_word(struct slot *slot)
@@ -224,15 +238,24 @@ int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round
     return 0;
 }
 
-int shared_claim(struct shared *s, struct acomm_op *op)
+/* Tiny contents overwrite it: they are written later. */
+static void place(struct shared *s, size_t bytes)
 {
-    if (!s->round)
-        return 0;
-    for (int rank = 0; rank < s->ranks; rank++) {
+    uint64_t room = round_up(bytes, SHARED_LINE);
+    uint64_t offset = s->next + room <= area_bytes(s->piece) ? s->next : 0;
+    slot_of(s, s->rank, s->round + 1)->offset = offset;
+    s->next = offset + room;
+}
+
+int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes)
+{
+    for (int rank = 0; s->round && rank < s->ranks; rank++) {
         int rc = shared_await(s, op, rank, s->round - 1);
         if (rc)
             return rc;
     }
+    if (bytes > SHARED_SHORT)
+        place(s, bytes);
     return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #define LINE 64
+#define SHORT 1024 /* bytes; below, memcpy has loops of its own */
 
 /* Whole lines only: a line written in parts goes to memory once for each part. */
 __attribute__((target("avx"))) static void copy_lines(char *to, const char *from, size_t bytes)
@@ -32,7 +33,38 @@ void stream_copy(void *to, const void *from, size_t bytes)
     memcpy((char *)to + head + lines, (const char *)from + head + lines, tail);
     copy_lines((char *)to + head, (const char *)from + head, lines);
 }
+
+/* Aligned stores; the ends are copied by stores that overlap them. bytes >= SHORT. */
+__attribute__((target("avx"))) static void keep_lines(char *to, const char *from, size_t bytes)
+{
+    __m256i first = _mm256_loadu_si256((const __m256i *)(const void *)from);
+    __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)(from + bytes - 64));
+    __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(from + bytes - 32));
+    for (size_t at = -(uintptr_t)to % 32; at + 64 <= bytes; at += 64) {
+        __m256i one = _mm256_loadu_si256((const __m256i *)(const void *)(from + at));
+        __m256i two = _mm256_loadu_si256((const __m256i *)(const void *)(from + at + 32));
+        _mm256_store_si256((__m256i *)(void *)(to + at), one);
+        _mm256_store_si256((__m256i *)(void *)(to + at + 32), two);
+    }
+    _mm256_storeu_si256((__m256i *)(void *)to, first);
+    _mm256_storeu_si256((__m256i *)(void *)(to + bytes - 64), low);
+    _mm256_storeu_si256((__m256i *)(void *)(to + bytes - 32), high);
+}
+
+void stream_keep(void *to, const void *from, size_t bytes)
+{
+    if (bytes >= SHORT && __builtin_cpu_supports("avx"))
+        keep_lines(to, from, bytes);
+    else if (bytes)
+        memcpy(to, from, bytes);
+}
 #else
+void stream_keep(void *to, const void *from, size_t bytes)
+{
+    if (bytes)
+        memcpy(to, from, bytes);
+}
+
 void stream_copy(void *to, const void *from, size_t bytes)
 {
     memcpy(to, from, bytes);

@@ -2,7 +2,6 @@
 #ifndef ACOMM_BLOCKS_H
 #define ACOMM_BLOCKS_H
 #include <stdint.h>
-#include <string.h>
 #include "../stream.h"
 #include "../wait.h"
 
@@ -11,8 +10,8 @@
 /* Nothing to do in place or for nothing; pointers may be NULL then. Otherwise the two do not overlap. */
 static inline void blocks_copy(void *to, const void *from, size_t bytes)
 {
-    if (bytes && to != from)
-        memcpy(to, from, bytes);
+    if (to != from)
+        stream_keep(to, from, bytes);
 }
 
 /* blocks_copy() of what may be as large as memory: Ctrl-C is answered meanwhile. */

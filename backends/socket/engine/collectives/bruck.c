@@ -6,6 +6,7 @@
  * the comparison of headers (see agree.h) costs no step of its own. Nothing is written into the caller's arrays before
  * the last record is there. Reductions are in rank order with one rounding: the bits of the shared-memory forms. */
 #include <errno.h>
+#include <string.h>
 
 #include "../agree.h"
 #include "blocks.h"

@@ -7,9 +7,8 @@
  * copy the finished slices out of each other's slots. Reads 2 inputs per result however many ranks there are.
  *
  * Both reduce each element in rank order, so their bits are the same. */
-#include <string.h>
-
 #include "../pattern.h"
+#include "../stream.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
@@ -67,8 +66,7 @@ static void copy_finished(const struct rounds *r)
         int rank = (r->rank + i) % r->ranks; /* not everybody reads the same slot at once */
         struct span s = slice(r, bytes, rank);
         const char *slot = shared_data(r->shared, rank, r->round - 1, bytes);
-        if (s.bytes)
-            memcpy(r->op->out + index * r->piece + s.offset, slot + s.offset, s.bytes);
+        stream_keep(r->op->out + index * r->piece + s.offset, slot + s.offset, s.bytes);
     }
 }
 

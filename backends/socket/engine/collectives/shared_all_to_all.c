@@ -1,7 +1,6 @@
 /* all_to_all and scatter over the shared segment: a slot holds a piece for every other rank, each copies out its own.
  * What a rank keeps for itself goes straight from its input to its output. */
-#include <string.h>
-
+#include "../stream.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
@@ -39,7 +38,7 @@ static int take(const struct rounds *r, int from, struct span block)
     char *to = r->op->out + block.offset + r->index * r->piece;
     const char *piece = from == r->rank ? own(r) : rounds_slot(r, from, slot_bytes(r)) + (size_t)r->rank * r->piece;
     if (!rc && to != piece)
-        memcpy(to, piece, bytes);
+        stream_keep(to, piece, bytes);
     return rc;
 }
 

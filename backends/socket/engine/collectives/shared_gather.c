@@ -1,6 +1,6 @@
 /* all_gather, gather and broadcast over the shared segment: who gives puts its pieces down, who gets copies them out. */
-#include <string.h>
-
+#include "../stream.h"
+#include "../stream.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
@@ -28,8 +28,8 @@ static int drain(const struct rounds *r)
             return rc;
         char *to = op->out + block.offset + r->index * r->piece;
         const char *from = rank == r->rank ? op->in + r->index * r->piece : rounds_slot(r, rank, bytes);
-        if (bytes && to != from)
-            memcpy(to, from, bytes);
+        if (to != from)
+            stream_keep(to, from, bytes);
     }
     return 0;
 }
@@ -57,7 +57,7 @@ static int drain_root(const struct rounds *r)
         return 0;
     int rc = rounds_await(r, op->root);
     if (!rc)
-        memcpy(to, rounds_slot(r, op->root, bytes), bytes);
+        stream_keep(to, rounds_slot(r, op->root, bytes), bytes);
     return rc;
 }
 

@@ -25,8 +25,8 @@ void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t by
 {
     if (r->streams)
         stream_copy(slot, from, bytes);
-    else if (bytes)
-        memcpy(slot, from, bytes);
+    else
+        stream_keep(slot, from, bytes);
 }
 
 static void reduce_block(const struct rounds *r, char *out, const void **in, size_t bytes, char *copy)
@@ -85,9 +85,9 @@ struct rounds rounds_start(struct acomm_op *op)
 }
 
 /* Waits for the next slot. The first round of an operation carries its header. */
-static int claim(struct rounds *r)
+static int claim(struct rounds *r, size_t bytes)
 {
-    int rc = shared_claim(r->shared, r->op);
+    int rc = shared_claim(r->shared, r->op, bytes);
     r->round = r->shared->round + 1;
     if (!rc && r->index == 0 && !r->op->compared)
         op_header(r->op, shared_header(r->shared, r->rank, r->round));
@@ -96,7 +96,7 @@ static int claim(struct rounds *r)
 
 int rounds_meet(struct rounds *r, const void *say, size_t bytes)
 {
-    int rc = claim(r);
+    int rc = claim(r, bytes);
     if (rc)
         return rc;
     if (bytes)
@@ -110,7 +110,7 @@ static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
     for (uint64_t rounds = 1; r->index < rounds; r->index++) {
         int rc = r->index ? wait_look(r->op) : 0;
         if (!rc)
-            rc = claim(r);
+            rc = claim(r, (size_t)r->piece * (size_t)plan->blocks);
         if (rc)
             return rc;
         if (plan->fill)
@@ -152,10 +152,10 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
         return run_rounds(&r, plan);
     uint64_t bytes = plan->block * (uint64_t)plan->blocks;
     struct choice *stores = choice_for(&g->stores, op->kind, bytes);
-    r.streams = choice_way(stores->runs++, stores->cost[0], stores->cost[1]);
+    r.streams = choice_way(stores->tries, stores->cost[0], stores->cost[1]);
     int64_t before = clock_now();
     int rc = run_rounds(&r, plan);
     if (!rc && bytes)
-        choice_learn(stores, r.streams, (double)(clock_now() - before) / (double)bytes);
+        choice_learn(stores, r.streams, bytes, clock_now() - before);
     return rc;
 }
