@@ -10,7 +10,6 @@
 #include "../direct.h"
 #include "../pattern.h"
 #include "../reduce.h"
-#include "../stream.h"
 #include "../wait.h"
 #include "collectives.h"
 #include "shared_rounds.h"
@@ -72,7 +71,7 @@ static void push(const struct rounds *r, uint64_t place, const char *from, size_
 {
     for (int i = 1; i < r->ranks; i++) {
         int rank = (r->rank + i) % r->ranks;
-        stream_copy(direct_mapped(r, rank, direct_offer(r, rank)->out) + place, from, bytes);
+        rounds_fill(r, direct_mapped(r, rank, direct_offer(r, rank)->out) + place, from, bytes);
     }
 }
 
@@ -133,9 +132,15 @@ static int fetch_finished(struct rounds *r)
 static int all_reduce(struct rounds *r)
 {
     struct span own = slice(r, r->rank);
-    bool pushes = all_mapped(r, true);
-    int rc = reduce(r, own, r->op->out + own.offset, pushes);
-    return rc || pushes ? rc : fetch_finished(r);
+    if (!all_mapped(r, true)) {
+        int rc = reduce(r, own, r->op->out + own.offset, false);
+        return rc ? rc : fetch_finished(r);
+    }
+    rounds_stores(r, r->op->count * r->op->width);
+    int rc = reduce(r, own, r->op->out + own.offset, true);
+    if (!rc)
+        rounds_stored(r);
+    return rc;
 }
 
 int direct_all_reduce(struct acomm_op *op)

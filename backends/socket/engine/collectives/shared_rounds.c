@@ -29,6 +29,20 @@ void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t by
         stream_keep(slot, from, bytes);
 }
 
+void rounds_stores(struct rounds *r, uint64_t bytes)
+{
+    r->stores = choice_for(&r->op->group->stores, r->op->kind, bytes);
+    r->streams = choice_way(r->stores->tries, r->stores->cost[0], r->stores->cost[1]);
+    r->storing = bytes;
+    r->since = clock_now();
+}
+
+void rounds_stored(struct rounds *r)
+{
+    if (r->storing)
+        choice_learn(r->stores, r->streams, r->storing, clock_now() - r->since);
+}
+
 static void reduce_block(const struct rounds *r, char *out, const void **in, size_t bytes, char *copy)
 {
     const struct acomm_op *op = r->op;
@@ -150,12 +164,9 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
         return group_fail_op(op, ACOMM_RESOURCE, r.rank, ENOMEM, NULL);
     if (r.piece < STREAM_MIN)
         return run_rounds(&r, plan);
-    uint64_t bytes = plan->block * (uint64_t)plan->blocks;
-    struct choice *stores = choice_for(&g->stores, op->kind, bytes);
-    r.streams = choice_way(stores->tries, stores->cost[0], stores->cost[1]);
-    int64_t before = clock_now();
+    rounds_stores(&r, plan->block * (uint64_t)plan->blocks);
     int rc = run_rounds(&r, plan);
-    if (!rc && bytes)
-        choice_learn(stores, r.streams, bytes, clock_now() - before);
+    if (!rc)
+        rounds_stored(&r);
     return rc;
 }

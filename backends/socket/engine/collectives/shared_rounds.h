@@ -15,7 +15,10 @@ struct rounds {
     uint64_t largest;            /* all_to_all with uneven counts: the largest block of any rank, known after round 0 */
     const void **inputs;         /* room for the addresses of many ranks' contributions */
     int rank, ranks;
-    bool streams;                /* slots are filled past the caches */
+    bool streams;                /* what others read next is written past the caches */
+    struct choice *stores;       /* that question, asked and answered by rounds_stores() and rounds_stored() */
+    uint64_t storing;
+    int64_t since;
 };
 
 struct rounds_plan {
@@ -34,7 +37,10 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan);
 struct rounds rounds_start(struct acomm_op *op);
 int rounds_meet(struct rounds *r, const void *say, size_t bytes);
 
-/* Copies into this rank's slot. */
+/* How to write `bytes` that others read next, of this operation altogether; and when that is done, what it has cost. */
+void rounds_stores(struct rounds *r, uint64_t bytes);
+void rounds_stored(struct rounds *r);
+/* Copies to where another rank reads next: this rank's slot, or that rank's own array. */
 void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t bytes);
 
 /* Bytes of the piece number `index` of a block of `block` bytes: 0 past its end. */
