@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "group.h"
+#include "part.h"
 #include "pattern.h"
 #include "transfer.h"
 
@@ -24,9 +25,24 @@ int agree_compare(struct acomm_op *op, int peer, const void *header)
     return !op->group->check || op_agrees(&mine, &theirs) ? 0 : differ(op, peer, &mine, &theirs);
 }
 
+/* Among the ranks of each host; then seat 0 of all hosts; and once more in the host, whose ranks may go on then. */
+static int agree_hosts(struct acomm_op *op)
+{
+    const struct hosts *hosts = &op->group->hosts;
+    struct acomm_op inside = part_of(op, &hosts->host, ACOMM_BARRIER, NULL, NULL, 0), after = inside;
+    struct acomm_op between = part_of(op, &hosts->column, ACOMM_BARRIER, NULL, NULL, 0);
+    int rc = part_run(op, &inside);
+    if (!rc && hosts->host.rank == 0)
+        rc = part_run(op, &between);
+    op->compared = true;
+    return rc ? rc : part_run(op, &after);
+}
+
 int agree(struct acomm_op *op)
 {
-    int rank = op->group->rank, n = op->group->size;
+    if (op->team->place == TEAM_HOSTS)
+        return agree_hosts(op);
+    int rank = op->team->rank, n = op->team->size;
     acomm_header mine, theirs;
     op_header(op, &mine);
     for (int step = 0; step < pattern_steps(n); step++) {

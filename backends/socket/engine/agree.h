@@ -7,7 +7,8 @@
  * stopped.
  *
  * Every checked algorithm starts its messages with a header and goes the same way in its first step: whatever the
- * ranks were called for, each reads the header of the rank after it, and a difference is always seen by somebody. */
+ * ranks were called for, each reads the header of the rank after it, and a difference is always seen by somebody.
+ * In groups over several hosts, all algorithms begin in the host instead (part.h). */
 #ifndef ACOMM_AGREE_H
 #define ACOMM_AGREE_H
 #include "op.h"

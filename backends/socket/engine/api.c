@@ -151,7 +151,7 @@ int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm
 {
     if (group_forked(group))
         return ACOMM_FORKED;
-    if (!group->one_host || !group->shared.base)
+    if (group->hosts.all.place != TEAM_HOST)
         return ACOMM_UNSUPPORTED;
     acomm_block *block = direct_take(group, bytes);
     int saved = errno;
@@ -285,7 +285,8 @@ void acomm_op_free(acomm_op *op)
 
 const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop)
 {
-    struct acomm_op op = {.group = group, .kind = kind, .count = count, .dtype = dtype, .redop = redop,
+    struct acomm_op op = {.group = group, .team = &group->hosts.all, .kind = kind, .count = count, .dtype = dtype,
+                          .redop = redop,
                           .width = acomm_dtype_bytes(dtype)};
     const struct algorithm *a = kind < ACOMM_SEND ? select_algorithm(group, &op) : NULL;
     return group->size == 1 ? "copy" : a ? a->name : "messages";

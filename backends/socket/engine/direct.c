@@ -21,11 +21,12 @@ enum { STAGED, DIRECT };
 
 static int broken(struct rounds *r, int rank, int errnum)
 {
+    int peer = team_member(r->op->team, rank);
     if (errnum == ESRCH || errnum == ECANCELED) { /* it has gone, or failed: the reason is under way */
-        bool closed = wait_news(r->op->group, rank);
-        return group_fail_op(r->op, ACOMM_LOST, rank, 0, closed ? WAIT_CLOSED : "its process has gone");
+        bool closed = wait_news(r->op->group, peer);
+        return group_fail_op(r->op, ACOMM_LOST, peer, 0, closed ? WAIT_CLOSED : "its process has gone");
     }
-    return group_fail_op(r->op, ACOMM_SYSTEM, rank, errnum, "its array could not be reached");
+    return group_fail_op(r->op, ACOMM_SYSTEM, peer, errnum, "its array could not be reached");
 }
 
 static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes)
@@ -116,7 +117,7 @@ static int take_offers(struct rounds *r)
         struct direct_offer *o = &d->offers[rank];
         memcpy(o, rounds_slot(r, rank, sizeof *o), sizeof *o);
         if ((o->in.how == DIRECT_MAPPED && o->in.at > ARENA_ROOM) || (o->out.how == DIRECT_MAPPED && o->out.at > ARENA_ROOM))
-            return group_fail_op(r->op, ACOMM_PROTOCOL, rank, 0, "it offered an array outside its arena");
+            return group_fail_op(r->op, ACOMM_PROTOCOL, team_member(r->op->team, rank), 0, "it offered an array outside its arena");
     }
     d->offers[r->rank].in.at = (uint64_t)(uintptr_t)r->op->in;
     d->offers[r->rank].out.at = (uint64_t)(uintptr_t)r->op->out;
@@ -231,7 +232,7 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     if ((new_reach || new_map) && (rc = try_ways(&r, new_reach, new_map)))
         return rc;
     bool open = (!reaches || d->reach == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
-    bool free_choice = open && reaches && !g->selection.forced[op->kind];
+    bool free_choice = open && reaches && op->algorithm != g->selection.forced[op->kind];
     int way = free_choice ? choose(&r, choice->tries) : open ? DIRECT : STAGED;
     int64_t before = clock_now();
     rc = run_way(&r, plan, way);

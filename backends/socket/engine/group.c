@@ -7,11 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agree.h"
 #include "clock.h"
 #include "node.h"
 #include "p2p.h"
-#include "reduce.h"
+#include "part.h"
 #include "wait.h"
 
 /* ---- failure ---- */
@@ -136,24 +135,6 @@ static void end_turn(struct acomm_group *g)
     }
 }
 
-/* A world of one: the result is a copy, with what the reduction does to a single contribution. */
-static int run_alone(struct acomm_op *op)
-{
-    uint64_t elements = op->count ? op->count : op->send_counts ? op->send_counts[0]
-                                          : op->recv_counts     ? op->recv_counts[0] : 0;
-    bool scaled = op_reduces(op) && (op->redop == ACOMM_PREMUL_SUM || op->dtype == ACOMM_BOOL);
-    if (!op->out || !elements)
-        return 0;
-    if (scaled) {
-        struct reduction r = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = 1};
-        const void *in = op->in;
-        reduce_all(&r, op->out, &in, 1, elements);
-    } else if (op->out != op->in) {
-        memcpy(op->out, op->in, elements * op->width);
-    }
-    return 0;
-}
-
 /* The caller has the turn. */
 static int run(struct acomm_op *op)
 {
@@ -163,13 +144,8 @@ static int run(struct acomm_op *op)
         return poisoned;
     op->sequence = atomic_load_explicit(&g->sequence, memory_order_relaxed) + 1;
     atomic_store_explicit(&g->sequence, op->sequence, memory_order_relaxed); /* a lock prefix would cost more than all else here */
-    if (g->size == 1)
-        return run_alone(op);
-    const struct algorithm *algorithm = select_algorithm(g, op);
-    int rc = !algorithm->checks && g->check ? agree(op) : 0;
-    if (rc)
-        return rc;
-    rc = algorithm->run(op);
+    op->team = &g->hosts.all;
+    int rc = part_perform(op);
     g->direct.symmetric |= !rc && op->shares;
     return rc;
 }
@@ -310,19 +286,20 @@ int acomm_group_stop(acomm_group *g, const char *why)
 
 /* ---- links ---- */
 
-static struct link *make_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing)
-{
-    if (!g->shared.base || g->hosts[rank] != g->hosts[g->rank])
-        return link_tcp_new(rank, outgoing, g->connections);
-    int from = g->local[outgoing ? g->rank : rank], to = g->local[outgoing ? rank : g->rank];
-    struct link_ring *ring = shared_ring(&g->shared, channel, from, to);
-    return ring ? link_shm_new(rank, outgoing, ring, g->shared.ring_bytes, g->bell, shared_bell(&g->shared, g->local[rank]))
-                : NULL;
-}
-
 static bool over_memory(const struct acomm_group *g, int rank)
 {
-    return g->shared.base && g->hosts[rank] == g->hosts[g->rank];
+    return g->shared.base && g->hosts.of[rank] == g->hosts.of[g->rank];
+}
+
+static struct link *make_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing)
+{
+    if (!over_memory(g, rank))
+        return link_tcp_new(rank, outgoing, g->connections);
+    const int *seat = g->hosts.seat;
+    int from = seat[outgoing ? g->rank : rank], to = seat[outgoing ? rank : g->rank];
+    struct link_ring *ring = shared_ring(&g->shared, channel, from, to);
+    return ring ? link_shm_new(rank, outgoing, ring, g->shared.ring_bytes, g->bell, shared_bell(&g->shared, seat[rank]))
+                : NULL;
 }
 
 struct link *group_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing)
@@ -406,16 +383,17 @@ int acomm_group_expects(acomm_group *g)
     return expects;
 }
 
-void *group_scratch(struct acomm_group *g, size_t bytes)
+void *group_scratch(const struct acomm_op *op, size_t bytes)
 {
-    if (g->scratch.bytes >= bytes && g->scratch.data)
-        return g->scratch.data;
+    struct scratch *scratch = &op->group->scratch[op->whole != NULL];
+    if (scratch->bytes >= bytes && scratch->data)
+        return scratch->data;
     size_t rounded = (bytes + 4095) / 4096 * 4096;
     void *data = aligned_alloc(64, rounded ? rounded : 4096);
     if (!data)
         return NULL;
-    free(g->scratch.data);
-    g->scratch = (struct scratch){data, rounded ? rounded : 4096};
+    free(scratch->data);
+    *scratch = (struct scratch){data, rounded ? rounded : 4096};
     return data;
 }
 

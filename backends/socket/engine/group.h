@@ -3,6 +3,7 @@
 #define ACOMM_GROUP_H
 #include <pthread.h>
 #include "direct.h"
+#include "hosts.h"
 #include "link.h"
 #include "op.h"
 #include "select.h"
@@ -16,11 +17,9 @@ struct acomm_group {
     uint64_t id;
     int rank, size;
     int *members;                /* world ranks */
-    int *hosts;                  /* host number of each rank */
-    int *local;                  /* local index (seat) of each rank, -1 when on another host */
+    struct hosts hosts;
     bool crowded;                /* more ranks on this host than cores */
     _Atomic int64_t stolen_until; /* see wait.h */
-    bool one_host;               /* all ranks share `shared` */
     struct shared shared;        /* base NULL when this rank is alone on its host or the transport is TCP */
     struct link **out[CHANNELS], **in[CHANNELS]; /* by rank; NULL until first needed */
     int connections;
@@ -48,7 +47,7 @@ struct acomm_group {
     struct p2p *p2p;
     struct choices stores;       /* how slots are filled: 0 through the caches, 1 past them */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
-    struct scratch { char *data; size_t bytes; } scratch; /* kept from call to call */
+    struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */
     struct acomm_group *next_in_node;
 };
 
@@ -78,8 +77,8 @@ struct acomm_op *group_new_op(struct acomm_group *g);
 void group_recycle(struct acomm_group *g, struct acomm_op *op);
 
 /* At least `bytes` of 64-byte aligned scratch, kept for later calls; NULL when memory is out. One collective at a time
- * runs in a group, so there is one such area. Contents are undefined. */
-void *group_scratch(struct acomm_group *g, size_t bytes);
+ * runs in a group, so there is one such area, and one for the part under way. Contents are undefined. */
+void *group_scratch(const struct acomm_op *op, size_t bytes);
 /* Wakes threads that sleep in poll() for this group. */
 void group_kick(struct acomm_group *g);
 #endif

@@ -34,41 +34,28 @@ static int copy_places(struct acomm_group *g, const acomm_group_options *o)
 {
     size_t n = (size_t)o->size;
     g->members = malloc(n * sizeof *g->members);
-    g->hosts = malloc(n * sizeof *g->hosts);
-    g->local = malloc(n * sizeof *g->local);
     for (int c = 0; c < CHANNELS; c++) {
         g->out[c] = calloc(n, sizeof(struct link *));
         g->in[c] = calloc(n, sizeof(struct link *));
         if (!g->out[c] || !g->in[c])
             return ACOMM_RESOURCE;
     }
-    if (!g->members || !g->hosts || !g->local)
+    if (!g->members)
         return ACOMM_RESOURCE;
     memcpy(g->members, o->members, n * sizeof *g->members);
-    memcpy(g->hosts, o->hosts, n * sizeof *g->hosts);
-    return 0;
-}
-
-/* Numbers the ranks of this host; returns how many there are. */
-static int number_locals(struct acomm_group *g)
-{
-    int locals = 0;
-    for (int rank = 0; rank < g->size; rank++)
-        g->local[rank] = g->hosts[rank] == g->hosts[g->rank] ? locals++ : -1;
-    return locals;
+    return hosts_open(&g->hosts, o->hosts, o->rank, o->size);
 }
 
 static int open_shared(struct acomm_group *g, const acomm_group_options *o)
 {
-    int locals = number_locals(g);
-    g->crowded = wait_crowded(locals);
-    if (o->segment_fd < 0 || locals < 2)
+    const struct team *host = &g->hosts.host;
+    g->crowded = wait_crowded(host->size);
+    if (host->size < 2)
         return 0;
-    uint64_t piece = shared_piece(locals, o->piece_bytes);
-    g->one_host = locals == g->size;
-    int rc = shared_open(&g->shared, o->segment_fd, o->segment_bytes, g->local[g->rank], locals, piece);
+    uint64_t piece = shared_piece(host->size, o->piece_bytes);
+    int rc = shared_open(&g->shared, o->segment_fd, o->segment_bytes, host->rank, host->size, piece);
     if (!rc)
-        g->bell = shared_bell(&g->shared, g->local[g->rank]);
+        g->bell = shared_bell(&g->shared, host->rank);
     return rc;
 }
 
@@ -115,10 +102,10 @@ static void free_group(struct acomm_group *g)
         close(g->wake_fd);
     pthread_cond_destroy(&g->changed);
     pthread_mutex_destroy(&g->lock);
-    free(g->scratch.data);
+    for (int i = 0; i < 2; i++)
+        free(g->scratch[i].data);
     free(g->members);
-    free(g->hosts);
-    free(g->local);
+    hosts_close(&g->hosts);
     free(g);
 }
 

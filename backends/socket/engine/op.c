@@ -30,6 +30,23 @@ struct span op_block(const uint64_t *counts, uint64_t count, int rank, size_t wi
     return (struct span){op_total(counts, 0, rank, width), counts[rank] * width};
 }
 
+static struct span placed(const struct acomm_op *op, const uint64_t *counts, int rank)
+{
+    if (op->places)
+        return (struct span){op->places[rank] * op->width, counts[rank] * op->width};
+    return op_block(counts, op->count, rank, op->width);
+}
+
+struct span op_gathered(const struct acomm_op *op, int rank)
+{
+    return placed(op, op->recv_counts, rank);
+}
+
+struct span op_scattered(const struct acomm_op *op, int rank)
+{
+    return placed(op, op->send_counts, rank);
+}
+
 uint64_t op_total(const uint64_t *counts, uint64_t count, int ranks, size_t width)
 {
     if (!counts)
@@ -60,6 +77,8 @@ static uint32_t hash(const void *data, size_t bytes)
 
 void op_header(const struct acomm_op *op, acomm_header *out)
 {
+    while (op->whole)
+        op = op->whole;
     out->sequence = op->sequence;
     out->count = op->count;
     out->layout = op->layout;

@@ -5,15 +5,20 @@
 #include <stdbool.h>
 #include "acomm.h"
 
-struct group; /* acomm_group */
+struct algorithm;
+struct team;
 
 struct acomm_op {
     struct acomm_group *group;
+    const struct team *team;     /* the ranks that take part; given when it starts, as the algorithm */
+    const struct algorithm *algorithm;
+    const struct acomm_op *whole; /* what it is a part of (part.h), or NULL */
     const char *in;              /* NULL where this rank gives nothing */
     char *out;                   /* NULL where this rank gets nothing */
     uint64_t count;              /* as acomm.h counts for this kind; for uneven forms 0 */
     const uint64_t *send_counts; /* per rank, or NULL when even; borrowed from the caller until the end */
     const uint64_t *recv_counts;
+    const uint64_t *places;      /* parts only: where the blocks that those count begin, in elements; NULL: packed */
     uint64_t sequence;           /* number in the group, given when it starts */
     int64_t timeout;             /* ns */
     int64_t started, deadline;   /* clock_now(); 0 until it has to wait: reading the clock is dear for a small operation */
@@ -54,6 +59,9 @@ int64_t op_elapsed(const struct acomm_op *op);
 struct span { uint64_t offset, bytes; };
 /* Block of `rank` when every block has `count` elements, or counts[rank] where counts is given. O(rank) for uneven. */
 struct span op_block(const uint64_t *counts, uint64_t count, int rank, size_t width);
+/* What `rank` of the team gives to an all_gather, in the output; what it gets of a reduce_scatter, in the input. */
+struct span op_gathered(const struct acomm_op *op, int rank);
+struct span op_scattered(const struct acomm_op *op, int rank);
 /* Bytes of all blocks together. */
 uint64_t op_total(const uint64_t *counts, uint64_t count, int ranks, size_t width);
 /* Elements of the largest block. */

@@ -21,6 +21,9 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_REDUCE, "direct", direct_all_reduce, SYMMETRIC, true, ALWAYS, 0},
     {ACOMM_ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, MiB(4), 2},
     {ACOMM_ALL_REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_ALL_REDUCE, "records", all_reduce_bruck, HOSTS, true, KiB(2), 0},
+    {ACOMM_ALL_REDUCE, "leader", hosts_reduce_leader, HOSTS, true, KiB(16), 0},
+    {ACOMM_ALL_REDUCE, "leaders", hosts_reduce_leaders, HOSTS, true, ALWAYS, 0},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(64), 8},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(2), 0},
     {ACOMM_ALL_REDUCE, "doubling", all_reduce_doubling, ANYWHERE, false, KiB(64), 0},
@@ -29,35 +32,48 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_REDUCE, "ring", all_reduce_ring, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(16), 0},
     {ACOMM_REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_REDUCE, "records", reduce_bruck, HOSTS, true, KiB(2), 0},
+    {ACOMM_REDUCE, "leader", hosts_reduce_leader, HOSTS, true, KiB(16), 0},
+    {ACOMM_REDUCE, "leaders", hosts_reduce_leaders, HOSTS, true, ALWAYS, 0},
     {ACOMM_REDUCE, "bruck", reduce_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_REDUCE, "binomial", reduce_binomial, ANYWHERE, false, KiB(64), 0},
     {ACOMM_REDUCE, "pairwise", reduce_pairwise, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_BROADCAST, "shared", shared_broadcast, ONE_HOST, true, KiB(64), 0},
     {ACOMM_BROADCAST, "direct", direct_broadcast, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_BROADCAST, "records", broadcast_bruck, HOSTS, true, KiB(8), 0},
+    {ACOMM_BROADCAST, "leader", hosts_broadcast_leader, HOSTS, false, KiB(64), 0},
+    {ACOMM_BROADCAST, "leaders", hosts_broadcast_leaders, HOSTS, false, ALWAYS, 0},
     {ACOMM_BROADCAST, "bruck", broadcast_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_BROADCAST, "binomial", broadcast_binomial, ANYWHERE, false, KiB(256), 0},
     {ACOMM_BROADCAST, "chain", broadcast_chain, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, ONE_HOST, true, KiB(64), 0},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_ALL_GATHER, "records", all_gather_bruck, HOSTS, true, KiB(64), 0},
+    {ACOMM_ALL_GATHER, "leaders", hosts_all_gather, HOSTS, false, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "bruck", all_gather_bruck, ANYWHERE, true, KiB(64), 0},
     {ACOMM_ALL_GATHER, "ring", all_gather_ring, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_GATHER, "shared", shared_all_gather, ONE_HOST, true, KiB(64), 0},
     {ACOMM_GATHER, "direct", direct_gather, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_GATHER, "records", gather_bruck, HOSTS, true, KiB(8), 0},
     {ACOMM_GATHER, "bruck", gather_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_GATHER, "binomial", gather_binomial, ANYWHERE, false, KiB(64), 0},
     {ACOMM_GATHER, "linear", gather_linear, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_SCATTER, "shared", shared_scatter, ONE_HOST, true, KiB(64), 0},
     {ACOMM_SCATTER, "direct", direct_scatter, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_SCATTER, "records", scatter_bruck, HOSTS, true, KiB(8), 0},
     {ACOMM_SCATTER, "bruck", scatter_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_SCATTER, "binomial", scatter_binomial, ANYWHERE, false, KiB(64), 0},
     {ACOMM_SCATTER, "linear", scatter_linear, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_REDUCE_SCATTER, "direct", direct_reduce_scatter, SYMMETRIC, true, ALWAYS, 0},
     {ACOMM_REDUCE_SCATTER, "shared", shared_reduce_scatter, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_REDUCE_SCATTER, "records", reduce_scatter_bruck, HOSTS, true, KiB(8), 0},
+    {ACOMM_REDUCE_SCATTER, "leaders", hosts_reduce_scatter, EVEN_HOSTS, true, ALWAYS, 0},
     {ACOMM_REDUCE_SCATTER, "bruck", reduce_scatter_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_REDUCE_SCATTER, "pairwise", reduce_scatter_pairwise, ANYWHERE, false, ALWAYS, 16},
     {ACOMM_REDUCE_SCATTER, "ring", reduce_scatter_ring, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_ALL_TO_ALL, "shared", shared_all_to_all, ONE_HOST, true, KiB(64), 0},
     {ACOMM_ALL_TO_ALL, "direct", direct_all_to_all, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_ALL_TO_ALL, "records", all_to_all_bruck, HOSTS, true, KiB(8), 0},
     {ACOMM_ALL_TO_ALL, "bruck", all_to_all_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_ALL_TO_ALL, "pairwise", all_to_all_pairwise, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_BARRIER, "shared", shared_barrier, ONE_HOST, true, ALWAYS, 0},
@@ -137,32 +153,38 @@ void select_close(struct selection *s)
     s->up_to = NULL;
 }
 
-static uint64_t whole_bytes(const struct acomm_group *g, const struct acomm_op *op)
+static uint64_t whole_bytes(const struct acomm_op *op)
 {
     bool whole = op->kind == ACOMM_ALL_REDUCE || op->kind == ACOMM_REDUCE || op->kind == ACOMM_BROADCAST;
     if (op->kind == ACOMM_ALL_TO_ALL && op->send_counts)
         return ALWAYS; /* each rank's own counts: ranks must not choose by them */
     return whole ? op->count * op->width
-                 : op_total(op->kind == ACOMM_ALL_GATHER ? op->recv_counts : op->send_counts, op->count, g->size,
+                 : op_total(op->kind == ACOMM_ALL_GATHER ? op->recv_counts : op->send_counts, op->count, op->team->size,
                             op->width);
 }
 
-static bool runs_here(const struct acomm_group *g, const struct algorithm *a)
+static bool runs_here(const struct acomm_group *g, const struct team *team, const struct algorithm *a)
 {
-    bool shares = g->one_host && g->shared.base;
-    return a->where == ANYWHERE || (shares && (a->where == ONE_HOST || g->direct.symmetric));
+    switch (a->where) {
+    case ANYWHERE: return true;
+    case ONE_HOST: return team->place == TEAM_HOST;
+    case SYMMETRIC: return team->place == TEAM_HOST && g->direct.symmetric;
+    case HOSTS: return team->place == TEAM_HOSTS;
+    case EVEN_HOSTS: return team->place == TEAM_HOSTS && g->hosts.least == g->hosts.most;
+    }
+    return false;
 }
 
 const struct algorithm *select_algorithm(const struct acomm_group *g, const struct acomm_op *op)
 {
-    const struct algorithm *forced = g->selection.forced[op->kind];
-    if (forced && runs_here(g, forced))
+    const struct algorithm *forced = op->whole ? NULL : g->selection.forced[op->kind];
+    if (forced && runs_here(g, op->team, forced))
         return forced;
-    uint64_t bytes = whole_bytes(g, op);
+    uint64_t bytes = whole_bytes(op);
     for (size_t row = g->selection.first[op->kind]; row < ROWS && TABLE[row].kind == op->kind; row++) {
         const struct algorithm *a = &TABLE[row];
-        bool fits = runs_here(g, a) && bytes <= g->selection.up_to[row]
-            && (!a->max_ranks || g->size <= a->max_ranks);
+        bool fits = runs_here(g, op->team, a) && bytes <= g->selection.up_to[row]
+            && (!a->max_ranks || op->team->size <= a->max_ranks);
         if (fits)
             return a;
     }

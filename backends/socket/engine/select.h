@@ -8,12 +8,15 @@ struct algorithm {
     int kind;
     const char *name;
     int (*run)(struct acomm_op *op);
-    /* ONE_HOST: uses the shared segment of all ranks. SYMMETRIC: gains only where arrays lie in it (group.empty). */
-    enum { ANYWHERE, ONE_HOST, SYMMETRIC } where;
+    /* ONE_HOST: uses the shared segment of all ranks. SYMMETRIC: gains only where arrays lie in it (group.empty).
+     * HOSTS: of parts (part.h), for several hosts; EVEN_HOSTS: with as many ranks on each. */
+    enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS } where;
     bool checks;       /* compares headers itself, while it runs; otherwise agree() runs before it */
     uint64_t up_to;    /* bytes up to which the table picks it */
     int max_ranks;     /* 0: any */
 };
+/* Made of parts, for several hosts. */
+static inline bool select_spans_hosts(const struct algorithm *a) { return a->where == HOSTS || a->where == EVEN_HOSTS; }
 struct selection {
     uint64_t *up_to;   /* per row, after thresholds */
     size_t first[ACOMM_KINDS]; /* row of each kind */

@@ -21,13 +21,13 @@ enum turn { TURN_DONE, TURN_MOVED, TURN_IDLE };
 
 struct transfer transfer_to(struct acomm_op *op, int peer, const void *data, uint64_t bytes)
 {
-    struct link *link = bytes ? group_link(op->group, CHANNEL_COLLECTIVE, peer, true) : NULL;
+    struct link *link = bytes ? group_link(op->group, CHANNEL_COLLECTIVE, team_member(op->team, peer), true) : NULL;
     return (struct transfer){.link = link, .data = (char *)(uintptr_t)data, .bytes = bytes};
 }
 
 struct transfer transfer_from(struct acomm_op *op, int peer, void *data, uint64_t bytes)
 {
-    struct link *link = bytes ? group_link(op->group, CHANNEL_COLLECTIVE, peer, false) : NULL;
+    struct link *link = bytes ? group_link(op->group, CHANNEL_COLLECTIVE, team_member(op->team, peer), false) : NULL;
     return (struct transfer){.link = link, .data = data, .bytes = bytes};
 }
 

@@ -26,7 +26,7 @@ struct transfer {
     size_t combined;            /* bytes combined so far */
 };
 
-/* A message of the group's collectives to or from a rank. */
+/* A message of the operation to or from a rank of its team. */
 struct transfer transfer_to(struct acomm_op *op, int peer, const void *data, uint64_t bytes);
 struct transfer transfer_from(struct acomm_op *op, int peer, void *data, uint64_t bytes);
 

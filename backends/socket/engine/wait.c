@@ -61,7 +61,7 @@ struct wait wait_start(struct acomm_op *op)
 struct wait wait_start_links(struct acomm_op *op)
 {
     struct wait w = wait_start(op);
-    if (op->group->crowded && !op->group->one_host) {
+    if (op->group->crowded && op->group->hosts.all.place != TEAM_HOST) {
         w.spins = SPINS_SOCKETS;
         w.yield_ns = YIELD_SOCKETS_NS;
     }

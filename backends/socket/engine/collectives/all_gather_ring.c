@@ -8,12 +8,12 @@
 
 int all_gather_ring(struct acomm_op *op)
 {
-    int rank = op->group->rank, n = op->group->size;
-    struct span own = op_block(op->recv_counts, op->count, rank, op->width);
+    int rank = op->team->rank, n = op->team->size;
+    struct span own = op_gathered(op, rank);
     int rc = blocks_copy_all(op, blocks_at(op->out, own.offset), op->in, own.bytes);
     for (int step = 0; step < n - 1 && !rc; step++) {
-        struct span sent = op_block(op->recv_counts, op->count, pattern_ring_gather_sends(rank, n, step), op->width);
-        struct span got = op_block(op->recv_counts, op->count, pattern_ring_gather_receives(rank, n, step), op->width);
+        struct span sent = op_gathered(op, pattern_ring_gather_sends(rank, n, step));
+        struct span got = op_gathered(op, pattern_ring_gather_receives(rank, n, step));
         rc = transfer_exchange(op, pattern_next(rank, n), blocks_at(op->out, sent.offset), sent.bytes,
                                pattern_prev(rank, n), blocks_at(op->out, got.offset), got.bytes);
     }

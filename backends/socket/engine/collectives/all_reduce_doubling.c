@@ -12,7 +12,7 @@ static int exchange(struct partials *p, int peer, char *partial, uint64_t count)
     char *incoming = p->buffer + p->bytes; /* combining as it comes would change what is still being sent */
     int rc = transfer_exchange(p->op, peer, partial, count * p->width, peer, incoming, count * p->width);
     if (!rc)
-        reduce_combine(&p->reduction, partial, incoming, count, peer < p->op->group->rank);
+        reduce_combine(&p->reduction, partial, incoming, count, peer < p->op->team->rank);
     return rc;
 }
 
@@ -25,7 +25,7 @@ static int give_away(struct partials *p, int peer, char *out, uint64_t count)
 
 static int take_part(struct partials *p, int fold, char *out, uint64_t count)
 {
-    int rank = p->op->group->rank, n = p->op->group->size, rc = 0;
+    int rank = p->op->team->rank, n = p->op->team->size, rc = 0;
     if (fold >= 0) {
         struct transfer taken = partials_from(p, fold, p->buffer, count, false);
         rc = transfer_run(p->op, &taken, 1);
@@ -40,7 +40,7 @@ static int take_part(struct partials *p, int fold, char *out, uint64_t count)
 
 static int run_segment(struct partials *p, const char *in, char *out, uint64_t count)
 {
-    int rank = p->op->group->rank, n = p->op->group->size, fold = pattern_doubling_fold(rank, n);
+    int rank = p->op->team->rank, n = p->op->team->size, fold = pattern_doubling_fold(rank, n);
     reduce_begin(&p->reduction, p->buffer, in, count);
     return pattern_doubling_number(rank, n) < 0 ? give_away(p, fold, out, count) : take_part(p, fold, out, count);
 }

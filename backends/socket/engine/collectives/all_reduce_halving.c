@@ -18,7 +18,7 @@ static struct pattern_range elements(uint64_t count, int ranks, int first, int b
 /* Returns through `kept` the first block of the range that this rank holds in the end: one block. */
 static int halve(struct partials *p, char *partial, uint64_t count, int *kept)
 {
-    int rank = p->op->group->rank, n = p->op->group->size, steps = pattern_doubling_steps(n), rc = 0;
+    int rank = p->op->team->rank, n = p->op->team->size, steps = pattern_doubling_steps(n), rc = 0;
     int number = pattern_doubling_number(rank, n);
     *kept = 0;
     for (int step = 0; step < steps && !rc; step++) {
@@ -39,7 +39,7 @@ static int halve(struct partials *p, char *partial, uint64_t count, int *kept)
 
 static int double_back(struct acomm_op *op, char *data, uint64_t count, int kept)
 {
-    int rank = op->group->rank, n = op->group->size, steps = pattern_doubling_steps(n), rc = 0;
+    int rank = op->team->rank, n = op->team->size, steps = pattern_doubling_steps(n), rc = 0;
     for (int step = steps - 1; step >= 0 && !rc; step--) {
         int peer = pattern_doubling_partner(rank, n, step), half = 1 << (steps - step - 1);
         struct pattern_range out = elements(count, 1 << steps, kept, half);
@@ -53,7 +53,7 @@ static int double_back(struct acomm_op *op, char *data, uint64_t count, int kept
 
 static int take_part(struct partials *p, int fold, char *partial, char *out, uint64_t count)
 {
-    int kept = 0, rc = 0, ranks = 1 << pattern_doubling_steps(p->op->group->size);
+    int kept = 0, rc = 0, ranks = 1 << pattern_doubling_steps(p->op->team->size);
     if (fold >= 0) {
         struct transfer taken = partials_from(p, fold, partial, count, false);
         rc = transfer_run(p->op, &taken, 1);
@@ -70,7 +70,7 @@ static int take_part(struct partials *p, int fold, char *partial, char *out, uin
 
 static int run_segment(struct partials *p, const char *in, char *out, uint64_t count)
 {
-    int rank = p->op->group->rank, n = p->op->group->size, fold = pattern_doubling_fold(rank, n);
+    int rank = p->op->team->rank, n = p->op->team->size, fold = pattern_doubling_fold(rank, n);
     char *partial = p->widened ? p->buffer : out;
     reduce_begin(&p->reduction, partial, in, count);
     if (pattern_doubling_number(rank, n) >= 0)

@@ -25,23 +25,23 @@ struct direct {
 
 static size_t slice_bytes(const struct acomm_op *op)
 {
-    size_t bytes = SLICES / (size_t)op->group->size;
+    size_t bytes = SLICES / (size_t)op->team->size;
     if (bytes < SLICE_MIN)
         bytes = SLICE_MIN;
-    uint64_t needed = pattern_block(op->count, op->group->size, 0).count * op->width;
+    uint64_t needed = pattern_block(op->count, op->team->size, 0).count * op->width;
     return needed < bytes ? (size_t)needed : bytes;
 }
 
 static int open_direct(struct direct *d, struct acomm_op *op)
 {
-    size_t n = (size_t)op->group->size, slice = slice_bytes(op);
-    *d = (struct direct){.op = op, .reduction = partials_reduction(op), .rank = op->group->rank, .n = (int)n};
+    size_t n = (size_t)op->team->size, slice = slice_bytes(op);
+    *d = (struct direct){.op = op, .reduction = partials_reduction(op), .rank = op->team->rank, .n = (int)n};
     d->everybody = op->kind == ACOMM_ALL_REDUCE;
     d->slice = slice / op->width;
     d->segments = d->slice ? (op->count + d->slice * n - 1) / (d->slice * n) : 0;
-    d->list = group_scratch(op->group, n * (4 * sizeof *d->list + sizeof *d->inputs + slice));
+    d->list = group_scratch(op, n * (4 * sizeof *d->list + sizeof *d->inputs + slice));
     if (!d->list)
-        return group_fail_op(op, ACOMM_RESOURCE, d->rank, ENOMEM, NULL);
+        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     d->inputs = (const void **)(d->list + 4 * n);
     d->parts = (char *)(d->inputs + n);
     return 0;

@@ -9,7 +9,7 @@
 
 static int reduce_scatter(struct partials *p, char *partial, uint64_t count)
 {
-    int rank = p->op->group->rank, n = p->op->group->size, rc = 0;
+    int rank = p->op->team->rank, n = p->op->team->size, rc = 0;
     for (int step = 0; step < n - 1 && !rc; step++) {
         struct pattern_range sent = pattern_block(count, n, pattern_ring_reduce_sends(rank, n, step));
         struct pattern_range received = pattern_block(count, n, pattern_ring_reduce_receives(rank, n, step));
@@ -23,7 +23,7 @@ static int reduce_scatter(struct partials *p, char *partial, uint64_t count)
 
 static int all_gather(struct acomm_op *op, char *out, uint64_t count)
 {
-    int rank = op->group->rank, n = op->group->size, rc = 0;
+    int rank = op->team->rank, n = op->team->size, rc = 0;
     for (int step = 0; step < n - 1 && !rc; step++) {
         struct pattern_range sent = pattern_block(count, n, pattern_ring_gather_sends(rank, n, step));
         struct pattern_range received = pattern_block(count, n, pattern_ring_gather_receives(rank, n, step));
@@ -40,7 +40,7 @@ static int run_segment(struct partials *p, const char *in, char *out, uint64_t c
     int rc = reduce_scatter(p, partial, count);
     if (rc)
         return rc;
-    struct pattern_range own = pattern_block(count, p->op->group->size, p->op->group->rank);
+    struct pattern_range own = pattern_block(count, p->op->team->size, p->op->team->rank);
     reduce_finish(&p->reduction, out + own.first * p->op->width, partial + own.first * p->width, own.count);
     return all_gather(p->op, out, count);
 }

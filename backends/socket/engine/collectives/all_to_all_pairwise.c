@@ -30,7 +30,7 @@ static uint64_t expected(const struct acomm_op *op, int rank)
 
 static int refuse(struct acomm_op *op, int peer, uint64_t theirs)
 {
-    acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = peer, .origin = op->group->rank,
+    acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = team_member(op->team, peer), .origin = op->group->rank,
                              .sequence = op->sequence, .peer_sequence = op->sequence,
                              .elapsed = op_elapsed(op)};
     op_header(op, &failure.mine);
@@ -45,10 +45,10 @@ static int refuse(struct acomm_op *op, int peer, uint64_t theirs)
 /* Uneven counts are each rank's own, so that the headers cannot tell whether they fit together. */
 static int compare_counts(struct acomm_op *op)
 {
-    int rank = op->group->rank, n = op->group->size, used = 0;
-    struct transfer *list = group_scratch(op->group, (size_t)n * (2 * sizeof *list + 2 * sizeof(uint64_t)));
+    int rank = op->team->rank, n = op->team->size, used = 0;
+    struct transfer *list = group_scratch(op, (size_t)n * (2 * sizeof *list + 2 * sizeof(uint64_t)));
     if (!list)
-        return group_fail_op(op, ACOMM_RESOURCE, rank, ENOMEM, NULL);
+        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     uint64_t *mine = (uint64_t *)(list + 2 * n), *theirs = mine + n;
     for (int step = 0; step < n - 1; step++) {
         int to = pattern_pairwise_to(rank, n, step), from = pattern_pairwise_from(rank, n, step);
@@ -65,7 +65,7 @@ static int compare_counts(struct acomm_op *op)
 
 static int shift(struct acomm_op *op, const char *in)
 {
-    int rank = op->group->rank, n = op->group->size;
+    int rank = op->team->rank, n = op->team->size;
     struct span own = sent_to(op, rank);
     int rc = blocks_copy_all(op, blocks_at(op->out, got_from(op, rank).offset), blocks_at(in, own.offset), own.bytes);
     for (int step = 0; step < n - 1 && !rc; step++) {
@@ -91,11 +91,11 @@ static int swap_block(struct acomm_op *op, int peer, char *buffer)
 
 static int swap_in_place(struct acomm_op *op)
 {
-    int rank = op->group->rank, n = op->group->size, rc = 0;
+    int rank = op->team->rank, n = op->team->size, rc = 0;
     uint64_t block = op->count * op->width;
-    char *buffer = group_scratch(op->group, block < PART ? block : PART);
+    char *buffer = group_scratch(op, block < PART ? block : PART);
     if (!buffer)
-        return group_fail_op(op, ACOMM_RESOURCE, rank, ENOMEM, NULL);
+        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     for (int step = 0; step < n && !rc; step++) {
         int peer = pattern_rank(step, -rank, n);
         if (peer != rank)
@@ -107,7 +107,7 @@ static int swap_in_place(struct acomm_op *op)
 /* Blocks of different sizes change places: only a copy of the whole input keeps what has not left yet. */
 static int shift_copy(struct acomm_op *op)
 {
-    uint64_t bytes = op_total(op->send_counts, op->count, op->group->size, op->width);
+    uint64_t bytes = op_total(op->send_counts, op->count, op->team->size, op->width);
     char *in = malloc(bytes ? bytes : 1);
     if (!in)
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);

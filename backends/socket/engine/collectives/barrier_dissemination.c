@@ -5,5 +5,5 @@
 
 int barrier_dissemination(struct acomm_op *op)
 {
-    return agree(op);
+    return op->compared ? 0 : agree(op);
 }

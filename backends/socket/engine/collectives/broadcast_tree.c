@@ -29,7 +29,7 @@ static int relay(struct acomm_op *op, const struct tree *tree)
 
 int broadcast_binomial(struct acomm_op *op)
 {
-    int rank = op->group->rank, n = op->group->size;
+    int rank = op->team->rank, n = op->team->size;
     struct tree tree = {.parent = pattern_tree_parent(rank, op->root, n),
                         .children = pattern_tree_children(rank, op->root, n)};
     for (int i = 0; i < tree.children; i++)
@@ -39,7 +39,7 @@ int broadcast_binomial(struct acomm_op *op)
 
 int broadcast_chain(struct acomm_op *op)
 {
-    int rank = op->group->rank, n = op->group->size, place = pattern_virtual(rank, op->root, n);
+    int rank = op->team->rank, n = op->team->size, place = pattern_virtual(rank, op->root, n);
     struct tree tree = {.parent = place == 0 ? -1 : pattern_prev(rank, n), .children = place < n - 1,
                         .child = {pattern_next(rank, n)}};
     return relay(op, &tree);

@@ -4,11 +4,16 @@
  *
  * Input and header travel together as one record, and a message is a run of records of which the first is its sender's:
  * the comparison of headers (see agree.h) costs no step of its own. Nothing is written into the caller's arrays before
- * the last record is there. Reductions are in rank order with one rounding: the bits of the shared-memory forms. */
+ * the last record is there. Reductions are in rank order with one rounding: the bits of the shared-memory forms.
+ *
+ * Over several hosts the records of a host come together at its seat 0, which alone exchanges them with the other
+ * hosts, in log2 steps of their number, and gives all of them to its host. */
 #include <errno.h>
 #include <string.h>
 
 #include "../agree.h"
+#include "../part.h"
+#include "../select.h"
 #include "blocks.h"
 #include "partials.h"
 
@@ -17,33 +22,73 @@ struct records {
     int rank, n;
     size_t stride;
     const void **inputs; /* room for n, used by reductions */
-    char *base;          /* place i: the record of rank + i */
+    uint64_t *counts;    /* of the hosts, where it goes over them */
+    char *base;          /* place i: the record of rank + i; or host by host */
+    const struct hosts *hosts; /* NULL: not over them */
 };
 
 static int open_records(struct records *r, struct acomm_op *op, uint64_t bytes)
 {
-    *r = (struct records){.op = op, .rank = op->group->rank, .n = op->group->size};
+    *r = (struct records){.op = op, .rank = op->team->rank, .n = op->team->size};
     r->stride = sizeof(acomm_header) + (bytes + 7) / 8 * 8;
-    r->inputs = group_scratch(op->group, (size_t)r->n * (sizeof *r->inputs + r->stride));
+    r->inputs = group_scratch(op, (size_t)r->n * (sizeof *r->inputs + sizeof *r->counts + r->stride));
     if (!r->inputs)
-        return group_fail_op(op, ACOMM_RESOURCE, r->rank, ENOMEM, NULL);
-    r->base = (char *)(r->inputs + r->n);
+        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
+    r->counts = (uint64_t *)(r->inputs + r->n);
+    r->base = (char *)(r->counts + r->n);
+    r->hosts = select_spans_hosts(op->algorithm) ? &op->group->hosts : NULL;
     return 0;
+}
+
+static char *record_of(const struct records *r, int rank)
+{
+    int place = r->hosts ? r->hosts->first[r->hosts->of[rank]] + r->hosts->seat[rank] : pattern_rank(rank, -r->rank, r->n);
+    return r->base + (size_t)place * r->stride;
 }
 
 /* What rank gave. */
 static const char *record(const struct records *r, int rank)
 {
-    return r->base + (size_t)pattern_rank(rank, -r->rank, r->n) * r->stride + sizeof(acomm_header);
+    return record_of(r, rank) + sizeof(acomm_header);
 }
 
 static void fill_own(const struct records *r, uint64_t bytes)
 {
     acomm_header header;
+    char *own = record_of(r, r->rank);
     op_header(r->op, &header);
-    memcpy(r->base, &header, sizeof header);
-    memset(r->base + sizeof header, 0, r->stride - sizeof header); /* no old contents of memory leave this process */
-    blocks_copy(r->base + sizeof header, r->op->in, bytes);
+    memcpy(own, &header, sizeof header);
+    memset(own + sizeof header, 0, r->stride - sizeof header); /* no old contents of memory leave this process */
+    blocks_copy(own + sizeof header, r->op->in, bytes);
+}
+
+static struct acomm_op bytes_of(const struct records *r, const struct team *team, int kind, const void *in, void *out,
+                                uint64_t count)
+{
+    struct acomm_op part = part_of(r->op, team, kind, in, out, count);
+    part.dtype = ACOMM_UINT8;
+    part.width = 1;
+    part.root = 0;
+    return part;
+}
+
+static int gather_over_hosts(struct records *r, struct acomm_op *op)
+{
+    const struct hosts *h = r->hosts;
+    bool leads = h->host.rank == 0;
+    char *ours = record_of(r, h->host.members[0]);
+    struct acomm_op up = bytes_of(r, &h->host, ACOMM_GATHER, record_of(r, r->rank), leads ? ours : NULL, r->stride);
+    struct acomm_op across = bytes_of(r, &h->column, ACOMM_ALL_GATHER, ours, r->base, 0);
+    struct acomm_op down = bytes_of(r, &h->host, ACOMM_BROADCAST, leads ? r->base : NULL, r->base,
+                                    (uint64_t)r->n * r->stride);
+    for (int host = 0; host < h->count; host++)
+        r->counts[host] = (uint64_t)hosts_ranks(h, host) * r->stride;
+    across.recv_counts = r->counts;
+    int rc = part_run(op, &up);
+    if (!rc && leads)
+        rc = part_run(op, &across);
+    op->compared = true;
+    return rc ? rc : part_run(op, &down);
 }
 
 /* Gathers the records. Messages have room for `bytes`, of which this rank gives `own`. */
@@ -53,6 +98,8 @@ static int gather(struct records *r, struct acomm_op *op, uint64_t bytes, uint64
     if (rc)
         return rc;
     fill_own(r, own);
+    if (r->hosts)
+        return gather_over_hosts(r, op);
     for (int step = 0; step < pattern_steps(r->n) && !rc; step++) {
         struct pattern_bruck plan = pattern_bruck(r->rank, r->n, step);
         size_t length = (size_t)plan.blocks * r->stride;
@@ -93,7 +140,7 @@ int broadcast_bruck(struct acomm_op *op)
 {
     struct records r;
     uint64_t bytes = op->count * op->width;
-    int rc = gather(&r, op, bytes, op->group->rank == op->root ? bytes : 0);
+    int rc = gather(&r, op, bytes, op->team->rank == op->root ? bytes : 0);
     if (!rc && op->out)
         blocks_copy(op->out, record(&r, op->root), bytes);
     return rc;
@@ -102,10 +149,10 @@ int broadcast_bruck(struct acomm_op *op)
 int all_gather_bruck(struct acomm_op *op)
 {
     struct records r;
-    uint64_t largest = blocks_largest(op->recv_counts, op->count, op->group->size) * op->width;
-    int rc = gather(&r, op, largest, op_block(op->recv_counts, op->count, op->group->rank, op->width).bytes);
+    uint64_t largest = blocks_largest(op->recv_counts, op->count, op->team->size) * op->width;
+    int rc = gather(&r, op, largest, op_gathered(op, op->team->rank).bytes);
     for (int rank = 0; !rc && op->out && rank < r.n; rank++) {
-        struct span block = op_block(op->recv_counts, op->count, rank, op->width);
+        struct span block = op_gathered(op, rank);
         blocks_copy(blocks_at(op->out, block.offset), record(&r, rank), block.bytes);
     }
     return rc;
@@ -119,8 +166,8 @@ int gather_bruck(struct acomm_op *op)
 int scatter_bruck(struct acomm_op *op)
 {
     struct records r;
-    uint64_t bytes = op_total(NULL, op->count, op->group->size, op->width);
-    int rc = gather(&r, op, bytes, op->group->rank == op->root ? bytes : 0);
+    uint64_t bytes = op_total(NULL, op->count, op->team->size, op->width);
+    int rc = gather(&r, op, bytes, op->team->rank == op->root ? bytes : 0);
     if (!rc) {
         struct span own = op_block(NULL, op->count, r.rank, op->width);
         blocks_copy(op->out, record(&r, op->root) + own.offset, own.bytes);
@@ -131,7 +178,7 @@ int scatter_bruck(struct acomm_op *op)
 int reduce_scatter_bruck(struct acomm_op *op)
 {
     struct records r;
-    uint64_t bytes = op_total(op->send_counts, op->count, op->group->size, op->width);
+    uint64_t bytes = op_total(op->send_counts, op->count, op->team->size, op->width);
     int rc = gather(&r, op, bytes, bytes);
     if (!rc) {
         struct span own = op_block(op->send_counts, op->count, r.rank, op->width);
@@ -147,9 +194,9 @@ int all_to_all_bruck(struct acomm_op *op)
         int rc = agree(op);
         return rc ? rc : all_to_all_pairwise(op);
     }
-    uint64_t bytes = op_total(NULL, op->count, op->group->size, op->width);
+    uint64_t bytes = op_total(NULL, op->count, op->team->size, op->width);
     int rc = gather(&r, op, bytes, bytes);
-    struct span own = op_block(NULL, op->count, op->group->rank, op->width);
+    struct span own = op_block(NULL, op->count, op->team->rank, op->width);
     for (int rank = 0; !rc && rank < r.n; rank++)
         blocks_copy(blocks_at(op->out, (uint64_t)rank * own.bytes), record(&r, rank) + own.offset, own.bytes);
     return rc;

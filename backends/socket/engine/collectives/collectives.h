@@ -38,6 +38,14 @@ int all_to_all_bruck(struct acomm_op *op);
 int all_to_all_pairwise(struct acomm_op *op);
 int barrier_dissemination(struct acomm_op *op); /* checked */
 
+/* Over several hosts, made of parts (part.h). Bruck's do it too. */
+int hosts_reduce_leader(struct acomm_op *op); /* reduce and all_reduce; checked */
+int hosts_reduce_leaders(struct acomm_op *op);
+int hosts_broadcast_leader(struct acomm_op *op);
+int hosts_broadcast_leaders(struct acomm_op *op);
+int hosts_all_gather(struct acomm_op *op);
+int hosts_reduce_scatter(struct acomm_op *op); /* checked */
+
 /* Over the segment that all ranks of one host share; all checked. */
 int shared_all_reduce_whole(struct acomm_op *op); /* reduce too */
 int shared_all_reduce_sliced(struct acomm_op *op); /* reduce too */

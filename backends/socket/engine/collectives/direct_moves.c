@@ -22,15 +22,15 @@ static int gather(struct rounds *r)
     int rc = 0;
     for (int i = 0; op->out && i < r->ranks && !rc; i++) {
         int rank = (r->rank + i) % r->ranks; /* not everybody reads the same array at once */
-        rc = fetch(r, rank, 0, op_block(op->recv_counts, op->count, rank, op->width));
+        rc = fetch(r, rank, 0, op_gathered(op, rank));
     }
     return rc;
 }
 
 int direct_all_gather(struct acomm_op *op)
 {
-    struct direct_plan plan = {.bytes = op_total(op->recv_counts, op->count, op->group->size, op->width),
-                               .offered = op_block(op->recv_counts, op->count, op->group->rank, op->width).bytes,
+    struct direct_plan plan = {.bytes = op_total(op->recv_counts, op->count, op->team->size, op->width),
+                               .offered = op_gathered(op, op->team->rank).bytes,
                                .staged = shared_all_gather, .move = gather};
     return direct_run(op, &plan);
 }
@@ -46,7 +46,7 @@ static int gather_pushed(struct rounds *r)
 /* To one root: those who give copy, all at once. Even counts only: the root alone knows where uneven blocks lie. */
 int direct_gather(struct acomm_op *op)
 {
-    uint64_t bytes = op->count * op->width * (uint64_t)op->group->size;
+    uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;
     struct direct_plan plan = {.bytes = bytes, .offered_out = op->out ? bytes : 0, .pushed = true,
                                .staged = shared_all_gather, .move = gather_pushed};
     return op->recv_counts ? direct_all_gather(op) : direct_run(op, &plan);
@@ -82,7 +82,7 @@ static int broadcast(struct rounds *r)
 int direct_broadcast(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width;
-    bool root = op->group->rank == op->root, idle = !op->group->crowded && (!op->out || op->out == op->in);
+    bool root = op->team->rank == op->root, idle = !op->group->crowded && (!op->out || op->out == op->in);
     struct direct_plan plan = {.bytes = bytes, .offered = root ? bytes : 0, .offered_out = root ? 0 : bytes,
                                .pushed = true, .pushes = root && idle,
                                .staged = shared_broadcast, .move = broadcast};
@@ -98,8 +98,8 @@ static int scatter(struct rounds *r)
 
 int direct_scatter(struct acomm_op *op)
 {
-    uint64_t bytes = op->count * op->width * (uint64_t)op->group->size;
-    struct direct_plan plan = {.bytes = bytes, .offered = op->group->rank == op->root ? bytes : 0,
+    uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;
+    struct direct_plan plan = {.bytes = bytes, .offered = op->team->rank == op->root ? bytes : 0,
                                .staged = shared_scatter, .move = scatter};
     return direct_run(op, &plan);
 }
@@ -119,7 +119,7 @@ static int exchange(struct rounds *r)
 /* Even counts only: where a block lies in a peer's array, its own counts would have to tell. */
 int direct_all_to_all(struct acomm_op *op)
 {
-    uint64_t bytes = op->count * op->width * (uint64_t)op->group->size;
+    uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;
     struct direct_plan plan = {.bytes = bytes, .offered = bytes, .staged = shared_all_to_all, .move = exchange};
     return op->send_counts ? shared_all_to_all(op) : direct_run(op, &plan);
 }

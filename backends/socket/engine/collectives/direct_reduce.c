@@ -58,9 +58,9 @@ static int prepare(struct rounds *r, struct inputs *inputs)
 {
     size_t table = ((size_t)r->ranks * sizeof *inputs->at + 63) / 64 * 64;
     inputs->block = all_mapped(r, false) ? BLOCK_MAPPED : BLOCK_READ;
-    char *memory = group_scratch(r->op->group, table + (size_t)r->ranks * inputs->block);
+    char *memory = group_scratch(r->op, table + (size_t)r->ranks * inputs->block);
     if (!memory)
-        return group_fail_op(r->op, ACOMM_RESOURCE, r->rank, ENOMEM, NULL);
+        return group_fail_op(r->op, ACOMM_RESOURCE, r->op->group->rank, ENOMEM, NULL);
     inputs->at = (const void **)(void *)memory;
     inputs->scratch = memory + table;
     return 0;
@@ -104,7 +104,7 @@ static int reduce_own_block(struct rounds *r)
 
 int direct_reduce_scatter(struct acomm_op *op)
 {
-    uint64_t bytes = op_total(op->send_counts, op->count, op->group->size, op->width);
+    uint64_t bytes = op_total(op->send_counts, op->count, op->team->size, op->width);
     struct direct_plan plan = {.bytes = bytes, .offered = bytes, .staged = shared_reduce_scatter,
                                .move = reduce_own_block};
     return direct_run(op, &plan);
@@ -146,7 +146,7 @@ static int all_reduce(struct rounds *r)
 int direct_all_reduce(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width;
-    bool few = op->group->size <= 2;
+    bool few = op->team->size <= 2;
     struct direct_plan plan = {.bytes = bytes, .offered = bytes, .offered_out = bytes, .move = all_reduce,
                                .staged = few ? shared_all_reduce_whole : shared_all_reduce_sliced};
     return direct_run(op, &plan);

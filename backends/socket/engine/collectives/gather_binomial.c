@@ -23,7 +23,7 @@ struct subtree {
 
 static int open_subtree(struct subtree *s, struct acomm_op *op)
 {
-    int rank = op->group->rank, n = op->group->size, root = op->root, own = pattern_virtual(rank, root, n);
+    int rank = op->team->rank, n = op->team->size, root = op->root, own = pattern_virtual(rank, root, n);
     *s = (struct subtree){.op = op, .rank = rank, .n = n, .root = root, .own = own, .span = pattern_tree_span(own, n)};
     s->parent = pattern_tree_parent(rank, root, n);
     s->children = pattern_tree_children(rank, root, n);
@@ -31,8 +31,8 @@ static int open_subtree(struct subtree *s, struct acomm_op *op)
     s->part = SUBTREE / (size_t)n < PART_MIN ? PART_MIN : SUBTREE / (size_t)n;
     if (s->part > s->block)
         s->part = s->block;
-    s->data = group_scratch(op->group, (size_t)s->span * s->part);
-    return s->data ? 0 : group_fail_op(op, ACOMM_RESOURCE, rank, ENOMEM, NULL);
+    s->data = group_scratch(op, (size_t)s->span * s->part);
+    return s->data ? 0 : group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
 }
 
 /* The transfers with all children of `length` bytes of each block. */

@@ -11,10 +11,10 @@
 /* The root's transfers with all others. */
 static int run_root(struct acomm_op *op)
 {
-    int rank = op->group->rank, n = op->group->size;
-    struct transfer *list = group_scratch(op->group, (size_t)n * sizeof *list);
+    int rank = op->team->rank, n = op->team->size;
+    struct transfer *list = group_scratch(op, (size_t)n * sizeof *list);
     if (!list)
-        return group_fail_op(op, ACOMM_RESOURCE, rank, ENOMEM, NULL);
+        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     for (int step = 0; step < n - 1; step++) {
         int peer = pattern_pairwise_to(rank, n, step);
         struct span block = op_block(NULL, op->count, peer, op->width);
@@ -26,8 +26,8 @@ static int run_root(struct acomm_op *op)
 
 int gather_linear(struct acomm_op *op)
 {
-    struct span own = op_block(NULL, op->count, op->group->rank, op->width);
-    if (op->group->rank != op->root)
+    struct span own = op_block(NULL, op->count, op->team->rank, op->width);
+    if (op->team->rank != op->root)
         return transfer_exchange(op, op->root, op->in, own.bytes, -1, NULL, 0);
     int rc = blocks_copy_all(op, blocks_at(op->out, own.offset), op->in, own.bytes);
     return rc ? rc : run_root(op);
@@ -35,8 +35,8 @@ int gather_linear(struct acomm_op *op)
 
 int scatter_linear(struct acomm_op *op)
 {
-    struct span own = op_block(NULL, op->count, op->group->rank, op->width);
-    if (op->group->rank != op->root)
+    struct span own = op_block(NULL, op->count, op->team->rank, op->width);
+    if (op->team->rank != op->root)
         return transfer_exchange(op, -1, NULL, 0, op->root, op->out, own.bytes);
     int rc = run_root(op);
     return rc ? rc : blocks_copy_all(op, op->out, blocks_at(op->in, own.offset), own.bytes);

@@ -12,7 +12,7 @@ int partials_open(struct partials *p, struct acomm_op *op, int buffers, size_t b
     if (p->segment > op->count && !op->send_counts)
         p->segment = op->count ? op->count : 1; /* a short array needs little scratch */
     p->bytes = p->segment * p->width;
-    p->bounce = group_scratch(op->group, TRANSFER_PIECE + (size_t)buffers * p->bytes);
+    p->bounce = group_scratch(op, TRANSFER_PIECE + (size_t)buffers * p->bytes);
     if (!p->bounce)
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     p->buffer = p->bounce + TRANSFER_PIECE;

@@ -8,7 +8,7 @@
 /* Takes the children's partials of one segment. `up`, the segment before on its way to the parent, ends meanwhile. */
 static int combine_children(const struct partials *p, char *partial, uint64_t count, struct transfer up)
 {
-    int rank = p->op->group->rank, n = p->op->group->size, root = p->op->root, rc = 0;
+    int rank = p->op->team->rank, n = p->op->team->size, root = p->op->root, rc = 0;
     int children = pattern_tree_children(rank, root, n);
     if (!children)
         return transfer_run(p->op, &up, 1);
@@ -21,7 +21,7 @@ static int combine_children(const struct partials *p, char *partial, uint64_t co
 
 int reduce_binomial(struct acomm_op *op)
 {
-    int parent = pattern_tree_parent(op->group->rank, op->root, op->group->size);
+    int parent = pattern_tree_parent(op->team->rank, op->root, op->team->size);
     struct transfer up = {0};
     struct partials p;
     int rc = partials_open(&p, op, 2, SEGMENT);

@@ -20,12 +20,12 @@ struct direct {
 
 static int open_direct(struct direct *d, struct acomm_op *op, uint64_t largest)
 {
-    size_t n = (size_t)op->group->size, part = PARTS / n < PART_MIN ? PART_MIN : PARTS / n;
-    *d = (struct direct){.op = op, .reduction = partials_reduction(op), .rank = op->group->rank, .n = (int)n};
+    size_t n = (size_t)op->team->size, part = PARTS / n < PART_MIN ? PART_MIN : PARTS / n;
+    *d = (struct direct){.op = op, .reduction = partials_reduction(op), .rank = op->team->rank, .n = (int)n};
     d->part = largest < part ? (size_t)largest : part - part % op->width;
-    d->list = group_scratch(op->group, n * (2 * sizeof *d->list + sizeof *d->inputs + d->part));
+    d->list = group_scratch(op, n * (2 * sizeof *d->list + sizeof *d->inputs + d->part));
     if (!d->list)
-        return group_fail_op(op, ACOMM_RESOURCE, d->rank, ENOMEM, NULL);
+        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     d->inputs = (const void **)(d->list + 2 * n);
     d->parts = (char *)(d->inputs + n);
     return 0;
@@ -59,7 +59,7 @@ static void reduce_part(const struct direct *d, uint64_t segment, struct span ow
 
 int reduce_scatter_pairwise(struct acomm_op *op)
 {
-    uint64_t largest = blocks_largest(op->send_counts, op->count, op->group->size) * op->width;
+    uint64_t largest = blocks_largest(op->send_counts, op->count, op->team->size) * op->width;
     struct direct d;
     int rc = largest ? open_direct(&d, op, largest) : 0;
     for (uint64_t segment = 0; !rc && largest && segment * d.part < largest; segment++) {

@@ -20,7 +20,7 @@ static void begin(const struct partials *p, char *partial, struct pattern_range 
 
 static int run_segment(const struct partials *p, uint64_t segment)
 {
-    int rank = p->op->group->rank, n = p->op->group->size;
+    int rank = p->op->team->rank, n = p->op->team->size;
     char *leaving = p->buffer, *arriving = p->buffer + p->bytes;
     struct pattern_range part = part_of(p, segment, pattern_ring_reduce_sends(rank, n, 0));
     begin(p, leaving, part);
@@ -44,7 +44,7 @@ static int run_segment(const struct partials *p, uint64_t segment)
 
 int reduce_scatter_ring(struct acomm_op *op)
 {
-    uint64_t largest = blocks_largest(op->send_counts, op->count, op->group->size);
+    uint64_t largest = blocks_largest(op->send_counts, op->count, op->team->size);
     struct partials p;
     int rc = partials_open(&p, op, 2, SEGMENT);
     for (uint64_t segment = 0; !rc && segment * p.segment < largest; segment++)

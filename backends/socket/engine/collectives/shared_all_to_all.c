@@ -60,14 +60,14 @@ static int drain_root(const struct rounds *r)
 
 int shared_all_to_all(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->send_counts ? 0 : op->count * op->width, .blocks = op->group->size,
+    struct rounds_plan plan = {.block = op->send_counts ? 0 : op->count * op->width, .blocks = op->team->size,
                                .fill = fill, .drain = drain_all};
     return rounds_run(op, &plan);
 }
 
 int shared_scatter(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->count * op->width, .blocks = op->group->size, .one_way = true,
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = op->team->size, .one_way = true,
                                .fill = fill, .drain = drain_root};
     return rounds_run(op, &plan);
 }

@@ -6,7 +6,7 @@
 
 static struct span block_of(const struct rounds *r, int rank)
 {
-    return op_block(r->op->recv_counts, r->op->count, rank, r->op->width);
+    return op_gathered(r->op, rank);
 }
 
 static void fill(const struct rounds *r)
@@ -36,7 +36,7 @@ static int drain(const struct rounds *r)
 
 int shared_all_gather(struct acomm_op *op)
 {
-    uint64_t largest = op_largest(op->recv_counts, op->count, op->group->size);
+    uint64_t largest = op_largest(op->recv_counts, op->count, op->team->size);
     struct rounds_plan plan = {.block = largest * op->width, .blocks = 1, .fill = fill, .drain = drain};
     return rounds_run(op, &plan);
 }

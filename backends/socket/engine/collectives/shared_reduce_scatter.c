@@ -13,7 +13,7 @@ static void fill(const struct rounds *r)
     const struct acomm_op *op = r->op;
     char *slot = rounds_slot(r, r->rank, slot_bytes(r));
     for (int rank = 0; rank < r->ranks; rank++) {
-        struct span block = op_block(op->send_counts, op->count, rank, op->width);
+        struct span block = op_scattered(op, rank);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
             rounds_fill(r, slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
@@ -23,7 +23,7 @@ static void fill(const struct rounds *r)
 static int drain(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
-    struct span block = op_block(op->send_counts, op->count, r->rank, op->width);
+    struct span block = op_scattered(op, r->rank);
     size_t bytes = rounds_piece(r, block.bytes, r->index);
     int rc = rounds_await_all(r);
     if (rc || !bytes)
@@ -36,7 +36,7 @@ static int drain(const struct rounds *r)
 
 int shared_reduce_scatter(struct acomm_op *op)
 {
-    uint64_t largest = op_largest(op->send_counts, op->count, op->group->size);
-    struct rounds_plan plan = {.block = largest * op->width, .blocks = op->group->size, .fill = fill, .drain = drain};
+    uint64_t largest = op_largest(op->send_counts, op->count, op->team->size);
+    struct rounds_plan plan = {.block = largest * op->width, .blocks = op->team->size, .fill = fill, .drain = drain};
     return rounds_run(op, &plan);
 }

@@ -76,7 +76,7 @@ static int compare(struct rounds *r)
         if (rc)
             return rc;
         acomm_header theirs = *shared_header(r->shared, rank, r->round); /* copied once, then judged */
-        rc = rank == r->rank ? 0 : agree_compare(r->op, rank, &theirs);
+        rc = rank == r->rank ? 0 : agree_compare(r->op, team_member(r->op->team, rank), &theirs);
         if (rc)
             return rc;
         if (theirs.flags & OP_UNEVEN && theirs.count * r->op->width > r->largest)
@@ -95,7 +95,7 @@ static uint64_t count_rounds(const struct rounds *r, const struct rounds_plan *p
 struct rounds rounds_start(struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
-    return (struct rounds){.op = op, .shared = &g->shared, .rank = g->rank, .ranks = g->size, .largest = 0};
+    return (struct rounds){.op = op, .shared = &g->shared, .rank = op->team->rank, .ranks = op->team->size, .largest = 0};
 }
 
 /* Waits for the next slot. The first round of an operation carries its header. */
@@ -160,8 +160,8 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
     r.piece -= r.piece % op->width;
     if (!r.piece)
         r.piece = op->width;
-    if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(g, (size_t)r.ranks * sizeof *r.inputs)))
-        return group_fail_op(op, ACOMM_RESOURCE, r.rank, ENOMEM, NULL);
+    if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(op, (size_t)r.ranks * sizeof *r.inputs)))
+        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     if (r.piece < STREAM_MIN)
         return run_rounds(&r, plan);
     rounds_stores(&r, plan->block * (uint64_t)plan->blocks);

@@ -1,0 +1,44 @@
+/* Which ranks of a group are on which host, and the teams that follow from it.
+ *
+ * A team is a view of the group: some of its ranks, numbered from 0 in rank order. Algorithms know only the operation's
+ * team; its numbers become ranks of the group where links are taken and where failures are told. An operation of a group
+ * over several hosts may consist of operations of teams (part.h): of a host's ranks, which share memory, and of columns,
+ * of which each has one rank a host. */
+#ifndef ACOMM_HOSTS_H
+#define ACOMM_HOSTS_H
+#include <stdint.h>
+
+enum team_place {
+    TEAM_APART,   /* nobody shares memory */
+    TEAM_HOST,    /* one host's ranks: all share memory */
+    TEAM_HOSTS    /* several hosts, of which some have several ranks */
+};
+struct team {
+    int rank, size;          /* this rank's number; 0 ranks: it is in no such team */
+    const int *members;      /* ranks of the group; NULL: all of them */
+    enum team_place place;
+};
+
+struct hosts {
+    int count;               /* hosts, numbered in the order of their lowest ranks */
+    int least, most;         /* ranks of the smallest and of the largest host */
+    int *of;                 /* host of each rank */
+    int *seat;               /* number of each rank among those of its host */
+    int *first;              /* the ranks of host h are ranks[first[h]] to ranks[first[h + 1] - 1] */
+    int *ranks;
+    struct team all, host;   /* everybody; the ranks of this host */
+    struct team column;      /* the ranks with this one's seat, one of each host; none where a host has no such seat */
+};
+
+/* `keys`: equal for ranks of one host. 0 or ACOMM_RESOURCE. */
+int hosts_open(struct hosts *h, const int32_t *keys, int rank, int size);
+void hosts_close(struct hosts *h);
+
+static inline int team_member(const struct team *team, int number)
+{
+    return team->members && number >= 0 ? team->members[number] : number;
+}
+/* Rank of the group that has a seat of a host. */
+static inline int hosts_rank(const struct hosts *h, int host, int seat) { return h->ranks[h->first[host] + seat]; }
+static inline int hosts_ranks(const struct hosts *h, int host) { return h->first[host + 1] - h->first[host]; }
+#endif
