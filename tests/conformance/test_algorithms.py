@@ -24,17 +24,29 @@ def table() -> list[tuple[str, str]]:
     return list(rows)
 
 
-SHARED = {"whole", "sliced", "shared"}  # for ranks of one host only
+SHARED = {"whole", "sliced", "shared", "direct"}  # for ranks of one host only
+HOSTS = {"records", "leader", "leaders"}  # for several hosts, of which some have several ranks
 # These add in the order of the ranks, over links too: the same bits on every transport. The others promise the same bits
 # on all ranks and from run to run.
-RANK_ORDER = {*SHARED, "pairwise"}
+RANK_ORDER = {*SHARED, "pairwise", "records"}
 
 
 @pytest.mark.parametrize(("kind", "name"), table())
 def test_forced(world: World, kind: str, name: str, tmp_path: Path) -> None:
     """Every algorithm, on the transport that it is made for; those over links also over links in shared memory."""
-    if world.settings.transport == "shm" or name not in SHARED:
+    if name not in HOSTS and (world.settings.transport == "shm" or name not in SHARED):
         world.run("algorithms.forced", kind=kind, name=name, exact=name in RANK_ORDER, folder=str(tmp_path))
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "aaab", "abcba"])
+def test_forced_over_hosts(special: Special, hosts: str, tmp_path: Path) -> None:
+    """Those for several hosts, and those for any ranks, which begin in the host then."""
+    world = special(len(hosts), "auto", hosts=tuple(hosts))
+    for kind, name in table():
+        if name not in SHARED:
+            folder = tmp_path / f"{kind}-{name}"
+            folder.mkdir()
+            world.run("algorithms.forced", kind=kind, name=name, exact=name in RANK_ORDER, folder=str(folder))
 
 
 def test_the_table_is_covered() -> None:

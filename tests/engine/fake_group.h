@@ -77,11 +77,12 @@ struct link *group_link(struct acomm_group *g, enum channel channel, int rank, b
     return fake->links[outgoing][g->rank][rank];
 }
 
-void *group_scratch(struct acomm_group *g, size_t bytes)
+void *group_scratch(const struct acomm_op *op, size_t bytes)
 {
-    free(g->scratch.data); /* of exactly this size, so that the address sanitizer sees the end */
-    g->scratch.data = aligned_alloc(64, (bytes + 64) / 64 * 64);
-    return g->scratch.data;
+    struct scratch *scratch = &op->group->scratch[op->whole != NULL];
+    free(scratch->data); /* of exactly this size, so that the address sanitizer sees the end */
+    scratch->data = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    return scratch->data;
 }
 
 void group_recycle(struct acomm_group *g, struct acomm_op *op)
@@ -139,6 +140,7 @@ static struct acomm_group *fake_member(int rank, int n)
     g->bell = &fake->bells[rank];
     g->size = n;
     g->check = true;
+    g->hosts.all = (struct team){.rank = rank, .size = n};
     g->crowded = true;
     g->members = malloc((size_t)n * sizeof *g->members);
     for (int i = 0; i < n; i++)
@@ -185,7 +187,8 @@ static void fake_close(struct fake_world *w)
             free(w->rings[rank][to]);
         pthread_mutex_destroy(&g->lock);
         close(g->wake_fd);
-        free(g->scratch.data);
+        for (int i = 0; i < 2; i++)
+            free(g->scratch[i].data);
         free(g->members);
         free(g);
     }
@@ -228,7 +231,7 @@ static void fake_run(struct fake_world *w, void (*run)(struct acomm_group *g))
 /* A fresh operation in the order of the group's calls. */
 static struct acomm_op fake_op(struct acomm_group *g, int kind, int dtype)
 {
-    struct acomm_op op = {.group = g, .kind = kind, .dtype = dtype, .root = -1, .width = acomm_dtype_bytes(dtype)};
+    struct acomm_op op = {.group = g, .team = &g->hosts.all, .kind = kind, .dtype = dtype, .root = -1, .width = acomm_dtype_bytes(dtype)};
     op.sequence = ++g->sequence;
     op.started = clock_now();
     op.deadline = op.started + 60 * FAKE_SECOND;

@@ -4,6 +4,6 @@
 
 int shared_barrier(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.blocks = 1};
+    struct rounds_plan plan = {.blocks = 1, .drain = rounds_await_all};
     return rounds_run(op, &plan);
 }
