@@ -29,6 +29,7 @@ from .peers.ours import VARIANTS
 from .peers.protocol import ITEM_BYTES, OPERATIONS, Missing
 from .plot import require
 from .results import OURS, Cell, summaries
+from .spaces import Spaces, missing
 from .table import Table, percentiles, summary_line, write_csv, write_json
 from .turns import Task, Turns
 
@@ -96,6 +97,9 @@ def parser() -> argparse.ArgumentParser:
     add("--dtype", choices=tuple(ITEM_BYTES), default="float32", help="mpi4py has no bfloat16 (float32)")
     add("--ours", type=lambda text: _names(text, tuple(VARIANTS), "variant of ours"), default=["shm", "tcp"],
         metavar="WAY,...", help=f"some of {', '.join(VARIANTS)}, a contender each (shm,tcp)")  # fmt: skip
+    add("--hosts", type=_positive, default=1, metavar="N", 
+        help="network namespaces that the ranks are dealt out to; needs root (1)")  # fmt: skip
+    add("--rate", metavar="RATE", help="with --hosts: what a host may send, as tc's tbf takes it, e.g. 1gbit (no limit)")
     add("--rounds", type=_positive, default=5, help="there and back through all contenders (5)")
     add("--python", type=_pair, action="append", default=[], metavar="PEER=PATH",
         help="another interpreter, or environment, for a contender")  # fmt: skip
@@ -113,8 +117,8 @@ def parser() -> argparse.ArgumentParser:
 class Field:
     """Who takes part, under which interpreter; who was left out, and why."""
 
-    def __init__(self, given: argparse.Namespace, scratch: Path, tell: Callable[[str], None]) -> None:
-        self.given, self.scratch, self.tell = given, scratch, tell
+    def __init__(self, given: argparse.Namespace, scratch: Path, tell: Callable[[str], None], spaces: Spaces | None) -> None:
+        self.given, self.scratch, self.tell, self.spaces = given, scratch, tell, spaces
         self.files = dict(given.peer)
         self.pythons = {name: _interpreter(path) for name, path in given.python}
         self.versions: dict[str, str] = {}
@@ -133,7 +137,8 @@ class Field:
 
     def start(self, name: str, size: int) -> Start:
         python = self.pythons.get(name) or self.pythons.get(LIBRARIES.get(name.partition("/")[0], "")) or sys.executable
-        return Start(name, size, self.scratch, python, self.files.get(name), self.given.timeout)
+        return Start(name, size, self.scratch, python, self.files.get(name), self.given.timeout,
+                     self.spaces if size > 1 else None)
 
     @contextlib.contextmanager
     def contenders(self, size: int) -> Iterator[list[Contender]]:
@@ -180,8 +185,10 @@ def main(arguments: list[str]) -> int:
         made.error(str(error))
     if given.plot:
         require()
-    with _ended_in_order(), tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as scratch:
-        field = Field(given, Path(scratch), lambda text: print(f"arraycomm-bench compare: {text}", file=sys.stderr))
+    if given.hosts > 1 and (reason := missing() or _uneven(given)):
+        made.error(f"--hosts {given.hosts}: {reason}")
+    with _ended_in_order(), _hosts(given) as spaces, tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as scratch:
+        field = Field(given, Path(scratch), lambda text: print(f"arraycomm-bench compare: {text}", file=sys.stderr), spaces)
         cells: list[Cell] = []
         try:
             for ranks in given.np:
@@ -195,11 +202,29 @@ def main(arguments: list[str]) -> int:
     return 1 if wrong or field.failed else 0
 
 
+def _uneven(given: argparse.Namespace) -> str:
+    odd = [str(n) for n in given.np if n % given.hosts]
+    return f"--np {','.join(odd)} cannot be dealt out evenly" if odd else ""
+
+
+@contextlib.contextmanager
+def _hosts(given: argparse.Namespace) -> Iterator[Spaces | None]:
+    """The namespaces that were asked for, shaped."""
+    if given.hosts == 1:
+        yield None
+        return
+    with Spaces(given.hosts) as spaces:
+        for host in range(given.hosts) if given.rate else ():
+            spaces.slow(host, given.rate, burst="128kb")
+        yield spaces
+
+
 def _world(ranks: int, given: argparse.Namespace, field: Field, cells: list[Cell]) -> None:
     """The table of one number of ranks."""
     table = Table(list(field.versions), field.network, floors=given.limits is not None)
-    print(f"# {ranks} ranks, {given.dtype}: us per call of the slowest rank, median of {2 * given.rounds} batches; ratio of the "
-          f"best peer to ours, median and range of {given.rounds} rounds")  # fmt: skip
+    place = f" on {given.hosts} hosts, links of {given.rate or 'any rate'}" if given.hosts > 1 else ""
+    print(f"# {ranks} ranks{place}, {given.dtype}: us per call of the slowest rank, median of {2 * given.rounds} batches; "
+          f"ratio of the best peer to ours, median and range of {given.rounds} rounds")  # fmt: skip
     print(table.header(), flush=True)
     found: list[Cell] = []
     with field.contenders(ranks) as contenders:

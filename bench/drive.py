@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from .peers import LIBRARIES
 from .peers.protocol import CONTROL, LIFELINE, Missing, Peer
+from .spaces import Spaces, inside
 
 _PEERS = Path(__file__).parent / "peers"
 # What a launcher around this process says is not for the contenders, each of which has a launcher of its own.
@@ -44,10 +45,15 @@ class Start:
     python: str = sys.executable
     file: str | None = None  # a contender that is not in peers/
     timeout: float = 120.0
+    spaces: Spaces | None = None  # ranks go to its hosts, as many to each
 
     @property
     def program(self) -> list[str]:
         return [str(_PEERS), _file(self.name, self.file), self.name]
+
+    @property
+    def per_host(self) -> int:
+        return self.size // len(self.spaces.names) if self.spaces else self.size
 
 
 def _file(name: str, file: str | None) -> str:
@@ -92,7 +98,11 @@ def _environ(start: Start, kind: type[Peer]) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     if start.python != sys.executable and not start.name.startswith("ours"):
         environ.pop("PYTHONPATH", None)  # it names this interpreter's modules
-    return environ | kind.environ(start.name, start.python, start.size, str(start.scratch))
+    environ |= kind.environ(start.name, start.python, start.size, str(start.scratch))
+    if start.spaces:
+        addresses = [start.spaces.address(rank // start.per_host) for rank in range(start.size)]
+        environ |= kind.spread(start.name, addresses, "eth0", str(start.scratch))
+    return environ
 
 
 class Contender:
@@ -124,13 +134,16 @@ class Contender:
         secret.touch(mode=0o600)
         secret.write_text(secrets.token_hex(32))
         environ = _environ(start, self.kind)
-        environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "ARRAYCOMM_SECRET_FILE": str(secret)}
+        spaces, per_host = start.spaces, start.per_host
+        environ |= {"MASTER_ADDR": spaces.address(0) if spaces else "127.0.0.1",
+                    "MASTER_PORT": str(_free_port()), "ARRAYCOMM_SECRET_FILE": str(secret)}
         commands = self.kind.command(start.name, start.python, [*start.program, str(self.directory)], start.size)
         self._program = os.path.basename(commands[0][0])
         with open(self.directory / "output", "wb") as output:
             for rank, command in enumerate(commands):
-                own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": start.size, "LOCAL_WORLD_SIZE": start.size,
+                own = {"RANK": rank, "LOCAL_RANK": rank % per_host, "WORLD_SIZE": start.size, "LOCAL_WORLD_SIZE": per_host,
                        "MLX_RANK": rank} if len(commands) == start.size else {}  # fmt: skip
+                command = inside(spaces.names[rank // per_host] if spaces else "") + command
                 # A session of its own: the terminal's Ctrl-C is the driver's, which then ends everybody in order.
                 self._processes.append(subprocess.Popen(command, env=environ | {k: str(v) for k, v in own.items()},
                                                         stdin=subprocess.DEVNULL, stdout=output, stderr=output,

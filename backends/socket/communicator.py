@@ -163,8 +163,8 @@ class SocketCommunicator:
             operation, _, wanted = item.partition("=")
             used = self.algorithm(KINDS.index(operation), 1, DType.FLOAT32, 0)
             if used != wanted:
-                log().warning("group %r: %s does not run here (it needs all ranks on one host, or several hosts of several ranks, "
-                              "with shared memory); the table chooses instead", self.name, item)
+                log().warning("group %r: %s does not run here (it needs all ranks on one host, or several hosts of "
+                              "several ranks, with shared memory); the table chooses instead", self.name, item)
 
     # ---- errors and handles ----
 

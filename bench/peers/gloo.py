@@ -41,6 +41,10 @@ class Contender(Peer):
         return f"torch {torch.__version__}"
 
     @classmethod
+    def spread(cls, name: str, addresses: list[str], interface: str, directory: str) -> dict[str, str]:
+        return {"GLOO_SOCKET_IFNAME": interface}
+
+    @classmethod
     def remedy(cls, name: str) -> str:
         return "pip install torch numpy"
 

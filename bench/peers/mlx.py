@@ -60,10 +60,11 @@ class Contender(Peer):
     def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
         if name == "mlx-mpi":
             return mpi.environ("openmpi", python, directory) | _library(python)
-        path = os.path.join(directory, "hosts.json")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump([[f"127.0.0.1:{port}"] for port in _free_ports(size)], file)
-        return {"MLX_HOSTFILE": path}
+        return _host_file(["127.0.0.1"] * size, directory)
+
+    @classmethod
+    def spread(cls, name: str, addresses: list[str], interface: str, directory: str) -> dict[str, str]:
+        return _host_file(addresses, directory) if name == "mlx" else {}
 
     @classmethod
     def clear(cls, name: str, since: float) -> None:
@@ -114,6 +115,14 @@ def _library(python: str) -> dict[str, str]:
     lib = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(python))), "lib")
     found = sorted(glob.glob(os.path.join(lib, "libmpi.so.[0-9]*")))
     return {"MLX_MPI_LIBNAME": found[0]} if found else {}
+
+
+def _host_file(addresses: list[str], directory: str) -> dict[str, str]:
+    """Where the ring's ranks listen."""
+    path = os.path.join(directory, "hosts.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump([[f"{address}:{port}"] for address, port in zip(addresses, _free_ports(len(addresses)), strict=True)], file)
+    return {"MLX_HOSTFILE": path}
 
 
 def _free_ports(count: int) -> list[int]:

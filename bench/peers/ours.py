@@ -11,7 +11,25 @@ from numpy.typing import NDArray
 from .protocol import Call, Peer
 
 # "ours/NAME" on the table: the settings of its ranks. Where it wants arrays of its own, see `place`.
-VARIANTS = {
+_WAYS = {
+    "records": ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"),
+    "leader": ("all_reduce", "reduce", "broadcast"),
+    "leaders": ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"),
+}
+
+
+def _forced(way: str) -> dict[str, str]:
+    return {"ARRAYCOMM_ALGORITHM": ",".join(f"{kind}={way}" for kind in _WAYS[way])}
+
+
+VARIANTS: dict[str, dict[str, str]] = {
+    "auto": {},
+    # Over several hosts: what the table would choose if it did not know of them, and each of its ways by force.
+    "flat": {"ARRAYCOMM_THRESHOLDS": ",".join(f"{kind}.{way}=0" for way in _WAYS for kind in _WAYS[way])},
+    "records": _forced("records"),
+    "leader": _forced("leader"),
+    "leaders": _forced("leaders"),
+    "4tcp": {"ARRAYCOMM_SOCKET_CONNECTIONS": "4"},
     "shm": {"ARRAYCOMM_TRANSPORT": "shm"},
     "symmetric": {"ARRAYCOMM_TRANSPORT": "shm"},
     "tcp": {"ARRAYCOMM_TRANSPORT": "tcp"},
@@ -30,7 +48,7 @@ class Contender(Peer):
 
     @classmethod
     def network(cls, name: str) -> bool:
-        return name.endswith("/tcp")
+        return name not in ("ours/shm", "ours/symmetric")
 
     @classmethod
     def version(cls, name: str) -> str:

@@ -81,6 +81,11 @@ class Peer(abc.ABC):
         return {}
 
     @classmethod
+    def spread(cls, name: str, addresses: list[str], interface: str, directory: str) -> dict[str, str]:
+        """The same where ranks are on several hosts: the address of each rank, and the interface that has it."""
+        return {}
+
+    @classmethod
     def clear(cls, name: str, since: float) -> None:
         """Removes what killed ranks have left outside their directory. since: when they began, in seconds since 1970."""
         return None
