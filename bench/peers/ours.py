@@ -12,8 +12,8 @@ from .protocol import Call, Peer
 
 # "ours/NAME" on the table: the settings of its ranks. Where it wants arrays of its own, see `place`.
 _WAYS = {
-    "records": ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"),
-    "leader": ("all_reduce", "reduce", "broadcast"),
+    "records": ("broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"),
+    "leader": ("all_reduce", "reduce"),
     "leaders": ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"),
 }
 

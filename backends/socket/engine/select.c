@@ -14,15 +14,15 @@
 #define KiB(n) ((uint64_t)(n) << 10)
 
 /* kind, name, function, where, checks headers itself, bytes up to, ranks up to (0: any).
- * The rows of a kind stand together. Bytes are those of the whole array: all ranks' blocks together for the gathering and scattering kinds. The order of
- * reduction of "whole", "sliced", "bruck" and "pairwise" is that of the ranks, so their bits are the same. */
+ * The rows of a kind stand together. Bytes are those of the whole array: all ranks' blocks together for the gathering and
+ * scattering kinds. The order of reduction of "whole", "sliced", "bruck", "records" and "pairwise" is that of the ranks, so
+ * their bits are the same. */
 static const struct algorithm TABLE[] = {
     {ACOMM_ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(16), 0},
     {ACOMM_ALL_REDUCE, "direct", direct_all_reduce, SYMMETRIC, true, ALWAYS, 0},
     {ACOMM_ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, MiB(4), 2},
     {ACOMM_ALL_REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, true, ALWAYS, 0},
-    {ACOMM_ALL_REDUCE, "records", all_reduce_bruck, HOSTS, true, KiB(2), 0},
-    {ACOMM_ALL_REDUCE, "leader", hosts_reduce_leader, HOSTS, true, KiB(16), 0},
+    {ACOMM_ALL_REDUCE, "leader", hosts_reduce_leader, HOSTS, true, KiB(32), 0},
     {ACOMM_ALL_REDUCE, "leaders", hosts_reduce_leaders, HOSTS, true, ALWAYS, 0},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(64), 8},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(2), 0},
@@ -32,8 +32,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_REDUCE, "ring", all_reduce_ring, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(16), 0},
     {ACOMM_REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, true, ALWAYS, 0},
-    {ACOMM_REDUCE, "records", reduce_bruck, HOSTS, true, KiB(2), 0},
-    {ACOMM_REDUCE, "leader", hosts_reduce_leader, HOSTS, true, KiB(16), 0},
+    {ACOMM_REDUCE, "leader", hosts_reduce_leader, HOSTS, true, KiB(32), 0},
     {ACOMM_REDUCE, "leaders", hosts_reduce_leaders, HOSTS, true, ALWAYS, 0},
     {ACOMM_REDUCE, "bruck", reduce_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_REDUCE, "binomial", reduce_binomial, ANYWHERE, false, KiB(64), 0},
@@ -41,8 +40,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_BROADCAST, "shared", shared_broadcast, ONE_HOST, true, KiB(64), 0},
     {ACOMM_BROADCAST, "direct", direct_broadcast, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_BROADCAST, "records", broadcast_bruck, HOSTS, true, KiB(8), 0},
-    {ACOMM_BROADCAST, "leader", hosts_broadcast_leader, HOSTS, false, KiB(64), 0},
-    {ACOMM_BROADCAST, "leaders", hosts_broadcast_leaders, HOSTS, false, ALWAYS, 0},
+    {ACOMM_BROADCAST, "leaders", hosts_broadcast, HOSTS, false, ALWAYS, 0},
     {ACOMM_BROADCAST, "bruck", broadcast_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_BROADCAST, "binomial", broadcast_binomial, ANYWHERE, false, KiB(256), 0},
     {ACOMM_BROADCAST, "chain", broadcast_chain, ANYWHERE, false, ALWAYS, 0},
@@ -73,7 +71,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_REDUCE_SCATTER, "ring", reduce_scatter_ring, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_ALL_TO_ALL, "shared", shared_all_to_all, ONE_HOST, true, KiB(64), 0},
     {ACOMM_ALL_TO_ALL, "direct", direct_all_to_all, ONE_HOST, true, ALWAYS, 0},
-    {ACOMM_ALL_TO_ALL, "records", all_to_all_bruck, HOSTS, true, KiB(8), 0},
+    {ACOMM_ALL_TO_ALL, "records", all_to_all_bruck, HOSTS, true, KiB(16), 0},
     {ACOMM_ALL_TO_ALL, "bruck", all_to_all_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_ALL_TO_ALL, "pairwise", all_to_all_pairwise, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_BARRIER, "shared", shared_barrier, ONE_HOST, true, ALWAYS, 0},

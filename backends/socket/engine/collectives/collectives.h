@@ -41,8 +41,7 @@ int barrier_dissemination(struct acomm_op *op); /* checked */
 /* Over several hosts, made of parts (part.h). Bruck's do it too. */
 int hosts_reduce_leader(struct acomm_op *op); /* reduce and all_reduce; checked */
 int hosts_reduce_leaders(struct acomm_op *op);
-int hosts_broadcast_leader(struct acomm_op *op);
-int hosts_broadcast_leaders(struct acomm_op *op);
+int hosts_broadcast(struct acomm_op *op);
 int hosts_all_gather(struct acomm_op *op);
 int hosts_reduce_scatter(struct acomm_op *op); /* checked */
 

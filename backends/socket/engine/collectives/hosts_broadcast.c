@@ -29,21 +29,11 @@ static int run_segment(struct slices *s, uint64_t at, uint64_t count)
     return rc || has_root ? rc : part_run(op, &onward);
 }
 
-static int run(struct acomm_op *op, int leaders)
+int hosts_broadcast(struct acomm_op *op)
 {
     struct slices s;
-    int rc = slices_open(&s, op, leaders, 0, SEGMENT);
+    int rc = slices_open(&s, op, op->group->size, 0, SEGMENT);
     for (uint64_t at = 0; at < op->count && !rc; at += s.segment)
         rc = run_segment(&s, at, op->count - at < s.segment ? op->count - at : s.segment);
     return rc;
-}
-
-int hosts_broadcast_leader(struct acomm_op *op)
-{
-    return run(op, 1);
-}
-
-int hosts_broadcast_leaders(struct acomm_op *op)
-{
-    return run(op, op->group->size);
 }

@@ -46,6 +46,16 @@ static int reduce_between(struct turn *t)
     return part_run(s->op, &part);
 }
 
+/* Who gets nothing from a leader hears from it all the same that all hosts called for the same. */
+static int hear(struct turn *t)
+{
+    struct acomm_op *op = t->s->op;
+    bool told = op->compared || (op->kind == ACOMM_ALL_REDUCE && t->count);
+    struct acomm_op part = part_of(op, &t->s->hosts->host, ACOMM_BARRIER, NULL, NULL, 0);
+    op->compared = true;
+    return told ? 0 : part_run(op, &part);
+}
+
 /* The finished slices to who wants them. */
 static int hand_out(struct turn *t, char *finished)
 {
@@ -68,7 +78,7 @@ static int run_segment(struct turn *t)
     int rc = reduce_inside(t);
     if (!rc && s->leads)
         rc = reduce_between(t);
-    op->compared = true;
+    rc = rc ? rc : hear(t);
     if (rc || !wanted)
         return rc;
     reduce_finish(&s->reduction, finished, t->partial, t->own.count);
