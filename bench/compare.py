@@ -215,7 +215,7 @@ def _hosts(given: argparse.Namespace) -> Iterator[Spaces | None]:
         return
     with Spaces(given.hosts) as spaces:
         for host in range(given.hosts) if given.rate else ():
-            spaces.slow(host, given.rate, burst="128kb")
+            spaces.slow(host, given.rate)
         yield spaces
 
 

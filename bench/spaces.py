@@ -84,9 +84,9 @@ class Spaces:
     def address(self, host: int, link: int = 0) -> str:
         return f"10.77.{link}.{host + 1}"
 
-    def slow(self, host: int, rate: str, link: int = 0, burst: str = "20kb") -> None:
-        """What the host sends: `rate` of tc, as "4mbit"."""
-        run(f"tc qdisc replace dev eth{link} root tbf rate {rate} burst {burst} latency 50ms", self.names[host])
+    def slow(self, host: int, rate: str, link: int = 0) -> None:
+        """What the host sends: `rate` of tc, as "4mbit". A short burst: who pauses must not gain by it."""
+        run(f"tc qdisc replace dev eth{link} root tbf rate {rate} burst 20kb latency 50ms", self.names[host])
 
     def __exit__(self, *_: object) -> None:
         for name in (*self.names, self.switch):
