@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -346,6 +347,41 @@ def test_nothing_is_left_behind() -> None:
         twin.set("k", "v")
         del twin, store  # collected, not closed
     assert descriptors() == before and threading.active_count() == threads
+
+
+# ---- sets that are not answered ----
+
+
+@pytest.mark.parametrize("value", ["", "text", b"\0\xff", "\u00e9" * 400, "x" * 1000, "x" * 1100])
+def test_set_is_seen_by_everybody_afterwards(master: TCPStore, value: str | bytes) -> None:
+    store = TCPStore("127.0.0.1", master.port, secret=SECRET)
+    expected = value.encode() if isinstance(value, str) else value
+    for number in range(20):
+        store.set("key", b"before")
+        store.set("key", value)
+        assert store.get("key") == expected
+        store.set(f"told {number}", value)
+        assert master.get(f"told {number}") == expected
+    store.close()
+
+
+@pytest.mark.parametrize(("key", "value", "error"), [("\0mine", "x", ValueError), (1, "x", TypeError), ("k", 1, TypeError),
+                                                     ("k", "\ud800", UnicodeEncodeError)])
+def test_set_refuses(master: TCPStore, key: Any, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        master.set(key, value)
+    assert not master.check(["k"])
+
+
+def test_set_notices_that_the_server_went(master: TCPStore) -> None:
+    store = TCPStore("127.0.0.1", master.port, secret=SECRET)
+    store.set("key", "x")
+    master.close()
+    with pytest.raises(StoreClosed, match="has closed it"):
+        store.set("key", "y")
+    store.close()
+    with pytest.raises(DistStoreError, match="closed here"):
+        store.set("key", "z")
 
 
 # ---- last wills, and goodbyes ----

@@ -31,6 +31,8 @@ static PyMethodDef functions[] = {
     {"store_end", store_python_end, METH_VARARGS, "store_end(server, linger): ends it; it must not be used any more"},
     {"store_request", store_python_request, METH_VARARGS,
      "store_request(descriptor, code, strings, milliseconds, grace) -> (code, strings, goodbye)"},
+    {"store_post", FAST(store_python_post), METH_FASTCALL,
+     "store_post(descriptor, key, value): sends a short SET that is not answered; False where it was not sent"},
     {NULL, NULL, 0, NULL},
 };
 

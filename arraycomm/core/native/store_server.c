@@ -134,16 +134,21 @@ static void answer_code(struct store_server *s, struct client *c, int code)
     send_answer(s, c, &s->answer);
 }
 
+/* What is in s->answer, now or, where the request was posted and has failed, with the next answer. */
+static void answer_request(struct store_server *s, struct client *c, const struct store_frame *request)
+{
+    if (!(request->code & STORE_POSTED))
+        send_answer(s, c, &s->answer);
+    else if (s->answer.data[4] != STORE_OK && !c->late.size)
+        store_buffer_append(&c->late, s->answer.data, s->answer.size);
+}
+
 /* Carries out a request, or lists its client under the key that is missing. */
 static void attempt(struct store_server *s, struct client *c, const struct store_frame *request)
 {
     struct store_bytes missing;
-    bool posted = request->code & STORE_POSTED;
     if (!store_table_apply(s->table, request, &s->answer, &missing)) {
-        if (!posted)
-            send_answer(s, c, &s->answer);
-        else if (s->answer.data[4] != STORE_OK && !c->late.size)
-            store_buffer_append(&c->late, s->answer.data, s->answer.size);
+        answer_request(s, c, request);
         return;
     }
     struct store_entry *entry = request->milliseconds ? store_table_entry(s->table, missing, true) : NULL;
@@ -247,12 +252,12 @@ static int64_t requests(struct store_server *s, struct client *c, const char *da
             return -1;
         if (!length || (size_t)length > size - done)
             break;
-        if (!store_frame_parse(&frame, data + done, (size_t)length)
-            || (frame.code & STORE_POSTED && frame.code != (STORE_POSTED | STORE_SET)))
+        int op = store_frame_parse(&frame, data + done, (size_t)length) ? frame.code & ~STORE_POSTED : -1;
+        if (op < 0 || (frame.code & STORE_POSTED && op != STORE_SET && op != STORE_WILL))
             return -1;
-        if (frame.code == STORE_WILL) {
+        if (op == STORE_WILL) {
             store_will_record(&s->wills, c, data + done, (size_t)length, &s->answer);
-            send_answer(s, c, &s->answer);
+            answer_request(s, c, &frame);
         } else {
             request(s, c, &frame);
         }

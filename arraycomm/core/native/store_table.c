@@ -190,6 +190,11 @@ static bool write_value(struct work *w, struct store_bytes key, struct store_byt
     int64_t grows = fresh ? (int64_t)(key.size + size) + OVERHEAD : (int64_t)size - entry->value_size;
     if (!fits(w, key, size, grows))
         return false;
+    if (!fresh && size == entry->value_size) { /* in place; `a` may lie there already */
+        memmove(entry->value, a.data, a.size);
+        memmove(entry->value + a.size, b.data, b.size);
+        return true;
+    }
     char *value = malloc(size + 1); /* never of 0 bytes: NULL says that there is no value */
     entry = value ? store_table_entry(w->t, key, true) : NULL;
     if (!entry) {

@@ -14,6 +14,8 @@ class Store(abc.ABC):
     of another type. Safe to use from several threads.
     """
 
+    lists_keys = True  # on every server that it may meet
+
     def __init__(self, timeout: timedelta | None = None) -> None:
         self.timeout = timeout if timeout is not None else timedelta(seconds=300)
 
@@ -72,11 +74,16 @@ class Store(abc.ABC):
     def close(self) -> None:  # noqa: B027 - most stores hold nothing
         """Gives back what the store holds (connection, server). Idempotent."""
 
-    def will(self, name: str, entries: Mapping[str, str]) -> bool:
+    def get_within(self, key: str, timeout: timedelta) -> bytes:
+        """get() with a timeout of its own."""
+        self.wait([key], timeout)
+        return self.get(key)
+
+    def will(self, name: str, entries: Mapping[str, str], *, posted: bool = False) -> bool:
         """What the store is to write, where the keys are missing then, if this process ends: its last will.
 
         It also does so when the connection breaks or is closed. Without entries the will of that name is withdrawn.
-        False where the store does not notice an end.
+        posted: it may return before the store has it, as set() does. False where the store does not notice an end.
         """
         return False
 

@@ -9,9 +9,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
-from arraycomm._engine import store_request
+from arraycomm._engine import store_post, store_request
 
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
 from ..log import log
@@ -21,6 +20,11 @@ GRACE = 5.0  # s that a server may be late with an answer before it counts as st
 _PATIENCE = 5.0  # s without a server before the log says what is being waited for
 _RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
 
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Protocol
+else:
+    Protocol = object
 
 
 class StoreLost(DistStoreError):
@@ -59,6 +63,7 @@ class Connections:
         self._aside: list[socket.socket] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._unix = True  # all of them
         self.said_goodbye = False  # the server
         self._forks = _forks
         self._finalizer = weakref.finalize(self, _close, self._idle, self._aside, server)
@@ -72,7 +77,7 @@ class Connections:
         pause, told = _RETRY[0], False
         while True:
             try:
-                self._idle.append(self._attempt())
+                self._idle.append(self._open())
                 return
             except AuthFailed:
                 raise
@@ -89,6 +94,25 @@ class Connections:
                 log().warning("waiting for the %s: %s", self._where, reason)
             time.sleep(pause)
             pause = min(2 * pause, _RETRY[1])
+
+    def _open(self) -> socket.socket:
+        sock = self._attempt()
+        self._unix = self._unix and sock.family == socket.AF_UNIX
+        return sock
+
+    def post(self, key: object, value: object) -> bool:
+        """Sends a short SET at once and without an answer. False where that does not go: then request() does it, or complains."""
+        if not self._unix or self._forks != _forks:
+            return False
+        try:
+            sock = self._idle.pop()  # atomic, as append: no need of the lock
+        except IndexError:
+            return False
+        sent = store_post(sock.fileno(), key, value)
+        self._idle.append(sock)
+        if self._closed:  # meanwhile
+            _close(self._idle, self._aside, None)
+        return sent
 
     def request(self, code: int, strings: Sequence[bytes], milliseconds: int) -> tuple[int, list[bytes]]:
         """As `use`, for what store_request of core/native does on a connection: without the costs of a context."""
@@ -152,7 +176,7 @@ class Connections:
                 self._busy.add(sock)
                 return sock
         try:
-            sock = self._attempt()  # a server that was there a moment ago is not waited for
+            sock = self._open()  # a server that was there a moment ago is not waited for
         except (OSError, DistNetworkError) as error:
             raise self._gone(error) from error
         with self._lock:

@@ -45,6 +45,9 @@ class PrefixStore(Store):
     def get(self, key: str) -> bytes:
         return self.underlying_store.get(self._key(key))
 
+    def get_within(self, key: str, timeout: timedelta) -> bytes:
+        return self.underlying_store.get_within(self._key(key), timeout)
+
     def add(self, key: str, amount: int) -> int:
         return self.underlying_store.add(self._key(key), amount)
 
@@ -87,8 +90,9 @@ class PrefixStore(Store):
         start = f"{self.prefix}/"
         return [key[len(start):] for key in self.underlying_store.list_keys() if key.startswith(start)]
 
-    def will(self, name: str, entries: Mapping[str, str]) -> bool:
-        return self.underlying_store.will(self._key(name), {self._key(key): value for key, value in entries.items()})
+    def will(self, name: str, entries: Mapping[str, str], *, posted: bool = False) -> bool:
+        return self.underlying_store.will(self._key(name), {self._key(key): value for key, value in entries.items()},
+                                          posted=posted)
 
     def clone(self) -> PrefixStore:
         return PrefixStore(self.prefix, self.underlying_store.clone())

@@ -44,6 +44,9 @@ class RequestStore(Store):
     def get(self, key: str) -> bytes:
         return self._wait_call(Op.GET, [key])[0]
 
+    def get_within(self, key: str, timeout: timedelta) -> bytes:
+        return self._wait_call(Op.GET, [key], timeout)[0]
+
     def add(self, key: str, amount: int) -> int:
         if not isinstance(amount, int):
             raise TypeError(f"add needs an int, got {type(amount).__name__}")

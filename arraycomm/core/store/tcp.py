@@ -20,7 +20,6 @@ from .table import MAX_KEY, POSTED, Op, failure
 
 _WORKERS, _COMPLETE = b"\0workers", b"\0complete"
 _MAX_MILLISECONDS = 2**32 - 1
-_POST = int(Op.SET) | POSTED
 _LOOK = struct.pack("ll", 1, 0)  # struct timeval: s between two looks at the clock, see store_request
 
 
@@ -123,16 +122,25 @@ class TCPStore(RequestStore):
             raise failure(code, strings)
         return strings
 
-    def _post(self, args: Sequence[bytes]) -> None:
-        """Sets without waiting for an answer, as torch's store does: half the time of one that is answered."""
-        if max(map(len, args), default=0) > MAX_KEY:
-            self._now(Op.SET, *args)  # which the server may refuse, and say why
-        else:
-            self._connections.request(_POST, args, 0)
+    def set(self, key: str, value: str | bytes) -> None:
+        if not self._connections.post(key, value):
+            super().set(key, value)
 
-    def will(self, name: str, entries: Mapping[str, str]) -> bool:
-        self._now(Op.WILL, key_bytes(name), *(part for key, value in entries.items()
-                                              for part in (key_bytes(key), value_bytes(value))))
+    def _post(self, args: Sequence[bytes], op: Op = Op.SET) -> None:
+        """Requests without waiting for an answer, as torch's store sets: half the time of one that is answered."""
+        if max(map(len, args), default=0) > MAX_KEY:
+            self._now(op, *args)  # which the server may refuse, and say why
+        else:
+            self._connections.request(op | POSTED, args, 0)
+
+    def will(self, name: str, entries: Mapping[str, str], *, posted: bool = False) -> bool:
+        args = [key_bytes(name)]
+        for key, value in entries.items():
+            args += key_bytes(key), value_bytes(value)
+        if posted:
+            self._post(args, Op.WILL)
+        else:
+            self._now(Op.WILL, *args)
         return True
 
     def clone(self) -> TCPStore:
