@@ -9,8 +9,6 @@ Importing loads no array library and starts nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 try:
     from . import _engine  # noqa: F401
 except ModuleNotFoundError as missing:
@@ -38,7 +36,10 @@ from .core.start import init
 from .core.types import DType, ReduceOp, premul_sum
 from .core.work import Received, Work
 
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from .launch.spawn import spawn
 
 __version__ = "0.1.0"

@@ -8,10 +8,10 @@ import fcntl
 import os
 import socket
 import struct
-from typing import NamedTuple
 
 from . import settings
 from .errors import DistNetworkError
+from .record import Record
 
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915  # linux/sockios.h
 _IFF_UP = 1
@@ -23,7 +23,7 @@ _BACKLOG = 1024  # a thousand ranks may connect at once; the kernel lowers it to
 _SOMEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 
-class Interface(NamedTuple):
+class Interface(Record):
     name: str
     family: socket.AddressFamily
     address: str

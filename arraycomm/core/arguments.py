@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
 
 from .buffer import Buffer
 from .dlpack import allocate, overlaps, resolve, resolve_out, wrap
+from .record import Record
 from .types import DeviceType, DType, ReduceOp, reduce_op
 
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
 
-class Destination(NamedTuple):
+
+class Destination(Record):
     """Where a result goes: the buffer to write (None where this rank gets none), and how to make the caller's array."""
 
     buffer: Any  # Buffer | None

@@ -11,11 +11,14 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from arraycomm._engine import Buffer, allocate
 
 from .types import CODES, DType
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
 
 _SUPPORTED = ", ".join(dtype.label for dtype in DType)
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import hmac
 import os
 import selectors
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Sequence
 
 from . import threads
 from .address import is_loopback, packed
+from .digest import same
 from .errors import AuthFailed
 from .handshake import NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, tag
 from .log import log
+from .record import Record
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Acceptor", "Hello", "Purpose", "check_user", "client_handshake", "connect", "server_handshake"]
 
@@ -47,73 +50,69 @@ def server_handshake(sock: socket.socket, secret: bytes | None, *, job: str, dea
     """
     check_user(sock, secret)
     handshake = ServerHandshake(secret, job, check)
-    with _deadline(sock, deadline) as remaining:
+    peer, end = _peer(sock), time.monotonic() + deadline
+    try:
         while handshake.hello is None and handshake.error is None:
-            remaining()
-            data = sock.recv(handshake.wanted)
-            if not data:
-                raise HandshakeBroken("the connection was closed during the handshake")
-            sock.sendall(handshake.feed(data))
+            sock.sendall(handshake.feed(_receive(sock, 1, handshake.wanted, end)))
+    except OSError as error:
+        raise _broken(peer, deadline, error) from error
+    finally:
+        sock.settimeout(None)
     if handshake.hello is None:
         raise AuthFailed(f"a connection was refused: {handshake.error}")
     return handshake.hello
 
 
 def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *, deadline: float = SECONDS) -> None:
-    """Proves this rank to the server on a connected socket, and the server to this rank, within `deadline` seconds.
+    """Proves this rank to the server on a connected, blocking socket, and the server to this rank, within `deadline` seconds.
 
     Raises AuthFailed that says why and what to do; the caller closes the socket.
     """
-    first = hello.encode() + os.urandom(NONCE_BYTES)
-    with _deadline(sock, deadline) as remaining:
-        sock.sendall(first)
-        transcript = first + _receive(sock, NONCE_BYTES, remaining)
+    unix = sock.family == socket.AF_UNIX
+    if unix:
+        check_user(sock, secret)  # somebody else's process is not even given a proof
+    transcript = hello.encode() + os.urandom(NONCE_BYTES)
+    peer, end = _peer(sock), time.monotonic() + deadline  # a connection that was reset does not tell the peer any more
+    try:
+        sock.sendall(transcript)  # which an empty buffer holds
+        transcript += _receive(sock, NONCE_BYTES, NONCE_BYTES, end)
         proof = tag(secret, b"client", transcript)
         sock.sendall(proof)
-        verdict = _receive(sock, 1 + TAG_BYTES, remaining)
-    signed = hmac.compare_digest(verdict[1:], tag(secret, b"server", transcript + proof + verdict[:1]))
+        verdict = _receive(sock, 1 + TAG_BYTES, 1 + TAG_BYTES, end)
+        sock.settimeout(None)
+    except OSError as error:
+        raise _broken(peer, deadline, error) from error
+    signed = same(verdict[1:], tag(secret, b"server", transcript + proof + verdict[:1]))
     if verdict[0] == Status.ADMITTED and signed:
-        check_user(sock, secret)  # not before: a connection that is not accepted yet has no user
+        if not unix:
+            check_user(sock, secret)  # not before: a connection that is not accepted yet has no user
         return
     refusals = tuple(REMEDY)
     status = Status(verdict[0]) if verdict[0] in refusals else Status.WRONG_SECRET
-    raise AuthFailed(f"{_peer(sock)} refused this connection (job {hello.job!r}, {hello.purpose.value}): "
-                     f"{REMEDY[status]}")
+    raise AuthFailed(f"{peer} refused this connection (job {hello.job!r}, {hello.purpose.value}): {REMEDY[status]}")
 
 
-def _receive(sock: socket.socket, size: int, remaining: Callable[[], None]) -> bytes:
+def _receive(sock: socket.socket, least: int, most: int, end: float) -> bytes:
+    """Raises TimeoutError at `end`, ConnectionError where the other side has closed. Leaves a timeout on the socket."""
     data = b""
-    while len(data) < size:
-        remaining()
-        chunk = sock.recv(size - len(data))
-        if not chunk:
-            raise HandshakeBroken(f"{_peer(sock)} closed the connection during the handshake: {_CAUSES}")
-        data += chunk
-    return data
-
-
-@contextlib.contextmanager
-def _deadline(sock: socket.socket, seconds: float) -> Iterator[Callable[[], None]]:
-    """Turns timeouts and resets inside into AuthFailed. Yields a function to call before every blocking call."""
-    end, before = time.monotonic() + seconds, sock.gettimeout()
-    peer = _peer(sock)  # cannot be asked for any more when the connection is reset
-
-    def remaining() -> None:
+    while len(data) < least:
         left = end - time.monotonic()
         if left <= 0:
             raise TimeoutError
         sock.settimeout(left)
+        chunk = sock.recv(most - len(data))
+        if not chunk:
+            raise ConnectionAbortedError
+        data += chunk
+    return data
 
-    try:
-        remaining()
-        yield remaining
-    except TimeoutError:
-        raise HandshakeBroken(f"{peer} did not complete the handshake within {seconds:g} s: {_CAUSES}") from None
-    except OSError as error:
-        raise HandshakeBroken(f"the connection to {peer} broke during the handshake ({error.strerror}): "
-                              f"{_CAUSES}") from error
-    finally:
-        sock.settimeout(before)
+
+def _broken(peer: str, seconds: float, error: OSError) -> HandshakeBroken:
+    if isinstance(error, TimeoutError):
+        return HandshakeBroken(f"{peer} did not complete the handshake within {seconds:g} s: {_CAUSES}")
+    if isinstance(error, ConnectionAbortedError):
+        return HandshakeBroken(f"{peer} closed the connection during the handshake: {_CAUSES}")
+    return HandshakeBroken(f"the connection to {peer} broke during the handshake ({error.strerror}): {_CAUSES}")
 
 
 def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, deadline: float,
@@ -126,7 +125,7 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
     to answer (its table of half-open connections was full) is asked again until `deadline` seconds have passed.
     """
     end = time.monotonic() + deadline
-    numeric = cast(str, address.encode())  # as bytes, or the codec for international names is loaded, from the disk
+    numeric: Any = address.encode()  # as bytes, or the codec for international names is loaded, from the disk
     while True:
         sock = socket.create_connection((numeric, port), max(end - time.monotonic(), 0.001),
                                         source_address=(source, 0) if source else None)
@@ -193,7 +192,7 @@ def _peer(sock: socket.socket) -> str:
     return f"{name[0]} port {name[1]}" if isinstance(name, tuple) else str(name or "a local process")
 
 
-class _HalfOpen(NamedTuple):
+class _HalfOpen(Record):
     handshake: ServerHandshake
     end: float
 
@@ -285,6 +284,7 @@ class Acceptor:
                                           time.monotonic() + SECONDS)
         if len(self._half_open) > MAX_HALF_OPEN:
             self._drop(next(iter(self._half_open)), f"more than {MAX_HALF_OPEN} connections had not said who they are")
+        self._progress(sock)  # mostly it has spoken already
 
     def _pause(self, error: OSError) -> None:
         """A level-triggered listener that cannot be accepted from would keep this thread spinning."""

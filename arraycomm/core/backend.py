@@ -13,15 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
 
 from arraycomm._engine import Shortcut
 
 from .buffer import Buffer
 from .types import ReduceOp
 
-if TYPE_CHECKING:  # loads sockets and stores, which importing arraycomm must not
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Protocol
+
     from .rendezvous import Rendezvous
+else:
+    Protocol = object
 
 
 class Work(Protocol):

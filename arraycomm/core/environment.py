@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import socket
-import zlib
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from . import settings
 from .address import port_range
+from .record import Record
 
 Environ = Mapping[str, str]
 
@@ -17,7 +15,7 @@ _KUBERNETES_PORT = 29500  # a pod has all ports to itself
 _DERIVED_PORTS = range(15000, 30000)  # below the kernel's ephemeral ports, above what services commonly use
 
 
-class Place(NamedTuple):
+class Place(Record):
     """A rank and where it meets the others. None: this environment does not tell."""
 
     launcher: str
@@ -125,6 +123,8 @@ def _maybe(environ: Environ, name: str) -> int | None:
 
 def first_host(nodelist: str) -> str:
     """The first host of Slurm's list: "n3" of "n[3-5,7]x,m1" is "n3x"; leading zeros stay. ValueError for others."""
+    import re  # as zlib below: for Slurm alone
+
     match = re.match(r"([^,\[]*)((?:\[[^\]]*\][^,\[]*)*)(?:,|$)", nodelist)
     if match is None or not match[0].strip(","):
         raise ValueError(f"cannot read the list of nodes {nodelist!r}; set MASTER_ADDR to the host of rank 0")
@@ -133,5 +133,7 @@ def first_host(nodelist: str) -> str:
 
 def derived_port(job: str) -> int:
     """A port that the ranks of a job agree on without talking; two jobs may collide, which the second is told."""
+    import zlib
+
     ports = port_range() if settings.get("ARRAYCOMM_PORT_RANGE") else _DERIVED_PORTS
     return ports[zlib.crc32(job.encode()) % len(ports)]

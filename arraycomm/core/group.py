@@ -21,7 +21,6 @@ import math
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
 
 from arraycomm._engine import ShortcutMethod, Shortcuts
 
@@ -34,7 +33,11 @@ from .exchange import agreed_counts, first_dimensions, gather_integers
 from .types import Device, DeviceType, ReduceOp
 from .work import Received, Work
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _short(kind: int) -> Callable[[_Function], _Function]:
@@ -43,7 +46,8 @@ def _short(kind: int) -> Callable[[_Function], _Function]:
     What that declines runs the function itself, the long way, which is the reference and explains what is wrong.
     """
     def short(function: _Function) -> _Function:
-        return cast(_Function, ShortcutMethod(kind, function))
+        method: Any = ShortcutMethod(kind, function)
+        return method  # type: ignore[no-any-return]
 
     return short
 

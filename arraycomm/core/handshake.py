@@ -18,20 +18,19 @@ sockets always, peers on this machine must also run under our user id.
 from __future__ import annotations
 
 import enum
-import hashlib
-import hmac
 import os
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
 
+from .digest import SHA256_BYTES, hmac_sha256, same, sha256
 from .errors import AuthFailed
+from .record import Record
 
 _MAGIC = b"ACOM"
 _VERSION = 1
 _HELLO = struct.Struct("<4sHBB16sIiiQI")
 NONCE_BYTES = 32
-TAG_BYTES = hashlib.sha256().digest_size
+TAG_BYTES = SHA256_BYTES
 HELLO_BYTES = _HELLO.size + NONCE_BYTES
 
 
@@ -63,7 +62,7 @@ REMEDY = {
 }
 
 
-class Hello(NamedTuple):
+class Hello(Record):
     """What a connecting rank says about the connection. Ranks are world ranks, -1 where unknown."""
 
     job: str
@@ -85,7 +84,7 @@ class Hello(NamedTuple):
 
 
 def job_digest(job: str) -> bytes:
-    return hashlib.sha256(b"arraycomm job " + job.encode()).digest()[:16]
+    return bytes(sha256(b"arraycomm job " + job.encode()).digest()[:16])
 
 
 def _decode(message: bytes, job: str) -> tuple[Hello, bool]:
@@ -99,11 +98,11 @@ def _decode(message: bytes, job: str) -> tuple[Hello, bool]:
     if purpose >= len(_PURPOSES):
         raise AuthFailed(f"it asks for the unknown purpose {purpose}")
     hello = Hello(job, _PURPOSES[purpose], sender, receiver, epoch, group, channel, stripe)
-    return hello, hmac.compare_digest(digest, job_digest(job))
+    return hello, same(digest, job_digest(job))
 
 
 def tag(secret: bytes | None, role: bytes, transcript: bytes) -> bytes:
-    return hmac.digest(secret or b"", role + transcript, "sha256")
+    return hmac_sha256(secret or b"", role + transcript)
 
 
 Check = Callable[[Hello], "str | None"]
@@ -149,7 +148,7 @@ class ServerHandshake:
     def _verdict(self) -> bytes:
         transcript = bytes(self._received[:HELLO_BYTES]) + self._nonce
         proof = bytes(self._received[HELLO_BYTES:])
-        if not hmac.compare_digest(proof, tag(self._secret, b"client", transcript)):
+        if not same(proof, tag(self._secret, b"client", transcript)):
             self.error = "it has another secret"
             return bytes([Status.WRONG_SECRET]) + bytes(TAG_BYTES)
         status, hello = self._judge()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-import traceback
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from logging import Logger
+    from typing import Any
 
 
 class _Stderr:
@@ -21,7 +21,7 @@ class _Stderr:
 
     def exception(self, text: str, *arguments: object) -> None:
         self.warning(text, *arguments)
-        traceback.print_exc()
+        sys.__excepthook__(*sys.exc_info())
 
 
 def log() -> Logger | Any:

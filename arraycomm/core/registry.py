@@ -6,7 +6,6 @@ To add one: a folder under backends/ with a class that follows core/backend.py, 
 from __future__ import annotations
 
 import importlib
-from typing import cast
 
 from .backend import Backend
 from .errors import DistBackendError
@@ -30,7 +29,8 @@ def load(name: str) -> Backend:
         raise ValueError(f"unknown backend {name!r}; registered are {', '.join(_TABLE)}")
     module, attribute = _TABLE[name].split(":")
     try:
-        return cast(Backend, getattr(importlib.import_module(module), attribute)())
+        backend: Backend = getattr(importlib.import_module(module), attribute)()
+        return backend
     except ImportError as error:
         raise DistBackendError(f"backend {name!r} cannot be loaded: {error}") from error
 

@@ -7,29 +7,29 @@ job: then no port can be taken by another job.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import NamedTuple
 
 from . import secret as secrets
 from . import settings
 from .address import outside_address, publish_addresses, select_addresses
+from .digest import sha256
 from .environment import Place, detect
 from .errors import AuthFailed, DistNetworkError, DistStoreError
 from .gathering import MEET, Gathering
 from .private import private_directory
-from .store import FileStore, HashStore, PrefixStore, Store, TCPStore, TorchStore
+from .record import Record
+from .store import HashStore, PrefixStore, Store, TCPStore
 from .store.connections import StoreClosed, StoreLost
 
 LOOPBACK = "127.0.0.1"
 LINGER = 1.0  # s that rank 0 serves the store for ranks that are still leaving
 
 
-class Rendezvous(NamedTuple):
+class Rendezvous(Record):
     """What a backend needs to connect the ranks. `close` gives the store back, if it was opened here."""
 
     rank: int
@@ -42,7 +42,7 @@ class Rendezvous(NamedTuple):
     close: Callable[[], None] = lambda: None
 
 
-class _Meeting(NamedTuple):
+class _Meeting(Record):
     """A store before the ranks have met in it."""
 
     store: Store
@@ -158,6 +158,8 @@ def _open(init_method: str | None, place: Place, secret: bytes | None, timeout: 
     if url.scheme == "file":
         if url.netloc or not url.path.strip("/"):
             raise ValueError(f"init_method {init_method!r} needs three slashes and a path, as file:///shared/run1")
+        from .store.file import FileStore  # as the other rare stores: where it is used
+
         return _Meeting(FileStore(unquote(url.path), place.size, timeout))
     raise ValueError(f"init_method {init_method!r}: unknown scheme; there are env://, tcp://host:port and file:///path")
 
@@ -167,6 +169,8 @@ def _open_env(place: Place, secret: bytes | None, timeout: timedelta, environ: M
     if place.size == 1 and not hosted:
         return _Meeting(HashStore(timeout))
     if place.local and "MASTER_ADDR" not in environ and place.launcher != "environment":
+        from .store.file import FileStore
+
         return _Meeting(FileStore(_meeting_file(place, environ), place.size, timeout))
     missing = [name for name, value in (("MASTER_ADDR", place.host), ("MASTER_PORT", place.port)) if not value]
     if missing or not place.host or not place.port:
@@ -174,6 +178,8 @@ def _open_env(place: Place, secret: bytes | None, timeout: timedelta, environ: M
                          f"meet: set {' and '.join(missing)} to the host of rank 0 and a free port there, on all ranks "
                          "(mpirun: -x NAME=value with Open MPI, -genv NAME value with MPICH)")
     if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true" and not hosted:
+        from .store.torch import TorchStore
+
         return _Meeting(TorchStore(place.host, place.port, timeout), place.host, place.port)
     return _open_tcp(place.host, place.port, place, secret, timeout, hosted=hosted)
 
@@ -195,14 +201,14 @@ def _meeting_file(place: Place, environ: Mapping[str, str]) -> str:
     """
     job = place.job or f"parent {os.getppid()} {_start_time(os.getppid())}"
     directory = private_directory(environ)
-    return os.path.join(directory, hashlib.sha256(f"{place.launcher} {job} {place.size}".encode()).hexdigest()[:32])
+    return os.path.join(directory, sha256(f"{place.launcher} {job} {place.size}".encode()).hexdigest()[:32])
 
 
 def _start_time(pid: int) -> str:
     """Clock ticks after boot at which a process started: tells two users of one process id apart."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[19]
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return file.read().rpartition(b")")[2].split()[19].decode()
     except OSError:
         return ""  # hidden (hidepid): the id alone must do
 
@@ -214,11 +220,12 @@ def _identity() -> str:
 def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timedelta, name: str,
           environ: Mapping[str, str]) -> Rendezvous:
     restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    world = PrefixStore(f"arraycomm/{restart}/{name}", meeting.store)
+    prefix = f"arraycomm/{restart}/{name}"
+    world = PrefixStore(prefix, meeting.store)
     _check_in(world, place)
     # A world may be opened again in the same store, by all ranks equally often; each time has its own keys.
     turn = world.add(f"turn/{place.rank}", 1)
-    store = PrefixStore(f"{turn}", world)
+    store = PrefixStore(f"{prefix}/{turn}", meeting.store)
     if place.rank == 0:
         store.set("job", os.urandom(16).hex())
     gathering = Gathering(store, place.rank, place.size)
@@ -230,8 +237,8 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
         gathering.fail(error)
         raise
     job = store.get("job").decode()
-    if place.rank == 0 and turn > 1 and not isinstance(meeting.store, TorchStore):
-        old = PrefixStore(f"{turn - 1}", world)  # all ranks have left that one
+    if place.rank == 0 and turn > 1 and meeting.store.lists_keys:
+        old = PrefixStore(f"{prefix}/{turn - 1}", meeting.store)  # all ranks have left that one
         for key in old.list_keys():
             old.delete_key(key)
     return Rendezvous(place.rank, place.size, store, secret, job, addresses, place.local_rank,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from .record import Record
 
 
-class Setting(NamedTuple):
+class Setting(Record):
     name: str
     default: str
     help: str

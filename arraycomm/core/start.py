@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from . import registry, settings
 from .gathering import Gathering
 from .group import Group
+from .rendezvous import rendezvous
 
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from .store.base import Store
 
@@ -30,8 +31,6 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     time or the store is lost, PeerLost when another one fails meanwhile, DistNetworkError and AuthFailed from connecting,
     DistBackendError when the backend cannot be used.
     """
-    from .rendezvous import rendezvous  # not at import: it brings sockets, hashes and URLs
-
     if timeout is None:
         timeout = settings.get_number("ARRAYCOMM_TIMEOUT")
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple  # not dataclasses: importing that takes as long as the rest of the package
+
+from .record import Record
 
 
 class DType(enum.IntEnum):
@@ -57,7 +58,7 @@ class DeviceType(enum.IntEnum):
     CUDA_MANAGED = 13
 
 
-class Device(NamedTuple):
+class Device(Record):
     """Where an array lies."""
 
     type: DeviceType
@@ -70,7 +71,7 @@ class Device(NamedTuple):
 CPU = Device(DeviceType.CPU)
 
 
-class ReduceOp(NamedTuple):
+class ReduceOp(Record):
     """A reduction: its name, its number on the wire, and premul_sum's factor."""
 
     name: str

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 from . import backend
+from .record import Record
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
 
 
-class Received(NamedTuple):
+class Received(Record):
     """What a receive gives: the array, the rank it came from and its tag."""
 
     array: Any

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import NamedTuple
 
 from arraycomm.core.auth import Hello, Purpose
+from arraycomm.core.record import Record
 
 MOST = 1024
 
 
-class _Arrival(NamedTuple):
+class _Arrival(Record):
     sock: socket.socket
     hello: Hello
     end: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 
 from arraycomm.core.errors import ResourceError
 
@@ -17,9 +16,9 @@ _SPARE = 8  # what Python and the operations open for a moment
 def require_descriptors(rank: int, listeners: int) -> None:
     """Raises ResourceError that names need and limit. Data connections come on top, when they are first needed."""
     need = _NODE + _ACCEPTOR + _RING + _GROUP + _SPARE + listeners
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return
+    limit = os.sysconf("SC_OPEN_MAX")  # the soft RLIMIT_NOFILE; the module `resource` would have to be loaded
+    if limit < 0:
+        return  # none
     used = _used(limit)
     if limit - used < need:
         raise ResourceError(f"rank {rank} needs {need} descriptors to start; the limit is {limit}, of which {used} are in "

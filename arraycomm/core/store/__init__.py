@@ -1,10 +1,30 @@
 """Stores: how ranks meet and exchange small values."""
 
+from __future__ import annotations
+
 from .base import Store
-from .file import FileStore
 from .hash import HashStore
 from .prefix import PrefixStore
 from .tcp import TCPStore
-from .torch import TorchStore
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .file import FileStore
+    from .torch import TorchStore
 
 __all__ = ["FileStore", "HashStore", "PrefixStore", "Store", "TCPStore", "TorchStore"]
+
+
+def __getattr__(name: str) -> Any:
+    """The rare ones are loaded when they are asked for."""
+    if name == "FileStore":
+        from .file import FileStore
+
+        return FileStore
+    if name == "TorchStore":
+        from .torch import TorchStore
+
+        return TorchStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 
 from ..address import is_loopback
-from ..auth import Hello, check_user, client_handshake
+from ..auth import Hello, client_handshake
 from ..errors import AuthFailed
 
 _BACKLOG = 1024
@@ -40,7 +40,6 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.connect(_name(address, port))
-        check_user(sock, secret)
         client_handshake(sock, secret, hello, deadline=deadline)
     except (OSError, AuthFailed):
         sock.close()

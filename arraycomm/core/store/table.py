@@ -7,11 +7,11 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from arraycomm._engine import store_apply, store_table
 
 from ..errors import DistStoreError, ResourceError
+from ..record import Record
 
 # As in native/store.h.
 MAX_KEY = 8 << 10  # bytes
@@ -42,7 +42,7 @@ class Op(enum.IntEnum):
 CHANGING = frozenset({Op.SET, Op.ADD, Op.COMPARE_SET, Op.APPEND, Op.DELETE, Op.PUSH, Op.POP})
 
 
-class Missing(NamedTuple):
+class Missing(Record):
     """The answer to a request that has to wait: the first key that is not there."""
 
     key: bytes

@@ -120,6 +120,8 @@ class TorchStore(Store):
     it, as TCPStore.
     """
 
+    lists_keys = False  # an older one closes the connection instead
+
     def __init__(self, host: str, port: int, timeout: timedelta = timedelta(seconds=300)) -> None:
         super().__init__(timeout)
         self.host, self.port = host, port
