@@ -29,13 +29,14 @@ class Gathering:
     def enter(self) -> None:
         """If this process ends before leave(), the others hear of it, in a store that notices."""
         if self.size > 1:
-            self._store.will(f"rank {self.rank}", dict.fromkeys(_ends(), self._news("its process has ended")))
+            self._store.will(f"rank {self.rank}", dict.fromkeys(_ends(), self._news("its process has ended")),
+                             posted=True)
 
     def leave(self) -> None:
         """All has gone well here."""
         with contextlib.suppress(DistStoreError):  # rank 0 may be through with everything already, and the store closed
             if self.size > 1:
-                self._store.will(f"rank {self.rank}", {})
+                self._store.will(f"rank {self.rank}", {}, posted=True)
 
     def fail(self, error: BaseException) -> None:
         """Tells the ranks that wait, or will. Not that the store was lost: another one may stand in its place by now."""
@@ -52,8 +53,7 @@ class Gathering:
         if self._store.add(stage, 1) == self.size:
             end = self._store.compare_set(_end(stage), "", _COMPLETE)
         else:
-            self._store.wait([_end(stage)], timedelta(seconds=seconds))
-            end = self._store.get(_end(stage))
+            end = self._store.get_within(_end(stage), timedelta(seconds=seconds))
         if end != _COMPLETE:
             lost, place, why = end.decode(errors="replace").split("\0", 2)
             raise PeerLost(f"rank {self.rank} of {self.size}: rank {lost} ({place}) failed while the group was set up: {why}",

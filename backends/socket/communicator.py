@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from arraycomm._engine import Shortcut, ffi, interrupted, lib
 from arraycomm.core import settings
 from arraycomm.core.buffer import Buffer
+from arraycomm.core.digest import sha256
 from arraycomm.core.errors import Aborted
 from arraycomm.core.log import log
 from arraycomm.core.types import DType, ReduceOp
 
 from .endpoint import Endpoint
 from .errors import KINDS, Translator
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
 
 _NULL = ffi.NULL
 
@@ -126,8 +129,8 @@ class SocketCommunicator:
         self._members = tuple(members)
         self._owns = owns
         self._works: set[SocketWork] = set()
-        self._translate = Translator(self.rank, self.size, name, [endpoint.place(member) for member in members])
-        self._id = int.from_bytes(hashlib.blake2b(f"{endpoint.job}/{name}".encode(), digest_size=8).digest(), "little")
+        self._translate = Translator(self.rank, self.size, name, lambda rank: endpoint.place(self._members[rank]))
+        self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode()).digest()[:8], "little")
         self._group = self._open()
         self.shortcut = Shortcut(_address(ffi.addressof(lib, "acomm_run")), _address(self._group), self.rank, self.size,
                                  self._call_error)
@@ -136,7 +139,8 @@ class SocketCommunicator:
 
     def _open(self) -> Any:
         algorithms, thresholds = settings.get("ARRAYCOMM_ALGORITHM"), settings.get("ARRAYCOMM_THRESHOLDS")
-        _check_lists(algorithms, thresholds)
+        if algorithms or thresholds:
+            _check_lists(algorithms, thresholds)
         hosts = self._endpoint.hosts(self._members)
         local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]
         piece = int(settings.get_number("ARRAYCOMM_PIECE_BYTES"))

@@ -18,7 +18,6 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
@@ -26,10 +25,15 @@ from arraycomm.core import auth, settings, threads
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.log import log
+from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
 
 from . import limits, local, peers, segment
 from .arrivals import Arrivals
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
 
 LOOPBACK = "127.0.0.1"
 _JOIN = 0.3  # s for the connector to notice that the endpoint is closed; it may be in a connect()
@@ -38,7 +42,7 @@ _DATA_CHANNELS = (1, 2)  # enum channel of link.h
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # for fork and exit, which know no owners
 
 
-class _Registered(NamedTuple):
+class _Registered(Record):
     group: Any  # acomm_group *
     ranks: dict[int, int]  # world rank -> rank of the group
 
@@ -81,7 +85,7 @@ class Endpoint:
 
     def _open(self, store: Store, addresses: list[str]) -> None:
         if self.size == 1:
-            self._peers = [peers.this_process([(LOOPBACK, 0)], "")]
+            self._peers = peers.alone([(LOOPBACK, 0)])
             self.connections = 1
             return
         limits.require_descriptors(self.rank, len(addresses) + 1)
@@ -92,7 +96,9 @@ class Endpoint:
                                   on_shortage=self._cannot_accept, name=f"{self.name}-acceptor")
         mine = peers.this_process(names, self._path)
         self._peers = peers.exchange(store, self.rank, self.size, mine, self.timeout)
-        self.connections = max(peer.connections for peer in self._peers)
+        self.connections = self._peers.connections
+        if self._peers.hosts.index(self._peers.hosts[self.rank]) == self.rank:  # one of a host is enough
+            local.sweep(os.path.dirname(self._path))
         self._close_ring()
         self._connector = threading.Thread(target=self._connect_asked, name=f"arraycomm-{self.name}-connector",
                                            daemon=True)
@@ -166,7 +172,7 @@ class Endpoint:
             raise ValueError(f"ARRAYCOMM_TRANSPORT must be shm, tcp or auto, got {transport!r}")
         if transport == "tcp":
             return list(range(len(members)))
-        numbers = peers.number_hosts([self._peers[member] for member in members])
+        numbers = peers.number_hosts([self._peers.hosts[member] for member in members])
         if transport == "shm" and any(numbers):
             raise ValueError("ARRAYCOMM_TRANSPORT=shm, but the ranks are on several hosts (or containers): "
                              f"{', '.join(sorted({self._peers[m].hostname for m in members}))}; use auto")
@@ -395,11 +401,17 @@ class Endpoint:
         if self._connector and self._connector.is_alive():
             os.eventfd_write(self._event, 1)
             self._connector.join(_JOIN)  # it touches nothing any more even if this was too short
+        failed = bool(text) or self._any_lost()
         if self.node != ffi.NULL:
             lib.acomm_node_close(self.node, text.encode()[:191])
         if self._path:
             local.remove(self._path)
-            local.sweep(os.path.dirname(self._path))  # what peers that were killed here left
+            if failed:
+                local.sweep(os.path.dirname(self._path))  # what peers that were killed here left
+
+    def _any_lost(self) -> bool:
+        text = ffi.new("char **")
+        return self.node != ffi.NULL and any(lib.acomm_node_peer(self.node, other, text) < 0 for other in range(self.size))
 
     def _close_descriptors(self) -> None:
         self._arrivals.close()

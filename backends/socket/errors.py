@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.errors import (
@@ -18,6 +18,10 @@ from arraycomm.core.errors import (
     ResourceError,
 )
 from arraycomm.core.types import OPS, DType
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
 
 _TYPES: dict[int, type[GroupError]] = {
     lib.ACOMM_LOST: PeerLost,
@@ -67,13 +71,13 @@ def _difference(mine: Any, theirs: Any) -> str:
 class Translator:
     """Makes the exceptions of one communicator: it knows the names that the engine does not."""
 
-    def __init__(self, rank: int, size: int, name: str, places: list[str]) -> None:
+    def __init__(self, rank: int, size: int, name: str, place: Callable[[int], str]) -> None:
         self._who = f"rank {rank} of {size} in group {name!r}"
         self._rank = rank
-        self._places = places  # per rank: "host h, pid p"
+        self._size, self._place = size, place  # of a rank: "host h, pid p"
 
     def _peer(self, rank: int) -> str:
-        return f"rank {rank} ({self._places[rank]})" if 0 <= rank < len(self._places) else "a rank"
+        return f"rank {rank} ({self._place(rank)})" if 0 <= rank < self._size else "a rank"
 
     def _cause(self, failure: Any) -> str:
         code, text = failure.code, ffi.string(failure.text).decode(errors="replace")

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 
-from arraycomm.core.auth import Hello, check_user, client_handshake
+from arraycomm.core.auth import Hello, client_handshake
 from arraycomm.core.errors import DistNetworkError
 from arraycomm.core.private import private_directory
 
@@ -18,11 +18,9 @@ _BACKLOG = 1024
 def listen() -> tuple[socket.socket, str]:
     """A listening socket and its path. Raises DistNetworkError.
 
-    A path and not an abstract name: file permissions guard it. The names of dead processes' sockets are removed here,
-    because a process that is killed cannot.
+    A path and not an abstract name: file permissions guard it. A process that is killed leaves it; others sweep().
     """
     directory = private_directory(longest=_LONGEST - _NAME)
-    sweep(directory)
     path = os.path.join(directory, f"{_namespace()}-{os.getpid()}-{os.urandom(4).hex()}")
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -40,7 +38,6 @@ def connect(path: str, secret: bytes | None, hello: Hello, *, deadline: float) -
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.connect(path)
-        check_user(sock, secret)
         client_handshake(sock, secret, hello, deadline=deadline)
         return sock
     except BaseException:
@@ -62,7 +59,7 @@ def _namespace() -> int:
 
 
 def sweep(directory: str) -> None:
-    """Removes what dead processes left."""
+    """Removes the names of dead processes' sockets."""
     ours = str(_namespace())
     for name in os.listdir(directory):
         namespace, _, rest = name.partition("-")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from arraycomm.core import settings
 from arraycomm.core.errors import DistStoreError
 from arraycomm.core.gathering import CARDS, Gathering
+from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
 from arraycomm.core.store.connections import StoreLost
 
-_CARD = "arraycomm rank 1"  # what a card starts with
+_CARD = "arraycomm rank 2"  # what a card starts with
 # Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
 # "the same host" also says that loopback is the same.
 _NAMESPACES = ("net", "pid", "ipc", "mnt")
@@ -23,15 +23,15 @@ _NAMESPACES = ("net", "pid", "ipc", "mnt")
 _ALIKE = ("ARRAYCOMM_TRANSPORT", "ARRAYCOMM_ALGORITHM", "ARRAYCOMM_THRESHOLDS", "ARRAYCOMM_PIECE_BYTES", "ARRAYCOMM_CHECK")
 
 
-class Peer(NamedTuple):
+class Peer(Record):
     """A rank's card."""
 
     host: str  # equal on ranks that share memory
+    connections: int  # TCP connections per pair that it would like
     hostname: str
     pid: int
     addresses: tuple[tuple[str, int], ...]  # numeric address and port of each TCP listener
     path: str  # of its Unix listener
-    connections: int  # TCP connections per pair that it would like
     alike: dict[str, str]  # what must be the same everywhere, by name
 
     @property
@@ -42,8 +42,8 @@ class Peer(NamedTuple):
 def host_key() -> str:
     """Equal in processes that can share memory and Unix sockets. ARRAYCOMM_HOSTID stands for the machine in it."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
+        with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
+            boot = file.read().strip().decode()
         spaces = [str(os.stat(f"/proc/self/ns/{space}").st_ino) for space in _NAMESPACES]
     except OSError:
         return os.urandom(16).hex()  # nothing is known about this host, so nothing is shared
@@ -56,11 +56,44 @@ def this_process(addresses: Sequence[tuple[str, int]], path: str) -> Peer:
         raise ValueError(f"ARRAYCOMM_SOCKET_CONNECTIONS must be 0 to 64, got {wanted}")
     alike = {name: settings.get(name) for name in _ALIKE}
     alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
-    return Peer(host_key(), socket.gethostname(), os.getpid(), tuple(addresses), path, wanted, alike)
+    return Peer(host_key(), wanted, socket.gethostname(), os.getpid(), tuple(addresses), path, alike)
 
 
-def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> list[Peer]:
-    """Everybody's card, in rank order.
+class Peers:
+    """Everybody's card, by rank. What is not needed of all ranks is read when it is asked for: most never is."""
+
+    def __init__(self, cards: Sequence[bytes], mine: Peer) -> None:
+        """Raises DistStoreError for what is no card, ValueError for settings that differ between ranks."""
+        self._cards = cards
+        self.hosts: list[bytes] = []  # equal on ranks that share memory
+        self.connections = 0  # the most that anybody would like
+        for rank, card in enumerate(cards):
+            fields = card.split(b"\0", 3)
+            if len(fields) < 4 or fields[0] != _CARD.encode() or not fields[2].isdigit():
+                raise _no_card(rank, "it starts otherwise")
+            self.hosts.append(fields[1])
+            self.connections = max(self.connections, int(fields[2]))
+        alike = _alike(mine).encode()
+        if not all(card.endswith(alike) for card in cards):
+            self._compare()
+
+    def __len__(self) -> int:
+        return len(self._cards)
+
+    def __getitem__(self, rank: int) -> Peer:
+        return _decode(rank, self._cards[rank])
+
+    def _compare(self) -> None:
+        first = self[0].alike
+        for rank in range(len(self)):
+            for name, value in first.items():
+                if self[rank].alike.get(name) != value:
+                    raise ValueError(f"{name} is {value!r} on rank 0 and {self[rank].alike.get(name)!r} on rank {rank}; it must "
+                                     "be the same on all ranks")
+
+
+def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> Peers:
+    """Everybody's card.
 
     Raises DistStoreError naming the ranks that did not come in time, PeerLost for one that failed, ValueError for settings
     that differ between ranks.
@@ -76,35 +109,40 @@ def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> 
         absent = [str(other) for other in gathering.absent(CARDS)]
         raise DistStoreError(f"rank {rank} of {size}: no sign of rank {', '.join(absent) or '?'} within {timeout:g} s: "
                              f"{error}") from error
-    peers = [_decode(other, card) for other, card in enumerate(store.multi_get(keys))]
-    for other, peer in enumerate(peers):
-        for name, value in peers[0].alike.items() if peer.alike != peers[0].alike else ():
-            if peer.alike.get(name) != value:
-                raise ValueError(f"{name} is {value!r} on rank 0 and {peer.alike.get(name)!r} on rank {other}; it must be the "
-                                 "same on all ranks")
-    return peers
+    return Peers(store.multi_get(keys), mine)
+
+
+def alone(addresses: Sequence[tuple[str, int]]) -> Peers:
+    """The cards of a world of one."""
+    mine = this_process(addresses, "")
+    return Peers([_encode(mine).encode()], mine)
 
 
 def _encode(peer: Peer) -> str:
     """Strings between NULs, which neither paths nor variables can hold. json would take longer to load than to use."""
     addresses = ",".join(f"{address} {port}" for address, port in peer.addresses)
-    alike = (f"{name}={value}" for name, value in peer.alike.items())
-    return "\0".join((_CARD, peer.host, peer.hostname, str(peer.pid), addresses, peer.path, str(peer.connections), *alike))
+    return "\0".join((_CARD, peer.host, str(peer.connections), peer.hostname, str(peer.pid), addresses, peer.path)) + _alike(peer)
+
+
+def _alike(peer: Peer) -> str:
+    return "".join(f"\0{name}={value}" for name, value in peer.alike.items())
 
 
 def _decode(rank: int, card: bytes) -> Peer:
     try:
-        kind, host, hostname, pid, addresses, path, connections, *alike = card.decode().split("\0")
-        if kind != _CARD:
-            raise ValueError("not a card")
+        _, host, connections, hostname, pid, addresses, path, *alike = card.decode().split("\0")
         listeners = tuple((address, int(port)) for address, port in (pair.split(" ") for pair in addresses.split(",")))
-        return Peer(host, hostname, int(pid), listeners, path, int(connections), dict(item.split("=", 1) for item in alike))
+        return Peer(host, int(connections), hostname, int(pid), listeners, path, dict(item.split("=", 1) for item in alike))
     except ValueError as error:
-        raise DistStoreError(f"the store holds something else than the address of rank {rank} ({error}): another job "
-                             "or another version of arraycomm uses the same store") from None
+        raise _no_card(rank, str(error)) from None
 
 
-def number_hosts(peers: Sequence[Peer]) -> list[int]:
+def _no_card(rank: int, why: str) -> DistStoreError:
+    return DistStoreError(f"the store holds something else than the address of rank {rank} ({why}): another job or another "
+                          "version of arraycomm uses the same store")
+
+
+def number_hosts(hosts: Sequence[bytes]) -> list[int]:
     """A number for each rank, equal on ranks of one host; in order of appearance."""
-    numbers: dict[str, int] = {}
-    return [numbers.setdefault(peer.host, len(numbers)) for peer in peers]
+    numbers: dict[bytes, int] = {}
+    return [numbers.setdefault(host, len(numbers)) for host in hosts]
