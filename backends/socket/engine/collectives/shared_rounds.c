@@ -153,7 +153,6 @@ static uint64_t piece_room(const struct rounds *r, const struct rounds_plan *pla
 
 int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
 {
-    struct acomm_group *g = op->group;
     struct rounds r = rounds_start(op);
     uint64_t room = piece_room(&r, plan);
     r.piece = plan->block < room && !(op->send_counts && op->recv_counts) ? plan->block : room;
