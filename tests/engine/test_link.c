@@ -364,10 +364,10 @@ static void bad_descriptor(void)
     close_pair(p);
 }
 
-/* What a hostile peer can write: how much was taken, in the first word, and a stamp for each of 64 pieces, from byte 128 on. */
+/* What a hostile peer can write: how much was taken, in the first word, and a stamp for each of 128 pieces, from byte 256 on. */
 static _Atomic uint64_t *stamps(struct pair p, int slot)
 {
-    return (_Atomic uint64_t *)(void *)((char *)p.ring + 128 + 64 * slot);
+    return (_Atomic uint64_t *)(void *)((char *)p.ring + 256 + 64 * slot);
 }
 
 static uint64_t stamp(uint64_t number, uint64_t bytes)
@@ -437,7 +437,7 @@ static void full_ring(void)
     char data[RING + 100] = {0};
     CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data, false), RING);
     CHECK_EQUAL(p.out->ops->send(p.out, data, 57, false), 0);
-    for (int i = 0; i < 60; i++) /* what is short needs no room but a slot */
+    for (int i = 0; i < 124; i++) /* what is short needs no room but a slot */
         CHECK_EQUAL(p.out->ops->send(p.out, "x", 1, false), 1);
     CHECK_EQUAL(p.out->ops->send(p.out, data, 1, false), 0);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, RING / 4 - 1), RING / 4 - 1);
@@ -445,7 +445,7 @@ static void full_ring(void)
     CHECK_EQUAL(p.in->ops->recv(p.in, data, 1), 1);
     CHECK_EQUAL(p.out->ops->send(p.out, data, 57, false), 57);
     CHECK_EQUAL(p.out->ops->send(p.out, data, 1, false), 0);
-    CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), RING / 4 * 3 + 60 + 57);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), RING / 4 * 3 + 124 + 57);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, sizeof data), 0);
     close_pair(p);
 }

@@ -230,7 +230,7 @@ static void forge(struct acomm_group *g)
     struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_UINT8);
     char data[10];
     if (g->rank == 1) {
-        uint64_t *stamp = (uint64_t *)(void *)world.rings[1][0] + 16; /* of the first piece */
+        uint64_t *stamp = (uint64_t *)(void *)world.rings[1][0] + 32; /* of the first piece */
         *stamp = (uint64_t)1 << 24 | 0xffffff;
         return;
     }

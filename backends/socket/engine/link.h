@@ -7,7 +7,10 @@
 #define ACOMM_LINK_H
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
+
+#define LINK_MEASURED (32u << 10) /* bytes; such messages are worth two looks at the clock */
 
 enum channel { CHANNEL_CONTROL, CHANNEL_COLLECTIVE, CHANNEL_P2P, CHANNELS };
 
@@ -23,11 +26,14 @@ struct link_ops {
     void (*close)(struct link *link);
     /* Whether recv() would give something, at the cost of a look into memory. NULL: only a system call can tell. */
     bool (*waiting)(const struct link *link);
+    /* Receiving `bytes` in a row took so long, the sender's part included: the link may find out what suits. NULL: it does not. */
+    void (*took)(struct link *link, size_t bytes, int64_t ns);
 };
 struct link {
     const struct link_ops *ops;
     int peer;      /* group rank */
     bool outgoing;
+    size_t whole;  /* incoming: bytes of the array that is being received, see stream_long(); set by who receives */
     struct bell *bell; /* rung when there may be news; NULL: look at the descriptor, or look again */
 };
 

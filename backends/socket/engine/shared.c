@@ -14,9 +14,9 @@
 #include "wait.h"
 
 #define PAGE 4096u
-#define RINGS_BUDGET (16u << 20) /* bytes of all rings of a channel together; they cost memory only once used */
+#define RINGS_BUDGET (64u << 20) /* bytes of all rings of a channel together; they cost memory only once used */
 #define RING_MIN (8u << 10)
-#define RING_MAX (256u << 10)
+#define RING_MAX (2u << 20)      /* twice a core's own caches, see link_shm.c */
 #define PIECE_MIN (4u << 10)
 #define PIECE_MAX (512u << 10)
 #define AREA_PIECES 4            /* see shared.h */

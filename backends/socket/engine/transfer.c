@@ -44,10 +44,23 @@ static void combine(struct transfer *t)
 static ssize_t receive(struct transfer *t)
 {
     size_t left = t->bytes - t->done;
+    t->link->whole = t->reduction ? 0 : t->bytes;
     if (!t->reduction)
         return t->link->ops->recv(t->link, t->data + t->done, left);
     size_t filled = t->done - t->combined, room = TRANSFER_PIECE - filled;
     return t->link->ops->recv(t->link, t->data + filled, left < room ? left : room);
+}
+
+/* After something has arrived: how long the message took, for a link that wants to know. */
+static void measure(struct transfer *t, size_t before)
+{
+    if (!t->link->ops->took || t->bytes < LINK_MEASURED)
+        return;
+    if (!before)
+        t->began = clock_now();
+    else if (t->done == t->bytes)
+        t->link->ops->took(t->link, t->bytes - t->first, clock_now() - t->began);
+    t->first = before ? t->first : t->done;
 }
 
 /* Bytes that a send may give now. */
@@ -99,6 +112,8 @@ static ssize_t advance(struct acomm_op *op, struct transfer *t)
     t->done += (size_t)n;
     if (n && t->reduction)
         combine(t);
+    if (n && !t->link->outgoing)
+        measure(t, before);
     if (t->checked && before < sizeof(acomm_header) && t->done >= sizeof(acomm_header)) {
         int rc = agree_compare(op, t->link->peer, t->data);
         if (rc)
