@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import movement, reductions
+from . import messages, movement, reductions
 from .expect import slack
 from .worlds import Context
 
@@ -24,6 +24,8 @@ def forced(context: Context, kind: str, name: str, exact: bool, folder: str) -> 
             _reducing(variant, kind, exact)
         elif kind in _MOVING:
             _moving(variant, kind)
+        elif kind == "recv":
+            messages.long(variant)
         else:
             movement.barriers(variant, folder)
 

@@ -129,3 +129,48 @@ def wrong_size(context: Context) -> None:
         work.wait(60)
     got = framework_here(context, "mixed", "float64")
     context.check(group.all_reduce(make(got, np.ones(2))).tolist() == [size] * 2, "the group goes on")
+
+
+def long(context: Context) -> None:
+    """Messages long enough to be read where they lie: by tag, from anybody, of parts of arrays, and of the wrong size."""
+    group, size, me = context.group, context.size, context.rank
+    right, left = (me + 1) % size, (me - 1) % size
+    for count in (8191, 8192, 16_385, 131_071, 700_001):
+        x, grid = contents("float64", (count,), me, count), np.arange(2.0 * count).reshape(count, 2) + me
+        works = [group.isend(x, right, tag=1), group.isend(grid[:, 1], right, tag=2), group.isend(x[1:], right, tag=3)]
+        part = group.recv(x[1:], tag=3).array
+        column = group.recv(x, left, tag=2).array
+        whole = group.recv(x, left if count % 2 else None, tag=1)
+        want = contents("float64", (count,), left, count)
+        context.check(whole.source == left and np.array_equal(whole.array, want), f"{count} elements")
+        context.check(np.array_equal(part, want[1:]), f"{count} elements without the first")
+        context.check(np.array_equal(column, np.arange(1.0, 2.0 * count, 2) + left), f"a column of {count}")
+        for work in works:
+            work.wait(60)
+    work = group.isend(np.zeros(100_000), right)
+    for end in (lambda: group.recv(np.zeros(99_999), left), lambda: work.wait(60)):
+        try:
+            end()
+        except arraycomm.CollectiveMismatch:
+            continue
+        context.check(False, "a message was taken for a shorter one")
+    _symmetric(context)
+
+
+def _symmetric(context: Context) -> None:
+    """From and into symmetric arrays, at an offset, and from one into an array of the caller's own."""
+    group, size, me = context.group, context.size, context.rank
+    right, left = (me + 1) % size, (me - 1) % size
+    for count in (1000, 8192, 8193, 600_000):
+        x, out, own = group.empty(count), group.empty(count), np.empty(count, np.float32)
+        for turn in range(3):
+            x[...] = np.arange(count) % 1000 + me + turn
+            want = (np.arange(count) % 1000 + left + turn).astype(np.float32)
+            works = [group.isend(x, right, tag=turn), group.isend(x[7:], right, tag=turn)]
+            group.recv(out, left, tag=turn, out=out)
+            group.recv(own[7:], left, tag=turn, out=own[7:])
+            context.check(np.array_equal(out, want), f"symmetric message of {count}")
+            context.check(np.array_equal(own[7:], want[7:]), f"symmetric message of {count} into a private array")
+            for work in works:
+                work.wait(60)
+

@@ -37,6 +37,7 @@ struct world {
     struct bell bells[RANKS];
     struct acomm_node node;
     _Atomic int left[RANKS], recycled, lost;
+    char *arenas[RANKS];                   /* as their peers map them; NULL: they have none */
 };
 
 static struct world *world_of(struct acomm_group *g)
@@ -54,6 +55,11 @@ struct link *group_link(struct acomm_group *g, enum channel channel, int rank, b
 bool group_link_ready(struct acomm_group *g, const struct link *link)
 {
     return world_of(g)->ring || link_tcp_complete(link);
+}
+
+char *direct_map(struct acomm_group *g, int rank)
+{
+    return world_of(g)->arenas[rank];
 }
 
 int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)

@@ -1,4 +1,4 @@
-/* engine: p2p*.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
+/* engine: p2p*.c peer_memory.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
 /* Frames that no peer of this version sends. */
 #include "p2p_world.h"
 
@@ -61,6 +61,7 @@ static void frames_of_no_peer(void)
         {ACOMM_PROTOCOL, {.kind = WIRE_CTS, .id = 1}},
         {ACOMM_PROTOCOL, {.kind = WIRE_NACK, .id = 77}},
         {ACOMM_PROTOCOL, {.kind = WIRE_DATA, .id = 0, .count = 1}},
+        {ACOMM_PROTOCOL, {.kind = WIRE_DONE, .id = 1}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct wire_frame frame = cases[i].frame;
@@ -74,6 +75,26 @@ static void frames_of_no_peer(void)
             {.kind = WIRE_DATA, .magic = WIRE_MAGIC, .count = count},
         };
         CHECK_EQUAL(after_frames(frames, 2, KINDS[0]), ACOMM_PROTOCOL);
+    }
+}
+
+/* Places where no array can lie. */
+static void offers_of_no_peer(void)
+{
+    static const struct wire_place places[] = {
+        {.how = DIRECT_NOTHING}, {.how = DIRECT_MAPPED + 1}, {.how = UINT32_MAX}, {.how = DIRECT_MAPPED, .at = ARENA_ROOM + 1},
+        {.how = DIRECT_MAPPED, .at = UINT64_MAX},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct { struct wire_frame frame; struct wire_place place; } offer = {
+            {.kind = WIRE_OFFER, .magic = WIRE_MAGIC, .tag = 1, .dtype = ACOMM_UINT8, .count = 100}, places[i]};
+        struct world *w = world_open(2, KINDS[0]);
+        struct acomm_op receive;
+        char to[100];
+        world_start(&w->groups[1], &receive, ACOMM_RECV, to, sizeof to, 0, 1);
+        feed(w, &offer, sizeof offer, &receive);
+        CHECK_EQUAL(op_wait(&receive, SECOND), ACOMM_PROTOCOL);
+        world_close(w);
     }
 }
 
@@ -116,6 +137,7 @@ static void messages_without_credit(void)
 int main(void)
 {
     TEST(frames_of_no_peer);
+    TEST(offers_of_no_peer);
     TEST(frames_at_random);
     TEST(messages_without_credit);
     return CHECK_RESULT();

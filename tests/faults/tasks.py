@@ -180,6 +180,25 @@ def send(context: Context, dest: int) -> None:
     context.world.send(np.ones(4), dest)
 
 
+def send_and_die(context: Context, dest: int, count: int) -> None:
+    """Killed as soon as the message is announced."""
+    context.world.isend(np.ones(count), dest)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def receive_long(context: Context, source: int, count: int) -> float:
+    return float(context.world.recv(np.zeros(count), source).array.sum())
+
+
+def send_with_timeout(context: Context, dest: int, count: int, timeout: float) -> None:
+    """Spoils its array as soon as it has it back."""
+    x = np.ones(count)
+    try:
+        context.world.send(x, dest, timeout=timeout)
+    finally:
+        x[...] = 7
+
+
 def pause(context: Context, seconds: float = 0.0) -> None:
     """Nothing: the rank is alive, and outside of every operation."""
     time.sleep(seconds)

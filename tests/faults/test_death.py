@@ -64,6 +64,29 @@ def test_killed_while_a_message_is_awaited(job: Jobs, transport: str) -> None:
     checks.clean(ranks, [0, 2])
 
 
+@pytest.mark.parametrize("way", ["staged", "read"])
+def test_killed_while_its_message_is_read(job: Jobs, way: str) -> None:
+    """The receiver is in the middle of the array, or of the ring."""
+    ranks = job(2, "shm", {"ARRAYCOMM_ALGORITHM": f"recv={way}"})
+    ranks.begin("receive_long", [0], source=1, count=1 << 24)
+    since = time.monotonic()
+    ranks.begin("send_and_die", [1], dest=0, count=1 << 24)
+    checks.lost(ranks.answers([0]), ranks, 1, "process died", since, within=2)  # one of them fills 128 MiB
+    checks.clean(ranks, [0])
+
+
+@pytest.mark.parametrize("way", ["staged", "read"])
+@pytest.mark.parametrize("timeout", [0.002, 0.01, 0.03])
+def test_array_taken_back_while_it_is_read(job: Jobs, way: str, timeout: float) -> None:
+    """The sender's time ends, and its array changes: the receiver has the message as it was sent, or an error."""
+    ranks, count = job(2, "shm", {"ARRAYCOMM_ALGORITHM": f"recv={way}"}), 1 << 24
+    ranks.begin("receive_long", [0], source=1, count=count)
+    ranks.begin("send_with_timeout", [1], dest=0, count=count, timeout=timeout)
+    answers = ranks.answers()
+    assert answers[0].value == count or answers[0].error in ("CollectiveTimeout", "PeerLost"), answers
+    assert answers[1].value is None and answers[1].error in ("", "CollectiveTimeout"), answers
+
+
 def test_killed_while_the_worker_runs(job: Jobs, transport: str) -> None:
     ranks = job(3, transport)
     ranks.begin("announced_wait", [0, 2])

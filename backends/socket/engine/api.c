@@ -288,7 +288,8 @@ const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, 
     struct acomm_op op = {.group = group, .team = &group->hosts.all, .kind = kind, .count = count, .dtype = dtype,
                           .redop = redop,
                           .width = acomm_dtype_bytes(dtype)};
-    const struct algorithm *a = kind < ACOMM_SEND ? select_algorithm(group, &op) : NULL;
+    const struct algorithm *a = kind < ACOMM_SEND ? select_algorithm(group, &op)
+                              : group->shared.base ? group->selection.forced[kind] : NULL;
     return group->size == 1 ? "copy" : a ? a->name : "messages";
 }
 

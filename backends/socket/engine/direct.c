@@ -100,14 +100,6 @@ const struct direct_offer *direct_offer(const struct rounds *r, int rank)
 
 /* ---- offers ---- */
 
-static struct direct_place offer_place(const struct direct_state *d, const char *data, uint64_t bytes)
-{
-    struct direct_place place = {.at = (uint64_t)(uintptr_t)data, .how = DIRECT_NOTHING};
-    if (data && bytes)
-        place.how = arena_holds(d->arena, data, bytes, &place.at) ? DIRECT_MAPPED : DIRECT_PRIVATE;
-    return place;
-}
-
 /* Every rank's offer, copied once, then judged: a peer must not make us reach beyond its arena. Our own arrays are used
  * where we have them. */
 static int take_offers(struct rounds *r)
@@ -144,9 +136,7 @@ static bool may_map(const struct rounds *r)
 {
     struct acomm_group *g = r->op->group;
     for (int rank = 0; rank < r->ranks; rank++) {
-        if (rank != r->rank && !g->direct.mapped[rank])
-            g->direct.mapped[rank] = shared_map_arena(&g->shared, rank);
-        if (rank != r->rank && !g->direct.mapped[rank])
+        if (rank != r->rank && !direct_map(g, rank))
             return false;
     }
     return true;
@@ -192,22 +182,25 @@ static int run_way(struct rounds *r, const struct direct_plan *plan, int way)
     return rc ? rc : rounds_meet(r, NULL, 0);
 }
 
-static int allocate(struct acomm_group *g)
+char *direct_map(struct acomm_group *g, int rank)
 {
     struct direct_state *d = &g->direct;
-    if (!d->offers)
-        d->offers = calloc((size_t)g->size, sizeof *d->offers);
+    pthread_mutex_lock(&g->lock);
     if (!d->mapped)
         d->mapped = calloc((size_t)g->size, sizeof *d->mapped);
-    return d->offers && d->mapped ? 0 : ACOMM_RESOURCE;
+    if (d->mapped && !d->mapped[rank])
+        d->mapped[rank] = shared_map_arena(&g->shared, g->local[rank]);
+    char *base = d->mapped ? d->mapped[rank] : NULL;
+    pthread_mutex_unlock(&g->lock);
+    return base;
 }
 
 /* The first round: everybody's offer. */
 static int meet(struct rounds *r, const struct direct_plan *plan, const struct choice *choice)
 {
     struct direct_state *d = &r->op->group->direct;
-    struct direct_offer own = {.in = offer_place(d, r->op->in, plan->offered),
-                               .out = offer_place(d, r->op->out, plan->offered_out),
+    struct direct_offer own = {.in = direct_place(d, r->op->in, plan->offered),
+                               .out = direct_place(d, r->op->out, plan->offered_out),
                                .cost = {choice->cost[STAGED], choice->cost[DIRECT]},
                                .pushes = plan->pushes};
     int rc = rounds_meet(r, &own, sizeof own);
@@ -221,7 +214,7 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     struct rounds r = rounds_start(op);
     if (plan->bytes > ARENA_ROOM) /* more than an arena is checked for */
         return plan->staged(op);
-    if (allocate(g))
+    if (!d->offers && !(d->offers = calloc((size_t)g->size, sizeof *d->offers)))
         return group_fail_op(op, ACOMM_RESOURCE, g->rank, ENOMEM, NULL);
     struct choice *choice = choice_for(&d->choices, op->kind, plan->bytes);
     int rc = meet(&r, plan, choice);

@@ -5,6 +5,7 @@
  * Implementations: link_tcp.c (one or several sockets, striped), link_shm.c (a ring in the shared segment). */
 #ifndef ACOMM_LINK_H
 #define ACOMM_LINK_H
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +35,8 @@ struct link {
     int peer;      /* group rank */
     bool outgoing;
     size_t whole;  /* incoming: bytes of the array that is being received, see stream_long(); set by who receives */
+    _Atomic uint32_t *withdrawn; /* the sender's word to the receiver in shared memory, set for good: arrays that it offered may
+                                  * change from now on. NULL where the ends share no memory */
     struct bell *bell; /* rung when there may be news; NULL: look at the descriptor, or look again */
 };
 

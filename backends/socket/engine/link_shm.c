@@ -34,6 +34,7 @@ struct slot {
 struct link_ring {
     _Alignas(2 * LINE) _Atomic uint64_t taken; /* pieces that the receiver has read; by the receiver only */
     _Alignas(2 * LINE) _Atomic uint32_t past;  /* its wish: pieces past the caches; in a line of its own, because it rests */
+    _Atomic uint32_t withdrawn;                /* by the sender, once at most; see link.h */
     _Alignas(2 * LINE) struct slot slots[SLOTS];
     _Alignas(2 * LINE) char data[];
 };
@@ -235,7 +236,7 @@ struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, siz
     struct link_shm *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    s->base = (struct link){.ops = &shm_ops, .peer = peer, .outgoing = outgoing, .bell = ours};
+    s->base = (struct link){.ops = &shm_ops, .peer = peer, .outgoing = outgoing, .withdrawn = &memory->withdrawn, .bell = ours};
     s->theirs = theirs;
     s->ring = memory;
     s->size = bytes;

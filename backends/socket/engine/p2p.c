@@ -88,7 +88,7 @@ struct p2p_peer *p2p_peer(struct p2p *p, int rank)
         return NULL;
     peer->rank = rank;
     struct p2p_list *lists[] = {&peer->queue, &peer->awaiting, &peer->sending, &peer->posted, &peer->replies,
-                                &peer->receiving, &peer->unexpected};
+                                &peer->receiving, &peer->reading, &peer->unexpected};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         p2p_list_init(lists[i]);
     p->peers[rank] = peer;
@@ -130,6 +130,7 @@ struct p2p *p2p_open(struct acomm_group *group)
     p->wake_fd = -1;
     p->credit = wire_credit(group->size);
     p->next_deadline = INT64_MAX;
+    p->forced = group->selection.forced[ACOMM_RECV] ? group->selection.forced[ACOMM_RECV]->name : NULL;
     p2p_list_init(&p->any);
     p2p_list_init(&p->all);
     p->peers = calloc((size_t)group->size, sizeof(struct p2p_peer *));
@@ -250,6 +251,7 @@ void p2p_fail(struct p2p *p)
     p2p_acquire(p);
     if (!p->code)
         p->code = failure.code;
+    p2p_offer_withdraw(p);
     while (!p2p_list_empty(&p->all)) {
         struct p2p_item *item = P2P_OF(struct p2p_item, all, p->all.next);
         item->op->failure = failure;

@@ -74,13 +74,16 @@ struct p2p_item *p2p_match_posted(struct p2p *p, struct p2p_peer *peer, int64_t 
     return item;
 }
 
-void p2p_match_reply(struct p2p_peer *peer, struct p2p_item *item, uint64_t id, uint8_t dtype, uint64_t count)
+void p2p_match_reply(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item, const struct p2p_message *m)
 {
-    item->id = id;
-    item->dtype = dtype;
-    item->count = count;
-    item->refused = !p2p_match_agrees(item, dtype, count);
-    p2p_list_move(&peer->replies, &item->here);
+    bool agrees = p2p_match_agrees(item, m->dtype, m->count);
+    item->id = m->id;
+    item->dtype = m->dtype;
+    item->count = m->count;
+    item->place = m->place;
+    item->reply = agrees ? P2P_CLEAR : P2P_REFUSE;
+    if (!agrees || !p2p_offer_accept(p, peer, item))
+        p2p_list_move(&peer->replies, &item->here);
 }
 
 struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_t tag, uint8_t dtype, uint64_t count,
@@ -150,7 +153,7 @@ static void take(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m, st
     if (m->sender) {
         exchange(p, m->sender, item);
     } else {
-        p2p_match_reply(peer, item, m->id, m->dtype, m->count);
+        p2p_match_reply(p, peer, item, m);
         peer->remembered--;
     }
     free(m);

@@ -7,6 +7,7 @@
  *   p2p_wait.c      waiting threads
  *   p2p_match.c     which message belongs to which receive; how operations end
  *   p2p_send.c      frames out, p2p_recv.c frames in
+ *   p2p_offer.c     data that the receiver reads where it lies
  *   p2p_progress.c  whose turn it is to move things: a waiting thread, or a thread of our own */
 #ifndef ACOMM_P2P_PEER_H
 #define ACOMM_P2P_PEER_H
@@ -61,7 +62,10 @@ struct p2p_item {
     uint64_t id;                 /* rendezvous */
     uint64_t bytes, moved;
     bool async;                  /* as posted: its owner may change op->synchronous */
-    bool refused;                /* in replies: NACK instead of CTS */
+    struct wire_place place;     /* of the data, see p2p_offer.c */
+    int64_t began;               /* receives of RTS and OFFER: when it was decided how to get the data */
+    bool staged;                 /* and that it comes through the link */
+    enum { P2P_CLEAR, P2P_REFUSE, P2P_DONE } reply; /* in replies: CTS, NACK or DONE */
     uint8_t dtype;               /* of the message that was refused */
     uint64_t count;
 };
@@ -73,6 +77,7 @@ struct p2p_message {
     uint64_t arrival;            /* order over all peers */
     int64_t tag;
     uint64_t count, bytes, id;
+    struct wire_place place;     /* of the data, where the peer offers it */
     uint8_t dtype;
     bool eager;                  /* data is here, or arriving; otherwise the peer waits for CTS */
     uint64_t arrived;            /* bytes of data */
@@ -121,7 +126,8 @@ struct p2p_peer {
     struct p2p_list sending;     /* CTS came; DATA in turns */
     uint64_t next_id, charged, credited;
     /* receives */
-    struct p2p_list posted, replies, receiving;
+    struct p2p_list posted, replies, receiving, reading;
+    bool unreadable;             /* the system does not permit to read its memory */
     struct p2p_list unexpected;  /* messages, as they came */
     uint64_t expected_id, arrived, consumed; /* the last two: sums of charges */
     uint64_t remembered;         /* unexpected RTS */
@@ -147,6 +153,8 @@ struct p2p {
     struct p2p_list all;         /* every operation under way */
     struct p2p_item *spare;
     uint64_t orders, arrivals, credit;
+    const char *forced;          /* how long messages come, "staged" or "read"; NULL: what costs least */
+    struct choice ways[CHOICE_CLASSES]; /* of those whose sender permits both: 0 staged, 1 read; ns per byte */
     int64_t next_deadline;
     int code;                    /* failed: nothing is posted any more */
     struct p2p_trouble trouble;
@@ -197,8 +205,8 @@ void p2p_match_truncated(struct p2p *p, struct p2p_item *item, uint8_t dtype, ui
 bool p2p_match_agrees(const struct p2p_item *item, uint8_t dtype, uint64_t count);
 /* Takes the receive that a message from `peer` belongs to out of its list; NULL: none is posted. */
 struct p2p_item *p2p_match_posted(struct p2p *p, struct p2p_peer *peer, int64_t tag);
-/* A receive met an RTS: answers. */
-void p2p_match_reply(struct p2p_peer *peer, struct p2p_item *item, uint64_t id, uint8_t dtype, uint64_t count);
+/* A receive met an RTS or an OFFER: gets the data or answers. */
+void p2p_match_reply(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item, const struct p2p_message *m);
 /* Appends a message of `room` bytes to what is unexpected; NULL (and trouble): out of memory. */
 struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_t tag, uint8_t dtype, uint64_t count,
                                     uint64_t room);
@@ -217,6 +225,20 @@ struct acomm_op *p2p_send_first(const struct p2p_peer *peer); /* an operation th
 bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full);
 /* The operation that needs something from the peer, or NULL. */
 struct acomm_op *p2p_recv_needs(const struct p2p_peer *peer);
+
+/* p2p_offer.c */
+/* Where the receiver can read the data of a send: `how` is DIRECT_NOTHING where it cannot. */
+struct wire_place p2p_offer_place(const struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item);
+/* A receive met this place: whether it will read there, from now on in peer->reading. */
+bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item);
+/* Reads a part of what has been accepted; whether anything moved. */
+bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer);
+/* Whether a peer can have sent this place for so many bytes. */
+bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes);
+/* The data of a receive is here: what the way cost. */
+void p2p_offer_learn(struct p2p *p, const struct p2p_item *item);
+/* What this rank has offered may change from now on. */
+void p2p_offer_withdraw(struct p2p *p);
 
 /* p2p_progress.c */
 /* Moves what can be moved; `full`: also reads links that nothing posted needs, for the sake of blocked senders. */

@@ -71,6 +71,7 @@ bool p2p_progress_pass(struct p2p *p, bool full)
     for (int i = 0; i < p->opened && !p->code && !p->trouble.code; i++) {
         struct p2p_peer *peer = p->peers[p->open[(p->passes + (uint32_t)i) % (uint32_t)p->opened]];
         moved |= p2p_recv_pull(p, peer, full);
+        moved |= p2p_offer_pull(p, peer);
         moved |= p2p_send_push(p, peer);
     }
     if (full && !p->code) {

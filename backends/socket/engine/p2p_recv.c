@@ -15,6 +15,7 @@ struct acomm_op *p2p_recv_needs(const struct p2p_peer *peer)
 {
     struct acomm_op *op = first(&peer->posted);
     op = op ? op : first(&peer->receiving);
+    op = op ? op : first(&peer->reading);
     op = op ? op : first(&peer->replies);
     op = op ? op : first(&peer->awaiting);
     op = op || !peer->in.item ? op : peer->in.item->op;
@@ -71,32 +72,42 @@ static bool eager(struct p2p *p, struct p2p_peer *peer, const struct wire_frame 
     return true;
 }
 
-static bool request(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *f)
+/* RTS or OFFER. */
+static bool request(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *f, uint64_t bytes)
 {
+    struct p2p_message asked = {.tag = f->tag, .dtype = f->dtype, .count = f->count, .id = f->id};
+    if (f->kind == WIRE_OFFER) {
+        memcpy(&asked.place, peer->in.buffer + peer->in.begin, sizeof asked.place);
+        peer->in.begin += sizeof asked.place;
+        if (!p2p_offer_valid(&asked.place, bytes))
+            return broken(p, peer, "a message lies where none can");
+    }
     if (f->id != peer->expected_id)
         return broken(p, peer, "a message has a number out of order");
     peer->expected_id++;
     struct p2p_item *item = p2p_match_posted(p, peer, f->tag);
     if (item) {
-        p2p_match_reply(peer, item, f->id, f->dtype, f->count);
+        p2p_match_reply(p, peer, item, &asked);
         return true;
     }
     if (++peer->remembered > WIRE_RTS_MAX)
         return broken(p, peer, "more than a million messages wait for their receives");
     struct p2p_message *m = p2p_match_aside(p, peer, f->tag, f->dtype, f->count, 0);
-    if (m)
+    if (m) {
         m->id = f->id;
+        m->place = asked.place;
+    }
     return m != NULL;
 }
 
 static bool cleared(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *f)
 {
     struct p2p_item *item = find(&peer->awaiting, f->id);
-    if (!item)
+    if (!item || (f->kind == WIRE_DONE && item->place.how == DIRECT_NOTHING))
         return broken(p, peer, "an answer to a message that was not sent");
     if (f->kind == WIRE_NACK)
         p2p_match_truncated(p, item, f->dtype, f->count);
-    else if (item->bytes)
+    else if (item->bytes && f->kind == WIRE_CTS)
         p2p_list_move(&peer->sending, &item->here);
     else
         p2p_match_received(p, item);
@@ -129,7 +140,7 @@ static bool begin(struct p2p *p, struct p2p_peer *peer)
         return broken(p, peer, "a message larger than memory");
     if (f.kind == WIRE_EAGER)
         return eager(p, peer, &f, bytes);
-    return f.kind == WIRE_RTS ? request(p, peer, &f) : cleared(p, peer, &f);
+    return f.kind == WIRE_RTS || f.kind == WIRE_OFFER ? request(p, peer, &f, bytes) : cleared(p, peer, &f);
 }
 
 /* All of the frame's payload is here. */
@@ -153,8 +164,10 @@ static void finish(struct p2p *p, struct p2p_peer *peer)
         peer->consumed += wire_charge(in->payload);
     if (item) {
         item->moved += in->payload;
-        if (item->moved == item->bytes)
+        if (item->moved == item->bytes) {
+            p2p_offer_learn(p, item);
             p2p_match_received(p, item);
+        }
     }
 }
 
@@ -210,6 +223,14 @@ static size_t payload(struct p2p *p, struct p2p_peer *peer)
     return n;
 }
 
+/* Bytes that must be here before a frame is begun. */
+static size_t head(const struct p2p_in *in)
+{
+    const char *frame = in->buffer + in->begin;
+    bool offer = in->end - in->begin >= sizeof(struct wire_frame) && frame[offsetof(struct wire_frame, kind)] == WIRE_OFFER;
+    return sizeof(struct wire_frame) + (offer ? sizeof(struct wire_place) : 0);
+}
+
 /* One step: bytes moved, 0 when nothing more can be done now. */
 static size_t step(struct p2p *p, struct p2p_peer *peer)
 {
@@ -220,7 +241,7 @@ static size_t step(struct p2p *p, struct p2p_peer *peer)
     }
     if (in->open)
         return payload(p, peer);
-    if (in->end - in->begin >= sizeof(struct wire_frame))
+    if (in->end - in->begin >= head(in))
         return begin(p, peer) ? sizeof(struct wire_frame) : 0;
     return peer->gone ? 0 : fill(p, peer);
 }

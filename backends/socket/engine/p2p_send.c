@@ -46,8 +46,8 @@ static void begin(struct p2p_peer *peer, struct p2p_item *item, struct wire_fram
 
 static void begin_reply(struct p2p_peer *peer, struct p2p_item *item)
 {
-    struct wire_frame frame = {.kind = WIRE_CTS, .id = item->id};
-    if (item->refused) {
+    struct wire_frame frame = {.kind = item->reply == P2P_DONE ? WIRE_DONE : WIRE_CTS, .id = item->id};
+    if (item->reply == P2P_REFUSE) {
         frame.kind = WIRE_NACK;
         frame.dtype = (uint8_t)item->op->dtype;
         frame.count = item->op->count;
@@ -60,15 +60,17 @@ static void begin_message(struct p2p *p, struct p2p_peer *peer, struct p2p_item 
     const struct acomm_op *op = item->op;
     struct wire_frame frame = {.kind = WIRE_EAGER, .dtype = (uint8_t)op->dtype, .tag = op->tag, .count = op->count};
     uint64_t open = peer->charged - peer->credited + wire_charge(item->bytes);
-    if (item->bytes <= WIRE_EAGER_MAX && open <= p->credit) {
+    item->place = p2p_offer_place(p, peer, item);
+    if (item->bytes <= WIRE_EAGER_MAX && open <= p->credit && item->place.how != DIRECT_MAPPED) {
         peer->charged += wire_charge(item->bytes);
         begin(peer, item, &frame, op->in, item->bytes);
         return;
     }
-    frame.kind = WIRE_RTS;
+    bool offered = item->place.how != DIRECT_NOTHING;
+    frame.kind = offered ? WIRE_OFFER : WIRE_RTS;
     frame.id = item->id = peer->next_id++;
     p2p_listen(p, peer);
-    begin(peer, item, &frame, NULL, 0);
+    begin(peer, item, &frame, (const char *)&item->place, offered ? sizeof item->place : 0);
 }
 
 static void begin_data(struct p2p_peer *peer, struct p2p_item *item)
@@ -106,6 +108,7 @@ static void written(struct p2p *p, struct p2p_peer *peer)
         p2p_match_received(p, item);
         return;
     case WIRE_RTS:
+    case WIRE_OFFER:
         p2p_list_move(&peer->awaiting, &item->here);
         return;
     case WIRE_CTS:
@@ -113,6 +116,9 @@ static void written(struct p2p *p, struct p2p_peer *peer)
             p2p_list_move(&peer->receiving, &item->here);
         else
             p2p_match_received(p, item);
+        return;
+    case WIRE_DONE:
+        p2p_match_received(p, item);
         return;
     case WIRE_NACK:
         p2p_match_truncated(p, item, item->dtype, item->count);

@@ -76,6 +76,8 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_TO_ALL, "pairwise", all_to_all_pairwise, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_BARRIER, "shared", shared_barrier, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_BARRIER, "dissemination", barrier_dissemination, ANYWHERE, true, ALWAYS, 0},
+    {ACOMM_RECV, "staged", NULL, ANYWHERE, true, ALWAYS, 0}, /* how long messages come, see p2p_offer.c */
+    {ACOMM_RECV, "read", NULL, ANYWHERE, true, ALWAYS, 0},
 };
 #define ROWS (sizeof TABLE / sizeof *TABLE)
 

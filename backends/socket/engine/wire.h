@@ -1,4 +1,4 @@
-/* Frames of point-to-point messages, on the links of CHANNEL_P2P: a header of 40 bytes; EAGER and DATA have a payload.
+/* Frames of point-to-point messages, on the links of CHANNEL_P2P: a header of 40 bytes; EAGER, DATA and OFFER have a payload.
  *
  *   sender                        receiver
  *   EAGER tag dtype count data -> copied into the posted receive, or aside until one is posted
@@ -6,6 +6,8 @@
  *         <- CTS id               a receive of the same dtype and count is posted (clear to send)
  *   DATA id, again and again   -> straight into the posted receive
  *         <- NACK id dtype count  instead of CTS: what was posted, which differs
+ *   OFFER as RTS, place        where both share memory's host: the data may also be read where it lies
+ *         <- DONE id               it has been read; or CTS, NACK as above
  * Answers travel on the receiver's own outgoing link. A link keeps its order, so DATA needs no offset, ids count up.
  *
  * Credit: every message copied aside costs WIRE_CHARGE. What the receiver has freed again since the start stands in
@@ -33,19 +35,27 @@
 #define WIRE_CREDIT_MIN (256u << 10)
 #define WIRE_CREDIT_MAX (8u << 20)
 
-enum wire_kind { WIRE_EAGER, WIRE_RTS, WIRE_CTS, WIRE_DATA, WIRE_NACK, WIRE_FRAMES };
+enum wire_kind { WIRE_EAGER, WIRE_RTS, WIRE_CTS, WIRE_DATA, WIRE_NACK, WIRE_OFFER, WIRE_DONE, WIRE_FRAMES };
 
 struct wire_frame {
     uint32_t magic;
     uint8_t kind;      /* enum wire_kind */
-    uint8_t dtype;     /* EAGER, RTS: of the message; NACK: of the posted receive; else 0 */
+    uint8_t dtype;     /* EAGER, RTS, OFFER: of the message; NACK: of the posted receive; else 0 */
     uint16_t zero;
     uint64_t id;       /* number of the rendezvous message between these two ranks; EAGER: 0 */
-    int64_t tag;       /* EAGER, RTS */
+    int64_t tag;       /* EAGER, RTS, OFFER */
     uint64_t count;    /* elements, as dtype; DATA: bytes of payload */
     uint64_t consumed; /* sum of charges that the frame's sender has freed */
 };
 static_assert(sizeof(struct wire_frame) == 40, "wire format");
+
+/* The payload of OFFER. With the header it fills what a ring sends in one cache line. */
+struct wire_place {
+    uint64_t at;       /* address in the sender's process, or offset in its arena */
+    int32_t pid;
+    uint32_t how;      /* enum direct_how */
+};
+static_assert(sizeof(struct wire_place) == 16, "wire format");
 
 /* What a message of `bytes` costs its receiver when it is copied aside: the bytes and their bookkeeping. */
 static inline uint64_t wire_charge(uint64_t bytes)

@@ -1,0 +1,128 @@
+/* Long messages that their receiver reads where they lie: out of a symmetric array, which it maps, or out of the sender's memory,
+ * where the system permits that and where it costs less than two copies through the ring.
+ *
+ * The sender stands still until it is told DONE. If its operation ends before, by a deadline, say, its caller may write
+ * into the array again: it withdraws first, and the receiver looks for that after its last byte. What was read without a
+ * withdrawal after it is what was sent; after one the receive waits for the failure that is under way. */
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "p2p_peer.h"
+#include "peer_memory.h"
+#include "stream.h"
+
+#define PART ((uint64_t)1 << 20) /* bytes at a time; between two every peer has its turn and failures are seen */
+#define MAPPED_MIN (32u << 10)   /* bytes; an eager message is done sooner below, because nobody waits for DONE */
+
+enum { STAGED, READ };
+
+struct wire_place p2p_offer_place(const struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
+{
+    uint64_t least = p->group->direct.arena ? MAPPED_MIN : WIRE_EAGER_MAX + 1;
+    if (item->bytes < least || !peer->to->withdrawn)
+        return (struct wire_place){.how = DIRECT_NOTHING};
+    struct direct_place place = direct_place(&p->group->direct, item->op->in, item->bytes);
+    return (struct wire_place){.at = place.at, .how = place.how, .pid = (int32_t)getpid()};
+}
+
+bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes)
+{
+    if (place->how == DIRECT_MAPPED)
+        return place->at <= ARENA_ROOM && bytes <= ARENA_ROOM;
+    return place->how == DIRECT_PRIVATE;
+}
+
+static struct choice *choice_of(struct p2p *p, const struct p2p_item *item)
+{
+    int class = 63 - __builtin_clzll(item->bytes | 1);
+    return &p->ways[class < CHOICE_CLASSES ? class : CHOICE_CLASSES - 1];
+}
+
+static int choose(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
+{
+    if (peer->unreadable)
+        return STAGED;
+    if (p->forced)
+        return strcmp(p->forced, "read") ? STAGED : READ;
+    struct choice *c = choice_of(p, item);
+    return choice_way(c->runs++, c->cost[STAGED], c->cost[READ]);
+}
+
+bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
+{
+    if (item->place.how == DIRECT_NOTHING || !peer->from->withdrawn)
+        return false;
+    bool mapped = item->place.how == DIRECT_MAPPED && direct_map(p->group, peer->rank);
+    item->began = mapped ? 0 : clock_now();
+    item->staged = item->place.how == DIRECT_MAPPED ? !mapped : choose(p, peer, item) == STAGED;
+    if (!item->staged)
+        p2p_list_move(&peer->reading, &item->here);
+    return !item->staged;
+}
+
+void p2p_offer_learn(struct p2p *p, const struct p2p_item *item)
+{
+    if (item->began && item->place.how == DIRECT_PRIVATE)
+        choice_learn(choice_of(p, item), item->staged ? STAGED : READ, (double)(clock_now() - item->began) / (double)item->bytes);
+}
+
+static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item, uint64_t bytes)
+{
+    char *to = item->op->out + item->moved;
+    uint64_t from = item->place.at + item->moved;
+    if (item->place.how == DIRECT_PRIVATE)
+        return peer_memory_read(item->place.pid, from, to, bytes);
+    stream_long(to, direct_map(p->group, peer->rank) + from, bytes, item->bytes);
+    return 0;
+}
+
+static void reply(struct p2p_peer *peer, struct p2p_item *item, int with)
+{
+    item->reply = with;
+    p2p_list_move(&peer->replies, &item->here);
+}
+
+/* It cannot be read, for a reason that may be this array's or, EPERM and ENOSYS, the system's. A process that has gone is
+ * found by the node. */
+static void ask_for_it(struct p2p_peer *peer, struct p2p_item *item, int errnum)
+{
+    peer->unreadable |= errnum == EPERM || errnum == ENOSYS || errnum == EACCES;
+    item->moved = 0;
+    item->began = 0;
+    item->staged = true;
+    reply(peer, item, P2P_CLEAR);
+}
+
+bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer)
+{
+    if (p2p_list_empty(&peer->reading) || atomic_load_explicit(peer->from->withdrawn, memory_order_relaxed))
+        return false;
+    struct p2p_item *item = P2P_ITEM(peer->reading.next);
+    uint64_t left = item->bytes - item->moved, part = left < PART ? left : PART;
+    int errnum = read_part(p, peer, item, part);
+    if (errnum) {
+        ask_for_it(peer, item, errnum);
+        return true;
+    }
+    item->moved += part;
+    if (part < left)
+        return true;
+    atomic_thread_fence(memory_order_acquire); /* the data was read before this look */
+    if (atomic_load_explicit(peer->from->withdrawn, memory_order_relaxed))
+        return false;
+    p2p_offer_learn(p, item);
+    reply(peer, item, P2P_DONE);
+    return true;
+}
+
+void p2p_offer_withdraw(struct p2p *p)
+{
+    for (int i = 0; i < p->opened; i++) {
+        const struct link *to = p->peers[p->open[i]]->to;
+        if (to && to->withdrawn)
+            atomic_store(to->withdrawn, 1);
+    }
+}

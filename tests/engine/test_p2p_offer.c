@@ -1,0 +1,282 @@
+/* engine: p2p*.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
+/* Messages that the receiver reads where they lie. */
+#include <errno.h>
+#include <sys/mman.h>
+#include "p2p_world.h"
+#include "peer_memory.h"
+
+#define BYTES ((size_t)3 << 20 | 12345)
+
+/* The system call as the test wants it: called with the number of the call before it copies; what it returns ends it. */
+static int (*system_says)(int call);
+static _Atomic int calls;
+
+int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes)
+{
+    CHECK_EQUAL(pid, getpid());
+    int errnum = system_says ? system_says(atomic_fetch_add(&calls, 1)) : 0;
+    if (!errnum)
+        memcpy(to, (const char *)(uintptr_t)from, bytes);
+    return errnum;
+}
+
+static struct world *open_world(const char *forced, int (*says)(int call))
+{
+    struct world *w = world_open(2, KINDS[0]);
+    for (int rank = 0; rank < 2; rank++)
+        w->groups[rank].p2p->forced = forced;
+    system_says = says;
+    calls = 0;
+    return w;
+}
+
+/* Whether a receive of this rank has been timed as staged (0) or read (1). */
+static bool timed(const struct world *w, int rank, int way)
+{
+    for (int class = 0; class < CHOICE_CLASSES; class++)
+        if (w->groups[rank].p2p->ways[class].cost[way] > 0)
+            return true;
+    return false;
+}
+
+static const size_t SIZES[] = {0, 1, 65536, 65537, 1 << 20, (1 << 20) + 1, BYTES};
+#define N_SIZES (sizeof SIZES / sizeof *SIZES)
+
+static void *ping_pong(void *argument)
+{
+    struct acomm_group *g = argument;
+    char *data = malloc(BYTES);
+    for (uint32_t i = 0; i < 4 * N_SIZES; i++) {
+        size_t bytes = SIZES[i / 2 % N_SIZES];
+        bool sends = (i + (uint32_t)g->rank) % 2 == 0;
+        memset(data, 0, bytes);
+        if (sends)
+            fill_bytes(data, bytes, i);
+        CHECK_EQUAL(world_do(g, sends ? ACOMM_SEND : ACOMM_RECV, data, bytes, i % 3 || sends ? 1 - g->rank : -1, 7), 0);
+        CHECK(has_bytes(data, bytes, i));
+    }
+    free(data);
+    return NULL;
+}
+
+static void read_where_it_lies(void)
+{
+    struct world *w = open_world("read", NULL);
+    world_run(w, ping_pong);
+    for (int rank = 0; rank < 2; rank++)
+        CHECK(timed(w, rank, 1) && !timed(w, rank, 0) && !w->groups[rank].p2p->started);
+    world_close(w);
+}
+
+static void staged_by_force(void)
+{
+    struct world *w = open_world("staged", NULL);
+    world_run(w, ping_pong);
+    for (int rank = 0; rank < 2; rank++)
+        CHECK(!timed(w, rank, 1) && timed(w, rank, 0));
+    world_close(w);
+}
+
+static void both_ways_are_tried(void)
+{
+    struct world *w = open_world(NULL, NULL);
+    for (int i = 0; i < 3; i++)
+        world_run(w, ping_pong);
+    for (int rank = 0; rank < 2; rank++)
+        CHECK(timed(w, rank, 1) && timed(w, rank, 0));
+    world_close(w);
+}
+
+static int not_permitted(int call)
+{
+    CHECK(call < 2); /* one try for each rank */
+    return EPERM;
+}
+
+static void permission_refused(void)
+{
+    struct world *w = open_world("read", not_permitted);
+    world_run(w, ping_pong);
+    for (int rank = 0; rank < 2; rank++)
+        CHECK(!timed(w, rank, 1) && w->groups[rank].p2p->peers[1 - rank]->unreadable);
+    world_close(w);
+}
+
+static int every_third_fails(int call)
+{
+    return call % 3 == 2 ? EFAULT : 0;
+}
+
+/* Some arrays cannot be read, in their middle too: these come through the ring. */
+static void arrays_that_cannot_be_read(void)
+{
+    struct world *w = open_world("read", every_third_fails);
+    world_run(w, ping_pong);
+    for (int rank = 0; rank < 2; rank++)
+        CHECK(!w->groups[rank].p2p->peers[1 - rank]->unreadable);
+    world_close(w);
+}
+
+/* ---- the sender's operation ends while its array is read ---- */
+
+static struct acomm_group *sender;
+static char *array;
+
+static int fail_sender(int call)
+{
+    if (call == 1) {
+        acomm_failure failure = {.code = ACOMM_TIMEOUT, .culprit = 1};
+        group_fail(sender, &failure, false);
+        memset(array, 0x55, BYTES); /* its caller has it back */
+    }
+    return 0;
+}
+
+/* The receiver ends by its deadline here, in real groups by what the sender's failure spreads. */
+static void *receive_nothing(void *argument)
+{
+    struct acomm_group *g = argument;
+    char *data = malloc(BYTES);
+    struct acomm_op op = message(g, ACOMM_RECV, data, BYTES, ACOMM_UINT8, 0, 1);
+    op.timeout = SECOND / 5;
+    op.synchronous = true;
+    CHECK_EQUAL(p2p_post(g->p2p, &op), 0);
+    CHECK_EQUAL(p2p_wait(g->p2p, &op), ACOMM_TIMEOUT);
+    free(data);
+    return NULL;
+}
+
+static void withdrawn_while_it_is_read(void)
+{
+    struct world *w = open_world("read", fail_sender);
+    struct acomm_op send;
+    pthread_t thread;
+    sender = &w->groups[0];
+    array = calloc(1, BYTES);
+    world_start(sender, &send, ACOMM_SEND, array, BYTES, 1, 1);
+    pthread_create(&thread, NULL, receive_nothing, &w->groups[1]);
+    CHECK_EQUAL(op_wait(&send, 10 * SECOND), ACOMM_TIMEOUT);
+    pthread_join(thread, NULL);
+    CHECK(calls >= 2);
+    free(array);
+    world_close(w);
+}
+
+/* The same in the last part: all has been read, and yet nobody knows what. */
+static int fail_at_the_end(int call)
+{
+    return fail_sender(call - 2);
+}
+
+static void withdrawn_at_the_end(void)
+{
+    struct world *w = open_world("read", fail_at_the_end);
+    struct acomm_op send;
+    pthread_t thread;
+    sender = &w->groups[0];
+    array = calloc(1, BYTES);
+    world_start(sender, &send, ACOMM_SEND, array, BYTES, 1, 1);
+    pthread_create(&thread, NULL, receive_nothing, &w->groups[1]);
+    CHECK_EQUAL(op_wait(&send, 10 * SECOND), ACOMM_TIMEOUT);
+    pthread_join(thread, NULL);
+    CHECK_EQUAL(calls, 4);
+    free(array);
+    world_close(w);
+}
+
+/* And the sender closes its group: it is lost to who waits for the message. */
+static int leave(int call)
+{
+    if (call == 1) {
+        acomm_failure closed = {.code = ACOMM_CLOSED, .culprit = -1};
+        group_fail(sender, &closed, false);
+        memset(array, 0x55, BYTES);
+        atomic_store(&world_of(sender)->left[0], 1);
+    }
+    return 0;
+}
+
+static void sender_closes_the_group(void)
+{
+    struct world *w = open_world("read", leave);
+    struct acomm_op send, receive;
+    char *data = malloc(BYTES);
+    sender = &w->groups[0];
+    array = calloc(1, BYTES);
+    world_start(sender, &send, ACOMM_SEND, array, BYTES, 1, 1);
+    world_start(&w->groups[1], &receive, ACOMM_RECV, data, BYTES, 0, 1);
+    CHECK_EQUAL(op_wait(&receive, 10 * SECOND), ACOMM_LOST);
+    CHECK_EQUAL(receive.failure.culprit, 0);
+    CHECK_EQUAL(op_wait(&send, 10 * SECOND), ACOMM_CLOSED);
+    world_close(w);
+    free(array);
+    free(data);
+}
+
+/* ---- symmetric arrays ---- */
+
+static struct acomm_block *blocks[2];
+
+static void *send_symmetric(void *argument)
+{
+    struct acomm_group *g = argument;
+    char *ours = arena_address(blocks[g->rank]), *data = malloc(BYTES);
+    for (uint32_t i = 0; i < 20; i++) {
+        size_t bytes = i % 4 == 0 ? 32767 : i % 4 == 1 ? 32768 : i % 4 == 2 ? 65536 : BYTES - 64;
+        bool sends = (i + (uint32_t)g->rank) % 2 == 0;
+        char *place = sends ? ours + i : data;
+        if (sends)
+            fill_bytes(place, bytes, i);
+        CHECK_EQUAL(world_do(g, sends ? ACOMM_SEND : ACOMM_RECV, place, bytes, 1 - g->rank, 7), 0);
+        CHECK(has_bytes(place, bytes, i));
+    }
+    free(data);
+    return NULL;
+}
+
+static int never(int call)
+{
+    CHECK_MESSAGE(false, "a system call, number %d", call);
+    return 0;
+}
+
+static void symmetric_arrays_need_no_system_call(void)
+{
+    for (int mapped = 0; mapped < 2; mapped++) { /* a receiver that cannot map them gets them through the ring */
+        struct world *w = open_world(NULL, never);
+        int fds[2];
+        for (int rank = 0; rank < 2; rank++) {
+            fds[rank] = memfd_create("arena", MFD_CLOEXEC);
+            CHECK_EQUAL(ftruncate(fds[rank], ARENA_BYTES), 0);
+            w->groups[rank].direct.arena = arena_open(fds[rank], 0);
+            blocks[rank] = arena_take(w->groups[rank].direct.arena, BYTES);
+            if (mapped)
+                w->arenas[rank] = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fds[rank], 0);
+            CHECK(w->arenas[rank] != MAP_FAILED);
+        }
+        world_run(w, send_symmetric);
+        for (int rank = 0; rank < 2; rank++) {
+            arena_give(blocks[rank]);
+            arena_close(w->groups[rank].direct.arena);
+            w->groups[rank].direct.arena = NULL;
+            if (mapped)
+                munmap(w->arenas[rank], ARENA_BYTES);
+            close(fds[rank]);
+        }
+        world_close(w);
+    }
+}
+
+int main(void)
+{
+    TEST(read_where_it_lies);
+    TEST(staged_by_force);
+    TEST(both_ways_are_tried);
+    TEST(permission_refused);
+    TEST(arrays_that_cannot_be_read);
+    TEST(withdrawn_while_it_is_read);
+    TEST(withdrawn_at_the_end);
+    TEST(sender_closes_the_group);
+    TEST(symmetric_arrays_need_no_system_call);
+    return CHECK_RESULT();
+}
