@@ -135,7 +135,7 @@ def long(context: Context) -> None:
     """Messages long enough to be read where they lie: by tag, from anybody, of parts of arrays, and of the wrong size."""
     group, size, me = context.group, context.size, context.rank
     right, left = (me + 1) % size, (me - 1) % size
-    for count in (8191, 8192, 16_385, 131_071, 700_001):
+    for count in (8192, 32_768, 32_769, 131_071, 700_001):
         x, grid = contents("float64", (count,), me, count), np.arange(2.0 * count).reshape(count, 2) + me
         works = [group.isend(x, right, tag=1), group.isend(grid[:, 1], right, tag=2), group.isend(x[1:], right, tag=3)]
         part = group.recv(x[1:], tag=3).array

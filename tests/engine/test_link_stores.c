@@ -38,6 +38,7 @@ static bool pass(void)
     static char data[BYTES], back[BYTES];
     for (size_t i = 0; i < BYTES; i++)
         data[i] = (char)(i * 7 + sent);
+    out->row = in->row = BYTES;
     CHECK_EQUAL(out->ops->send(out, data, BYTES, false), BYTES);
     uint64_t stamp = *(uint64_t *)(void *)((char *)ring + 256 + 64 * (sent++ % PIECES));
     CHECK_EQUAL(stamp >> 24, sent);
@@ -84,6 +85,21 @@ static void a_change_is_noticed(void)
     close_ring();
 }
 
+/* What is cheap for short rows need not be for long ones. */
+static void sizes_learn_apart(void)
+{
+    open_ring();
+    for (int i = 0; i < 100; i++)
+        in->ops->took(in, BYTES, pass() ? 1000 : 5000);
+    CHECK(pass());
+    out->row = in->row = 100 * BYTES;
+    static char data[BYTES];
+    CHECK_EQUAL(out->ops->send(out, data, BYTES, false), BYTES);
+    uint64_t stamp = *(uint64_t *)(void *)((char *)ring + 256 + 64 * (sent % PIECES));
+    CHECK(!(stamp >> 23 & 1));
+    close_ring();
+}
+
 /* Both kinds in one measurement: it says nothing of either. */
 static void mixed_pieces_teach_nothing(void)
 {
@@ -92,7 +108,7 @@ static void mixed_pieces_teach_nothing(void)
         in->ops->took(in, BYTES, pass() ? 5000 : 1000);
     while (!pass())
         in->ops->took(in, BYTES, 1000);
-    *(_Atomic uint32_t *)(void *)((char *)ring + 128) = 0; /* the receiver's wish */
+    *(_Atomic uint64_t *)(void *)((char *)ring + 128) = 0; /* the receiver's wish */
     CHECK(!pass());
     in->ops->took(in, BYTES, 1);
     int past = 0;
@@ -109,6 +125,7 @@ int main(void)
 {
     TEST(the_cheaper_way_is_taken);
     TEST(a_change_is_noticed);
+    TEST(sizes_learn_apart);
     TEST(mixed_pieces_teach_nothing);
     return CHECK_RESULT();
 }

@@ -1,9 +1,9 @@
-/* engine: p2p*.c peer_memory.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
+/* engine: p2p*.c peer_memory.c window.c shared.c hosts.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
 #include "p2p_world.h"
 
 /* ---- messages go round ---- */
 
-static const size_t SIZES[] = {0, 1, 8, 4056, 4057, 65535, 65536, 65537, 262144, 262145, 3000001};
+static const size_t SIZES[] = {0, 1, 8, 4056, 4057, 65536, WIRE_EAGER_MAX, WIRE_EAGER_MAX + 1, 3000001};
 #define N_SIZES (sizeof SIZES / sizeof *SIZES)
 
 static void *ping_pong(void *argument)

@@ -1,4 +1,4 @@
-/* engine: p2p*.c peer_memory.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
+/* engine: p2p*.c peer_memory.c window.c shared.c hosts.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
 /* Operations that do not end well. */
 #include "p2p_world.h"
 
@@ -26,7 +26,7 @@ static void peers_that_leave(void)
 {
     EVERY_KIND(3, {
         struct acomm_group *g = &w->groups[0];
-        char byte = 1, large[100000] = {0};
+        char byte = 1, large[WIRE_EAGER_MAX + 1] = {0};
         struct acomm_op any, lost, send;
         world_start(g, &any, ACOMM_RECV, &byte, 1, -1, 2);
         CHECK_EQUAL(world_do(&w->groups[2], ACOMM_SEND, &byte, 1, 0, 3), 0);

@@ -1,4 +1,4 @@
-/* engine: p2p*.c peer_memory.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
+/* engine: p2p*.c peer_memory.c window.c shared.c hosts.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
 /* Frames that no peer of this version sends. */
 #include "p2p_world.h"
 
@@ -27,7 +27,7 @@ static int after_frames(const struct wire_frame *frames, size_t count, size_t ri
 {
     struct world *w = world_open(2, ring);
     struct acomm_group *g = &w->groups[1];
-    static char large[200000], to[100];
+    static char large[WIRE_EAGER_MAX + 1], to[100];
     struct acomm_op receive, send;
     world_start(g, &receive, ACOMM_RECV, to, sizeof to, 0, 1);
     world_start(g, &send, ACOMM_SEND, large, sizeof large, 0, 1);
@@ -101,7 +101,7 @@ static void offers_of_no_peer(void)
 /* Frames with random fields among right ones: whatever they do, no memory is touched that is not theirs. */
 static void frames_at_random(void)
 {
-    static const uint64_t values[] = {0, 1, 2, 99, 100, 101, 65536, 65537, 1ull << 32, 1ull << 61, UINT64_MAX};
+    static const uint64_t values[] = {0, 1, 2, 99, 100, 101, WIRE_EAGER_MAX, WIRE_EAGER_MAX + 1, 1ull << 32, 1ull << 61, UINT64_MAX};
     for (uint32_t n = 0; n < 150; n++) {
         struct wire_frame frames[24];
         for (uint32_t i = 0; i < 24; i++) {

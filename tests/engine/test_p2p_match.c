@@ -1,4 +1,4 @@
-/* engine: p2p*.c peer_memory.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
+/* engine: p2p*.c peer_memory.c window.c shared.c hosts.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
 #include "p2p_world.h"
 
 #define LARGE 5000000
@@ -92,8 +92,8 @@ static void messages_that_do_not_fit(void)
             truncated(w, 100, 100, ACOMM_FLOAT64, early);
             truncated(w, 0, 1, ACOMM_UINT8, early);
             truncated(w, 100, 0, ACOMM_UINT8, early);
-            truncated(w, 100000, 99999, ACOMM_UINT8, early);
-            truncated(w, 100000, 100000, ACOMM_INT32, early);
+            truncated(w, WIRE_EAGER_MAX + 100, WIRE_EAGER_MAX + 99, ACOMM_UINT8, early);
+            truncated(w, WIRE_EAGER_MAX + 100, WIRE_EAGER_MAX + 100, ACOMM_INT32, early);
         }
     })
 }

@@ -1,4 +1,4 @@
-/* engine: p2p*.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
+/* engine: p2p*.c window.c shared.c hosts.c arena.c link_tcp.c link_shm.c bell.c stream.c op.c wait.c */
 /* Messages that the receiver reads where they lie. */
 #include <errno.h>
 #include <sys/mman.h>
@@ -34,12 +34,12 @@ static struct world *open_world(const char *forced, int (*says)(int call))
 static bool timed(const struct world *w, int rank, int way)
 {
     for (int class = 0; class < CHOICE_CLASSES; class++)
-        if (w->groups[rank].p2p->ways[class].cost[way] > 0)
+        if (w->groups[rank].p2p->ways[0][class].cost[way] > 0)
             return true;
     return false;
 }
 
-static const size_t SIZES[] = {0, 1, 65536, 65537, 1 << 20, (1 << 20) + 1, BYTES};
+static const size_t SIZES[] = {0, 1, WIRE_EAGER_MAX, WIRE_EAGER_MAX + 1, 1 << 20, (1 << 20) + 1, BYTES};
 #define N_SIZES (sizeof SIZES / sizeof *SIZES)
 
 static void *ping_pong(void *argument)

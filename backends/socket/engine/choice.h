@@ -26,10 +26,15 @@ struct choice {
 #define CHOICE_CLASSES 40
 struct choices { struct choice of[ACOMM_KINDS][CHOICE_CLASSES]; };
 
-static inline struct choice *choice_for(struct choices *all, int kind, uint64_t bytes)
+static inline int choice_class(uint64_t bytes)
 {
     int class = bytes ? 63 - __builtin_clzll(bytes) : 0;
-    return &all->of[kind][class < CHOICE_CLASSES ? class : CHOICE_CLASSES - 1];
+    return class < CHOICE_CLASSES ? class : CHOICE_CLASSES - 1;
+}
+
+static inline struct choice *choice_for(struct choices *all, int kind, uint64_t bytes)
+{
+    return &all->of[kind][choice_class(bytes)];
 }
 
 /* The way of try number `try`, when the ways cost `first` and `second`. */
@@ -46,14 +51,15 @@ static inline int choice_way(uint32_t try, double first, double second)
 static inline void choice_judge(struct choice *c, int way)
 {
     float cost = (float)c->ns / (float)c->counted, *known = &c->cost[way];
-    *known = *known == 0 || cost < *known ? cost : *known + (cost - *known) / 4;
+    float most = cost < 2 * *known ? cost : 2 * *known;
+    *known = *known == 0 || cost < *known ? cost : *known + (most - *known) / 4;
     c->moved = c->counted = 0;
     c->ns = 0;
     c->tries++;
 }
 
 /* A run of `bytes` bytes took `ns`. The best try counts, because what disturbs a measurement only adds to it; but it is
- * forgotten slowly. */
+ * forgotten slowly, and one that is far off, because a core was taken away, says no more than one twice as dear. */
 static inline void choice_learn(struct choice *c, int way, uint64_t bytes, int64_t ns)
 {
     if (c->moved >= CHOICE_TRY / 2 || bytes >= CHOICE_TRY / 2) {

@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "collectives/shared_rounds.h"
 #include "group.h"
+#include "peer_memory.h"
 #include "stream.h"
 #include "wait.h"
 #include "window.h"
@@ -31,15 +32,8 @@ static int broken(struct rounds *r, int rank, int errnum)
 
 static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes)
 {
-    while (bytes) {
-        ssize_t n = window_read(r->shared, rank, from, to, bytes);
-        if (n <= 0)
-            return broken(r, rank, n ? errno : EFAULT);
-        from += (uint64_t)n;
-        to += n;
-        bytes -= (size_t)n;
-    }
-    return 0;
+    int errnum = peer_memory_read(shared_window(r->shared, rank)->pid, from, to, bytes);
+    return errnum ? broken(r, rank, errnum) : 0;
 }
 
 static int write_private(struct rounds *r, int rank, uint64_t to, const char *from, size_t bytes)
@@ -182,15 +176,15 @@ static int run_way(struct rounds *r, const struct direct_plan *plan, int way)
     return rc ? rc : rounds_meet(r, NULL, 0);
 }
 
-char *direct_map(struct acomm_group *g, int rank)
+char *direct_map(struct acomm_group *g, int seat)
 {
     struct direct_state *d = &g->direct;
     pthread_mutex_lock(&g->lock);
     if (!d->mapped)
         d->mapped = calloc((size_t)g->size, sizeof *d->mapped);
-    if (d->mapped && !d->mapped[rank])
-        d->mapped[rank] = shared_map_arena(&g->shared, g->local[rank]);
-    char *base = d->mapped ? d->mapped[rank] : NULL;
+    if (d->mapped && !d->mapped[seat])
+        d->mapped[seat] = shared_map_arena(&g->shared, seat);
+    char *base = d->mapped ? d->mapped[seat] : NULL;
     pthread_mutex_unlock(&g->lock);
     return base;
 }

@@ -47,8 +47,8 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan);
 /* Copies from a peer's array, or to it. Blocks; 0 or the group's failure. */
 int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes);
 int direct_write(struct rounds *r, int rank, struct direct_place to, uint64_t offset, const char *from, size_t bytes);
-/* The arena of a peer on this host, mapped when first asked for; NULL with errno set. Any thread. */
-char *direct_map(struct acomm_group *g, int rank);
+/* The arena of the rank that has a seat of this host, mapped when first asked for; NULL with errno set. Any thread. */
+char *direct_map(struct acomm_group *g, int seat);
 /* How peers can get at an array of this rank. */
 static inline struct direct_place direct_place(const struct direct_state *d, const char *data, uint64_t bytes)
 {

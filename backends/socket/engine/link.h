@@ -27,14 +27,17 @@ struct link_ops {
     void (*close)(struct link *link);
     /* Whether recv() would give something, at the cost of a look into memory. NULL: only a system call can tell. */
     bool (*waiting)(const struct link *link);
-    /* Receiving `bytes` in a row took so long, the sender's part included: the link may find out what suits. NULL: it does not. */
+    /* Receiving `bytes` of the row took so long, the sender's part included: the link may find out what suits. NULL: it
+     * does not. */
     void (*took)(struct link *link, size_t bytes, int64_t ns);
 };
 struct link {
     const struct link_ops *ops;
     int peer;      /* group rank */
     bool outgoing;
-    size_t whole;  /* incoming: bytes of the array that is being received, see stream_long(); set by who receives */
+    /* Set by who uses it before each message: bytes that come in a row, the same on both sides; and of the array that they
+     * are a part of, see stream_long(). 0: not known. */
+    size_t row, whole;
     _Atomic uint32_t *withdrawn; /* the sender's word to the receiver in shared memory, set for good: arrays that it offered may
                                   * change from now on. NULL where the ends share no memory */
     struct bell *bell; /* rung when there may be news; NULL: look at the descriptor, or look again */

@@ -33,7 +33,8 @@ struct slot {
 /* Starts as zeros. */
 struct link_ring {
     _Alignas(2 * LINE) _Atomic uint64_t taken; /* pieces that the receiver has read; by the receiver only */
-    _Alignas(2 * LINE) _Atomic uint32_t past;  /* its wish: pieces past the caches; in a line of its own, because it rests */
+    _Alignas(2 * LINE) _Atomic uint64_t past;  /* its wish: rows of which classes are stored past the caches (bits). It rests,
+                                                * in a line of its own */
     _Atomic uint32_t withdrawn;                /* by the sender, once at most; see link.h */
     _Alignas(2 * LINE) struct slot slots[SLOTS];
     _Alignas(2 * LINE) char data[];
@@ -54,7 +55,8 @@ struct link_shm {
     const char *from;       /* rest of the piece that is being read */
     size_t left, used;      /* and of `data` that it takes */
     uint64_t told;          /* pieces in ring->taken */
-    struct choice stores;   /* 0 ordinary, 1 past the caches: ns per byte */
+    struct choice stores[CHOICE_CLASSES]; /* 0 ordinary, 1 past the caches: ns per byte */
+    uint64_t wish;          /* in ring->past */
     bool met[2];            /* pieces stored so since the last measurement */
 };
 
@@ -105,7 +107,8 @@ static void put(struct link_shm *s, const char *from, size_t bytes)
 {
     struct slot *slot = &s->ring->slots[s->pieces % SLOTS];
     char *data = s->ring->data + (s->place & (s->size - 1));
-    bool past = bytes >= STREAM_MIN && atomic_load_explicit(&s->ring->past, memory_order_relaxed);
+    uint64_t wish = bytes < STREAM_MIN ? 0 : atomic_load_explicit(&s->ring->past, memory_order_relaxed);
+    bool past = wish >> choice_class(s->base.row) & 1;
     if (past)
         stream_copy(data, from, bytes);
     else
@@ -187,7 +190,8 @@ static ssize_t shm_recv(struct link *link, void *data, size_t bytes)
         if (!rc)
             break;
         size_t n = bytes - moved < s->left ? bytes - moved : s->left;
-        stream_long((char *)data + moved, s->from, n, s->base.whole);
+        /* What lies in a ring is in a cache: only what is written gains, and from more bytes on. */
+        stream_long((char *)data + moved, s->from, n, s->base.whole / 2);
         moved += n;
         s->from += n;
         s->left -= n;
@@ -207,12 +211,16 @@ static bool shm_waiting(const struct link *link)
 static void shm_took(struct link *link, size_t bytes, int64_t ns)
 {
     struct link_shm *s = self(link);
+    int class = choice_class(s->base.row);
+    struct choice *c = &s->stores[class];
     if (s->met[0] != s->met[1])
-        choice_learn(&s->stores, s->met[1], (double)ns / (double)bytes);
+        choice_learn(c, s->met[1], bytes, ns);
     s->met[0] = s->met[1] = false;
-    uint32_t wish = (uint32_t)choice_way(s->stores.runs++, s->stores.cost[0], s->stores.cost[1]);
-    if (wish != atomic_load_explicit(&s->ring->past, memory_order_relaxed))
+    uint64_t bit = UINT64_C(1) << class, wish = s->wish & ~bit;
+    wish |= choice_way(c->tries, c->cost[0], c->cost[1]) ? bit : 0;
+    if (wish != s->wish)
         atomic_store_explicit(&s->ring->past, wish, memory_order_relaxed);
+    s->wish = wish;
 }
 
 /* ---- */

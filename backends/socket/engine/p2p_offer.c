@@ -37,27 +37,35 @@ bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes)
 
 static struct choice *choice_of(struct p2p *p, const struct p2p_item *item)
 {
-    int class = 63 - __builtin_clzll(item->bytes | 1);
-    return &p->ways[class < CHOICE_CLASSES ? class : CHOICE_CLASSES - 1];
+    return &p->ways[item->place.how == DIRECT_MAPPED][choice_class(item->bytes)];
 }
 
-static int choose(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
+/* Asked for once. */
+static bool reaches(const struct acomm_group *g, struct p2p_peer *peer)
 {
-    if (peer->unreadable)
+    if (!peer->asked && g->shared.base)
+        peer->unreadable |= !window_reaches(&g->shared, g->hosts.seat[peer->rank]);
+    peer->asked = true;
+    return !peer->unreadable;
+}
+
+static int choose(struct p2p *p, struct p2p_peer *peer, const struct p2p_item *item)
+{
+    bool mapped = item->place.how == DIRECT_MAPPED;
+    if (mapped ? !direct_map(p->group, p->group->hosts.seat[peer->rank]) : !reaches(p->group, peer))
         return STAGED;
     if (p->forced)
         return strcmp(p->forced, "read") ? STAGED : READ;
     struct choice *c = choice_of(p, item);
-    return choice_way(c->runs++, c->cost[STAGED], c->cost[READ]);
+    return choice_way(c->tries, c->cost[STAGED], c->cost[READ]);
 }
 
 bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
 {
     if (item->place.how == DIRECT_NOTHING || !peer->from->withdrawn)
         return false;
-    bool mapped = item->place.how == DIRECT_MAPPED && direct_map(p->group, peer->rank);
-    item->began = mapped ? 0 : clock_now();
-    item->staged = item->place.how == DIRECT_MAPPED ? !mapped : choose(p, peer, item) == STAGED;
+    item->began = clock_now();
+    item->staged = choose(p, peer, item) == STAGED;
     if (!item->staged)
         p2p_list_move(&peer->reading, &item->here);
     return !item->staged;
@@ -65,8 +73,9 @@ bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
 
 void p2p_offer_learn(struct p2p *p, const struct p2p_item *item)
 {
-    if (item->began && item->place.how == DIRECT_PRIVATE)
-        choice_learn(choice_of(p, item), item->staged ? STAGED : READ, (double)(clock_now() - item->began) / (double)item->bytes);
+    if (!item->began)
+        return;
+    choice_learn(choice_of(p, item), item->staged ? STAGED : READ, item->bytes, clock_now() - item->began);
 }
 
 static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item, uint64_t bytes)
@@ -75,7 +84,7 @@ static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
     uint64_t from = item->place.at + item->moved;
     if (item->place.how == DIRECT_PRIVATE)
         return peer_memory_read(item->place.pid, from, to, bytes);
-    stream_long(to, direct_map(p->group, peer->rank) + from, bytes, item->bytes);
+    stream_long(to, direct_map(p->group, p->group->hosts.seat[peer->rank]) + from, bytes, item->bytes);
     return 0;
 }
 

@@ -127,7 +127,7 @@ struct p2p_peer {
     uint64_t next_id, charged, credited;
     /* receives */
     struct p2p_list posted, replies, receiving, reading;
-    bool unreadable;             /* the system does not permit to read its memory */
+    bool asked, unreadable;      /* whether the system lets us read its memory */
     struct p2p_list unexpected;  /* messages, as they came */
     uint64_t expected_id, arrived, consumed; /* the last two: sums of charges */
     uint64_t remembered;         /* unexpected RTS */
@@ -154,7 +154,7 @@ struct p2p {
     struct p2p_item *spare;
     uint64_t orders, arrivals, credit;
     const char *forced;          /* how long messages come, "staged" or "read"; NULL: what costs least */
-    struct choice ways[CHOICE_CLASSES]; /* of those whose sender permits both: 0 staged, 1 read; ns per byte */
+    struct choice ways[2][CHOICE_CLASSES]; /* of private and of symmetric arrays: 0 staged, 1 read; ns per byte */
     int64_t next_deadline;
     int code;                    /* failed: nothing is posted any more */
     struct p2p_trouble trouble;

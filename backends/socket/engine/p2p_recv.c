@@ -5,6 +5,7 @@
 #include "p2p_peer.h"
 
 #define TURN_BYTES (1u << 20) /* see p2p_send.c */
+#define PIECE_TURNS 50        /* of 20 to 40 ns */
 
 static struct acomm_op *first(const struct p2p_list *list)
 {
@@ -40,6 +41,7 @@ static void expect(struct p2p_peer *peer, char *to, uint64_t bytes, struct p2p_i
 {
     struct p2p_in *in = &peer->in;
     bool measured = item && bytes >= LINK_MEASURED && peer->from->ops->took;
+    peer->from->row = bytes;
     peer->from->whole = item ? item->bytes : bytes;
     in->began = measured ? clock_now() : 0;
     in->to = to;
@@ -252,6 +254,19 @@ static bool wanted(const struct p2p *p, const struct p2p_peer *peer, bool full)
     return full || peer->in.open || !p2p_list_empty(&p->any) || p2p_recv_needs(peer);
 }
 
+/* In the middle of a message whose sender is copying its next piece: going round for it takes longer than that. */
+static bool more_comes(const struct p2p *p, const struct p2p_peer *peer)
+{
+    const struct link *from = peer->from;
+    bool able = peer->in.open && from->ops->waiting && !p->group->crowded;
+    for (int turn = 0; able && turn < PIECE_TURNS; turn++) {
+        if (from->ops->waiting(from))
+            return true;
+        wait_relax();
+    }
+    return false;
+}
+
 bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
 {
     size_t moved = 0, n = 1;
@@ -259,6 +274,8 @@ bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
     while (ready && n && moved < TURN_BYTES && !p->trouble.code && wanted(p, peer, full)) {
         n = step(p, peer);
         moved += n;
+        if (!n && moved)
+            n = more_comes(p, peer);
     }
     if (peer->gone && (!n || !ready) && p2p_recv_needs(peer))
         p2p_trouble(p, p2p_recv_needs(peer), ACOMM_LOST, peer->rank, "it left while a message was expected from it");

@@ -155,6 +155,7 @@ static bool write_frame(struct p2p *p, struct p2p_peer *peer, size_t *moved)
         o->sent += n;
         *moved += n;
     }
+    peer->to->row = o->payload;
     while (o->left) {
         size_t n = give(p, peer, o->body, o->left, false);
         if (!n)

@@ -44,6 +44,7 @@ static void combine(struct transfer *t)
 static ssize_t receive(struct transfer *t)
 {
     size_t left = t->bytes - t->done;
+    t->link->row = t->bytes;
     t->link->whole = t->reduction ? 0 : t->bytes;
     if (!t->reduction)
         return t->link->ops->recv(t->link, t->data + t->done, left);
@@ -74,6 +75,7 @@ static ssize_t give(struct transfer *t)
     size_t left = ready(t);
     if (!left)
         return 0;
+    t->link->row = t->bytes;
     return t->link->ops->send(t->link, t->data + t->done, left < SEND_MOST ? left : SEND_MOST, false);
 }
 

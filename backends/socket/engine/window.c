@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "peer_memory.h"
 #include "shared.h"
 
 #define YIELDS 200      /* then somebody else has the writer's core, or it is stopped */
@@ -31,22 +31,11 @@ void window_open(struct shared *s)
     w->key_at = (uint64_t)(uintptr_t)&key;
 }
 
-static ssize_t reading(pid_t pid, uint64_t from, void *to, size_t bytes)
-{
-    struct iovec ours = {to, bytes}, theirs = {(void *)(uintptr_t)from, bytes};
-    return process_vm_readv(pid, &ours, 1, &theirs, 1, 0);
-}
-
 bool window_reaches(const struct shared *s, int rank)
 {
     const struct window *w = shared_window(s, rank);
     uint64_t found = 0;
-    return w->key && reading(w->pid, w->key_at, &found, sizeof found) == sizeof found && found == w->key;
-}
-
-ssize_t window_read(const struct shared *s, int rank, uint64_t from, void *to, size_t bytes)
-{
-    return reading(shared_window(s, rank)->pid, from, to, bytes);
+    return w->key && !peer_memory_read(w->pid, w->key_at, (char *)&found, sizeof found) && found == w->key;
 }
 
 ssize_t window_write(const struct shared *s, int rank, uint64_t to, const void *from, size_t bytes)

@@ -1,4 +1,4 @@
-/* Copying between this process's memory and a peer's: process_vm_readv(2) and process_vm_writev(2).
+/* Writing to a peer's memory where it lies: process_vm_writev(2).
  *
  * A write that is on its way cannot be called back, and the peer may free its array once its operation has failed. So
  * every rank says in the shared segment how many writes it is in, and whether it admits any. A writer counts itself in,
@@ -33,9 +33,8 @@ void window_open(struct shared *s);
 /* Whether the system lets us at the memory of local `rank`; and that it is that rank's: in another namespace of process
  * numbers, its number is somebody else's. */
 bool window_reaches(const struct shared *s, int rank);
-/* Bytes copied, at most `bytes`, or -1 with errno: ESRCH when the process has gone. */
-ssize_t window_read(const struct shared *s, int rank, uint64_t from, void *to, size_t bytes);
-/* The same, at most WINDOW_CHUNK; ECANCELED when the peer does not admit writes any more. */
+/* Bytes written, at most WINDOW_CHUNK, or -1 with errno: ESRCH when the process has gone, ECANCELED when it does not admit
+ * writes any more. */
 ssize_t window_write(const struct shared *s, int rank, uint64_t to, const void *from, size_t bytes);
 /* After the failure of an operation that let peers write: returns when none does, nor will. Idempotent. */
 void window_close(const struct shared *s);
