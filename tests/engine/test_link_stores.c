@@ -10,6 +10,8 @@
 #define RING ((size_t)64 << 10)
 #define BYTES ((size_t)8 << 10)
 #define PIECES 128
+#define A_TRY ((int)(CHOICE_TRY / BYTES)) /* messages */
+#define LEARNT (CHOICE_LEARN * A_TRY)
 
 static struct link *out, *in;
 static struct link_ring *ring;
@@ -47,15 +49,15 @@ static bool pass(void)
     return stamp >> 23 & 1;
 }
 
-/* Of the last 32 of 600 messages, those stored past the caches, when the two ways take so many ns. */
+/* Of 32 messages after both ways were tried, those stored past the caches, when the two take so many ns. */
 static int stored_past(int64_t ordinary, int64_t past)
 {
     int last = 0;
     open_ring();
-    for (int i = 0; i < 600; i++) {
+    for (int i = 0; i < LEARNT + 32; i++) {
         bool how = pass();
         in->ops->took(in, BYTES, how ? past : ordinary);
-        last += i >= 568 && how;
+        last += i >= LEARNT && how;
     }
     close_ring();
     return last;
@@ -71,17 +73,17 @@ static void the_cheaper_way_is_taken(void)
 static void a_change_is_noticed(void)
 {
     open_ring();
-    for (int i = 0; i < 100; i++)
+    for (int i = 0; i < LEARNT; i++)
         in->ops->took(in, BYTES, pass() ? 5000 : 1000);
     CHECK(!pass());
     in->ops->took(in, BYTES, 1000);
     int past = 0;
-    for (int i = 0; i < 2 * CHOICE_SELDOM; i++) {
+    for (int i = 0; i < 16 * A_TRY; i++) {
         bool how = pass();
         past += how;
         in->ops->took(in, BYTES, how ? 5000 : 50000);
     }
-    CHECK(past > CHOICE_SELDOM);
+    CHECK(past > 8 * A_TRY);
     close_ring();
 }
 
@@ -89,7 +91,7 @@ static void a_change_is_noticed(void)
 static void sizes_learn_apart(void)
 {
     open_ring();
-    for (int i = 0; i < 100; i++)
+    for (int i = 0; i < LEARNT; i++)
         in->ops->took(in, BYTES, pass() ? 1000 : 5000);
     CHECK(pass());
     out->row = in->row = 100 * BYTES;
@@ -104,11 +106,12 @@ static void sizes_learn_apart(void)
 static void mixed_pieces_teach_nothing(void)
 {
     open_ring();
-    for (int i = 0; i < 100; i++)
+    for (int i = 0; i < LEARNT; i++)
         in->ops->took(in, BYTES, pass() ? 5000 : 1000);
-    while (!pass())
-        in->ops->took(in, BYTES, 1000);
-    *(_Atomic uint64_t *)(void *)((char *)ring + 128) = 0; /* the receiver's wish */
+    _Atomic uint64_t *wish = (_Atomic uint64_t *)(void *)((char *)ring + 128); /* the receiver's */
+    *wish = UINT64_MAX;
+    CHECK(pass());
+    *wish = 0;
     CHECK(!pass());
     in->ops->took(in, BYTES, 1);
     int past = 0;
