@@ -37,6 +37,20 @@ def test_backends_are_not_loaded() -> None:
                                                            "arraycomm.distributed"))]
 
 
+def test_nothing_slow_is_loaded_by_init_either() -> None:
+    """Each of these takes a good part of what init() may take; whoever uses it anyway has it loaded already."""
+    code = """
+import sys
+slow = {"typing", "re", "hashlib", "_hashlib", "hmac", "traceback", "logging", "dataclasses", "json", "urllib.parse", "ssl"}
+for name in slow:
+    sys.modules.pop(name, None)
+import arraycomm
+arraycomm.init().close()
+print(*sorted(slow & set(sys.modules)))
+"""
+    assert fresh(code).split() == []
+
+
 def test_fork_before_init_is_harmless() -> None:
     code = """
 import os, arraycomm
