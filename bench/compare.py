@@ -126,6 +126,8 @@ class Field:
         self.failed: list[dict[str, Any]] = []
         for name in [*(OURS + way for way in given.ours), *given.against]:
             try:
+                if spaces:
+                    peer_class(name, self.files.get(name)).spread(name, spaces.names, "eth0", str(scratch))
                 self.versions[name] = probe(self.start(name, 1))
             except Missing as error:
                 self.skipped[name] = str(error)
@@ -133,6 +135,8 @@ class Field:
 
     @property
     def network(self) -> list[str]:
+        if self.spaces:
+            return list(self.versions)
         return [name for name in self.versions if peer_class(name, self.files.get(name)).network(name)]
 
     def start(self, name: str, size: int) -> Start:

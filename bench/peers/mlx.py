@@ -64,7 +64,9 @@ class Contender(Peer):
 
     @classmethod
     def spread(cls, name: str, addresses: list[str], interface: str, directory: str) -> dict[str, str]:
-        return _host_file(addresses, directory) if name == "mlx" else {}
+        if name != "mlx":
+            return super().spread(name, addresses, interface, directory)
+        return _host_file(addresses, directory)
 
     @classmethod
     def clear(cls, name: str, since: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .protocol import Call, Peer
+from .protocol import Call, Missing, Peer
 
 # "ours/NAME" on the table: the settings of its ranks. Where it wants arrays of its own, see `place`.
 _WAYS = {
@@ -59,6 +59,12 @@ class Contender(Peer):
     @classmethod
     def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
         return VARIANTS[name.partition("/")[2]]
+
+    @classmethod
+    def spread(cls, name: str, addresses: list[str], interface: str, directory: str) -> dict[str, str]:
+        if not cls.network(name):
+            raise Missing("it is for one host")
+        return {}
 
     def place(self, values: NDArray[np.float32], dtype: str) -> Any:
         if self.name == "ours/symmetric":

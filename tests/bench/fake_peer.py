@@ -36,6 +36,10 @@ sys.exit(max(rank.wait() for rank in ranks))
 class Contender(Peer):
     dtypes = ("float32", "bfloat16")
 
+    @classmethod
+    def spread(cls, name, addresses, interface, directory):
+        return {"SPREAD": ",".join(addresses)}
+
     def __init__(self, name):
         super().__init__(name)
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
