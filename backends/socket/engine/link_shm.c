@@ -54,7 +54,7 @@ struct link_shm {
     /* the receiver's */
     const char *from;       /* rest of the piece that is being read */
     size_t left, used;      /* and of `data` that it takes */
-    uint64_t told;          /* pieces in ring->taken */
+    uint64_t told, told_place; /* pieces in ring->taken, and the place after them */
     struct choice stores[CHOICE_CLASSES]; /* 0 ordinary, 1 past the caches: ns per byte */
     uint64_t wish;          /* in ring->past */
     bool met[2];            /* pieces stored so since the last measurement */
@@ -117,7 +117,6 @@ static void put(struct link_shm *s, const char *from, size_t bytes)
     s->ends[s->pieces % SLOTS] = s->place;
     s->pieces++;
     atomic_store_explicit(&slot->stamp, s->pieces << BYTES_BITS | (past ? PAST : 0) | bytes, memory_order_release);
-    bell_ring(s->theirs);
 }
 
 static ssize_t shm_send(struct link *link, const void *data, size_t bytes, bool more)
@@ -125,6 +124,7 @@ static ssize_t shm_send(struct link *link, const void *data, size_t bytes, bool 
     (void)more; /* a piece is seen at once: no call is saved by keeping it back */
     struct link_shm *s = self(link);
     size_t moved = 0;
+    bool once = false;
     while (moved < bytes) {
         size_t n = room(s, bytes - moved);
         if (!n) {
@@ -136,8 +136,14 @@ static ssize_t shm_send(struct link *link, const void *data, size_t bytes, bool 
         if (!n)
             break;
         put(s, (const char *)data + moved, n);
+        if (!moved)
+            bell_ring(s->theirs);
+        once = !moved;
         moved += n;
     }
+    /* Not after every piece: the fence waits until all stores have left. */
+    if (moved && !once)
+        bell_ring(s->theirs);
     return (ssize_t)moved;
 }
 
@@ -167,14 +173,15 @@ static int open_piece(struct link_shm *s)
     return 1;
 }
 
-/* The sender learns of long pieces at once, because it may wait for their room. */
+/* The sender may wait for room: it learns of every eighth of the ring, and of short pieces before the slots run out. */
 static void close_piece(struct link_shm *s)
 {
     s->pieces++;
     s->place += s->used;
-    if (!s->used && s->pieces - s->told < LAZY)
+    if (s->place - s->told_place < s->size / 8 && s->pieces - s->told < LAZY)
         return;
     s->told = s->pieces;
+    s->told_place = s->place;
     atomic_store_explicit(&s->ring->taken, s->pieces, memory_order_release);
     bell_ring(s->theirs);
 }
