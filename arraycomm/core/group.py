@@ -40,13 +40,14 @@ if TYPE_CHECKING:
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _short(kind: int) -> Callable[[_Function], _Function]:
-    """A method whose plain synchronous calls are one native step (native/method.c, shortcut.c); `kind` as in acomm.h.
+def _short(kind: int, *, begins: bool = False) -> Callable[[_Function], _Function]:
+    """A method whose plain calls are one native step (native/method.c, shortcut.c); `kind` as in acomm.h. begins: it gives
+    a Work at once.
 
     What that declines runs the function itself, the long way, which is the reference and explains what is wrong.
     """
     def short(function: _Function) -> _Function:
-        method: Any = ShortcutMethod(kind, function)
+        method: Any = ShortcutMethod(kind, function, begins)
         return method  # type: ignore[no-any-return]
 
     return short
@@ -64,7 +65,7 @@ class Group(Shortcuts):
         self._communicator = communicator
         self._backend = backend
         self._on_close = on_close
-        self._batch: list[Work] | None = None
+        self._batch = None
         self._devices = backend.devices
         self._shortcut = communicator.shortcut
         self._splits = 0
@@ -282,6 +283,7 @@ class Group(Shortcuts):
         work = self.irecv(like, source, tag, out=out, timeout=timeout)
         return work if self._batch is not None else work.result()
 
+    @_short(9, begins=True)
     def isend(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work:
         """As send(), but returns a Work at once. x must not be changed before it has ended."""
         src = self._readable(x)
@@ -290,6 +292,7 @@ class Group(Shortcuts):
         work = self._communicator.send(src, dest, tag, timeout=timeout, async_op=True)
         return self._started(Work(work, _nothing))
 
+    @_short(10, begins=True)
     def irecv(self, like: Any, source: int | None = None, tag: int = 0, *, out: Any = None,
               timeout: float | None = None) -> Work:
         """As recv(), but returns a Work at once; its result() is the Received."""
@@ -320,12 +323,12 @@ class Group(Shortcuts):
         if self._batch is not None:
             raise ValueError("batch() cannot be nested")
         started: list[Work] = []
-        self._batch, self._shortcut = started, None
+        self._batch = started
         try:
             with self._communicator.batch():
                 yield
         finally:
-            self._batch, self._shortcut = None, self._communicator.shortcut
+            self._batch = None
         for work in started:
             work.wait()
 

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 
-from arraycomm._engine import Shortcut, ffi, interrupted, lib
+from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
 from arraycomm.core import settings
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
@@ -62,58 +62,6 @@ def _raise_interrupt(code: int) -> None:
             raise error
 
 
-class SocketWork:
-    """An operation under way in the engine."""
-
-    __slots__ = ("_communicator", "_handle", "_owners", "_code", "_source")
-
-    def __init__(self, communicator: SocketCommunicator, handle: Any, owners: tuple[object, ...]) -> None:
-        self._communicator = communicator
-        self._handle = handle
-        self._owners: tuple[object, ...] = owners  # what the engine reads and writes until the end
-        self._code: int | Exception | None = None
-        self._source = (-1, 0, 0)
-
-    def wait(self, timeout: float | None = None) -> None:
-        if self._code is None:
-            code = lib.acomm_wait(self._handle, _nanoseconds(timeout))
-            if code == 1:
-                raise TimeoutError(f"the operation has not ended after {timeout} s; it goes on")
-            _raise_interrupt(code)  # the operation goes on in that case too
-            self._end(code)
-        if isinstance(self._code, Exception):
-            raise self._code
-
-    def done(self) -> bool:
-        if self._code is None:
-            code = lib.acomm_wait(self._handle, 0)
-            if code != 1:
-                self._end(code)
-        return self._code is not None
-
-    def source(self) -> tuple[int, int, int]:
-        self.wait()
-        return self._source
-
-    def _end(self, code: int) -> None:
-        """Keeps what is worth keeping and gives the handle back."""
-        with self._communicator.lock:
-            if self._code is not None:
-                return
-            self._code = 0 if code == 0 else self._communicator.error(code, self._handle)
-            rank, tag, size = ffi.new("int32_t *"), ffi.new("int64_t *"), ffi.new("uint64_t *")
-            if code == 0 and lib.acomm_op_source(self._handle, rank, tag, size) == 0:
-                self._source = (rank[0], tag[0], size[0])
-            lib.acomm_op_free(self._handle)
-            self._handle, self._owners = _NULL, ()
-            self._communicator.forget(self)
-
-    def cancel(self) -> None:
-        """The communicator is being closed: the engine has ended every operation."""
-        if self._code is None:
-            self._end(lib.acomm_wait(self._handle, -1))
-
-
 class SocketCommunicator:
     """One rank's end of a group that the engine carries. See arraycomm.core.backend for the contract."""
 
@@ -123,16 +71,15 @@ class SocketCommunicator:
         self.rank = list(members).index(endpoint.rank)
         self.size = len(members)
         self.timeout = timeout
-        self.closed = False
+        self.closed = self._freed = False
         self.lock = threading.RLock()
         self._endpoint = endpoint
         self._members = tuple(members)
         self._owns = owns
-        self._works: set[SocketWork] = set()
         self._translate = Translator(self.rank, self.size, name, lambda rank: endpoint.place(self._members[rank]))
         self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode()).digest()[:8], "little")
         self._group = self._open()
-        self.shortcut = Shortcut(_address(ffi.addressof(lib, "acomm_run")), _address(self._group), self.rank, self.size,
+        self.shortcut = Shortcut(_address(lib.acomm_lend()), _address(self._group), self.rank, self.size,
                                  self._call_error)
         self._announce_ignored(settings.get("ARRAYCOMM_ALGORITHM"))
         endpoint.register(self._id, self._members, self._group)
@@ -172,28 +119,22 @@ class SocketCommunicator:
 
     # ---- errors and handles ----
 
-    def error(self, code: int, handle: Any = _NULL) -> Exception:
-        """The exception for a code that an entry point or an operation returned. Raises what a signal handler raised."""
+    def error(self, code: int) -> Exception:
+        """The exception for a code that an entry point returned. Raises what a signal handler raised."""
         _raise_interrupt(code)
-        failure = ffi.new("acomm_failure *")
-        if handle != _NULL and lib.acomm_op_failure(handle, failure) and failure.code:
-            return self._translate.failure(failure)
         return self._group_error(code)
 
     def _call_error(self, code: int, address: int) -> Exception:
-        """The same for a call of the short way, whose own failure lies at `address`."""
+        """The same for a native call or an operation, whose own failure lies at `address`."""
         _raise_interrupt(code)
         failure = ffi.cast("acomm_failure *", address)
         return self._translate.failure(failure) if failure.code else self._group_error(code)
 
     def _group_error(self, code: int) -> Exception:
         failure = ffi.new("acomm_failure *")
-        if lib.acomm_group_failure(self._group, failure):
+        if not self._freed and lib.acomm_group_failure(self._group, failure):
             return self._translate.failure(failure)
         return self._translate.code(code)
-
-    def forget(self, work: SocketWork) -> None:
-        self._works.discard(work)
 
     def _handle(self) -> Any:
         handle = lib.acomm_op_new(self._checked())
@@ -206,70 +147,68 @@ class SocketCommunicator:
             raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
         return self._group
 
-    def _run(self, function: Any, *arguments: Any, async_op: bool, owners: tuple[object, ...]) -> SocketWork | None:
+    def _run(self, function: Any, *arguments: Any, async_op: bool, owners: tuple[object, ...]) -> Operation | None:
         """Calls an entry point whose first argument is the group and whose last is the handle."""
         if not async_op:
             code = function(self._checked(), *arguments, _NULL)
             if code:
                 raise self.error(code)
             return None
-        handle = self._handle()
-        work = SocketWork(self, handle, owners)
         with self.lock:
+            handle = self._handle()
             code = function(self._group, *arguments, handle)
             if code:
                 lib.acomm_op_free(handle)
                 raise self.error(code)
-            self._works.add(work)
-        return work
+            return self.shortcut.operation(_address(handle), owners)
 
     # ---- collectives ----
 
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> SocketWork | None:
+                   async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_all_reduce, src.address, dst.address, src.count, src.dtype, op.code, op.factor, layout,
                          _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
-               timeout: float | None = None, async_op: bool = False) -> SocketWork | None:
+               timeout: float | None = None, async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_reduce, src.address, dst.address if dst else 0, src.count, src.dtype, op.code,
                          op.factor, root, layout, _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                  async_op: bool = False) -> SocketWork | None:
+                  async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_broadcast, src.address if src else 0, dst.address, dst.count, dst.dtype, root, layout,
                          _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
-                   timeout: float | None = None, async_op: bool = False) -> SocketWork | None:
+                   timeout: float | None = None, async_op: bool = False) -> Operation | None:
         each = _counts(counts)
         return self._run(lib.acomm_all_gather, src.address, dst.address, src.count, each, src.dtype, layout,
                          _nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
 
     def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
-               async_op: bool = False) -> SocketWork | None:
+               async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_gather, src.address, dst.address if dst else 0, src.count, src.dtype, root, layout,
                          _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                async_op: bool = False) -> SocketWork | None:
+                async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_scatter, src.address if src else 0, dst.address, dst.count, dst.dtype, root, layout,
                          _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
-                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> SocketWork | None:
+                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Operation | None:
         each = _counts(counts)
         return self._run(lib.acomm_reduce_scatter, src.address, dst.address, dst.count, each, src.dtype, op.code,
                          op.factor, layout, _nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
 
     def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
                    recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> SocketWork | None:
+                   async_op: bool = False) -> Operation | None:
         sends, receives = _counts(send_counts), _counts(recv_counts)
         return self._run(lib.acomm_all_to_all, src.address, dst.address, src.count // self.size, sends, receives,
                          src.dtype, layout, _nanoseconds(timeout), async_op=async_op, owners=(src, dst, sends, receives))
 
-    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> SocketWork | None:
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_barrier, _nanoseconds(timeout), async_op=async_op, owners=())
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
@@ -288,12 +227,12 @@ class SocketCommunicator:
     # ---- point to point ----
 
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
-             async_op: bool = False) -> SocketWork | None:
+             async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_send, src.address, src.count, src.dtype, peer, tag, _nanoseconds(timeout),
                          async_op=async_op, owners=(src,))
 
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
-             async_op: bool = False) -> SocketWork:
+             async_op: bool = False) -> Operation:
         work = self._run(lib.acomm_recv, dst.address, dst.count, dst.dtype, -1 if peer is None else peer, tag,
                          _nanoseconds(timeout), async_op=True, owners=(dst,))
         assert work is not None  # async_op is True
@@ -328,8 +267,9 @@ class SocketCommunicator:
         self.shortcut.close()
         self._endpoint.unregister(self._id)
         lib.acomm_group_stop(self._group, f"left with {reason}".encode()[:191] if reason else _NULL)
-        for work in tuple(self._works):
-            work.cancel()
+        with self.lock:
+            self.shortcut.end()
+            self._freed = True
         lib.acomm_group_close(self._group)
         if self._owns:
             self._endpoint.close(reason)

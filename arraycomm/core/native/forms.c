@@ -53,7 +53,8 @@ static int role_of(const struct form *form, PyObject *name)
 
 static bool take(PyObject **given, int role, PyObject *value)
 {
-    if (role == ROLES || given[role] || (role >= ROLE_ASYNC && value != defaults[role]))
+    bool async = role == ROLE_ASYNC && value == Py_True;
+    if (role == ROLES || given[role] || (role >= ROLE_ASYNC && value != defaults[role] && !async))
         return false;
     given[role] = value;
     return true;

@@ -1,10 +1,10 @@
-/* The plain synchronous forms of a group's methods, one row each: what parameters they have, who gives and who gets, and
+/* The plain forms of a group's methods, one row each: what parameters they have, who gives and who gets, and
  * how the result's shape follows. The short way (shortcut.c) knows operations by this table only. */
 #ifndef NATIVE_FORMS_H
 #define NATIVE_FORMS_H
 #include "native.h"
 
-/* Parameters of all methods. From ROLE_ASYNC on they only ever have their defaults on the short way. */
+/* Parameters of all methods. From ROLE_FORM on they only ever have their defaults on the short way. */
 enum role {
     ROLE_X, ROLE_LIKE, ROLE_OP, ROLE_ROOT, ROLE_DEST, ROLE_SOURCE, ROLE_TAG, ROLE_OUT, ROLE_TIMEOUT,
     ROLE_ASYNC, ROLE_FORM, ROLE_UNEVEN, ROLE_COUNTS, ROLE_SENDS, ROLE_RECEIVES, ROLES

@@ -1,7 +1,7 @@
 /* Methods of a group that try the short way before their Python code, and the base class that leads them there.
  *
  *     class Group(Shortcuts):
- *         @shortcut(kind)                 ShortcutMethod(kind, function)
+ *         @shortcut(kind)                 ShortcutMethod(kind, function, begins)
  *         def all_reduce(self, ...): the long way
  *
  * A method is called by vectorcall, so a call makes no frame, tuple or dict until it goes the long way. */
@@ -20,6 +20,7 @@
 struct base {
     PyObject_HEAD
     PyObject *shortcut; /* a Shortcut, or anything else: none */
+    PyObject *batch;    /* a list: messages are begun, and their Works listed here; anything else: none */
 };
 static PyTypeObject *base_type;
 
@@ -27,12 +28,14 @@ static int base_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((struct base *)self)->shortcut);
+    Py_VISIT(((struct base *)self)->batch);
     return 0;
 }
 
 static int base_clear(PyObject *self)
 {
     Py_CLEAR(((struct base *)self)->shortcut);
+    Py_CLEAR(((struct base *)self)->batch);
     return 0;
 }
 
@@ -43,6 +46,7 @@ static void base_dealloc(PyObject *self)
 
 static PyMemberDef base_members[] = {
     {"_shortcut", T_OBJECT, offsetof(struct base, shortcut), 0, "where short methods go first, or None"},
+    {"_batch", T_OBJECT, offsetof(struct base, batch), 0, "the Works of a batch of messages, or None"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot base_slots[] = {
@@ -64,6 +68,7 @@ struct method {
     vector_call call;
     PyObject *function; /* the long way */
     int kind;
+    bool begins;        /* returns a Work at once */
 };
 static PyTypeObject *method_type;
 static PyObject *bound_type; /* types.MethodType */
@@ -83,6 +88,17 @@ static PyObject *long_way(PyObject *function, PyObject *const *args, Py_ssize_t 
     return result;
 }
 
+/* NotImplemented: it is the long way's. */
+static PyObject *short_way(const struct method *m, const struct base *base, PyObject **given)
+{
+    bool batched = m->kind >= ACOMM_SEND && base->batch && PyList_Check(base->batch);
+    bool begins = m->begins || batched || given[ROLE_ASYNC] == Py_True;
+    PyObject *result = base->shortcut ? shortcut_take(base->shortcut, m->kind, begins, given) : Py_NewRef(Py_NotImplemented);
+    if (batched && result && result != Py_NotImplemented && PyList_Append(base->batch, result))
+        Py_CLEAR(result);
+    return result;
+}
+
 static PyObject *call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     struct method *m = (struct method *)self;
@@ -90,8 +106,7 @@ static PyObject *call(PyObject *self, PyObject *const *args, size_t nargsf, PyOb
     PyObject *given[ROLES] = {NULL};
     if (nargs && PyObject_TypeCheck(args[0], base_type)
         && forms_sort(&forms[m->kind], args + 1, nargs - 1, names, given)) {
-        PyObject *shortcut = ((struct base *)args[0])->shortcut;
-        PyObject *result = shortcut ? shortcut_take(shortcut, m->kind, given) : Py_NewRef(Py_NotImplemented);
+        PyObject *result = short_way(m, (struct base *)args[0], given);
         if (result != Py_NotImplemented)
             return result;
         Py_DECREF(result);
@@ -111,13 +126,13 @@ static PyObject *bind(PyObject *self, PyObject *object, PyObject *type)
     return object ? PyObject_CallFunctionObjArgs(bound_type, self, object, NULL) : Py_NewRef(self);
 }
 
-/* ShortcutMethod(kind, function) */
+/* ShortcutMethod(kind, function, begins) */
 static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    int kind;
+    int kind, begins;
     PyObject *function;
     (void)kwargs, (void)type;
-    if (!PyArg_ParseTuple(args, "iO:ShortcutMethod", &kind, &function))
+    if (!PyArg_ParseTuple(args, "iOp:ShortcutMethod", &kind, &function, &begins))
         return NULL;
     if (kind < 0 || kind >= ACOMM_KINDS) {
         PyErr_Format(PyExc_ValueError, "there is no operation number %d", kind);
@@ -129,6 +144,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     m->call = call;
     m->function = Py_NewRef(function);
     m->kind = kind;
+    m->begins = begins;
     return (PyObject *)m;
 }
 

@@ -1,5 +1,6 @@
 /* The extension is cffi's module; this puts the functions of this folder beside its `ffi` and `lib`. */
 #include "forms.h"
+#include "operation.h"
 
 /* cffi's own init function, renamed by cffi_build. */
 PyObject *engine_cffi_init(void);
@@ -41,8 +42,8 @@ PyMODINIT_FUNC PyInit__engine(void)
     PyObject *module = engine_cffi_init();
     if (!module)
         return NULL;
-    if (PyModule_AddFunctions(module, functions) || buffer_init(module) || shortcut_init(module) || method_init(module)
-        || forms_init() || view_init()) {
+    if (PyModule_AddFunctions(module, functions) || buffer_init(module) || operation_init(module)
+        || work_init(module) || shortcut_init(module) || method_init(module) || forms_init() || view_init()) {
         Py_DECREF(module);
         return NULL;
     }

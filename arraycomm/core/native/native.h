@@ -131,11 +131,18 @@ PyObject *wrap_array(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 /* Takes the reference to the array. */
 PyObject *received_new(PyObject *array, int source, int64_t tag);
 
+/* ---- work.c: the handle that callers get ---- */
+/* What makes a Work's result: a function, wrap_array(make, model), or it is there. */
+enum work_makes { WORK_CALLS, WORK_WRAPS, WORK_GIVES };
+int work_init(PyObject *module);
+/* receives: the result is Received(array, source, tag). */
+PyObject *work_new(PyObject *pending, enum work_makes makes, PyObject *make, PyObject *model, bool receives);
+
 /* ---- shortcut.c, method.c: plain operations in one native call ---- */
 int shortcut_init(PyObject *module);
 int method_init(PyObject *module);
-/* The result, or NotImplemented. `given`: arguments by role, see forms.h. */
-PyObject *shortcut_take(PyObject *shortcut, int kind, PyObject **given);
+/* The result, or NotImplemented; a Work at once where it `begins` only. `given`: arguments by role, see forms.h. */
+PyObject *shortcut_take(PyObject *shortcut, int kind, bool begins, PyObject **given);
 
 /* ---- store_python.c: the stores of arraycomm.core.store ---- */
 PyObject *store_python_table(PyObject *module, PyObject *none);

@@ -1,21 +1,15 @@
-/* The short way from arrays to the engine: a plain synchronous operation in one native call.
+/* The short way from arrays to the engine: a plain operation in one native call.
  *
  * It takes packed host arrays in the forms of forms.c, and declines everything else by returning NotImplemented: then
  * the method's Python code goes the long way, which is the reference, handles the rest and explains what is wrong. Ranks
- * may go different ways in one call; the engine cannot tell. The backend lends the entry point as an address, so nothing
+ * may go different ways in one call; the engine cannot tell. The backend lends the entry points as an address, so nothing
  * here knows it. */
 #include "forms.h"
+#include "operation.h"
 #include <math.h>
 #include <string.h>
 #include <structmember.h>
 
-struct shortcut {
-    PyObject_HEAD
-    int (*run)(acomm_group *, acomm_call *);
-    acomm_group *group; /* NULL: closed */
-    int rank, size;
-    PyObject *error;    /* error(code, address of an acomm_failure) -> exception */
-};
 static PyTypeObject *shortcut_type;
 
 /* One call on its way. */
@@ -25,6 +19,8 @@ struct trip {
     PyObject **given;
     PyObject *model;       /* the array that tells shape, dtype and library; borrowed */
     bool gives, gets;      /* this rank */
+    bool begins;           /* it returns a Work at once */
+    PyObject *owners[2];   /* of the memory that takes part then; borrowed */
     enum form_shape shape; /* of the result, against the model */
     acomm_call call;
 };
@@ -163,16 +159,38 @@ static PyObject *failed(struct shortcut *s, int code, const acomm_failure *failu
     return NULL;
 }
 
-/* None when it went well; NotImplemented, or NULL with an exception. */
+/* The Operation, as run(). */
+static PyObject *begin(struct trip *t)
+{
+    int code;
+    struct shortcut *s = t->s;
+    acomm_group *group = s->group;
+    acomm_op *op;
+    acomm_failure failure;
+    failure.code = 0;
+    operation_reap(s);
+    s->starting++;
+    Py_BEGIN_ALLOW_THREADS
+    code = s->entries->start(group, &t->call, &op);
+    Py_END_ALLOW_THREADS
+    s->starting--;
+    if (code == ACOMM_UNSUPPORTED || code == ACOMM_ARGUMENT)
+        return declined();
+    return code ? failed(s, code, &failure) : operation_new(s, op, t->owners[0], t->owners[1]);
+}
+
+/* None when it went well, or the Operation that was begun; NotImplemented, or NULL with an exception. */
 static PyObject *run(struct trip *t)
 {
+    if (t->begins)
+        return begin(t);
     int code;
     acomm_group *group = t->s->group;
     acomm_failure failure;
     failure.code = 0;
     t->call.failure = &failure;
     Py_BEGIN_ALLOW_THREADS
-    code = t->s->run(group, &t->call);
+    code = t->s->entries->run(group, &t->call);
     Py_END_ALLOW_THREADS
     if (code == ACOMM_UNSUPPORTED || code == ACOMM_ARGUMENT)
         return declined();
@@ -181,21 +199,27 @@ static PyObject *run(struct trip *t)
     return Py_NewRef(Py_None);
 }
 
-/* What the method gives: `array`, or where it came from too. Takes the reference; NULL stays NULL. */
-static PyObject *answer(const struct trip *t, PyObject *array)
+/* What the method gives: the array, or where it came from too. */
+static PyObject *made(const struct trip *t, enum work_makes makes, PyObject *make)
 {
+    PyObject *both[] = {make, t->model}, *array = makes == WORK_WRAPS ? wrap_array(NULL, both, 2) : Py_NewRef(make);
     if (!array || t->call.kind != ACOMM_RECV)
         return array;
     return received_new(array, t->call.root, t->call.tag);
 }
 
-static PyObject *into(struct trip *t, PyObject *out)
+/* Runs, and gives what `make` becomes; or the Work that will. */
+static PyObject *answer(struct trip *t, enum work_makes makes, PyObject *make)
 {
-    PyObject *done = run(t);
-    if (done != Py_None)
+    PyObject *done = run(t), *result;
+    if (!done || done == Py_NotImplemented)
         return done;
+    if (t->begins)
+        result = work_new(done, makes, make, makes == WORK_WRAPS ? t->model : NULL, t->call.kind == ACOMM_RECV);
+    else
+        result = made(t, makes, make);
     Py_DECREF(done);
-    return answer(t, Py_NewRef(out));
+    return result;
 }
 
 static PyObject *into_new(struct trip *t, const struct view *view)
@@ -210,22 +234,26 @@ static PyObject *into_new(struct trip *t, const struct view *view)
     if (!to)
         return NULL;
     t->call.out = (uintptr_t)to->address;
-    PyObject *result = run(t), *both[] = {(PyObject *)to, t->model};
-    if (result == Py_None) {
-        Py_DECREF(result);
-        result = answer(t, wrap_array(NULL, both, 2));
-    }
+    t->owners[1] = (PyObject *)to;
+    PyObject *result = answer(t, WORK_WRAPS, (PyObject *)to);
     Py_DECREF(to);
     return result;
+}
+
+/* What begins now ends later: the array's memory must be held. */
+static int open_view(const struct trip *t, struct view *view, PyObject *array)
+{
+    return t->begins ? view_open(view, array) : view_borrow(view, array);
 }
 
 static PyObject *into_other(struct trip *t, const struct view *view, PyObject *out)
 {
     struct view to;
-    if (view_borrow(&to, out))
+    if (open_view(t, &to, out))
         return NULL;
     t->call.out = (uintptr_t)to.data;
-    PyObject *result = fits(t, view, &to) ? into(t, out) : declined();
+    t->owners[1] = to.owner;
+    PyObject *result = fits(t, view, &to) ? answer(t, WORK_GIVES, out) : declined();
     view_close(&to);
     return result;
 }
@@ -234,7 +262,7 @@ static PyObject *in_place(struct trip *t, const struct view *view, PyObject *x)
 {
     t->call.out = (uintptr_t)view->data;
     bool same = t->form->overlap == OVERLAP_SAME && t->shape == SHAPE_SAME;
-    return same && !view->readonly && !view->derived ? into(t, x) : declined();
+    return same && !view->readonly && !view->derived ? answer(t, WORK_GIVES, x) : declined();
 }
 
 /* Input and number of elements; false where the view has no plain form. */
@@ -268,26 +296,27 @@ static PyObject *with_array(struct trip *t)
 {
     struct view view;
     PyObject *result = NULL, *out = t->given[ROLE_OUT];
-    if (view_borrow(&view, t->model))
+    if (open_view(t, &view, t->model))
         return NULL;
+    t->owners[0] = view.owner;
     if (!describe(t, &view))
         result = declined();
     else if (!set_layout(t, &view))
-        result = !t->gets ? run(t) : !out ? into_new(t, &view) : out == t->model ? in_place(t, &view, out)
-                                                                                : into_other(t, &view, out);
+        result = !t->gets ? answer(t, WORK_GIVES, Py_None) : !out ? into_new(t, &view)
+               : out == t->model ? in_place(t, &view, out) : into_other(t, &view, out);
     view_close(&view);
     return result;
 }
 
-PyObject *shortcut_take(PyObject *self, int kind, PyObject **given)
+PyObject *shortcut_take(PyObject *self, int kind, bool begins, PyObject **given)
 {
     const struct form *form = &forms[kind];
-    struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape,
+    struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape, .begins = begins,
                      .call = {.factor = 1, .kind = kind, .timeout = -1}};
     if (Py_TYPE(self) != shortcut_type || !t.s->group || !read_numbers(&t))
         return declined();
     if (kind == ACOMM_BARRIER)
-        return run(&t);
+        return answer(&t, WORK_GIVES, Py_None);
     bool root = t.call.root == t.s->rank;
     t.gives = form->gives == WHO_ALL || (form->gives == WHO_ROOT && root);
     t.gets = form->gets == WHO_ALL || (form->gets == WHO_ROOT && root);
@@ -309,19 +338,38 @@ static PyObject *shortcut_close(PyObject *self, PyObject *none)
     return Py_None;
 }
 
-/* Shortcut(run, group, rank, size, error): the first two are addresses. */
+static PyObject *shortcut_end(PyObject *self, PyObject *none)
+{
+    (void)none;
+    operation_end_all((struct shortcut *)self);
+    return Py_NewRef(Py_None);
+}
+
+/* operation(handle, owners) */
+static PyObject *shortcut_operation(PyObject *self, PyObject *args)
+{
+    unsigned long long handle;
+    PyObject *owners;
+    if (!PyArg_ParseTuple(args, "KO:operation", &handle, &owners))
+        return NULL;
+    operation_reap((struct shortcut *)self);
+    return operation_new((struct shortcut *)self, (acomm_op *)(uintptr_t)handle, owners, NULL);
+}
+
+/* Shortcut(entries, group, rank, size, error): the first two are addresses. */
 static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    unsigned long long run, group;
+    unsigned long long entries, group;
     int rank, size;
     PyObject *error;
     (void)kwargs, (void)type;
-    if (!PyArg_ParseTuple(args, "KKiiO:Shortcut", &run, &group, &rank, &size, &error))
+    if (!PyArg_ParseTuple(args, "KKiiO:Shortcut", &entries, &group, &rank, &size, &error))
         return NULL;
     struct shortcut *s = (struct shortcut *)PyType_GenericAlloc(shortcut_type, 0);
     if (!s)
         return NULL;
-    s->run = (int (*)(acomm_group *, acomm_call *))(uintptr_t)run;
+    s->under_way = (struct operation_links){&s->under_way, &s->under_way};
+    s->entries = (const acomm_entries *)(uintptr_t)entries;
     s->group = (acomm_group *)(uintptr_t)group;
     s->rank = rank;
     s->size = size;
@@ -334,11 +382,12 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((struct shortcut *)self)->error);
-    return 0;
+    return operation_traverse_all((struct shortcut *)self, visit, arg);
 }
 
 static int clear(PyObject *self)
 {
+    operation_forget_all((struct shortcut *)self);
     Py_CLEAR(((struct shortcut *)self)->error);
     return 0;
 }
@@ -350,10 +399,13 @@ static void dealloc(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"close", shortcut_close, METH_NOARGS, "From now on everything is declined."},
+    {"end", shortcut_end, METH_NOARGS, "The engine has ended all operations: their handles are given back."},
+    {"operation", shortcut_operation, METH_VARARGS,
+     "operation(handle, owners) -> Operation for a handle at an address, with what its memory belongs to"},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Shortcut(run, group, rank, size, error): plain operations of one communicator in one native call."},
+    {Py_tp_doc, "Shortcut(entries, group, rank, size, error): plain operations of one communicator in one native call."},
     {Py_tp_new, construct},
     {Py_tp_traverse, traverse},
     {Py_tp_clear, clear},

@@ -187,7 +187,7 @@ int acomm_send(acomm_group *group, uintptr_t in, uint64_t count, int dtype, int 
 int acomm_recv(acomm_group *group, uintptr_t out, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
                acomm_op *handle);
 
-/* An operation of even counts in one struct: what native callers use, who have no arguments to convert. Blocks. */
+/* An operation of even counts in one struct: what native callers use, who have no arguments to convert. */
 typedef struct acomm_call {
     uintptr_t in, out;   /* 0 where this rank gives or gets nothing */
     uint64_t count;      /* as above */
@@ -198,7 +198,20 @@ typedef struct acomm_call {
     int32_t root;        /* point to point: the peer; after a receive its source */
     acomm_failure *failure; /* filled when this operation fails and the group does not; may be NULL */
 } acomm_call;
+/* Blocks. */
 int acomm_run(acomm_group *group, acomm_call *call);
+/* Returns at once with a handle: as acomm_op_new() and the operation's own function. */
+int acomm_start(acomm_group *group, const acomm_call *call, acomm_op **out);
+/* The functions that native callers are lent. */
+typedef struct acomm_entries {
+    int (*run)(acomm_group *group, acomm_call *call);
+    int (*start)(acomm_group *group, const acomm_call *call, acomm_op **out);
+    int (*wait)(acomm_op *op, int64_t timeout);
+    int (*source)(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes);
+    int (*failure)(acomm_op *op, acomm_failure *out);
+    void (*free)(acomm_op *op);
+} acomm_entries;
+const acomm_entries *acomm_lend(void);
 
 /* ---- symmetric arrays: memory of this rank that collectives of its peers on the host read and write in place ---- */
 typedef struct acomm_block acomm_block;

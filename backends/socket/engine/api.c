@@ -219,11 +219,19 @@ int acomm_recv(acomm_group *group, uintptr_t out, uint64_t count, int dtype, int
     return post(&op, handle);
 }
 
+static struct acomm_op describe(acomm_group *group, const acomm_call *c)
+{
+    bool message = c->kind >= ACOMM_SEND;
+    return (struct acomm_op){.group = group, .kind = c->kind, .in = (const char *)c->in, .out = (char *)c->out,
+                             .count = c->count, .dtype = c->dtype, .redop = c->redop, .factor = c->factor,
+                             .layout = c->layout, .root = message ? -1 : c->root, .peer = message ? c->root : 0,
+                             .tag = c->tag, .timeout = c->timeout};
+}
+
 /* A message: acomm_send() or acomm_recv() without a handle, whose results stay in the call. */
 static int run_message(acomm_group *group, acomm_call *c)
 {
-    struct acomm_op op = {.group = group, .kind = c->kind, .in = (const char *)c->in, .out = (char *)c->out,
-                          .count = c->count, .dtype = c->dtype, .peer = c->root, .tag = c->tag, .timeout = c->timeout};
+    struct acomm_op op = describe(group, c);
     int rc = post(&op, NULL);
     c->root = op.peer;
     if (rc == ACOMM_TRUNCATED && c->failure)
@@ -235,10 +243,29 @@ int acomm_run(acomm_group *group, acomm_call *c)
 {
     if (c->kind >= ACOMM_SEND)
         return run_message(group, c);
-    struct acomm_op op = {.group = group, .kind = c->kind, .in = (const char *)c->in, .out = (char *)c->out,
-                          .count = c->count, .dtype = c->dtype, .redop = c->redop, .factor = c->factor,
-                          .layout = c->layout, .root = c->root, .timeout = c->timeout};
+    struct acomm_op op = describe(group, c);
     return submit(&op, NULL);
+}
+
+int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
+{
+    acomm_op *handle = group_new_op(group);
+    if (!handle)
+        return ACOMM_RESOURCE;
+    struct acomm_op op = describe(group, c);
+    int rc = c->kind >= ACOMM_SEND ? post(&op, handle) : submit(&op, handle);
+    if (rc)
+        op_abandon(handle);
+    else
+        *out = handle;
+    return rc;
+}
+
+const acomm_entries *acomm_lend(void)
+{
+    static const acomm_entries entries = {.run = acomm_run, .start = acomm_start, .wait = acomm_wait,
+                                          .source = acomm_op_source, .failure = acomm_op_failure, .free = acomm_op_free};
+    return &entries;
 }
 
 acomm_op *acomm_op_new(acomm_group *group)
@@ -248,12 +275,17 @@ acomm_op *acomm_op_new(acomm_group *group)
 
 int acomm_wait(acomm_op *op, int64_t timeout)
 {
-    bool message = op->kind == ACOMM_SEND || op->kind == ACOMM_RECV;
-    if (!message || timeout == 0 || atomic_load(&op->done) == OP_ENDED)
-        return op_wait(op, timeout);
     struct acomm_group *g = op->group;
-    atomic_fetch_add(&g->inside, 1);
-    int rc = p2p_wait_until(g->p2p, op, timeout < 0 ? INT64_MAX : clock_now() + timeout); /* who waits, helps */
+    int rc;
+    if (op_ended(op))
+        return op->status;
+    if (group_forked(g))
+        return ACOMM_FORKED;
+    atomic_fetch_add(&g->inside, 1); /* who waits, helps */
+    if (op->kind < ACOMM_SEND)
+        rc = group_wait(op, timeout);
+    else
+        rc = p2p_wait_until(g->p2p, op, timeout < 0 ? INT64_MAX : clock_now() + timeout);
     atomic_fetch_sub(&g->inside, 1);
     return rc;
 }
@@ -278,9 +310,7 @@ int acomm_op_failure(acomm_op *op, acomm_failure *out)
 
 void acomm_op_free(acomm_op *op)
 {
-    int under_way = OP_UNDER_WAY;
-    if (!atomic_compare_exchange_strong(&op->done, &under_way, OP_ABANDONED))
-        group_recycle(op->group, op);
+    op_abandon(op);
 }
 
 const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop)

@@ -168,10 +168,8 @@ static int choose(const struct rounds *r, uint32_t try)
 
 static int run_way(struct rounds *r, const struct direct_plan *plan, int way)
 {
-    if (way == STAGED) {
-        r->op->compared = true;
+    if (way == STAGED)
         return plan->staged(r->op);
-    }
     int rc = plan->move(r);
     return rc ? rc : rounds_meet(r, NULL, 0);
 }

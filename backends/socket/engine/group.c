@@ -1,8 +1,6 @@
 #include "group.h"
 
 #include <errno.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,7 +8,6 @@
 #include "clock.h"
 #include "node.h"
 #include "p2p.h"
-#include "part.h"
 #include "wait.h"
 
 /* ---- failure ---- */
@@ -95,7 +92,7 @@ void group_kick(struct acomm_group *g)
     bell_ring(g->bell);
 }
 
-/* ---- queue ---- */
+/* ---- operations ---- */
 
 struct acomm_op *group_new_op(struct acomm_group *g)
 {
@@ -117,171 +114,6 @@ void group_recycle(struct acomm_group *g, struct acomm_op *op)
     op->next = g->spare;
     g->spare = op;
     pthread_mutex_unlock(&g->lock);
-}
-
-static bool take_turn(struct acomm_group *g)
-{
-    int idle = 0;
-    return atomic_compare_exchange_strong(&g->busy, &idle, 1);
-}
-
-static void end_turn(struct acomm_group *g)
-{
-    atomic_store(&g->busy, 0);
-    if (atomic_load(&g->pending)) {
-        pthread_mutex_lock(&g->lock);
-        pthread_cond_broadcast(&g->changed);
-        pthread_mutex_unlock(&g->lock);
-    }
-}
-
-/* The caller has the turn. */
-static int run(struct acomm_op *op)
-{
-    struct acomm_group *g = op->group;
-    int poisoned = atomic_load_explicit(&g->poisoned, memory_order_relaxed);
-    if (poisoned)
-        return poisoned;
-    op->sequence = atomic_load_explicit(&g->sequence, memory_order_relaxed) + 1;
-    atomic_store_explicit(&g->sequence, op->sequence, memory_order_relaxed); /* a lock prefix would cost more than all else here */
-    op->team = &g->hosts.all;
-    int rc = part_perform(op);
-    g->direct.symmetric |= !rc && op->shares;
-    return rc;
-}
-
-static struct acomm_op *next_op(struct acomm_group *g)
-{
-    pthread_mutex_lock(&g->lock);
-    while (!g->stopping && !(g->head && take_turn(g)))
-        pthread_cond_wait(&g->changed, &g->lock);
-    struct acomm_op *op = g->stopping ? NULL : g->head;
-    if (op) {
-        g->head = op->next;
-        if (!g->head)
-            g->tail = NULL;
-    }
-    pthread_mutex_unlock(&g->lock);
-    return op;
-}
-
-static void finish(struct acomm_op *op, int status)
-{
-    op->status = status;
-    if (status < 0) {
-        pthread_mutex_lock(&op->group->lock);
-        op->failure = op->group->failure;
-        pthread_mutex_unlock(&op->group->lock);
-    }
-    op_complete(op);
-}
-
-static void *work(void *argument)
-{
-    struct acomm_group *g = argument;
-    struct acomm_op *op;
-    while ((op = next_op(g))) {
-        int status = run(op);
-        atomic_fetch_sub(&g->pending, 1);
-        end_turn(g);
-        finish(op, status);
-    }
-    return NULL;
-}
-
-/* Signals belong to the program's threads. */
-static int start_worker(struct acomm_group *g)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&g->worker, NULL, work, g);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    g->worker_started = rc == 0;
-    return rc ? (errno = rc, ACOMM_RESOURCE) : 0;
-}
-
-int group_enqueue(struct acomm_op *op)
-{
-    struct acomm_group *g = op->group;
-    pthread_mutex_lock(&g->lock);
-    int rc = g->stopping ? ACOMM_CLOSED : g->worker_started ? 0 : start_worker(g);
-    if (!rc) {
-        op->next = NULL;
-        if (g->tail)
-            g->tail->next = op;
-        else
-            g->head = op;
-        g->tail = op;
-        atomic_fetch_add(&g->pending, 1);
-        pthread_cond_broadcast(&g->changed);
-    }
-    pthread_mutex_unlock(&g->lock);
-    return rc;
-}
-
-int group_run(struct acomm_op *op)
-{
-    struct acomm_group *g = op->group;
-    if (!atomic_load(&g->pending) && take_turn(g)) {
-        op->synchronous = true;
-        int rc = run(op);
-        end_turn(g);
-        return rc;
-    }
-    int rc = group_enqueue(op);
-    if (rc)
-        return rc;
-    while ((rc = op_wait(op, -1)) == ACOMM_INTERRUPTED && atomic_load(&op->done) != OP_ENDED)
-        group_fail_op(op, ACOMM_INTERRUPTED, g->rank, 0, NULL); /* ends the operations ahead of it too */
-    return rc;
-}
-
-/* Takes the queue away from the worker and ends what is in it. */
-static void drain_queue(struct acomm_group *g)
-{
-    pthread_mutex_lock(&g->lock);
-    g->stopping = true;
-    struct acomm_op *queued = g->head;
-    g->head = g->tail = NULL;
-    atomic_store(&g->pending, 1); /* whoever ends a turn from now on tells us */
-    pthread_cond_broadcast(&g->changed);
-    pthread_mutex_unlock(&g->lock);
-    while (queued) {
-        struct acomm_op *op = queued;
-        queued = op->next;
-        finish(op, ACOMM_CLOSED);
-    }
-}
-
-/* Until no thread runs a collective. It has been told to end, and looks at that at least every WAIT_SLEEP_NS. */
-static void await_turn(struct acomm_group *g)
-{
-    pthread_mutex_lock(&g->lock);
-    while (!take_turn(g))
-        pthread_cond_wait(&g->changed, &g->lock);
-    pthread_mutex_unlock(&g->lock);
-}
-
-int acomm_group_stop(acomm_group *g, const char *why)
-{
-    bool busy = atomic_load(&g->busy) || atomic_load(&g->pending);
-    acomm_failure closed = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank, .sequence = g->sequence};
-    acomm_failure lost = {.code = ACOMM_LOST, .culprit = g->rank, .origin = g->rank};
-    bool troubled = why && *why;
-    strncpy(lost.text, troubled ? why : "closed the group with an operation under way", sizeof lost.text - 1);
-    bool first = !atomic_load(&g->poisoned);
-    group_fail(g, &closed, false);
-    if ((busy || troubled) && first && g->node)
-        node_tell(g->node, g, &lost);
-    drain_queue(g);
-    if (g->worker_started)
-        pthread_join(g->worker, NULL);
-    g->worker_started = false;
-    await_turn(g);
-    while (atomic_load(&g->inside))
-        sched_yield(); /* their operations have ended: they are on their way out */
-    return 0;
 }
 
 /* ---- links ---- */

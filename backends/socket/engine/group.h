@@ -34,16 +34,21 @@ struct acomm_group {
     int wake_fd;                 /* eventfd, readable for good once poisoned: ends a poll() */
     struct bell *bell;           /* this rank's in the segment, NULL without one */
     pthread_mutex_t lock;        /* never held while calling the node, whose lock comes first */
-    pthread_cond_t changed;      /* links attached, queue changed, poisoned */
-    /* queue of collectives: a synchronous call on an idle group runs in its caller's thread */
+    pthread_cond_t changed;      /* links attached, poisoned, stopping */
+    /* queue of collectives, see group_queue.c */
     _Atomic int busy;            /* somebody runs a collective; taken by compare and swap, without the lock */
-    _Atomic int inside;          /* threads in a point-to-point call: closing waits for them */
-    _Atomic int pending;         /* operations in the queue */
+    _Atomic int claims;          /* threads that wait for the turn */
+    _Atomic int inside;          /* threads in a call about an operation: closing waits for them */
+    _Atomic int pending;         /* operations in the queue, or run out of it */
     struct acomm_op *head, *tail;
+    uint64_t posts, pops;        /* into and out of the queue, ever */
     struct acomm_op *spare;      /* free list */
     unsigned forks;              /* see group_forked */
     pthread_t worker;
+    pthread_cond_t work;         /* the worker, and who waits for the turn */
     bool worker_started, stopping;
+    bool hurry;                  /* the worker is to run what is queued now */
+    bool deep;                   /* it sleeps until it is told */
     struct p2p *p2p;
     struct choices stores;       /* how slots are filled: 0 through the caches, 1 past them */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
@@ -67,10 +72,12 @@ int group_await_link(struct acomm_op *op, struct link *link);
 /* Whether this process is a child made by fork after the group: threads and connections stayed with the parent. */
 bool group_forked(const struct acomm_group *g);
 
-/* Runs the collective now when the group is idle, else queues it for the worker and waits. */
+/* Runs the collective now when the group is idle, else after those that are queued. Blocks. */
 int group_run(struct acomm_op *op);
-/* Queues it for the worker; op_complete() ends it. */
+/* Begins or queues it; op_complete() ends it. Does not block. */
 int group_enqueue(struct acomm_op *op);
+/* As op_wait(), and runs what is queued before it where that is shorter than waking the worker. */
+int group_wait(struct acomm_op *op, int64_t timeout);
 
 /* An operation for asynchronous use, and back to the free list. */
 struct acomm_op *group_new_op(struct acomm_group *g);

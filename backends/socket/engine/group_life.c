@@ -66,6 +66,7 @@ static int init_locks(struct acomm_group *g)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, &monotonic);
+    pthread_cond_init(&g->work, &monotonic);
     pthread_condattr_destroy(&monotonic);
     g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return g->wake_fd < 0 ? ACOMM_RESOURCE : 0;
@@ -101,6 +102,7 @@ static void free_group(struct acomm_group *g)
     if (g->wake_fd >= 0)
         close(g->wake_fd);
     pthread_cond_destroy(&g->changed);
+    pthread_cond_destroy(&g->work);
     pthread_mutex_destroy(&g->lock);
     for (int i = 0; i < 2; i++)
         free(g->scratch[i].data);

@@ -113,24 +113,35 @@ void op_complete(struct acomm_op *op)
     int before = atomic_exchange(&op->done, OP_ENDED);
     if (before == OP_ABANDONED)
         group_recycle(g, op);
-    else
+    else if (before == OP_AWAITED)
         syscall(SYS_futex, &op->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 int op_wait(struct acomm_op *op, int64_t timeout)
 {
     int64_t end = timeout < 0 ? INT64_MAX : clock_now() + timeout;
-    for (int turn = 0; atomic_load_explicit(&op->done, memory_order_acquire) != OP_ENDED; turn++) {
-        if (turn < 200) {
+    for (int turn = 0; !op_ended(op); turn++) {
+        if (turn < 200 && timeout) {
             wait_relax();
             continue;
         }
         int64_t left = end - clock_now();
         if (left <= 0)
             return 1;
-        futex_sleep(&op->done, OP_UNDER_WAY, left < WAIT_LOOK_NS ? left : WAIT_LOOK_NS);
+        int under_way = OP_UNDER_WAY;
+        if (atomic_compare_exchange_strong(&op->done, &under_way, OP_AWAITED) || under_way == OP_AWAITED)
+            futex_sleep(&op->done, OP_AWAITED, left < WAIT_LOOK_NS ? left : WAIT_LOOK_NS);
         if (wait_interrupted())
             return ACOMM_INTERRUPTED;
     }
     return op->status;
+}
+
+void op_abandon(struct acomm_op *op)
+{
+    int state = atomic_load(&op->done);
+    while (state != OP_ENDED)
+        if (atomic_compare_exchange_weak(&op->done, &state, OP_ABANDONED))
+            return;
+    group_recycle(op->group, op);
 }

@@ -38,17 +38,30 @@ struct acomm_op {
     acomm_failure failure;       /* valid when status < 0 */
     struct acomm_op *next;       /* queue, free list or posted list */
     bool shares;                 /* part of acomm_group_share(): from its end on there are symmetric arrays */
-    bool compared;               /* the ranks' headers have been compared */
     bool synchronous;            /* runs in its caller's thread, which answers Ctrl-C */
+    /* The first round over shared memory, in which every rank says what it calls. Until all have come, who runs the
+     * operation as a guest may leave it; it is then run again from the beginning, by anybody. */
+    bool entered;                /* this rank's part of that round has been published */
+    bool compared;               /* all ranks have come, and their headers agree */
+    bool guest;                  /* run by a thread of the caller, which leaves at `leave_at` and for Ctrl-C */
+    bool interrupted;            /* it left for Ctrl-C */
+    int64_t leave_at;            /* clock_now(); 0: when it would have to wait */
 };
 
-/* An abandoned operation was freed by its owner before the end: the engine recycles it then. */
-enum op_state { OP_UNDER_WAY, OP_ENDED, OP_ABANDONED };
+/* An abandoned operation was freed by its owner before the end: the engine recycles it then. One that is awaited has a
+ * thread asleep on its futex: waking nobody costs a system call. */
+enum op_state { OP_UNDER_WAY, OP_AWAITED, OP_ENDED, OP_ABANDONED };
 
 /* Ends the operation: status and results are set, waiters wake. The op may be gone when this returns. */
 void op_complete(struct acomm_op *op);
 /* Blocks until ended, at most `timeout` ns: the status, or 1 when not ended; ACOMM_INTERRUPTED leaves it under way. */
 int op_wait(struct acomm_op *op, int64_t timeout);
+/* Nobody needs it any more: it is recycled now, or at its end. */
+void op_abandon(struct acomm_op *op);
+static inline bool op_ended(struct acomm_op *op)
+{
+    return atomic_load_explicit(&op->done, memory_order_acquire) == OP_ENDED;
+}
 
 /* Starts its clock, once. */
 void op_begin(struct acomm_op *op);

@@ -191,11 +191,6 @@ void p2p_listen_everyone(struct p2p *p);
 bool p2p_ready(struct p2p *p, const struct link *link, bool *ready);
 /* What to say of an operation that did not end in time. */
 const char *p2p_late(const struct acomm_op *op);
-static inline bool p2p_ended(struct acomm_op *op)
-{
-    return atomic_load_explicit(&op->done, memory_order_acquire) == OP_ENDED;
-}
-
 /* p2p_match.c */
 void p2p_match_end(struct p2p *p, struct p2p_item *item, int status);
 /* A receive ends well. */

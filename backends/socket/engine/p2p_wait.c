@@ -15,7 +15,7 @@ struct waiter {
 static void give_up(struct p2p *p, struct acomm_op *op, int code)
 {
     bool poisoned = atomic_load(&p->group->poisoned);
-    if (!poisoned && !p2p_ended(op))
+    if (!poisoned && !op_ended(op))
         p2p_trouble(p, op, code, code == ACOMM_TIMEOUT ? op->peer : p->group->rank,
                     code == ACOMM_TIMEOUT ? p2p_late(op) : NULL);
     p2p_release(p);
@@ -52,7 +52,7 @@ static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved
         sched_yield();
     p2p_acquire(p);
     /* The exception of a signal handler is raised in any case, even if the operation has just ended. */
-    if (stop || (rc == ACOMM_INTERRUPTED && p2p_ended(op)))
+    if (stop || (rc == ACOMM_INTERRUPTED && op_ended(op)))
         return ACOMM_INTERRUPTED;
     if (rc)
         give_up(p, op, rc);
@@ -101,25 +101,25 @@ int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
     struct waiter w = {.wait = wait_start_links(op), .until = until};
     int rc = 0;
     bool seen = false;
-    if (p2p_ended(op))
+    if (op_ended(op))
         return op->status;
     p2p_acquire(p);
     while (!rc) {
         bool moved = leads(p, &w) && p2p_progress_pass(p, w.wait.sleepy);
-        if (p2p_ended(op))
+        if (op_ended(op))
             break;
         seen = (moved || !seen) && p->leader == &w && peek(p, op); /* what is there may not be for us */
         if (seen)
             continue;
         op_begin(op);
         rc = step(p, op, &w, moved);
-        if (!rc && w.wait.sleepy && !p2p_ended(op))
+        if (!rc && w.wait.sleepy && !op_ended(op))
             doze(p, &w);
     }
     if (p->leader == &w)
         p2p_progress_hand_over(p);
     p2p_release(p);
-    return p2p_ended(op) && rc != ACOMM_INTERRUPTED ? op->status : rc;
+    return op_ended(op) && rc != ACOMM_INTERRUPTED ? op->status : rc;
 }
 
 int p2p_wait(struct p2p *p, struct acomm_op *op)

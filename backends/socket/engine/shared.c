@@ -229,7 +229,7 @@ int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round
             w = wait_start(op);
         int rc = wait_step(&w);
         if (rc)
-            return group_fail_op(op, rc, team_member(&op->group->hosts.host, rank), 0, NULL);
+            return rc == WAIT_LEAVE ? rc : group_fail_op(op, rc, team_member(&op->group->hosts.host, rank), 0, NULL);
         if (w.sleepy)
             sleep_on(s, rank, round);
         stamp = atomic_load_explicit(&slot->stamp, memory_order_acquire);

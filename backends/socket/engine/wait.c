@@ -51,10 +51,15 @@ bool wait_crowded(int ranks)
     return ranks > CPU_COUNT(&set);
 }
 
+static bool may_leave(const struct acomm_op *op)
+{
+    return op->guest && !op->compared;
+}
+
 struct wait wait_start(struct acomm_op *op)
 {
-    bool crowded = op->group->crowded;
-    return (struct wait){.op = op, .spins = crowded ? SPINS_CROWDED : SPINS,
+    bool crowded = op->group->crowded, leaves = may_leave(op) && !op->leave_at;
+    return (struct wait){.op = op, .spins = leaves ? 0 : crowded ? SPINS_CROWDED : SPINS,
                          .yield_ns = crowded ? YIELD_CROWDED_NS : YIELD_NS};
 }
 
@@ -103,8 +108,10 @@ static int look_around(struct acomm_op *op, int64_t now)
     if (now < op->next_look)
         return 0;
     op->next_look = now + WAIT_LOOK_NS;
-    if (op->synchronous && wait_interrupted())
-        return ACOMM_INTERRUPTED;
+    if ((op->synchronous || may_leave(op)) && wait_interrupted()) {
+        op->interrupted = true;
+        return op->synchronous ? ACOMM_INTERRUPTED : WAIT_LEAVE;
+    }
     int rank = absent(op);
     return rank < 0 ? 0 : group_fail_op(op, ACOMM_LOST, rank, 0, WAIT_CLOSED);
 }
@@ -132,6 +139,8 @@ static int look(struct wait *w)
     int64_t now = clock_now();
     if (now >= op->deadline)
         return ACOMM_TIMEOUT;
+    if (may_leave(op) && now >= op->leave_at)
+        return WAIT_LEAVE;
     if (!w->sleep_at)
         w->sleep_at = now + w->yield_ns;
     int rc = look_around(op, now);

@@ -2,7 +2,7 @@
  *
  * Use:   struct wait w = wait_start(op);
  *        while (!condition()) {
- *            int rc = wait_step(&w);           // 0 go on, or a negative code: poisoned, deadline, interrupted
+ *            int rc = wait_step(&w);           // 0 go on, or a negative code: poisoned, deadline, interrupted (or WAIT_LEAVE)
  *            if (rc) return rc;                // the failure is recorded by the caller that knows the culprit
  *            if (w.sleepy) block for at most WAIT_SLEEP_NS on whatever makes the condition true
  *        }
@@ -19,6 +19,7 @@
 #define WAIT_MOVES 64          /* turns with progress between two looks at clock and signals */
 #define WAIT_SLEEP_NS 20000000 /* 20 ms: the longest sleep between two looks at poison and deadline */
 
+#define WAIT_LEAVE 1           /* from a guest's wait: it leaves the operation, which has not failed; see op.h */
 #define WAIT_CLOSED "it has closed the group" /* what a peer's end is called that says no more of it */
 
 struct wait {

@@ -82,6 +82,7 @@ static int compare(struct rounds *r)
         if (theirs.flags & OP_UNEVEN && theirs.count * r->op->width > r->largest)
             r->largest = theirs.count * r->op->width;
     }
+    r->op->compared = true;
     return 0;
 }
 
@@ -103,20 +104,48 @@ static int claim(struct rounds *r, size_t bytes)
 {
     int rc = shared_claim(r->shared, r->op, bytes);
     r->round = r->shared->round + 1;
-    if (!rc && r->index == 0 && !r->op->compared)
+    if (!rc && !r->op->compared)
         op_header(r->op, shared_header(r->shared, r->rank, r->round));
     return rc;
 }
 
+static void publish(struct rounds *r)
+{
+    shared_publish(r->shared);
+    r->op->entered = true;
+}
+
+/* Whether this is the first round of an operation that somebody has left in it. */
+static bool entered(struct rounds *r)
+{
+    r->round = r->shared->round;
+    return r->op->entered && !r->op->compared;
+}
+
 int rounds_meet(struct rounds *r, const void *say, size_t bytes)
 {
-    int rc = claim(r, bytes);
-    if (rc)
-        return rc;
-    if (bytes)
-        memcpy(rounds_slot(r, r->rank, bytes), say, bytes);
-    shared_publish(r->shared);
-    return r->index++ == 0 && !r->op->compared ? compare(r) : rounds_await_all(r);
+    if (!entered(r)) {
+        int rc = claim(r, bytes);
+        if (rc)
+            return rc;
+        if (bytes)
+            memcpy(rounds_slot(r, r->rank, bytes), say, bytes);
+        publish(r);
+    }
+    r->index++;
+    return r->op->compared ? rounds_await_all(r) : compare(r);
+}
+
+static int give(struct rounds *r, const struct rounds_plan *plan)
+{
+    if (entered(r))
+        return 0;
+    int rc = claim(r, (size_t)r->piece * (size_t)plan->blocks);
+    if (!rc && plan->fill)
+        plan->fill(r);
+    if (!rc)
+        publish(r);
+    return rc;
 }
 
 static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
@@ -124,16 +153,11 @@ static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
     for (uint64_t rounds = 1; r->index < rounds; r->index++) {
         int rc = r->index ? wait_look(r->op) : 0;
         if (!rc)
-            rc = claim(r, (size_t)r->piece * (size_t)plan->blocks);
-        if (rc)
-            return rc;
-        if (plan->fill)
-            plan->fill(r);
-        shared_publish(r->shared);
-        if (r->index == 0) {
-            rc = r->op->compared ? 0 : compare(r);
+            rc = give(r, plan);
+        if (!rc && !r->op->compared)
+            rc = compare(r);
+        if (!rc && r->index == 0)
             rounds = count_rounds(r, plan);
-        }
         if (!rc && plan->drain)
             rc = plan->drain(r);
         if (rc)

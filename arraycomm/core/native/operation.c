@@ -1,0 +1,346 @@
+/* An operation under way in the engine: the handle, the memory that it uses, and how it ended. It fulfils
+ * arraycomm.core.backend.Work for backends that lend their entry points. */
+#include "operation.h"
+#include <math.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+struct operation {
+    PyObject_HEAD
+    struct operation_links links;
+    struct shortcut *shortcut;
+    acomm_op *op;          /* NULL once given back */
+    int waiters;           /* threads that are in the engine with `op` */
+    bool ended;
+    int code, source;      /* from here on valid once ended */
+    int64_t tag;
+    uint64_t bytes;
+    acomm_failure *failure; /* NULL: ended well */
+    PyObject *error;        /* made when first raised */
+    PyObject *owners[2];
+};
+static PyTypeObject *operation_type;
+
+static struct operation *of_links(struct operation_links *links)
+{
+    return (struct operation *)((char *)links - offsetof(struct operation, links));
+}
+
+static void drop_owners(struct operation *o)
+{
+    Py_CLEAR(o->owners[0]);
+    Py_CLEAR(o->owners[1]);
+}
+
+/* ---- the end ---- */
+
+static void give_back(struct operation *o)
+{
+    acomm_op *op = o->op;
+    o->op = NULL;
+    if (op)
+        o->shortcut->entries->free(op);
+}
+
+/* Drops the list's reference: the caller has another one. */
+static void leave_list(struct operation *o)
+{
+    if (!o->links.next)
+        return;
+    o->links.prev->next = o->links.next;
+    o->links.next->prev = o->links.prev;
+    o->links.next = NULL;
+    Py_DECREF((PyObject *)o);
+}
+
+/* Takes over how it ended. Nothing here runs Python code before all is consistent. */
+static void settle(struct operation *o, int code)
+{
+    const acomm_entries *entries = o->shortcut->entries;
+    o->ended = true;
+    o->code = code;
+    if (code && (o->failure = malloc(sizeof *o->failure))) {
+        o->failure->code = 0;
+        entries->failure(o->op, o->failure);
+    }
+    entries->source(o->op, &o->source, &o->tag, &o->bytes);
+    if (!o->waiters)
+        give_back(o);
+    leave_list(o);
+    drop_owners(o);
+}
+
+static bool at_end(struct operation *o)
+{
+    int32_t rank;
+    int64_t tag;
+    uint64_t bytes;
+    return o->shortcut->entries->source(o->op, &rank, &tag, &bytes) == 0;
+}
+
+/* As the engine's wait. */
+static int look(struct operation *o, int64_t ns)
+{
+    int code;
+    acomm_op *op = o->op;
+    const acomm_entries *entries = o->shortcut->entries;
+    if (at_end(o))
+        return entries->wait(op, 0);
+    o->waiters++;
+    Py_BEGIN_ALLOW_THREADS
+    code = entries->wait(op, ns);
+    Py_END_ALLOW_THREADS
+    o->waiters--;
+    return code;
+}
+
+static PyObject *make_error(const struct operation *o, int code)
+{
+    static const acomm_failure unknown;
+    const acomm_failure *failure = o->failure ? o->failure : &unknown;
+    return PyObject_CallFunction(o->shortcut->error, "iK", code, (unsigned long long)(uintptr_t)failure);
+}
+
+static int raise(struct operation *o)
+{
+    PyObject *error = o->error ? Py_NewRef(o->error) : make_error(o, o->code);
+    if (!error)
+        return -1;
+    if (!o->error)
+        o->error = Py_NewRef(error);
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+    return -1;
+}
+
+/* A signal's handler raised while we waited; false: in another thread's call. */
+static bool interrupted(struct operation *o)
+{
+    PyObject *error = make_error(o, ACOMM_INTERRUPTED);
+    Py_XDECREF(error);
+    return !error;
+}
+
+int operation_wait(PyObject *self, int64_t ns)
+{
+    struct operation *o = (struct operation *)self;
+    while (!o->ended) {
+        int code = look(o, ns);
+        if (o->ended) /* by another thread meanwhile, or by close() */
+            break;
+        if (code == 1)
+            return 1;
+        if (code != ACOMM_INTERRUPTED || at_end(o))
+            settle(o, code);
+        else if (interrupted(o))
+            return -1;
+    }
+    if (!o->waiters)
+        give_back(o);
+    return o->code ? raise(o) : 0;
+}
+
+bool operation_done(PyObject *self)
+{
+    struct operation *o = (struct operation *)self;
+    int code = o->ended ? 1 : look(o, 0);
+    if (!o->ended && code != 1 && at_end(o))
+        settle(o, code);
+    return o->ended;
+}
+
+void operation_source(PyObject *self, int *rank, int64_t *tag, uint64_t *bytes)
+{
+    struct operation *o = (struct operation *)self;
+    *rank = o->source;
+    *tag = o->tag;
+    *bytes = o->bytes;
+}
+
+/* ---- all of them ---- */
+
+void operation_reap(struct shortcut *s)
+{
+    for (int i = 0; i < 2; i++) { /* one comes, at most two go: the list cannot grow with what is forgotten */
+        struct operation_links *oldest = s->under_way.prev;
+        struct operation *o = of_links(oldest);
+        if (oldest == &s->under_way || Py_REFCNT((PyObject *)o) > 1 || !at_end(o))
+            return;
+        Py_INCREF((PyObject *)o);
+        settle(o, s->entries->wait(o->op, 0));
+        Py_DECREF((PyObject *)o);
+    }
+}
+
+void operation_end_all(struct shortcut *s)
+{
+    while (s->starting) { /* they are on their way out of the engine, and add to the list */
+        Py_BEGIN_ALLOW_THREADS
+        sched_yield();
+        Py_END_ALLOW_THREADS
+    }
+    while (s->under_way.next != &s->under_way) {
+        struct operation *o = of_links(s->under_way.next);
+        Py_INCREF((PyObject *)o);
+        o->waiters = 0; /* nobody is in the engine any more */
+        settle(o, s->entries->wait(o->op, -1));
+        Py_DECREF((PyObject *)o);
+    }
+}
+
+void operation_forget_all(struct shortcut *s)
+{
+    while (s->under_way.next != &s->under_way)
+        leave_list(of_links(s->under_way.next));
+}
+
+int operation_traverse_all(struct shortcut *s, visitproc visit, void *arg)
+{
+    for (struct operation_links *at = s->under_way.next; at && at != &s->under_way; at = at->next)
+        Py_VISIT((PyObject *)of_links(at));
+    return 0;
+}
+
+PyObject *operation_new(struct shortcut *s, acomm_op *op, PyObject *first, PyObject *second)
+{
+    struct operation *o = (struct operation *)PyType_GenericAlloc(operation_type, 0);
+    if (!o) {
+        s->entries->free(op);
+        return NULL;
+    }
+    o->shortcut = (struct shortcut *)Py_NewRef((PyObject *)s);
+    o->op = op;
+    if (at_end(o)) {
+        settle(o, s->entries->wait(op, 0));
+        return (PyObject *)o;
+    }
+    o->owners[0] = Py_XNewRef(first);
+    o->owners[1] = Py_XNewRef(second);
+    o->links = (struct operation_links){&s->under_way, s->under_way.next};
+    o->links.next->prev = o->links.prev->next = &o->links;
+    return Py_NewRef((PyObject *)o); /* the other one is the list's */
+}
+
+bool operation_check(PyObject *object)
+{
+    return Py_TYPE(object) == operation_type;
+}
+
+/* ---- arguments ---- */
+
+bool operation_timeout(PyObject *seconds, int64_t *ns)
+{
+    *ns = -1;
+    if (!seconds || seconds == Py_None)
+        return true;
+    double value = PyFloat_AsDouble(seconds);
+    if (value == -1 && PyErr_Occurred())
+        return false;
+    if (isnan(value)) {
+        PyErr_SetString(PyExc_ValueError, "timeout must be a number of seconds, got nan");
+        return false;
+    }
+    *ns = value <= 0 ? 0 : value > 4e9 ? INT64_MAX / 4 : (int64_t)(value * 1e9);
+    return true;
+}
+
+void operation_late(PyObject *seconds)
+{
+    PyErr_Format(PyExc_TimeoutError, "the operation has not ended after %S s; it goes on", seconds);
+}
+
+bool operation_argument(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *names, PyObject **timeout)
+{
+    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
+    *timeout = nargs + named ? args[0] : NULL;
+    if (nargs + named > 1 || (named && PyUnicode_CompareWithASCIIString(PyTuple_GetItem(names, 0), "timeout"))) {
+        PyErr_Format(PyExc_TypeError, "%s(timeout=None) takes no other arguments", method);
+        return false;
+    }
+    return true;
+}
+
+/* ---- the type ---- */
+
+static PyObject *wait_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    PyObject *timeout;
+    int64_t ns;
+    if (!operation_argument("wait", args, nargs, names, &timeout) || !operation_timeout(timeout, &ns))
+        return NULL;
+    int rc = operation_wait(self, ns);
+    if (rc == 1)
+        operation_late(timeout);
+    return rc ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *done_method(PyObject *self, PyObject *none)
+{
+    (void)none;
+    return PyBool_FromLong(operation_done(self));
+}
+
+static PyObject *source_method(PyObject *self, PyObject *none)
+{
+    struct operation *o = (struct operation *)self;
+    (void)none;
+    if (operation_wait(self, -1))
+        return NULL;
+    return Py_BuildValue("(iLK)", o->source, (long long)o->tag, (unsigned long long)o->bytes);
+}
+
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    struct operation *o = (struct operation *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT((PyObject *)o->shortcut);
+    Py_VISIT(o->error);
+    Py_VISIT(o->owners[0]);
+    Py_VISIT(o->owners[1]);
+    return 0;
+}
+
+static int clear(PyObject *self)
+{
+    Py_CLEAR(((struct operation *)self)->error);
+    return 0;
+}
+
+/* Under way only where the group was dropped without being closed: the engine may still use the memory, so it stays. */
+static void dealloc(PyObject *self)
+{
+    struct operation *o = (struct operation *)self;
+    struct shortcut *s = o->shortcut;
+    PyObject_GC_UnTrack(self);
+    if (o->ended)
+        drop_owners(o);
+    give_back(o);
+    free(o->failure);
+    native_dealloc(self, clear);
+    Py_XDECREF((PyObject *)s);
+}
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function)
+static PyMethodDef methods[] = {
+    {"wait", FAST(wait_method), METH_FASTCALL | METH_KEYWORDS, "wait(timeout=None): see arraycomm.core.backend.Work"},
+    {"done", done_method, METH_NOARGS, "done() -> whether it has ended, well or not"},
+    {"source", source_method, METH_NOARGS, "source() -> (rank, tag, bytes) of a receive"},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "An operation under way in a backend that lends its entry points."},
+    {Py_tp_methods, methods},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_dealloc, dealloc},
+    {0, NULL},
+};
+static PyType_Spec spec = {"arraycomm._engine.Operation", sizeof(struct operation), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+
+int operation_init(PyObject *module)
+{
+    operation_type = (PyTypeObject *)PyType_FromSpec(&spec);
+    return operation_type ? PyModule_AddObjectRef(module, "Operation", (PyObject *)operation_type) : -1;
+}

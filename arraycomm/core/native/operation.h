@@ -1,0 +1,43 @@
+/* What a backend lends for native calls, and the operations under way in it. Everything under the GIL. */
+#ifndef NATIVE_OPERATION_H
+#define NATIVE_OPERATION_H
+#include "native.h"
+
+/* In the list of its shortcut while it is under way. */
+struct operation_links { struct operation_links *prev, *next; };
+
+struct shortcut {
+    PyObject_HEAD
+    const acomm_entries *entries;
+    acomm_group *group;            /* NULL: closed */
+    int rank, size;
+    PyObject *error;               /* error(code, address of an acomm_failure) -> exception */
+    struct operation_links under_way; /* latest first; the list holds a reference to each */
+    int starting;                  /* threads that are in the engine to start one */
+};
+
+int operation_init(PyObject *module);
+bool operation_check(PyObject *object);
+/* The handle of an operation that was started; takes `op`. The owners keep its memory, NULL: none. Gives `op` back and
+ * returns NULL with an exception when memory is out. */
+PyObject *operation_new(struct shortcut *s, acomm_op *op, PyObject *first, PyObject *second);
+/* 0 when it has ended well, 1 when it has not within `ns` (below 0: no limit), -1 with an exception. */
+int operation_wait(PyObject *self, int64_t ns);
+/* Whether it has ended, well or not. */
+bool operation_done(PyObject *self);
+/* After the end of a receive. */
+void operation_source(PyObject *self, int *rank, int64_t *tag, uint64_t *bytes);
+/* A timeout in seconds or None (NULL) as ns, -1 for none; false with an exception. */
+bool operation_timeout(PyObject *seconds, int64_t *ns);
+/* Raises TimeoutError. */
+void operation_late(PyObject *seconds);
+/* The argument of wait(timeout=None) and its like, borrowed; false with an exception. */
+bool operation_argument(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *names, PyObject **timeout);
+/* The engine has ended all operations: takes over how, and gives their handles back. */
+void operation_end_all(struct shortcut *s);
+/* Lets go of a few that have ended and that nobody asks for any more. */
+void operation_reap(struct shortcut *s);
+/* For the collector. */
+void operation_forget_all(struct shortcut *s);
+int operation_traverse_all(struct shortcut *s, visitproc visit, void *arg);
+#endif
