@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from arraycomm._engine import ShortcutMethod, Shortcuts
 
@@ -314,23 +314,12 @@ class Group(Shortcuts):
             self._batch.append(work)
         return work
 
-    @contextmanager
-    def batch(self) -> Iterator[None]:
+    def batch(self) -> AbstractContextManager[None]:
         """Groups point-to-point operations: they start together, and all have ended when the context ends.
 
-        Inside, send and recv return Works. So a ring exchange cannot dead-lock, whatever the order.
+        Inside, send and recv return Works. So a ring exchange cannot dead-lock, whatever the order. ValueError when nested.
         """
-        if self._batch is not None:
-            raise ValueError("batch() cannot be nested")
-        started: list[Work] = []
-        self._batch = started
-        try:
-            with self._communicator.batch():
-                yield
-        finally:
-            self._batch = None
-        for work in started:
-            work.wait()
+        return _Batch(self, self._communicator.batch())
 
     # ---- groups ----
 
@@ -377,6 +366,30 @@ class Group(Shortcuts):
     def closed(self) -> bool:
         """Whether close() was called."""
         return self._communicator.closed
+
+
+class _Batch:
+    """Group.batch(). A class, because a generator's context costs more than the messages."""
+
+    __slots__ = ("_group", "_together")
+
+    def __init__(self, group: Group, together: AbstractContextManager[None]) -> None:
+        self._group = group
+        self._together = together
+
+    def __enter__(self) -> None:
+        if self._group._batch is not None:
+            raise ValueError("batch() cannot be nested")
+        self._together.__enter__()
+        self._group._batch = []
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: types.TracebackType | None) -> None:
+        started, self._group._batch = self._group._batch, None
+        self._together.__exit__(kind, error, trace)
+        if error is None and started is not None:
+            for work in started:
+                work.wait()
 
 
 def _nothing() -> None:

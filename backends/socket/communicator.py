@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
 from arraycomm.core import settings
@@ -240,9 +240,8 @@ class SocketCommunicator:
             work.wait()
         return work
 
-    @contextlib.contextmanager
-    def batch(self) -> Iterator[None]:
-        yield  # every operation progresses by itself in this engine
+    def batch(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()  # every operation progresses by itself in this engine
 
     # ---- groups ----
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
+
+import arraycomm
 
 from .data import contents, reduced
 from .expect import expect, given
@@ -63,6 +66,85 @@ def out_and_order(context: Context) -> None:
     context.check((x == total).all(), f"after five in place: {x[:3]}, want {total}")
     for work in works:
         context.check(work.result(60) is x, "result of an operation with out")
+
+
+def interleaved(context: Context, turns: int = 40) -> None:
+    """Synchronous and asynchronous operations of all lengths, in one order; some are asked for, others forgotten."""
+    group, kept = context.group, []
+    x = np.zeros(1)
+    lengths = (1, 20_000, 3, 300_000)
+    for i in range(turns):
+        y = np.full(lengths[i % 4], float(i))
+        work = group.all_reduce(y, out=y, async_op=True)
+        if i % 3 == 0:
+            kept.append((i, y, work))
+        if i % 5 == 0:
+            x = group.all_reduce(np.full(7, 1.0 + i))
+            context.check((x == context.size * (1.0 + i)).all(), f"synchronous {i}: {x[:3]}")
+        if i % 7 == 0:
+            group.barrier(async_op=True)
+    for i, y, work in kept:
+        work.wait()
+        context.check((y == context.size * float(i)).all(), f"asynchronous {i}: {y[:3]}")
+    group.barrier()
+
+
+def left_alone(context: Context, length: int) -> None:
+    """What was begun goes on though its caller only computes: nothing is called until the result is seen in `out`."""
+    x, out = np.full(length, 2.0), np.zeros(length)
+    work = context.group.all_reduce(x, out=out, async_op=True)
+    following = context.group.broadcast(np.full(3, float(context.rank)), context.size - 1, async_op=True)
+    wanted, end = 2.0 * context.size, time.monotonic() + 60
+    while not (out == wanted).all() and time.monotonic() < end:
+        pass
+    context.check((out == wanted).all(), f"after a minute: {out[:3]}")
+    work.wait(60)
+    context.check(following.result(60).tolist() == [context.size - 1.0] * 3, "the operation after it")
+
+
+def patience(context: Context) -> None:
+    """wait(timeout) leaves an operation that others have not called yet, and so does done(); it goes on, and the order stays."""
+    group, me = context.group, context.rank
+    go = np.zeros(1)
+    if me != 0:
+        group.recv(go, 0, tag=5, out=go)
+    x = np.full(5, me + 1.0)
+    first, second = group.all_reduce(x, async_op=True), group.all_reduce(x, "max", async_op=True)
+    if me == 0 and context.size > 1:
+        for work in (second, first):
+            try:
+                work.wait(0.002)
+                context.check(False, "an operation that nobody else has called has ended")
+            except TimeoutError as error:
+                context.check("goes on" in str(error), str(error))
+        context.check(not first.done() and not second.done(), "done before the others came")
+        for rank in range(1, context.size):
+            group.isend(go, rank, tag=5)  # forgotten, and sent all the same
+    total = context.size * (context.size + 1) / 2
+    context.check(group.all_reduce(x, "min").tolist() == [1.0] * 5, "a synchronous operation behind them")
+    context.check(first.done() and second.done(), "not ended, though a later operation is")
+    context.check(first.result().tolist() == [total] * 5, f"the first: {first.result()}")
+    context.check(second.result().tolist() == [float(context.size)] * 5, f"the second: {second.result()}")
+
+
+def forgotten_at_the_end(context: Context) -> None:
+    """Operations under way when their group is closed end with it, and say so for good."""
+    group = context.group.split(0)
+    assert group is not None
+    receive = group.irecv(np.zeros(3), None, tag=9)
+    group.barrier()
+    never = group.all_reduce(np.ones(3), async_op=True) if context.rank == 0 and context.size > 1 else None
+    context.group.barrier()
+    group.close()
+    for work in filter(None, (receive, never)):
+        for _ in range(2):
+            try:
+                work.wait()
+                context.check(False, "an operation has ended well though its group was closed")
+            except arraycomm.DistError as error:
+                context.check("closed" in str(error), str(error))
+        context.check(work.done(), "ended, so done")
+    context.group.barrier()
 
 
 def several_groups(context: Context, number: int = 3) -> None:

@@ -121,15 +121,19 @@ def fork(context: Context) -> None:
     """A child made by fork may not use the group, in any way, and is told so; the parent is not disturbed."""
     group = context.group
     group.all_reduce(np.ones(3), async_op=True).wait(60)  # so that there is a worker, which the child will not have
+    under_way = group.irecv(np.ones(3), context.rank, tag=11)
     for label, call in [
         ("all_reduce", lambda: group.all_reduce(np.ones(3))),
         ("all_gather", lambda: group.all_gather(np.ones(3))),
         ("asynchronous", lambda: group.all_reduce(np.ones(3), async_op=True).wait(5)),
         ("message", lambda: group.isend(np.ones(3), context.rank).wait(5)),
+        ("begun before", lambda: under_way.wait(5)),
         ("barrier", lambda: group.barrier()),
     ]:
         said = _said_by_child(call)
         context.check(said.startswith("RuntimeError") and "fork" in said, f"fork, {label}: {said}")
+    group.send(np.full(3, 2.0), context.rank, tag=11)
+    context.check(under_way.result(60).array.tolist() == [2.0] * 3, "begun before a fork")
     _still_works(context)
 
 

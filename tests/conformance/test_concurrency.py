@@ -13,9 +13,15 @@ def test_in_flight(world: World, framework: str) -> None:
     world.run("asynchrony.in_flight", framework=framework)
 
 
-@pytest.mark.parametrize("task", ["every_kind", "out_and_order", "several_groups", "threads"])
+@pytest.mark.parametrize("task", ["every_kind", "out_and_order", "interleaved", "patience", "forgotten_at_the_end",
+                                  "several_groups", "threads"])
 def test_asynchrony(world: World, task: str) -> None:
     world.run(f"asynchrony.{task}")
+
+
+@pytest.mark.parametrize("length", [5, 1_000_000])
+def test_what_was_begun_goes_on(world: World, length: int) -> None:
+    world.run("asynchrony.left_alone", length=length)
 
 
 @pytest.mark.parametrize("task", ["subsets", "outsiders_and_keys", "closed", "many"])

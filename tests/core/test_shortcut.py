@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,14 @@ CALLS: dict[str, Callable[[arraycomm.Group, Any, Any], Any]] = {
 }
 
 
+def _begun(call: str) -> Callable[[arraycomm.Group, Any, Any], arraycomm.Work]:
+    name, _, operation = call.partition(", ")
+    return lambda g, x, out: getattr(g, name)(x, **({"op": "max"} if operation else {}), out=out, async_op=True)
+
+
+BEGUN = {call: _begun(call) for call in CALLS}
+
+
 def _long(group: arraycomm.Group, call: Callable[..., Any], *args: Any) -> Any:
     shortcut, group._shortcut = group._shortcut, None
     try:
@@ -58,6 +67,84 @@ def test_both_ways_agree(group: arraycomm.Group, call: Callable[..., Any]) -> No
     out = np.zeros((3, 2), np.float32)
     assert call(group, _x(), out) is out
     np.testing.assert_array_equal(out, long)
+
+
+@pytest.mark.parametrize("call", BEGUN.values(), ids=BEGUN)
+def test_both_ways_begin_alike(group: arraycomm.Group, call: Callable[..., arraycomm.Work]) -> None:
+    for work in (call(group, _x(), None), _long(group, call, _x(), None)):
+        assert type(work) is arraycomm.Work
+        result = work.result(10.0)
+        assert result is work.result() and work.done() and work.wait(timeout=1) is None
+        np.testing.assert_array_equal(result, _x())
+    out = np.zeros((3, 2), np.float32)
+    for work in (call(group, _x(), out), _long(group, call, _x(), out)):
+        assert work.result() is out
+        np.testing.assert_array_equal(out, _x())
+
+
+def test_barriers_begin_alike(group: arraycomm.Group) -> None:
+    for work in (group.barrier(async_op=True), _long(group, lambda g: g.barrier(async_op=True))):
+        assert work is not None and work.result(timeout=10) is None and work.done()
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_messages_begin_alike(group: arraycomm.Group, short: bool) -> None:
+    run = (lambda group, call: call(group)) if short else _long
+    out = np.zeros((3, 2), np.float32)
+    new = run(group, lambda g: g.irecv(_x(), 0, 4))
+    given = run(group, lambda g: g.irecv(out, tag=5, out=out))
+    assert not new.done()
+    with pytest.raises(TimeoutError, match="has not ended after 0.001 s; it goes on"):
+        new.wait(0.001)
+    sent = [run(group, lambda g, tag=tag: g.isend(_x(), dest=0, tag=tag)) for tag in (5, 4)]
+    assert new.source() == (0, 4) and given.source() == (0, 5)
+    assert given.result().array is out and new.result() is new.result()
+    assert [(got.source, got.tag) for got in (new.result(1), given.result())] == [(0, 4), (0, 5)]
+    np.testing.assert_array_equal(new.result().array, out)
+    assert [work.result() for work in sent] == [None, None]
+
+
+def test_arguments_of_a_work(group: arraycomm.Group) -> None:
+    work = group.irecv(_x(), 0, 4)
+    for call in (lambda: work.wait("soon"), lambda: work.wait(1, 2), lambda: work.result(limit=1), lambda: work.done(1)):  # type: ignore[call-arg,arg-type]
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(ValueError, match="nan"):
+        work.wait(float("nan"))
+    with pytest.raises(TimeoutError):
+        work.result(-1)
+    group.send(_x(), 0, 4)
+    work.wait(1e300)
+    with pytest.raises(ValueError, match="only a receive"):
+        arraycomm.Work(None, lambda: 3).source()
+    assert arraycomm.Work(None, lambda: 3).result() == 3
+
+
+def test_what_is_begun_is_held_and_what_is_forgotten_let_go(group: arraycomm.Group) -> None:
+    x, wanted = np.arange(40_000.0), np.arange(40_000.0)  # too long to be sent before its receive is there
+    held = weakref.ref(x)
+    group.isend(x, 0, tag=8)
+    del x
+    gc.collect()
+    assert held() is not None
+    np.testing.assert_array_equal(group.recv(wanted, 0, 8).array, wanted)
+    for _ in range(2):
+        group.isend(_x(), 0)
+        group.recv(_x(), 0)
+    assert held() is None
+
+
+def test_works_end_with_their_group(group: arraycomm.Group) -> None:
+    twin = group.split(0)
+    assert twin is not None
+    work, forgotten = twin.irecv(_x(), 0), weakref.ref(array := _x())
+    twin.irecv(array, 0, out=array)
+    del array
+    twin.close()
+    for _ in range(2):
+        with pytest.raises(arraycomm.DistError, match="closed"):
+            work.result()
+    assert work.done() and forgotten() is None
 
 
 ODD = {
@@ -136,9 +223,18 @@ def test_nothing_leaks(group: arraycomm.Group) -> None:
         for refused in REFUSED.values():
             with pytest.raises((TypeError, ValueError)):
                 refused(group, x)
+        for begun in BEGUN.values():
+            begun(group, x, None).result()
+            begun(group, x, out).wait()
+            begun(group, x, None)
         work = group.isend(x, 0)
         group.recv(x, 0, out=out)
         work.wait()
+        with group.batch():
+            group.send(x, 0)
+            group.recv(x, 0, out=out)
+        group.irecv(x, 0, out=out).done()
+        group.isend(x, 0)
         bound = group.barrier
         bound(timeout=1.0)
 

@@ -2,6 +2,8 @@
 /* The entry points over one shared segment, with threads as the ranks of a host and pieces so small that every
  * operation takes several rounds. */
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -207,6 +209,33 @@ static int asynchronous(acomm_group *g, int rank, int n)
     return wrong;
 }
 
+/* Rank 0 begins operations, waits for them in vain, and leaves them; then the others come. */
+static _Atomic int left;
+static int leaving(acomm_group *g, int rank, int n)
+{
+    enum { FLIGHT = 3 };
+    const uint64_t counts[FLIGHT] = {5, 3000, 200000};
+    int32_t *x[FLIGHT];
+    acomm_op *op[FLIGHT];
+    int wrong = 0;
+    while (rank && atomic_load(&left) < FLIGHT)
+        sched_yield();
+    for (int k = 0; k < FLIGHT; k++) {
+        x[k] = filled(rank, counts[k]);
+        op[k] = acomm_op_new(g);
+        wrong += acomm_all_reduce(g, P(x[k]), P(x[k]), counts[k], ACOMM_INT32, ACOMM_SUM, 1, 0, -1, op[k]) != 0;
+        if (rank == 0)
+            wrong += n > 1 && (acomm_wait(op[k], 0) != 1 || acomm_wait(op[k], SECOND / 500) != 1);
+        atomic_fetch_add(&left, rank == 0);
+    }
+    for (int k = 0; k < FLIGHT; k++) {
+        wrong += acomm_wait(op[k], -1) != 0 || wrong_sum(x[k], 0, counts[k], n);
+        acomm_op_free(op[k]);
+        free(x[k]);
+    }
+    return wrong;
+}
+
 static int mismatch(acomm_group *g, int rank, int n)
 {
     int32_t x[10] = {rank}, y[10] = {-1};
@@ -235,6 +264,13 @@ FOR_ALL(test_all_gather_and_gather, gathers)
 FOR_ALL(test_broadcast_scatter_all_to_all, spreads)
 FOR_ALL(test_uneven_all_to_all, uneven_exchange)
 FOR_ALL(test_asynchronous, asynchronous)
+static void test_leaving(void)
+{
+    for (int n = 1; n <= MAX_RANKS; n++) {
+        atomic_store(&left, 0);
+        run(n, leaving, 0);
+    }
+}
 static void test_mismatch_on_every_rank(void) { for (int n = 2; n <= 5; n++) run(n, mismatch, ACOMM_MISMATCH); }
 static void test_absent_rank_is_named(void) { run(3, late, ACOMM_TIMEOUT); }
 
@@ -246,6 +282,7 @@ int main(void)
     TEST(test_broadcast_scatter_all_to_all);
     TEST(test_uneven_all_to_all);
     TEST(test_asynchronous);
+    TEST(test_leaving);
     TEST(test_mismatch_on_every_rank);
     TEST(test_absent_rank_is_named);
     return CHECK_RESULT();
