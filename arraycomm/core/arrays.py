@@ -214,7 +214,7 @@ _jax_entry: list[Callable[[Buffer, Any], Any] | None] = []
 def jax_entry() -> Callable[[Buffer, Any], Any] | None:
     """jaxlib's own importer as entry(buffer, device), or None where this jaxlib has none that works as expected.
 
-    jax.dlpack.from_dlpack comes to it too, after 30 us of Python. It is private, so it is looked up and tried once.
+    jax.dlpack.from_dlpack comes to it too, after 20 us of Python. It is private, so it is looked up and tried once.
     """
     if not _jax_entry:
         _jax_entry.append(_find_jax_entry())
@@ -227,35 +227,56 @@ def _find_jax_entry() -> Callable[[Buffer, Any], Any] | None:
         device = sys.modules["jax"].devices("cpu")[0]
     except Exception:  # whatever a private module does: the public way is there
         return None
-    for extra in ((1,), ()):  # the device's DLPack type: jaxlib takes it since 0.10
 
-        def entry(buffer: Buffer, device: Any, extra: tuple[int, ...] = extra) -> Any:
-            return function(buffer.__dlpack__(), device, None, None, *extra)
+    def with_type(buffer: Buffer, device: Any) -> Any:
+        return function(buffer.__dlpack__(), device, None, None, 1)  # the device's DLPack type: since jaxlib 0.10
 
-        with contextlib.suppress(Exception):
-            probe = allocate((2, 3), DType.INT32)
-            array = entry(probe, device)
-            public = sys.modules["jax"].dlpack.from_dlpack(probe)
-            alike = (type(array) is type(public) and array.shape == public.shape and array.dtype == public.dtype
-                     and array.committed == public.committed and array.sharding == public.sharding)
-            if alike and array.unsafe_buffer_pointer() == probe.address:
-                return entry
-    return None
+    def without(buffer: Buffer, device: Any) -> Any:
+        return function(buffer.__dlpack__(), device, None, None)
+
+    return next((entry for entry in (with_type, without) if _works(entry, device)), None)
+
+
+def _works(entry: Callable[[Buffer, Any], Any], device: Any) -> bool:
+    """Whether it gives what the public way gives, without a copy."""
+    with contextlib.suppress(Exception):
+        probe = allocate((2, 3), DType.INT32)
+        array = entry(probe, device)
+        public = sys.modules["jax"].dlpack.from_dlpack(probe)
+        alike = (type(array) is type(public) and array.shape == public.shape and array.dtype == public.dtype
+                 and array.committed == public.committed and array.sharding == public.sharding)
+        return bool(alike and array.unsafe_buffer_pointer() == probe.address)
+    return False
+
+
+_jax_hosts: dict[Any, bool] = {}  # whether a device is one of the CPU's
 
 
 def _wrap_jax(buffer: Buffer, template: Any) -> Any:
     """A JAX array over the buffer by the short way; None where that is not for it."""
-    entry = jax_entry()
+    entry = _jax_entry[0] if _jax_entry else jax_entry()
     if entry is None or (buffer.dtype in _WIDE and not sys.modules["jax"].config.jax_enable_x64):
         return None
-    sharding = template.sharding
-    device = getattr(sharding, "_device", None) or template.device
-    return entry(buffer, device) if getattr(device, "platform", "") == "cpu" else None
+    device = getattr(template.sharding, "_device", None) or template.device
+    host = _jax_hosts.get(device)
+    if host is None:
+        host = _jax_hosts[device] = getattr(device, "platform", "") == "cpu"
+    return entry(buffer, device) if host else None
+
+
+def elsewhere() -> Callable[[Buffer, Any], Any]:
+    return wrap_elsewhere
+
+
+_of_jax: dict[type, bool] = {}
 
 
 def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
     """wrap() for libraries that have no faster way: `from_dlpack`, or a memoryview where there is none."""
-    if type(template).__module__.startswith("jaxlib.") and (array := _wrap_jax(buffer, template)) is not None:
+    kind = type(template)
+    if kind not in _of_jax:
+        _of_jax[kind] = kind.__module__.startswith("jaxlib.")
+    if _of_jax[kind] and (array := _wrap_jax(buffer, template)) is not None:
         return array
     from_dlpack = _importer(template)
     if from_dlpack is None:
