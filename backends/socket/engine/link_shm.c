@@ -111,8 +111,10 @@ static void put(struct link_shm *s, const char *from, size_t bytes)
     bool past = wish >> choice_class(s->base.row) & 1;
     if (past)
         stream_copy(data, from, bytes);
+    else if (bytes <= INLINE)
+        memcpy(slot->bytes, from, bytes);
     else
-        memcpy(bytes <= INLINE ? slot->bytes : data, from, bytes);
+        stream_keep(data, from, bytes);
     s->place += bytes <= INLINE ? 0 : lines(bytes);
     s->ends[s->pieces % SLOTS] = s->place;
     s->pieces++;
