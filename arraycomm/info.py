@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from .core import address, environment, registry, settings
+from .core import address, environment, registry, settings, tuning
 from .core.backend import Communicator
 from .core.errors import DistBackendError, DistError
 from .core.types import DeviceType
@@ -70,6 +70,19 @@ def settings_in_use(environ: Mapping[str, str]) -> list[dict[str, str]]:
     return rows
 
 
+def selection(environ: Mapping[str, str]) -> dict[str, Any]:
+    """What the selection file says (ARRAYCOMM_TUNING), or why it cannot be used."""
+    found: dict[str, Any] = {"path": None, "machine": None, "choices": [], "error": None}
+    try:
+        tuned = tuning.current(environ)
+    except ValueError as error:
+        return found | {"path": settings.get(tuning.VARIABLE, environ), "error": str(error)}
+    if tuned is None:
+        return found
+    return found | {"path": tuned.path, "machine": dict(tuned.machine), "measured": tuned.measured,
+                    "choices": [choice._asdict() for choice in tuned.choices]}  # fmt: skip
+
+
 def network(environ: Mapping[str, str]) -> dict[str, Any]:
     """The interfaces, and the addresses that a rank would publish here for the store of its environment."""
     found: dict[str, Any] = {"launcher": None, "store": _LOOPBACK, "publish": [], "outside": None, "errors": []}
@@ -92,7 +105,8 @@ def network(environ: Mapping[str, str]) -> dict[str, Any]:
 def collect() -> dict[str, Any]:
     """Everything that is printed, as JSON's types."""
     return {"versions": versions(), "backends": backends(), "operations": table(),
-            "settings": settings_in_use(os.environ), "network": network(os.environ)}  # fmt: skip
+            "settings": settings_in_use(os.environ), "selection": selection(os.environ),
+            "network": network(os.environ)}  # fmt: skip
 
 
 def render(found: Mapping[str, Any]) -> str:
@@ -103,6 +117,7 @@ def render(found: Mapping[str, Any]) -> str:
     lines += [f"  {name:<12} {reason or 'available'}" for name, reason in found["backends"].items()]
     lines += ["", "Operations: the backends that can be used here, by device", *_grid(found["operations"])]
     lines += ["", "Network", *_network_lines(found["network"])]
+    lines += ["", "Algorithms", *_selection_lines(found["selection"])]
     lines += ["", "Settings"]
     for row in found["settings"]:
         value = row["value"] or '""'
@@ -117,6 +132,18 @@ def _grid(rows: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
         cells = (",".join(devices[name]) or "-" for name in columns)
         lines.append("  " + f"{operation:<15}" + "".join(f"{cell:<14}" for cell in cells))
     return [line.rstrip() for line in lines]
+
+
+def _selection_lines(found: Mapping[str, Any]) -> list[str]:
+    if found["path"] is None:
+        return ["  by the engine's own table; `arraycomm-bench tune` measures this machine"]
+    if found["error"]:
+        return [f"  {found['error']}"]
+    lines = [f"  by {found['path']}, {found['measured']}; the engine's own table for the rest"]
+    for choice in found["choices"]:
+        where = f"{choice['operation']} over {choice['transport']}, {choice['ranks']} ranks"
+        lines.append(f"  {where:<37} {tuning.described(choice['picks'])}")
+    return lines
 
 
 def _network_lines(found: Mapping[str, Any]) -> list[str]:

@@ -60,7 +60,7 @@ def measure(group: Any, call: Callable[[], Any], plan: Plan) -> Timing:
     for _ in repeat(None, plan.warmup):
         call()
     calls = plan.calls or _calls_per_batch(group, call)
-    own = np.array([_batch(group, call, calls) for _ in range(plan.batches)], dtype=np.float64)
+    own = np.array([batch(group, call, calls) for _ in range(plan.batches)], dtype=np.float64)
     batches = _combine(over_ranks(group, own), plan.average) / calls / 1e3
     middle, low, high = statistics.median(batches), float(batches.min()), float(batches.max())
     if not plan.percentiles:
@@ -70,7 +70,7 @@ def measure(group: Any, call: Callable[[], Any], plan: Plan) -> Timing:
     return Timing(middle, low, high, calls, p50, p95, p99)
 
 
-def _batch(group: Any, call: Callable[[], Any], calls: int) -> int:
+def batch(group: Any, call: Callable[[], Any], calls: int) -> int:
     """This rank's nanoseconds for `calls` calls, begun when every rank was ready."""
     group.barrier()
     begin = perf_counter_ns()
@@ -81,7 +81,7 @@ def _batch(group: Any, call: Callable[[], Any], calls: int) -> int:
 
 def _calls_per_batch(group: Any, call: Callable[[], Any]) -> int:
     # From the slowest rank, so that every rank makes the same number of calls.
-    return filling(lambda calls: int(over_ranks(group, np.array([_batch(group, call, calls)])).max()))
+    return filling(lambda calls: int(over_ranks(group, np.array([batch(group, call, calls)])).max()))
 
 
 def filling(batch: Callable[[int], int]) -> int:

@@ -23,8 +23,8 @@ TABLE: dict[str, Setting] = {
     row.name: row
     for row in (
         Setting("ARRAYCOMM_TRANSPORT", "auto", "shm, tcp or auto (shared memory inside a host, TCP between hosts)"),
-        Setting("ARRAYCOMM_ALGORITHM", "", "overrides the algorithm table: all_reduce=ring,barrier=dissemination"),
-        Setting("ARRAYCOMM_THRESHOLDS", "", "lowers limits of the table, for tests: all_reduce.whole=4096"),
+        Setting("ARRAYCOMM_TUNING", "", "a selection file that `arraycomm-bench tune` wrote, equal on all ranks; read by init()"),
+        Setting("ARRAYCOMM_ALGORITHM", "", "overrides it and the engine's table: all_reduce=whole:4096,barrier=shared"),
         Setting("ARRAYCOMM_PIECE_BYTES", "0", "size of a shared-memory staging piece, a power of two; 0 chooses"),
         Setting("ARRAYCOMM_SOCKET_IFNAME", "", "interfaces: eth0,eth1, a prefix, =exact names or ^excluded ones",
                 ("GLOO_SOCKET_IFNAME",)),

@@ -8,15 +8,15 @@ import threading
 from collections.abc import Sequence
 
 from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
-from arraycomm.core import settings
+from arraycomm.core import settings, tuning
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import Aborted
 from arraycomm.core.log import log
-from arraycomm.core.types import DType, ReduceOp
+from arraycomm.core.types import ReduceOp
 
 from .endpoint import Endpoint
-from .errors import KINDS, Translator
+from .errors import Translator
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -38,20 +38,25 @@ def _counts(counts: Sequence[int] | None) -> Any:
     return _NULL if counts is None else ffi.new("uint64_t[]", list(counts))
 
 
-def _check_lists(algorithms: str, thresholds: str) -> None:
-    """ValueError for a name that the engine's table does not have, naming those that it has."""
-    known: dict[str, list[str]] = {}
-    kind, name, row = ffi.new("char **"), ffi.new("char **"), 0
-    while lib.acomm_algorithm(row, kind, name):
-        known.setdefault(ffi.string(kind[0]).decode(), []).append(ffi.string(name[0]).decode())
-        row += 1
-    for variable, text, separator in (("ARRAYCOMM_ALGORITHM", algorithms, "="), ("ARRAYCOMM_THRESHOLDS", thresholds, ".")):
-        for item in filter(None, text.split(",")):
-            operation, _, rest = item.partition(separator)
-            choice = rest.partition("=")[0]
-            if choice not in known.get(operation, ()):
-                choices = "; ".join(f"{k}: {', '.join(dict.fromkeys(v))}" for k, v in known.items())
-                raise ValueError(f"{variable}: {item!r} names no algorithm; there are {choices}")
+def _algorithms() -> str:
+    """ARRAYCOMM_ALGORITHM. Raises ValueError for a name that the engine's table does not have, naming those that it has."""
+    wanted, known = settings.get("ARRAYCOMM_ALGORITHM"), tuning.names()
+    for item in filter(None, wanted.split(",")):
+        operation, _, rest = item.partition("=")
+        name, colon, limit = rest.partition(":")
+        if name not in known.get(operation, ()):
+            choices = "; ".join(f"{k}: {', '.join(v)}" for k, v in known.items())
+            raise ValueError(f"ARRAYCOMM_ALGORITHM: {item!r} names no algorithm; there are {choices}")
+        if colon and not (limit.isdecimal() and int(limit) < 2**64):
+            raise ValueError(f"ARRAYCOMM_ALGORITHM: {item!r}: {limit!r} is no number of bytes")
+    return ",".join(filter(None, wanted.split(",")))
+
+
+def _transports(hosts: Sequence[int]) -> tuple[str, str]:
+    """As tuning.TRANSPORTS names them: for arrays anywhere, and for those of group.empty()."""
+    different = len(set(hosts))
+    over = "shm" if different == 1 else "tcp" if different == len(hosts) else "hosts"
+    return over, "symmetric" if over == "shm" else over
 
 
 def _raise_interrupt(code: int) -> None:
@@ -85,21 +90,22 @@ class SocketCommunicator:
         endpoint.register(self._id, self._members, self._group)
 
     def _open(self) -> Any:
-        algorithms, thresholds = settings.get("ARRAYCOMM_ALGORITHM"), settings.get("ARRAYCOMM_THRESHOLDS")
-        if algorithms or thresholds:
-            _check_lists(algorithms, thresholds)
-        hosts = self._endpoint.hosts(self._members)
+        algorithms, hosts = _algorithms(), self._endpoint.hosts(self._members)
+        self._transports = _transports(hosts)
+        tuned = [self._endpoint.tuning.engine_list(transport, self.size) if self._endpoint.tuning else ""
+                 for transport in self._transports]
         local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]
         piece = int(settings.get_number("ARRAYCOMM_PIECE_BYTES"))
         size = lib.acomm_segment_bytes(len(local), piece)
         keep = (ffi.new("int32_t[]", list(self._members)), ffi.new("int32_t[]", hosts),
-                ffi.new("char[]", algorithms.encode()), ffi.new("char[]", thresholds.encode()))
+                *(ffi.new("char[]", text.encode()) for text in (algorithms, *tuned)))
         segment = self._endpoint.share_segment(self._id, local, size) if len(local) > 1 else None
         options = ffi.new("acomm_group_options *", {
             "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1],
             "segment_fd": -1 if segment is None else segment.fileno(), "segment_bytes": size, "piece_bytes": piece,
             "connections": self._endpoint.connections, "check": settings.get_flag("ARRAYCOMM_CHECK"),
-            "timeout": _nanoseconds(self.timeout), "algorithms": keep[2], "thresholds": keep[3]})
+            "timeout": _nanoseconds(self.timeout), "algorithms": keep[2], "tuned": keep[3],
+            "tuned_symmetric": keep[4]})
         out = ffi.new("acomm_group **")
         with segment if segment is not None else contextlib.nullcontext():
             code = lib.acomm_group_open(self._endpoint.node, options, out)
@@ -112,8 +118,7 @@ class SocketCommunicator:
         """An algorithm that was asked for and cannot run in this group."""
         for item in filter(None, algorithms.split(",") if self.size > 1 else []):
             operation, _, wanted = item.partition("=")
-            used = self.algorithm(KINDS.index(operation), 1, DType.FLOAT32, 0)
-            if used != wanted:
+            if not any(wanted.partition(":")[0] in tuning.names(transport)[operation] for transport in self._transports):
                 log().warning("group %r: %s does not run here (it needs all ranks on one host, or several hosts of "
                               "several ranks, with shared memory); the table chooses instead", self.name, item)
 

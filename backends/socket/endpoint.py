@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
-from arraycomm.core import auth, settings, threads
+from arraycomm.core import auth, settings, threads, tuning
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.log import log
@@ -84,6 +84,7 @@ class Endpoint:
     # ---- opening ----
 
     def _open(self, store: Store, addresses: list[str]) -> None:
+        self.tuning = tuning.current()
         if self.size == 1:
             self._peers = peers.alone([(LOOPBACK, 0)])
             self.connections = 1
@@ -94,7 +95,7 @@ class Endpoint:
         names = [listener.getsockname()[:2] for listener in listeners if listener.family != socket.AF_UNIX]
         self._acceptor = Acceptor(listeners, self._secret, self.job, self._admit, check=self._welcome,
                                   on_shortage=self._cannot_accept, name=f"{self.name}-acceptor")
-        mine = peers.this_process(names, self._path)
+        mine = peers.this_process(names, self._path, self.tuning)
         self._peers = peers.exchange(store, self.rank, self.size, mine, self.timeout)
         self.connections = self._peers.connections
         if self._peers.hosts.index(self._peers.hosts[self.rank]) == self.rank:  # one of a host is enough

@@ -12,6 +12,7 @@ from arraycomm.core.gathering import CARDS, Gathering
 from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
 from arraycomm.core.store.connections import StoreLost
+from arraycomm.core.tuning import VARIABLE, Tuning
 
 _CARD = "arraycomm rank 2"  # what a card starts with
 # Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
@@ -20,7 +21,7 @@ _NAMESPACES = ("net", "pid", "ipc", "mnt")
 
 
 # Ranks that choose differently here would wait for each other for ever, or misread each other.
-_ALIKE = ("ARRAYCOMM_TRANSPORT", "ARRAYCOMM_ALGORITHM", "ARRAYCOMM_THRESHOLDS", "ARRAYCOMM_PIECE_BYTES", "ARRAYCOMM_CHECK")
+_ALIKE = ("ARRAYCOMM_TRANSPORT", "ARRAYCOMM_ALGORITHM", "ARRAYCOMM_PIECE_BYTES", "ARRAYCOMM_CHECK")
 
 
 class Peer(Record):
@@ -50,11 +51,12 @@ def host_key() -> str:
     return "/".join([settings.get("ARRAYCOMM_HOSTID") or boot, *spaces, str(os.geteuid())])
 
 
-def this_process(addresses: Sequence[tuple[str, int]], path: str) -> Peer:
+def this_process(addresses: Sequence[tuple[str, int]], path: str, tuned: Tuning | None = None) -> Peer:
     wanted = int(settings.get_number("ARRAYCOMM_SOCKET_CONNECTIONS")) or len(addresses)
     if not 1 <= wanted <= 64:
         raise ValueError(f"ARRAYCOMM_SOCKET_CONNECTIONS must be 0 to 64, got {wanted}")
     alike = {name: settings.get(name) for name in _ALIKE}
+    alike[VARIABLE] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
     alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
     return Peer(host_key(), wanted, socket.gethostname(), os.getpid(), tuple(addresses), path, alike)
 

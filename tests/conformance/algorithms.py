@@ -66,9 +66,11 @@ def varied(context: Context, environ: dict[str, str], counts: Sequence[int], exa
 
 def unknown_names(context: Context) -> None:
     """A typing mistake is an error that names the choices, on every rank."""
-    for name, value in (("ARRAYCOMM_ALGORITHM", "all_reduce=rings"), ("ARRAYCOMM_THRESHOLDS", "all_reduce.rings=1")):
+    for value, told in (("all_reduce=rings", "ring"), ("all_reduce=rings:1", "ring"), ("all_reduce", "ring"),
+                        ("sum=ring", "ring"), ("all_reduce=ring:", "no number of bytes"),
+                        ("all_reduce=ring:4K", "no number of bytes"), (f"all_reduce=ring:{2**64}", "no number of bytes")):
         try:
-            with context.variant({name: value}):
-                context.check(False, f"{name}={value} was taken")
+            with context.variant({"ARRAYCOMM_ALGORITHM": value}):
+                context.check(False, f"{value} was taken")
         except ValueError as error:
-            context.check("rings" in str(error) and "ring" in str(error), f"{name}: {error}")
+            context.check(repr(value) in str(error) and told in str(error), f"{value}: {error}")

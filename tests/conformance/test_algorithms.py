@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from arraycomm._engine import ffi, lib
+from arraycomm.core import tuning
 
 from .worlds import World
 
@@ -17,11 +17,7 @@ EDGES = [1, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 2047, 2049, 4095, 4096,
 
 def table() -> list[tuple[str, str]]:
     """(collective, algorithm) of every row."""
-    kind, name, rows, row = ffi.new("char **"), ffi.new("char **"), {}, 0
-    while lib.acomm_algorithm(row, kind, name):
-        rows[ffi.string(kind[0]).decode(), ffi.string(name[0]).decode()] = None
-        row += 1
-    return list(rows)
+    return [(kind, name) for kind, algorithms in tuning.names().items() for name in algorithms]
 
 
 SHARED = {"whole", "sliced", "shared", "direct"}  # for ranks of one host only
@@ -62,10 +58,11 @@ def test_small_pieces(world: World) -> None:
 
 
 def test_low_thresholds(world: World) -> None:
-    """All limits of the table at 256 bytes, and counts around them: neighbours in the table meet."""
-    limits = ",".join(f"{kind}.{name}=256" for kind, name in table() if name in ("whole", "doubling", "bruck"))
-    counts = [1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 66, 127, 128, 129, 1000]
-    world.run("algorithms.varied", environ={"ARRAYCOMM_THRESHOLDS": limits}, counts=counts, exact=False)
+    """Every algorithm for 256 bytes more than the one before it, and counts around these limits: neighbours meet."""
+    limits = ",".join(f"{kind}={name}:{256 * number}" for kind, algorithms in tuning.names().items()
+                      for number, name in enumerate(algorithms, 1))
+    counts = [1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 66, 127, 128, 129, 193, 257, 321, 385, 449, 1000]
+    world.run("algorithms.varied", environ={"ARRAYCOMM_ALGORITHM": limits}, counts=counts, exact=False)
 
 
 def test_without_comparison(world: World) -> None:

@@ -26,8 +26,7 @@ def test_one_copy_always(special: Callable[..., World], ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_symmetric_always(special: Callable[..., World], ranks: int) -> None:
-    world = special(ranks, "shm", {"ARRAYCOMM_THRESHOLDS": ",".join(
-        ["all_reduce.whole=0", *(f"{kind}.shared=0" for kind in KINDS if kind not in ("all_reduce", "reduce_scatter"))])})
+    world = special(ranks, "shm", {"ARRAYCOMM_ALGORITHM": ",".join(f"{kind}=direct:{2**64 - 1}" for kind in KINDS)})
     for task in ("kinds", "some_private"):
         world.run(f"symmetric.{task}")
 

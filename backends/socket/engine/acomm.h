@@ -96,8 +96,9 @@ typedef struct acomm_group_options {
     uint64_t segment_bytes;   /* acomm_segment_bytes() of the same ranks */
     uint64_t piece_bytes;     /* staging piece, power of two; 0 = default */
     int64_t timeout;          /* ns, the group's default */
-    const char *algorithms;   /* "all_reduce=ring,barrier=..." or NULL; overrides the table */
-    const char *thresholds;   /* "all_reduce.whole=4096" or NULL; lowers the table's limits for tests */
+    /* What goes before the table, or NULL: "all_reduce=whole:4096,all_reduce=ring,barrier=..." is whole up to 4096 bytes,
+     * ring beyond. `algorithms` goes first. A pick that cannot run in this group is left out. */
+    const char *algorithms, *tuned, *tuned_symmetric;
 } acomm_group_options;
 
 /* ---- node: one per world and process. Watches the peers from a C thread, over the control connections. ---- */
@@ -141,8 +142,16 @@ int acomm_group_failure(acomm_group *group, acomm_failure *out);
 uint64_t acomm_group_sequence(acomm_group *group);
 /* Name of the algorithm the table picks, for logs, tests and the benchmark. */
 const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop);
-/* The rows of the algorithm table, one by one from 0: 1 and the names, or 0 past the end. */
-int acomm_algorithm(int row, const char **kind, const char **name);
+/* A row of the algorithm table: the first of a kind that fits wins. */
+typedef struct acomm_row {
+    const char *kind, *name;
+    int32_t where;      /* counts 0: anywhere, 1: where all ranks share memory, 2: there, once symmetric arrays have been used,
+                           3: on several hosts of several ranks, 4: of as many each */
+    int32_t max_ranks;  /* 0: any number */
+    uint64_t up_to;     /* bytes; UINT64_MAX: any number */
+} acomm_row;
+/* The rows one by one from 0: 1 and *out filled, or 0 past the end. */
+int acomm_algorithm(int row, acomm_row *out);
 /* Ends all operations with ACOMM_CLOSED and waits until no thread is in one (< 1 s). Their handles may be freed then.
  * why (e.g. an exception's type), unless it is NULL or empty: this is no orderly end, so the group fails on the peers at once. */
 int acomm_group_stop(acomm_group *group, const char *why);

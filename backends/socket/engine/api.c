@@ -323,7 +323,7 @@ const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, 
     return group->size == 1 ? "copy" : a ? a->name : "messages";
 }
 
-int acomm_algorithm(int row, const char **kind, const char **name)
+int acomm_algorithm(int row, acomm_row *out)
 {
-    return row < 0 ? 0 : select_name((size_t)row, kind, name);
+    return row < 0 ? 0 : select_row((size_t)row, out);
 }

@@ -125,7 +125,7 @@ int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group
     if (!rc)
         rc = open_shared(g, o);
     if (!rc)
-        rc = select_open(&g->selection, o->algorithms, o->thresholds);
+        rc = select_open(g, o->algorithms, (const char *[]){o->tuned, o->tuned_symmetric});
     if (!rc && !(g->p2p = p2p_open(g)))
         rc = ACOMM_RESOURCE;
     if (!rc && node)

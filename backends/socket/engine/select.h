@@ -8,8 +8,9 @@ struct algorithm {
     int kind;
     const char *name;
     int (*run)(struct acomm_op *op);
-    /* ONE_HOST: uses the shared segment of all ranks. SYMMETRIC: gains only where arrays lie in it (group.empty).
-     * HOSTS: of parts (part.h), for several hosts; EVEN_HOSTS: with as many ranks on each. */
+    /* Where the row counts. ONE_HOST: where all ranks share memory. SYMMETRIC: there, once arrays lie in it (group.empty).
+     * HOSTS: of parts (part.h), for several hosts; EVEN_HOSTS: with as many ranks on each. An algorithm runs where its least
+     * demanding row counts. */
     enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS } where;
     bool checks;       /* compares headers itself, while it runs; otherwise agree() runs before it */
     uint64_t up_to;    /* bytes up to which the table picks it */
@@ -17,17 +18,20 @@ struct algorithm {
 };
 /* Made of parts, for several hosts. */
 static inline bool select_spans_hosts(const struct algorithm *a) { return a->where == HOSTS || a->where == EVEN_HOSTS; }
+/* What a group runs: settled when it is opened, so that a call compares bytes and nothing else. */
+struct pick { uint64_t up_to; const struct algorithm *algorithm; };
 struct selection {
-    uint64_t *up_to;   /* per row, after thresholds */
-    size_t first[ACOMM_KINDS]; /* row of each kind */
-    const struct algorithm *forced[ACOMM_KINDS];
+    struct pick *picks;
+    const struct pick *first[2][ACOMM_SEND]; /* [arrays are symmetric][kind]: ends with a pick without a limit */
+    const struct algorithm *forced[ACOMM_KINDS]; /* told, without a limit */
 };
 
-/* Lists as in acomm_group_options; ACOMM_ARGUMENT when one names no row. */
-int select_open(struct selection *s, const char *algorithms, const char *thresholds);
+/* Lists as in acomm_group_options (tuned: for [symmetric] arrays), into g->selection; the group's places and shared memory
+ * are known. What an earlier list leaves open, the later ones and then the table say. ACOMM_ARGUMENT when one names no row. */
+int select_open(struct acomm_group *g, const char *algorithms, const char *tuned[2]);
 void select_close(struct selection *s);
 const struct algorithm *select_algorithm(const struct acomm_group *g, const struct acomm_op *op);
-/* Name of a kind; and of the rows, one by one, until 0 is returned. */
+/* Name of a kind; and the rows, one by one, until 0 is returned. */
 const char *select_kind_name(int kind);
-int select_name(size_t row, const char **kind, const char **name);
+int select_row(size_t row, acomm_row *out);
 #endif

@@ -1,0 +1,231 @@
+"""arraycomm-bench tune: measures which algorithm is fastest here from how many bytes on, and writes a selection file.
+
+    arraycomm-bench tune -o tuning.json
+    ARRAYCOMM_TUNING=tuning.json arraycomm-run ...
+
+A limit moves away from the engine's own table only where every round shows a gain. Under a launcher (arraycomm-run, torchrun,
+mpirun ...) the launcher's ranks are measured, so that --transport tcp measures the network between its hosts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from arraycomm.core import tuning
+from arraycomm.core.environment import detect
+
+from . import tune_table
+from .options import parse_size
+from .report import figure
+from .tune_choose import Cell, Decision, as_samples, at, decide, from_samples
+from .tune_measure import Plan, measure
+
+OPERATIONS = tuple(tuning.operations())
+TRANSPORTS = ("shm", "symmetric", "tcp")
+SIZES = "64,256,1K,4K,16K,64K,256K,1M,4M,16M"
+_LEAST_ROUNDS = 3  # a range over fewer says nothing
+_SAMPLES = "arraycomm samples"
+_VERSION = 1
+
+
+def _some(known: Sequence[str], what: str) -> Any:
+    def parse(text: str) -> tuple[str, ...]:
+        for name in text.split(","):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
+        return tuple(dict.fromkeys(text.split(",")))
+
+    return parse
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    if not all(part.isdecimal() and int(part) > 1 for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers of at least 2 ranks, as 2,4")
+    return tuple(dict.fromkeys(map(int, text.split(","))))
+
+
+def _rounds(text: str) -> int:
+    if not text.isdecimal() or 0 < int(text) < _LEAST_ROUNDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds: at least {_LEAST_ROUNDS}, or 0 to measure nothing")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="arraycomm-bench tune", description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    add = made.add_argument
+    add("--ops", type=_some(OPERATIONS, "operation"), default=OPERATIONS, metavar="OP,...",
+        help=f"some of {', '.join(OPERATIONS)} (all)")  # fmt: skip
+    add("--np", type=_ranks, default=None, metavar="N,...", help="numbers of ranks; groups of others take the nearest (2,4)")
+    add("--transport", type=_some(TRANSPORTS, "transport"), default=TRANSPORTS, metavar="WAY,...",
+        help=f"some of {', '.join(TRANSPORTS)}; symmetric: arrays of group.empty() (all)")  # fmt: skip
+    add("--sizes", type=lambda text: tuple(sorted({parse_size(size) for size in text.split(",")})), default=SIZES,
+        metavar="SIZE,...", help=f"bytes of the whole array; the largest stands for all that are longer ({SIZES})")  # fmt: skip
+    add("--rounds", type=_rounds, default=7, help="0: none, only what --samples holds (7)")
+    add("--samples", metavar="FILE", help="adds the times to this file, and chooses by all times in it: to measure in slices")
+    add("-o", "--output", metavar="FILE", help="the selection file, for ARRAYCOMM_TUNING")
+    add("--table", action="store_true",
+        help="print the rows of select.c; what moves in them is a gain for every number of ranks that was measured")  # fmt: skip
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code: 0, 1 when a rank failed, 2 for what cannot be done."""
+    made = parser()
+    given = made.parse_args(arguments)
+    if not given.rounds and not given.samples:
+        made.error("--rounds 0 measures nothing: name the samples with --samples")
+    try:
+        place = detect(os.environ)
+        if place is not None and given.np not in (None, (place.size,)):
+            raise ValueError(f"--np, but this process is a rank of a world of {place.size} already ({place.launcher}); "
+                             "leave --np out to measure it")  # fmt: skip
+        leads = place is None or place.rank == 0
+        known = _read(given.samples) if given.samples and leads else []
+        if given.table and leads:
+            tune_table.source_rows()
+        for path in filter(None, (given.output, given.samples) if leads else ()):
+            _require_folder(path)
+    except ValueError as error:
+        print(f"arraycomm-bench tune: {error}", file=sys.stderr)
+        return 2
+    return _run(given, known, joined=place is not None, leads=leads)
+
+
+def _run(given: argparse.Namespace, known: list[Cell], joined: bool, leads: bool) -> int:
+    plan = Plan(given.ops, given.transport, given.sizes, given.rounds)
+    measured: list[Cell] = []
+    if given.rounds and joined:
+        measured = _measure_here(plan)
+    elif given.rounds:
+        for ranks in given.np or (2, 4):
+            found = _world(ranks, plan)
+            if found is None:
+                return 1
+            measured += found
+    if leads:
+        _finish(given, from_samples(as_samples([*known, *measured])))
+    return 0
+
+
+def _measure_here(plan: Plan) -> list[Cell]:
+    """As a rank of the world that the environment names."""
+    import arraycomm
+
+    for name in (tuning.VARIABLE, "ARRAYCOMM_ALGORITHM"):
+        os.environ.pop(name, None)  # the engine's own table is what others are measured beside
+    group: Any
+    with arraycomm.init() as group:
+        return measure(group, plan)
+
+
+def rank(number: int, plan: Plan, path: str) -> None:
+    """A rank of ours; rank 0 leaves what all have measured at `path`."""
+    cells = _measure_here(plan)
+    if number == 0:
+        Path(path).write_text(json.dumps(as_samples(cells)))
+
+
+def _world(ranks: int, plan: Plan) -> list[Cell] | None:
+    """None when a rank failed, which has been told."""
+    from arraycomm.launch.errors import ProcessError
+    from arraycomm.launch.spawn import spawn
+
+    with tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as folder:
+        path = Path(folder, "samples")
+        try:
+            spawn(rank, (plan, str(path)), ranks)
+        except ProcessError as error:
+            print(f"arraycomm-bench tune: {error}", file=sys.stderr)
+            return None
+        return from_samples(json.loads(path.read_text()))
+
+
+def _finish(given: argparse.Namespace, cells: list[Cell]) -> None:
+    decisions = decide(cells, together=given.table)
+    for decision in decisions:
+        for line in lines(decision):
+            print(line)
+    if given.samples:
+        _write_samples(given.samples, cells)
+    if given.output:
+        Path(given.output).write_text(tuning.text(machine(), [decision.choice for decision in decisions]))
+        print(f"# written: {given.output}, for ARRAYCOMM_TUNING")
+    for line in tune_table.rows([decision.choice for decision in decisions]) if given.table else []:
+        print(line)
+
+
+def lines(decision: Decision) -> list[str]:
+    """Times of all algorithms; what is chosen is marked, by + where the engine's table has another, which then has a -."""
+    choice = decision.choice
+    measured = {name for cell in decision.cells for name in cell.names}
+    names = [name for name in tuning.names(choice.transport)[choice.operation] if name in measured]
+    where = f"{choice.operation} over {choice.transport}, {choice.ranks} ranks"
+    made = [f"# {where}: us per call, median of {min(len(cell.rounds) for cell in decision.cells)} rounds",
+            "# " + f"{'size':>12}" + "".join(f"  {name:>13} " for name in names)]  # fmt: skip
+    for cell in decision.cells:
+        before, after = at(decision.table, cell.size), at(choice.picks, cell.size)
+        marks = {before: "-", after: "*" if before == after else "+"}
+        made.append(f"{cell.size:14}" + "".join(f"  {_time(cell.time(name))}{marks.get(name, ' ')}" for name in names))
+    made.append(f"# {where}: {tuning.described(choice.picks)}; times over the best {decision.regret:.3f}")
+    if decision.changed:
+        made.append(f"#   the engine's table: {tuning.described(decision.table)}; {decision.table_regret:.3f}")
+    for cell, before, after in decision.moved():
+        ratios = cell.ratios(before, after)
+        made.append(f"#   {tuning.size_text(cell.size)}: {before} takes {ratios[len(ratios) // 2]:.2f} ({ratios[0]:.2f}-"
+                    f"{ratios[-1]:.2f}) of {after}'s time")  # fmt: skip
+    return made
+
+
+def _time(value: float | None) -> str:
+    return f"{'-':>13}" if value is None else figure(value, 13)
+
+
+def machine() -> dict[str, Any]:
+    """Of the file's own "machine"."""
+    from arraycomm import __version__
+
+    return {"cpu": _cpu(), "cores": len(os.sched_getaffinity(0)), "date": date.today().isoformat(), "arraycomm": __version__}
+
+
+def _cpu() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return names[0] if names and names[0] else platform.machine()  # AArch64 has none
+
+
+def _require_folder(path: str) -> None:
+    folder = os.path.dirname(path) or os.curdir
+    if not os.path.isdir(folder) or os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise ValueError(f"cannot write {path!r}: its folder is not there, or it is not ours to write")
+
+
+def _read(path: str) -> list[Cell]:
+    """The samples of a file that may not be there yet. Raises ValueError for those of another machine, and for another file."""
+    try:
+        found: Mapping[str, Any] = json.loads(Path(path).read_text())
+        if found[_SAMPLES] != _VERSION:
+            raise ValueError(f"its version is {found[_SAMPLES]!r}, this arraycomm knows {_VERSION}")
+        here, there = ({name: about[name] for name in ("cpu", "cores")} for about in (machine(), found["machine"]))
+        if here != there:
+            raise ValueError(f"measured on {there['cpu']}, {there['cores']} cores, this machine is {here['cpu']}, "
+                             f"{here['cores']} cores")  # fmt: skip
+        return from_samples(found["cells"])
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"cannot add to the samples in {path!r}: {error!s}; give --samples another name") from error
+
+
+def _write_samples(path: str, cells: list[Cell]) -> None:
+    entries = ",\n  ".join(json.dumps(entry) for entry in as_samples(cells))
+    Path(path).write_text(f'{{"{_SAMPLES}": {_VERSION},\n "machine": {json.dumps(machine())},\n "cells": [\n  {entries}]}}\n')

@@ -1,0 +1,99 @@
+/* engine: all */
+#include <string.h>
+#include "check.h"
+#include "group.h"
+#include "select.h"
+
+static struct acomm_group group;
+static char segment[1];
+
+static int open_group(int size, bool one_host, const char *algorithms, const char *tuned, const char *tuned_symmetric)
+{
+    group = (struct acomm_group){.size = size, .shared.base = one_host ? segment : NULL};
+    group.hosts.all = (struct team){.size = size, .place = one_host ? TEAM_HOST : TEAM_APART};
+    return select_open(&group, algorithms, (const char *[]){tuned, tuned_symmetric});
+}
+
+static const char *chosen(int kind, uint64_t bytes, bool symmetric)
+{
+    struct acomm_op op = {.group = &group, .team = &group.hosts.all, .kind = kind, .count = bytes, .width = 1};
+    group.direct.symmetric = symmetric;
+    return select_algorithm(&group, &op)->name;
+}
+
+#define CHECK_CHOICE(kind, bytes, symmetric, want)                                             \
+    do {                                                                                       \
+        const char *got_ = chosen(kind, bytes, symmetric);                                     \
+        CHECK_MESSAGE(!strcmp(got_, want), "%s for %llu bytes, not %s", got_, (unsigned long long)(bytes), want); \
+    } while (0)
+
+/* Without lists, every group chooses the first row of the table that fits. */
+static void table(void)
+{
+    for (int size = 2; size < 20; size++)
+        for (int one_host = 0; one_host < 2; one_host++) {
+            CHECK_EQUAL(open_group(size, one_host, NULL, "", NULL), 0);
+            for (int kind = 0; kind < ACOMM_SEND; kind++)
+                for (int bits = 0; bits < 40; bits++)
+                    for (int more = 0; more < 2; more++) {
+                        uint64_t bytes = (1ull << bits) + (uint64_t)more;
+                        bool symmetric = one_host && bits % 2;
+                        const char *want = NULL;
+                        acomm_row row;
+                        struct acomm_op op = {.group = &group, .team = &group.hosts.all, .kind = kind, .count = bytes, .width = 1};
+                        bool whole = kind == ACOMM_ALL_REDUCE || kind == ACOMM_REDUCE || kind == ACOMM_BROADCAST;
+                        uint64_t total = whole ? bytes : op_total(NULL, op.count, size, 1);
+                        for (size_t at = 0; !want && select_row(at, &row); at++)
+                            if (!strcmp(row.kind, select_kind_name(kind)) && total <= row.up_to && row.where <= one_host + symmetric
+                                && (!row.max_ranks || size <= row.max_ranks))
+                                want = row.name;
+                        CHECK_CHOICE(kind, bytes, symmetric, want);
+                    }
+            select_close(&group.selection);
+        }
+}
+
+/* The first list goes before the second, both before the table, each up to its limits. */
+static void lists(void)
+{
+    const char *tuned = "all_reduce=ring:10,all_reduce=doubling:30,all_reduce=halving:18446744073709551615,reduce=pairwise";
+    CHECK_EQUAL(open_group(2, false, "all_reduce=bruck:20", tuned, "all_reduce=ring"), 0);
+    CHECK_CHOICE(ACOMM_ALL_REDUCE, 20, false, "bruck");
+    CHECK_CHOICE(ACOMM_ALL_REDUCE, 21, false, "doubling");
+    CHECK_CHOICE(ACOMM_ALL_REDUCE, 31, false, "halving");
+    CHECK_CHOICE(ACOMM_REDUCE, 0, false, "pairwise");
+    CHECK_CHOICE(ACOMM_BROADCAST, 0, false, "bruck");
+    CHECK_CHOICE(ACOMM_ALL_REDUCE, 21, true, "ring");
+    CHECK(!group.selection.forced[ACOMM_ALL_REDUCE] && !group.selection.forced[ACOMM_REDUCE]);
+    select_close(&group.selection);
+    CHECK_EQUAL(open_group(2, false, "all_reduce=ring,barrier=shared", tuned, NULL), 0);
+    CHECK_CHOICE(ACOMM_ALL_REDUCE, 1, false, "ring");
+    CHECK_CHOICE(ACOMM_BARRIER, 0, false, "dissemination"); /* "shared" cannot run here */
+    CHECK(group.selection.forced[ACOMM_ALL_REDUCE] && !group.selection.forced[ACOMM_REDUCE]);
+    select_close(&group.selection);
+    CHECK_EQUAL(open_group(2, true, "all_reduce=direct,barrier=shared", NULL, NULL), 0);
+    CHECK_CHOICE(ACOMM_ALL_REDUCE, 1, false, "whole");
+    CHECK_CHOICE(ACOMM_ALL_REDUCE, 1, true, "direct");
+    CHECK_CHOICE(ACOMM_BARRIER, 0, false, "shared");
+    select_close(&group.selection);
+}
+
+static void mistakes(void)
+{
+    const char *const wrong[] = {"all_reduce", "all_reduce=", "all_reduce=rings", "all_reduc=ring", "=ring", "ring", "all_reduce=ring:",
+                                 "all_reduce=ring:x", "all_reduce=ring:1x", "all_reduce=ring=", "all_reduce=ring,,", ":", "send=ring"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK_MESSAGE(open_group(2, true, wrong[i], NULL, NULL) == ACOMM_ARGUMENT, "%s", wrong[i]);
+        CHECK_MESSAGE(open_group(2, true, NULL, wrong[i], NULL) == ACOMM_ARGUMENT, "%s", wrong[i]);
+        CHECK_MESSAGE(open_group(2, true, NULL, NULL, wrong[i]) == ACOMM_ARGUMENT, "%s", wrong[i]);
+        select_close(&group.selection);
+    }
+}
+
+int main(void)
+{
+    TEST(table);
+    TEST(lists);
+    TEST(mistakes);
+    return CHECK_RESULT();
+}
