@@ -29,6 +29,8 @@ _END_S = 5.0
 _PROBE_S = 120.0  # a first import from a cold disk
 _TAIL_LINES = 15
 _LOOK_S = 0.2  # at the processes, while waiting for their connections
+# For Popen: a process group of its own, not a session: ranks in several sessions cannot yield to each other, see launch.
+_OWN_GROUP: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
 
 
 class ContenderFailed(Exception):
@@ -144,10 +146,10 @@ class Contender:
                 own = {"RANK": rank, "LOCAL_RANK": rank % per_host, "WORLD_SIZE": start.size, "LOCAL_WORLD_SIZE": per_host,
                        "MLX_RANK": rank} if len(commands) == start.size else {}  # fmt: skip
                 command = inside(spaces.names[rank // per_host] if spaces else "") + command
-                # A session of its own: the terminal's Ctrl-C is the driver's, which then ends everybody in order.
+                # A group of its own: the terminal's Ctrl-C is the driver's, which then ends everybody in order.
                 self._processes.append(subprocess.Popen(command, env=environ | {k: str(v) for k, v in own.items()},
                                                         stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                                        start_new_session=True))  # fmt: skip
+                                                        **_OWN_GROUP))  # fmt: skip
 
     def _accept(self, listener: socket.socket) -> None:
         listener.settimeout(_LOOK_S)

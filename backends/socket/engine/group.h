@@ -8,6 +8,7 @@
 #include "op.h"
 #include "select.h"
 #include "shared.h"
+#include "wait.h"
 
 struct p2p;
 struct acomm_node;
@@ -19,7 +20,7 @@ struct acomm_group {
     int *members;                /* world ranks */
     struct hosts hosts;
     bool crowded;                /* more ranks on this host than cores */
-    _Atomic int64_t stolen_until; /* see wait.h */
+    struct wait_stolen stolen;
     struct shared shared;        /* base NULL when this rank is alone on its host or the transport is TCP */
     struct link **out[CHANNELS], **in[CHANNELS]; /* by rank; NULL until first needed */
     int connections;

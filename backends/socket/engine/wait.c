@@ -10,13 +10,17 @@
 #define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
 #define SPINS_CROWDED 20    /* the peer may need this very core */
 #define YIELD_NS 200000     /* how long to yield before sleeping, with a core for every rank */
-#define YIELD_CROWDED_NS 2000000 /* a sleeping rank costs a wake-up per step, so yield longer where turns are taken */
+#define YIELD_TURN_NS 125000 /* for each rank, where they take turns: a sleeping rank costs a wake-up per step, but who yields
+                              * makes its core look busy, and so the ranks that work are not spread over all cores */
+#define YIELD_CROWDED_NS 2000000 /* at most */
 #define NEWS_NS 500000000   /* how long a closed link waits for the reason, which travels another way; the promise is 1 s */
 #define NEWS_LOOK_NS 1000000
-#define SPINS_SOCKETS 1     /* a turn costs system calls, and the peer may need this very core */
+#define SPINS_LINKS 1       /* a turn looks at all links, by system calls if they are sockets; the peer may need this core */
 #define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
 #define STOLEN_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
-#define STOLEN_FOR_NS 50000000
+#define STOLEN_RARELY 300   /* yields in between: their 3 ms or so cost less than as many sleeps and wake-ups */
+#define STOLEN_MIN_NS 1000000 /* how long to sleep at once then, */
+#define STOLEN_MAX_NS 64000000 /* doubled up to here while every trial is stolen again */
 
 static int (*interrupt_hook)(void);
 
@@ -59,17 +63,18 @@ static bool may_leave(const struct acomm_op *op)
 struct wait wait_start(struct acomm_op *op)
 {
     bool crowded = op->group->crowded, leaves = may_leave(op) && !op->leave_at;
+    int64_t turns = (int64_t)op->group->size * YIELD_TURN_NS;
     return (struct wait){.op = op, .spins = leaves ? 0 : crowded ? SPINS_CROWDED : SPINS,
-                         .yield_ns = crowded ? YIELD_CROWDED_NS : YIELD_NS};
+                         .yield_ns = !crowded ? YIELD_NS : turns < YIELD_CROWDED_NS ? turns : YIELD_CROWDED_NS};
 }
 
 struct wait wait_start_links(struct acomm_op *op)
 {
     struct wait w = wait_start(op);
-    if (op->group->crowded && op->group->hosts.all.place != TEAM_HOST) {
-        w.spins = SPINS_SOCKETS;
+    if (op->group->crowded)
+        w.spins = SPINS_LINKS;
+    if (op->group->crowded && op->group->hosts.all.place != TEAM_HOST)
         w.yield_ns = YIELD_SOCKETS_NS;
-    }
     return w;
 }
 
@@ -123,12 +128,20 @@ int wait_look(struct acomm_op *op)
     return rc ? group_fail_op(op, rc, -1, 0, NULL) : 0;
 }
 
-static void yield(struct acomm_group *g, int64_t now)
+/* Several threads may count at once: a count that is lost does no harm. */
+static void yield(struct wait_stolen *stolen, int64_t now)
 {
     sched_yield();
     int64_t after = clock_now();
-    if (after - now > STOLEN_NS)
-        atomic_store_explicit(&g->stolen_until, after + STOLEN_FOR_NS, memory_order_relaxed);
+    uint32_t yields = atomic_load_explicit(&stolen->yields, memory_order_relaxed);
+    bool taken = after - now > STOLEN_NS;
+    atomic_store_explicit(&stolen->yields, taken ? 0 : yields + (yields < STOLEN_RARELY), memory_order_relaxed);
+    if (!taken)
+        return;
+    int64_t span = 2 * atomic_load_explicit(&stolen->span, memory_order_relaxed);
+    span = yields == STOLEN_RARELY ? 0 : span < STOLEN_MIN_NS ? STOLEN_MIN_NS : span < STOLEN_MAX_NS ? span : STOLEN_MAX_NS;
+    atomic_store_explicit(&stolen->span, span, memory_order_relaxed);
+    atomic_store_explicit(&stolen->until, after + span, memory_order_relaxed);
 }
 
 /* The slow half: yields, and looks at clock, signals and peers that have left. */
@@ -146,9 +159,9 @@ static int look(struct wait *w)
     int rc = look_around(op, now);
     if (rc)
         return rc;
-    w->sleepy = now >= w->sleep_at || now < atomic_load_explicit(&op->group->stolen_until, memory_order_relaxed);
+    w->sleepy = now >= w->sleep_at || now < atomic_load_explicit(&op->group->stolen.until, memory_order_relaxed);
     if (!w->sleepy)
-        yield(op->group, now);
+        yield(&op->group->stolen, now);
     return 0;
 }
 

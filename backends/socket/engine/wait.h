@@ -6,8 +6,8 @@
  *            if (rc) return rc;                // the failure is recorded by the caller that knows the culprit
  *            if (w.sleepy) block for at most WAIT_SLEEP_NS on whatever makes the condition true
  *        }
- * Where others than our ranks use the cores, a yield costs whole time slices of theirs, while a sleeper that is woken
- * goes first: who notices that a yield took long sleeps at once for the next 50 ms.
+ * Where others than our ranks use the cores, a yield may cost whole time slices of theirs, while a sleeper that is woken
+ * goes first: who notices that yields take long again and again sleeps at once for a while, and then tries again.
  * Spinning lasts a few microseconds and only where every rank of the host has a core; yielding lasts longer,
  * because on a crowded machine the peer we wait for needs our core (a futex wake costs 30 us, a yield 1.5 us). */
 #ifndef ACOMM_WAIT_H
@@ -21,6 +21,13 @@
 
 #define WAIT_LEAVE 1           /* from a guest's wait: it leaves the operation, which has not failed; see op.h */
 #define WAIT_CLOSED "it has closed the group" /* what a peer's end is called that says no more of it */
+
+/* Of a group; zeros at the beginning. */
+struct wait_stolen {
+    _Atomic int64_t until;       /* sleep at once until then */
+    _Atomic int64_t span;        /* ns that led to it */
+    _Atomic uint32_t yields;     /* since the last one that took long */
+};
 
 struct wait {
     struct acomm_op *op;
