@@ -115,7 +115,7 @@ def test_defaults_are_the_promised_cells():
     [("--against=mpi9", "unknown peer 'mpi9'; choose from gloo"), ("--ops=xor", "unknown operation 'xor'"),
      ("--python=x", "'x' is not NAME=PATH"), ("--rounds=0", "not a whole number of at least 1"),
      ("--np=2,-1", "'-1' is not a whole number"),
-     ("--ours=sea", "unknown variant of ours 'sea'; choose from shm, symmetric, tcp")],
+     ("--ours=sea", "unknown variant of ours 'sea'; choose from auto, flat, records, leader, leaders, 4tcp, shm")],
 )  # fmt: skip
 def test_errors_name_what_was_wrong(option, text, capsys):
     with pytest.raises(SystemExit) as left:
