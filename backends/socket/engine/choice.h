@@ -10,9 +10,9 @@
 #include "acomm.h"
 
 #define CHOICE_TRY ((uint64_t)4 << 20) /* bytes: twice through the area of a seat (shared.h) */
-#define CHOICE_LEARN 4     /* tries that take both ways in turn */
-#define CHOICE_AGAIN 64    /* then the worse way is taken every so many tries */
-#define CHOICE_SELDOM 512  /* the same where it was worse by half and more */
+#define CHOICE_LEARN 8     /* tries that take both ways in turn: some are disturbed, and the first meets new memory */
+#define CHOICE_AGAIN 32    /* then the worse way is taken every so many tries */
+#define CHOICE_SELDOM 128  /* the same where it was worse by half and more */
 
 struct choice {
     float cost[2];         /* ns per byte of each way; 0: not tried yet */

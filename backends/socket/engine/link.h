@@ -17,6 +17,13 @@ enum channel { CHANNEL_CONTROL, CHANNEL_COLLECTIVE, CHANNEL_P2P, CHANNELS };
 
 struct bell;
 struct link;
+/* In the memory of a link: an array on its way, of which each side copies the next part until none is left. */
+struct link_parts {
+    _Alignas(64) _Atomic uint64_t taken; /* (number of the message + 1) << LINK_PARTS_BITS | parts taken; 0: no array */
+    _Atomic uint64_t to;                 /* the receiver's array */
+    _Atomic uint32_t written, broken;    /* parts that the sender has done with; some of which could not be written */
+};
+#define LINK_PARTS_BITS 24
 struct link_ops {
     /* Bytes taken (0: none just now) or a negative code: ACOMM_LOST when the peer is gone, ACOMM_SYSTEM with errno set.
      * more: as much as can be is sent right after, so that the peer need not be told of these bytes alone. */
@@ -40,6 +47,7 @@ struct link {
     size_t row, whole;
     _Atomic uint32_t *withdrawn; /* the sender's word to the receiver in shared memory, set for good: arrays that it offered may
                                   * change from now on. NULL where the ends share no memory */
+    struct link_parts *parts;    /* see p2p_share.c; NULL where the ends share no memory */
     struct bell *bell; /* rung when there may be news; NULL: look at the descriptor, or look again */
 };
 

@@ -36,6 +36,7 @@ struct link_ring {
     _Alignas(2 * LINE) _Atomic uint64_t past;  /* its wish: rows of which classes are stored past the caches (bits). It rests,
                                                 * in a line of its own */
     _Atomic uint32_t withdrawn;                /* by the sender, once at most; see link.h */
+    struct link_parts parts;
     _Alignas(2 * LINE) struct slot slots[SLOTS];
     _Alignas(2 * LINE) char data[];
 };
@@ -253,7 +254,8 @@ struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, siz
     struct link_shm *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    s->base = (struct link){.ops = &shm_ops, .peer = peer, .outgoing = outgoing, .withdrawn = &memory->withdrawn, .bell = ours};
+    s->base = (struct link){.ops = &shm_ops, .peer = peer, .outgoing = outgoing, .withdrawn = &memory->withdrawn,
+                            .parts = &memory->parts, .bell = ours};
     s->theirs = theirs;
     s->ring = memory;
     s->size = bytes;

@@ -252,6 +252,8 @@ void p2p_fail(struct p2p *p)
     if (!p->code)
         p->code = failure.code;
     p2p_offer_withdraw(p);
+    if (p->shares)
+        window_close(&g->shared); /* the arrays of receives may be freed when these end */
     while (!p2p_list_empty(&p->all)) {
         struct p2p_item *item = P2P_OF(struct p2p_item, all, p->all.next);
         item->op->failure = failure;

@@ -1,7 +1,7 @@
 /* Long messages that their receiver reads where they lie: out of a symmetric array, which it maps, or out of the sender's memory,
  * where the system permits that and where it costs less than two copies through the ring.
  *
- * The sender stands still until it is told DONE. If its operation ends before, by a deadline, say, its caller may write
+ * The sender stands still until it is told DONE, or writes parts itself (p2p_share.c). If its operation ends before, by a deadline, say, its caller may write
  * into the array again: it withdraws first, and the receiver looks for that after its last byte. What was read without a
  * withdrawal after it is what was sent; after one the receive waits for the failure that is under way. */
 #include <errno.h>
@@ -105,11 +105,44 @@ static void ask_for_it(struct p2p_peer *peer, struct p2p_item *item, int errnum)
     reply(peer, item, P2P_CLEAR);
 }
 
+/* All of the data is here. */
+static bool complete(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
+{
+    atomic_thread_fence(memory_order_acquire); /* the data was read before this look */
+    if (atomic_load_explicit(peer->from->withdrawn, memory_order_relaxed))
+        return false;
+    p2p_offer_learn(p, item);
+    reply(peer, item, P2P_DONE);
+    return true;
+}
+
+/* The same while the sender writes parts of it; whether anything moved. */
+static bool pull_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
+{
+    uint64_t bytes;
+    if (p2p_share_take(peer, item, &item->moved, &bytes)) {
+        int errnum = read_part(p, peer, item, bytes);
+        if (errnum)
+            p2p_share_stop(peer, item, errnum);
+        return true;
+    }
+    if (!p2p_share_over(peer, item))
+        return false;
+    item->moved = 0; /* should the sender have failed to write a part, all is read again */
+    if (item->errnum)
+        ask_for_it(peer, item, item->errnum);
+    return item->errnum || item->whole || complete(p, peer, item);
+}
+
 bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer)
 {
     if (p2p_list_empty(&peer->reading) || atomic_load_explicit(peer->from->withdrawn, memory_order_relaxed))
         return false;
     struct p2p_item *item = P2P_ITEM(peer->reading.next);
+    if (!item->moved && !item->shared)
+        p2p_share_open(p, peer, item);
+    if (item->shared)
+        return pull_part(p, peer, item);
     uint64_t left = item->bytes - item->moved, part = left < PART ? left : PART;
     int errnum = read_part(p, peer, item, part);
     if (errnum) {
@@ -117,14 +150,7 @@ bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer)
         return true;
     }
     item->moved += part;
-    if (part < left)
-        return true;
-    atomic_thread_fence(memory_order_acquire); /* the data was read before this look */
-    if (atomic_load_explicit(peer->from->withdrawn, memory_order_relaxed))
-        return false;
-    p2p_offer_learn(p, item);
-    reply(peer, item, P2P_DONE);
-    return true;
+    return part < left || complete(p, peer, item);
 }
 
 void p2p_offer_withdraw(struct p2p *p)

@@ -8,6 +8,7 @@
  *   p2p_match.c     which message belongs to which receive; how operations end
  *   p2p_send.c      frames out, p2p_recv.c frames in
  *   p2p_offer.c     data that the receiver reads where it lies
+ *   p2p_share.c     the same, with the sender writing parts of it
  *   p2p_progress.c  whose turn it is to move things: a waiting thread, or a thread of our own */
 #ifndef ACOMM_P2P_PEER_H
 #define ACOMM_P2P_PEER_H
@@ -65,6 +66,9 @@ struct p2p_item {
     struct wire_place place;     /* of the data, see p2p_offer.c */
     int64_t began;               /* receives of RTS and OFFER: when it was decided how to get the data */
     bool staged;                 /* and that it comes through the link */
+    bool shared, whole;          /* receives: both sides copy (p2p_share.c); or did, in vain */
+    uint32_t mine;               /* parts that this side took */
+    int errnum;                  /* why one could not be read */
     enum { P2P_CLEAR, P2P_REFUSE, P2P_DONE } reply; /* in replies: CTS, NACK or DONE */
     uint8_t dtype;               /* of the message that was refused */
     uint64_t count;
@@ -154,6 +158,7 @@ struct p2p {
     struct p2p_item *spare;
     uint64_t orders, arrivals, credit;
     const char *forced;          /* how long messages come, "staged" or "read"; NULL: what costs least */
+    bool shares;                 /* peers may write to receives */
     struct choice ways[2][CHOICE_CLASSES]; /* of private and of symmetric arrays: 0 staged, 1 read; ns per byte */
     int64_t next_deadline;
     int code;                    /* failed: nothing is posted any more */
@@ -232,6 +237,18 @@ bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer);
 bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes);
 /* The data of a receive is here: what the way cost. */
 void p2p_offer_learn(struct p2p *p, const struct p2p_item *item);
+/* p2p_share.c */
+/* Lets the sender write parts of this receive as well, if that can be. */
+void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item);
+/* The next part for this side: its place and bytes. False: none is left. */
+bool p2p_share_take(struct p2p_peer *peer, struct p2p_item *item, uint64_t *offset, uint64_t *bytes);
+/* This side could not copy its part; nobody takes another. */
+void p2p_share_stop(struct p2p_peer *peer, struct p2p_item *item, int errnum);
+/* Whether the sender is done with its parts; then none of the receive's memory is touched any more. */
+bool p2p_share_over(struct p2p_peer *peer, struct p2p_item *item);
+/* Writes a part of what a receiver shares with us; whether it did. */
+bool p2p_share_push(struct p2p *p, struct p2p_peer *peer);
+
 /* What this rank has offered may change from now on. */
 void p2p_offer_withdraw(struct p2p *p);
 

@@ -72,6 +72,7 @@ bool p2p_progress_pass(struct p2p *p, bool full)
         struct p2p_peer *peer = p->peers[p->open[(p->passes + (uint32_t)i) % (uint32_t)p->opened]];
         moved |= p2p_recv_pull(p, peer, full);
         moved |= p2p_offer_pull(p, peer);
+        moved |= p2p_share_push(p, peer);
         moved |= p2p_send_push(p, peer);
     }
     if (full && !p->code) {

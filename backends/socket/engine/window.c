@@ -18,17 +18,20 @@
 #define YIELDS 200      /* then somebody else has the writer's core, or it is stopped */
 #define LOOK_NS 1000000
 
-static uint64_t key; /* not of a forked child: that has no groups of its parent's */
+static struct { uint64_t key; pid_t of; } self; /* a forked child draws its own */
 
 void window_open(struct shared *s)
 {
     struct window *w = shared_window(s, s->rank);
     uint64_t fresh = 0;
-    if (!key && getrandom(&fresh, sizeof fresh, GRND_NONBLOCK) == sizeof fresh)
-        key = fresh | 1;
-    w->pid = getpid();
-    w->key = key;
-    w->key_at = (uint64_t)(uintptr_t)&key;
+    pid_t pid = getpid();
+    if (self.of != pid && getrandom(&fresh, sizeof fresh, GRND_NONBLOCK) == sizeof fresh) {
+        self.key = fresh | 1;
+        self.of = pid;
+    }
+    w->pid = pid;
+    w->key = self.of == pid ? self.key : 0;
+    w->key_at = (uint64_t)(uintptr_t)&self.key;
 }
 
 bool window_reaches(const struct shared *s, int rank)

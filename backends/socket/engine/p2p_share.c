@@ -1,0 +1,142 @@
+/* Long messages that both sides copy: the receiver reads the sender's array part by part (p2p_offer.c), and the sender, who
+ * would stand still meanwhile, writes parts into the receiver's. Each takes the next part that nobody has taken, so
+ * who has less time copies less, and a sender that is busy elsewhere copies nothing. With a core for each, 16 MiB take two
+ * thirds of the time and 256 KiB half.
+ *
+ * The receiver opens its array in the memory of the link, and closes it when the sender is done with the parts it took. Parts
+ * are taken by exchanging the message's number and their count together, so that none is taken of a message that
+ * is over. Should the receiver fail, window.h keeps the sender from its memory. */
+#include <stdatomic.h>
+#include <errno.h>
+
+#include "bell.h"
+#include "p2p_peer.h"
+#include "window.h"
+
+#define SHARE_MIN ((uint64_t)256 << 10) /* bytes; below, the sender is told sooner than it would have copied */
+#define PARTS 16
+#define PART_MIN ((uint64_t)64 << 10)   /* below, system calls show */
+#define PART_MAX ((uint64_t)1 << 20)    /* between two every peer has its turn and failures are seen */
+#define PAGE 4096u
+#define INDEX ((UINT64_C(1) << LINK_PARTS_BITS) - 1)
+
+static uint64_t part_bytes(uint64_t bytes)
+{
+    uint64_t part = bytes / PARTS / PAGE * PAGE;
+    return part < PART_MIN ? PART_MIN : part > PART_MAX ? PART_MAX : part;
+}
+
+static uint32_t count_parts(uint64_t bytes)
+{
+    uint64_t part = part_bytes(bytes);
+    return (uint32_t)((bytes + part - 1) / part);
+}
+
+/* The part that was taken; the last one is shorter. */
+static uint64_t place(uint64_t bytes, uint64_t index, uint64_t *offset)
+{
+    uint64_t part = part_bytes(bytes);
+    *offset = index * part;
+    return bytes - *offset < part ? bytes - *offset : part;
+}
+
+static void ring(struct p2p *p, const struct p2p_peer *peer)
+{
+    bell_ring(shared_bell(&p->group->shared, p->group->hosts.seat[peer->rank]));
+}
+
+void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
+{
+    struct link_parts *parts = peer->from->parts;
+    bool fits = item->bytes >= SHARE_MIN && item->bytes / PART_MAX < INDEX && !item->whole;
+    if (!fits || !parts || !p->group->shared.base || p->group->crowded || item->place.how != DIRECT_PRIVATE)
+        return;
+    item->shared = p->shares = true;
+    item->mine = 0;
+    atomic_store_explicit(&parts->to, (uint64_t)(uintptr_t)item->op->out, memory_order_relaxed);
+    atomic_store_explicit(&parts->written, 0, memory_order_relaxed);
+    atomic_store_explicit(&parts->broken, 0, memory_order_relaxed);
+    atomic_store_explicit(&parts->taken, (item->id + 1) << LINK_PARTS_BITS, memory_order_release);
+    ring(p, peer);
+}
+
+bool p2p_share_take(struct p2p_peer *peer, struct p2p_item *item, uint64_t *offset, uint64_t *bytes)
+{
+    struct link_parts *parts = peer->from->parts;
+    uint64_t taken = atomic_load_explicit(&parts->taken, memory_order_relaxed), index;
+    do {
+        index = taken & INDEX;
+        if (index >= count_parts(item->bytes))
+            return false;
+    } while (!atomic_compare_exchange_weak(&parts->taken, &taken, taken + 1));
+    item->mine++;
+    *bytes = place(item->bytes, index, offset);
+    return true;
+}
+
+void p2p_share_stop(struct p2p_peer *peer, struct p2p_item *item, int errnum)
+{
+    uint64_t offset, bytes;
+    item->errnum = errnum;
+    while (p2p_share_take(peer, item, &offset, &bytes))
+        ;
+}
+
+bool p2p_share_over(struct p2p_peer *peer, struct p2p_item *item)
+{
+    struct link_parts *parts = peer->from->parts;
+    uint32_t written = atomic_load_explicit(&parts->written, memory_order_acquire);
+    if (written + item->mine < count_parts(item->bytes))
+        return false;
+    item->shared = false;
+    item->whole = atomic_load_explicit(&parts->broken, memory_order_relaxed);
+    atomic_store_explicit(&parts->taken, 0, memory_order_relaxed);
+    return true;
+}
+
+/* ---- the sender ---- */
+
+static struct p2p_item *shared_item(const struct p2p_peer *peer, uint64_t taken)
+{
+    for P2P_EACH (at, &peer->awaiting)
+        if (P2P_ITEM(at)->id + 1 == taken >> LINK_PARTS_BITS)
+            return P2P_ITEM(at);
+    return NULL;
+}
+
+/* 0, or errno of the part that could not be written. */
+static int write_part(struct p2p *p, const struct p2p_peer *peer, const char *from, uint64_t to, uint64_t bytes)
+{
+    int seat = p->group->hosts.seat[peer->rank];
+    while (bytes) {
+        ssize_t n = window_write(&p->group->shared, seat, to, from, bytes);
+        if (n <= 0)
+            return n ? errno : EFAULT;
+        to += (uint64_t)n;
+        from += n;
+        bytes -= (uint64_t)n;
+    }
+    return 0;
+}
+
+bool p2p_share_push(struct p2p *p, struct p2p_peer *peer)
+{
+    struct link_parts *parts = peer->to ? peer->to->parts : NULL;
+    if (!parts || p2p_list_empty(&peer->awaiting))
+        return false;
+    uint64_t taken = atomic_load_explicit(&parts->taken, memory_order_acquire), offset;
+    struct p2p_item *item = taken ? shared_item(peer, taken) : NULL;
+    if (!item || item->place.how != DIRECT_PRIVATE)
+        return false;
+    uint64_t to = atomic_load_explicit(&parts->to, memory_order_relaxed); /* of this message, if the exchange succeeds */
+    if ((taken & INDEX) >= count_parts(item->bytes))
+        return false;
+    if (!atomic_compare_exchange_strong(&parts->taken, &taken, taken + 1))
+        return true;
+    uint64_t bytes = place(item->bytes, taken & INDEX, &offset);
+    if (write_part(p, peer, item->op->in + offset, to + offset, bytes))
+        atomic_store_explicit(&parts->broken, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&parts->written, 1, memory_order_release);
+    ring(p, peer);
+    return true;
+}

@@ -1,0 +1,152 @@
+/* engine: window.c peer_memory.c */
+/* Writing to a peer's memory, and keeping its writes out. */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "check.h"
+#include "shared.h"
+
+#define BYTES WINDOW_CHUNK
+
+static struct window *windows; /* of rank 0, this process, and rank 1, its child */
+
+struct window *shared_window(const struct shared *s, int rank)
+{
+    (void)s;
+    return &windows[rank];
+}
+
+static struct shared as(int rank)
+{
+    return (struct shared){.rank = rank, .ranks = 2};
+}
+
+static _Atomic int *said; /* by the child: writes that it has done, and in how many it was refused */
+
+/* Writes to its parent until it is refused, then says so and stops. */
+static void write_on(uint64_t to)
+{
+    struct shared s = as(1);
+    char *data = calloc(1, BYTES);
+    window_open(&s);
+    for (int i = 0;; i++) {
+        memset(data, i, BYTES);
+        ssize_t n = window_write(&s, 0, to, data, BYTES);
+        if (n < 0) {
+            said[1] = errno;
+            _exit(0);
+        }
+        said[0]++;
+    }
+}
+
+static pid_t start(char *array)
+{
+    struct shared s = as(0);
+    memset(windows, 0, 2 * sizeof *windows);
+    said[0] = said[1] = 0;
+    window_open(&s);
+    pid_t child = fork();
+    if (!child)
+        write_on((uint64_t)(uintptr_t)array);
+    while (!said[0])
+        usleep(100);
+    return child;
+}
+
+static void a_closed_window_keeps_writers_out(void)
+{
+    struct shared s = as(0);
+    char *array = calloc(1, BYTES), *copy = malloc(BYTES);
+    for (int i = 0; i < 20; i++) {
+        pid_t child = start(array);
+        CHECK(window_reaches(&s, 1));
+        window_close(&s);
+        memcpy(copy, array, BYTES);
+        CHECK_EQUAL(waitpid(child, NULL, 0), child);
+        CHECK(!memcmp(array, copy, BYTES));
+        CHECK_EQUAL(said[1], ECANCELED);
+    }
+    free(array);
+    free(copy);
+}
+
+static pid_t stopped;
+
+static void go_on(int signal)
+{
+    (void)signal;
+    kill(stopped, SIGCONT);
+}
+
+/* It cannot count itself out, and yet nobody has to wait for it until it goes on; unless it was stopped in the few
+ * instructions before its copy: then the alarm lets it. */
+static void a_stopped_writer_holds_nobody_up(void)
+{
+    struct shared s = as(0);
+    char *array = calloc(1, BYTES), *copy = malloc(BYTES);
+    int inside = 0;
+    for (int i = 0; i < 40; i++) {
+        pid_t child = start(array);
+        kill(child, SIGSTOP);
+        waitpid(child, NULL, WUNTRACED);
+        inside += windows[1].writing == 1;
+        stopped = child;
+        alarm(2);
+        window_close(&s);
+        alarm(0);
+        memcpy(copy, array, BYTES);
+        kill(child, SIGCONT);
+        CHECK_EQUAL(waitpid(child, NULL, 0), child);
+        CHECK(!memcmp(array, copy, BYTES));
+    }
+    CHECK_MESSAGE(inside > 0, "no writer was ever stopped in a write");
+    free(array);
+    free(copy);
+}
+
+static void a_dead_writer_holds_nobody_up(void)
+{
+    struct shared s = as(0);
+    char *array = calloc(1, BYTES);
+    for (int i = 0; i < 10; i++) {
+        pid_t child = start(array);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        window_close(&s);
+        CHECK(!window_reaches(&s, 1));
+    }
+    free(array);
+}
+
+/* The number of a process that is not the rank, as in another namespace of such numbers. */
+static void somebody_else_is_not_reached(void)
+{
+    struct shared s = as(0);
+    char *array = calloc(1, BYTES);
+    pid_t child = start(array);
+    CHECK(window_reaches(&s, 1));
+    windows[1].pid = getpid();
+    windows[1].key ^= 2;
+    CHECK(!window_reaches(&s, 1));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    free(array);
+}
+
+int main(void)
+{
+    void *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    windows = shared;
+    said = (_Atomic int *)(void *)((char *)shared + 2048);
+    signal(SIGALRM, go_on);
+    TEST(a_closed_window_keeps_writers_out);
+    TEST(a_stopped_writer_holds_nobody_up);
+    TEST(a_dead_writer_holds_nobody_up);
+    TEST(somebody_else_is_not_reached);
+    return CHECK_RESULT();
+}
