@@ -1,4 +1,7 @@
 /* Ctrl-C while a thread waits in the engine without the GIL: the engine asks here now and then. */
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "native.h"
 
 /* The exception that a signal handler raised, kept until the engine's call has returned: a C function must not return
@@ -7,6 +10,10 @@ static PyObject *pending;
 
 static int check_signals(void)
 {
+    /* Signal handlers run in the main thread. Another one may be in the engine when the interpreter has ended, and must not
+     * ask for its lock any more. */
+    if (syscall(SYS_gettid) != getpid())
+        return 0;
     PyGILState_STATE state = PyGILState_Ensure();
     int raised = PyErr_CheckSignals() != 0;
     if (raised) {
