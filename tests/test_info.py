@@ -23,7 +23,7 @@ def test_json(capsys):
     assert info.main(["--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["backends"]["socket"] is None
-    assert found["versions"]["kernels"] in ("avx512", "avx2", "neon", "portable")
+    assert found["versions"]["kernels"] in ("avx512bf16", "avx512", "avx2", "neon", "portable")
     assert found["operations"]["all_reduce"]["cpu"][0] == "socket"
     assert found["operations"]["all_reduce"]["cuda"] == []
     assert set(found["operations"]) >= {"all_reduce", "broadcast", "send", "recv", "barrier", "all_to_all"}

@@ -8,7 +8,7 @@
 #define MOST 11      /* inputs */
 #define LONGEST 1100 /* elements: more than one block of scratch for every type */
 
-static const char *const levels[] = {"portable", "neon", "avx2", "avx512"};
+static const char *const levels[] = {"portable", "neon", "avx2", "avx512", "avx512bf16"};
 enum { LEVELS = sizeof levels / sizeof levels[0] };
 
 static uint64_t seed = 88172645463325252u;

@@ -21,7 +21,7 @@ FLAGS = ["-O3", "-std=gnu11", "-D_GNU_SOURCE", "-ffp-contract=off", "-shared", "
 NARROW = [dtype for dtype in DType if dtype in (DType.FLOAT16, DType.BFLOAT16) or dtype >= DType.FLOAT8_E3M4]
 FLOAT8 = [dtype for dtype in DType if dtype >= DType.FLOAT8_E3M4]
 INTEGERS = [dtype for dtype in DType if DType.INT8 <= dtype <= DType.UINT64]
-LEVELS = ["neon"] if platform.machine() == "aarch64" else ["portable", "avx2", "avx512"]
+LEVELS = ["neon"] if platform.machine() == "aarch64" else ["portable", "avx2", "avx512", "avx512bf16"]
 PREMUL_SUM = 8
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler found")

@@ -13,6 +13,9 @@
 /* ---- the CPU ---- */
 static const struct reduce_kernels *const levels[] = { /* best first */
 #ifdef __x86_64__
+#ifdef REDUCE_HAS_BF16
+    &reduce_avx512bf16,
+#endif
     &reduce_avx512, &reduce_avx2,
 #endif
     &reduce_portable,
@@ -23,6 +26,10 @@ static _Atomic(const struct reduce_kernels *) chosen;
 static bool runs_here(const struct reduce_kernels *level)
 {
 #ifdef __x86_64__
+#ifdef REDUCE_HAS_BF16
+    if (level == &reduce_avx512bf16)
+        return __builtin_cpu_supports("avx512bf16") && runs_here(&reduce_avx512);
+#endif
     if (level == &reduce_avx512 && !(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")))
         return false;

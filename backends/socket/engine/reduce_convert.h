@@ -2,7 +2,7 @@
  *
  * Integer arithmetic instead of tables or multiplications of float32 subnormals: the latter would depend on the
  * flush-to-zero mode of the calling thread, and tables cannot be vectorised without slow gathers.
- * AVX512_BF16's conversion is not used because it flushes subnormals to zero. */
+ * AVX512_BF16's conversion flushes subnormals to zero: see reduce_bf16.h. */
 #ifndef ACOMM_REDUCE_CONVERT_H
 #define ACOMM_REDUCE_CONVERT_H
 #include <stdbool.h>

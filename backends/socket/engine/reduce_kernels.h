@@ -1,6 +1,6 @@
 /* The loops of one CPU level. Included by one small file per level, which chooses the instruction set for everything
- * in here and defines REDUCE_LEVEL (the table's name), REDUCE_NAME (its text), and REDUCE_COMPLEX or REDUCE_F16C where
- * those parts are wanted.
+ * in here and defines REDUCE_LEVEL (the table's name), REDUCE_NAME (its text), and REDUCE_COMPLEX, REDUCE_F16C or REDUCE_BF16
+ * where those parts are wanted.
  *
  * Loops are plain C over elements: compilers vectorise all of them at -O3, and the remainder of a vector loop is the
  * same arithmetic. NaN is stored as the one canonical NaN, because which of two NaNs an addition returns depends on
@@ -144,7 +144,7 @@ FOLD_FLOAT(c64, product)
 typedef void fold_kernel(void *out, const void *const *in, int inputs, size_t count);
 static void fold_rest(fold_kernel *fold, char *out, const void *const *in, int inputs, size_t offset, size_t bytes)
 {
-    char padded[8][16] = {{0}};
+    char padded[8][64] = {{0}};
     const void *operands[8];
     for (int k = 0; k < 8; k++) {
         operands[k] = padded[k];
@@ -163,6 +163,9 @@ static void fold_rest(fold_kernel *fold, char *out, const void *const *in, int i
             fold_rest(PACKED##_fold, out, in, inputs, (count - rest) * sizeof(u16), rest * sizeof(u16));         \
     }
 
+#ifdef REDUCE_BF16
+#include "reduce_bf16.h"
+#else
 /* Two bfloat16 in a word: their float32 are a shift and a mask away, without the shuffles of a change of width. */
 typedef struct { float low, high; } bf16x2;
 INLINE bf16x2 bf16x2_load(u32 x) { return (bf16x2){float_of(x << 16), float_of(x & 0xffff0000)}; }
@@ -174,6 +177,7 @@ INLINE u32 bf16x2_done(bf16x2 x) { return bfloat16_round(x.low) >> 16 | bfloat16
     }                                                                                                            \
     FOLD(bf16x2_##OP, u32, bf16x2, bf16x2_load, bf16x2_##OP, bf16x2_done)                                        \
     FOLD_PACKED(BFLOAT16_##OP, bf16x2_##OP, 2)
+#endif
 FOLD_BFLOAT16(sum)
 FOLD_BFLOAT16(product)
 FOLD_BFLOAT16(min)

@@ -27,6 +27,10 @@ struct reduce_kernels {
 extern const struct reduce_kernels reduce_portable;
 #ifdef __x86_64__
 extern const struct reduce_kernels reduce_avx2, reduce_avx512;
+#if defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 10
+#define REDUCE_HAS_BF16 /* the compiler knows AVX512_BF16 */
+extern const struct reduce_kernels reduce_avx512bf16;
+#endif
 #endif
 
 /* For tests: use the kernels of that name from now on; NULL: the best of this CPU. ACOMM_UNSUPPORTED where it has not
