@@ -11,14 +11,18 @@ does not say, the engine's own table does.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 from arraycomm._engine import ffi, lib
 
 from . import settings
+from .digest import sha256
+from .record import Record
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
 
 VARIABLE = "ARRAYCOMM_TUNING"
 FORMAT, VERSION = "arraycomm tuning", 1
@@ -31,7 +35,7 @@ _FAR = 2.0  # a choice made for so many times more or fewer ranks says nothing
 _ALWAYS = 2**64 - 1  # the engine's "no limit"
 
 
-class Row(NamedTuple):
+class Row(Record):
     """A row of the engine's table."""
 
     kind: str
@@ -41,14 +45,14 @@ class Row(NamedTuple):
     up_to: int | None  # bytes; None: any
 
 
-class Pick(NamedTuple):
+class Pick(Record):
     """An algorithm, and the bytes of the whole array up to which it runs; None: no limit."""
 
     name: str
     up_to: int | None
 
 
-class Choice(NamedTuple):
+class Choice(Record):
     """What runs for one operation, transport and number of ranks."""
 
     operation: str
@@ -57,7 +61,7 @@ class Choice(NamedTuple):
     picks: tuple[Pick, ...]
 
 
-class Tuning(NamedTuple):
+class Tuning(Record):
     """A file that was read and is right. machine: by the names of _MACHINE."""
 
     path: str
@@ -174,7 +178,7 @@ def read(path: str) -> Tuning:
         raise ValueError(f"selection file {path!r}, line {error.lineno}: {error.msg} (it is JSON); {again}") from None
     except ValueError as error:
         raise ValueError(f"selection file {path!r}: {error}; {again}") from None
-    return Tuning(os.path.abspath(path), hashlib.blake2b(data, digest_size=6).hexdigest(), machine, choices)
+    return Tuning(os.path.abspath(path), sha256(data).hexdigest()[:12], machine, choices)
 
 
 def text(machine: Mapping[str, Any], choices: Sequence[Choice]) -> str:

@@ -110,7 +110,7 @@ class SocketCommunicator:
         with segment if segment is not None else contextlib.nullcontext():
             code = lib.acomm_group_open(self._endpoint.node, options, out)
         if code:
-            wanted = f", {size} bytes of shared memory for {len(local)} ranks" if segment else ""
+            wanted = f", to map the memory that {len(local)} ranks share" if segment else ""
             raise self._translate.code(code, os.strerror(ffi.errno) + wanted)
         return out[0]
 

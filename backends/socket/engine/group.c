@@ -96,11 +96,14 @@ void group_kick(struct acomm_group *g)
 
 struct acomm_op *group_new_op(struct acomm_group *g)
 {
-    pthread_mutex_lock(&g->lock);
-    struct acomm_op *op = g->spare;
-    if (op)
-        g->spare = op->next;
-    pthread_mutex_unlock(&g->lock);
+    struct acomm_op *op = NULL;
+    if (!group_forked(g)) { /* a child may have been made while the lock was held, for good */
+        pthread_mutex_lock(&g->lock);
+        op = g->spare;
+        if (op)
+            g->spare = op->next;
+        pthread_mutex_unlock(&g->lock);
+    }
     if (!op)
         op = malloc(sizeof *op);
     if (op)
@@ -110,6 +113,10 @@ struct acomm_op *group_new_op(struct acomm_group *g)
 
 void group_recycle(struct acomm_group *g, struct acomm_op *op)
 {
+    if (group_forked(g)) {
+        free(op);
+        return;
+    }
     pthread_mutex_lock(&g->lock);
     op->next = g->spare;
     g->spare = op;
@@ -239,6 +246,8 @@ int acomm_group_abort(acomm_group *g, const char *text)
 
 int acomm_group_failure(acomm_group *g, acomm_failure *out)
 {
+    if (group_forked(g))
+        return 0;
     pthread_mutex_lock(&g->lock);
     bool failed = g->failed;
     if (failed)
