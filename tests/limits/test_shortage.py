@@ -67,7 +67,7 @@ def test_limited_address_space(spare: int) -> None:
         answers = job.answers()
         print(answers)
         assert answers[1].error in ("", "ResourceError"), answers[1].trace
-        if answers[1].error and not answers[0].error:  # it was short of memory for what it has alone: rank 0 is told as soon as it asks
+        if answers[1].error and not answers[0].error:  # short of what it has alone: rank 0 is told when it asks
             job.begin("total", [0], timeout=5)
             assert "ResourceError" in job.answer(0).text
         else:

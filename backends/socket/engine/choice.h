@@ -17,6 +17,7 @@
 struct choice {
     float cost[2];         /* ns per byte of each way; 0: not tried yet */
     uint32_t tries;
+    int agreed;            /* the way of this try, where ranks have to agree on it */
     uint64_t moved;        /* bytes in this try */
     uint64_t counted;      /* those of its second half, and their time: single runs tell little, because who comes last */
     int64_t ns;            /* finds everything done */

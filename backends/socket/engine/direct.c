@@ -199,6 +199,22 @@ static int meet(struct rounds *r, const struct direct_plan *plan, const struct c
     return rc ? rc : take_offers(r);
 }
 
+/* Whether all ranks know, without asking each other, that the slots are used: nothing else is open to private arrays, or so it was
+ * agreed for this try (choice.h). */
+static bool known_staged(const struct direct_state *d, const struct choice *choice)
+{
+    return !d->symmetric && (d->reach == WAY_CLOSED || (choice->moved && choice->agreed == STAGED));
+}
+
+static int run_staged(struct acomm_op *op, const struct direct_plan *plan, struct choice *choice)
+{
+    int64_t before = clock_now();
+    int rc = plan->staged(op);
+    if (!rc && choice->moved)
+        choice_learn(choice, STAGED, plan->bytes, clock_now() - before);
+    return rc;
+}
+
 int direct_run(struct acomm_op *op, const struct direct_plan *plan)
 {
     struct acomm_group *g = op->group;
@@ -206,9 +222,12 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     struct rounds r = rounds_start(op);
     if (plan->bytes > ARENA_ROOM) /* more than an arena is checked for */
         return plan->staged(op);
+    struct choice *choice = choice_for(&d->choices, op->kind, plan->bytes);
+    bool forced = op->algorithm == g->selection.forced[op->kind];
+    if (!forced && known_staged(d, choice))
+        return run_staged(op, plan, choice);
     if (!d->offers && !(d->offers = calloc((size_t)g->size, sizeof *d->offers)))
         return group_fail_op(op, ACOMM_RESOURCE, g->rank, ENOMEM, NULL);
-    struct choice *choice = choice_for(&d->choices, op->kind, plan->bytes);
     int rc = meet(&r, plan, choice);
     if (rc)
         return rc;
@@ -217,8 +236,9 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     if ((new_reach || new_map) && (rc = try_ways(&r, new_reach, new_map)))
         return rc;
     bool open = (!reaches || d->reach == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
-    bool free_choice = open && reaches && op->algorithm != g->selection.forced[op->kind];
+    bool free_choice = open && reaches && !forced;
     int way = free_choice ? choose(&r, choice->tries) : open ? DIRECT : STAGED;
+    choice->agreed = way;
     int64_t before = clock_now();
     rc = run_way(&r, plan, way);
     if (rc && plan->pushed)
