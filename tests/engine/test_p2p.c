@@ -31,17 +31,18 @@ static void synchronous_messages_of_all_sizes(void)
     })
 }
 
+#define MANY (WIRE_CREDIT_MAX / WIRE_EAGER_MAX - 1) /* messages that a receiver keeps aside */
 /* Everybody sends to the right and then receives from the left: right as long as the messages are buffered. */
 static void *send_then_receive(void *argument)
 {
     struct acomm_group *g = argument;
     int n = g->size, right = (g->rank + 1) % n, left = (g->rank + n - 1) % n;
     char *data = malloc(WIRE_EAGER_MAX);
-    for (uint32_t i = 0; i < 20; i++) {
+    for (uint32_t i = 0; i < MANY; i++) {
         fill_bytes(data, WIRE_EAGER_MAX, i);
         CHECK_EQUAL(world_do(g, ACOMM_SEND, data, WIRE_EAGER_MAX, right, 1), 0);
     }
-    for (uint32_t i = 0; i < 20; i++) {
+    for (uint32_t i = 0; i < MANY; i++) {
         CHECK_EQUAL(world_do(g, ACOMM_RECV, data, WIRE_EAGER_MAX, left, 1), 0);
         CHECK(has_bytes(data, WIRE_EAGER_MAX, i));
     }
