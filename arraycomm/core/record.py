@@ -35,8 +35,11 @@ else:
                 values = tuple(given[name] for name in fields)
             return tuple.__new__(cls, values)
 
+        def _asdict(self) -> dict[str, Any]:
+            return dict(zip(self._fields, self, strict=True))
+
         def _replace(self, **named: Any) -> Record:
-            return type(self)(**{**dict(zip(self._fields, self, strict=True)), **named})
+            return type(self)(**{**self._asdict(), **named})
 
         def __getnewargs__(self) -> tuple[Any, ...]:
             return tuple(self)
