@@ -121,7 +121,7 @@ def test_arguments_of_a_work(group: arraycomm.Group) -> None:
 
 
 def test_what_is_begun_is_held_and_what_is_forgotten_let_go(group: arraycomm.Group) -> None:
-    x, wanted = np.arange(40_000.0), np.arange(40_000.0)  # too long to be sent before its receive is there
+    x, wanted = np.arange(200_000.0), np.arange(200_000.0)  # too long to be sent before its receive is there
     held = weakref.ref(x)
     group.isend(x, 0, tag=8)
     del x
