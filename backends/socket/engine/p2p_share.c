@@ -6,24 +6,22 @@
  * The receiver opens its array in the memory of the link, and closes it when the sender is done with the parts it took. Parts
  * are taken by exchanging the message's number and their count together, so that none is taken of a message that
  * is over. Should the receiver fail, window.h keeps the sender from its memory. */
-#include <stdatomic.h>
 #include <errno.h>
+#include <stdatomic.h>
 
 #include "bell.h"
 #include "p2p_peer.h"
 #include "window.h"
 
-#define SHARE_MIN ((uint64_t)256 << 10) /* bytes; below, the sender is told sooner than it would have copied */
-#define PARTS 16
-#define PART_MIN ((uint64_t)64 << 10)   /* below, system calls show */
-#define PART_MAX ((uint64_t)1 << 20)    /* between two every peer has its turn and failures are seen */
+#define PARTS 16                     /* of 64 KiB and more, because shorter messages are eager: system calls hardly show */
+#define PART_MAX ((uint64_t)1 << 20) /* between two every peer has its turn and failures are seen */
 #define PAGE 4096u
 #define INDEX ((UINT64_C(1) << LINK_PARTS_BITS) - 1)
 
 static uint64_t part_bytes(uint64_t bytes)
 {
     uint64_t part = bytes / PARTS / PAGE * PAGE;
-    return part < PART_MIN ? PART_MIN : part > PART_MAX ? PART_MAX : part;
+    return part < PART_MAX ? part : PART_MAX;
 }
 
 static uint32_t count_parts(uint64_t bytes)
@@ -48,7 +46,7 @@ static void ring(struct p2p *p, const struct p2p_peer *peer)
 void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
 {
     struct link_parts *parts = peer->from->parts;
-    bool fits = item->bytes >= SHARE_MIN && item->bytes / PART_MAX < INDEX && !item->whole;
+    bool fits = item->bytes > WIRE_EAGER_MAX && item->bytes / PART_MAX < INDEX && !item->whole;
     if (!fits || !parts || !p->group->shared.base || p->group->crowded || item->place.how != DIRECT_PRIVATE)
         return;
     item->shared = p->shares = true;

@@ -7,7 +7,7 @@
  *   DATA id, again and again   -> straight into the posted receive
  *         <- NACK id dtype count  instead of CTS: what was posted, which differs
  *   OFFER as RTS, place        where both share memory's host: the data may also be read where it lies
- *         <- DONE id               it has been read; or CTS, NACK as above
+ *         <- DONE id               it has been read, or copied by both sides (p2p_share.c); or CTS, NACK as above
  * Answers travel on the receiver's own outgoing link. A link keeps its order, so DATA needs no offset, ids count up.
  *
  * Credit: every message copied aside costs WIRE_CHARGE. What the receiver has freed again since the start stands in
