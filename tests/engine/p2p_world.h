@@ -232,4 +232,15 @@ static inline bool has_bytes(const char *data, size_t bytes, uint32_t seed)
             return false;
     return true;
 }
+
+/* Message number i between two ranks, which change direction from one to the next; `data` holds it afterwards on both. */
+static inline void world_turn(struct acomm_group *g, uint32_t i, char *data, size_t bytes, int source)
+{
+    bool sends = (i + (uint32_t)g->rank) % 2 == 0;
+    memset(data, 0, bytes);
+    if (sends)
+        fill_bytes(data, bytes, i);
+    CHECK_EQUAL(world_do(g, sends ? ACOMM_SEND : ACOMM_RECV, data, bytes, sends ? 1 - g->rank : source, 7), 0);
+    CHECK(has_bytes(data, bytes, i));
+}
 #endif

@@ -12,12 +12,7 @@ static void *ping_pong(void *argument)
     char *data = malloc(SIZES[N_SIZES - 1]);
     for (uint32_t i = 0; i < 4 * N_SIZES; i++) {
         size_t bytes = SIZES[i % N_SIZES];
-        bool sends = (i + (uint32_t)g->rank) % 2 == 0;
-        memset(data, 0, bytes);
-        if (sends)
-            fill_bytes(data, bytes, i);
-        CHECK_EQUAL(world_do(g, sends ? ACOMM_SEND : ACOMM_RECV, data, bytes, 1 - g->rank, 7), 0);
-        CHECK(has_bytes(data, bytes, i));
+        world_turn(g, i, data, bytes, 1 - g->rank);
     }
     free(data);
     return NULL;

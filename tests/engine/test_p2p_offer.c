@@ -48,12 +48,7 @@ static void *ping_pong(void *argument)
     char *data = malloc(BYTES);
     for (uint32_t i = 0; i < 4 * N_SIZES; i++) {
         size_t bytes = SIZES[i / 2 % N_SIZES];
-        bool sends = (i + (uint32_t)g->rank) % 2 == 0;
-        memset(data, 0, bytes);
-        if (sends)
-            fill_bytes(data, bytes, i);
-        CHECK_EQUAL(world_do(g, sends ? ACOMM_SEND : ACOMM_RECV, data, bytes, i % 3 || sends ? 1 - g->rank : -1, 7), 0);
-        CHECK(has_bytes(data, bytes, i));
+        world_turn(g, i, data, bytes, i % 3 ? 1 - g->rank : -1);
     }
     free(data);
     return NULL;
@@ -146,9 +141,10 @@ static void *receive_nothing(void *argument)
     return NULL;
 }
 
-static void withdrawn_while_it_is_read(void)
+/* How many parts are read until the receiver gives up. */
+static int withdrawn(int (*says)(int call))
 {
-    struct world *w = open_world("read", fail_sender);
+    struct world *w = open_world("read", says);
     struct acomm_op send;
     pthread_t thread;
     sender = &w->groups[0];
@@ -157,9 +153,14 @@ static void withdrawn_while_it_is_read(void)
     pthread_create(&thread, NULL, receive_nothing, &w->groups[1]);
     CHECK_EQUAL(op_wait(&send, 10 * SECOND), ACOMM_TIMEOUT);
     pthread_join(thread, NULL);
-    CHECK(calls >= 2);
     free(array);
     world_close(w);
+    return calls;
+}
+
+static void withdrawn_while_it_is_read(void)
+{
+    CHECK(withdrawn(fail_sender) >= 2);
 }
 
 /* The same in the last part: all has been read, and yet nobody knows what. */
@@ -170,18 +171,7 @@ static int fail_at_the_end(int call)
 
 static void withdrawn_at_the_end(void)
 {
-    struct world *w = open_world("read", fail_at_the_end);
-    struct acomm_op send;
-    pthread_t thread;
-    sender = &w->groups[0];
-    array = calloc(1, BYTES);
-    world_start(sender, &send, ACOMM_SEND, array, BYTES, 1, 1);
-    pthread_create(&thread, NULL, receive_nothing, &w->groups[1]);
-    CHECK_EQUAL(op_wait(&send, 10 * SECOND), ACOMM_TIMEOUT);
-    pthread_join(thread, NULL);
-    CHECK_EQUAL(calls, 4);
-    free(array);
-    world_close(w);
+    CHECK_EQUAL(withdrawn(fail_at_the_end), 4);
 }
 
 /* And the sender closes its group: it is lost to who waits for the message. */
@@ -223,12 +213,7 @@ static void *send_symmetric(void *argument)
     char *ours = arena_address(blocks[g->rank]), *data = malloc(BYTES);
     for (uint32_t i = 0; i < 20; i++) {
         size_t bytes = i % 4 == 0 ? 32767 : i % 4 == 1 ? 32768 : i % 4 == 2 ? 65536 : BYTES - 64;
-        bool sends = (i + (uint32_t)g->rank) % 2 == 0;
-        char *place = sends ? ours + i : data;
-        if (sends)
-            fill_bytes(place, bytes, i);
-        CHECK_EQUAL(world_do(g, sends ? ACOMM_SEND : ACOMM_RECV, place, bytes, 1 - g->rank, 7), 0);
-        CHECK(has_bytes(place, bytes, i));
+        world_turn(g, i, (i + (uint32_t)g->rank) % 2 == 0 ? ours + i : data, bytes, 1 - g->rank);
     }
     free(data);
     return NULL;

@@ -21,18 +21,22 @@ def placed(job: Jobs, hosts: str, **environ: str) -> Job:
     return job(len(hosts), "auto", environ, of_rank=lambda rank: {"ARRAYCOMM_HOSTID": hosts[rank]})
 
 
+def killed_after(seconds: float, ranks: Job, victim: int) -> None:
+    others = [rank for rank in range(ranks.size) if rank != victim]
+    time.sleep(seconds)
+    since = ranks.kill(victim)
+    checks.lost(ranks.answers(others), ranks, victim, "process died", since, within=1)
+    checks.clean(ranks, others)
+
+
 @pytest.mark.parametrize(("hosts", "victim"), VICTIMS)
 @pytest.mark.parametrize("counts", [(5,), (5000,), (400_000,)])
 def test_killed_at_any_moment(job: Jobs, hosts: str, victim: int, counts: tuple[int, ...]) -> None:
     rng = random.Random(f"{hosts} {victim} {counts}")
     ranks = placed(job, hosts)
-    others = [rank for rank in range(ranks.size) if rank != victim]
     ranks.begin("cycle_forever", what="collectives", counts=counts)
     ranks.answers()
-    time.sleep(rng.uniform(0, 0.1))
-    since = ranks.kill(victim)
-    checks.lost(ranks.answers(others), ranks, victim, "process died", since, within=1)
-    checks.clean(ranks, others)
+    killed_after(rng.uniform(0, 0.1), ranks, victim)
 
 
 @pytest.mark.parametrize(("hosts", "victim"), VICTIMS)
@@ -42,10 +46,7 @@ def test_killed_before_it_came(job: Jobs, hosts: str, victim: int) -> None:
     others = [rank for rank in range(ranks.size) if rank != victim]
     ranks.begin("announced_total", others)
     ranks.answers(others)
-    time.sleep(0.05)
-    since = ranks.kill(victim)
-    checks.lost(ranks.answers(others), ranks, victim, "process died", since, within=1)
-    checks.clean(ranks, others)
+    killed_after(0.05, ranks, victim)
 
 
 @pytest.mark.parametrize(("hosts", "absent"), VICTIMS)

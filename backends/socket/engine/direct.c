@@ -38,15 +38,8 @@ static int read_private(struct rounds *r, int rank, uint64_t from, char *to, siz
 
 static int write_private(struct rounds *r, int rank, uint64_t to, const char *from, size_t bytes)
 {
-    while (bytes) {
-        ssize_t n = window_write(r->shared, rank, to, from, bytes);
-        if (n <= 0)
-            return broken(r, rank, n ? errno : EFAULT);
-        to += (uint64_t)n;
-        from += n;
-        bytes -= (size_t)n;
-    }
-    return 0;
+    int errnum = window_write(r->shared, rank, to, from, bytes);
+    return errnum ? broken(r, rank, errnum) : 0;
 }
 
 char *direct_mapped(const struct rounds *r, int rank, struct direct_place place)

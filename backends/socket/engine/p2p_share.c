@@ -6,7 +6,6 @@
  * The receiver opens its array in the memory of the link, and closes it when the sender is done with the parts it took. Parts
  * are taken by exchanging the message's number and their count together, so that none is taken of a message that
  * is over. Should the receiver fail, window.h keeps the sender from its memory. */
-#include <errno.h>
 #include <stdatomic.h>
 
 #include "bell.h"
@@ -102,21 +101,6 @@ static struct p2p_item *shared_item(const struct p2p_peer *peer, uint64_t taken)
     return NULL;
 }
 
-/* 0, or errno of the part that could not be written. */
-static int write_part(struct p2p *p, const struct p2p_peer *peer, const char *from, uint64_t to, uint64_t bytes)
-{
-    int seat = p->group->hosts.seat[peer->rank];
-    while (bytes) {
-        ssize_t n = window_write(&p->group->shared, seat, to, from, bytes);
-        if (n <= 0)
-            return n ? errno : EFAULT;
-        to += (uint64_t)n;
-        from += n;
-        bytes -= (uint64_t)n;
-    }
-    return 0;
-}
-
 bool p2p_share_push(struct p2p *p, struct p2p_peer *peer)
 {
     struct link_parts *parts = peer->to ? peer->to->parts : NULL;
@@ -132,7 +116,8 @@ bool p2p_share_push(struct p2p *p, struct p2p_peer *peer)
     if (!atomic_compare_exchange_strong(&parts->taken, &taken, taken + 1))
         return true;
     uint64_t bytes = place(item->bytes, taken & INDEX, &offset);
-    if (write_part(p, peer, item->op->in + offset, to + offset, bytes))
+    int seat = p->group->hosts.seat[peer->rank];
+    if (window_write(&p->group->shared, seat, to + offset, item->op->in + offset, bytes))
         atomic_store_explicit(&parts->broken, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&parts->written, 1, memory_order_release);
     ring(p, peer);

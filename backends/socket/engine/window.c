@@ -15,6 +15,7 @@
 #include "peer_memory.h"
 #include "shared.h"
 
+#define CHUNK ((size_t)1 << 20) /* bytes of one write: tens of microseconds */
 #define YIELDS 200      /* then somebody else has the writer's core, or it is stopped */
 #define LOOK_NS 1000000
 
@@ -41,11 +42,10 @@ bool window_reaches(const struct shared *s, int rank)
     return w->key && !peer_memory_read(w->pid, w->key_at, (char *)&found, sizeof found) && found == w->key;
 }
 
-ssize_t window_write(const struct shared *s, int rank, uint64_t to, const void *from, size_t bytes)
+static ssize_t write_chunk(const struct shared *s, int rank, uint64_t to, const char *from, size_t bytes)
 {
     struct window *ours = shared_window(s, s->rank), *theirs = shared_window(s, rank);
-    size_t part = bytes < WINDOW_CHUNK ? bytes : WINDOW_CHUNK;
-    struct iovec local = {(void *)(uintptr_t)from, part}, remote = {(void *)(uintptr_t)to, part};
+    struct iovec local = {(void *)(uintptr_t)from, bytes}, remote = {(void *)(uintptr_t)to, bytes};
     ssize_t n = -1;
     errno = ECANCELED;
     atomic_store_explicit(&ours->writer, (int32_t)syscall(SYS_gettid), memory_order_relaxed);
@@ -54,6 +54,19 @@ ssize_t window_write(const struct shared *s, int rank, uint64_t to, const void *
         n = process_vm_writev(theirs->pid, &local, 1, &remote, 1, 0);
     atomic_fetch_sub_explicit(&ours->writing, 1, memory_order_release);
     return n;
+}
+
+int window_write(const struct shared *s, int rank, uint64_t to, const char *from, size_t bytes)
+{
+    while (bytes) {
+        ssize_t n = write_chunk(s, rank, to, from, bytes < CHUNK ? bytes : CHUNK);
+        if (n <= 0)
+            return n ? errno : EFAULT;
+        to += (uint64_t)n;
+        from += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
 }
 
 /* One line of a file of /proc; false where the process has gone. */

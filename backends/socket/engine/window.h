@@ -13,11 +13,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 struct shared;
-
-#define WINDOW_CHUNK ((size_t)1 << 20) /* bytes of one write: tens of microseconds */
 
 /* Of each rank, in its seat of the segment. */
 struct window {
@@ -33,9 +30,9 @@ void window_open(struct shared *s);
 /* Whether the system lets us at the memory of local `rank`; and that it is that rank's: in another namespace of process
  * numbers, its number is somebody else's. */
 bool window_reaches(const struct shared *s, int rank);
-/* Bytes written, at most WINDOW_CHUNK, or -1 with errno: ESRCH when the process has gone, ECANCELED when it does not admit
- * writes any more. */
-ssize_t window_write(const struct shared *s, int rank, uint64_t to, const void *from, size_t bytes);
+/* Copies to address `to` of local `rank`. 0 or errno: ESRCH when the process has gone, ECANCELED when it does not admit
+ * writes any more, EFAULT for memory that only its owner can write. */
+int window_write(const struct shared *s, int rank, uint64_t to, const char *from, size_t bytes);
 /* After the failure of an operation that let peers write: returns when none does, nor will. Idempotent. */
 void window_close(const struct shared *s);
 #endif
