@@ -4,7 +4,8 @@
     ARRAYCOMM_TUNING=tuning.json arraycomm-run ...
 
 A limit moves away from the engine's own table only where every round shows a gain. Under a launcher (arraycomm-run, torchrun,
-mpirun ...) the launcher's ranks are measured, so that --transport tcp measures the network between its hosts.
+mpirun ...) the launcher's ranks are measured: over several hosts, the network between them. --hosts has network namespaces
+for hosts.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from arraycomm.core import tuning
-from arraycomm.core.environment import detect
+from arraycomm.core.environment import Place, detect
 
-from . import tune_table
+from . import tune_hosts, tune_table
 from .options import parse_size
 from .report import figure
+from .spaces import SpaceError
 from .tune_choose import Cell, Decision, as_samples, at, decide, from_samples
 from .tune_measure import Plan, measure
 
 OPERATIONS = tuple(tuning.operations())
-TRANSPORTS = ("shm", "symmetric", "tcp")
+INSIDE = ("shm", "symmetric", "tcp")  # what one host has
 SIZES = "64,256,1K,4K,16K,64K,256K,1M,4M,16M"
 _LEAST_ROUNDS = 3  # a range over fewer says nothing
 _SAMPLES = "arraycomm samples"
@@ -53,6 +55,12 @@ def _ranks(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, text.split(","))))
 
 
+def _number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
 def _rounds(text: str) -> int:
     if not text.isdecimal() or 0 < int(text) < _LEAST_ROUNDS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds: at least {_LEAST_ROUNDS}, or 0 to measure nothing")
@@ -66,8 +74,12 @@ def parser() -> argparse.ArgumentParser:
     add("--ops", type=_some(OPERATIONS, "operation"), default=OPERATIONS, metavar="OP,...",
         help=f"some of {', '.join(OPERATIONS)} (all)")  # fmt: skip
     add("--np", type=_ranks, default=None, metavar="N,...", help="numbers of ranks; groups of others take the nearest (2,4)")
-    add("--transport", type=_some(TRANSPORTS, "transport"), default=TRANSPORTS, metavar="WAY,...",
-        help=f"some of {', '.join(TRANSPORTS)}; symmetric: arrays of group.empty() (all)")  # fmt: skip
+    add("--transport", type=_some(tuning.TRANSPORTS, "transport"), default=(), metavar="WAY,...",
+        help=f"some of {', '.join(INSIDE)}; symmetric: arrays of group.empty() (all; over several hosts what they have: tcp "
+             "for one rank each, else hosts)")  # fmt: skip
+    add("--hosts", type=_number, default=1, metavar="N",
+        help="network namespaces that the ranks are dealt out to; needs root (1)")  # fmt: skip
+    add("--rate", metavar="RATE", help="with --hosts: what a host may send, as tc's tbf takes it, e.g. 1gbit (no limit)")
     add("--sizes", type=lambda text: tuple(sorted({parse_size(size) for size in text.split(",")})), default=SIZES,
         metavar="SIZE,...", help=f"bytes of the whole array; the largest stands for all that are longer ({SIZES})")  # fmt: skip
     add("--rounds", type=_rounds, default=7, help="0: none, only what --samples holds (7)")
@@ -86,10 +98,8 @@ def main(arguments: list[str]) -> int:
         made.error("--rounds 0 measures nothing: name the samples with --samples")
     try:
         place = detect(os.environ)
-        if place is not None and given.np not in (None, (place.size,)):
-            raise ValueError(f"--np, but this process is a rank of a world of {place.size} already ({place.launcher}); "
-                             "leave --np out to measure it")  # fmt: skip
         leads = place is None or place.rank == 0
+        _check_layout(given, place)
         known = _read(given.samples) if given.samples and leads else []
         if given.table and leads:
             tune_table.source_rows()
@@ -98,20 +108,48 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         print(f"arraycomm-bench tune: {error}", file=sys.stderr)
         return 2
-    return _run(given, known, joined=place is not None, leads=leads)
+    try:
+        return _run(given, known, place, leads)
+    except SpaceError as error:
+        print(f"arraycomm-bench tune: {error}", file=sys.stderr)
+        return 2
 
 
-def _run(given: argparse.Namespace, known: list[Cell], joined: bool, leads: bool) -> int:
-    plan = Plan(given.ops, given.transport, given.sizes, given.rounds)
+def _check_layout(given: argparse.Namespace, place: Place | None) -> None:
+    """Raises ValueError where what was asked for has no ranks to be measured with. Fills in np."""
+    if place is not None:
+        if given.np not in (None, (place.size,)) or given.hosts > 1:
+            raise ValueError(f"--{'hosts' if given.hosts > 1 else 'np'}, but this process is a rank of a world of {place.size} "
+                             f"already ({place.launcher}); leave it out to measure that")  # fmt: skip
+        given.np, hosts = (place.size,), place.size // (place.local_size or place.size)
+    else:
+        given.np, hosts = given.np or ((2 * given.hosts,) if given.hosts > 1 else (2, 4)), given.hosts
+        tune_hosts.require(given.hosts, given.np)
+    for ranks in given.np:
+        has = _layout(ranks, hosts)
+        for way in given.transport:
+            if way not in has:
+                raise ValueError(f"--transport {way}: {ranks} ranks on {hosts} host{'s' * (hosts > 1)} have "
+                                 f"{', '.join(has)} only")  # fmt: skip
+
+
+def _layout(ranks: int, hosts: int) -> tuple[str, ...]:
+    """The transports that there are."""
+    return INSIDE if hosts == 1 else ("tcp",) if hosts == ranks else ("hosts",)
+
+
+def _run(given: argparse.Namespace, known: list[Cell], place: Place | None, leads: bool) -> int:
     measured: list[Cell] = []
-    if given.rounds and joined:
-        measured = _measure_here(plan)
-    elif given.rounds:
-        for ranks in given.np or (2, 4):
-            found = _world(ranks, plan)
-            if found is None:
-                return 1
-            measured += found
+    for ranks in given.np if given.rounds else ():
+        hosts = given.hosts if place is None else ranks // (place.local_size or ranks)
+        plan = Plan(given.ops, given.transport or _layout(ranks, hosts), given.sizes, given.rounds)
+        if place is not None:
+            measured = _measure_here(plan)
+            continue
+        found = _world(ranks, plan) if hosts == 1 else tune_hosts.measure(hosts, given.rate, ranks, plan)
+        if found is None:
+            return 1
+        measured += found
     if leads:
         _finish(given, from_samples(as_samples([*known, *measured])))
     return 0

@@ -23,7 +23,7 @@ from .harness import batch, over_ranks
 from .tune_choose import Cell, at
 
 IN_PLACE = ("all_reduce", "broadcast")
-_SETTINGS = {"shm": "shm", "symmetric": "shm", "tcp": "tcp"}  # transport -> ARRAYCOMM_TRANSPORT
+_SETTINGS = {"shm": "shm", "symmetric": "shm", "tcp": "tcp", "hosts": "auto"}  # transport -> ARRAYCOMM_TRANSPORT
 _WIDTH = 4  # float32
 _BATCH_US = 4000.0
 _MOST_CALLS = 1000

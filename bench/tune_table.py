@@ -11,8 +11,10 @@ from arraycomm.core.tuning import Choice, Pick, Tuning
 
 SOURCE = Path(__file__).resolve().parents[1] / "backends" / "socket" / "engine" / "select.c"
 # The sections of a kind's rows: what each counts for, and whose rows are seen there.
-_SECTIONS = {"symmetric": "SYMMETRIC", "shm": "ONE_HOST", "tcp": "ANYWHERE"}
-_SEEN = {"symmetric": tuple(_SECTIONS.values()), "shm": ("ONE_HOST", "ANYWHERE"), "tcp": ("ANYWHERE",)}
+_SECTIONS = {"symmetric": "SYMMETRIC", "shm": "ONE_HOST", "hosts": "HOSTS", "tcp": "ANYWHERE"}
+_EVEN = "EVEN_HOSTS"  # of section hosts, and not seen where hosts have different numbers of ranks: "uneven"
+_SEEN = {"symmetric": ("SYMMETRIC", "ONE_HOST", "ANYWHERE"), "shm": ("ONE_HOST", "ANYWHERE"), "tcp": ("ANYWHERE",),
+         "hosts": ("HOSTS", _EVEN, "ANYWHERE"), "uneven": ("HOSTS", "ANYWHERE")}  # fmt: skip
 _ROW = re.compile(r'    \{ACOMM_(\w+), "(\w+)", (\w+), (\w+), (true|false), ([^,]+), (\d+)\},')
 _UNITS = {"MiB": 20, "KiB": 10}
 _ALWAYS = 2**64 - 1
@@ -75,7 +77,7 @@ def rows(choices: Sequence[Choice]) -> list[str]:
 
 def derived(given: Sequence[Row], choices: Sequence[Choice]) -> list[Row]:
     """The fewest of a kind's rows, found by leaving out what changes nothing. For numbers of ranks that the choices say nothing
-    about, and several hosts, what `given` says."""
+    about, what `given` says; several hosts then go by the links' rows as before."""
     tuned = Tuning("", "", {}, tuple(choices))
     made = [row for transport in _SECTIONS for row in _section(given, choices, transport)]
     sizes = sorted({0, *(size for row in made for size in (row.up_to, row.up_to + 1) if size <= _ALWAYS)})
@@ -83,13 +85,11 @@ def derived(given: Sequence[Row], choices: Sequence[Choice]) -> list[Row]:
 
     def wanted(transport: str, ranks: int, size: int) -> str:
         picks = tuned.picks(given[0].kind, transport, ranks)
-        return _at(picks, size) if picks else _first(given, transport, ranks, size)
+        return _at(picks, size) if picks else _first(made if transport in ("hosts", "uneven") else given, transport, ranks, size)
 
-    places = [(transport, ranks, size) for transport in _SECTIONS for ranks in numbers for size in sizes]
+    places = [(transport, ranks, size) for transport in _SEEN for ranks in numbers for size in sizes]
     expected = [wanted(*place) for place in places]
-    fewest = _shortened(made, lambda rows: [_first(rows, *place) for place in places] == expected)
-    links = next(number for number, row in enumerate(fewest) if row.where == _SECTIONS["tcp"])
-    return [*fewest[:links], *(row for row in given if row.where not in _SECTIONS.values()), *fewest[links:]]
+    return _shortened(made, lambda rows: [_first(rows, *place) for place in places] == expected)
 
 
 def _section(given: Sequence[Row], choices: Sequence[Choice], transport: str) -> Iterator[Row]:
@@ -102,8 +102,14 @@ def _section(given: Sequence[Row], choices: Sequence[Choice], transport: str) ->
         if number + 1 < len(own):
             most = max(ranks for ranks in range(choice.ranks, most + 1) if ranks**2 <= choice.ranks * own[number + 1].ranks)
         for pick in choice.picks:
-            yield models[pick.name]._replace(where=where, up_to=_ALWAYS if pick.up_to is None else pick.up_to, max_ranks=most)
-    yield from (row._replace(where=where) for row in given if row.where in (_SEEN[transport] if own else (where,)))
+            yield _placed(models[pick.name], where)._replace(up_to=_ALWAYS if pick.up_to is None else pick.up_to, max_ranks=most)
+    seen = _SEEN[transport] if own else (where, _EVEN) if where == "HOSTS" else (where,)
+    yield from (_placed(row, where) for row in given if row.where in seen)
+
+
+def _placed(row: Row, where: str) -> Row:
+    """In another section."""
+    return row._replace(where=_EVEN if row.where == _EVEN and where == "HOSTS" else where)
 
 
 def _numbers(rows: Sequence[Row]) -> list[int]:

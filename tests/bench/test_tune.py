@@ -110,10 +110,10 @@ def test_the_source_is_the_engines_table():
 def test_rows_derived_from_the_table_say_what_it_says(kind):
     given = [row for row in tune_table.source_rows() if row.kind == kind]
     choices = [Choice(kind, transport, ranks, tuning.shipped(kind, transport, ranks))
-               for transport in ("shm", "symmetric", "tcp") for ranks in (2, 4)]  # fmt: skip
+               for transport in tuning.TRANSPORTS for ranks in (2, 4)]  # fmt: skip
     made = tune_table.derived(given, choices)
     assert len(made) <= len(given) + 1
-    for transport in ("shm", "symmetric", "tcp"):
+    for transport in (*tuning.TRANSPORTS, "uneven"):
         for ranks in (2, 3, 7, 8, 9, 16, 17, 100):
             for size in (0, 1024, 8192, 8193, 100_000, 1 << 20, 1 << 30):
                 assert tune_table._first(made, transport, ranks, size) == tune_table._first(given, transport, ranks, size)
@@ -131,6 +131,14 @@ def test_rows_say_what_was_chosen_and_no_more():
     assert [found["symmetric", ranks, 32 << 10] for ranks in (2, 3, 8, 9)] == ["direct", "direct", "shared", "shared"]
     assert [found["shm", ranks, 32 << 10] for ranks in (2, 3, 8, 9)] == ["shared"] * 4
     assert str(made[0]) == '    {ACOMM_ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, true, KiB(8), 4},'
+
+
+def test_several_hosts_have_a_section():
+    given = [row for row in tune_table.source_rows() if row.kind == "reduce_scatter"]
+    made = tune_table.derived(given, [Choice("reduce_scatter", "hosts", 4, (Pick("pairwise", 100), Pick("leaders", None)))])
+    first = [tune_table._first(made, where, 4, size) for where in ("hosts", "uneven", "tcp") for size in (50, 1 << 30)]
+    assert first == ["pairwise", "leaders", "pairwise", "pairwise", "bruck", "pairwise"]
+    assert '    {ACOMM_REDUCE_SCATTER, "leaders", hosts_reduce_scatter, EVEN_HOSTS, true, ALWAYS, 0},' in map(str, made)
 
 
 def test_without_a_clone_there_is_no_table(monkeypatch, tmp_path):
@@ -193,6 +201,8 @@ def test_a_launchers_world_has_its_size(capsys, monkeypatch):
 @pytest.mark.parametrize(("arguments", "told"), [
     (["--ops=xor"], "unknown operation 'xor'; choose from all_reduce"), (["--transport=sea"], "unknown transport 'sea'"),
     (["--np=1"], "'1' is not a list of numbers of at least 2 ranks"), (["--rounds=2"], "at least 3, or 0 to measure nothing"),
+    (["--transport=hosts"], "--transport hosts: 2 ranks on 1 host have shm, symmetric, tcp only"),
+    (["--hosts=0"], "'0' is not a whole number of at least 1"), (["--hosts=2", "--np=3"], "--np 3 cannot be dealt out evenly"),
     (["--rounds=0"], "name the samples with --samples"), (["--sizes=x"], "'x' is not a size"),
     (["-o", "/nowhere/x"], "cannot write '/nowhere/x'")])  # fmt: skip
 def test_what_cannot_work_is_told_before_any_rank_starts(monkeypatch, capsys, arguments, told):
