@@ -96,15 +96,26 @@ def _receive(sock: socket.socket, least: int, most: int, end: float) -> bytes:
     """Raises TimeoutError at `end`, ConnectionError where the other side has closed. Leaves a timeout on the socket."""
     data = b""
     while len(data) < least:
-        left = end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        sock.settimeout(left)
-        chunk = sock.recv(most - len(data))
+        # A process that was stopped meanwhile looks once more at what has come: the other side may have admitted it.
+        sock.settimeout(max(end - time.monotonic(), 0.0))
+        try:
+            chunk = sock.recv(most - len(data))
+        except TimeoutError:
+            continue
+        except BlockingIOError:
+            raise TimeoutError from None
         if not chunk:
             raise ConnectionAbortedError
         data += chunk
     return data
+
+
+def _has_left(sock: socket.socket) -> bool:
+    """Whether the other side of a socket that does not block has given up: it will call again, and must not be there twice."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
 
 
 def _broken(peer: str, seconds: float, error: OSError) -> HandshakeBroken:
@@ -311,7 +322,9 @@ class Acceptor:
         try:
             data = sock.recv(handshake.wanted)
             reply = handshake.feed(data) if data else b""
-            if reply and sock.send(reply) != len(reply):
+            if handshake.hello is not None and _has_left(sock):
+                handshake.hello, handshake.error = None, "it closed the connection before it was admitted"
+            elif reply and sock.send(reply) != len(reply):
                 handshake.error = "it does not read"
         except BlockingIOError:
             return

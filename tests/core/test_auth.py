@@ -184,6 +184,29 @@ def test_silence_ends_at_the_deadline(pair: tuple[socket.socket, socket.socket])
         auth.server_handshake(pair[1], SECRET, job="job", deadline=0.2)
 
 
+def test_a_verdict_that_came_while_the_client_was_stopped(pair: tuple[socket.socket, socket.socket],
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its deadline has passed when it goes on, and what it waits for is there."""
+    client, server = pair
+    now = time.monotonic
+    stopped = threading.Event()
+
+    def receive(sock: socket.socket, least: int, most: int, end: float) -> bytes:
+        if sock is client and least == 1 + TAG_BYTES:
+            assert stopped.wait(5)
+            end = now() - 1
+        return real(sock, least, most, end)
+
+    real = auth._receive
+    monkeypatch.setattr(auth, "_receive", receive)
+    thread, outcome = in_thread(lambda: auth.server_handshake(server, SECRET, job="job"))
+    thread2, said = in_thread(lambda: auth.client_handshake(client, SECRET, HELLO))
+    thread.join(5)
+    stopped.set()
+    thread2.join(5)
+    assert outcome == [HELLO] and said == [None]
+
+
 def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unix sockets ask the kernel; loopback TCP without a secret looks the user up."""
     ours, theirs = socket.socketpair(socket.AF_UNIX)
@@ -216,6 +239,29 @@ class Members:
     def wait(self, count: int) -> None:
         with self.came:
             assert self.came.wait_for(lambda: len(self.socks) >= count, 10)
+
+
+def test_acceptor_does_not_admit_who_has_given_up() -> None:
+    """It will call again, and would be there twice."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    (address, port), members = listener.getsockname(), Members()
+    impatient = socket.create_connection((address, port))
+
+    def judge(hello: Hello) -> None:
+        if hello.stripe == 0:
+            impatient.shutdown(socket.SHUT_RDWR)
+
+    acceptor = Acceptor([listener], SECRET, "job", members, check=judge)
+    try:
+        with pytest.raises(auth.HandshakeBroken):
+            auth.client_handshake(impatient, SECRET, Hello("job", Purpose.DATA, sender=3, receiver=1))
+        auth.connect(address, port, SECRET, HELLO, deadline=5).close()
+        members.wait(1)
+    finally:
+        acceptor.close()
+        impatient.close()
+    assert [hello for _, hello in members.socks] == [HELLO]
+    members.socks[0][0].close()
 
 
 @pytest.fixture
