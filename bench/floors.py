@@ -2,8 +2,9 @@
 
 Small: every rank calls into C and learns of the others by one trip of a cache line. Ranks that share a processor do so
 one after another, and all but one of the switches between them are on the way. Large: every byte that is received is
-written once, at the speed of a copy, by as many ranks at once as there are processors. The larger of both counts: whether
-they can overlap is what an algorithm has to find out.
+written once, at the speed of a copy, by as many ranks at once as there are processors. Of arrays that do not all fit into the L3
+cache, as much as fits counts as copied there. The larger of both counts: whether they can overlap is what an algorithm has to
+find out.
 """
 
 from __future__ import annotations
@@ -25,11 +26,17 @@ class Limits:
     l3: int
     figures: Mapping[str, float | None] = field(default_factory=dict)
 
-    def bandwidth(self, size: int, together: bool) -> float:
-        """Bytes per microsecond that a process copies: of arrays that fit with their copy into a cache, from there."""
-        place = "l2" if 2 * size <= self.l2 else "l3" if 2 * size <= self.l3 else "memory"
+    def bandwidth(self, size: int, together: bool, ranks: int = 1) -> float:
+        """Bytes per microsecond that a process copies when `ranks` have an array of `size` bytes and its copy each. Ranks
+        that share a processor share its L2, all share the L3; what does not fit into that comes from memory."""
         suffix = "_together" if together else ""
-        found = [self.figures.get(f"copy_{name}{suffix}") for name in (place, f"{place}_4k")]
+        if 2 * size * -(-ranks // self.cpus) <= self.l2:
+            return self._copy(f"l2{suffix}")
+        cached = min(1.0, self.l3 / (2 * size * ranks))
+        return 1 / (cached / self._copy(f"l3{suffix}") + (1 - cached) / self._copy(f"memory{suffix}", f"memory_4k{suffix}"))
+
+    def _copy(self, *places: str) -> float:
+        found = [self.figures.get(f"copy_{place}") for place in places]
         return max(figure for figure in found if figure is not None) * 1e3
 
     def floor(self, operation: str, size: int, ranks: int) -> float:
@@ -52,7 +59,7 @@ class Limits:
         if not writers or not each:
             return 0.0
         active = min(writers, self.cpus)
-        return writers * each / active / self.bandwidth(size, active > 1)
+        return writers * each / active / self.bandwidth(size, active > 1, ranks)
 
 
 def write(path: str, limits: Limits, about: Mapping[str, Any]) -> None:

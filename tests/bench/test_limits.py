@@ -19,11 +19,12 @@ FIGURES = {"call": 0.2, "shared_memory_ping": 0.1, "switch": 1.5, "copy_l2": 50.
 MACHINE = Limits(2, 1 << 20, 32 << 20, FIGURES)
 
 
-@pytest.mark.parametrize(("size", "together", "bandwidth"), [
-    (8, False, 50e3), (512 << 10, False, 50e3), (513 << 10, False, 40e3), (16 << 20, True, 20e3), (17 << 20, False, 12e3),
-    (1 << 30, True, 5e3)])  # fmt: skip
-def test_an_array_is_copied_where_it_fits_with_its_copy(size, together, bandwidth):
-    assert MACHINE.bandwidth(size, together) == bandwidth
+@pytest.mark.parametrize(("size", "together", "ranks", "bandwidth"), [
+    (8, False, 1, 50e3), (512 << 10, False, 2, 50e3), (513 << 10, False, 2, 40e3), (256 << 10, False, 4, 50e3),
+    (257 << 10, False, 4, 40e3), (8 << 20, True, 2, 20e3), (16 << 20, True, 2, 2 / (1 / 20e3 + 1 / 5e3)),
+    (16 << 20, False, 4, 4 / (1 / 40e3 + 3 / 12e3))])  # fmt: skip
+def test_arrays_are_copied_where_they_fit_with_their_copies(size, together, ranks, bandwidth):
+    assert MACHINE.bandwidth(size, together, ranks) == pytest.approx(bandwidth)
 
 
 @pytest.mark.parametrize(("ranks", "time"), [(1, 0.25), (2, 0.25), (3, 2.0), (4, 2.0), (8, 5.5)])
@@ -38,7 +39,7 @@ def test_small_ones_cost_a_call_each_and_the_switches_between_them(ranks, time):
     ("broadcast", 4, 1.5, True), ("sendrecv", 2, 1.0, False), ("sendrecv", 5, 1.0, True)])  # fmt: skip
 def test_large_ones_write_what_is_received_once(operation, ranks, bytes_in_turn, together):
     size = 1 << 28
-    expected = bytes_in_turn * size / MACHINE.bandwidth(size, together)
+    expected = bytes_in_turn * size / MACHINE.bandwidth(size, together, ranks)
     assert MACHINE.floor(operation, size, ranks) == pytest.approx(expected)
 
 
