@@ -87,8 +87,11 @@ class Communicator(Protocol):
     def batch(self) -> AbstractContextManager[None]:
         """Groups point-to-point operations: none is required to make progress before the context ends."""
 
-    def split(self, members: Sequence[int], name: str) -> Communicator:
-        """A communicator of these ranks of this group (in this order). Called by the members only, all of them."""
+    def split(self, members: Sequence[int], name: str, *, timeout: float) -> Communicator:
+        """A communicator of these ranks of this group (in this order). Called by the members only, all of them.
+
+        timeout: seconds, the default of its operations.
+        """
 
     def abort(self, reason: str) -> None:
         """Ends every operation under way, here and on the peers, with Aborted. Any thread; idempotent; does not block."""

@@ -339,8 +339,21 @@ class Group(Shortcuts):
             return None
         alike = [(k, rank) for rank, (inside, c, k) in enumerate(answers) if inside and c == color]
         members = [rank for _, rank in sorted(alike)]
-        label = f"{self.name}/{self._splits}.{name or color}"  # the count: a name must not come twice in a world
-        child = Group(self._communicator.split(members, label), self._backend, self.timeout)
+        return self.subgroup(members, f"{self._splits}.{name or color}")  # the count: a name must not come twice in a world
+
+    def subgroup(self, members: Sequence[int], name: str, *, timeout: float | None = None) -> Group:
+        """A new group of these ranks of this group, in this order. Only they call it, all with the same arguments.
+
+        name: of no other subgroup of this group, closed ones included. timeout: seconds, its operations' default; None
+        takes this group's. Closed with this group at the latest. Raises ValueError when this rank is not a member.
+        """
+        for member in members:
+            arguments.rank("member", member, self.size)
+        if self.rank not in members or len(set(members)) != len(members):
+            raise ValueError(f"rank {self.rank} asks for a group of the ranks {list(members)}: a rank asks for groups that "
+                             "have it as a member, and each member stands there once")
+        seconds = self.timeout if timeout is None else timeout
+        child = Group(self._communicator.split(members, f"{self.name}/{name}", timeout=seconds), self._backend, seconds)
         self._children = [group for group in self._children if not group.closed] + [child]
         return child
 

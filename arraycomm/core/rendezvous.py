@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from . import secret as secrets
@@ -40,6 +40,16 @@ class Rendezvous(Record):
     addresses: list[str]  # where to listen, and what to tell the peers
     local_rank: int | None = None
     close: Callable[[], None] = lambda: None
+
+    def part(self, members: Sequence[int], label: str) -> Rendezvous:
+        """The same for these ranks, in this order, who alone call it: they have met already.
+
+        label: of no other part of this world.
+        """
+        store = PrefixStore(f"part/{label}", self.store)
+        rank, job = list(members).index(self.rank), sha256(f"{self.job}/{label}".encode()).hexdigest()[:32]
+        Gathering(store, rank, len(members)).enter()
+        return self._replace(rank=rank, size=len(members), store=store, job=job, close=lambda: None)
 
 
 class _Meeting(Record):

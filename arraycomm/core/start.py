@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from . import registry, settings
+from .backend import Backend
 from .gathering import Gathering
 from .group import Group
-from .rendezvous import rendezvous
+from .rendezvous import Rendezvous, rendezvous
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -39,12 +40,20 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     chosen = registry.get(backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0])
     meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store,
                          timeout=timedelta(seconds=seconds), name=name)
+    return open_group(meeting, chosen, seconds, name)
+
+
+def open_group(meeting: Rendezvous, backend: Backend, timeout: float, name: str) -> Group:
+    """The group of the ranks that have met, all of which call it; the rest of init(). timeout: seconds.
+
+    Closes the meeting when it fails, and with the group.
+    """
     gathering = Gathering(meeting.store, meeting.rank, meeting.size)
     try:
-        communicator = chosen.open(meeting, name=name, timeout=seconds)
+        communicator = backend.open(meeting, name=name, timeout=timeout)
     except BaseException as error:
         gathering.fail(error)
         meeting.close()
         raise
     gathering.leave()
-    return Group(communicator, chosen, seconds, on_close=meeting.close)
+    return Group(communicator, backend, timeout, on_close=meeting.close)

@@ -250,9 +250,9 @@ class SocketCommunicator:
 
     # ---- groups ----
 
-    def split(self, members: Sequence[int], name: str) -> SocketCommunicator:
+    def split(self, members: Sequence[int], name: str, *, timeout: float) -> SocketCommunicator:
         world = [self._members[rank] for rank in members]
-        return SocketCommunicator(self._endpoint, world, name, self.timeout, owns=False)
+        return SocketCommunicator(self._endpoint, world, name, timeout, owns=False)
 
     def algorithm(self, operation: int, count: int, dtype: int, op: int) -> str:
         """Name of the algorithm that the engine's table picks."""

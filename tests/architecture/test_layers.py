@@ -16,7 +16,7 @@ FOLDERS = {"arraycomm": "arraycomm", "arraycomm.backends": "backends", "arraycom
 # Layer: what of arraycomm it may import, besides itself and the engine.
 ALLOWED = {
     "arraycomm.core": set(),
-    "arraycomm.distributed": {"arraycomm.core"},
+    "arraycomm.distributed": {"arraycomm.core", "arraycomm.launch"},
     "arraycomm.frameworks": {"arraycomm.core"},
     "arraycomm.backends": {"arraycomm.core"},
     "arraycomm.launch": {"arraycomm.core"},

@@ -1,0 +1,132 @@
+"""init_process_group() and its end, and the questions that may be asked before."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from arraycomm.core.rendezvous import rendezvous
+
+from . import backend as backends
+from .backend import Backend, BackendConfig
+from .process_group import ProcessGroup, open_world, seconds_of
+from .world import NOT_INITIALIZED, is_outside, resolve, state
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from arraycomm.core.rendezvous import Rendezvous
+
+
+def is_available() -> bool:
+    """True: the package is there."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Whether there is a default group."""
+    return state.default is not None
+
+
+def is_backend_available(backend: str) -> bool:
+    """Whether groups can be made under this name here."""
+    try:
+        names = BackendConfig(Backend(backend)).device_backend_map.values()
+    except ValueError:
+        return False
+    return all(backends.why_unavailable(name) is None for name in names)
+
+
+def is_gloo_available() -> bool:
+    """True: the engine of this package answers to that name."""
+    return is_backend_available(Backend.GLOO)
+
+
+def is_mpi_available() -> bool:
+    return is_backend_available(Backend.MPI)
+
+
+def is_nccl_available() -> bool:
+    return is_backend_available(Backend.NCCL)
+
+
+def is_ucc_available() -> bool:
+    return is_backend_available(Backend.UCC)
+
+
+def is_xccl_available() -> bool:
+    return is_backend_available(Backend.XCCL)
+
+
+def is_torchelastic_launched() -> bool:
+    """Whether torchrun started this process."""
+    return os.environ.get("TORCHELASTIC_RUN_ID") is not None
+
+
+def init_process_group(backend: str | None = None, init_method: str | None = None, timeout: timedelta | None = None,
+                       world_size: int = -1, rank: int = -1, store: Any = None, group_name: str = "",
+                       pg_options: Any = None, device_id: Any = None, _ranks: Any = None) -> None:
+    """Makes the default group of all ranks; returns when all have come.
+
+    backend: "gloo" (the engine of this package answers), another registered name, "cpu:gloo,cuda:nccl", or None for what
+    there is. init_method: "env://" (the default), "tcp://host:port" or "file:///path"; or `store` with rank and
+    world_size. timeout: for this call and as the default of the group's operations; None: 30 minutes.
+    group_name is ignored, as in torch.
+
+    Raises ValueError for a second call, missing or contradicting arguments; AssertionError for store with init_method,
+    a store without rank and world_size, an unknown backend; TypeError for a timeout that is no timedelta;
+    DistBackendError for a backend that cannot be used here; DistStoreError when not all ranks come in time.
+    """
+    if state.default is not None:
+        raise ValueError("trying to initialize the default process group twice!")
+    asked = Backend.UNDEFINED if backend is None else Backend(backend)
+    config = BackendConfig(asked)
+    seconds = seconds_of(timeout)
+    if store is not None and init_method is not None:
+        raise AssertionError("Cannot specify both init_method and store.")
+    if store is not None and world_size <= 0:
+        raise AssertionError("world_size must be positive if using store")
+    if store is not None and rank < 0:
+        raise AssertionError("rank must be non-negative if using store")
+    for name in config.device_backend_map.values():
+        backends.check(name)
+    meeting = _meet(init_method, store, rank, world_size, seconds)
+    cores = open_world(meeting, config, seconds, pg_options)
+    name = state.next_name()
+    state.default = ProcessGroup(cores, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
+                                 bound_device_id=device_id)
+    state.groups[name] = state.default
+    state.meeting = meeting
+
+
+def _meet(init_method: str | None, store: Any, rank: int, size: int, seconds: float) -> Rendezvous:
+    url = "env://" if store is None and init_method is None else init_method
+    return rendezvous(url, rank=None if rank < 0 else rank, world_size=None if size < 0 else size, store=store,
+                      timeout=timedelta(seconds=seconds))
+
+
+def destroy_process_group(group: Any = None) -> None:
+    """Closes a group; the default group (None), and all others with it, so that init_process_group() may be called again.
+
+    Nothing for NON_GROUP_MEMBER. Raises AssertionError when nothing is initialized, ValueError for a group that is closed.
+    """
+    if is_outside(group):
+        return
+    if group is None and state.default is None:
+        raise AssertionError(f"Process group cannot be None: {NOT_INITIALIZED}")
+    found = resolve(group)
+    if state.groups.get(found.group_name) is not found:
+        raise ValueError(f"Invalid process group specified: {found} is closed already")
+    if found is state.default:
+        _destroy_all()
+    else:
+        del state.groups[found.group_name]
+        found.close()
+
+
+def _destroy_all() -> None:
+    groups = list(state.groups.values())
+    state.clear()
+    for group in reversed(groups):  # the default group last: the others use its connections
+        group.close()

@@ -1,0 +1,102 @@
+"""What the facade remembers between calls: the default group, the groups by name, the counters of their names.
+
+The only state at module level of arraycomm.distributed; destroy_process_group() leaves it as it was at import.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from arraycomm.core.rendezvous import Rendezvous
+
+    from .groups import ProcessGroup
+
+NOT_INITIALIZED = ("Default process group has not been initialized, please make sure to call init_process_group() of "
+                   "arraycomm.distributed first")
+
+
+class World:
+    """One process's view. There is one, `state`."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.default: ProcessGroup | None = None
+        self.meeting: Rendezvous | None = None  # the default group's: its store is where later groups meet
+        self.groups: dict[str, ProcessGroup] = {}  # open ones by name, the default group among them
+        self.count = 0  # of names given; equal on all ranks
+        self.agreements = 0  # of new_group() calls that all ranks take part in
+        self.made: Counter[object] = Counter()  # groups so far of the same members
+        self.outside: tuple[int, ...] = ()  # members of the last group that this rank did not become one of
+
+    def next_name(self) -> str:
+        self.count += 1
+        return str(self.count - 1)
+
+
+state = World()
+
+
+class _World(type):
+    """Gives the classes below their WORLD, which changes with initialisation."""
+
+    @property
+    def WORLD(cls) -> ProcessGroup | None:  # noqa: N802 - torch's name
+        """The default group; None before init_process_group()."""
+        return state.default
+
+    @WORLD.setter
+    def WORLD(cls, group: ProcessGroup | None) -> None:  # noqa: N802
+        state.default = group
+
+
+class GroupMember(metaclass=_World):
+    """WORLD, and what new_group() gives to a rank outside of the group."""
+
+    NON_GROUP_MEMBER = -100
+
+
+class group(metaclass=_World):  # noqa: N801 - torch's name
+    """group.WORLD is the default group."""
+
+
+def default_group() -> ProcessGroup:
+    """Raises ValueError before init_process_group()."""
+    if state.default is None:
+        raise ValueError(NOT_INITIALIZED)
+    return state.default
+
+
+def is_outside(group: Any) -> bool:
+    return group is not None and type(group) is int and group == GroupMember.NON_GROUP_MEMBER
+
+
+def resolve(group: Any = None) -> ProcessGroup:
+    """The group itself; the default group for None.
+
+    Raises ValueError before init_process_group() and for NON_GROUP_MEMBER, TypeError for what is no group.
+    """
+    if group is None:
+        return default_group()
+    if hasattr(group, "for_array"):
+        return group
+    if is_outside(group):
+        raise ValueError(f"Invalid process group specified: global rank {default_group().rank()} does not belong to it "
+                         "(it is GroupMember.NON_GROUP_MEMBER, which new_group() gives to the ranks outside)")
+    raise TypeError("Invalid function argument. Expected parameter `group` to be a ProcessGroup of "
+                    f"arraycomm.distributed, got {type(group).__module__}.{type(group).__qualname__}")
+
+
+def member(group: Any, what: str) -> ProcessGroup | None:
+    """As resolve(); None, after a warning, for a rank outside. `what`: the function that is called."""
+    if group is not None and is_outside(group):
+        warnings.warn(f"Running {what} on global rank {default_group().rank()} which does not belong to the given group.",
+                      stacklevel=3)
+        return None
+    return resolve(group)
