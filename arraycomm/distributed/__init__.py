@@ -9,10 +9,21 @@ from __future__ import annotations
 
 from arraycomm.core.errors import DistBackendError, DistError, DistNetworkError, DistStoreError, QueueEmptyError
 
-from .backend import Backend, BackendConfig
-from .groups import get_global_rank, get_group_rank, get_process_group_ranks, get_rank, get_world_size, new_group
+from .backend import Backend, BackendConfig, get_default_backend_for_device
+from .groups import (
+    get_backend,
+    get_backend_config,
+    get_global_rank,
+    get_group_rank,
+    get_pg_count,
+    get_process_group_ranks,
+    get_rank,
+    get_world_size,
+    new_group,
+)
 from .init import (
     destroy_process_group,
+    get_node_local_rank,
     init_process_group,
     is_available,
     is_backend_available,
@@ -25,7 +36,8 @@ from .init import (
     is_xccl_available,
 )
 from .process_group import ProcessGroup
-from .world import GroupMember, group
+from .subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group, split_group
+from .world import GroupMember, default_pg_timeout, group
 
 __all__ = [
     "Backend",
@@ -37,9 +49,15 @@ __all__ = [
     "GroupMember",
     "ProcessGroup",
     "QueueEmptyError",
+    "default_pg_timeout",
     "destroy_process_group",
+    "get_backend",
+    "get_backend_config",
+    "get_default_backend_for_device",
     "get_global_rank",
     "get_group_rank",
+    "get_node_local_rank",
+    "get_pg_count",
     "get_process_group_ranks",
     "get_rank",
     "get_world_size",
@@ -55,4 +73,8 @@ __all__ = [
     "is_ucc_available",
     "is_xccl_available",
     "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "shrink_group",
+    "split_group",
 ]

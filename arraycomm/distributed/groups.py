@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -9,46 +10,48 @@ from arraycomm.core.gathering import MEET, Gathering
 from arraycomm.core.store import PrefixStore
 
 from . import backend as backends
+from . import devices
 from .backend import Backend, BackendConfig
 from .process_group import ProcessGroup, open_part, seconds_of
 from .world import GroupMember, default_group, is_outside, resolve, state
 
+__all__ = ["ProcessGroup", "get_backend", "get_backend_config", "get_global_rank", "get_group_rank", "get_pg_count",
+           "get_process_group_ranks", "get_rank", "get_world_size", "new_group"]
+
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
-
-__all__ = ["ProcessGroup", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size",
-           "new_group"]
 
 
 def get_rank(group: Any = None) -> int:
     """This process's rank in the group; -1 outside of it. ValueError before init_process_group()."""
     if group is not None and is_outside(group):
         return -1
-    return resolve(group).rank()
+    return _open(group).rank()
 
 
 def get_world_size(group: Any = None) -> int:
     """The group's number of ranks; -1 outside of it. ValueError before init_process_group()."""
     if group is not None and is_outside(group):
         return -1
-    return resolve(group).size()
+    return _open(group).size()
 
 
 def get_group_rank(group: Any, global_rank: int) -> int:
     """The rank in `group` of a global rank. ValueError when it is not part of it."""
-    ranks = resolve(group).ranks
-    if global_rank not in ranks:
-        raise ValueError(f"Global rank {global_rank} is not part of group {group}, which has {list(ranks)}")
-    return ranks.index(global_rank)
+    found = _open(group)
+    if global_rank not in found.place:
+        raise ValueError(f"Global rank {global_rank} is not part of group {found}, which has {list(found.ranks)}")
+    return found.place[global_rank]
 
 
 def get_global_rank(group: Any, group_rank: int) -> int:
     """The global rank of a rank of `group`. ValueError when it has no such rank."""
-    ranks = resolve(group).ranks
-    if not 0 <= group_rank < len(ranks):
-        raise ValueError(f"Group rank {group_rank} is not part of group {group}, which has ranks 0 to {len(ranks) - 1}")
-    return ranks[group_rank]
+    found = _open(group)
+    if not 0 <= group_rank < len(found.ranks):
+        raise ValueError(f"Group rank {group_rank} is not part of group {found}, which has ranks 0 to "
+                         f"{len(found.ranks) - 1}")
+    return found.ranks[group_rank]
 
 
 def get_process_group_ranks(group: Any) -> list[int]:
@@ -58,7 +61,33 @@ def get_process_group_ranks(group: Any) -> list[int]:
     """
     if is_outside(group):
         return list(state.outside)
-    return list(resolve(group).ranks)
+    return list(_open(group).ranks)
+
+
+def get_backend(group: Any = None) -> str:
+    """What was asked for when the group was made, in lower case: "gloo", "cpu:gloo,cuda:nccl", "undefined" for None.
+
+    ValueError outside of the group.
+    """
+    return _open(group).backend
+
+
+def get_backend_config(group: Any = None) -> str:
+    """The backend of each device type, as "cpu:gloo,cuda:gloo". ValueError outside of the group."""
+    return str(_open(group).config)
+
+
+def get_pg_count() -> int:
+    """Groups that all ranks have made together so far, closed ones included; 0 after destroy_process_group()."""
+    return state.count
+
+
+def _open(group: Any) -> ProcessGroup:
+    """As resolve(), and ValueError for a group that is closed."""
+    found = resolve(group)
+    if found.closed:
+        raise ValueError(f"Group {found!r} is not registered: it is closed; create another with new_group()")
+    return found
 
 
 def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = None, backend: str | None = None,
@@ -68,80 +97,94 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
 
     timeout: the default of its operations; None: 30 minutes. backend: None takes the default group's.
     use_local_synchronization: only the members call it. sort_ranks: False keeps the order given, equal on all members.
+    device_id: the accelerator that this process works on, kept as bound_device_id; None takes the default group's.
+    pg_options: for a backend that a program registered in the extended form.
+
     Gives GroupMember.NON_GROUP_MEMBER to a rank outside. Raises ValueError for ranks that are not in the world or come
-    twice, and when not all ranks ask for the same; TypeError for a timeout that is no timedelta.
+    twice, and when not all ranks ask for the same; TypeError for a timeout that is no timedelta; for the backend what
+    init_process_group() raises; PeerLost when a rank fails meanwhile, DistStoreError when not all come in time.
     """
     world = default_group()
     members = _members(ranks, world.size(), sort_ranks)
-    seconds = seconds_of(timeout)
+    seconds, device = seconds_of(timeout), devices.bound(device_id) or world.bound_device_id
     asked = world.backend if backend is None else Backend(backend)
     config = BackendConfig(asked)
-    for name in config.device_backend_map.values():
+    for name in config.names():
         backends.check(name)
-    inside = world.rank() in members
     if use_local_synchronization:
         if asked == Backend.MPI:
             raise ValueError("MPI backend does not support use_local_synchronization: every rank has to call new_group()")
-        if not inside:
+        if world.rank() not in members:
             return GroupMember.NON_GROUP_MEMBER
     else:
-        _agree(f"ranks {members}, backend {asked}", seconds)
-    return _make(members, asked, config, seconds, pg_options, group_desc, device_id, counted=not use_local_synchronization)
+        agree(world, f"new_group of {members} over {asked}", seconds)
+    turn = _next_turn(members)
+    name = f"{','.join(map(str, members))}#{turn}" if use_local_synchronization else state.next_name()
+    if world.rank() in members:
+        cores = open_part(world, _meeting(), members, turn, config, seconds, pg_options)
+        group: Any = ProcessGroup(cores, members, name=name, desc=group_desc, backend=asked, config=config,
+                                  bound_device_id=device)
+        state.groups[name] = group
+    else:
+        state.outside, group = tuple(members), GroupMember.NON_GROUP_MEMBER
+    if not use_local_synchronization and os.environ.get("TORCH_DIST_INIT_BARRIER") == "1":
+        agree(world, f"end of new_group {name}", seconds)
+    return group
 
 
 def _members(ranks: Sequence[int] | None, size: int, sort: bool) -> list[int]:
     if ranks is None:
         return list(range(size))
-    members = [int(rank) for rank in ranks]
+    members = list(ranks)
     if not members:
         raise ValueError("a group needs at least one rank, got an empty list")
     if len(members) > size:
         raise ValueError("the new group's world size should be less or equal to the world size set by "
                          f"init_process_group: {len(members)} ranks of {size}")
-    for rank in members:
-        if not 0 <= rank < size:
-            raise ValueError(f"Rank {rank} is out of range. Valid ranks are 0 to {size - 1} (world_size={size})")
-    if len(set(members)) != len(members):
-        raise ValueError(f"ranks list must not contain duplicate entries, got {members}")
-    return sorted(members) if sort else members
+    checked = [check_rank(rank, size) for rank in members]
+    if len(set(checked)) != len(checked):
+        raise ValueError(f"ranks list must not contain duplicate entries, got {checked}")
+    return sorted(checked) if sort else checked
 
 
-def _make(members: Sequence[int], asked: str, config: BackendConfig, seconds: float, pg_options: Any, desc: str | None,
-          device_id: Any, *, counted: bool) -> Any:
-    world, meeting = default_group(), state.meeting
-    assert meeting is not None  # set with the default group
-    key = (tuple(members), str(config))
-    turn = state.made[key]
-    state.made[key] += 1
-    name = state.next_name() if counted else f"{','.join(map(str, members))}#{turn}"
-    if world.rank() not in members:
-        state.outside = tuple(members)
-        return GroupMember.NON_GROUP_MEMBER
-    cores = open_part(world, meeting, members, turn, config, seconds, pg_options)
-    group = ProcessGroup(cores, members, name=name, desc=desc or "undefined", backend=asked, config=config,
-                         bound_device_id=device_id)
-    state.groups[name] = group
-    return group
+def check_rank(rank: Any, size: int) -> int:
+    """A rank of a group of this size. Raises TypeError for what is no integer, ValueError for one that is out of range."""
+    if isinstance(rank, bool) or not hasattr(rank, "__index__"):
+        raise TypeError(f"a rank is an int, got {rank!r}")
+    number = int(rank)
+    if not 0 <= number < size:
+        raise ValueError(f"Rank {number} is out of range. Valid ranks are 0 to {size - 1} (world_size={size})")
+    return number
 
 
-def _agree(what: str, seconds: float) -> None:
-    """Waits for all ranks; ValueError when they ask for different groups.
+def _meeting() -> Any:
+    if state.meeting is None:
+        default_group()  # raises
+    return state.meeting
 
-    Over the store, because collectives of the default group may be under way.
+
+def _next_turn(members: Sequence[int]) -> int:
+    turn = state.made[tuple(members)]
+    state.made[tuple(members)] += 1
+    return turn
+
+
+def agree(group: ProcessGroup, what: str, seconds: float) -> None:
+    """Waits for all ranks of the group. ValueError when they come for different things.
+
+    Over the store, because collectives of the group may be under way.
     """
-    meeting = state.meeting
-    assert meeting is not None  # set with the default group
-    if meeting.size == 1:
+    if group.size() == 1:
         return
-    store = PrefixStore(f"new_group/{state.agreements}", meeting.store)
-    state.agreements += 1
-    gathering = Gathering(store, meeting.rank, meeting.size)
+    store = PrefixStore(f"agree/{group.core.name}/{group.agreements}", _meeting().store)
+    group.agreements += 1
+    gathering = Gathering(store, group.rank(), group.size())
     gathering.enter()
     try:
         told = store.compare_set("what", "", what).decode()
         if told != what:
-            raise ValueError(f"the ranks ask new_group() for different groups: this is rank {meeting.rank} with {what}, "
-                             f"another one came with {told}")
+            raise ValueError(f"the ranks of group {group.group_name!r} do not ask for the same: rank {group.rank()} calls "
+                             f"{what}, another one {told}")
         gathering.wait(MEET, seconds)
     except BaseException as error:
         gathering.fail(error)

@@ -8,7 +8,9 @@ from datetime import timedelta
 from arraycomm.core.rendezvous import rendezvous
 
 from . import backend as backends
+from . import devices
 from .backend import Backend, BackendConfig
+from .groups import agree
 from .process_group import ProcessGroup, open_world, seconds_of
 from .world import NOT_INITIALIZED, is_outside, resolve, state
 
@@ -32,8 +34,8 @@ def is_initialized() -> bool:
 def is_backend_available(backend: str) -> bool:
     """Whether groups can be made under this name here."""
     try:
-        names = BackendConfig(Backend(backend)).device_backend_map.values()
-    except ValueError:
+        names = BackendConfig(backend).names()
+    except (ValueError, RuntimeError):
         return False
     return all(backends.why_unavailable(name) is None for name in names)
 
@@ -61,7 +63,17 @@ def is_xccl_available() -> bool:
 
 def is_torchelastic_launched() -> bool:
     """Whether torchrun started this process."""
-    return os.environ.get("TORCHELASTIC_RUN_ID") is not None
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def get_node_local_rank(fallback_rank: int | None = None) -> int:
+    """This process's rank on its host: LOCAL_RANK, as launchers set it, else fallback_rank. RuntimeError without either."""
+    if "LOCAL_RANK" in os.environ:
+        return int(os.environ["LOCAL_RANK"])
+    if fallback_rank is None:
+        raise RuntimeError("LOCAL_RANK is not in the environment: start with a launcher that sets it (arraycomm-run, "
+                           "torchrun), or pass fallback_rank")
+    return int(fallback_rank)
 
 
 def init_process_group(backend: str | None = None, init_method: str | None = None, timeout: timedelta | None = None,
@@ -72,6 +84,8 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     backend: "gloo" (the engine of this package answers), another registered name, "cpu:gloo,cuda:nccl", or None for what
     there is. init_method: "env://" (the default), "tcp://host:port" or "file:///path"; or `store` with rank and
     world_size. timeout: for this call and as the default of the group's operations; None: 30 minutes.
+    device_id: the accelerator that this process works on (torch.device, "cuda:0" or a number); without `backend` its
+    type's backend is taken. pg_options: for a backend that a program registered in the extended form.
     group_name is ignored, as in torch.
 
     Raises ValueError for a second call, missing or contradicting arguments; AssertionError for store with init_method,
@@ -80,7 +94,7 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     """
     if state.default is not None:
         raise ValueError("trying to initialize the default process group twice!")
-    asked = Backend.UNDEFINED if backend is None else Backend(backend)
+    asked = _asked(backend, device_id)
     config = BackendConfig(asked)
     seconds = seconds_of(timeout)
     if store is not None and init_method is not None:
@@ -89,15 +103,23 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
         raise AssertionError("world_size must be positive if using store")
     if store is not None and rank < 0:
         raise AssertionError("rank must be non-negative if using store")
-    for name in config.device_backend_map.values():
+    device = devices.bound(device_id)
+    for name in config.names():
         backends.check(name)
     meeting = _meet(init_method, store, rank, world_size, seconds)
     cores = open_world(meeting, config, seconds, pg_options)
     name = state.next_name()
     state.default = ProcessGroup(cores, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
-                                 bound_device_id=device_id)
-    state.groups[name] = state.default
-    state.meeting = meeting
+                                 bound_device_id=device)
+    state.groups[name], state.meeting = state.default, meeting
+    if os.environ.get("TORCH_DIST_INIT_BARRIER") == "1":
+        agree(state.default, "init_process_group", seconds)
+
+
+def _asked(backend: Any, device_id: Any) -> str:
+    if backend is not None:
+        return Backend(backend)
+    return Backend.UNDEFINED if device_id is None else backends.get_default_backend_for_device(device_id)
 
 
 def _meet(init_method: str | None, store: Any, rank: int, size: int, seconds: float) -> Rendezvous:
@@ -122,11 +144,11 @@ def destroy_process_group(group: Any = None) -> None:
         _destroy_all()
     else:
         del state.groups[found.group_name]
-        found.close()
+        found.shutdown()
 
 
 def _destroy_all() -> None:
-    groups = list(state.groups.values())
+    groups = [*state.shrunk, *state.groups.values()]
     state.clear()
-    for group in reversed(groups):  # the default group last: the others use its connections
-        group.close()
+    for group in reversed(groups):  # the first group of the world last: the others use its connections
+        group.shutdown()

@@ -1,59 +1,55 @@
-"""ProcessGroup: the handle that every function of arraycomm.distributed takes, and how one is opened."""
+"""ProcessGroup: the handle that every function of arraycomm.distributed takes, and how its core groups are opened."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from arraycomm.core import settings
 from arraycomm.core.digest import sha256
 from arraycomm.core.group import Group
-from arraycomm.core.rendezvous import Rendezvous
 from arraycomm.core.start import open_group
+from arraycomm.core.store import PrefixStore
 
 from . import backend as backends
-from .backend import DEVICE_CODES, BackendConfig
+from . import devices
+from .backend import Backend, BackendConfig, BackendType
+from .plugin import PluginBackend
+from .world import state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
 
-_CPU = 1  # DLPack's device type; also of what has only the buffer protocol
+    from arraycomm.core.rendezvous import Rendezvous
+
 _SHOWN = 8  # ranks that a group's name in messages lists
-
-
-class BackendType(enum.IntEnum):
-    """torch's numbers."""
-
-    UNDEFINED = 0
-    GLOO = 1
-    NCCL = 2
-    UCC = 3
-    MPI = 4
-    XCCL = 5
-    CUSTOM = 6
 
 
 class ProcessGroup:
     """Ranks that communicate. Made by init_process_group() and new_group().
 
     Attributes: core (the arraycomm.Group that carries its operations; with several backends the CPU's), ranks (global
-    ranks in group order), group_name (of no other group that is open), group_desc, bound_device_id (None or a device),
-    backend (as it was asked for), config (BackendConfig).
+    ranks in group order), place (a global rank's rank here), group_name (of no other group that is open), group_desc,
+    bound_device_id (None or a device), backend (as it was asked for), config (BackendConfig).
     """
 
     BackendType = BackendType
+    UNDEFINED, GLOO, NCCL, UCC, MPI, XCCL, CUSTOM = BackendType
 
-    def __init__(self, cores: Mapping[str, Group], ranks: Sequence[int], *, name: str, desc: str, backend: str,
+    def __init__(self, cores: Mapping[str, Group], ranks: Sequence[int], *, name: str, desc: str | None, backend: str,
                  config: BackendConfig, bound_device_id: Any = None) -> None:
         """cores: by device type."""
         self.core = cores["cpu"] if "cpu" in cores else next(iter(cores.values()))
         self.ranks = tuple(ranks)
-        self.group_name, self.group_desc = name, desc
+        self.place = {global_rank: rank for rank, global_rank in enumerate(self.ranks)}
+        self.group_name, self.group_desc = name, desc or "undefined"
         self.backend, self.config = backend, config
         self.bound_device_id = bound_device_id
-        self._cores = {code: core for device, core in cores.items() for code in DEVICE_CODES.get(device, ())}
+        self.cores = dict(cores)
+        self.agreements = self.splits = 0  # so far; equal on its ranks
+        self._by_code = {code: core for device, core in cores.items() for code in devices.CODES[device]}
         self._single = all(core is self.core for core in cores.values())
 
     def __repr__(self) -> str:
@@ -65,49 +61,52 @@ class ProcessGroup:
         return self.core.rank
 
     def size(self) -> int:
+        """Its number of ranks."""
         return self.core.size
 
     def name(self) -> str:
         """Of the backend."""
         return self.backend
 
+    @property
+    def closed(self) -> bool:
+        return self.core.closed
+
     def for_array(self, x: Any) -> Group:
         """The core group for the device on which x lies. ValueError where the group has no backend for it."""
         if self._single:
             return self.core
-        export = getattr(x, "__dlpack_device__", None)
-        code = int(export()[0]) if export else _CPU
-        if code not in self._cores:
-            device = next((name for name, codes in DEVICE_CODES.items() if code in codes), f"DLPack device type {code}")
-            raise ValueError(f"No backend type associated with device type {device}: group {self.group_name!r} has "
-                             f"{self.config}")
-        return self._cores[code]
+        code = devices.of_array(x)
+        if code not in self._by_code:
+            raise ValueError(f"No backend type associated with device type {devices.name_of(code)}: group "
+                             f"{self.group_name!r} has {self.config}")
+        return self._by_code[code]
 
     def engines(self) -> list[Group]:
         """The core groups, each once."""
-        return list(dict.fromkeys([self.core, *self._cores.values()]))
+        return list(dict.fromkeys(self.cores.values()))
 
-    def close(self) -> None:
+    def shutdown(self) -> None:
+        """Frees the connections. The group stays listed until destroy_process_group()."""
         for engine in self.engines():
             engine.close()
 
     def abort(self) -> None:
-        """Ends every operation under way, here and on the peers."""
+        """Ends every operation under way, here and on the peers. Does not block."""
         for engine in self.engines():
             engine.abort("ProcessGroup.abort() was called")
 
-    def shutdown(self) -> None:
-        self.close()
-
-
-def default_timeout() -> timedelta:
-    return timedelta(seconds=settings.get_number("ARRAYCOMM_TIMEOUT"))
+    def get_group_store(self) -> Any:
+        """A store of this group's own, in which its ranks can meet. ValueError when the world is closed."""
+        if state.meeting is None or self.closed:
+            raise ValueError(f"group {self.group_name!r} is closed, and its store with it")
+        return PrefixStore(f"group/{self.core.name}", state.meeting.store)
 
 
 def seconds_of(timeout: object) -> float:
     """Of a timedelta, or None: the default. Raises TypeError for anything else, ValueError for one of 0 or less."""
     if timeout is None:
-        timeout = default_timeout()
+        return settings.get_number("ARRAYCOMM_TIMEOUT")
     if not isinstance(timeout, timedelta):
         raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout!r}")
     if timeout <= timedelta(0):
@@ -116,56 +115,67 @@ def seconds_of(timeout: object) -> float:
 
 
 def open_world(meeting: Rendezvous, config: BackendConfig, timeout: float, pg_options: Any) -> dict[str, Group]:
-    """The core groups of all ranks, by device type. Closes the meeting when it fails, and with the groups."""
-    names = list(dict.fromkeys(config.device_backend_map.values()))
+    """The core groups of all ranks, by device type. The meeting is closed with them, or when this fails."""
+    _announce_ignored(config, pg_options)
     ranks = range(meeting.size)
-    opened: dict[str, Group] = {}
+    first, *others = config.names()
+
+    def opener(name: str) -> Group:
+        where = meeting if name == first else meeting.part(ranks, f"backend {name}")
+        return _open(name, where, ranks, timeout, pg_options, "world" if name == first else f"world {name}")
+
     try:
-        for name in names[1:]:  # first the others: the meeting is closed with the first one
-            opened[name] = open_group(meeting.part(ranks, f"backend {name}"), backends.find(name, pg_options, ranks),
-                                      timeout, f"world {name}")
+        # Last the first one: it takes the meeting, which is closed with it.
+        return _by_device([*others, first], config, opener)
     except BaseException:
-        _close(opened)
         meeting.close()
         raise
-    try:
-        opened[names[0]] = open_group(meeting, backends.find(names[0], pg_options, ranks), timeout, "world")
-    except BaseException:
-        _close(opened)
-        raise
-    return {device: opened[name] for device, name in config.device_backend_map.items()}
 
 
 def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], turn: int, config: BackendConfig,
               timeout: float, pg_options: Any) -> dict[str, Group]:
-    """The core groups of these ranks of `parent`, the default group. Called by them alone; turn: how many it were before."""
+    """The core groups of these ranks of the default group `parent`, by device type. They alone call it.
+
+    turn: how many groups of these ranks there were before. Backends that the parent has share its connections, unless a
+    program registered them: those make a communicator for each group.
+    """
+    _announce_ignored(config, pg_options)
     label = f"{_shown(ranks)}#{turn}"
+    there = dict(zip(parent.config.device_backend_map.values(), parent.cores.values(), strict=True))
+
+    def opener(name: str) -> Group:
+        if name in there and name not in Backend.plugins:
+            return there[name].subgroup(ranks, label, timeout=timeout)
+        return _open(name, meeting.part(ranks, f"{name} {label}"), ranks, timeout, pg_options, f"{name} {label}")
+
+    return _by_device(config.names(), config, opener)
+
+
+def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
+    without = [name for name in config.names() if name not in Backend.plugins]
+    if pg_options is not None and without:
+        warnings.warn(f"{', '.join(without)} has no options of its own: pg_options is ignored", stacklevel=5)
+
+
+def _open(name: str, meeting: Rendezvous, ranks: Sequence[int], timeout: float, pg_options: Any, label: str) -> Group:
+    plugin = Backend.plugins.get(name)
+    engine = PluginBackend(name, plugin, pg_options, ranks) if plugin else backends.engine_for(name)
+    return open_group(meeting, engine, timeout, label)
+
+
+def _by_device(names: Sequence[str], config: BackendConfig, opener: Callable[[str], Group]) -> dict[str, Group]:
     opened: dict[str, Group] = {}
     try:
-        for name in dict.fromkeys(config.device_backend_map.values()):
-            engine = backends.find(name, pg_options, ranks)
-            alike = next((core for core in parent.engines() if core.backend == engine.name and name == _plain(name)), None)
-            if alike is not None:
-                opened[name] = alike.subgroup(ranks, label, timeout=timeout)
-            else:
-                opened[name] = open_group(meeting.part(ranks, f"{name} {label}"), engine, timeout, f"{name} {label}")
-    except BaseException:
-        _close(opened)
+        for name in names:
+            opened[name] = opener(name)
+    except BaseException as error:
+        for group in opened.values():
+            group.close(type(error).__name__)
         raise
     return {device: opened[name] for device, name in config.device_backend_map.items()}
-
-
-def _plain(name: str) -> str:
-    """The name, "" for a backend that users registered: those make a communicator per group."""
-    return "" if name in backends.Backend._plugins else name
 
 
 def _shown(ranks: Sequence[int]) -> str:
     if len(ranks) <= _SHOWN:
         return ",".join(map(str, ranks))
     return f"{ranks[0]}..{ranks[-1]}:{sha256(','.join(map(str, ranks)).encode()).hexdigest()[:16]}"
-
-
-def _close(opened: Mapping[str, Group]) -> None:
-    for group in opened.values():
-        group.close("a failed start")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from datetime import timedelta
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from .groups import ProcessGroup
 
+default_pg_timeout = timedelta(minutes=30)  # where ARRAYCOMM_TIMEOUT does not say otherwise
 NOT_INITIALIZED = ("Default process group has not been initialized, please make sure to call init_process_group() of "
                    "arraycomm.distributed first")
 
@@ -31,9 +33,9 @@ class World:
         self.meeting: Rendezvous | None = None  # the default group's: its store is where later groups meet
         self.groups: dict[str, ProcessGroup] = {}  # open ones by name, the default group among them
         self.count = 0  # of names given; equal on all ranks
-        self.agreements = 0  # of new_group() calls that all ranks take part in
-        self.made: Counter[object] = Counter()  # groups so far of the same members
+        self.made: Counter[tuple[int, ...]] = Counter()  # groups so far of the same members
         self.outside: tuple[int, ...] = ()  # members of the last group that this rank did not become one of
+        self.shrunk: list[ProcessGroup] = []  # former default groups, whose connections the default group uses
 
     def next_name(self) -> str:
         self.count += 1
@@ -80,7 +82,7 @@ def is_outside(group: Any) -> bool:
 def resolve(group: Any = None) -> ProcessGroup:
     """The group itself; the default group for None.
 
-    Raises ValueError before init_process_group() and for NON_GROUP_MEMBER, TypeError for what is no group.
+    Raises ValueError before init_process_group(), for NON_GROUP_MEMBER, and for what is no group.
     """
     if group is None:
         return default_group()
@@ -89,8 +91,8 @@ def resolve(group: Any = None) -> ProcessGroup:
     if is_outside(group):
         raise ValueError(f"Invalid process group specified: global rank {default_group().rank()} does not belong to it "
                          "(it is GroupMember.NON_GROUP_MEMBER, which new_group() gives to the ranks outside)")
-    raise TypeError("Invalid function argument. Expected parameter `group` to be a ProcessGroup of "
-                    f"arraycomm.distributed, got {type(group).__module__}.{type(group).__qualname__}")
+    raise ValueError(f"Group {group!r} is not registered, please create group with arraycomm.distributed.new_group: it is a "
+                     f"{type(group).__module__}.{type(group).__qualname__}")
 
 
 def member(group: Any, what: str) -> ProcessGroup | None:

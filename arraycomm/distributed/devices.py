@@ -1,0 +1,53 @@
+"""Device types by torch's names, and what a caller may give to say on which device he works."""
+
+from __future__ import annotations
+
+from arraycomm.core.types import DeviceType
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+# DLPack's device types under each name; memory that the host can address counts as the host's.
+CODES: dict[str, tuple[int, ...]] = {
+    "cpu": (DeviceType.CPU, DeviceType.CUDA_HOST, DeviceType.ROCM_HOST),
+    "cuda": (DeviceType.CUDA, DeviceType.CUDA_MANAGED, DeviceType.ROCM),
+    "mps": (8,),
+    "xpu": (14,),
+    "hpu": (12,),
+}
+
+
+def type_of(device: Any) -> str:
+    """"cuda" for "cuda:1", a torch.device or a device number. RuntimeError for a type that nobody knows."""
+    name = "cuda" if isinstance(device, int) else str(getattr(device, "type", device)).partition(":")[0]
+    if name not in CODES:
+        raise RuntimeError(f"Expected one of {', '.join(CODES)} as the device type, got {device!r}")
+    return name
+
+
+def bound(device_id: Any) -> Any:
+    """device_id as it is kept: a device as given, a number as "cuda:<number>". None stays None.
+
+    Raises ValueError for a device that is no accelerator, or has no number: the one that this process works on is meant.
+    """
+    if device_id is None:
+        return None
+    if isinstance(device_id, int):
+        return f"cuda:{device_id}"
+    name, number = type_of(device_id), getattr(device_id, "index", None)
+    if isinstance(device_id, str):
+        number = device_id.partition(":")[2]
+    if name == "cpu" or number in (None, ""):
+        raise ValueError(f"device_id parameter must be an accelerator with an index, as cuda:0; got {device_id!r}")
+    return device_id
+
+
+def of_array(x: Any) -> int:
+    """DLPack's device type of an array; what has only the buffer protocol is on the host."""
+    export = getattr(x, "__dlpack_device__", None)
+    return int(export()[0]) if export else int(DeviceType.CPU)
+
+
+def name_of(code: int) -> str:
+    return next((name for name, codes in CODES.items() if code in codes), f"DLPack device type {code}")

@@ -1,0 +1,57 @@
+"""Backends that programs register: how the core calls what Backend.register_backend() was given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from . import devices
+from .backend import Backend, Plugin
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from arraycomm.core.backend import Communicator
+    from arraycomm.core.rendezvous import Rendezvous
+
+_NEEDED = ("rank", "size", "name", "closed", "close", "abort")  # what Group uses beside the operations
+
+
+class DistributedBackendOptions:
+    """What a backend of the extended form gets: where its ranks meet, and which of them this is."""
+
+    def __init__(self, meeting: Rendezvous, timeout: float, group_id: str, ranks: Sequence[int]) -> None:
+        self.store = meeting.store
+        self.group_rank = meeting.rank
+        self.group_size = meeting.size
+        self.timeout = timedelta(seconds=timeout)
+        self.group_id = group_id
+        self.global_ranks_in_group = list(ranks)
+
+
+class PluginBackend:
+    """Follows arraycomm.core.backend.Backend. ranks: the global ones of the group that it is to open."""
+
+    def __init__(self, name: str, plugin: Plugin, pg_options: Any, ranks: Sequence[int]) -> None:
+        self.name = name
+        self.devices = frozenset(code for device in Backend.backend_capability[name] for code in devices.CODES[device])
+        self._plugin, self._options, self._ranks = plugin, pg_options, ranks
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> Communicator:
+        """Raises TypeError when what the function made is no Communicator, else what it raises."""
+        if self._plugin.extended_api:
+            options = DistributedBackendOptions(meeting, timeout, name, self._ranks)
+            made: Communicator = self._plugin.creator_fn(options, self._options)
+        else:
+            made = self._plugin.creator_fn(meeting.store, meeting.rank, meeting.size, timedelta(seconds=timeout))
+        missing = [part for part in _NEEDED if not hasattr(made, part)]
+        if missing:
+            raise TypeError(f"backend {self.name!r} gave a {type(made).__name__} without {', '.join(missing)}: it must be "
+                            "a Communicator as arraycomm.core.backend describes it")
+        if not hasattr(made, "shortcut"):
+            made.shortcut = None
+        return made

@@ -1,0 +1,189 @@
+"""Several groups at once: new_subgroups(), split_group(), and a group without some of its ranks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+
+from . import backend as backends
+from .backend import BackendConfig
+from .groups import _meeting, _next_turn, agree, check_rank, new_group
+from .process_group import ProcessGroup, open_part, seconds_of
+from .world import default_group, resolve, state
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+SHRINK_DEFAULT = 0
+SHRINK_ABORT = 1
+
+
+def new_subgroups(group_size: int | None = None, group: Any = None, timeout: timedelta | None = None,
+                  backend: str | None = None, pg_options: Any = None,
+                  group_desc: str | None = None) -> tuple[ProcessGroup, list[Any]]:
+    """Groups of `group_size` neighbouring ranks of `group` each: this rank's, and all (NON_GROUP_MEMBER where outside).
+
+    Every rank of the world calls it. group_size: None takes LOCAL_WORLD_SIZE, as launchers set it, else the number of
+    CUDA devices: the groups are the hosts then. The rest is new_group()'s.
+    Raises ValueError when the group's size is no multiple of it.
+    """
+    members = list(resolve(group).ranks)
+    each = _ranks_of_a_host() if group_size is None else group_size
+    if each <= 0:
+        raise ValueError(f"The arg 'group_size' ({each}) must be positive")
+    if each > len(members):
+        raise ValueError(f"The arg 'group_size' ({each}) must not exceed the world size ({len(members)})")
+    if len(members) % each:
+        raise ValueError(f"The world size ({len(members)}) must be divisible by 'group_size={each}'")
+    lists = [members[start:start + each] for start in range(0, len(members), each)]
+    mine, groups = new_subgroups_by_enumeration(lists, timeout, backend, pg_options, group_desc)
+    return mine, groups  # type: ignore[return-value]  # every rank of `group` is in one; see there
+
+
+def _ranks_of_a_host() -> int:
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if told.isdigit():
+        return int(told)
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_available():
+        return int(cuda.device_count())
+    raise ValueError("new_subgroups() cannot tell how many ranks a host has: LOCAL_WORLD_SIZE is not set and there is no "
+                     "CUDA device; pass group_size")
+
+
+def new_subgroups_by_enumeration(ranks_per_subgroup_list: Sequence[Sequence[int]], timeout: timedelta | None = None,
+                                 backend: str | None = None, pg_options: Any = None,
+                                 group_desc: str | None = None) -> tuple[ProcessGroup | None, list[Any]]:
+    """A group for each of these lists of global ranks: this rank's (None outside of all), and all of them.
+
+    Every rank of the world calls it, with the same lists. The rest is new_group()'s. Raises ValueError when a rank stands
+    in two of them.
+    """
+    if not ranks_per_subgroup_list:
+        raise ValueError("The arg 'ranks_per_subgroup_list' cannot be empty")
+    seen: dict[int, Sequence[int]] = {}
+    for ranks in ranks_per_subgroup_list:
+        for rank in ranks:
+            if rank in seen:
+                raise ValueError(f"Rank {rank} has appeared in both subgroup {seen[rank]} and {ranks}")
+            seen[rank] = ranks
+    groups = [new_group(ranks=ranks, timeout=timeout, backend=backend, pg_options=pg_options, group_desc=group_desc)
+              for ranks in ranks_per_subgroup_list]
+    return next((made for made in groups if isinstance(made, ProcessGroup)), None), groups
+
+
+def split_group(parent_pg: Any = None, split_ranks: Sequence[Sequence[int]] | None = None,
+                timeout: timedelta | None = None, pg_options: Any = None, group_desc: str | None = None,
+                backend: str | None = None) -> ProcessGroup | None:
+    """The group of those ranks of `parent_pg` (None: the default group) among whose list this rank is; None outside of all.
+
+    Every rank of the parent calls it with the same lists, of ranks of the parent, which do not overlap; their order counts.
+    backend: some of the parent's device:backend pairs; None: all. The rest is new_group()'s.
+    Raises ValueError for lists that are empty or overlap, ranks that the parent does not have, a backend that it does not
+    have, and when not all ranks ask for the same.
+    """
+    if not split_ranks:
+        raise ValueError("split_ranks cannot be None or empty")
+    parent = resolve(parent_pg)
+    lists = _checked_split(split_ranks, parent.size())
+    config = _part_of(parent, backend)
+    seconds = seconds_of(timeout)
+    agree(parent, f"split_group into {lists} over {config}", seconds)
+    parent.splits += 1
+    number = next((number for number, ranks in enumerate(lists) if parent.rank() in ranks), None)
+    if number is None:
+        return None
+    return _open(parent, [parent.ranks[rank] for rank in lists[number]], config, seconds, pg_options, group_desc,
+                 f"{parent.group_name}:split:{parent.splits - 1}.{number}")
+
+
+def _checked_split(split_ranks: Sequence[Sequence[int]], size: int) -> list[list[int]]:
+    lists = [[check_rank(rank, size) for rank in ranks] for ranks in split_ranks]
+    flat = [rank for ranks in lists for rank in ranks]
+    if not all(lists):
+        raise ValueError(f"split_ranks has an empty list: {lists}")
+    if len(set(flat)) != len(flat):
+        twice = sorted({rank for rank in flat if flat.count(rank) > 1})
+        raise ValueError(f"the lists of split_ranks must not overlap: {twice} stand there more than once in {lists}")
+    return lists
+
+
+def _part_of(parent: ProcessGroup, backend: str | None) -> BackendConfig:
+    if backend is None:
+        return parent.config
+    wanted, there = BackendConfig(backend), parent.config.device_backend_map
+    for device, name in wanted.device_backend_map.items():
+        if there.get(device) != name:
+            raise ValueError(f"split_group: group {parent.group_name!r} has no {device}:{name}, it has {parent.config}")
+    return wanted
+
+
+def _open(parent: ProcessGroup, members: Sequence[int], config: BackendConfig, seconds: float, pg_options: Any,
+          desc: str | None, name: str) -> ProcessGroup:
+    cores = open_part(default_group(), _meeting(), members, _next_turn(members), config, seconds, pg_options)
+    made = ProcessGroup(cores, members, name=name, desc=desc, backend=str(config) if parent.config is not config else
+                        parent.backend, config=config, bound_device_id=parent.bound_device_id)
+    state.groups[name] = made
+    return made
+
+
+def shrink_group(ranks_to_exclude: list[int], group: Any = None, shrink_flags: int = SHRINK_DEFAULT,
+                 pg_options: Any = None) -> ProcessGroup:
+    """The group without these of its ranks (group ranks), which may be dead. The remaining ranks call it, and only they.
+
+    shrink_flags: SHRINK_ABORT ends what is under way in the old group first. Shrinking the default group (None) makes the
+    result the default group, with ranks counted anew, and closes all other groups. The old group stays until it is
+    destroyed, where it is not the default group.
+    Raises TypeError when ranks_to_exclude is no list of ints, ValueError for ranks that the group does not have or that
+    come twice, for none and for all of them; RuntimeError on a rank that is to be excluded; what new_group() raises.
+    """
+    if not isinstance(ranks_to_exclude, list):
+        raise TypeError(f"ranks_to_exclude must be a list, but got {type(ranks_to_exclude).__name__}. Example: [1, 3, 5] to "
+                        "exclude ranks 1, 3, and 5.")
+    if shrink_flags not in (SHRINK_DEFAULT, SHRINK_ABORT):
+        raise ValueError(f"Invalid shrink_flags value: {shrink_flags}. Must be one of: SHRINK_DEFAULT (0) or SHRINK_ABORT (1)")
+    old = resolve(group)
+    remaining = _remaining(old, ranks_to_exclude)
+    for name in old.config.names():
+        backends.check(name)
+    if shrink_flags == SHRINK_ABORT:
+        old.abort()
+    if old is state.default:
+        return _shrink_world(old, remaining, pg_options)
+    old.splits += 1
+    return _open(old, [old.ranks[rank] for rank in remaining], old.config, old.core.timeout, pg_options, old.group_desc,
+                 f"{old.group_name}:shrunk:{old.splits - 1}")
+
+
+def _remaining(old: ProcessGroup, excluded: list[int]) -> list[int]:
+    if old.size() < 2:
+        raise ValueError("Cannot shrink a process group with size 1. Group must have at least 2 ranks to support shrinking.")
+    if not excluded:
+        raise ValueError("ranks_to_exclude cannot be empty: name at least one rank to exclude")
+    gone = {check_rank(rank, old.size()) for rank in excluded}
+    if len(gone) != len(excluded):
+        raise ValueError(f"ranks_to_exclude must not contain duplicate entries, got {excluded}")
+    if len(gone) == old.size():
+        raise ValueError(f"ranks_to_exclude names all {old.size()} ranks: at least one must remain")
+    if old.rank() in gone:
+        raise RuntimeError(f"rank {old.rank()} is in ranks_to_exclude: only the remaining ranks call shrink_group()")
+    return [rank for rank in range(old.size()) if rank not in gone]
+
+
+def _shrink_world(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) -> ProcessGroup:
+    meeting = _meeting()
+    cores = open_part(old, meeting, remaining, _next_turn(remaining), old.config, old.core.timeout, pg_options)
+    for other in [made for made in state.groups.values() if made is not old]:
+        other.shutdown()
+    shrunk, count = [*state.shrunk, old], state.count
+    state.clear()
+    state.shrunk, state.count = shrunk, count
+    state.meeting = meeting.part(remaining, f"shrunk/{old.core.name}/{len(shrunk)}")
+    name = state.next_name()
+    state.default = ProcessGroup(cores, range(len(remaining)), name=name, desc=old.group_desc, backend=old.backend,
+                                 config=old.config, bound_device_id=old.bound_device_id)
+    state.groups[name] = state.default
+    return state.default
