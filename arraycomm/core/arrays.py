@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from arraycomm._engine import Buffer, allocate
 
+from .errors import ImmutableOutput, StridedOutput
 from .types import CODES, DType
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -93,8 +94,8 @@ def device_copy(_array: object, _cause: object) -> ValueError:
 
 def readonly_out(array: object, _cause: object) -> ValueError:
     if _derives(array, "jax", "Array"):
-        return ValueError("JAX arrays are immutable and cannot be written into; leave out= away and use the result")
-    return ValueError(f"the {_name(array)} is read-only; pass a writable array, or leave out= away and use the result")
+        return ImmutableOutput("JAX arrays are immutable and cannot be written into; leave out= away and use the result")
+    return ImmutableOutput(f"the {_name(array)} is read-only; pass a writable array, or leave out= away and use the result")
 
 
 def derived_out(array: object, _cause: object) -> ValueError:
@@ -105,7 +106,7 @@ def derived_out(array: object, _cause: object) -> ValueError:
 
 
 def strided_out(_array: object, _cause: object) -> ValueError:
-    return ValueError(
+    return StridedOutput(
         "the output is not C-contiguous; pass a contiguous array, or leave out= away and copy the result into place"
     )
 

@@ -35,6 +35,18 @@ class ResourceError(DistError):
     """Memory, descriptors or a quota ran out; the message names need and limit."""
 
 
+class OutputError(ValueError):
+    """A result cannot be written into this array where it lies."""
+
+
+class ImmutableOutput(OutputError):
+    """It is read-only, or of a library whose arrays never change."""
+
+
+class StridedOutput(OutputError):
+    """It is not C-contiguous: a result can be written elsewhere and copied into it."""
+
+
 class GroupError(DistError):
     """An operation of a group failed and the group cannot be used any more.
 

@@ -30,6 +30,7 @@ from .backend import Backend, Communicator
 from .buffer import Buffer
 from .dlpack import adopt, allocate, resolve, wrap
 from .exchange import agreed_counts, first_dimensions, gather_integers
+from .objects import ObjectCollectives
 from .types import Device, DeviceType, ReduceOp
 from .work import Received, Work
 
@@ -53,7 +54,7 @@ def _short(kind: int, *, begins: bool = False) -> Callable[[_Function], _Functio
     return short
 
 
-class Group(Shortcuts):
+class Group(ObjectCollectives, Shortcuts):
     """One rank's end of a group of ranks. Made by arraycomm.init() and Group.split(); a context manager that closes.
 
     Attributes: rank, size, name, backend (its name), timeout (seconds, default of the operations).
@@ -135,16 +136,19 @@ class Group(Shortcuts):
         return _finish(work, to, async_op)
 
     @_short(3)
-    def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False, out: Any = None,
-                   async_op: bool = False, timeout: float | None = None) -> Any:
+    def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False, counts: Sequence[int] | None = None,
+                   out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:
         """Every rank's x, in rank order, on every rank.
 
         form: "concat" joins along the first dimension, "stack" adds a dimension in front, "list" gives a list of arrays.
         0-d arrays are stacked by "concat" too.
         uneven: the first dimensions may differ; costs a small exchange first. Not with "stack".
+        counts: all ranks' first dimensions, where every rank knows them: as uneven, without the exchange.
         """
         src = self._readable(x)
-        rows = first_dimensions(self._communicator, src, timeout) if uneven else None
+        if counts is not None:
+            shapes.check_rows(src.shape, self.rank, self.size, counts)
+        rows = counts if counts is not None else first_dimensions(self._communicator, src, timeout) if uneven else None
         shape = shapes.gathered(src.shape, self.size, form, rows)
         to = arguments.destination(x, src, shape, out, inside=self.rank if rows is None else None)
         counts = None if rows is None else [n * shapes.row(src.shape) for n in rows]

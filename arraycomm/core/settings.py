@@ -39,6 +39,8 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_SECRET_FILE", "", "a file (mode 0600) that holds the job's secret"),
         Setting("ARRAYCOMM_SECRET_FD", "", "an inherited descriptor to read the secret from; set by our launcher"),
         Setting("ARRAYCOMM_INSECURE", "0", "1 accepts to run without a secret on addresses other than loopback"),
+        Setting("ARRAYCOMM_ALLOW_PICKLE", "0", "1 lets object collectives of arraycomm.distributed pickle: set it on all ranks "
+                "or on none, and only where every rank may run code in every other"),
         Setting("ARRAYCOMM_STORE", "", "launcher: the launcher serves the store; set by our launcher"),
         Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one"),
     )

@@ -76,6 +76,16 @@ def check_counts(shape: tuple[int, ...], size: int, counts: Sequence[int], name:
         raise ValueError(f"{name} add up to {sum(counts)}, but the first dimension is {shape[0]}")
 
 
+def check_rows(shape: tuple[int, ...], rank: int, size: int, counts: Sequence[int]) -> None:
+    """Counts are every rank's first dimension, this rank's among them."""
+    if not shape:
+        raise ValueError("counts need a first dimension, and a 0-d array has none")
+    if len(counts) != size or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in counts):
+        raise ValueError(f"counts needs one integer >= 0 for each of the {size} ranks, got {list(counts)}")
+    if counts[rank] != shape[0]:
+        raise ValueError(f"counts says that rank {rank} gives {counts[rank]} rows, but its array has shape {shape}")
+
+
 def part(shape: tuple[int, ...], size: int, counts: Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """Shape of what `rank` gets from a reduce_scatter."""
     if counts is None:

@@ -10,6 +10,19 @@ from __future__ import annotations
 from arraycomm.core.errors import DistBackendError, DistError, DistNetworkError, DistStoreError, QueueEmptyError
 
 from .backend import Backend, BackendConfig, get_default_backend_for_device
+from .barriers import barrier, monitored_barrier
+from .coalesce import _coalescing_manager as _coalescing_manager
+from .coalesce import all_gather_coalesced, all_reduce_coalesced
+from .collectives import (
+    all_gather_into_tensor,
+    all_gather_single,
+    all_reduce,
+    all_to_all_single,
+    broadcast,
+    reduce,
+    reduce_scatter_single,
+    reduce_scatter_tensor,
+)
 from .groups import (
     get_backend,
     get_backend_config,
@@ -35,8 +48,28 @@ from .init import (
     is_ucc_available,
     is_xccl_available,
 )
+from .lists import all_gather, all_to_all, gather, reduce_scatter, scatter
+from .multi_gpu import (
+    all_gather_multigpu,
+    all_reduce_multigpu,
+    broadcast_multigpu,
+    reduce_multigpu,
+    reduce_scatter_multigpu,
+)
+from .objects import (
+    all_gather_object,
+    broadcast_object_list,
+    gather_object,
+    recv_object_list,
+    scatter_object_list,
+    send_object_list,
+)
+from .point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from .process_group import ProcessGroup
+from .reduce_op import ReduceOp, reduce_op, supports_complex
+from .reduce_op import _make_nccl_premul_sum as _make_nccl_premul_sum
 from .subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group, split_group
+from .work import Work
 from .world import GroupMember, default_pg_timeout, group
 
 __all__ = [
@@ -47,10 +80,31 @@ __all__ = [
     "DistNetworkError",
     "DistStoreError",
     "GroupMember",
+    "P2POp",
     "ProcessGroup",
     "QueueEmptyError",
+    "ReduceOp",
+    "Work",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_multigpu",
+    "all_gather_object",
+    "all_gather_single",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_reduce_multigpu",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "broadcast_multigpu",
+    "broadcast_object_list",
     "default_pg_timeout",
     "destroy_process_group",
+    "gather",
+    "gather_object",
     "get_backend",
     "get_backend_config",
     "get_default_backend_for_device",
@@ -63,6 +117,7 @@ __all__ = [
     "get_world_size",
     "group",
     "init_process_group",
+    "irecv",
     "is_available",
     "is_backend_available",
     "is_gloo_available",
@@ -72,9 +127,25 @@ __all__ = [
     "is_torchelastic_launched",
     "is_ucc_available",
     "is_xccl_available",
+    "isend",
+    "monitored_barrier",
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
+    "recv",
+    "recv_object_list",
+    "reduce",
+    "reduce_multigpu",
+    "reduce_op",
+    "reduce_scatter",
+    "reduce_scatter_multigpu",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
+    "send",
+    "send_object_list",
     "shrink_group",
     "split_group",
+    "supports_complex",
 ]

@@ -33,7 +33,13 @@ class World:
         self.meeting: Rendezvous | None = None  # the default group's: its store is where later groups meet
         self.groups: dict[str, ProcessGroup] = {}  # open ones by name, the default group among them
         self.count = 0  # of names given; equal on all ranks
+<<<<<<< HEAD
         self.made: Counter[tuple[int, ...]] = Counter()  # groups so far of the same members
+=======
+        self.agreements = 0  # of new_group() calls that all ranks take part in
+        self.made: Counter[object] = Counter()  # groups so far of the same members
+        self.plain: Any = None  # the default group's core while calls of it need nothing else; set by who finds that out
+>>>>>>> d0afb6a (The facade's collectives, messages, objects and Work; objects without pickle, joined buffers and local reductions in the core)
         self.outside: tuple[int, ...] = ()  # members of the last group that this rank did not become one of
         self.shrunk: list[ProcessGroup] = []  # former default groups, whose connections the default group uses
 
@@ -55,7 +61,7 @@ class _World(type):
 
     @WORLD.setter
     def WORLD(cls, group: ProcessGroup | None) -> None:  # noqa: N802
-        state.default = group
+        state.default, state.plain = group, None
 
 
 class GroupMember(metaclass=_World):
@@ -95,10 +101,10 @@ def resolve(group: Any = None) -> ProcessGroup:
                      f"{type(group).__module__}.{type(group).__qualname__}")
 
 
-def member(group: Any, what: str) -> ProcessGroup | None:
-    """As resolve(); None, after a warning, for a rank outside. `what`: the function that is called."""
+def member(group: Any, what: str, level: int = 3) -> ProcessGroup | None:
+    """As resolve(); None, after a warning, for a rank outside. `what`: the function that is called, `level` frames up."""
     if group is not None and is_outside(group):
         warnings.warn(f"Running {what} on global rank {default_group().rank()} which does not belong to the given group.",
-                      stacklevel=3)
+                      stacklevel=level)
         return None
     return resolve(group)

@@ -1,0 +1,210 @@
+"""What callers give, checked before anything is sent: the same kinds of exceptions as torch's, and Buffers to go on with."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+
+from arraycomm.core import arguments as core_arguments
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.dlpack import overlaps, pack, resolve, resolve_out, wrap
+from arraycomm.core.errors import ImmutableOutput, StridedOutput
+from arraycomm.core.types import DType
+
+from .process_group import ProcessGroup
+from .reduce_op import RedOpType, ReduceOp, _make_nccl_premul_sum, supports_complex
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from arraycomm.core.types import ReduceOp as CoreReduceOp
+
+    Settle = Callable[[], Any] | None
+
+_COMPLEX = (DType.COMPLEX64, DType.COMPLEX128)
+_ARRAY = "torch.Tensor, numpy.ndarray or another array that speaks DLPack"
+
+
+# ---- arrays ----
+
+
+def _is_array(x: Any) -> bool:
+    if hasattr(type(x), "__dlpack__"):
+        return True
+    try:
+        memoryview(x).release()
+    except TypeError:
+        return False
+    return not isinstance(x, bytes)
+
+
+def wrong_type(name: str, expected: str, value: object) -> TypeError:
+    return TypeError(f"Invalid function argument. Expected parameter `{name}` of type {expected}, but got {type(value)} instead.")
+
+
+def array(name: str, x: Any) -> None:
+    """TypeError unless x is an array."""
+    if not _is_array(x):
+        raise wrong_type(name, _ARRAY, x)
+
+
+def listed(name: str, xs: Any) -> None:
+    """TypeError unless xs is a list of arrays."""
+    if not isinstance(xs, list):
+        raise wrong_type(name, f"list of {_ARRAY}", xs)
+    for x in xs:
+        if not _is_array(x):
+            raise wrong_type(name, f"list of {_ARRAY}", x)
+
+
+def read(name: str, x: Any) -> Buffer:
+    """The array's elements, packed."""
+    array(name, x)
+    return resolve(x)
+
+
+def read_all(name: str, xs: Any) -> list[Buffer]:
+    listed(name, xs)
+    return [resolve(x) for x in xs]
+
+
+def written(name: str, x: Any) -> tuple[Buffer, Settle]:
+    """Where to write what belongs into x, and how it gets there afterwards (None: it is there).
+
+    It holds x's elements, so that an operation may work in place. ValueError for what cannot be written.
+    """
+    array(name, x)
+    try:
+        return resolve_out(x), None
+    except ImmutableOutput as error:
+        raise ImmutableOutput(
+            f"`{name}` is written in place, as in torch.distributed, and that is impossible here: {error}. Calls that give a new "
+            "array instead: dist.group.WORLD.core, the arraycomm.Group, with y = core.all_reduce(x) and so on") from None
+    except StridedOutput:
+        _check_apart(name, x)
+        buffer = pack(x)
+        return buffer, lambda: _store(x, buffer)
+
+
+def written_all(name: str, xs: Any) -> tuple[list[Buffer], Settle]:
+    listed(name, xs)
+    places = [written(name, x) for x in xs]
+    last = [settle for _, settle in places if settle is not None]
+    return [buffer for buffer, _ in places], (lambda: [settle() for settle in last]) if last else None
+
+
+def both(first: Settle, then: Settle) -> Settle:
+    """One after the other."""
+    if first is None or then is None:
+        return then if first is None else first
+
+    def run() -> None:
+        first()
+        then()
+
+    return run
+
+
+def _check_apart(name: str, x: Any) -> None:
+    """An array whose elements share memory (an expanded one) cannot hold a result."""
+    strides = x.stride() if callable(getattr(x, "stride", None)) else getattr(x, "strides", None) or ()
+    if any(stride == 0 and length > 1 for stride, length in zip(strides, x.shape, strict=False)):
+        raise ValueError(f"several elements of `{name}` refer to the same memory, so it cannot hold a result; pass a copy of it")
+
+
+def _store(x: Any, buffer: Buffer) -> None:
+    into = x.detach() if hasattr(x, "detach") else x
+    into[...] = wrap(buffer, x)
+
+
+def packed(x: Any) -> bool:
+    """Whether the array is C-contiguous, as far as its library says."""
+    flags = getattr(x, "flags", None)
+    if flags is not None:
+        return bool(flags.c_contiguous)
+    ask = getattr(x, "is_contiguous", None)
+    return True if ask is None else bool(ask())
+
+
+def message(name: str, x: Any) -> None:
+    """TypeError unless it is an array, RuntimeError unless it is contiguous."""
+    array(name, x)
+    if not packed(x):
+        raise RuntimeError(f"input tensor has to be contiguous: `{name}` is strided; pass a contiguous copy of it")
+
+
+def apart(source: Buffer, to: Buffer) -> Buffer:
+    """The source, copied where it shares memory with what will be written."""
+    return pack(source) if overlaps(source, to) else source
+
+
+def same_dtype(*buffers: Buffer) -> None:
+    """ValueError where they differ."""
+    for buffer in buffers:
+        if buffer.dtype != buffers[0].dtype:
+            raise ValueError(f"Invalid usage of tensors with different dtypes. Found {DType(buffers[0].dtype).label} and "
+                             f"{DType(buffer.dtype).label}")
+
+
+def same_shape(name: str, shape: tuple[int, ...], buffers: Sequence[Buffer]) -> None:
+    """RuntimeError where they have another."""
+    for index, buffer in enumerate(buffers):
+        if buffer.shape != shape:
+            raise RuntimeError(f"`{name}`: invalid tensor size at index {index} (expected {shape}, got {buffer.shape})")
+
+
+def as_many(name: str, xs: Sequence[Any], size: int) -> None:
+    """RuntimeError unless there is one for each rank."""
+    if len(xs) != size:
+        raise RuntimeError(f"`{name}`: invalid tensor list size {len(xs)}, must be the size of the group, {size}")
+
+
+# ---- ranks ----
+
+
+def peer(pg: ProcessGroup, global_rank: Any, group_rank: Any) -> int:
+    """The rank in the group that is meant. ValueError when both or none are given, or it has no such rank."""
+    if group_rank is not None:
+        if global_rank is not None:
+            raise ValueError("Can't specify both group_rank and global_rank")
+        rank = operator.index(group_rank)
+        if not 0 <= rank < len(pg.ranks):
+            raise ValueError(f"Group rank {rank} is not part of group {pg.group_name!r}, whose last one is {len(pg.ranks) - 1}")
+        return rank
+    if global_rank is None:
+        raise ValueError("Must specify global_rank or group_rank")
+    rank = operator.index(global_rank)
+    if 0 <= rank < len(pg.ranks) and pg.ranks[rank] == rank:
+        return rank
+    if rank not in pg.ranks:
+        raise ValueError(f"Global rank {rank} is not part of group {pg.group_name!r}, which has {list(pg.ranks)}")
+    return pg.ranks.index(rank)
+
+
+# ---- reductions ----
+
+
+def _facade_op(op: Any) -> ReduceOp:
+    if isinstance(op, ReduceOp):
+        return op
+    if type(op).__module__.startswith("torch."):  # torch's own ReduceOp: a program may mix the two modules
+        inner = op if type(op).__name__ == "RedOpType" else getattr(op, "op", None)
+        name = getattr(inner, "name", None)
+        if name == "PREMUL_SUM" and inner is not op:
+            return _make_nccl_premul_sum(op.factor)
+        if name in RedOpType.__members__:
+            return RedOpType.__members__[name]
+    raise TypeError(f"Invalid function argument. Expected parameter `op` of type ReduceOp, but got {op!r} instead.")
+
+
+def reduction(what: str, op: Any, dtype: int) -> CoreReduceOp:
+    """The core's reduction. TypeError for what is no ReduceOp; where it has none for the dtype, ValueError or RuntimeError."""
+    given = _facade_op(op)
+    if dtype in _COMPLEX and not supports_complex(given):
+        raise ValueError(f"{what} does not support {given.op} on complex tensors")
+    core = given.core
+    try:
+        return core_arguments.reduction(core, dtype)
+    except TypeError as error:
+        raise RuntimeError(f"Cannot use ReduceOp.{given.op.name}: {error}") from None

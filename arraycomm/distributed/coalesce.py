@@ -1,0 +1,115 @@
+"""Several collectives in one call, and the manager that holds them back until its block ends."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+
+from arraycomm.core.joined import joined, target
+
+from . import arguments, held
+from .entry import entered
+from .held import Held
+from .process_group import ProcessGroup
+from .reduce_op import ReduceOp
+from .work import Work, ended
+from .world import resolve, state
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def all_reduce_coalesced(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+                         async_op: bool = False) -> Work | None:
+    """all_reduce of each array of a list, of one dtype. FutureWarning, as torch's."""
+    _deprecated("all_reduce_coalesced")
+    pg = entered(group, "all_reduce_coalesced", 4)
+    if pg is None:
+        return None
+    xs = tensors if isinstance(tensors, list) else [tensors]
+    arguments.listed("tensors", xs)
+    if not xs:
+        raise RuntimeError("all_reduce_coalesced needs at least one tensor, got an empty list")
+    places = [arguments.written("tensors", x) for x in xs]
+    arguments.same_dtype(*(place for place, _ in places))
+    reduction = arguments.reduction("all_reduce_coalesced", op, places[0][0].dtype)
+    core = pg.for_array(xs[0])
+
+    def one(x: Any, place: Any, settle: Any) -> Held:
+        return Held(lambda async_op: core.all_reduce(place, reduction, out=place, async_op=async_op), x, settle,
+                    (core, place, reduction))
+
+    return held.start_all([one(x, *place) for x, place in zip(xs, places, strict=True)], bool(async_op))
+
+
+def all_gather_coalesced(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any],
+                         group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
+    """Every rank's list of arrays: output_tensor_lists[r][i] gets input_tensor_list[i] of rank r. FutureWarning, as torch's."""
+    _deprecated("all_gather_coalesced")
+    pg = entered(group, "all_gather_coalesced", 4)
+    if pg is None:
+        return None
+    sources = arguments.read_all("input_tensor_list", input_tensor_list)
+    if not isinstance(output_tensor_lists, list):
+        raise arguments.wrong_type("output_tensor_lists", "list of lists of arrays", output_tensor_lists)
+    for xs in output_tensor_lists:
+        arguments.listed("output_tensor_lists", xs)
+    if not sources:
+        raise RuntimeError("all_gather_coalesced needs at least one tensor, got an empty list")
+    arguments.as_many("output_tensor_lists", output_tensor_lists, pg.size())
+    flat = [x for xs in output_tensor_lists for x in xs]
+    places, settle = arguments.written_all("output_tensor_lists", flat)
+    arguments.same_dtype(*sources, *places)
+    for xs in output_tensor_lists:
+        shapes = [arguments.read("output_tensor_lists", x).shape for x in xs]
+        if shapes != [source.shape for source in sources]:
+            raise RuntimeError(f"all_gather_coalesced: invalid size of output tensors: {shapes}, expected "
+                               f"{[source.shape for source in sources]}")
+    whole, spread = target(places)
+    source = arguments.apart(joined(sources), whole)
+    pending = pg.for_array(input_tensor_list[0]).all_gather(source, out=whole, async_op=bool(async_op))
+    return ended(pending, bool(async_op), flat, arguments.both(spread, settle))
+
+
+def _deprecated(name: str) -> None:
+    warnings.warn(f"`torch.distributed.{name}` will be deprecated. If you must use it, please revisit our documentation later "
+                  "at https://pytorch.org/docs/main/distributed.html#collective-functions", FutureWarning, stacklevel=3)
+
+
+class CoalescingManager:
+    """What `with _coalescing_manager()` gives. works: of what was held back, where async_ops is True."""
+
+    def __init__(self) -> None:
+        self.works: list[Any] = []
+
+    def append(self, work: Any = None) -> None:
+        if work:
+            self.works.append(work)
+
+    def wait(self) -> None:
+        """Blocks until all has ended that was held back."""
+        for work in self.works:
+            work.wait()
+
+
+@contextlib.contextmanager
+def _coalescing_manager(group: ProcessGroup | None = None, device: Any = None,
+                        async_ops: bool = False) -> Iterator[CoalescingManager]:
+    """Holds back all_reduce, all_gather_single and reduce_scatter_single of the group, and runs them when the block ends.
+
+    They run in their order; small all_reduces that follow each other run as one. Other operations inside run at once, after
+    those held back before. async_ops: the block does not wait for them, wait() of the manager does.
+    device is accepted and not used. ValueError when nested. When the block raises, what is held back is dropped.
+    """
+    pg = resolve(group)
+    if pg.collected is not None:
+        raise ValueError("ProcessGroup has non-empty op list at the start of coalescing: managers cannot be nested")
+    manager = CoalescingManager()
+    pg.collected, state.plain = [], None
+    try:
+        yield manager
+        manager.append(held.run(pg, async_ops))
+    finally:
+        pg.collected = None

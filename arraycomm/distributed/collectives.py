@@ -1,0 +1,224 @@
+"""Collectives on one array per rank, in place as in torch.distributed: the result is where the caller's arrays are.
+
+Common parameters: group (None: the default group), async_op (return a Work at once; a synchronous call returns None).
+Ranks outside of the group get None and a UserWarning. Errors before anything is sent: TypeError for arguments of the wrong
+type, ValueError for dtypes that differ, ranks that are not in the group and arrays that cannot be written, RuntimeError for
+wrong sizes. After that the DistErrors, which are RuntimeErrors.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.joined import flat
+from arraycomm.core.shapes import row
+
+from . import arguments
+from .entry import UNPLAIN, collecting, entered
+from .held import Held, hold
+from .process_group import ProcessGroup
+from .reduce_op import ReduceOp
+from .work import Work, ended
+from .world import state
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+               async_op: bool = False) -> Work | None:
+    """The elementwise reduction of every rank's array, in place on every rank; the same bits on all of them."""
+    if group is None:
+        try:
+            pending = state.plain.all_reduce(tensor, op.plain, out=tensor, async_op=async_op)
+        except UNPLAIN:
+            state.plain = None  # until the long way has found out what is the matter
+        else:
+            return Work(pending, (tensor,)) if async_op else None
+    return _all_reduce(tensor, op, group, bool(async_op))
+
+
+def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op: bool) -> Work | None:
+    pg = collecting(group, "all_reduce")
+    if pg is None:
+        return None
+    place, settle = arguments.written("tensor", tensor)
+    reduction = arguments.reduction("all_reduce", op, place.dtype)
+    core = pg.for_array(tensor)
+
+    def start(async_op: bool) -> Any:
+        return core.all_reduce(place, reduction, out=place, async_op=async_op)
+
+    if pg.collected is not None:
+        return hold(pg, Held(start, tensor, settle, (core, place, reduction)), async_op)
+    return ended(start(async_op), async_op, (tensor,), settle)
+
+
+def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+           async_op: bool = False, group_dst: int | None = None) -> Work | None:
+    """As all_reduce, but only rank dst (of the world; or group_dst, of the group) gets the result."""
+    pg = entered(group, "reduce")
+    if pg is None:
+        return None
+    root, async_op = arguments.peer(pg, dst, group_dst), bool(async_op)
+    if pg.rank() != root:
+        source = arguments.read("tensor", tensor)
+        reduction = arguments.reduction("reduce", op, source.dtype)
+        return ended(pg.for_array(tensor).reduce(source, root, reduction, async_op=async_op), async_op, (tensor,))
+    place, settle = arguments.written("tensor", tensor)
+    reduction = arguments.reduction("reduce", op, place.dtype)
+    pending = pg.for_array(tensor).reduce(place, root, reduction, out=place, async_op=async_op)
+    return ended(pending, async_op, (tensor,), settle)
+
+
+def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, async_op: bool = False,
+              group_src: int | None = None) -> Work | None:
+    """The array of rank src (of the world; or group_src, of the group), written into every other rank's."""
+    if group is None and group_src is None and src is not None:
+        try:
+            pending = state.plain.broadcast(tensor, src, out=tensor, async_op=async_op)
+        except UNPLAIN:
+            state.plain = None
+        else:
+            return Work(pending, (tensor,)) if async_op else None
+    pg = entered(group, "broadcast")
+    if pg is None:
+        return None
+    root, async_op = arguments.peer(pg, src, group_src), bool(async_op)
+    core = pg.for_array(tensor)
+    if pg.rank() == root:
+        source = arguments.read("tensor", tensor)
+        pending = core.broadcast(source, root, out=None if source.readonly else source, async_op=async_op)
+        return ended(pending, async_op, (tensor,))
+    place, settle = arguments.written("tensor", tensor)
+    return ended(core.broadcast(place, root, out=place, async_op=async_op), async_op, (tensor,), settle)
+
+
+def all_gather_single(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,
+                      async_op: bool = False) -> Work | None:
+    """Every rank's input, in rank order, in one output on every rank: joined along the first dimension, or stacked."""
+    if group is None:
+        try:
+            pending = state.plain.all_gather(input_tensor, out=output_tensor, async_op=async_op)
+        except UNPLAIN:
+            state.plain = None
+        else:
+            return Work(pending, (output_tensor,)) if async_op else None
+    return _all_gather_single(output_tensor, input_tensor, group, bool(async_op))
+
+
+def _all_gather_single(output: Any, input: Any, group: ProcessGroup | None, async_op: bool) -> Work | None:
+    pg = collecting(group, "all_gather_single")
+    if pg is None:
+        return None
+    source = arguments.read("input_tensor", input)
+    place, settle = arguments.written("output_tensor", output)
+    arguments.same_dtype(source, place)
+    _check_size("output_tensor", place, "input_tensor", source, pg.size())
+    core, to = pg.for_array(input), flat(place)
+
+    def start(async_op: bool) -> Any:
+        return core.all_gather(flat(source), out=to, async_op=async_op)
+
+    if pg.collected is not None:
+        return hold(pg, Held(start, output, settle), async_op)
+    return ended(start(async_op), async_op, (output,), settle)
+
+
+def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,
+                           async_op: bool = False) -> Work | None:
+    """The older name of all_gather_single, with a FutureWarning."""
+    _renamed("all_gather_into_tensor", "all_gather_single")
+    return all_gather_single(output_tensor, input_tensor, group, async_op)
+
+
+def reduce_scatter_single(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+                          async_op: bool = False) -> Work | None:
+    """The reduction of every rank's input, cut into one part a rank: joined along the first dimension, or stacked."""
+    if group is None:
+        try:
+            pending = state.plain.reduce_scatter(input, op.plain, out=output, async_op=async_op)
+        except UNPLAIN:
+            state.plain = None
+        else:
+            return Work(pending, (output,)) if async_op else None
+    return _reduce_scatter_single(output, input, op, group, bool(async_op))
+
+
+def _reduce_scatter_single(output: Any, input: Any, op: ReduceOp, group: ProcessGroup | None, async_op: bool) -> Work | None:
+    pg = collecting(group, "reduce_scatter_single")
+    if pg is None:
+        return None
+    source = arguments.read("input", input)
+    place, settle = arguments.written("output", output)
+    arguments.same_dtype(source, place)
+    _check_size("input", source, "output", place, pg.size())
+    reduction = arguments.reduction("reduce_scatter_single", op, source.dtype)
+    core, to = pg.for_array(input), flat(place)
+
+    def start(async_op: bool) -> Any:
+        return core.reduce_scatter(flat(source), reduction, out=to, async_op=async_op)
+
+    if pg.collected is not None:
+        return hold(pg, Held(start, output, settle), async_op)
+    return ended(start(async_op), async_op, (output,), settle)
+
+
+def reduce_scatter_tensor(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+                          async_op: bool = False) -> Work | None:
+    """The older name of reduce_scatter_single, with a FutureWarning."""
+    _renamed("reduce_scatter_tensor", "reduce_scatter_single")
+    return reduce_scatter_single(output, input, op, group, async_op)
+
+
+def all_to_all_single(output: Any, input: Any, output_split_sizes: Sequence[int] | None = None,
+                      input_split_sizes: Sequence[int] | None = None, group: ProcessGroup | None = None,
+                      async_op: bool = False) -> Work | None:
+    """Part d of the input, cut along the first dimension, goes to rank d; the output joins the parts that come.
+
+    Split sizes: rows for (from) each rank; None or empty cuts into equal parts. Where one rank gives any, all must.
+    """
+    pg = entered(group, "all_to_all_single")
+    if pg is None:
+        return None
+    source = arguments.read("input", input)
+    place, settle = arguments.written("output", output)
+    arguments.same_dtype(source, place)
+    sends, receives = (_splits(pg.size(), source, input_split_sizes), _splits(pg.size(), place, output_split_sizes))
+    core, async_op, source, to = pg.for_array(input), bool(async_op), arguments.apart(flat(source), place), flat(place)
+    if not input_split_sizes and not output_split_sizes:
+        if source.count != to.count:
+            raise RuntimeError(f"`output` has {to.count} elements and `input` {source.count}, but no split sizes")
+        pending = core.all_to_all(source, out=to, async_op=async_op)
+    else:
+        pending = core.all_to_all(source, send_counts=sends, recv_counts=receives, out=to, async_op=async_op)
+    return ended(pending, async_op, (output,), settle)
+
+
+def _splits(size: int, buffer: Buffer, rows: Sequence[int] | None) -> list[int]:
+    """Elements for each rank. RuntimeError, with torch's words, where they do not fit."""
+    if not buffer.shape:
+        raise RuntimeError("all_to_all_single cuts along dim 0, and a 0-d tensor has none")
+    if not rows:
+        if buffer.shape[0] % size:
+            raise RuntimeError(f"Tensor's dim 0 ({buffer.shape[0]}) does not divide equally across group size {size}")
+        return [buffer.count // size] * size
+    if len(rows) != size:
+        raise RuntimeError(f"Number of tensor splits not equal to group size: {len(rows)} splits, {size} ranks")
+    if sum(rows) != buffer.shape[0] or min(rows) < 0:
+        raise RuntimeError(f"Split sizes doesn't match total dim 0 size: {list(rows)} of {buffer.shape[0]}")
+    return [n * row(buffer.shape) for n in rows]
+
+
+def _check_size(large: str, whole: Buffer, small: str, part: Buffer, size: int) -> None:
+    if whole.count != part.count * size:
+        raise RuntimeError(f"`{large}` has {whole.count} elements (shape {whole.shape}), but it must have {size} times as many "
+                           f"as `{small}`, which has {part.count} (shape {part.shape})")
+
+
+def _renamed(old: str, new: str) -> None:
+    warnings.warn(f"`torch.distributed.{old}` is deprecated. Please use `torch.distributed.{new}` instead.", FutureWarning,
+                  stacklevel=3)

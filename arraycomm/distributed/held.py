@@ -1,0 +1,87 @@
+"""Collectives that a coalescing manager holds back, and how they are carried out when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from arraycomm.core.joined import update
+from arraycomm.core.record import Record
+
+from .process_group import ProcessGroup
+from .work import Several, Work, ended
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from arraycomm.core.buffer import Buffer
+    from arraycomm.core.group import Group
+    from arraycomm.core.types import ReduceOp
+
+_SMALL = 1 << 16  # bytes: above, an operation of its own costs less than copying into a common one and back
+
+
+class Held(Record):
+    """One collective. start(async_op) runs it; settle() brings the result to where it belongs; reduces: an all_reduce's."""
+
+    start: Callable[[bool], Any]
+    array: Any
+    settle: Callable[[], Any] | None = None
+    reduces: tuple[Group, Buffer, ReduceOp] | None = None
+
+
+class HeldWork:
+    """What an asynchronous call inside a coalescing manager returns: the manager is what one waits for."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(f"Illegal to call {name} on the work of one collective inside a coalescing manager; call wait() on "
+                         "the manager, after its `with` has ended")
+
+
+def hold(pg: ProcessGroup, held: Held, async_op: bool) -> Any:
+    assert pg.collected is not None  # asked by the caller
+    pg.collected.append(held)
+    return HeldWork() if async_op else None
+
+
+def run(pg: ProcessGroup, async_op: bool) -> Work | None:
+    """Carries out all that is held back, in order."""
+    waiting, pg.collected = pg.collected or [], []
+    return start_all(waiting, async_op)
+
+
+def start_all(waiting: Sequence[Held], async_op: bool) -> Work | None:
+    settles: list[Callable[[], Any]] = [held.settle for held in waiting if held.settle is not None]
+    pending = []
+    for one in _combined(waiting):
+        if one.settle is not None:
+            settles.insert(0, one.settle)  # out of the common run first, then into strided arrays
+        pending.append(one.start(async_op))
+
+    def settle() -> None:
+        for step in settles:
+            step()
+
+    return ended(Several(pending), async_op, [held.array for held in waiting], settle)
+
+
+def _key(held: Held) -> tuple[Any, ...]:
+    if held.reduces is None or held.reduces[1].nbytes > _SMALL:
+        return (id(held),)
+    core, place, reduction = held.reduces
+    return (id(core), place.dtype, reduction)
+
+
+def _combined(waiting: Sequence[Held]) -> Iterator[Held]:
+    """Small all_reduces that follow each other as one. settle: of the common run only."""
+    for _, alike in groupby(waiting, _key):
+        held = list(alike)
+        yield held[0]._replace(settle=None) if len(held) == 1 else _as_one(held)
+
+
+def _as_one(held: Sequence[Held]) -> Held:
+    assert held[0].reduces is not None  # what is grouped reduces
+    core, _, reduction = held[0].reduces
+    whole, spread = update([one.reduces[1] for one in held if one.reduces is not None])
+    return Held(lambda async_op: core.all_reduce(whole, reduction, out=whole, async_op=async_op), None, spread)

@@ -1,0 +1,126 @@
+"""Collectives whose input or output is a list with one array for each rank.
+
+Parameters and errors as in collectives.py. Lists of slices that follow each other in memory need no copy.
+"""
+
+from __future__ import annotations
+
+from arraycomm.core.dlpack import overlaps
+from arraycomm.core.joined import flat, joined, target
+
+from . import arguments
+from .entry import entered
+from .process_group import ProcessGroup
+from .reduce_op import ReduceOp
+from .work import Work, ended
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_DIRECT = 4  # frames from world.member() to who called the function
+
+
+def all_gather(tensor_list: list[Any], tensor: Any, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
+    """Every rank's array, in rank order, into the list's arrays. They may differ in size: entry r is as large as rank r's."""
+    pg = entered(group, "all_gather", _DIRECT)
+    if pg is None:
+        return None
+    places, settle = arguments.written_all("tensor_list", tensor_list)
+    source = arguments.read("tensor", tensor)
+    arguments.as_many("tensor_list", places, pg.size())
+    arguments.same_dtype(source, *places)
+    arguments.same_shape("tensor_list", source.shape, places[pg.rank() : pg.rank() + 1])
+    whole, spread = target(places)
+    counts = [place.count for place in places]
+    even, source = len(set(counts)) == 1, flat(source)
+    if not even and overlaps(source, whole):
+        source = arguments.apart(source, whole)
+    pending = pg.for_array(tensor).all_gather(source, counts=None if even else counts, out=whole, async_op=bool(async_op))
+    return ended(pending, bool(async_op), tensor_list, arguments.both(spread, settle))
+
+
+def gather(tensor: Any, gather_list: list[Any] | None = None, dst: int | None = None, group: ProcessGroup | None = None,
+           async_op: bool = False, group_dst: int | None = None) -> Work | None:
+    """Every rank's array, in rank order, into the list's arrays at rank dst (0 by default), which alone gives a list."""
+    pg = entered(group, "gather", _DIRECT)
+    if pg is None:
+        return None
+    root, async_op = arguments.peer(pg, 0 if dst is None and group_dst is None else dst, group_dst), bool(async_op)
+    source, core = arguments.read("tensor", tensor), pg.for_array(tensor)
+    if pg.rank() != root:
+        if gather_list:
+            raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
+        return ended(core.gather(flat(source), root, async_op=async_op), async_op, ())
+    if not gather_list:
+        raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
+    places, settle = arguments.written_all("gather_list", gather_list)
+    arguments.as_many("gather_list", places, pg.size())
+    arguments.same_dtype(source, *places)
+    arguments.same_shape("gather_list", source.shape, places)
+    whole, spread = target(places)
+    pending = core.gather(flat(source), root, out=whole, async_op=async_op)
+    return ended(pending, async_op, gather_list, arguments.both(spread, settle))
+
+
+def scatter(tensor: Any, scatter_list: list[Any] | None = None, src: int | None = None, group: ProcessGroup | None = None,
+            async_op: bool = False, group_src: int | None = None) -> Work | None:
+    """Entry r of the list at rank src (0 by default), which alone gives one, into rank r's array."""
+    pg = entered(group, "scatter", _DIRECT)
+    if pg is None:
+        return None
+    root, async_op = arguments.peer(pg, 0 if src is None and group_src is None else src, group_src), bool(async_op)
+    place, settle = arguments.written("tensor", tensor)
+    core, to = pg.for_array(tensor), flat(place)
+    if pg.rank() != root:
+        if scatter_list:
+            raise ValueError("Argument ``scatter_list`` must NOT be specified on non-source ranks.")
+        return ended(core.scatter(None, root, out=to, async_op=async_op), async_op, (tensor,), settle)
+    if not scatter_list:
+        raise ValueError("Argument ``scatter_list`` must be specified on source rank.")
+    sources = arguments.read_all("scatter_list", scatter_list)
+    arguments.as_many("scatter_list", sources, pg.size())
+    arguments.same_dtype(place, *sources)
+    arguments.same_shape("scatter_list", place.shape, sources)
+    whole = arguments.apart(joined(sources), to)
+    return ended(core.scatter(whole, root, out=to, async_op=async_op), async_op, (tensor,), settle)
+
+
+def reduce_scatter(output: Any, input_list: list[Any], op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+                   async_op: bool = False) -> Work | None:
+    """The reduction of every rank's entry r, in rank r's output. Entries may differ in size, alike on all ranks."""
+    pg = entered(group, "reduce_scatter", _DIRECT)
+    if pg is None:
+        return None
+    sources = arguments.read_all("input_list", input_list)
+    place, settle = arguments.written("output", output)
+    arguments.as_many("input_list", sources, pg.size())
+    arguments.same_dtype(place, *sources)
+    arguments.same_shape("input_list", place.shape, sources[pg.rank() : pg.rank() + 1])
+    reduction = arguments.reduction("reduce_scatter", op, place.dtype)
+    counts, to = [source.count for source in sources], flat(place)
+    whole = arguments.apart(joined(sources), to)
+    pending = pg.for_array(output).reduce_scatter(whole, reduction, counts=None if len(set(counts)) == 1 else counts, out=to,
+                                                  async_op=bool(async_op))
+    return ended(pending, bool(async_op), (output,), settle)
+
+
+def all_to_all(output_tensor_list: list[Any], input_tensor_list: list[Any], group: ProcessGroup | None = None,
+               async_op: bool = False) -> Work | None:
+    """Entry d of the input list goes to rank d, and entry s of the output list comes from rank s. Sizes may all differ."""
+    pg = entered(group, "all_to_all", _DIRECT)
+    if pg is None:
+        return None
+    places, settle = arguments.written_all("output_tensor_list", output_tensor_list)
+    sources = arguments.read_all("input_tensor_list", input_tensor_list)
+    arguments.as_many("output_tensor_list", places, pg.size())
+    arguments.as_many("input_tensor_list", sources, pg.size())
+    arguments.same_dtype(*places, *sources)
+    if sources[pg.rank()].count != places[pg.rank()].count:
+        raise RuntimeError(f"all_to_all: entry {pg.rank()}, which this rank sends to itself, has {sources[pg.rank()].count} "
+                           f"elements in `input_tensor_list` and {places[pg.rank()].count} in `output_tensor_list`")
+    whole, spread = target(places)
+    pending = pg.for_array(input_tensor_list[0]).all_to_all(
+        arguments.apart(joined(sources), whole), send_counts=[source.count for source in sources],
+        recv_counts=[place.count for place in places], out=whole, async_op=bool(async_op))
+    return ended(pending, bool(async_op), output_tensor_list, arguments.both(spread, settle))

@@ -1,0 +1,151 @@
+"""The multi-GPU functions of older editions: one process takes part with several arrays. FutureWarning: they are deprecated.
+
+Each list has the same length k on all ranks; array i of rank r counts as member r * k + i.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.dlpack import allocate
+from arraycomm.core.joined import copy, joined, target
+from arraycomm.core.local import reduce_into
+from arraycomm.core.types import DType
+
+from . import arguments
+from .arguments import both, same_dtype, same_shape
+from .entry import entered
+from .process_group import ProcessGroup
+from .reduce_op import ReduceOp
+from .work import Work, ended
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def _begun(name: str, group: Any) -> ProcessGroup | None:
+    warnings.warn(f"`torch.distributed.{name}` is deprecated: torch.distributed's preferred programming model is one device per "
+                  "process", FutureWarning, stacklevel=3)
+    return entered(group, name)
+
+
+def _places(name: str, xs: Any) -> tuple[list[Buffer], Callable[[], Any] | None]:
+    places, settle = arguments.written_all(name, xs)
+    if not places:
+        raise RuntimeError(f"`{name}` needs at least one tensor, got an empty list")
+    same_dtype(*places)
+    same_shape(name, places[0].shape, places)
+    return places, settle
+
+
+def _chosen(name: str, index: int, xs: Sequence[Any]) -> int:
+    if not 0 <= index < len(xs):
+        raise ValueError(f"{name} {index} is not an index of the tensor list, which has {len(xs)} entries")
+    return index
+
+
+def broadcast_multigpu(tensor_list: list[Any], src: int, group: ProcessGroup | None = None, async_op: bool = False,
+                       src_tensor: int = 0) -> Work | None:
+    """Array src_tensor of rank src into all arrays of all ranks."""
+    pg = _begun("broadcast_multigpu", group)
+    if pg is None:
+        return None
+    root = arguments.peer(pg, src, None)
+    places, settle = _places("tensor_list", tensor_list)
+    first = places[_chosen("src_tensor", src_tensor, places)]
+    pending = pg.for_array(tensor_list[0]).broadcast(first, root, out=first, async_op=bool(async_op))
+    return ended(pending, bool(async_op), tensor_list, both(lambda: _copies(first, places), settle))
+
+
+def _copies(first: Buffer, places: Sequence[Buffer]) -> None:
+    for place in places:
+        if place is not first:
+            copy(first, place)
+
+
+def all_reduce_multigpu(tensor_list: list[Any], op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+                        async_op: bool = False) -> Work | None:
+    """The reduction of all arrays of all ranks, in all of them."""
+    pg = _begun("all_reduce_multigpu", group)
+    if pg is None:
+        return None
+    places, settle = _places("tensor_list", tensor_list)
+    first, reduction = _reduced("all_reduce_multigpu", places, op)
+    pending = pg.for_array(tensor_list[0]).all_reduce(first, reduction, out=first, async_op=bool(async_op))
+    return ended(pending, bool(async_op), tensor_list, both(lambda: _copies(first, places), settle))
+
+
+def reduce_multigpu(tensor_list: list[Any], dst: int, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+                    async_op: bool = False, dst_tensor: int = 0) -> Work | None:
+    """The reduction of all arrays of all ranks, in array dst_tensor of rank dst."""
+    pg = _begun("reduce_multigpu", group)
+    if pg is None:
+        return None
+    root = arguments.peer(pg, dst, None)
+    places, settle = _places("tensor_list", tensor_list)
+    place = places[_chosen("dst_tensor", dst_tensor, places)]
+    first, reduction = _reduced("reduce_multigpu", places, op)
+    out = first if pg.rank() == root else None
+    pending = pg.for_array(tensor_list[0]).reduce(first, root, reduction, out=out, async_op=bool(async_op))
+    return ended(pending, bool(async_op), tensor_list, None if out is None else both(lambda: copy(first, place), settle))
+
+
+def _reduced(what: str, places: Sequence[Buffer], op: ReduceOp) -> tuple[Buffer, Any]:
+    """This process's arrays as one, and what is left to do with the others' (a factor is applied once)."""
+    reduction = arguments.reduction(what, op, places[0].dtype)
+    first = allocate(places[0].shape, DType(places[0].dtype))
+    reduce_into(first, places, reduction)
+    return first, "sum" if reduction.name == "premul_sum" else reduction
+
+
+def all_gather_multigpu(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any], group: ProcessGroup | None = None,
+                        async_op: bool = False) -> Work | None:
+    """Every array of every rank, in order, into each of the output lists, of which there is one for each input."""
+    pg = _begun("all_gather_multigpu", group)
+    if pg is None:
+        return None
+    sources = arguments.read_all("input_tensor_list", input_tensor_list)
+    outputs = [_places("output_tensor_lists", xs) for xs in output_tensor_lists]
+    if len(outputs) != len(sources) or any(len(places) != len(sources) * pg.size() for places, _ in outputs):
+        raise RuntimeError(f"all_gather_multigpu needs {len(sources)} output lists of {len(sources) * pg.size()} tensors, got "
+                           f"{[len(places) for places, _ in outputs]}")
+    for places, _ in outputs:
+        same_dtype(*sources, *places)
+        same_shape("output_tensor_lists", sources[0].shape, [*sources, *places])
+    whole, settle = target(outputs[0][0])
+    for places, last in outputs:
+        settle = both(settle, both(_spread(whole, places) if places is not outputs[0][0] else None, last))
+    source = arguments.apart(joined(sources), whole)
+    pending = pg.for_array(input_tensor_list[0]).all_gather(source, out=whole, async_op=bool(async_op))
+    return ended(pending, bool(async_op), [x for xs in output_tensor_lists for x in xs], settle)
+
+
+def _spread(whole: Buffer, places: Sequence[Buffer]) -> Callable[[], Any]:
+    def spread() -> None:
+        for index, place in enumerate(places):
+            copy(whole.part(index * place.count, place.shape), place)
+
+    return spread
+
+
+def reduce_scatter_multigpu(output_tensor_list: list[Any], input_tensor_lists: list[list[Any]], op: ReduceOp = ReduceOp.SUM,
+                            group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
+    """Entry r * k + i of all input lists of all ranks, reduced, in output i of rank r."""
+    pg = _begun("reduce_scatter_multigpu", group)
+    if pg is None:
+        return None
+    places, settle = _places("output_tensor_list", output_tensor_list)
+    inputs = [arguments.read_all("input_tensor_lists", xs) for xs in input_tensor_lists]
+    if len(inputs) != len(places) or any(len(sources) != len(places) * pg.size() for sources in inputs):
+        raise RuntimeError(f"reduce_scatter_multigpu needs {len(places)} input lists of {len(places) * pg.size()} tensors, got "
+                           f"{[len(sources) for sources in inputs]}")
+    for sources in inputs:
+        same_dtype(*places, *sources)
+        same_shape("input_tensor_lists", places[0].shape, sources)
+    first, reduction = _reduced("reduce_scatter_multigpu", [joined(sources) for sources in inputs], op)
+    whole, spread = target(places)
+    pending = pg.for_array(output_tensor_list[0]).reduce_scatter(first, reduction, out=whole, async_op=bool(async_op))
+    return ended(pending, bool(async_op), output_tensor_list, both(spread, settle))

@@ -1,0 +1,121 @@
+"""Collectives and messages of Python objects.
+
+Plain data and arrays (see arraycomm.core.codec) travel without pickle, whose reading can run code. ARRAYCOMM_ALLOW_PICKLE=1
+on all ranks pickles everything, as torch does. `device` is accepted and not used: objects arrive in host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arraycomm.core.settings import get_flag
+
+from .arguments import peer
+from .entry import entered
+from .process_group import ProcessGroup
+from .world import resolve
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_DIRECT = 4  # frames from world.member() to who called the function
+
+
+def _pickle() -> bool:
+    return get_flag("ARRAYCOMM_ALLOW_PICKLE")
+
+
+def _list(name: str, value: object, size: int | None = None) -> None:
+    if not isinstance(value, list):
+        raise TypeError(f"Invalid function argument. Expected parameter `{name}` of type list, but got {type(value)} instead.")
+    if size is not None and len(value) != size:
+        raise RuntimeError(f"`{name}` has {len(value)} entries, must be the size of the group, {size}")
+
+
+def all_gather_object(object_list: list[Any], obj: Any, group: ProcessGroup | None = None) -> None:
+    """Every rank's object, in rank order, into the list, which has one entry for each rank."""
+    pg = entered(group, "all_gather_object", _DIRECT)
+    if pg is None:
+        return
+    _list("object_list", object_list, pg.size())
+    object_list[:] = pg.core.all_gather_object(obj, allow_pickle=_pickle())
+
+
+def gather_object(obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None,
+                  group: ProcessGroup | None = None, group_dst: int | None = None) -> None:
+    """Every rank's object, in rank order, into the list of rank dst (0 by default), which alone gives one."""
+    pg = entered(group, "gather_object", _DIRECT)
+    if pg is None:
+        return
+    root = peer(pg, 0 if dst is None and group_dst is None else dst, group_dst)
+    if pg.rank() != root and object_gather_list:
+        raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
+    if pg.rank() == root:
+        if not object_gather_list:
+            raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
+        _list("object_gather_list", object_gather_list, pg.size())
+    found = pg.core.gather_object(obj, root, allow_pickle=_pickle())
+    if found is not None and object_gather_list is not None:
+        object_gather_list[:] = found
+
+
+def broadcast_object_list(object_list: list[Any], src: int | None = None, group: ProcessGroup | None = None, device: Any = None,
+                          group_src: int | None = None) -> None:
+    """The objects of rank src's list (0 by default) into the lists of all others, which are as long."""
+    pg = entered(group, "broadcast_object_list", _DIRECT)
+    if pg is None:
+        return
+    _list("object_list", object_list)
+    if not object_list:
+        raise ValueError("broadcast_object_list needs a list of at least one object, the same number on all ranks")
+    root = peer(pg, 0 if src is None and group_src is None else src, group_src)
+    _fill("object_list", object_list, pg.core.broadcast_object(object_list, root, allow_pickle=_pickle()), root)
+
+
+def scatter_object_list(scatter_object_output_list: list[Any], scatter_object_input_list: Sequence[Any] | None = None,
+                        src: int | None = None, group: ProcessGroup | None = None, group_src: int | None = None) -> None:
+    """Entry r of rank src's input list (src 0 by default) becomes the first entry of rank r's output list."""
+    pg = entered(group, "scatter_object_list", _DIRECT)
+    if pg is None:
+        return
+    if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
+        raise ValueError("Expected argument scatter_object_output_list to be a list of size at least 1.")
+    root = peer(pg, 0 if src is None and group_src is None else src, group_src)
+    if pg.rank() == root:
+        if scatter_object_input_list is None:
+            raise ValueError("source rank must provide non-None scatter_object_input_list")
+        if len(scatter_object_input_list) != pg.size():
+            raise RuntimeError(f"`scatter_object_input_list` has {len(scatter_object_input_list)} entries, must be the size of "
+                               f"the group, {pg.size()}")
+    scatter_object_output_list[0] = pg.core.scatter_objects(scatter_object_input_list, root, allow_pickle=_pickle())
+
+
+def send_object_list(object_list: list[Any], dst: int | None = None, group: ProcessGroup | None = None, device: Any = None,
+                     group_dst: int | None = None, use_batch: bool = False) -> None:
+    """Sends the list's objects to another rank, which calls recv_object_list() with a list as long."""
+    pg = resolve(group)
+    to = peer(pg, dst, group_dst)
+    if to == pg.rank():
+        raise ValueError("Invalid destination rank: destination rank should not be the same as the rank of the current process.")
+    _list("object_list", object_list)
+    if not object_list:
+        raise ValueError("send_object_list needs a list of at least one object")
+    pg.core.send_object(object_list, to, allow_pickle=_pickle())
+
+
+def recv_object_list(object_list: list[Any], src: int | None = None, group: ProcessGroup | None = None, device: Any = None,
+                     group_src: int | None = None, use_batch: bool = False) -> int:
+    """Receives objects into the list and gives the sender's global rank. Neither src nor group_src: from any rank."""
+    pg = resolve(group)
+    _list("object_list", object_list)
+    source = None if src is None and group_src is None else peer(pg, src, group_src)
+    found, sender = pg.core.recv_object(source, allow_pickle=_pickle())
+    _fill("object_list", object_list, found, sender)
+    return pg.ranks[sender]
+
+
+def _fill(name: str, into: list[Any], found: list[Any], sender: int) -> None:
+    if len(found) != len(into):
+        raise RuntimeError(f"`{name}` has {len(into)} entries, but rank {sender} of the group sent {len(found)} objects")
+    into[:] = found

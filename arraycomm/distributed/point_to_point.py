@@ -1,0 +1,151 @@
+"""Messages between two ranks. dst and src are ranks of the world, group_dst and group_src of the group: give one of them.
+
+Messages of one tag between two ranks keep their order, and are independent of collectives. Arrays must be contiguous
+(RuntimeError), as in torch. A send may return before its message was received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import arguments
+from .arguments import packed, peer
+from .entry import UNPLAIN, entered
+from .process_group import ProcessGroup
+from .work import Message, Receive, Work
+from .world import is_outside, resolve, state
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_DIRECT = 4  # frames from world.member() to who called the function
+
+
+def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
+         group_dst: int | None = None) -> None:
+    """Sends an array; returns when it may be changed again. ValueError for this rank itself, and outside of the group."""
+    if group is None and group_dst is None and dst is not None and packed(tensor):
+        try:
+            if dst != state.plain.rank:
+                state.plain.send(tensor, dst, tag)
+                return
+        except UNPLAIN:
+            state.plain = None  # until the long way has found out what is the matter
+    pg = resolve(group)
+    to = _other(pg, dst, group_dst)
+    arguments.message("tensor", tensor)
+    entered(group, "send")
+    pg.for_array(tensor).send(tensor, to, tag)
+
+
+def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
+         group_src: int | None = None) -> int:
+    """Receives into the array and gives the sender's global rank. Neither src nor group_src: from any rank."""
+    if group is None and group_src is None:
+        try:
+            return int(state.plain.recv(tensor, src, tag, out=tensor).source)
+        except UNPLAIN:
+            state.plain = None
+    pg = entered(group, "irecv", _DIRECT)
+    if pg is None:
+        return -1
+    source = _source(pg, src, group_src)
+    _receivable(tensor)
+    return pg.ranks[pg.for_array(tensor).recv(tensor, source, tag, out=tensor).source]
+
+
+def isend(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
+          group_dst: int | None = None) -> Work | None:
+    """As send(), but gives a Work at once; the array must not be changed before it has ended. To this rank itself, too."""
+    pg = entered(group, "isend", _DIRECT)
+    if pg is None:
+        return None
+    to = peer(pg, dst, group_dst)
+    arguments.message("tensor", tensor)
+    return Message(pg.for_array(tensor).isend(tensor, to, tag), (tensor,))
+
+
+def irecv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
+          group_src: int | None = None) -> Work | None:
+    """As recv(), but gives a Work at once, whose source_rank() is the sender's rank in the group."""
+    pg = entered(group, "irecv", _DIRECT)
+    if pg is None:
+        return None
+    source = _source(pg, src, group_src)
+    _receivable(tensor)
+    return Receive(pg.for_array(tensor).irecv(tensor, source, tag, out=tensor), (tensor,))
+
+
+def _other(pg: ProcessGroup, dst: Any, group_dst: Any) -> int:
+    rank = peer(pg, dst, group_dst)
+    if rank == pg.rank():
+        raise ValueError("Invalid destination rank: destination rank should not be the same as the rank of the current process.")
+    return rank
+
+
+def _source(pg: ProcessGroup, src: Any, group_src: Any) -> int | None:
+    return None if src is None and group_src is None else peer(pg, src, group_src)
+
+
+def _receivable(tensor: Any) -> None:
+    """Packed, and writable where it lies."""
+    arguments.message("tensor", tensor)
+    arguments.written("tensor", tensor)
+
+
+class P2POp:
+    """One message of batch_isend_irecv().
+
+    op: isend or irecv. peer: a rank of the world, or group_peer, of the group. ValueError for another op, or when both or
+    no peers are given; TypeError for what is no array.
+    """
+
+    def __init__(self, op: Callable[..., Any], tensor: Any, peer: int | None = None, group: ProcessGroup | None = None,
+                 tag: int = 0, group_peer: int | None = None) -> None:
+        if op not in (isend, irecv):
+            raise ValueError("Invalid ``op``. Expected ``op`` to be of type ``torch.distributed.isend`` or "
+                             "``torch.distributed.irecv``: pass isend or irecv of arraycomm.distributed.")
+        arguments.array("tensor", tensor)
+        self.op, self.tensor, self.tag = op, tensor, tag
+        self.group: Any = group
+        self.group_peer = self.peer = -1
+        if not is_outside(group):
+            self.group = pg = resolve(group)
+            self.group_peer = arguments.peer(pg, peer, group_peer)
+            self.peer = pg.ranks[self.group_peer]
+
+    def __repr__(self) -> str:
+        if is_outside(self.group):
+            return f"P2POp({self.op.__name__} of a group without this rank)"
+        ends = (self.group.rank(), self.group_peer) if self.op is isend else (self.group_peer, self.group.rank())
+        return (f"P2POp({self.op.__name__} pg={self.group.group_name}, group_src={ends[0]}, group_dst={ends[1]},  "
+                f"{self.tensor.shape}, {self.tensor.dtype})")
+
+
+def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
+    """Starts all messages of the list and gives their Works, in its order. It cannot dead-lock, whatever that is.
+
+    All are checked before the first one starts. IndexError for an empty list, ValueError for an entry that is no P2POp and
+    for more than one group.
+    """
+    if not isinstance(p2p_op_list, list) or not all(isinstance(op, P2POp) for op in p2p_op_list):
+        raise ValueError("Invalid ``p2p_op_list``. Each op is expected to to be of type ``torch.distributed.P2POp``: pass a "
+                         "list of P2POp of arraycomm.distributed.")
+    group = p2p_op_list[0].group
+    if any(op.group is not group for op in p2p_op_list):
+        raise ValueError("All ops need to use the same group.")
+    if entered(group, "batch_isend_irecv", _DIRECT) is None:
+        return []
+    for op in p2p_op_list:
+        if op.op is isend:
+            arguments.message("tensor", op.tensor)
+        else:
+            _receivable(op.tensor)
+    return [_started(op) for op in p2p_op_list]
+
+
+def _started(op: P2POp) -> Any:
+    if op.op is isend:
+        return isend(op.tensor, group=op.group, tag=op.tag, group_dst=op.group_peer)
+    return irecv(op.tensor, group=op.group, tag=op.tag, group_src=op.group_peer)

@@ -1,0 +1,202 @@
+"""Work: the handle of an asynchronous call, with torch's methods, over the core's Work."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from arraycomm.core import threads
+from arraycomm.core.errors import CollectiveTimeout, DistError
+
+from .future import new_future
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_NO_LIMIT = timedelta(0)
+_SUCCESS, _TIMEOUT, _COMM_ERROR = range(3)  # torch's WorkResult
+
+
+class WaitTimeout(DistError, TimeoutError):
+    """Work.wait(timeout) ran out; the operation goes on."""
+
+
+class Work:
+    """An operation under way. Its arrays must not be touched before it has ended.
+
+    pending: the core's Work. arrays: what the operation writes, as result() gives it. settle: what remains to be done
+    here when it has ended (copying into strided arrays and lists); done once, by whoever sees the end first.
+    """
+
+    def __init__(self, pending: Any, arrays: Sequence[Any], settle: Callable[[], Any] | None = None) -> None:
+        self._pending, self._arrays, self._settle = pending, arrays, settle
+
+    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
+        """Blocks until the end and gives True. timeout: 0 waits as long as the group's timeout lets the operation go on.
+
+        Raises the operation's error, WaitTimeout (a RuntimeError) when the timeout is over, TypeError for one that is no
+        timedelta.
+        """
+        self._end(None if timeout is _NO_LIMIT else _seconds(timeout))
+        return True
+
+    def synchronize(self) -> None:
+        """As wait()."""
+        self._end(None)
+
+    def block_current_stream(self) -> None:
+        """As wait(): work on arrays in host memory has no stream that could wait instead."""
+        self._end(None)
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not."""
+        if not self._pending.done():
+            return False
+        if self._settle is not None and self.exception() is None:
+            self._settled()
+        return True
+
+    def is_success(self) -> bool:
+        """Whether it has ended well."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """The error with which it ended; None when it went well or is under way."""
+        if not self._pending.done():
+            return None
+        try:
+            self._pending.wait()
+        except Exception as error:
+            return error
+        return None
+
+    def result(self) -> list[Any]:
+        """The arrays that it wrote. Waits for the end."""
+        self._end(None)
+        return list(self._arrays)
+
+    def source_rank(self) -> int:
+        """After a receive, the sender's rank in the group. RuntimeError for other operations."""
+        raise RuntimeError("source_rank() may only be called on work objects that correspond to a recv or recv-from-any call.")
+
+    def get_future(self) -> Any:
+        """A future of result(): torch.futures.Future where torch is loaded, arraycomm.distributed.future.Future otherwise."""
+        return self._future(self.result)
+
+    def get_future_result(self) -> Any:
+        """A future of how it ended, as torch's WorkResult: 0 well, 1 a timeout, 2 any other error."""
+        return self._future(self._outcome)
+
+    def boxed(self) -> Boxed:
+        """The handle in a box; Work.unbox() takes it out again."""
+        return Boxed(self)
+
+    @staticmethod
+    def unbox(arg0: Boxed) -> Work:
+        """What boxed() was called on. TypeError for anything else."""
+        if not isinstance(arg0, Boxed):
+            raise TypeError(f"unbox() takes what boxed() gave, got {type(arg0)}")
+        return arg0.work
+
+    def _end(self, seconds: float | None) -> None:
+        try:
+            self._pending.wait(seconds)
+        except TimeoutError as error:
+            if isinstance(error, DistError):
+                raise
+            raise WaitTimeout(f"the operation has not ended within {seconds} s (the timeout of this wait); it goes on") from None
+        if self._settle is not None:
+            self._settled()
+
+    def _settled(self) -> None:
+        with _settling:
+            settle, self._settle = self._settle, None
+            if settle is not None:
+                settle()
+
+    def _outcome(self) -> int:
+        try:
+            self._end(None)
+        except CollectiveTimeout:
+            return _TIMEOUT
+        except DistError:
+            return _COMM_ERROR
+        return _SUCCESS
+
+    def _future(self, value: Callable[[], Any]) -> Any:
+        future = new_future()
+
+        def complete() -> None:
+            try:
+                found = value()
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(found)
+
+        if self.is_completed():
+            complete()
+        else:
+            threads.start(threading.Thread(target=complete, name="arraycomm future", daemon=True))
+        return future
+
+
+_settling = threading.Lock()  # held while results are copied to where they belong
+
+
+class Message(Work):
+    """Of isend and irecv: without a future, as in torch."""
+
+    def get_future(self) -> Any:
+        raise RuntimeError("Work::getFuture not implemented: messages have none; call wait()")
+
+    def get_future_result(self) -> Any:
+        raise RuntimeError("Work::getFutureResult not implemented: messages have none; call wait()")
+
+
+class Receive(Message):
+    """Of irecv."""
+
+    def source_rank(self) -> int:
+        self._end(None)
+        return int(self._pending.result().source)
+
+
+class Boxed:
+    """An opaque box around a Work."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+
+class Several:
+    """Several of the core's Works as one."""
+
+    def __init__(self, works: Sequence[Any]) -> None:
+        self._works = works
+
+    def wait(self, timeout: float | None = None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        for work in self._works:
+            work.wait(None if end is None else max(0.0, end - time.monotonic()))
+
+    def done(self) -> bool:
+        return all(work.done() for work in self._works)
+
+
+def ended(pending: Any, async_op: bool, arrays: Sequence[Any], settle: Callable[[], Any] | None = None) -> Work | None:
+    """What a collective returns: None after a synchronous call, which has ended, or its Work."""
+    if async_op:
+        return Work(pending, arrays, settle)
+    if settle is not None:
+        settle()
+    return None
+
+
+def _seconds(timeout: object) -> float | None:
+    if not isinstance(timeout, timedelta):
+        raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout!r}")
+    return timeout.total_seconds() or None
