@@ -19,8 +19,9 @@ _LEVEL = 5  # from world.member() to the caller of a function that calls collect
 def collecting(group: Any, what: str, level: int = _LEVEL) -> ProcessGroup | None:
     """The group of a call that a coalescing manager may hold back; None, after a warning, for ranks outside."""
     pg = member(group, what, level)
-    if pg is not None and group is None and pg.collected is None:
-        state.plain = pg.core
+    if group is None and state.plain is None and pg is not None and pg.collected is None:
+        if pg.ranks == tuple(range(len(pg.ranks))):  # so that ranks of the world are the core's
+            state.plain = pg.core
     return pg
 
 

@@ -47,14 +47,10 @@ class ProcessGroup:
         self.group_name, self.group_desc = name, desc or "undefined"
         self.backend, self.config = backend, config
         self.bound_device_id = bound_device_id
-<<<<<<< HEAD
+        self.collected: list[Any] | None = None  # operations that a coalescing manager holds back
         self.cores = dict(cores)
         self.agreements = self.splits = 0  # so far; equal on its ranks
         self._by_code = {code: core for device, core in cores.items() for code in devices.CODES[device]}
-=======
-        self.collected: list[Any] | None = None  # operations that a coalescing manager holds back
-        self._cores = {code: core for device, core in cores.items() for code in DEVICE_CODES.get(device, ())}
->>>>>>> d0afb6a (The facade's collectives, messages, objects and Work; objects without pickle, joined buffers and local reductions in the core)
         self._single = all(core is self.core for core in cores.values())
 
     def __repr__(self) -> str:

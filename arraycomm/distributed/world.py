@@ -29,19 +29,22 @@ class World:
         self.clear()
 
     def clear(self) -> None:
-        self.default: ProcessGroup | None = None
+        self.default = None
         self.meeting: Rendezvous | None = None  # the default group's: its store is where later groups meet
         self.groups: dict[str, ProcessGroup] = {}  # open ones by name, the default group among them
         self.count = 0  # of names given; equal on all ranks
-<<<<<<< HEAD
         self.made: Counter[tuple[int, ...]] = Counter()  # groups so far of the same members
-=======
-        self.agreements = 0  # of new_group() calls that all ranks take part in
-        self.made: Counter[object] = Counter()  # groups so far of the same members
-        self.plain: Any = None  # the default group's core while calls of it need nothing else; set by who finds that out
->>>>>>> d0afb6a (The facade's collectives, messages, objects and Work; objects without pickle, joined buffers and local reductions in the core)
         self.outside: tuple[int, ...] = ()  # members of the last group that this rank did not become one of
         self.shrunk: list[ProcessGroup] = []  # former default groups, whose connections the default group uses
+
+    @property
+    def default(self) -> ProcessGroup | None:
+        return self._default
+
+    @default.setter
+    def default(self, group: ProcessGroup | None) -> None:
+        self._default = group
+        self.plain: Any = None  # its core, once a call has found that plain ones need nothing else (entry.py)
 
     def next_name(self) -> str:
         self.count += 1
@@ -61,7 +64,7 @@ class _World(type):
 
     @WORLD.setter
     def WORLD(cls, group: ProcessGroup | None) -> None:  # noqa: N802
-        state.default, state.plain = group, None
+        state.default = group
 
 
 class GroupMember(metaclass=_World):
