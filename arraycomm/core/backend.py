@@ -93,6 +93,9 @@ class Communicator(Protocol):
         timeout: seconds, the default of its operations.
         """
 
+    def check_peers(self) -> None:
+        """Raises PeerLost when a rank is known to have died or left. Any thread; does not block."""
+
     def abort(self, reason: str) -> None:
         """Ends every operation under way, here and on the peers, with Aborted. Any thread; idempotent; does not block."""
 

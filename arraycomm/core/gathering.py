@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
+from collections.abc import Callable
 from datetime import timedelta
 
 from .errors import DistStoreError, PeerLost
@@ -18,6 +20,16 @@ from .store.connections import StoreLost
 MEET, CARDS = STAGES = ("came", "cards")
 _COMPLETE = b"complete"
 _LONGEST = 2000  # characters of an error that the others are told
+_SHOWN = 20  # ranks that are named
+_WATCH = 0.5  # s between looks at whether the others live, for stores that do not notice an end
+
+
+class TooLate(DistStoreError):
+    """Another rank gave up waiting, before all had come. It may try again: with another stage."""
+
+
+class _Absent(DistStoreError):
+    """What that rank got."""
 
 
 class Gathering:
@@ -47,20 +59,48 @@ class Gathering:
             for key in _ends() if self.size > 1 else ():
                 self._store.compare_set(key, "", news)
 
-    def wait(self, stage: str, seconds: float) -> None:
-        """Returns when all ranks have come to this stage. Raises PeerLost when one fails, DistStoreError at the timeout."""
+    def wait(self, stage: str, seconds: float, advice: str = "see what they printed",
+             watch: Callable[[], None] | None = None) -> None:
+        """Returns when all ranks have come to this stage. `watch` is called while it waits, and may raise.
+
+        Raises PeerLost when one fails, TooLate when another one gave up waiting, DistStoreError at the timeout, which names
+        those that did not come and gives the advice.
+        """
         self._store.set(f"{stage}/{self.rank}", "")
         if self._store.add(stage, 1) == self.size:
             end = self._store.compare_set(_end(stage), "", _COMPLETE)
         else:
-            end = self._store.get_within(_end(stage), timedelta(seconds=seconds))
+            end = self._await_end(stage, seconds, advice, watch)
         if end != _COMPLETE:
             lost, place, why = end.decode(errors="replace").split("\0", 2)
+            if why.startswith(_Absent.__name__):
+                raise TooLate(f"rank {self.rank} of {self.size}: rank {lost} ({place}) gave up waiting: {why}")
             raise PeerLost(f"rank {self.rank} of {self.size}: rank {lost} ({place}) failed while the group was set up: {why}",
                            ranks=(int(lost),))
 
-    def absent(self, stage: str) -> list[int]:
-        return [rank for rank in range(self.size) if not self._store.check([f"{stage}/{rank}"])]
+    def _await_end(self, stage: str, seconds: float, advice: str, watch: Callable[[], None] | None) -> bytes:
+        end = time.monotonic() + seconds
+        while watch is not None and end - time.monotonic() > _WATCH:
+            with contextlib.suppress(DistStoreError):
+                return self._store.get_within(_end(stage), timedelta(seconds=_WATCH))
+            self._store.check([_end(stage)])  # raises where it is the store that failed
+            watch()
+        try:
+            return self._store.get_within(_end(stage), timedelta(seconds=max(end - time.monotonic(), 0.001)))
+        except StoreLost:
+            raise
+        except DistStoreError as error:
+            absent = [str(rank) for rank in range(self.size) if not self._store.check([f"{stage}/{rank}"])]
+            if not absent:
+                raise
+            shown = ", ".join(absent[:_SHOWN]) + (", ..." if len(absent) > _SHOWN else "")
+            raise _Absent(f"rank {self.rank} of {self.size}: timeout after {seconds:g} s, these ranks did not come: "
+                                 f"{shown}; {advice}") from error
+
+    def forget(self, stage: str) -> None:
+        """Takes what this stage wrote out of the store. One rank calls it, when all have left."""
+        for key in (stage, *_ends(), *(f"{stage}/{rank}" for rank in range(self.size))):
+            self._store.delete_key(key)
 
     def _news(self, why: str) -> str:
         return f"{self.rank}\0host {socket.gethostname()}, pid {os.getpid()}\0{why}"

@@ -361,6 +361,10 @@ class Group(ObjectCollectives, Shortcuts):
         self._children = [group for group in self._children if not group.closed] + [child]
         return child
 
+    def check_peers(self) -> None:
+        """PeerLost when a rank of the group is known to have died or left. Does not block."""
+        self._communicator.check_peers()
+
     def abort(self, reason: str = "") -> None:
         """Ends every operation under way, here and on the peers, with Aborted. From any thread; does not block."""
         self._communicator.abort(reason)

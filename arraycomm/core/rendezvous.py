@@ -18,14 +18,15 @@ from . import settings
 from .address import outside_address, publish_addresses, select_addresses
 from .digest import sha256
 from .environment import Place, detect
-from .errors import AuthFailed, DistNetworkError, DistStoreError
-from .gathering import MEET, Gathering
+from .errors import AuthFailed, DistNetworkError
+from .gathering import MEET, Gathering, TooLate
 from .private import private_directory
 from .record import Record
 from .store import HashStore, PrefixStore, Store, TCPStore
-from .store.connections import StoreClosed, StoreLost
+from .store.connections import StoreClosed
 
 LOOPBACK = "127.0.0.1"
+_ADVICE = "see whether they were started with the same MASTER_ADDR and MASTER_PORT, and what they printed"
 LINGER = 1.0  # s that rank 0 serves the store for ranks that are still leaving
 
 
@@ -233,19 +234,17 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
     prefix = f"arraycomm/{restart}/{name}"
     world = PrefixStore(prefix, meeting.store)
     _check_in(world, place)
-    # A world may be opened again in the same store, by all ranks equally often; each time has its own keys.
-    turn = world.add(f"turn/{place.rank}", 1)
-    store = PrefixStore(f"{prefix}/{turn}", meeting.store)
-    if place.rank == 0:
-        store.set("job", os.urandom(16).hex())
-    gathering = Gathering(store, place.rank, place.size)
-    gathering.enter()
-    try:
-        _wait_for_all(gathering, timeout)
-        addresses = _addresses(meeting, place, secret)
-    except BaseException as error:
-        gathering.fail(error)
-        raise
+    end = time.monotonic() + timeout.total_seconds()
+    while True:
+        # A world may be opened again in the same store, by all ranks equally often; each time has its own keys.
+        turn = world.add(f"turn/{place.rank}", 1)
+        store = PrefixStore(f"{prefix}/{turn}", meeting.store)
+        try:
+            addresses = _meet(store, meeting, place, secret, max(end - time.monotonic(), 0.001))
+            break
+        except TooLate:  # their next try has the next number
+            if time.monotonic() >= end:
+                raise
     job = store.get("job").decode()
     if place.rank == 0 and turn > 1 and meeting.store.lists_keys:
         old = PrefixStore(f"{prefix}/{turn - 1}", meeting.store)  # all ranks have left that one
@@ -253,6 +252,20 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
             old.delete_key(key)
     return Rendezvous(place.rank, place.size, store, secret, job, addresses, place.local_rank,
                       meeting.close)
+
+
+def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, seconds: float) -> list[str]:
+    """Waits for all ranks; where this one listens."""
+    if place.rank == 0:
+        store.set("job", os.urandom(16).hex())
+    gathering = Gathering(store, place.rank, place.size)
+    gathering.enter()
+    try:
+        gathering.wait(MEET, seconds, _ADVICE)
+        return _addresses(meeting, place, secret)
+    except BaseException as error:
+        gathering.fail(error)
+        raise
 
 
 def _check_in(world: Store, place: Place) -> None:
@@ -264,21 +277,6 @@ def _check_in(world: Store, place: Place) -> None:
     told = world.compare_set("size", "", size).decode()
     if told != size:
         raise ValueError(f"rank {place.rank} has world_size {size}, others in this store have {told}")
-
-
-def _wait_for_all(gathering: Gathering, timeout: timedelta) -> None:
-    try:
-        gathering.wait(MEET, timeout.total_seconds())
-    except StoreLost:
-        raise
-    except DistStoreError as error:
-        absent = [str(rank) for rank in gathering.absent(MEET)]
-        if not absent:
-            raise
-        shown = ", ".join(absent[:20]) + (", ..." if len(absent) > 20 else "")
-        raise DistStoreError(f"rank {gathering.rank} of {gathering.size}: timeout after {timeout.total_seconds():g} s, these "
-                             f"ranks did not come: {shown}; see whether they were started with the same MASTER_ADDR "
-                             "and MASTER_PORT, and what they printed") from error
 
 
 def _addresses(meeting: _Meeting, place: Place, secret: bytes | None) -> list[str]:

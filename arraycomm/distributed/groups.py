@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core.gathering import MEET, Gathering
+from arraycomm.core.gathering import MEET, Gathering, TooLate
 from arraycomm.core.store import PrefixStore
 
 from . import backend as backends
@@ -174,10 +175,19 @@ def agree(group: ProcessGroup, what: str, seconds: float) -> None:
 
     Over the store, because collectives of the group may be under way.
     """
-    if group.size() == 1:
-        return
-    store = PrefixStore(f"agree/{group.core.name}/{group.agreements}", _meeting().store)
-    group.agreements += 1
+    end = time.monotonic() + seconds
+    while group.size() > 1:
+        number = group.agreements
+        group.agreements += 1
+        try:
+            return _agree(group, number, what, max(end - time.monotonic(), 0.001))
+        except TooLate:  # their next try has the next number
+            if time.monotonic() >= end:
+                raise
+
+
+def _agree(group: ProcessGroup, number: int, what: str, seconds: float) -> None:
+    store = _agreement(group, number)
     gathering = Gathering(store, group.rank(), group.size())
     gathering.enter()
     try:
@@ -185,8 +195,17 @@ def agree(group: ProcessGroup, what: str, seconds: float) -> None:
         if told != what:
             raise ValueError(f"the ranks of group {group.group_name!r} do not ask for the same: rank {group.rank()} calls "
                              f"{what}, another one {told}")
-        gathering.wait(MEET, seconds)
+        gathering.wait(MEET, seconds, f"every rank of group {group.group_name!r} has to call {what}",
+                       group.core.check_peers)
     except BaseException as error:
         gathering.fail(error)
         raise
     gathering.leave()
+    if group.rank() == 0 and number > 0:  # all have left the one before
+        before = _agreement(group, number - 1)
+        before.delete_key("what")
+        Gathering(before, 0, group.size()).forget(MEET)
+
+
+def _agreement(group: ProcessGroup, number: int) -> PrefixStore:
+    return PrefixStore(f"agree/{group.core.name}/{number}", _meeting().store)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from arraycomm.core.backend import Communicator
     from arraycomm.core.rendezvous import Rendezvous
 
-_NEEDED = ("rank", "size", "name", "closed", "close", "abort")  # what Group uses beside the operations
+_NEEDED = ("rank", "size", "name", "closed", "close", "abort", "check_peers")  # what Group uses beside the operations
 
 
 class DistributedBackendOptions:

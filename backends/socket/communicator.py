@@ -258,6 +258,10 @@ class SocketCommunicator:
         """Name of the algorithm that the engine's table picks."""
         return str(ffi.string(lib.acomm_group_algorithm(self._checked(), operation, count, dtype, op)).decode())
 
+    def check_peers(self) -> None:
+        if self.size > 1 and not self.closed:
+            self._endpoint.check_there(self._members)
+
     def abort(self, reason: str) -> None:
         with self.lock:
             if not self.closed:

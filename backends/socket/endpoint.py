@@ -147,6 +147,12 @@ class Endpoint:
         poll.register(self._event, select.POLLIN)
         return seconds > 0 and bool(poll.poll(seconds * 1000))
 
+    def check_there(self, members: Sequence[int]) -> None:
+        """Raises PeerLost when one of these world ranks was lost or has left."""
+        for member in members:
+            if member != self.rank:
+                self._check_there(member)
+
     def _check_there(self, other: int, *, may_leave: bool = False) -> None:
         """Raises PeerLost when a rank was lost or has left; `may_leave`: unless it did so in good order."""
         text = ffi.new("char **")

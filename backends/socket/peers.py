@@ -11,7 +11,6 @@ from arraycomm.core.errors import DistStoreError
 from arraycomm.core.gathering import CARDS, Gathering
 from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
-from arraycomm.core.store.connections import StoreLost
 from arraycomm.core.tuning import VARIABLE, Tuning
 
 _CARD = "arraycomm rank 2"  # what a card starts with
@@ -103,14 +102,7 @@ def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> 
     keys = [f"peer/{other}" for other in range(size)]
     store.set(keys[rank], _encode(mine))
     gathering = Gathering(store, rank, size)
-    try:
-        gathering.wait(CARDS, timeout)
-    except StoreLost:
-        raise
-    except DistStoreError as error:
-        absent = [str(other) for other in gathering.absent(CARDS)]
-        raise DistStoreError(f"rank {rank} of {size}: no sign of rank {', '.join(absent) or '?'} within {timeout:g} s: "
-                             f"{error}") from error
+    gathering.wait(CARDS, timeout)
     return Peers(store.multi_get(keys), mine)
 
 
