@@ -153,9 +153,9 @@ def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], t
 
 
 def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
-    without = [name for name in config.names() if name not in Backend.plugins]
-    if pg_options is not None and without:
-        warnings.warn(f"{', '.join(without)} has no options of its own: pg_options is ignored", stacklevel=5)
+    takers = [name for name in config.names() if name in Backend.plugins and Backend.plugins[name].extended_api]
+    if pg_options is not None and not takers:
+        warnings.warn(f"{config} has no options of its own: pg_options is ignored", stacklevel=5)
 
 
 def _open(name: str, meeting: Rendezvous, ranks: Sequence[int], timeout: float, pg_options: Any, label: str) -> Group:
