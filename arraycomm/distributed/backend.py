@@ -75,7 +75,7 @@ class Backend(str):
         Raises ValueError when the name is taken or a device type unknown.
         """
         lower = name.lower()
-        if lower in cls.plugins or _ENGINES.get(lower, lower) in registry.names():
+        if is_registered(lower):
             raise ValueError(f"backend {lower!r} is registered already; choose another name")
         served = ["cpu", "cuda"] if devices is None else [devices] if isinstance(devices, str) else list(devices)
         unknown = [device for device in served if device not in known_devices.CODES]
@@ -135,6 +135,11 @@ def registered() -> list[str]:
     """Names that something answers to, whether it can be used here or not."""
     torch_names = {engine: name for name, engine in _ENGINES.items()}
     return [torch_names.get(engine, engine) for engine in registry.names()] + list(Backend.plugins)
+
+
+def is_registered(name: str) -> bool:
+    """Whether something answers to this name, whether it can be used here or not."""
+    return name in Backend.plugins or _ENGINES.get(name, name) in registry.names()
 
 
 def why_unavailable(name: str) -> str | None:

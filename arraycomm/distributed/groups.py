@@ -13,7 +13,7 @@ from arraycomm.core.store import PrefixStore
 from . import backend as backends
 from . import devices
 from .backend import Backend, BackendConfig
-from .process_group import ProcessGroup, open_part, seconds_of
+from .process_group import ProcessGroup, check_ranks, open_part, seconds_of
 from .world import GroupMember, default_group, is_outside, resolve, state
 
 __all__ = ["ProcessGroup", "get_backend", "get_backend_config", "get_global_rank", "get_group_rank", "get_pg_count",
@@ -137,25 +137,11 @@ def _members(ranks: Sequence[int] | None, size: int, sort: bool) -> list[int]:
     if ranks is None:
         return list(range(size))
     members = list(ranks)
-    if not members:
-        raise ValueError("a group needs at least one rank, got an empty list")
     if len(members) > size:
         raise ValueError("the new group's world size should be less or equal to the world size set by "
                          f"init_process_group: {len(members)} ranks of {size}")
-    checked = [check_rank(rank, size) for rank in members]
-    if len(set(checked)) != len(checked):
-        raise ValueError(f"ranks list must not contain duplicate entries, got {checked}")
+    checked = check_ranks(members, size)
     return sorted(checked) if sort else checked
-
-
-def check_rank(rank: Any, size: int) -> int:
-    """A rank of a group of this size. Raises TypeError for what is no integer, ValueError for one that is out of range."""
-    if isinstance(rank, bool) or not hasattr(rank, "__index__"):
-        raise TypeError(f"a rank is an int, got {rank!r}")
-    number = int(rank)
-    if not 0 <= number < size:
-        raise ValueError(f"Rank {number} is out of range. Valid ranks are 0 to {size - 1} (world_size={size})")
-    return number
 
 
 def _meeting() -> Any:

@@ -11,7 +11,7 @@ from . import backend as backends
 from . import devices
 from .backend import Backend, BackendConfig
 from .groups import agree
-from .process_group import ProcessGroup, open_world, seconds_of
+from .process_group import ProcessGroup, open_world, part_of, seconds_of
 from .world import NOT_INITIALIZED, is_outside, resolve, state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -124,6 +124,8 @@ def _asked(backend: Any, device_id: Any) -> str:
 
 def _meet(init_method: str | None, store: Any, rank: int, size: int, seconds: float) -> Rendezvous:
     url = "env://" if store is None and init_method is None else init_method
+    if url == "env://" and state.shared is not None:
+        return part_of(state.shared, "world")[0]
     return rendezvous(url, rank=None if rank < 0 else rank, world_size=None if size < 0 else size, store=store,
                       timeout=timedelta(seconds=seconds))
 

@@ -15,6 +15,7 @@ from arraycomm.core.store import PrefixStore
 from . import backend as backends
 from . import devices
 from .backend import Backend, BackendConfig, BackendType
+from .operations import Operations, Timed
 from .plugin import PluginBackend
 from .world import state
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _SHOWN = 8  # ranks that a group's name in messages lists
 
 
-class ProcessGroup:
+class ProcessGroup(Operations):
     """Ranks that communicate. Made by init_process_group() and new_group().
 
     Attributes: core (the arraycomm.Group that carries its operations; with several backends the CPU's), ranks (global
@@ -83,6 +84,39 @@ class ProcessGroup:
                              f"{self.group_name!r} has {self.config}")
         return self._by_code[code]
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The default of its operations from now on. Raises TypeError for what is no timedelta, ValueError for 0 or less."""
+        if timeout is None:
+            raise TypeError("set_timeout needs a datetime.timedelta, got None")
+        seconds = seconds_of(timeout)
+        timed: dict[Group, Any] = {engine: Timed(engine, seconds) for engine in self.engines()}
+        self._by_code = {code: timed[core] for device, core in self.cores.items() for code in devices.CODES[device]}
+        self.core = timed[self.cores["cpu"] if "cpu" in self.cores else next(iter(self.cores.values()))]
+        if self is state.default:
+            state.plain = None
+
+    def split_group(self, ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None,
+                    group_name: str | None = None, group_desc: str | None = None) -> ProcessGroup | None:
+        """A group of these ranks of this group, in this order; None outside of it. Every rank of this group calls it.
+
+        Ranks that do not overlap may be given by different ranks at once. timeout: None takes this group's.
+        Raises ValueError for ranks that the group does not have or that come twice. opts: for other backends than ours.
+        """
+        members = check_ranks(ranks, self.size())
+        label = f"{shown(members)}/{self.splits}"
+        self.splits += 1
+        if self.rank() not in members:
+            return None
+        seconds = self.core.timeout if timeout is None else seconds_of(timeout)
+        _announce_ignored(self.config, opts)
+        cores = by_device(self.config.names(), self.config, lambda name: self._core_of(name).subgroup(
+            members, label, timeout=seconds))
+        return ProcessGroup(cores, [self.ranks[rank] for rank in members], name=group_name or f"{self.group_name}:{label}",
+                            desc=group_desc, backend=self.backend, config=self.config, bound_device_id=self.bound_device_id)
+
+    def _core_of(self, name: str) -> Group:
+        return next(core for device, core in self.cores.items() if self.config.device_backend_map[device] == name)
+
     def engines(self) -> list[Group]:
         """The core groups, each once."""
         return list(dict.fromkeys(self.cores.values()))
@@ -102,6 +136,26 @@ class ProcessGroup:
         if state.meeting is None or self.closed:
             raise ValueError(f"group {self.group_name!r} is closed, and its store with it")
         return PrefixStore(f"group/{self.core.name}", state.meeting.store)
+
+
+def check_rank(rank: Any, size: int) -> int:
+    """A rank of a group of this size. Raises TypeError for what is no integer, ValueError for one that is out of range."""
+    if isinstance(rank, bool) or not hasattr(rank, "__index__"):
+        raise TypeError(f"a rank is an int, got {rank!r}")
+    number = int(rank)
+    if not 0 <= number < size:
+        raise ValueError(f"Rank {number} is out of range. Valid ranks are 0 to {size - 1} (world_size={size})")
+    return number
+
+
+def check_ranks(ranks: Sequence[Any], size: int) -> list[int]:
+    """As check_rank(), for some ranks; ValueError also for none, and for one that comes twice."""
+    members = [check_rank(rank, size) for rank in ranks]
+    if not members:
+        raise ValueError("a group needs at least one rank, got an empty list")
+    if len(set(members)) != len(members):
+        raise ValueError(f"ranks list must not contain duplicate entries, got {members}")
+    return members
 
 
 def seconds_of(timeout: object) -> float:
@@ -127,10 +181,17 @@ def open_world(meeting: Rendezvous, config: BackendConfig, timeout: float, pg_op
 
     try:
         # Last the first one: it takes the meeting, which is closed with it.
-        return _by_device([*others, first], config, opener)
+        return by_device([*others, first], config, opener)
     except BaseException:
         meeting.close()
         raise
+
+
+def part_of(meeting: Rendezvous, kind: str) -> tuple[Rendezvous, str]:
+    """Another meeting of the ranks that have met already, and its name."""
+    state.parts += 1
+    name = f"{kind} {state.parts}"
+    return meeting.part(range(meeting.size), name), name
 
 
 def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], turn: int, config: BackendConfig,
@@ -141,7 +202,7 @@ def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], t
     program registered them: those make a communicator for each group.
     """
     _announce_ignored(config, pg_options)
-    label = f"{_shown(ranks)}#{turn}"
+    label = f"{shown(ranks)}#{turn}"
     there = dict(zip(parent.config.device_backend_map.values(), parent.cores.values(), strict=True))
 
     def opener(name: str) -> Group:
@@ -149,7 +210,7 @@ def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], t
             return there[name].subgroup(ranks, label, timeout=timeout)
         return _open(name, meeting.part(ranks, f"{name} {label}"), ranks, timeout, pg_options, f"{name} {label}")
 
-    return _by_device(config.names(), config, opener)
+    return by_device(config.names(), config, opener)
 
 
 def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
@@ -164,7 +225,7 @@ def _open(name: str, meeting: Rendezvous, ranks: Sequence[int], timeout: float, 
     return open_group(meeting, engine, timeout, label)
 
 
-def _by_device(names: Sequence[str], config: BackendConfig, opener: Callable[[str], Group]) -> dict[str, Group]:
+def by_device(names: Sequence[str], config: BackendConfig, opener: Callable[[str], Group]) -> dict[str, Group]:
     opened: dict[str, Group] = {}
     try:
         for name in names:
@@ -176,7 +237,7 @@ def _by_device(names: Sequence[str], config: BackendConfig, opener: Callable[[st
     return {device: opened[name] for device, name in config.device_backend_map.items()}
 
 
-def _shown(ranks: Sequence[int]) -> str:
+def shown(ranks: Sequence[int]) -> str:
     if len(ranks) <= _SHOWN:
         return ",".join(map(str, ranks))
     return f"{ranks[0]}..{ranks[-1]}:{sha256(','.join(map(str, ranks)).encode()).hexdigest()[:16]}"

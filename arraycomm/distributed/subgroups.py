@@ -9,8 +9,8 @@ from datetime import timedelta
 
 from . import backend as backends
 from .backend import BackendConfig
-from .groups import _meeting, _next_turn, agree, check_rank, new_group
-from .process_group import ProcessGroup, open_part, seconds_of
+from .groups import _meeting, _next_turn, agree, new_group
+from .process_group import ProcessGroup, check_rank, check_ranks, open_part, seconds_of
 from .world import default_group, resolve, state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -163,9 +163,7 @@ def _remaining(old: ProcessGroup, excluded: list[int]) -> list[int]:
         raise ValueError("Cannot shrink a process group with size 1. Group must have at least 2 ranks to support shrinking.")
     if not excluded:
         raise ValueError("ranks_to_exclude cannot be empty: name at least one rank to exclude")
-    gone = {check_rank(rank, old.size()) for rank in excluded}
-    if len(gone) != len(excluded):
-        raise ValueError(f"ranks_to_exclude must not contain duplicate entries, got {excluded}")
+    gone = check_ranks(excluded, old.size())
     if len(gone) == old.size():
         raise ValueError(f"ranks_to_exclude names all {old.size()} ranks: at least one must remain")
     if old.rank() in gone:

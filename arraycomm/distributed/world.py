@@ -27,6 +27,9 @@ class World:
 
     def __init__(self) -> None:
         self.clear()
+        self.factories: dict[str, Any] = {}  # what _dist2.register_backend() was given
+        self.shared: Rendezvous | None = None  # of _dist2's groups; stays, because its address can be served once
+        self.parts = 0  # meetings made of it so far
 
     def clear(self) -> None:
         self.default = None
