@@ -19,7 +19,6 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
-_DIRECT = 4  # frames from world.member() to who called the function
 _COME, _TOLD = 2**62 - 2, 2**62 - 1  # tags of its messages: the last below those of objects
 _TEXT = 4096  # bytes of what rank 0 tells the others
 _GRACE = 0.25  # s that the others wait longer than rank 0, whose answer tells more than their own timeout
@@ -37,7 +36,7 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
             return None
         except UNPLAIN:
             state.plain = None
-    pg = entered(group, "barrier", _DIRECT)
+    pg = entered(group, "barrier")
     if pg is None:
         return None
     if device_ids is not None and not isinstance(device_ids, list):
@@ -53,7 +52,7 @@ def monitored_barrier(group: ProcessGroup | None = None, timeout: timedelta | No
     wait_all_ranks: rank 0 waits the whole time and names all that are missing, otherwise the first one. A rank that comes
     too late gets the same error. The group stays usable, unless a rank has died.
     """
-    pg = entered(group, "monitored_barrier", _DIRECT)
+    pg = entered(group, "monitored_barrier")
     if pg is None:
         return
     seconds = pg.core.timeout if timeout is None else seconds_of(timeout)

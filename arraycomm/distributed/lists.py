@@ -18,12 +18,11 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
-_DIRECT = 4  # frames from world.member() to who called the function
 
 
 def all_gather(tensor_list: list[Any], tensor: Any, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
     """Every rank's array, in rank order, into the list's arrays. They may differ in size: entry r is as large as rank r's."""
-    pg = entered(group, "all_gather", _DIRECT)
+    pg = entered(group, "all_gather")
     if pg is None:
         return None
     places, settle = arguments.written_all("tensor_list", tensor_list)
@@ -43,7 +42,7 @@ def all_gather(tensor_list: list[Any], tensor: Any, group: ProcessGroup | None =
 def gather(tensor: Any, gather_list: list[Any] | None = None, dst: int | None = None, group: ProcessGroup | None = None,
            async_op: bool = False, group_dst: int | None = None) -> Work | None:
     """Every rank's array, in rank order, into the list's arrays at rank dst (0 by default), which alone gives a list."""
-    pg = entered(group, "gather", _DIRECT)
+    pg = entered(group, "gather")
     if pg is None:
         return None
     root, async_op = arguments.peer(pg, 0 if dst is None and group_dst is None else dst, group_dst), bool(async_op)
@@ -66,7 +65,7 @@ def gather(tensor: Any, gather_list: list[Any] | None = None, dst: int | None = 
 def scatter(tensor: Any, scatter_list: list[Any] | None = None, src: int | None = None, group: ProcessGroup | None = None,
             async_op: bool = False, group_src: int | None = None) -> Work | None:
     """Entry r of the list at rank src (0 by default), which alone gives one, into rank r's array."""
-    pg = entered(group, "scatter", _DIRECT)
+    pg = entered(group, "scatter")
     if pg is None:
         return None
     root, async_op = arguments.peer(pg, 0 if src is None and group_src is None else src, group_src), bool(async_op)
@@ -89,7 +88,7 @@ def scatter(tensor: Any, scatter_list: list[Any] | None = None, src: int | None 
 def reduce_scatter(output: Any, input_list: list[Any], op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
                    async_op: bool = False) -> Work | None:
     """The reduction of every rank's entry r, in rank r's output. Entries may differ in size, alike on all ranks."""
-    pg = entered(group, "reduce_scatter", _DIRECT)
+    pg = entered(group, "reduce_scatter")
     if pg is None:
         return None
     sources = arguments.read_all("input_list", input_list)
@@ -108,7 +107,7 @@ def reduce_scatter(output: Any, input_list: list[Any], op: ReduceOp = ReduceOp.S
 def all_to_all(output_tensor_list: list[Any], input_tensor_list: list[Any], group: ProcessGroup | None = None,
                async_op: bool = False) -> Work | None:
     """Entry d of the input list goes to rank d, and entry s of the output list comes from rank s. Sizes may all differ."""
-    pg = entered(group, "all_to_all", _DIRECT)
+    pg = entered(group, "all_to_all")
     if pg is None:
         return None
     places, settle = arguments.written_all("output_tensor_list", output_tensor_list)

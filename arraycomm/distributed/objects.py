@@ -19,7 +19,6 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
-_DIRECT = 4  # frames from world.member() to who called the function
 
 
 def _pickle() -> bool:
@@ -35,7 +34,7 @@ def _list(name: str, value: object, size: int | None = None) -> None:
 
 def all_gather_object(object_list: list[Any], obj: Any, group: ProcessGroup | None = None) -> None:
     """Every rank's object, in rank order, into the list, which has one entry for each rank."""
-    pg = entered(group, "all_gather_object", _DIRECT)
+    pg = entered(group, "all_gather_object")
     if pg is None:
         return
     _list("object_list", object_list, pg.size())
@@ -45,7 +44,7 @@ def all_gather_object(object_list: list[Any], obj: Any, group: ProcessGroup | No
 def gather_object(obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None,
                   group: ProcessGroup | None = None, group_dst: int | None = None) -> None:
     """Every rank's object, in rank order, into the list of rank dst (0 by default), which alone gives one."""
-    pg = entered(group, "gather_object", _DIRECT)
+    pg = entered(group, "gather_object")
     if pg is None:
         return
     root = peer(pg, 0 if dst is None and group_dst is None else dst, group_dst)
@@ -63,7 +62,7 @@ def gather_object(obj: Any, object_gather_list: list[Any] | None = None, dst: in
 def broadcast_object_list(object_list: list[Any], src: int | None = None, group: ProcessGroup | None = None, device: Any = None,
                           group_src: int | None = None) -> None:
     """The objects of rank src's list (0 by default) into the lists of all others, which are as long."""
-    pg = entered(group, "broadcast_object_list", _DIRECT)
+    pg = entered(group, "broadcast_object_list")
     if pg is None:
         return
     _list("object_list", object_list)
@@ -76,7 +75,7 @@ def broadcast_object_list(object_list: list[Any], src: int | None = None, group:
 def scatter_object_list(scatter_object_output_list: list[Any], scatter_object_input_list: Sequence[Any] | None = None,
                         src: int | None = None, group: ProcessGroup | None = None, group_src: int | None = None) -> None:
     """Entry r of rank src's input list (src 0 by default) becomes the first entry of rank r's output list."""
-    pg = entered(group, "scatter_object_list", _DIRECT)
+    pg = entered(group, "scatter_object_list")
     if pg is None:
         return
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:

@@ -19,7 +19,6 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
-_DIRECT = 4  # frames from world.member() to who called the function
 
 
 def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
@@ -47,7 +46,7 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
             return int(state.plain.recv(tensor, src, tag, out=tensor).source)
         except UNPLAIN:
             state.plain = None
-    pg = entered(group, "irecv", _DIRECT)
+    pg = entered(group, "irecv")
     if pg is None:
         return -1
     source = _source(pg, src, group_src)
@@ -58,7 +57,7 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
 def isend(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
           group_dst: int | None = None) -> Work | None:
     """As send(), but gives a Work at once; the array must not be changed before it has ended. To this rank itself, too."""
-    pg = entered(group, "isend", _DIRECT)
+    pg = entered(group, "isend")
     if pg is None:
         return None
     to = peer(pg, dst, group_dst)
@@ -69,7 +68,7 @@ def isend(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None
 def irecv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
           group_src: int | None = None) -> Work | None:
     """As recv(), but gives a Work at once, whose source_rank() is the sender's rank in the group."""
-    pg = entered(group, "irecv", _DIRECT)
+    pg = entered(group, "irecv")
     if pg is None:
         return None
     source = _source(pg, src, group_src)
@@ -135,7 +134,7 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     group = p2p_op_list[0].group
     if any(op.group is not group for op in p2p_op_list):
         raise ValueError("All ops need to use the same group.")
-    if entered(group, "batch_isend_irecv", _DIRECT) is None:
+    if entered(group, "batch_isend_irecv") is None:
         return []
     for op in p2p_op_list:
         if op.op is isend:
