@@ -174,12 +174,10 @@ def peer(pg: ProcessGroup, global_rank: Any, group_rank: Any) -> int:
         return rank
     if global_rank is None:
         raise ValueError("Must specify global_rank or group_rank")
-    rank = operator.index(global_rank)
-    if 0 <= rank < len(pg.ranks) and pg.ranks[rank] == rank:
-        return rank
-    if rank not in pg.ranks:
-        raise ValueError(f"Global rank {rank} is not part of group {pg.group_name!r}, which has {list(pg.ranks)}")
-    return pg.ranks.index(rank)
+    found = pg.place.get(operator.index(global_rank))
+    if found is None:
+        raise ValueError(f"Global rank {global_rank} is not part of group {pg.group_name!r}, which has {list(pg.ranks)}")
+    return found
 
 
 # ---- reductions ----

@@ -10,10 +10,9 @@ from datetime import timedelta
 from arraycomm.core.errors import DistError, PeerLost
 from arraycomm.core.group import Group
 
-from .entry import UNPLAIN, entered
+from .entry import UNPLAIN, current, entered
 from .process_group import ProcessGroup, seconds_of
 from .work import Work, ended
-from .world import state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -32,10 +31,10 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
     """
     if group is None and device_ids is None and timeout is None and not async_op:
         try:
-            state.plain.barrier()
+            current.default.plain.barrier()
             return None
         except UNPLAIN:
-            state.plain = None
+            timeout = None  # no plain way, or no default group: the long way knows
     pg = entered(group, "barrier")
     if pg is None:
         return None

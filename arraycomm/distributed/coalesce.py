@@ -14,7 +14,7 @@ from .held import Held
 from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
 from .work import Work, ended
-from .world import resolve, state
+from .world import resolve
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ def _coalescing_manager(group: ProcessGroup | None = None, device: Any = None,
     if pg.collected is not None:
         raise ValueError("ProcessGroup has non-empty op list at the start of coalescing: managers cannot be nested")
     manager = CoalescingManager()
-    pg.collected, state.plain = [], None
+    pg.hold([])
     try:
         yield manager
         manager.append(held.run(pg, async_ops))
     finally:
-        pg.collected = None
+        pg.hold(None)

@@ -16,12 +16,12 @@ from arraycomm.core.joined import flat
 from arraycomm.core.shapes import row
 
 from . import arguments
-from .entry import UNPLAIN, collecting, entered
+from .entry import UNPLAIN, current, entered
 from .held import Held, hold
 from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
 from .work import Work, ended
-from .world import state
+from .world import member
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
                async_op: bool = False) -> Work | None:
     """The elementwise reduction of every rank's array, in place on every rank; the same bits on all of them."""
-    if group is None:
-        try:
-            pending = state.plain.all_reduce(tensor, op.plain, out=tensor, async_op=async_op)
-        except UNPLAIN:
-            state.plain = None  # until the long way has found out what is the matter
-        else:
-            return Work(pending, (tensor,)) if async_op else None
+    try:
+        plain = (current.default if group is None else group).plain
+        pending = plain.all_reduce(tensor, op.plain, out=tensor, async_op=async_op)
+    except UNPLAIN:
+        pending = None  # the long way finds out what is the matter
+    else:
+        return Work(pending, (tensor,)) if async_op else None
     return _all_reduce(tensor, op, group, bool(async_op))
 
 
 def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op: bool) -> Work | None:
-    pg = collecting(group, "all_reduce")
+    pg = member(group, "all_reduce", 4)
     if pg is None:
         return None
     place, settle = arguments.written("tensor", tensor)
@@ -79,9 +79,9 @@ def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = 
     """The array of rank src (of the world; or group_src, of the group), written into every other rank's."""
     if group is None and group_src is None and src is not None:
         try:
-            pending = state.plain.broadcast(tensor, src, out=tensor, async_op=async_op)
+            pending = current.default.rooted.broadcast(tensor, src, out=tensor, async_op=async_op)
         except UNPLAIN:
-            state.plain = None
+            pending = None
         else:
             return Work(pending, (tensor,)) if async_op else None
     pg = entered(group, "broadcast")
@@ -100,18 +100,18 @@ def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = 
 def all_gather_single(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,
                       async_op: bool = False) -> Work | None:
     """Every rank's input, in rank order, in one output on every rank: joined along the first dimension, or stacked."""
-    if group is None:
-        try:
-            pending = state.plain.all_gather(input_tensor, out=output_tensor, async_op=async_op)
-        except UNPLAIN:
-            state.plain = None
-        else:
-            return Work(pending, (output_tensor,)) if async_op else None
+    try:
+        plain = (current.default if group is None else group).plain
+        pending = plain.all_gather(input_tensor, out=output_tensor, async_op=async_op)
+    except UNPLAIN:
+        pending = None  # the long way finds out what is the matter
+    else:
+        return Work(pending, (output_tensor,)) if async_op else None
     return _all_gather_single(output_tensor, input_tensor, group, bool(async_op))
 
 
 def _all_gather_single(output: Any, input: Any, group: ProcessGroup | None, async_op: bool) -> Work | None:
-    pg = collecting(group, "all_gather_single")
+    pg = member(group, "all_gather_single", 4)
     if pg is None:
         return None
     source = arguments.read("input_tensor", input)
@@ -138,18 +138,18 @@ def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Process
 def reduce_scatter_single(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
                           async_op: bool = False) -> Work | None:
     """The reduction of every rank's input, cut into one part a rank: joined along the first dimension, or stacked."""
-    if group is None:
-        try:
-            pending = state.plain.reduce_scatter(input, op.plain, out=output, async_op=async_op)
-        except UNPLAIN:
-            state.plain = None
-        else:
-            return Work(pending, (output,)) if async_op else None
+    try:
+        plain = (current.default if group is None else group).plain
+        pending = plain.reduce_scatter(input, op.plain, out=output, async_op=async_op)
+    except UNPLAIN:
+        pending = None  # the long way finds out what is the matter
+    else:
+        return Work(pending, (output,)) if async_op else None
     return _reduce_scatter_single(output, input, op, group, bool(async_op))
 
 
 def _reduce_scatter_single(output: Any, input: Any, op: ReduceOp, group: ProcessGroup | None, async_op: bool) -> Work | None:
-    pg = collecting(group, "reduce_scatter_single")
+    pg = member(group, "reduce_scatter_single", 4)
     if pg is None:
         return None
     source = arguments.read("input", input)

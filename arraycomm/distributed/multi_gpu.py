@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def _begun(name: str, group: Any) -> ProcessGroup | None:
     warnings.warn(f"`torch.distributed.{name}` is deprecated: torch.distributed's preferred programming model is one device per "
                   "process", FutureWarning, stacklevel=3)
-    return entered(group, name, 6)
+    return entered(group, name, 5)
 
 
 def _places(name: str, xs: Any) -> tuple[list[Buffer], Callable[[], Any] | None]:

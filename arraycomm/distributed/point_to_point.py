@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from . import arguments
 from .arguments import packed, peer
-from .entry import UNPLAIN, entered
+from .entry import UNPLAIN, current, entered
 from .process_group import ProcessGroup
 from .work import Message, Receive, Work
-from .world import is_outside, resolve, state
+from .world import is_outside, resolve
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -26,11 +26,12 @@ def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None,
     """Sends an array; returns when it may be changed again. ValueError for this rank itself, and outside of the group."""
     if group is None and group_dst is None and dst is not None and packed(tensor):
         try:
-            if dst != state.plain.rank:
-                state.plain.send(tensor, dst, tag)
+            core = current.default.rooted
+            if dst != core.rank:
+                core.send(tensor, dst, tag)
                 return
         except UNPLAIN:
-            state.plain = None  # until the long way has found out what is the matter
+            core = None  # the long way finds out what is the matter
     pg = resolve(group)
     to = _other(pg, dst, group_dst)
     arguments.message("tensor", tensor)
@@ -43,9 +44,9 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
     """Receives into the array and gives the sender's global rank. Neither src nor group_src: from any rank."""
     if group is None and group_src is None:
         try:
-            return int(state.plain.recv(tensor, src, tag, out=tensor).source)
+            return int(current.default.rooted.recv(tensor, src, tag, out=tensor).source)
         except UNPLAIN:
-            state.plain = None
+            source = None
     pg = entered(group, "irecv")
     if pg is None:
         return -1

@@ -48,7 +48,7 @@ class ProcessGroup(Operations):
         self.group_name, self.group_desc = name, desc or "undefined"
         self.backend, self.config = backend, config
         self.bound_device_id = bound_device_id
-        self.collected: list[Any] | None = None  # operations that a coalescing manager holds back
+        self.hold(None)
         self.cores = dict(cores)
         self.agreements = self.splits = 0  # so far; equal on its ranks
         self._by_code = {code: core for device, core in cores.items() for code in devices.CODES[device]}
@@ -57,6 +57,15 @@ class ProcessGroup(Operations):
     def __repr__(self) -> str:
         return (f"<arraycomm.distributed.ProcessGroup {self.group_name!r} ({self.group_desc}): rank {self.rank()} of "
                 f"{self.size()}, {self.config}>")
+
+    def hold(self, collected: list[Any] | None) -> None:
+        """What a coalescing manager collects its operations in; None: calls are carried out at once.
+
+        plain is the core group while calls need nothing else, rooted too if ranks of the world are its ranks; otherwise None.
+        """
+        self.collected = collected
+        self.plain: Any = self.core if collected is None else None
+        self.rooted: Any = self.plain if self.ranks == tuple(range(len(self.ranks))) else None
 
     def rank(self) -> int:
         """This process's rank in the group."""

@@ -31,8 +31,12 @@ class Work:
     here when it has ended (copying into strided arrays and lists); done once, by whoever sees the end first.
     """
 
+    __slots__ = ("__weakref__", "_arrays", "_pending", "_settle")
+
     def __init__(self, pending: Any, arrays: Sequence[Any], settle: Callable[[], Any] | None = None) -> None:
-        self._pending, self._arrays, self._settle = pending, arrays, settle
+        self._pending = pending
+        self._arrays = arrays
+        self._settle = settle
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
         """Blocks until the end and gives True. timeout: 0 waits as long as the group's timeout lets the operation go on.
@@ -40,7 +44,10 @@ class Work:
         Raises the operation's error, WaitTimeout (a RuntimeError) when the timeout is over, TypeError for one that is no
         timedelta.
         """
-        self._end(None if timeout is _NO_LIMIT else _seconds(timeout))
+        if timeout is _NO_LIMIT and self._settle is None:
+            self._pending.wait()
+        else:
+            self._end(_seconds(timeout))
         return True
 
     def synchronize(self) -> None:
@@ -150,6 +157,8 @@ _settling = threading.Lock()  # held while results are copied to where they belo
 class Message(Work):
     """Of isend and irecv: without a future, as in torch."""
 
+    __slots__ = ()
+
     def get_future(self) -> Any:
         raise RuntimeError("Work::getFuture not implemented: messages have none; call wait()")
 
@@ -159,6 +168,8 @@ class Message(Work):
 
 class Receive(Message):
     """Of irecv."""
+
+    __slots__ = ()
 
     def source_rank(self) -> int:
         self._end(None)

@@ -32,22 +32,13 @@ class World:
         self.parts = 0  # meetings made of it so far
 
     def clear(self) -> None:
-        self.default = None
+        self.default: ProcessGroup | None = None
         self.meeting: Rendezvous | None = None  # the default group's: its store is where later groups meet
         self.groups: dict[str, ProcessGroup] = {}  # open ones by name, the default group among them
         self.count = 0  # of names given; equal on all ranks
         self.made: Counter[tuple[int, ...]] = Counter()  # groups so far of the same members
         self.outside: tuple[int, ...] = ()  # members of the last group that this rank did not become one of
         self.shrunk: list[ProcessGroup] = []  # former default groups, whose connections the default group uses
-
-    @property
-    def default(self) -> ProcessGroup | None:
-        return self._default
-
-    @default.setter
-    def default(self, group: ProcessGroup | None) -> None:
-        self._default = group
-        self.plain: Any = None  # its core, once a call has found that plain ones need nothing else (entry.py)
 
     def next_name(self) -> str:
         self.count += 1
