@@ -59,7 +59,7 @@ def decode(data: bytes | memoryview) -> Any:
     if len(data) > LONGEST:
         raise ValueError(f"an encoded object of {len(data)} bytes, the limit is {LONGEST}")
     try:
-        return _unpack(data, DEEPEST)
+        return _unpack(data, DEEPEST + 1)  # the innermost container opens one more
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, struct.error) as error:
         raise ValueError(f"{_DAMAGED}: {type(error).__name__}: {error}") from error
 

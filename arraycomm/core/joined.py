@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 def _in_one_run(buffers: Sequence[Buffer]) -> bool:
-    first = buffers[0]
+    """Whether each one that has elements begins where the one before ends."""
+    filled = [buffer for buffer in buffers if buffer.count] or buffers[:1]
+    first = filled[0]
     end = first.address
-    for buffer in buffers:
+    for buffer in filled:
         if buffer.address != end or (buffer.device_type, buffer.device_index) != (first.device_type, first.device_index):
             return False
         end += buffer.nbytes
@@ -38,7 +40,8 @@ def copy(source: Buffer, to: Buffer) -> None:
 
 
 def _over(buffers: Sequence[Buffer]) -> Buffer:
-    first, count = buffers[0], sum(buffer.count for buffer in buffers)
+    first = next((buffer for buffer in buffers if buffer.count), buffers[0])
+    count = sum(buffer.count for buffer in buffers)
     return Buffer(first.address, count, first.dtype, first.device_type, first.device_index,
                   any(buffer.readonly for buffer in buffers), (count,), tuple(buffers))
 

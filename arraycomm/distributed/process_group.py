@@ -101,8 +101,7 @@ class ProcessGroup(Operations):
         timed: dict[Group, Any] = {engine: Timed(engine, seconds) for engine in self.engines()}
         self._by_code = {code: timed[core] for device, core in self.cores.items() for code in devices.CODES[device]}
         self.core = timed[self.cores["cpu"] if "cpu" in self.cores else next(iter(self.cores.values()))]
-        if self is state.default:
-            state.plain = None
+        self.hold(self.collected)
 
     def split_group(self, ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None,
                     group_name: str | None = None, group_desc: str | None = None) -> ProcessGroup | None:
