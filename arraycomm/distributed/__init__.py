@@ -24,6 +24,7 @@ from .collectives import (
     reduce_scatter_tensor,
 )
 from .groups import (
+    GroupName,
     get_backend,
     get_backend_config,
     get_global_rank,
@@ -64,6 +65,17 @@ from .objects import (
     scatter_object_list,
     send_object_list,
 )
+from .options import (
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
 from .point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from .process_group import ProcessGroup
 from .reduce_op import ReduceOp, reduce_op, supports_complex
@@ -73,17 +85,27 @@ from .work import Work
 from .world import GroupMember, default_pg_timeout, group
 
 __all__ = [
+    "AllToAllOptions",
+    "AllreduceCoalescedOptions",
+    "AllreduceOptions",
     "Backend",
     "BackendConfig",
+    "BarrierOptions",
+    "BroadcastOptions",
     "DistBackendError",
     "DistError",
     "DistNetworkError",
     "DistStoreError",
+    "GatherOptions",
     "GroupMember",
+    "GroupName",
     "P2POp",
     "ProcessGroup",
     "QueueEmptyError",
     "ReduceOp",
+    "ReduceOptions",
+    "ReduceScatterOptions",
+    "ScatterOptions",
     "Work",
     "all_gather",
     "all_gather_coalesced",

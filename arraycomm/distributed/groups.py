@@ -16,12 +16,17 @@ from .backend import Backend, BackendConfig
 from .process_group import ProcessGroup, check_ranks, open_part, seconds_of
 from .world import GroupMember, default_group, is_outside, resolve, state
 
-__all__ = ["ProcessGroup", "get_backend", "get_backend_config", "get_global_rank", "get_group_rank", "get_pg_count",
+__all__ = ["GroupName", "ProcessGroup", "get_backend", "get_backend_config", "get_global_rank", "get_group_rank", "get_pg_count",
            "get_process_group_ranks", "get_rank", "get_world_size", "new_group"]
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
+
+
+def GroupName(x: str) -> str:  # noqa: N802 - torch's name
+    """x: torch's type of groups' names, which are str."""
+    return x
 
 
 def get_rank(group: Any = None) -> int:

@@ -25,6 +25,7 @@ def check_one_array(rank: int, group: Any) -> None:
     assert x.tolist() == [1, 1]
     group.reduce(x := np.array([rank + 1]), 2, dist.ReduceOp.PRODUCT).wait()
     assert rank != 2 or x.tolist() == [6]
+    check_options(rank, group)
     group.all_gather_single(y := np.zeros(3, int), np.array([rank])).wait()
     assert y.tolist() == [0, 1, 2]
     group.reduce_scatter_single(y := np.zeros(1, int), np.arange(3) + rank).wait()
@@ -36,6 +37,23 @@ def check_one_array(rank: int, group: Any) -> None:
         group.allreduce([x, x])
     with pytest.raises(TypeError, match="timedelta"):
         group.allreduce(x, timeout=3)
+
+
+def check_options(rank: int, group: Any) -> None:
+    largest, second = dist.AllreduceOptions(), dist.BroadcastOptions()
+    largest.reduceOp, largest.timeout, second.rootRank = dist.ReduceOp.MAX, LIMIT, 1
+    for given, named in (((largest,), {}), ((), {"opts": largest})):
+        group.allreduce([x := np.array([rank])], *given, **named).wait()
+        assert x.tolist() == [2]
+    group.broadcast([x := np.array([rank])], second).wait()
+    assert x.tolist() == [1]
+    both = dist.ReduceOptions()
+    both.rootRank, both.reduceOp = 2, dist.ReduceOp.MAX
+    group.reduce([x := np.array([5 - rank])], both).wait()
+    assert rank != 2 or x.tolist() == [5]
+    group.allgather([ys := [np.zeros(1, int) for _ in range(RANKS)]], [np.array([rank])], dist.AllToAllOptions()).wait()
+    assert [int(y[0]) for y in ys] == [0, 1, 2]
+    group.barrier(dist.BarrierOptions()).wait()
 
 
 def check_lists(rank: int, group: Any) -> None:

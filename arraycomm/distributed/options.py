@@ -1,0 +1,80 @@
+"""The option objects that torch's ProcessGroup methods take in place of parameters. All fields may be set after construction."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from .reduce_op import ReduceOp
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Options:
+    """timeout: for this operation; below 0 takes the group's. asyncOp: without effect, methods always give a Work."""
+
+    def __init__(self) -> None:
+        self.asyncOp = True
+        self.timeout = timedelta(milliseconds=-1)
+
+
+class _Reducing(Options):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reduceOp: Any = ReduceOp.SUM
+
+
+class _Rooted(Options):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rootRank = 0
+
+
+class AllToAllOptions(Options):
+    """Of alltoall() and all_to_all_single()."""
+
+
+class AllreduceOptions(_Reducing):
+    """Of allreduce()."""
+
+
+class AllreduceCoalescedOptions(_Reducing):
+    """Of allreduce_coalesced()."""
+
+
+class ReduceScatterOptions(_Reducing):
+    """Of reduce_scatter() and its relatives."""
+
+
+class BroadcastOptions(_Rooted):
+    """Of broadcast(). rootTensor: which array of the list; lists hold one."""
+
+    rootTensor = 0
+
+
+class ReduceOptions(_Rooted):
+    """Of reduce(). rootTensor as in BroadcastOptions."""
+
+    rootTensor = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reduceOp: Any = ReduceOp.SUM
+
+
+class GatherOptions(_Rooted):
+    """Of gather()."""
+
+
+class ScatterOptions(_Rooted):
+    """Of scatter()."""
+
+
+class BarrierOptions(Options):
+    """Of barrier(). device and device_ids: without effect for host memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device: Any = None
+        self.device_ids: list[int] = []
