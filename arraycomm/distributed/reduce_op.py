@@ -118,7 +118,7 @@ setattr(ReduceOp, "RedOpType", RedOpType)  # noqa: B010 - an annotation would hi
 
 def _make_nccl_premul_sum(factor: Any) -> ReduceOp:
     """The sum of every rank's array times a factor: a number, or an array of one element. On every backend."""
-    number = factor if isinstance(factor, (int, float)) else float(factor)
+    number = factor if isinstance(factor, (int, float)) else float(factor.item())
     op = ReduceOp(ReduceOp.PREMUL_SUM)
     op._factor = premul_sum(number).factor
     return op
