@@ -1,0 +1,218 @@
+"""The facade beside torch.distributed's names, parameters and defaults: `python -m tests.distributed.api` writes the table
+docs/distributed-api.md.
+
+torch_distributed_2.13.json holds what is compared. Parameters and names that begin with an underscore are nobody's to
+rely on and are left out, as are the methods that Backend has from str. differences.py gives the reason for each difference.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .differences import REASONS
+
+DATA = Path(__file__).with_name("torch_distributed_2.13.json")
+TABLE = Path(__file__).resolve().parents[2] / "docs" / "distributed-api.md"
+FACADE = "arraycomm.distributed"
+
+
+class Finding(NamedTuple):
+    """One difference. `name` is what REASONS knows it by: a name, `Class.member` or `module.name`."""
+
+    name: str
+    text: str
+
+    @property
+    def reason(self) -> str | None:
+        return REASONS.get(self.name)
+
+
+class Row(NamedTuple):
+    """One name of a module, and how ours differs."""
+
+    module: str
+    name: str
+    documented: bool
+    call: str
+    findings: list[Finding]
+
+
+def load() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(DATA.read_text())
+    return data
+
+
+# ---- texts ----
+
+def _default(value: Any) -> str:
+    """A default as the data writes it."""
+    if type(value).__name__ == "ReduceOp":
+        return str(value)
+    return getattr(value, "__name__", "<lambda>") if inspect.isfunction(value) else repr(value)
+
+
+def call_text(ours: Any) -> str:
+    """The parameters of a function or class, without self and private ones."""
+    parts, star = [], False
+    for parameter in inspect.signature(ours).parameters.values():
+        if parameter.name.startswith("_") or parameter.name == "self":
+            continue
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            star = True
+        elif parameter.kind is parameter.KEYWORD_ONLY and not star:
+            parts, star = [*parts, "*"], True
+        name = str(parameter.replace(annotation=parameter.empty, default=parameter.empty))
+        parts.append(name if parameter.default is parameter.empty else f"{name}={_default(parameter.default)}")
+    return f"({', '.join(parts)})"
+
+
+def _same_call(theirs: str, ours: str) -> bool:
+    """`=...` in theirs is a default that torch does not tell."""
+    if "=..." not in theirs:
+        return theirs == ours
+    left, right = theirs.strip("()").split(", "), ours.strip("()").split(", ")
+    return len(left) == len(right) and all(
+        a == b or (a.endswith("=...") and b.startswith(a.removesuffix("..."))) for a, b in zip(left, right, strict=True))
+
+
+# ---- comparison ----
+
+def _call(name: str, theirs: str, ours: Any) -> Iterator[Finding]:
+    try:
+        mine = call_text(ours)
+    except (ValueError, TypeError) as error:
+        yield Finding(name, f"parameters {theirs} cannot be read: {error}")
+        return
+    if not _same_call(theirs, mine):
+        yield Finding(name, f"`{mine}` instead of `{theirs}`")
+
+
+def _member(owner: str, ours: Any, member: str, theirs: str) -> Iterator[Finding]:
+    name = f"{owner}.{member}"
+    if not hasattr(ours, member) and not any(member in getattr(c, "__annotations__", {}) for c in inspect.getmro(ours)):
+        yield Finding(name, f"no member `{member}`")
+        return
+    kind, _, rest = theirs.partition(" ")
+    mine = getattr(ours, member, None)
+    if kind.endswith("method") and not callable(mine):
+        yield Finding(name, f"`{member}` is no method")
+    elif rest.startswith("("):
+        yield from _call(name, rest, mine)
+    elif rest and repr(mine) != rest and str(mine) != rest:
+        yield Finding(name, f"`{member}` is `{mine!r}` instead of `{rest}`")
+
+
+def _compare(name: str, theirs: dict[str, Any], ours: Any) -> Iterator[Finding]:
+    if theirs["kind"] in ("class", "exception") and not inspect.isclass(ours):
+        yield Finding(name, "is no class")
+        return
+    if theirs["kind"] == "function" and not callable(ours):
+        yield Finding(name, "cannot be called")
+        return
+    if "call" in theirs:
+        yield from _call(name, theirs["call"], ours)
+    if "value" in theirs and repr(ours) != theirs["value"]:
+        yield Finding(name, f"is `{ours!r}` instead of `{theirs['value']}`")
+    for base in theirs.get("bases", ()):
+        if base not in [cls.__name__ for cls in inspect.getmro(ours)]:
+            yield Finding(name, f"does not derive from {base}")
+    for label, value in theirs.get("enum", {}).items():
+        mine = getattr(ours, label, None)
+        if getattr(mine, "value", None) != value:
+            yield Finding(name, f"`{label}` is `{mine!r}` instead of {value}")
+    for member, text in theirs.get("members", {}).items():
+        yield from _member(name, ours, member, text)
+
+
+def _row(module: str, name: str, theirs: dict[str, Any] | str, data: dict[str, Any]) -> Row:
+    full = f"{module}.{name}" if module else name
+    same = theirs == "same"
+    entry = data["modules"][""][name] if isinstance(theirs, str) else theirs
+    path = f"{FACADE}.{module}" if module else FACADE
+    row = Row(module, name, entry["documented"], entry.get("call", ""), [])
+    try:
+        place = importlib.import_module(path)
+    except ModuleNotFoundError:
+        row.findings.append(Finding(full, f"no module {path}"))
+        return row
+    if not hasattr(place, name):
+        row.findings.append(Finding(full, "missing"))
+    elif not same:
+        row.findings.extend(_compare(full, entry, getattr(place, name)))
+    elif getattr(place, name) is not getattr(importlib.import_module(FACADE), name, None):
+        row.findings.append(Finding(full, f"is not what {FACADE} has under this name"))
+    return row
+
+
+def rows() -> list[Row]:
+    """Everything that torch has, documented or not."""
+    data = load()
+    found = [_row(module, name, theirs, data) for module, names in data["modules"].items() for name, theirs in names.items()]
+    return [row for row in found if not _missing_above(row)]
+
+
+def _missing_above(row: Row) -> bool:
+    """What the package itself has not, and says why, is not told again for the modules that repeat its names."""
+    return bool(row.module) and row.name in REASONS and all(f.text == "missing" for f in row.findings) and bool(row.findings)
+
+
+def unexplained(found: list[Row]) -> list[Finding]:
+    """The differences that nobody gives a reason for."""
+    return [finding for row in found for finding in row.findings if finding.reason is None]
+
+
+def stale(found: list[Row]) -> list[str]:
+    """Reasons for differences that there are not."""
+    return sorted(set(REASONS) - {finding.name for row in found for finding in row.findings})
+
+
+# ---- the table ----
+
+HEAD = """# arraycomm.distributed beside torch.distributed
+
+Made by `python -m tests.distributed.api`, which compares the facade with the names, parameters, defaults, members and bases of {of}.
+A test keeps this table up to date and every difference explained. "same" means: present, with the same parameters in the same
+order, the same defaults, the same members. *Documented* names have an entry in torch's public documentation; the others
+are what programs use all the same.
+
+{count} names, {same} the same; {different} differ on purpose, with the reason.
+"""
+
+
+def _lines(found: list[Row]) -> Iterator[str]:
+    yield "| name | documented | here |"
+    yield "|---|---|---|"
+    for row in found:
+        texts = [f"{f.text}: {f.reason or 'NOT YET'}" for f in row.findings]
+        name = f"`{row.name}{row.call}`".replace("|", "\\|")
+        yield f"| {name} | {'yes' if row.documented else ''} | {'<br>'.join(texts).replace('|', chr(92) + '|') or 'same'} |"
+
+
+def table() -> str:
+    found = rows()
+    same = sum(not row.findings for row in found)
+    parts = [HEAD.format(of=load()["of"], count=len(found), same=same, different=len(found) - same)]
+    for module in dict.fromkeys(row.module for row in found):
+        parts.append(f"## {FACADE}{'.' + module if module else ''}\n")
+        parts.append("\n".join(_lines([row for row in found if row.module == module])) + "\n")
+    return "\n".join(parts)
+
+
+def main() -> int:
+    TABLE.write_text(table())
+    found = rows()
+    for finding in unexplained(found):
+        print(f"{finding.name}: {finding.text}")
+    for name in stale(found):
+        print(f"{name}: differences.py gives a reason for a difference that is none")
+    return 1 if unexplained(found) or stale(found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
