@@ -23,6 +23,7 @@ from .collectives import (
     reduce_scatter_single,
     reduce_scatter_tensor,
 )
+from .device_mesh import DeviceMesh, init_device_mesh
 from .groups import (
     GroupName,
     get_backend,
@@ -80,6 +81,7 @@ from .point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from .process_group import ProcessGroup
 from .reduce_op import ReduceOp, reduce_op, supports_complex
 from .reduce_op import _make_nccl_premul_sum as _make_nccl_premul_sum
+from .sampler import DistributedSampler
 from .subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group, split_group
 from .work import Work
 from .world import GroupMember, default_pg_timeout, group
@@ -92,10 +94,12 @@ __all__ = [
     "BackendConfig",
     "BarrierOptions",
     "BroadcastOptions",
+    "DeviceMesh",
     "DistBackendError",
     "DistError",
     "DistNetworkError",
     "DistStoreError",
+    "DistributedSampler",
     "GatherOptions",
     "GroupMember",
     "GroupName",
@@ -138,6 +142,7 @@ __all__ = [
     "get_rank",
     "get_world_size",
     "group",
+    "init_device_mesh",
     "init_process_group",
     "irecv",
     "is_available",

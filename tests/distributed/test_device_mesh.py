@@ -1,0 +1,156 @@
+"""DeviceMesh: geometry, groups and errors, on four ranks without torch; beside torch's own where that matters."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import numpy as np
+import pytest
+
+import arraycomm
+import arraycomm.distributed as dist
+from arraycomm.distributed.device_mesh import DeviceMesh, init_device_mesh
+from arraycomm.distributed.grid import Grid, read_mesh
+
+RANKS = 4
+
+
+def reduced(value: int, group: dist.ProcessGroup) -> int:
+    return int(group.core.all_reduce(np.array([value]))[0])
+
+
+def check_two_dimensions(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    assert dist.is_initialized() and dist.init_device_mesh is init_device_mesh and dist.DeviceMesh is DeviceMesh
+    assert repr(mesh) == "DeviceMesh((dp=2, tp=2), 'cpu', stride=(2, 1))"
+    assert (mesh.shape, mesh.ndim, mesh.size(), mesh.size(0), mesh.size("tp"), mesh.device_type) == ((2, 2), 2, 4, 2, 2, "cpu")
+    assert isinstance(mesh.mesh, np.ndarray) and mesh.mesh.tolist() == [[0, 1], [2, 3]] and mesh.mesh.dtype == np.int32
+    assert mesh.get_rank() == rank and mesh.get_coordinate() == (rank // 2, rank % 2)
+    assert (mesh.get_local_rank("dp"), mesh.get_local_rank(1)) == (rank // 2, rank % 2)
+    dp, tp = mesh.get_all_groups()
+    assert dp is mesh.get_group("dp") is mesh.get_group(0) is mesh["dp"].get_group() and tp is mesh.get_group(-1)
+    assert (dp.group_desc, dp.ranks, tp.ranks) == ("mesh_dp", (rank % 2, rank % 2 + 2), (rank // 2 * 2, rank // 2 * 2 + 1))
+    assert reduced(rank, dp) == 2 * (rank % 2) + 2 and reduced(rank, tp) == 4 * (rank // 2) + 1
+    assert mesh["dp"].mesh.tolist() == [rank % 2, rank % 2 + 2] and mesh["dp", "tp"] is mesh
+    assert mesh["tp"] == mesh["tp"] and hash(mesh["tp"]) == hash(mesh["tp"]) and mesh["tp"] != mesh["dp"]
+    with mesh as inside:
+        assert inside is mesh
+    check_errors(mesh)
+    flat = mesh._flatten()
+    assert mesh["dp_tp"] == flat and flat.shape == (4,) and flat.get_group() is dist.group.WORLD
+    assert mesh._flatten("all")["all"].get_local_rank() == rank and mesh.get_group("all") is dist.group.WORLD
+    with pytest.raises(ValueError, match="dp already exists"):
+        mesh._flatten("dp")
+
+
+def check_errors(mesh: DeviceMesh) -> None:
+    for call, error, text in (
+        (lambda: mesh.get_group(), RuntimeError, "2 dimensions"),
+        (lambda: mesh.get_local_rank(), RuntimeError, "2 dimensions"),
+        (lambda: mesh.get_group(5), IndexError, "dimension 5"),
+        (lambda: mesh.get_group("no"), KeyError, "'no' does not exist"),
+        (lambda: mesh.size(7), IndexError, "dimension 7"),
+        (lambda: mesh["no"], KeyError, "Valid mesh_dim_names are"),
+        (lambda: mesh["tp", "dp"], KeyError, "ascending order"),
+        (lambda: mesh["dp", "dp"], RuntimeError, "overlapping"),
+        (lambda: mesh[0], TypeError, "indexed by names"),
+        (lambda: DeviceMesh("cpu", [0, 1, 2, 3])["dp"], RuntimeError, "without mesh_dim_names"),
+        (lambda: init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "dp")), RuntimeError, "must be unique"),
+        (lambda: init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp",)), RuntimeError, "same length"),
+        (lambda: init_device_mesh("cpu:0", (2, 2)), RuntimeError, "Device type with index"),
+        (lambda: init_device_mesh("cpu", (2, 4)), RuntimeError, "world size 4, but found 8"),
+        (lambda: init_device_mesh("cpu", (2.0, 2)), TypeError, "integers above 0"),
+        (lambda: DeviceMesh("cpu"), TypeError, "needs `mesh`"),
+        (lambda: DeviceMesh("cpu", [0, 1, 1, 2]), RuntimeError, r"twice or more: \[1\]"),
+        (lambda: DeviceMesh("cpu", [0, 1, 2, 7]), RuntimeError, r"ranks \[7\]"),
+        (lambda: DeviceMesh("cpu", [[0, 1], [2]]), ValueError, "equally long"),
+        (lambda: DeviceMesh("cpu", ["a"]), TypeError, "integers; got 'a'"),
+        (lambda: DeviceMesh("cpu", [0, 1], _init_backend=False).get_group(), RuntimeError, "not initialized"),
+        (lambda: init_device_mesh("cpu", (4,), backend_override={1: "gloo"}), RuntimeError, "invalid keys"),
+        (lambda: init_device_mesh("cpu", (4,), mesh_dim_names=("a",), backend_override={0: "gloo", "a": "gloo"}),
+         RuntimeError, "redundant dim index 0"),
+    ):
+        with pytest.raises(error, match=text):
+            call()
+
+
+def check_parts(rank: int) -> None:
+    """Three dimensions, flattened parts, a mesh of some of the ranks, arrays of other libraries."""
+    mesh = init_device_mesh("cpu", (1, 2, 2), mesh_dim_names=("a", "b", "c"), backend_override={"b": "gloo"})
+    assert mesh["b"].get_group().backend == "gloo"
+    bc = mesh["b", "c"]._flatten("bc")
+    assert mesh["a", "bc"].shape == (1, 4) and bc.get_group().size() == 4
+    with pytest.raises(RuntimeError, match="overlapping"):
+        mesh["b", "bc"]
+    columns = mesh["a", "b"]._flatten("ab")
+    assert columns.mesh.tolist() == [rank % 2, rank % 2 + 2] and reduced(1, columns.get_group()) == 2
+    with pytest.raises(KeyError):
+        mesh["b"]["bc"]
+    some = DeviceMesh("cpu", np.array([[2, 3]]), mesh_dim_names=("x", "y"))
+    if rank < 2:
+        assert some.get_coordinate() is None and some.size() == 2 and some.mesh.tolist() == [[2, 3]]
+        for call, error in ((lambda: some.get_group("y"), IndexError), (lambda: some["y"], RuntimeError)):
+            with pytest.raises(error, match=f"rank {rank} is not in the mesh"):
+                call()
+    else:
+        assert some.get_coordinate() == (0, rank - 2) and reduced(rank, some["y"].get_group()) == 5
+
+
+def check_from_group(rank: int) -> None:
+    world = dist.group.WORLD
+    assert DeviceMesh.from_group(world, "cpu").get_group() is world
+    mesh = init_device_mesh("cpu", (2, 2))
+    grid = [[0, 1], [2, 3]]
+    again = DeviceMesh.from_group(mesh.get_all_groups(), "cpu", mesh=grid, mesh_dim_names=("a", "b"))
+    assert again["b"].get_group() is mesh.get_group(1) and again.get_coordinate() == mesh.get_coordinate()
+    for call, text in (
+        (lambda: DeviceMesh.from_group(mesh.get_all_groups(), "cpu"), "Must pass mesh if"),
+        (lambda: DeviceMesh.from_group(mesh.get_all_groups(), "cpu", mesh=grid), "Must pass mesh_dim_names"),
+        (lambda: DeviceMesh.from_group([], "cpu", mesh=grid), "at least one"),
+        (lambda: DeviceMesh.from_group(mesh.get_all_groups(), "cpu", mesh=[0, 1, 2, 3], mesh_dim_names=("a", "b")), "ndim equal"),
+        (lambda: DeviceMesh.from_group(world, "cpu", mesh=[0, 1, 2]), "Invalid mesh"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call()
+
+
+def check_disagreement(rank: int) -> None:
+    with pytest.raises((ValueError, arraycomm.PeerLost), match="different"):  # who sees it first tells the others
+        DeviceMesh("cpu", [0, 1, 2, 3] if rank else [3, 2, 1, 0])
+
+
+def rank_main(rank: int) -> None:
+    check_two_dimensions(rank)
+    check_parts(rank)
+    check_from_group(rank)
+    check_disagreement(rank)
+    assert "torch" not in sys.modules
+    dist.destroy_process_group()
+
+
+def test_on_four_ranks() -> None:
+    arraycomm.spawn(rank_main, nprocs=RANKS)
+
+
+def test_arrays_of_the_callers_library() -> None:
+    torch = pytest.importorskip("torch")
+    mesh = DeviceMesh("cpu", torch.arange(6).reshape(2, 3), _init_backend=False, _rank=4, mesh_dim_names=("a", "b"))
+    assert torch.equal(mesh.mesh, torch.arange(6, dtype=torch.int32).reshape(2, 3))
+    assert torch.equal(mesh["b"].mesh, torch.tensor([3, 4, 5], dtype=torch.int32)) and mesh.get_coordinate() == (1, 1)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 4), (2, 3, 2), (2, 1, 2, 3)])
+def test_geometry(shape: tuple[int, ...]) -> None:
+    """Against NumPy's indexing, for every rank and every choice of dimensions."""
+    ranks = np.random.default_rng(0).permutation(int(np.prod(shape))).reshape(shape)
+    assert read_mesh(ranks) == (shape, tuple(ranks.ravel().tolist()))
+    for rank in range(ranks.size):
+        grid = Grid(shape, tuple(ranks.ravel().tolist()), None, rank, None)
+        assert grid.coordinate == tuple(np.argwhere(ranks == rank)[0].tolist())
+        for count in range(len(shape) + 1):
+            for axes in itertools.combinations(range(len(shape)), count):
+                index = tuple(slice(None) if axis in axes else place for axis, place in enumerate(grid.coordinate))
+                line = np.atleast_1d(ranks[index]).ravel().tolist()
+                assert grid.ranks_along([(axis,) for axis in axes]) == line
+                assert not axes or line[grid.position(axes)] == rank
