@@ -41,6 +41,7 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_INSECURE", "0", "1 accepts to run without a secret on addresses other than loopback"),
         Setting("ARRAYCOMM_ALLOW_PICKLE", "0", "1 lets object collectives of arraycomm.distributed pickle: set it on all ranks "
                 "or on none, and only where every rank may run code in every other"),
+        Setting("ARRAYCOMM_TRACE", "", "a folder: ranks write their operations there; `python -m arraycomm.trace` merges them"),
         Setting("ARRAYCOMM_STORE", "", "launcher: the launcher serves the store; set by our launcher"),
         Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one"),
     )

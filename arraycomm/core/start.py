@@ -56,4 +56,18 @@ def open_group(meeting: Rendezvous, backend: Backend, timeout: float, name: str)
         meeting.close()
         raise
     gathering.leave()
-    return Group(communicator, backend, timeout, on_close=meeting.close)
+    group = Group(communicator, backend, timeout, on_close=meeting.close)
+    folder = settings.get("ARRAYCOMM_TRACE")
+    if folder:
+        _trace(group, folder)
+    return group
+
+
+def _trace(group: Group, folder: str) -> None:
+    from . import trace  # not for those who trace nothing: it brings json, re and pathlib
+
+    try:
+        trace.begin(group, folder)
+    except BaseException as error:
+        group.close(type(error).__name__)
+        raise

@@ -1,0 +1,169 @@
+"""ARRAYCOMM_TRACE: every operation of a rank in a file that chrome://tracing and Perfetto read.
+
+One file for each world and rank, `<world>-<run>-rank<r>.json` in the folder that the variable names: an array of events as
+"Trace Event Format" (Google, 2016) has them, times in microseconds of CLOCK_MONOTONIC. Written every second and at the
+end; one that was cut off is readable up to there. `python -m arraycomm.trace` merges the files of a run.
+
+Ranks of one host share a clock. Others measure theirs against rank 0's when the world is opened (F. Cristian,
+"Probabilistic clock synchronization", 1989: the exchange that took least tells best). How clocks drift afterwards follows
+from the operations themselves, when the files are merged.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+import socket
+import threading
+import time
+from array import array
+from pathlib import Path
+from typing import Any
+
+from .digest import sha256
+from .exchange import gather_integers
+from .group import Group
+from .watch import COLLECTIVES, Call, attach, detach
+
+_EXCHANGES = 16  # per rank: more find a shorter one seldom
+_INTERVAL_NS = 1_000_000_000  # between writes
+_BITS = 63
+
+
+def begin(group: Group, folder: str) -> None:
+    """Traces a world and the groups split from it. Collective. OSError when the folder cannot be written."""
+    attach(group, Trace(group, Path(folder)))
+
+
+class Trace:
+    """The file of one rank; a Watcher of its groups."""
+
+    def __init__(self, world: Group, folder: Path) -> None:
+        run, clock, offset, doubt = _agree(world)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"[^\w.-]+", "_", world.name)
+        self._file = open(folder / f"{name}-{run:016x}-rank{world.rank}.json", "w", encoding="ascii")  # noqa: SIM115
+        self._world, self._rank = world, world.rank
+        self._events: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+        self._asynchronous = 0
+        self._separator, self._written = "[\n", 0
+        atexit.register(self._flush)
+        place = f"rank {world.rank} ({socket.gethostname()}, pid {os.getpid()})"
+        self._add({"ph": "M", "name": "process_name", "args": {"name": place}})
+        self._add({"ph": "M", "name": "arraycomm", "args": {
+            "run": f"{run:016x}", "world": world.name, "rank": world.rank, "size": world.size, "clock": f"{clock:016x}",
+            "offset_us": offset / 1000, "doubt_us": doubt / 1000, "measured_us": time.monotonic_ns() / 1000,
+            "started": time.time()}})
+        self._flush()
+
+    def begin(self, call: Call) -> dict[str, Any]:
+        traits = call.array()
+        about: dict[str, Any] = {"group": call.group.name}
+        if call.sequence:
+            about["sequence"] = call.sequence
+        if traits is not None:
+            about["dtype"], about["shape"], about["bytes"] = traits
+        for name in ("op", "root", "dest", "source", "tag"):
+            value = call.parameters.get(name)
+            if value is not None:
+                about[name] = value if isinstance(value, int) else str(value)
+        event = {"name": call.name, "cat": "collective" if call.name in COLLECTIVES else "message",
+                 "tid": threading.get_native_id(), "args": about, "ph": "X", "ts": time.monotonic_ns()}
+        if call.asynchronous:
+            event["ph"] = "b"
+        return event
+
+    def end(self, token: dict[str, Any], error: BaseException | None) -> None:
+        now, begun = time.monotonic_ns(), token["ts"]
+        if error is not None:
+            token["args"]["error"] = f"{type(error).__name__}: {error}"
+        token["ts"] = begun / 1000
+        if token["ph"] == "X":
+            token["dur"] = (now - begun) / 1000
+            self._add(token)
+        else:
+            with self._lock:
+                self._asynchronous += 1
+                token["id"] = f"{self._rank}.{self._asynchronous}"
+            self._add(token)
+            self._add({**token, "ph": "e", "ts": now / 1000, "args": {}})
+        if now - self._written > _INTERVAL_NS:
+            self._flush()
+
+    def follow(self, child: Group) -> None:
+        attach(child, self)
+
+    def closed(self, group: Group) -> None:
+        detach(group, self)
+        if group is not self._world or self._file.closed:
+            return
+        self._flush()
+        atexit.unregister(self._flush)
+        with self._lock:
+            self._file.write("\n]\n")
+            self._file.close()
+
+    def _add(self, event: dict[str, Any]) -> None:
+        event["pid"] = self._rank
+        self._events.append(event)
+
+    def _flush(self) -> None:
+        with self._lock:
+            events, self._events = self._events, []
+            self._written = time.monotonic_ns()
+            if not events or self._file.closed:
+                return
+            self._file.write(self._separator + ",\n".join(json.dumps(event) for event in events))
+            self._separator = ",\n"
+            self._file.flush()
+
+
+# ---- clocks ----
+
+def _clock() -> int:
+    """The same for all processes that read the same CLOCK_MONOTONIC: one boot of one kernel, one time namespace."""
+    parts = []
+    for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/timens_offsets"):
+        try:
+            parts.append(Path(name).read_text(encoding="ascii"))
+        except OSError:
+            parts.append(socket.gethostname())  # no such file in this kernel: the host has one clock then
+    return int(sha256("".join(parts).encode()).hexdigest()[:16], 16) >> (64 - _BITS)
+
+
+def _agree(world: Group) -> tuple[int, int, int, int]:
+    """(the run's number, the clock's, what to add to this clock to have rank 0's and its doubt in ns)."""
+    mine = [_clock(), int.from_bytes(os.urandom(8), "little") >> (64 - _BITS)]
+    told = gather_integers(world._communicator, mine, None)
+    clocks = [clock for clock, _ in told]
+    offset, doubt = 0, 0
+    for rank in range(1, world.size):
+        if clocks[rank] == clocks[0]:
+            continue
+        if world.rank == 0:
+            _answer(world, rank)
+        elif world.rank == rank:
+            offset, doubt = _ask(world)
+    return told[0][1], mine[0], offset, doubt
+
+
+def _answer(world: Group, rank: int) -> None:
+    word = array("q", [0])
+    for _ in range(_EXCHANGES):
+        world.recv(word, rank, out=word)
+        word[0] = time.monotonic_ns()
+        world.send(word, rank)
+
+
+def _ask(world: Group) -> tuple[int, int]:
+    word, best = array("q", [0]), (0, 1 << _BITS)
+    for _ in range(_EXCHANGES):
+        begun = time.monotonic_ns()
+        world.send(word, 0)
+        world.recv(word, 0, out=word)
+        ended = time.monotonic_ns()
+        best = min(best, (word[0] - (begun + ended) // 2, (ended - begun) // 2), key=lambda found: found[1])
+    return best

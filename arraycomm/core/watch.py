@@ -1,0 +1,203 @@
+"""Groups whose operations somebody watches: a trace (trace.py), checks before collectives, a profiler's labels.
+
+A group becomes a watched one by a change of its class and back again, so that one that nobody watches pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .dlpack import resolve
+from .errors import DistError
+from .group import Group
+from .types import DType
+from .work import Work
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    class Watcher(Protocol):
+        """Told of every operation of a group, in the thread that calls it."""
+
+        def begin(self, call: Call) -> object:
+            """Before it. What it gives comes back to end(). What it raises is raised instead of the operation."""
+
+        def end(self, token: Any, error: BaseException | None) -> None:
+            """After it; of an asynchronous one when the program learns of its end by wait() or done(), from any thread."""
+
+        def follow(self, child: Group) -> None:
+            """A group was split off: attach() to it or not. Called by all its members."""
+
+        def closed(self, group: Group) -> None:
+            """After close()."""
+
+
+# The parameters of an operation that may be given without their names, in order.
+COLLECTIVES: dict[str, tuple[str, ...]] = {
+    "all_reduce": ("x", "op"),
+    "reduce": ("x", "root", "op"),
+    "broadcast": ("x", "root"),
+    "all_gather": ("x",),
+    "gather": ("x", "root"),
+    "scatter": ("x", "root"),
+    "reduce_scatter": ("x", "op"),
+    "all_to_all": ("x",),
+    "barrier": (),
+}
+MESSAGES: dict[str, tuple[str, ...]] = {
+    "send": ("x", "dest", "tag"),
+    "recv": ("like", "source", "tag"),
+    "isend": ("x", "dest", "tag"),
+    "irecv": ("like", "source", "tag"),
+}
+
+
+class Call:
+    """One call of an operation.
+
+    name; group; parameters (as given, by name); sequence (which collective of the group, from 1; 0 for messages);
+    asynchronous.
+    """
+
+    __slots__ = ("asynchronous", "group", "name", "parameters", "sequence")
+
+    def __init__(self, name: str, group: Watched, parameters: dict[str, Any]) -> None:
+        self.name, self.group, self.parameters = name, group, parameters
+        self.asynchronous = name in ("isend", "irecv") or bool(parameters.get("async_op"))
+        self.sequence = 0
+        if name in COLLECTIVES:
+            group._count += 1
+            self.sequence = group._count
+
+    def array(self) -> tuple[str, tuple[int, ...], int] | None:
+        """(dtype, shape, bytes) of the array that this rank gives, or of what tells about it; None without any."""
+        for name in ("x", "like", "out"):
+            x = self.parameters.get(name)
+            if x is not None:
+                return _traits(x)
+        return None
+
+
+def _traits(x: Any) -> tuple[str, tuple[int, ...], int] | None:
+    try:
+        if not hasattr(x, "dtype") or not hasattr(x, "nbytes"):
+            x = resolve(x)
+        dtype = DType(x.dtype).label if isinstance(x.dtype, int) else str(getattr(x.dtype, "name", x.dtype))
+        return dtype.rpartition(".")[2], tuple(x.shape), int(x.nbytes)
+    except (TypeError, ValueError):
+        return None  # no array: the operation says so
+
+
+class Watched(Group):
+    """A Group with watchers; see attach()."""
+
+    _watchers: tuple[Watcher, ...]
+    _count: int
+
+    def subgroup(self, *args: Any, **named: Any) -> Group:
+        child = super().subgroup(*args, **named)
+        for watcher in self._watchers:
+            watcher.follow(child)
+        return child
+
+    def close(self, reason: str = "") -> None:
+        super().close(reason)
+        for watcher in self._watchers:
+            watcher.closed(self)
+
+    def _run(self, name: str, plain: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+        call = Call(name, self, parameters)
+        tokens: _Tokens = []
+        try:
+            tokens.extend((watcher, watcher.begin(call)) for watcher in self._watchers)
+            result = plain(self, **parameters)
+        except BaseException as error:
+            if call.sequence and isinstance(error, (TypeError, ValueError)):
+                self._count -= 1  # refused here, before anything was sent
+            _end(tokens, error)
+            raise
+        if not call.asynchronous:
+            _end(tokens, None)
+            return result
+        work = Work(_Pending(result, tokens), result.result)
+        if self._batch:
+            self._batch[-1] = work
+        return work
+
+
+_Tokens = list["tuple[Watcher, Any]"]
+
+
+def _end(tokens: _Tokens, error: BaseException | None) -> None:
+    while tokens:
+        watcher, token = tokens.pop()
+        watcher.end(token, error)
+
+
+class _Pending:
+    """A Work that tells when its end is seen."""
+
+    def __init__(self, work: Work, tokens: _Tokens) -> None:
+        self._work, self._tokens = work, tokens
+
+    def wait(self, timeout: float | None = None) -> None:
+        try:
+            self._work.wait(timeout)
+        except DistError as error:
+            _end(self._tokens, error)
+            raise
+        _end(self._tokens, None)
+
+    def done(self) -> bool:
+        done = self._work.done()
+        if done:
+            try:
+                self.wait()
+            except DistError:
+                return True  # told to the watchers; wait() raises it again
+        return done
+
+    def source(self) -> tuple[int, int]:
+        return self._work.source()
+
+
+def _receive(group: Group, **parameters: Any) -> Any:
+    return Group.irecv(group, **parameters).result()
+
+
+def _watched(name: str, positional: tuple[str, ...]) -> Callable[..., Any]:
+    plain = _receive if name == "recv" else getattr(Group, name)
+
+    def method(self: Watched, *args: Any, **named: Any) -> Any:
+        # Too many arguments, or one given twice, are the plain method's to refuse.
+        parameters = dict(zip(positional, args, strict=False))
+        if len(args) > len(positional) or not parameters.keys().isdisjoint(named):
+            return getattr(Group, name)(self, *args, **named)
+        begins = "i" + name if name in ("send", "recv") and self._batch is not None else name
+        return self._run(begins, getattr(Group, begins) if begins != name else plain, {**parameters, **named})
+
+    method.__name__, method.__doc__ = name, plain.__doc__
+    return method
+
+
+for _name, _positional in (COLLECTIVES | MESSAGES).items():
+    setattr(Watched, _name, _watched(_name, _positional))
+
+
+def attach(group: Group, watcher: Watcher) -> None:
+    """Tells the watcher of the group's operations from now on."""
+    if not isinstance(group, Watched):
+        group.__class__ = Watched
+        assert isinstance(group, Watched)  # for the type checker
+        group._watchers = ()
+        group.__dict__.setdefault("_count", 0)
+    group._watchers = (*group._watchers, watcher)
+
+
+def detach(group: Group, watcher: Watcher) -> None:
+    """Ends that. Nothing when it was not attached."""
+    if isinstance(group, Watched):
+        group._watchers = tuple(other for other in group._watchers if other is not watcher)
+        if not group._watchers:
+            group.__class__ = Group  # type: ignore[assignment]

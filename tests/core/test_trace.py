@@ -1,0 +1,173 @@
+"""ARRAYCOMM_TRACE: what the ranks write, what the command makes of it, clocks that go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import arraycomm
+from arraycomm import trace
+from arraycomm.core import settings
+from arraycomm.core.watch import Watched, attach, detach
+
+RANKS = 2
+
+
+def work(rank: int, folder: str, ending: str) -> None:
+    os.environ["ARRAYCOMM_TRACE"] = folder
+    group = arraycomm.init()
+    x, other = np.ones(4), 1 - rank
+    group.all_reduce(x)
+    group.all_reduce(x.astype(np.float32), "max")
+    works = [group.all_reduce(x, async_op=True), group.isend(x, other, 7), group.irecv(x, other, 7)]
+    assert works[0].result().tolist() == [2.0] * 4
+    assert works[2].result().source == other and works[2].source() == (other, 7)
+    while not works[1].done():
+        works[1].wait()
+    with group.batch():
+        group.send(x, other)
+        received = group.recv(x, other)
+    assert received.result().array.tolist() == [1.0] * 4
+    if rank:
+        group.send(x, 0)
+    else:
+        assert group.recv(x).source == 1
+    with pytest.raises(ValueError, match="unknown reduction"):
+        group.all_reduce(x, "no")
+    with pytest.raises(TypeError, match="positional arguments"):
+        group.all_reduce(x, "sum", x)
+    part = group.split(0)
+    assert part is not None and part.all_gather(x).shape == (8,)
+    if ending == "close":
+        group.close()
+    elif ending == "kill":
+        group.barrier()
+        os._exit(0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("trace") / "new"
+    arraycomm.spawn(work, (str(place), "close"), nprocs=RANKS)
+    return place
+
+
+def test_every_operation_is_there(folder: Path) -> None:
+    for path in folder.glob("*.json"):
+        events = json.loads(path.read_text())
+        done = [(e["name"], e["ph"], e["args"].get("sequence"), e["args"].get("bytes")) for e in events if e["ph"] not in "Me"]
+        message = ("send", "X", None, 32) if path.name.endswith("rank1.json") else ("recv", "X", None, 32)
+        assert sorted(done, key=str) == sorted([
+            ("all_reduce", "X", 1, 32), ("all_reduce", "X", 2, 16), ("all_reduce", "b", 3, 32), ("isend", "b", None, 32),
+            ("irecv", "b", None, 32), ("isend", "b", None, 32), ("irecv", "b", None, 32), message,
+            ("all_reduce", "X", 4, 32), ("all_gather", "X", 1, 32)], key=str)
+        begun = {e["id"]: e["ts"] for e in events if e["ph"] == "b"}
+        ended = {e["id"]: e["ts"] for e in events if e["ph"] == "e"}
+        assert begun.keys() == ended.keys() and all(begun[key] <= ended[key] for key in begun)
+        assert {e["args"]["group"] for e in events if e["ph"] in "Xb"} == {"world", "world/1.0"}
+        assert [e["args"]["dtype"] for e in events if e["args"].get("sequence") == 2] == ["float32"]
+        assert [e["args"]["error"] for e in events if "error" in e["args"]][0].startswith("ValueError: unknown reduction")
+
+
+def test_the_command_merges_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trace.main([str(folder)]) == 0
+    assert "of 2 of 2 ranks on 1 clocks" in capsys.readouterr().out
+    events = json.loads((folder / "merged.json").read_text())["traceEvents"]
+    times = [e["ts"] for e in events if "ts" in e]
+    assert times == sorted(times) and times[0] == 0 and {e["pid"] for e in events} == {0, 1}
+    ranks = trace.read(folder)
+    meet = [rank.meetings() for rank in ranks]
+    assert len(meet[0]) == 3 and all(meet[0][key][1] >= meet[1][key][0] for key in meet[0])
+
+
+def test_a_killed_rank_leaves_what_it_wrote(folder: Path, tmp_path: Path) -> None:
+    for path in folder.glob("*-rank*.json"):
+        text = path.read_text()
+        cut = text if path.name.endswith("rank0.json") else text[: len(text) * 2 // 3]
+        (tmp_path / path.name).write_text(cut)
+    whole, part = trace.read(tmp_path)
+    assert 4 < len(part.events) < len(whole.events)
+    assert trace.main([str(tmp_path), "-o", str(tmp_path / "out")]) == 0
+
+
+def test_runs_are_told_apart(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arraycomm.spawn(work, (str(tmp_path), "exit"), nprocs=RANKS)  # not closed: the interpreter's end writes the rest
+    for path in folder.glob("*-rank*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    last, first = trace.read(tmp_path)[0].about["run"], trace.read(folder)[0].about["run"]
+    assert last != first and trace.read(tmp_path, first)[1].about["run"] == first
+    assert len(trace.read(tmp_path)[0].events) == len(trace.read(folder)[0].events)
+    assert trace.main([str(tmp_path), "--run", "no"]) == 1 and "runs there:" in capsys.readouterr().err
+    assert trace.main([str(tmp_path / "nowhere")]) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ARRAYCOMM_TRACE", str(tmp_path / "file"))
+    with pytest.raises(OSError, match="file"):
+        arraycomm.init(store=None, rank=0, world_size=1, init_method=None)
+
+
+def test_nothing_is_watched_without_it() -> None:
+    assert settings.get("ARRAYCOMM_TRACE", {}) == ""
+    with arraycomm.init() as group:
+        assert type(group) is arraycomm.Group
+        watcher = Counter()
+        attach(group, watcher)
+        assert type(group) is Watched
+        group.barrier()
+        detach(group, watcher)
+        group.barrier()
+        assert type(group) is arraycomm.Group and watcher.count == 1
+
+
+class Counter:
+    count = 0
+
+    def begin(self, call: object) -> None:
+        self.count += 1
+
+    def end(self, token: object, error: BaseException | None) -> None: ...
+    def follow(self, child: arraycomm.Group) -> None: ...
+    def closed(self, group: arraycomm.Group) -> None: ...
+
+
+def synthetic(rank: int, clock: str, wrong: Any, offset: float, seed: int = 0) -> trace.Rank:
+    """A rank whose clock shows wrong(t) at the true time t: 400 barriers in 40 s, which ranks reach up to 20 ms apart."""
+    found = trace.Rank.__new__(trace.Rank)
+    found.about = {"run": "r", "rank": rank, "size": 3, "clock": clock, "offset_us": offset, "doubt_us": 50.0,
+                   "measured_us": wrong(0.0)}
+    found.events = []
+    chance = random.Random(seed)
+    for sequence in range(1, 401):
+        come = [sequence * 1e5 + chance.uniform(0, 2e4) for _ in range(3)]
+        begin, end = come[rank], max(come) + chance.uniform(20, 60)
+        found.events.append({"ph": "X", "name": "barrier", "pid": rank, "ts": wrong(begin), "dur": wrong(end) - wrong(begin),
+                             "args": {"group": "world", "sequence": sequence}})
+    return found
+
+
+def test_clocks_that_are_off_and_drift() -> None:
+    """100 s off, 30 parts in a million fast: 1.2 ms more at the end, found to 100 us."""
+    def fast(t: float) -> float:
+        return t * (1 + 30e-6) - 1e8
+
+    ranks = [synthetic(0, "a", lambda t: t, 0.0), synthetic(1, "b", fast, 1e8 + 40), synthetic(2, "b", fast, 1e8 - 30)]
+    merged = {(event["pid"], event["args"]["sequence"]): event["ts"] for event in trace.merge(ranks)}
+    for event in ranks[1].events:
+        true = (event["ts"] + 1e8) / (1 + 30e-6) - ranks[0].events[0]["ts"]
+        assert abs(merged[1, event["args"]["sequence"]] - merged[0, 1] - true) < 100
+
+
+def test_without_common_operations_what_was_measured_counts() -> None:
+    clock = trace.Clock(0.0, 25.0)
+    assert clock.at(1e9) == 1e9 + 25 and clock.at(-5.0) == 20.0
+    said = [trace.Bound(1e6, 30.0, 40.0), trace.Bound(1e6 + 10, 90.0, 35.0), trace.Bound(3e6, 0.0, 10.0)]
+    clock = trace.Clock(0.0, 25.0, said)
+    assert clock.offsets == [25.0, 62.5, 10.0] and clock.at(2e6 + 2.5) == pytest.approx(2e6 + 2.5 + 36.25)
