@@ -76,6 +76,9 @@ class Trace:
             event["ph"] = "b"
         return event
 
+    def begun(self, token: dict[str, Any]) -> None:
+        """It is on its way."""
+
     def end(self, token: dict[str, Any], error: BaseException | None) -> None:
         now, begun = time.monotonic_ns(), token["ts"]
         if error is not None:

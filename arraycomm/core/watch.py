@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         def begin(self, call: Call) -> object:
             """Before it. What it gives comes back to end(). What it raises is raised instead of the operation."""
 
+        def begun(self, token: Any) -> None:
+            """An asynchronous call is about to return its Work."""
+
         def end(self, token: Any, error: BaseException | None) -> None:
             """After it; of an asynchronous one when the program learns of its end by wait() or done(), from any thread."""
 
@@ -120,6 +123,8 @@ class Watched(Group):
         if not call.asynchronous:
             _end(tokens, None)
             return result
+        for watcher, token in reversed(tokens):
+            watcher.begun(token)
         work = Work(_Pending(result, tokens), result.result)
         if self._batch:
             self._batch[-1] = work

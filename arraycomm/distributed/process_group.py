@@ -13,7 +13,7 @@ from arraycomm.core.start import open_group
 from arraycomm.core.store import PrefixStore
 
 from . import backend as backends
-from . import devices
+from . import debug, devices
 from .backend import Backend, BackendConfig, BackendType
 from .operations import Operations, Timed
 from .plugin import PluginBackend
@@ -53,6 +53,7 @@ class ProcessGroup(Operations):
         self.agreements = self.splits = 0  # so far; equal on its ranks
         self._by_code = {code: core for device, core in cores.items() for code in devices.CODES[device]}
         self._single = all(core is self.core for core in cores.values())
+        debug.opened(self)
 
     def __repr__(self) -> str:
         return (f"<arraycomm.distributed.ProcessGroup {self.group_name!r} ({self.group_desc}): rank {self.rank()} of "

@@ -22,10 +22,17 @@ NOT_INITIALIZED = ("Default process group has not been initialized, please make 
                    "arraycomm.distributed first")
 
 
+class NO_PROFILER:  # noqa: N801 - a value
+    """Stands for torch.autograd.profiler where torch is not loaded."""
+
+    _is_profiler_enabled = False
+
+
 class World:
     """One process's view. There is one, `state`."""
 
     def __init__(self) -> None:
+        self.profiler: Any = NO_PROFILER  # or torch.autograd.profiler: plain calls look whether it runs
         self.clear()
         self.factories: dict[str, Any] = {}  # what _dist2.register_backend() was given
         self.shared: Rendezvous | None = None  # of _dist2's groups; stays, because its address can be served once

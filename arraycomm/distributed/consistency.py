@@ -1,0 +1,145 @@
+"""What TORCH_DISTRIBUTED_DEBUG=DETAIL does before each collective: the ranks show each other what they are about to call.
+
+In a group of their own, so that the collective's group is as it was when they disagree, or one of them does not come.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from array import array
+from collections.abc import Sequence
+
+from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout
+from arraycomm.core.group import Group
+from arraycomm.core.log import log
+from arraycomm.core.record import Record
+from arraycomm.core.watch import COLLECTIVES, Call
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_BYTES = 256  # of one rank's fingerprint, as UTF-8; longer ones (shapes of dozens of dimensions) are cut off
+_STACK_BYTES = 16384
+_FREE_FIRST = ("all_gather", "all_to_all")  # with counts, or uneven: ranks may give different numbers of rows
+
+
+class Fingerprint(Record):
+    """What a rank is about to call. Empty: does not matter, or the rank has none."""
+
+    sequence: str
+    operation: str
+    dtype: str
+    shape: str
+    reduction: str
+    root: str
+
+    def __str__(self) -> str:
+        of = f" of {self.dtype} {self.shape}" if self.dtype else ""
+        told = [f", {name} {value}" for name, value in (("op", self.reduction), ("root", self.root)) if value]
+        return f"{self.operation}{of}{''.join(told)}, collective {self.sequence} of the group"
+
+
+_ASPECTS = {"sequence": "Sequence number", "operation": "Op type", "dtype": "Tensor dtype", "shape": "Tensor shape",
+            "reduction": "Reduction", "root": "Root"}
+
+
+class Consistency:
+    """The check for one group; a Watcher. Made by all its ranks."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._between = group.subgroup(range(group.size), "consistency")
+
+    def begin(self, call: Call) -> None:
+        mine = fingerprint(call)
+        if _wants_trace():
+            log().log(_TRACE, "rank %d in group %r: %s", self._group.rank, self._group.name, mine if call.sequence else call.name)
+        if call.name not in COLLECTIVES or self._group.size == 1:
+            return
+        timeout = call.parameters.get("timeout")
+        everyone = [_read(text) for text in self._exchange("|".join(mine), _BYTES, timeout, mine)]
+        if any(differences(everyone[0], other) for other in everyone):
+            self._refuse(everyone, timeout)
+
+    def begun(self, token: None) -> None:
+        """The comparison was before."""
+
+    def end(self, token: None, error: BaseException | None) -> None:
+        """The comparison was before."""
+
+    def follow(self, child: Group) -> None:
+        """The facade makes groups one by one and attaches a check of its own to each."""
+
+    def closed(self, group: Group) -> None:
+        """The group between closes with its parent."""
+
+    def _exchange(self, text: str, size: int, timeout: float | None, about: Fingerprint) -> list[str]:
+        """Every rank's text."""
+        raw = text.encode()[:size]
+        line = array("B", raw + bytes(size - len(raw)))
+        try:
+            found = bytes(self._between.all_gather(line, timeout=timeout))
+        except CollectiveTimeout as error:
+            text = f"not all ranks came to {about}; TORCH_DISTRIBUTED_DEBUG=DETAIL waits for them before: {error}"
+            raise CollectiveTimeout(text, ranks=error.ranks, sequence=error.sequence) from None
+        return [found[i : i + size].rstrip(b"\0").decode(errors="replace") for i in range(0, len(found), size)]
+
+    def _refuse(self, everyone: Sequence[Fingerprint], timeout: float | None) -> None:
+        """Raises, on all ranks alike."""
+        first = everyone[0]
+        other = next(rank for rank, theirs in enumerate(everyone) if differences(first, theirs))
+        told = "; ".join(differences(first, everyone[other]))
+        lines = "".join(f"\n  rank {rank}: {theirs}" for rank, theirs in enumerate(everyone))
+        if os.environ.get("TORCH_SHOW_CPP_STACKTRACES") == "1":
+            for rank, stack in enumerate(self._exchange(_stack(), _STACK_BYTES, timeout, first)):
+                lines += f"\nCall stack of rank {rank}:\n{stack}"
+        raise CollectiveMismatch(
+            f"rank {self._group.rank} of {self._group.size} in group {self._group.name!r}: Detected mismatch between collectives "
+            f"on ranks. Rank 0 is running collective: {first}, but rank {other} is running collective: {everyone[other]}. "
+            f"Collectives differ in the following aspects: {told}. All ranks:{lines}",
+            ranks=tuple(rank for rank, theirs in enumerate(everyone) if differences(first, theirs)))
+
+
+_TRACE = 5
+
+
+def _wants_trace() -> bool:
+    """Without loading `logging`, which nobody has configured then."""
+    logging = sys.modules.get("logging")
+    return logging is not None and logging.getLogger("arraycomm").isEnabledFor(_TRACE)
+
+
+def fingerprint(call: Call) -> Fingerprint:
+    given = call.parameters
+    dtype, shape = "", ""
+    found = None if call.name == "scatter" and call.group.rank == given.get("root", 0) else call.array()
+    if found is not None:
+        dtype, dimensions = found[0], found[1]
+        free = call.name in _FREE_FIRST and not {"counts", "uneven", "send_counts"}.isdisjoint(
+            name for name, value in given.items() if value)
+        shape = "(" + ", ".join(["*"] * free + [str(n) for n in dimensions[free:]]) + ")"
+    rooted = "root" in COLLECTIVES.get(call.name, ())
+    reduces = "op" in COLLECTIVES.get(call.name, ())
+    return Fingerprint(str(call.sequence), call.name, dtype, shape, str(given.get("op", "sum")) if reduces else "",
+                       str(given.get("root", 0)) if rooted else "")
+
+
+def _read(text: str) -> Fingerprint:
+    parts = text.split("|")
+    return Fingerprint(*parts, *[""] * (6 - len(parts)))
+
+
+def differences(one: Fingerprint, other: Fingerprint) -> list[str]:
+    """Aspects in which they differ, as `Tensor shape: (10,) vs (20,)`. Of other operations nothing else is compared."""
+    if one.operation != other.operation:
+        return [f"Op type: {one.operation} vs {other.operation}"]
+    pairs: Any = zip(Fingerprint._fields, one, other, strict=True)
+    return [f"{_ASPECTS[name]}: {a} vs {b}" for name, a, b in pairs if a != b and a and b]
+
+
+def _stack() -> str:
+    import traceback  # for a report only
+
+    return "".join(traceback.format_stack(limit=40)[:-4])

@@ -1,0 +1,166 @@
+"""TORCH_DISTRIBUTED_DEBUG, breakpoint(), and what TORCH_CPP_LOG_LEVEL makes of the log.
+
+The core compares what ranks call in any case. DETAIL adds, for groups that are made while it is set, an exchange before each
+collective: ranks that are late or call something else are told with shapes and dtypes, all of them, and the group is usable
+afterwards (consistency.py).
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import stat
+import sys
+from collections.abc import Callable, Mapping
+
+from arraycomm.core.log import log
+from arraycomm.core.watch import attach
+
+from .consistency import Consistency
+from .world import default_group
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .process_group import ProcessGroup
+
+__all__ = ["DebugLevel", "breakpoint", "get_debug_level", "set_debug_level", "set_debug_level_from_env"]
+
+TRACE = 5  # below logging.DEBUG
+_LEVELS = {"ERROR": 40, "WARNING": 30, "INFO": 20}  # logging's numbers
+
+
+class DebugLevel(enum.Enum):
+    """How much is checked and told."""
+
+    OFF = 0
+    INFO = 1
+    DETAIL = 2
+
+    def __int__(self) -> int:
+        return self.value
+
+    def __str__(self) -> str:
+        return f"DebugLevel.{self.name}"
+
+
+class _State:
+    """The level, once it was set or read from the environment; how often breakpoint() was skipped, by place."""
+
+    level: DebugLevel | None = None
+    skipped: dict[tuple[str, int], int] = {}
+
+
+def get_debug_level() -> DebugLevel:
+    """The level. ValueError when TORCH_DISTRIBUTED_DEBUG is none."""
+    if _State.level is None:
+        set_debug_level_from_env()
+    assert _State.level is not None
+    return _State.level
+
+
+def set_debug_level(level: DebugLevel) -> None:
+    """For groups that are made from now on. TypeError for anything but a DebugLevel."""
+    if not isinstance(level, DebugLevel):
+        raise TypeError(f"set_debug_level() takes a DebugLevel, as DebugLevel.DETAIL; got {level!r}")
+    _State.level = level
+
+
+def set_debug_level_from_env() -> None:
+    """Takes what TORCH_DISTRIBUTED_DEBUG says, in any case; OFF where it is not set. ValueError for any other word."""
+    text = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
+    if text not in DebugLevel.__members__:
+        raise ValueError(f"The value of TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL, got {text!r}.")
+    _State.level = DebugLevel[text]
+
+
+def opened(group: ProcessGroup) -> None:
+    """Told of every new group by all its ranks."""
+    level = get_debug_level()
+    _configure_log(level)
+    if level is DebugLevel.DETAIL:
+        for core in group.engines():
+            attach(core, Consistency(core))
+    if "TORCH_CPP_LOG_LEVEL" in os.environ:
+        about = "new group %r (%s): global ranks %s, %s, rank %d of %d, debug level %s, pid %d"
+        log().info(about, group.group_name, group.group_desc, list(group.ranks), group.config, group.rank(), group.size(),
+                   level.name, os.getpid())
+
+
+# ---- the log ----
+
+def log_level(level: DebugLevel, environ: Mapping[str, str]) -> int | None:
+    """logging's number for TORCH_CPP_LOG_LEVEL at this debug level; None where it is not set, or no known word."""
+    asked = environ.get("TORCH_CPP_LOG_LEVEL", "").upper()
+    asked = {"0": "INFO", "1": "WARNING", "2": "ERROR", "3": "ERROR", "FATAL": "ERROR", "WARN": "WARNING"}.get(asked, asked)
+    if asked == "INFO" and level is not DebugLevel.OFF:
+        return 10 if level is DebugLevel.INFO else TRACE
+    return _LEVELS.get(asked)
+
+
+def _configure_log(level: DebugLevel) -> None:
+    """Sets the level of the logger "arraycomm", and lets it write to stderr where the program has not said where to."""
+    number = log_level(level, os.environ)
+    if number is None:
+        return
+    import logging  # not for those who set no level: it takes as long to load as a group to make
+
+    logging.addLevelName(TRACE, "TRACE")
+    logger = logging.getLogger("arraycomm")
+    logger.setLevel(number)
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("[%(levelname).1s %(asctime)s %(process)d arraycomm] %(message)s"))
+        logger.addHandler(handler)
+
+
+# ---- breakpoint ----
+
+def breakpoint(rank: int = 0, skip: int = 0, timeout_s: int = 3600) -> None:
+    """Stops all ranks of the world until the debugger of rank `rank` says `continue`. All ranks call it with the same rank.
+
+    The debugger (pdb) begins in this function; type `up` for the caller's frame. It reads the terminal also in a process
+    that a launcher started. skip: pass so many times at this place first. timeout_s: how long the others wait, seconds.
+    Raises ValueError before init_process_group(), CollectiveTimeout after timeout_s.
+    """
+    group = default_group()
+    if not 0 <= rank < group.size():
+        raise ValueError(f"breakpoint() needs a rank from 0 to {group.size() - 1}, got {rank}")
+    if skip and _skipped(sys._getframe(1)) <= skip:
+        return
+    if group.rank() == rank:
+        import pdb  # only those who debug need it
+
+        _debugger(pdb.Pdb, rank).set_trace()
+    group.core.barrier(timeout=float(timeout_s))
+
+
+def _skipped(frame: Any) -> int:
+    place = (frame.f_code.co_filename, frame.f_lineno)
+    _State.skipped[place] = _State.skipped.get(place, 0) + 1
+    return _State.skipped[place]
+
+
+def _debugger(base: Any, rank: int) -> Any:
+    class Debugger(base):
+        """pdb that talks to the terminal: multiprocessing gives its children an empty standard input."""
+
+        def interaction(self, *args: Any, **named: Any) -> None:
+            ordinary = sys.stdin
+            with open(_terminal()) as sys.stdin:
+                try:
+                    base.interaction(self, *args, **named)
+                finally:
+                    sys.stdin = ordinary
+
+    debugger = Debugger()
+    debugger.message(f"\n!!! ATTENTION !!!\n\nType 'up' to get to the frame that called dist.breakpoint(rank={rank})\n")
+    return debugger
+
+
+def _terminal(device: Callable[[int], Any] = os.fstat) -> str:
+    """Where commands come from: the standard input unless it is /dev/null."""
+    mode = device(0)
+    nothing = stat.S_ISCHR(mode.st_mode) and mode.st_rdev == os.makedev(1, 3)
+    return "/dev/tty" if nothing else "/dev/stdin"

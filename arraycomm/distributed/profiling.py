@@ -1,0 +1,76 @@
+"""Labels for torch.profiler: where torch is loaded and a profiler runs, operations appear under the names that torch gives them
+("c10d::allreduce_" around "gloo:all_reduce"). An asynchronous one is labelled from its call to its return.
+
+Nothing is labelled, and nothing costs, while no profiler runs: plain calls look at a flag of torch's and take the long way
+when it is set (entry.py); that brings the group here, and the first operation after the profiler's end sends it away.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from arraycomm.core.watch import Call, Watched, attach, detach
+
+from .world import NO_PROFILER, state
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from arraycomm.core.group import Group
+
+    from .process_group import ProcessGroup
+
+_PROFILER = "torch.autograd.profiler"
+# Where torch's name of the operation is not the core's with an underscore behind.
+_OPERATORS = {"all_reduce": "allreduce_", "all_gather": "allgather_", "all_to_all": "alltoall_", "barrier": "barrier",
+              "send": "send", "isend": "send", "irecv": "recv_"}
+_PLAIN = {"isend": "send", "irecv": "recv"}
+
+
+def follow(group: ProcessGroup) -> None:
+    """Labels the group's operations while a profiler runs. Told of every call that is not plain."""
+    state.profiler = sys.modules.get(_PROFILER, NO_PROFILER)
+    if not state.profiler._is_profiler_enabled:
+        return
+    names = {core: name for core, name in zip(group.cores.values(), group.config.device_backend_map.values(), strict=True)}
+    for core, name in names.items():
+        if not isinstance(core, Watched) or not any(isinstance(watcher, Labels) for watcher in core._watchers):
+            attach(core, Labels(core, name))
+
+
+class Labels:
+    """Of one group; a Watcher."""
+
+    def __init__(self, group: Group, backend: str) -> None:
+        self._group, self._backend = group, backend
+
+    def begin(self, call: Call) -> list[Any]:
+        if not state.profiler._is_profiler_enabled:
+            detach(self._group, self)
+            return []
+        labels = [state.profiler.record_function(name) for name in names(call, self._backend)]
+        for label in labels:
+            label.__enter__()
+        return labels
+
+    def begun(self, token: list[Any]) -> None:
+        """Labels end in the thread and the order in which they began, or the profiler takes them for each other's."""
+        self.end(token, None)
+
+    def end(self, token: list[Any], error: BaseException | None) -> None:
+        while token:
+            token.pop().__exit__(None, None, None)
+
+    def follow(self, child: Group) -> None:
+        """A group of its own is told here by its own calls."""
+
+    def closed(self, group: Group) -> None:
+        detach(group, self)
+
+
+def names(call: Call, backend: str) -> tuple[str, str]:
+    """The outer and the inner label."""
+    any_source = call.name in ("recv", "irecv") and call.parameters.get("source") is None
+    operator = "recv_any_source_" if any_source else _OPERATORS.get(call.name, f"{call.name}_")
+    return f"c10d::{operator}", f"{backend}:{'recvAnySource' if any_source else _PLAIN.get(call.name, call.name)}"
