@@ -80,12 +80,13 @@ from .options import (
 )
 from .point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from .process_group import ProcessGroup
+from .profiling import record_comm
 from .reduce_op import ReduceOp, reduce_op, supports_complex
 from .reduce_op import _make_nccl_premul_sum as _make_nccl_premul_sum
 from .sampler import DistributedSampler
 from .subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group, split_group
 from .work import Work
-from .world import GroupMember, default_pg_timeout, group
+from .world import GroupMember, GroupName, default_pg_timeout, group
 
 __all__ = [
     "AllToAllOptions",
@@ -163,6 +164,7 @@ __all__ = [
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
+    "record_comm",
     "recv",
     "recv_object_list",
     "reduce",
@@ -182,3 +184,5 @@ __all__ = [
     "split_group",
     "supports_complex",
 ]
+
+from . import distributed_c10d as distributed_c10d  # noqa: E402 - last: it has all of the above

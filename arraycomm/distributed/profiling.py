@@ -8,6 +8,9 @@ when it is set (entry.py); that brings the group here, and the first operation a
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from arraycomm.core.watch import Call, Watched, attach, detach
 
@@ -69,8 +72,22 @@ class Labels:
         detach(group, self)
 
 
+_given = threading.local()  # .name: what record_comm() says
+
+
+@contextmanager
+def record_comm(name: str) -> Iterator[None]:
+    """In the context, this thread's operations have this label for a profiler, instead of "gloo:all_reduce" and so on."""
+    before, _given.name = getattr(_given, "name", None), name
+    try:
+        yield
+    finally:
+        _given.name = before
+
+
 def names(call: Call, backend: str) -> tuple[str, str]:
     """The outer and the inner label."""
     any_source = call.name in ("recv", "irecv") and call.parameters.get("source") is None
     operator = "recv_any_source_" if any_source else _OPERATORS.get(call.name, f"{call.name}_")
-    return f"c10d::{operator}", f"{backend}:{'recvAnySource' if any_source else _PLAIN.get(call.name, call.name)}"
+    plain = f"{backend}:{'recvAnySource' if any_source else _PLAIN.get(call.name, call.name)}"
+    return f"c10d::{operator}", getattr(_given, "name", None) or plain

@@ -68,6 +68,9 @@ class _World(type):
         state.default = group
 
 
+GroupName = str  # the type of group_name
+
+
 class GroupMember(metaclass=_World):
     """WORLD, and what new_group() gives to a rank outside of the group."""
 

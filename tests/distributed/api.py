@@ -7,9 +7,11 @@ rely on and are left out, as are the methods that Backend has from str. differen
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,8 +54,8 @@ def load() -> dict[str, Any]:
 
 def _default(value: Any) -> str:
     """A default as the data writes it."""
-    if type(value).__name__ == "ReduceOp":
-        return str(value)
+    if type(value).__name__ in ("ReduceOp", "RedOpType"):
+        return f"ReduceOp.{value.name}"
     return getattr(value, "__name__", "<lambda>") if inspect.isfunction(value) else repr(value)
 
 
@@ -93,9 +95,21 @@ def _call(name: str, theirs: str, ours: Any) -> Iterator[Finding]:
         yield Finding(name, f"`{mine}` instead of `{theirs}`")
 
 
+def _has(ours: Any, member: str) -> bool:
+    """As an attribute of the class or, set by __init__, of its instances; an enum's name and value are theirs only."""
+    if hasattr(ours, member) or (issubclass(ours, enum.Enum) and member in ("name", "value")):
+        return True
+    return any(member in getattr(vars(cls).get("__init__"), "__code__", _has.__code__).co_names for cls in inspect.getmro(ours))
+
+
+def _text(value: Any) -> str:
+    """As repr(), with enum members as torch writes them."""
+    return re.sub(r"<(\w+\.\w+): [^>]*>", r"\1", repr(value))
+
+
 def _member(owner: str, ours: Any, member: str, theirs: str) -> Iterator[Finding]:
     name = f"{owner}.{member}"
-    if not hasattr(ours, member) and not any(member in getattr(c, "__annotations__", {}) for c in inspect.getmro(ours)):
+    if not _has(ours, member):
         yield Finding(name, f"no member `{member}`")
         return
     kind, _, rest = theirs.partition(" ")
@@ -104,7 +118,7 @@ def _member(owner: str, ours: Any, member: str, theirs: str) -> Iterator[Finding
         yield Finding(name, f"`{member}` is no method")
     elif rest.startswith("("):
         yield from _call(name, rest, mine)
-    elif rest and repr(mine) != rest and str(mine) != rest:
+    elif rest and _text(mine) != rest:
         yield Finding(name, f"`{member}` is `{mine!r}` instead of `{rest}`")
 
 
