@@ -6,11 +6,13 @@
  * lines and pages as the other has left them in the caches. */
 #ifndef ACOMM_CHOICE_H
 #define ACOMM_CHOICE_H
+#include <stdbool.h>
 #include <stdint.h>
 #include "acomm.h"
 
 #define CHOICE_TRY ((uint64_t)4 << 20) /* bytes: twice through the area of a seat (shared.h) */
-#define CHOICE_LEARN 8     /* tries that take both ways in turn: some are disturbed, and the first meets new memory */
+#define CHOICE_LEARN 8     /* tries that take both ways in turn: some are disturbed, */
+#define CHOICE_FIRST 4     /* and the first meets new memory; after so many it is enough where one way is worse by half */
 #define CHOICE_AGAIN 32    /* then the worse way is taken every so many tries */
 #define CHOICE_SELDOM 128  /* the same where it was worse by half and more */
 
@@ -43,8 +45,9 @@ static inline int choice_way(uint32_t try, double first, double second)
 {
     int better = second < first;
     double least = better ? second : first, most = better ? first : second;
-    uint32_t often = most < 1.5 * least ? CHOICE_AGAIN : CHOICE_SELDOM;
-    if (try < CHOICE_LEARN)
+    bool clear = most >= 1.5 * least;
+    uint32_t often = clear ? CHOICE_SELDOM : CHOICE_AGAIN;
+    if (try < (clear ? CHOICE_FIRST : CHOICE_LEARN))
         return (int)(try % 2);
     return try % often == often - 1 ? !better : better;
 }

@@ -229,8 +229,8 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     if ((new_reach || new_map) && (rc = try_ways(&r, new_reach, new_map)))
         return rc;
     bool open = (!reaches || d->reach == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
-    bool free_choice = open && reaches && !forced;
-    int way = free_choice ? choose(&r, choice->tries) : open ? DIRECT : STAGED;
+    bool slots = !open || (reaches && plan->shared && !forced), free_choice = !slots && reaches && !forced;
+    int way = free_choice ? choose(&r, choice->tries) : slots ? STAGED : DIRECT;
     choice->agreed = way;
     int64_t before = clock_now();
     rc = run_way(&r, plan, way);

@@ -8,6 +8,7 @@
 #include "op.h"
 #include "select.h"
 #include "shared.h"
+#include "stream.h"
 #include "wait.h"
 
 struct p2p;
@@ -51,7 +52,7 @@ struct acomm_group {
     bool hurry;                  /* the worker is to run what is queued now */
     bool deep;                   /* it sleeps until it is told */
     struct p2p *p2p;
-    struct choices stores;       /* how slots are filled: 0 through the caches, 1 past them */
+    struct stream_way stores;    /* how slots are filled */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */
     struct acomm_group *next_in_node;

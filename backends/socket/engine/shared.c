@@ -21,7 +21,7 @@
 #define PIECE_MAX (512u << 10)
 #define AREA_PIECES 4            /* see shared.h */
 #define WIDEST 16               /* bytes of the widest element */
-#define SEATS_BUDGET (24u << 20) /* bytes of all slots together */
+#define SEATS_BUDGET (8u << 20) /* bytes of all slots together: a cache that cores share holds them beside the arrays */
 
 struct slot {
     _Atomic uint64_t stamp;      /* the round whose contents lie here; its low half is the futex */

@@ -3,10 +3,14 @@
  * Ordinary stores first fetch each line from the core that read it last: 2 GB/s where the cores are far apart, 7 to 9 where
  * they are close. Non-temporal stores write past the caches and take the line from nobody: 40 to 50 GB/s either way, and the
  * reader then finds it in memory. They are weakly ordered: stream_copy ends with a fence, so that a stamp stored
- * afterwards is seen after the data. Ordinary stores win where cores share a cache and the line was read long ago. */
+ * afterwards is seen after the data. Ordinary stores win where cores share a cache and the line was read long ago.
+ * How far apart the cores are changes while a program runs (virtual machines move them), so who writes looks at how fast it
+ * goes. */
 #ifndef ACOMM_STREAM_H
 #define ACOMM_STREAM_H
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define STREAM_MIN 4096 /* bytes; below, a reader that waits gets the data sooner out of our cache */
 
@@ -15,6 +19,14 @@ void stream_copy(void *to, const void *from, size_t bytes);
 /* Through the caches, as memcpy; which, on some CPUs, uses string instructions that are slow on arrays of other alignments:
  * blocks of 4 to 128 KiB between neighbouring cores in up to a third less time. bytes may be 0, pointers NULL then. */
 void stream_keep(void *to, const void *from, size_t bytes);
+
+/* What a rank knows of the cores that read what it writes. Zeros at the beginning. */
+struct stream_way {
+    bool past;                   /* they are far apart: past the caches */
+    uint64_t bytes;              /* written since that was last found out */
+};
+/* By whichever stores are cheaper to memory that another core has read and will read next. */
+void stream_fill(struct stream_way *way, void *to, const void *from, size_t bytes);
 
 #define STREAM_LONG ((size_t)4 << 20) /* bytes; what is longer is not found in a cache by who reads it next */
 

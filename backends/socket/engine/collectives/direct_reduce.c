@@ -69,9 +69,14 @@ static int prepare(struct rounds *r, struct inputs *inputs)
 /* To the same place of every other rank's output. */
 static void push(const struct rounds *r, uint64_t place, const char *from, size_t bytes)
 {
+    bool past = r->op->count * r->op->width >= STREAM_LONG;
     for (int i = 1; i < r->ranks; i++) {
         int rank = (r->rank + i) % r->ranks;
-        rounds_fill(r, direct_mapped(r, rank, direct_offer(r, rank)->out) + place, from, bytes);
+        char *to = direct_mapped(r, rank, direct_offer(r, rank)->out) + place;
+        if (past)
+            stream_copy(to, from, bytes);
+        else
+            rounds_fill(r, to, from, bytes);
     }
 }
 
@@ -136,11 +141,7 @@ static int all_reduce(struct rounds *r)
         int rc = reduce(r, own, r->op->out + own.offset, false);
         return rc ? rc : fetch_finished(r);
     }
-    rounds_stores(r, r->op->count * r->op->width);
-    int rc = reduce(r, own, r->op->out + own.offset, true);
-    if (!rc)
-        rounds_stored(r);
-    return rc;
+    return reduce(r, own, r->op->out + own.offset, true);
 }
 
 int direct_all_reduce(struct acomm_op *op)

@@ -1,23 +1,33 @@
 /* all_to_all and scatter over the shared segment: a slot holds a piece for every other rank, each copies out its own.
  * What a rank keeps for itself goes straight from its input to its output. */
-#include "../stream.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
+/* Blocks of a slot: nobody puts one down for himself. */
+static int blocks(int ranks)
+{
+    return ranks > 1 ? ranks - 1 : 1;
+}
+
 static size_t slot_bytes(const struct rounds *r)
 {
-    return (size_t)r->piece * (size_t)r->ranks;
+    return (size_t)r->piece * (size_t)blocks(r->ranks);
+}
+
+/* The piece for `to` in the slot of `from`. */
+static char *piece_of(const struct rounds *r, int from, int to)
+{
+    return rounds_slot(r, from, slot_bytes(r)) + (size_t)(to > from ? to - 1 : to) * r->piece;
 }
 
 static void fill(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
-    char *slot = rounds_slot(r, r->rank, slot_bytes(r));
     for (int rank = 0; op->in && rank < r->ranks; rank++) {
         struct span block = op_block(op->send_counts, op->count, rank, op->width);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
-            rounds_fill(r, slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
+            rounds_fill(r, piece_of(r, r->rank, rank), op->in + block.offset + r->index * r->piece, bytes);
     }
 }
 
@@ -36,9 +46,9 @@ static int take(const struct rounds *r, int from, struct span block)
         return 0;
     int rc = rounds_await(r, from);
     char *to = r->op->out + block.offset + r->index * r->piece;
-    const char *piece = from == r->rank ? own(r) : rounds_slot(r, from, slot_bytes(r)) + (size_t)r->rank * r->piece;
+    const char *piece = from == r->rank ? own(r) : piece_of(r, from, r->rank);
     if (!rc && to != piece)
-        stream_keep(to, piece, bytes);
+        rounds_take(r, to, piece, bytes);
     return rc;
 }
 
@@ -60,14 +70,15 @@ static int drain_root(const struct rounds *r)
 
 int shared_all_to_all(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->send_counts ? 0 : op->count * op->width, .blocks = op->team->size,
-                               .fill = fill, .drain = drain_all};
+    struct rounds_plan plan = {.block = op->send_counts ? 0 : op->count * op->width, .blocks = blocks(op->team->size),
+                               .fill = fill, .drain = drain_all,
+                               .result = op_total(op->recv_counts, op->count, op->team->size, op->width)};
     return rounds_run(op, &plan);
 }
 
 int shared_scatter(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->count * op->width, .blocks = op->team->size, .one_way = true,
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = blocks(op->team->size), .one_way = true,
                                .fill = fill, .drain = drain_root};
     return rounds_run(op, &plan);
 }

@@ -1,6 +1,4 @@
 /* all_gather, gather and broadcast over the shared segment: who gives puts its pieces down, who gets copies them out. */
-#include "../stream.h"
-#include "../stream.h"
 #include "collectives.h"
 #include "shared_rounds.h"
 
@@ -29,7 +27,7 @@ static int drain(const struct rounds *r)
         char *to = op->out + block.offset + r->index * r->piece;
         const char *from = rank == r->rank ? op->in + r->index * r->piece : rounds_slot(r, rank, bytes);
         if (to != from)
-            stream_keep(to, from, bytes);
+            rounds_take(r, to, from, bytes);
     }
     return 0;
 }
@@ -37,7 +35,8 @@ static int drain(const struct rounds *r)
 int shared_all_gather(struct acomm_op *op)
 {
     uint64_t largest = op_largest(op->recv_counts, op->count, op->team->size);
-    struct rounds_plan plan = {.block = largest * op->width, .blocks = 1, .fill = fill, .drain = drain};
+    struct rounds_plan plan = {.block = largest * op->width, .blocks = 1, .fill = fill, .drain = drain,
+                               .result = op_total(op->recv_counts, op->count, op->team->size, op->width)};
     return rounds_run(op, &plan);
 }
 
@@ -57,13 +56,13 @@ static int drain_root(const struct rounds *r)
         return 0;
     int rc = rounds_await(r, op->root);
     if (!rc)
-        stream_keep(to, rounds_slot(r, op->root, bytes), bytes);
+        rounds_take(r, to, rounds_slot(r, op->root, bytes), bytes);
     return rc;
 }
 
 int shared_broadcast(struct acomm_op *op)
 {
     struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .one_way = true, .fill = fill_root,
-                               .drain = drain_root};
+                               .drain = drain_root, .result = op->count * op->width};
     return rounds_run(op, &plan);
 }

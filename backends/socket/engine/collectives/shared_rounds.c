@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "../agree.h"
-#include "../clock.h"
 #include "../reduce.h"
 #include "../stream.h"
 #include "../wait.h"
@@ -23,24 +22,7 @@ int rounds_await_all(const struct rounds *r)
 
 void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t bytes)
 {
-    if (r->streams)
-        stream_copy(slot, from, bytes);
-    else
-        stream_keep(slot, from, bytes);
-}
-
-void rounds_stores(struct rounds *r, uint64_t bytes)
-{
-    r->stores = choice_for(&r->op->group->stores, r->op->kind, bytes);
-    r->streams = choice_way(r->stores->tries, r->stores->cost[0], r->stores->cost[1]);
-    r->storing = bytes;
-    r->since = clock_now();
-}
-
-void rounds_stored(struct rounds *r)
-{
-    if (r->storing)
-        choice_learn(r->stores, r->streams, r->storing, clock_now() - r->since);
+    stream_fill(&r->op->group->stores, slot, from, bytes);
 }
 
 static void reduce_block(const struct rounds *r, char *out, const void **in, size_t bytes, char *copy)
@@ -169,7 +151,8 @@ static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
 /* Bytes of a block's pieces at most. */
 static uint64_t piece_room(const struct rounds *r, const struct rounds_plan *plan)
 {
-    uint64_t room = r->shared->piece / (uint64_t)plan->blocks, part = plan->block / ONE_WAY_PIECES / 64 * 64;
+    uint64_t room = r->shared->piece / (uint64_t)plan->blocks, part = plan->block / ONE_WAY_PIECES / SHARED_LINE * SHARED_LINE;
+    room -= room > SHARED_LINE ? room % SHARED_LINE : 0;
     if (!plan->one_way || part >= room)
         return room;
     return part < ONE_WAY_MIN ? (ONE_WAY_MIN < room ? ONE_WAY_MIN : room) : part;
@@ -178,6 +161,7 @@ static uint64_t piece_room(const struct rounds *r, const struct rounds_plan *pla
 int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
 {
     struct rounds r = rounds_start(op);
+    r.result = plan->result;
     uint64_t room = piece_room(&r, plan);
     r.piece = plan->block < room && !(op->send_counts && op->recv_counts) ? plan->block : room;
     r.piece -= r.piece % op->width;
@@ -185,11 +169,5 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
         r.piece = op->width;
     if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(op, (size_t)r.ranks * sizeof *r.inputs)))
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
-    if (r.piece < STREAM_MIN)
-        return run_rounds(&r, plan);
-    rounds_stores(&r, plan->block * (uint64_t)plan->blocks);
-    int rc = run_rounds(&r, plan);
-    if (!rc)
-        rounds_stored(&r);
-    return rc;
+    return run_rounds(&r, plan);
 }

@@ -5,6 +5,7 @@
 #ifndef ACOMM_SHARED_ROUNDS_H
 #define ACOMM_SHARED_ROUNDS_H
 #include "../group.h"
+#include "../stream.h"
 
 struct rounds {
     struct acomm_op *op;
@@ -12,19 +13,17 @@ struct rounds {
     uint64_t index;              /* of the round in the operation, from 0 */
     uint64_t round;              /* its number in the group's life */
     uint64_t piece;              /* bytes of one block that fit into a round; multiple of the element's width */
+    uint64_t result;             /* as in the plan */
     uint64_t largest;            /* all_to_all with uneven counts: the largest block of any rank, known after round 0 */
     const void **inputs;         /* room for the addresses of many ranks' contributions */
     int rank, ranks;
-    bool streams;                /* what others read next is written past the caches */
-    struct choice *stores;       /* that question, asked and answered by rounds_stores() and rounds_stored() */
-    uint64_t storing;
-    int64_t since;
 };
 
 struct rounds_plan {
     uint64_t block;              /* bytes to move per block; rounds follow from it */
     int blocks;                  /* blocks that share a slot: 1, or one for each rank */
     uint64_t extra;              /* rounds after the last piece */
+    uint64_t result;             /* bytes that a rank gets altogether: many are written past the caches */
     bool one_way;                /* some only write, others only read: short pieces let them work at the same time */
     void (*fill)(const struct rounds *r);   /* writes this rank's slot of r->round */
     int (*drain)(const struct rounds *r);   /* awaits and reads the slots of others */
@@ -37,11 +36,13 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan);
 struct rounds rounds_start(struct acomm_op *op);
 int rounds_meet(struct rounds *r, const void *say, size_t bytes);
 
-/* How to write `bytes` that others read next, of this operation altogether; and when that is done, what it has cost. */
-void rounds_stores(struct rounds *r, uint64_t bytes);
-void rounds_stored(struct rounds *r);
 /* Copies to where another rank reads next: this rank's slot, or that rank's own array. */
 void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t bytes);
+/* Copies out of a slot, or of this rank's own part, to where the caller looks for it after the operation. */
+static inline void rounds_take(const struct rounds *r, char *to, const char *from, size_t bytes)
+{
+    stream_long(to, from, bytes, r->result);
+}
 
 /* Bytes of the piece number `index` of a block of `block` bytes: 0 past its end. */
 static inline size_t rounds_piece(const struct rounds *r, uint64_t block, uint64_t index)
