@@ -15,7 +15,7 @@ from . import threads
 from .address import is_loopback, packed
 from .digest import same
 from .errors import AuthFailed
-from .handshake import NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, tag
+from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, tag
 from .log import log
 from .record import Record
 
@@ -32,6 +32,8 @@ _RETRY_ACCEPT = 0.1  # s without accepting after descriptors ran out
 _SHORTAGE = 2.0  # s without descriptors after which the owner is told
 _OUT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 _RETRY_DROPPED = 0.05  # s before a busy server is asked again
+
+_MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address written as one of IPv6
 
 _CAUSES = ("it is not a rank of an arraycomm job of this version, runs as another user without a common secret, or is "
            "stopped or too busy; check address and port")
@@ -173,24 +175,30 @@ def check_user(sock: socket.socket, secret: bytes | None) -> None:
 
 
 def _loopback_user(sock: socket.socket) -> int | None:
-    """The user of the other end of a loopback connection, by the kernel's table; None where there is no /proc."""
-    ends = f"{_kernel_name(sock.getpeername())} {_kernel_name(sock.getsockname())} "
-    path = "/proc/net/tcp6" if sock.family == socket.AF_INET6 else "/proc/net/tcp"
-    try:
-        with open(path, encoding="ascii") as table:
-            # "  sl  local_address rem_address   st tx_queue:rx_queue tr:tm->when retrnsmt   uid ..."
-            lines = [line.partition(": ")[2] for line in table]
-    except OSError:
+    """The user of the other end of a loopback connection, by the kernel's tables; None where there is no /proc."""
+    # Of an IPv4 connection the other end may be a socket of both families, as those of torch's clients.
+    tables = [("tcp6", b"")] if sock.family == socket.AF_INET6 else [("tcp", b""), ("tcp6", _MAPPED)]
+    known = False
+    for table, before in tables:
+        ends = f"{_kernel_name(sock.getpeername(), before)} {_kernel_name(sock.getsockname(), before)} "
+        try:
+            with open(f"/proc/net/{table}", encoding="ascii") as rows:
+                # "  sl  local_address rem_address   st tx_queue:rx_queue tr:tm->when retrnsmt   uid ..."
+                lines = [row.partition(": ")[2] for row in rows]
+        except OSError:
+            continue
+        known = True
+        for line in lines:
+            if line.startswith(ends):
+                return int(line.split()[6])
+    if not known:
         return None
-    for line in lines:
-        if line.startswith(ends):
-            return int(line.split()[6])
     raise HandshakeBroken(f"{_peer(sock)} is gone, or its user cannot be told")
 
 
-def _kernel_name(address: tuple[str, int]) -> str:
+def _kernel_name(address: tuple[str, int], before: bytes = b"") -> str:
     """"0100007F:1F90" for 127.0.0.1 port 8080 on a little-endian machine."""
-    raw = packed(address[0])
+    raw = before + packed(address[0])
     words = struct.unpack(f"={len(raw) // 4}I", raw)
     return "".join(f"{word:08X}" for word in words) + f":{address[1]:04X}"
 
@@ -215,13 +223,17 @@ class Acceptor:
     that is logged and the socket closed. Strangers cost at most 64 descriptors for at most 2 s each, however slowly
     they talk, and one line in the log a minute. The listening sockets belong to the Acceptor. Where
     descriptors or memory for connections stay out for 2 s, `on_shortage(error)` is called now and then. Not usable after a fork.
+
+    `stranger(sock, said)` may take a connection (not blocking) that speaks something else, known by a first byte of 0; it
+    raises AuthFailed for one that it does not want.
     """
 
     def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str,
                  callback: Callable[[socket.socket, Hello], None], *, check: Check | None = None,
-                 on_shortage: Callable[[OSError], None] | None = None, name: str = "acceptor") -> None:
+                 on_shortage: Callable[[OSError], None] | None = None, name: str = "acceptor",
+                 stranger: Callable[[socket.socket, bytes], None] | None = None) -> None:
         self._listeners, self._secret, self._job = list(listeners), secret, job
-        self._callback, self._check, self._on_shortage = callback, check, on_shortage
+        self._callback, self._check, self._on_shortage, self._stranger = callback, check, on_shortage, stranger
         self._short_since = self._short_last = 0.0
         self._half_open: dict[socket.socket, _HalfOpen] = {}  # oldest first, so the first to expire is the first
         self._selector = selectors.DefaultSelector()
@@ -321,6 +333,9 @@ class Acceptor:
         handshake = half.handshake
         try:
             data = sock.recv(handshake.wanted)
+            if self._stranger is not None and data[:1] == b"\0" and handshake.wanted == HELLO_BYTES:
+                self._pass_on(sock, data, self._stranger)
+                return
             reply = handshake.feed(data) if data else b""
             if handshake.hello is not None and _has_left(sock):
                 handshake.hello, handshake.error = None, "it closed the connection before it was admitted"
@@ -346,6 +361,14 @@ class Acceptor:
         except Exception:
             log().exception("%s: an admitted connection (%s, rank %d) could not be used", self._thread.name,
                            hello.purpose.value, hello.sender)
+            sock.close()
+
+    def _pass_on(self, sock: socket.socket, said: bytes, stranger: Callable[[socket.socket, bytes], None]) -> None:
+        self._forget(sock)  # not after: it may be closed by then
+        try:
+            stranger(sock, said)
+        except (AuthFailed, OSError) as error:
+            self._complain(sock, str(error))
             sock.close()
 
     def _forget(self, sock: socket.socket) -> None:

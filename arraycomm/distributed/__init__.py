@@ -84,7 +84,9 @@ from .profiling import record_comm
 from .reduce_op import ReduceOp, reduce_op, supports_complex
 from .reduce_op import _make_nccl_premul_sum as _make_nccl_premul_sum
 from .sampler import DistributedSampler
+from .store import FileStore, HashStore, PrefixStore, Store
 from .subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group, split_group
+from .tcp_store import TCPStore
 from .work import Work
 from .world import GroupMember, GroupName, default_pg_timeout, group
 
@@ -103,16 +105,21 @@ __all__ = [
     "DistNetworkError",
     "DistStoreError",
     "DistributedSampler",
+    "FileStore",
     "GatherOptions",
     "GroupMember",
     "GroupName",
+    "HashStore",
     "P2POp",
+    "PrefixStore",
     "ProcessGroup",
     "QueueEmptyError",
     "ReduceOp",
     "ReduceOptions",
     "ReduceScatterOptions",
     "ScatterOptions",
+    "Store",
+    "TCPStore",
     "Work",
     "all_gather",
     "all_gather_coalesced",
@@ -184,5 +191,3 @@ __all__ = [
     "split_group",
     "supports_complex",
 ]
-
-from . import distributed_c10d as distributed_c10d  # noqa: E402 - last: it has all of the above

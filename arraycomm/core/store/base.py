@@ -6,6 +6,8 @@ import abc
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from ..errors import DistStoreError
+
 
 class Store(abc.ABC):
     """Keys are str, values bytes (str is encoded as UTF-8). Blocking calls last at most `timeout` (a timedelta).
@@ -87,8 +89,34 @@ class Store(abc.ABC):
         """
         return False
 
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        """Waits until `world_size` users have called it with this key, and no longer than `timeout` (None: the store's).
+
+        The key counts them, so it is for one barrier. Raises DistStoreError for those who did not come.
+        """
+        seconds = seconds_of(self.timeout if timeout is None else timeout)
+        complete = f"{key}/last_member"
+        if self.add(f"{key}/num_members", 1) >= world_size:
+            self.set(complete, "1")
+        try:
+            self.wait([complete], timedelta(seconds=seconds))
+        except DistStoreError as error:
+            raise barrier_timeout(key, world_size, seconds) from error
+
     def has_extended_api(self) -> bool:
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:
+        seconds_of(timeout)
         self.timeout = timeout
+
+
+def seconds_of(timeout: timedelta) -> float:
+    """Raises TypeError for anything but a timedelta."""
+    if not isinstance(timeout, timedelta):
+        raise TypeError(f"a timeout must be a datetime.timedelta, got {type(timeout).__name__}")
+    return timeout.total_seconds()
+
+
+def barrier_timeout(key: str, world_size: int, seconds: float) -> DistStoreError:
+    return DistStoreError(f"barrier timeout after {seconds:g} s, key: {key}; fewer than {world_size} came")

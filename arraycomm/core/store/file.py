@@ -105,7 +105,9 @@ class FileStore(RequestStore):
 
     def clone(self) -> FileStore:
         """A further user of the file, which does not count among the `world_size`."""
-        return FileStore(self.path, self._world_size, self.timeout, _counts=False)
+        twin = object.__new__(type(self))
+        FileStore.__init__(twin, self.path, self._world_size, self.timeout, _counts=False)
+        return twin
 
     def close(self) -> None:
         with self._lock:

@@ -30,6 +30,6 @@ class HashStore(RequestStore):
             return answer
 
     def clone(self) -> HashStore:
-        twin = HashStore(self.timeout)
-        twin._table, twin._changed = self._table, self._changed
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
         return twin

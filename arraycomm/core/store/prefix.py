@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from .base import Store
+from .request import value_bytes
 
 
 class PrefixStore(Store):
     """Several users of one store, each under a prefix of its own, do not meet. Nests: "one/two/key".
 
-    The timeout is the underlying store's.
+    The timeout is the underlying store's, which gets values as bytes.
     """
 
     def __init__(self, prefix: str, store: Store) -> None:
@@ -40,7 +41,7 @@ class PrefixStore(Store):
         return [self._key(key) for key in keys]
 
     def set(self, key: str, value: str | bytes) -> None:
-        self.underlying_store.set(self._key(key), value)
+        self.underlying_store.set(self._key(key), value_bytes(value))
 
     def get(self, key: str) -> bytes:
         return self.underlying_store.get(self._key(key))
@@ -52,7 +53,7 @@ class PrefixStore(Store):
         return self.underlying_store.add(self._key(key), amount)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        return self.underlying_store.compare_set(self._key(key), expected, desired)
+        return self.underlying_store.compare_set(self._key(key), value_bytes(expected), value_bytes(desired))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         self.underlying_store.wait(self._keys(keys), timeout)
@@ -74,7 +75,7 @@ class PrefixStore(Store):
         return self.underlying_store.multi_get(self._keys(keys))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        self.underlying_store.multi_set(self._keys(keys), values)
+        self.underlying_store.multi_set(self._keys(keys), [value_bytes(value) for value in values])
 
     def queue_push(self, key: str, value: str | bytes) -> None:
         self.underlying_store.queue_push(self._key(key), value)
@@ -84,6 +85,13 @@ class PrefixStore(Store):
 
     def queue_len(self, key: str) -> int:
         return self.underlying_store.queue_len(self._key(key))
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        self.underlying_store.barrier(self._key(key), world_size, timeout)
+
+    @property
+    def lists_keys(self) -> bool:  # type: ignore[override]
+        return self.underlying_store.lists_keys
 
     def list_keys(self) -> list[str]:
         """The keys under this prefix, without it."""
@@ -95,7 +103,7 @@ class PrefixStore(Store):
                                           posted=posted)
 
     def clone(self) -> PrefixStore:
-        return PrefixStore(self.prefix, self.underlying_store.clone())
+        return type(self)(self.prefix, self.underlying_store.clone())
 
     def has_extended_api(self) -> bool:
         return self.underlying_store.has_extended_api()

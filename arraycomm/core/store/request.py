@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from ..errors import DistStoreError, QueueEmptyError
-from .base import Store
+from .base import Store, barrier_timeout, seconds_of
 from .table import Op
+
+
+_BARRIER = b"\0barrier/"  # before a barrier's key: all have come. As torch_gate.py
 
 
 class RequestStore(Store):
@@ -21,7 +24,7 @@ class RequestStore(Store):
         """The answer. Raises TimeoutError when it would have to wait for more than `timeout` seconds."""
 
     def _wait_call(self, op: Op, keys: Sequence[str], timeout: timedelta | None = None) -> list[bytes]:
-        seconds = (self.timeout if timeout is None else timeout).total_seconds()
+        seconds = seconds_of(self.timeout if timeout is None else timeout)
         try:
             return self._call(op, [key_bytes(key) for key in keys], seconds)
         except TimeoutError:
@@ -92,6 +95,16 @@ class RequestStore(Store):
 
     def queue_len(self, key: str) -> int:
         return int(self._now(Op.QUEUE_LEN, key_bytes(key))[0])
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        seconds = seconds_of(self.timeout if timeout is None else timeout)
+        complete = _BARRIER + key_bytes(key)
+        if self.add(key, 1) >= world_size:
+            self._post((complete, b""))
+        try:
+            self._call(Op.WAIT, [complete], seconds)
+        except TimeoutError:
+            raise barrier_timeout(key, world_size, seconds) from None
 
     def list_keys(self) -> list[str]:
         return [key.decode() for key in self._now(Op.LIST_KEYS)]

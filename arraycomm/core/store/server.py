@@ -5,6 +5,7 @@ in.
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Sequence
 
 from arraycomm._engine import store_admit, store_counts, store_end, store_serve
@@ -12,19 +13,29 @@ from arraycomm._engine import store_admit, store_counts, store_end, store_serve
 from ..auth import Acceptor, Hello, Purpose
 from ..errors import ResourceError
 
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from .torch_gate import Gate
+
 
 class StoreServer:
     """Serves a table on listening sockets, which it owns. A client that dies takes its waiting request with it."""
 
-    def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str) -> None:
+    def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str,
+                 gate: Gate | None = None) -> None:
         try:
             self._server = store_serve()
         except OSError as error:
             raise ResourceError(f"cannot start the store's thread: {error.strerror}; see `ulimit -n`, `ulimit -u` and "
                                 "`ulimit -v`") from error
         self._closed = False
+        self._lock = threading.Lock()  # links against the end
+        self._gate = gate
+        if gate is not None:
+            gate.link = self.link
         try:
-            self._acceptor = Acceptor(listeners, secret, job, self._admit, check=_welcome, name="store-acceptor")
+            self._acceptor = Acceptor(listeners, secret, job, self._admit, check=_welcome, name="store-acceptor",
+                                      stranger=None if gate is None else gate.offer)
         except BaseException:
             self._end(0.0)
             raise
@@ -40,8 +51,25 @@ class StoreServer:
             self._end(linger)
 
     def _end(self, linger: float) -> None:
-        self._closed = True
+        with self._lock:
+            self._closed = True
         store_end(self._server, linger)
+        if self._gate is not None:
+            self._gate.close()
+
+    def link(self) -> socket.socket:
+        """The client's end of a new connection from within this process. Raises OSError when the server ends."""
+        mine, its = socket.socketpair()
+        with its, self._lock:
+            try:
+                if self._closed:
+                    raise ConnectionAbortedError("the store is being closed")
+                store_admit(self._server, its.fileno())
+            except BaseException:
+                mine.close()
+                raise
+            its.detach()
+        return mine
 
     def _admit(self, sock: socket.socket, _: Hello) -> None:
         """In the acceptor's thread, which has ended when the server does."""

@@ -18,6 +18,10 @@ from .request import RequestStore, key_bytes, value_bytes
 from .server import StoreServer, keep_alive
 from .table import MAX_KEY, POSTED, Op, failure
 
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from .torch_gate import Gate
+
 _WORKERS, _COMPLETE = b"\0workers", b"\0complete"
 _MAX_MILLISECONDS = 2**32 - 1
 _LOOK = struct.pack("ll", 1, 0)  # struct timeval: s between two looks at the clock, see store_request
@@ -31,7 +35,8 @@ class TCPStore(RequestStore):
     resolves to and nowhere else, and ends with the store.
 
     `secret` None takes the environment's (see core/secret.py), b"" none. `job` tells jobs without a secret apart.
-    `listen_fd` is a socket that listens already, which the store then owns.
+    `listen_fd` is a socket that listens already, which the store then owns. `for_torch`: clients of torch.distributed's
+    TCPStore are served too (see torch_gate.py), on loopback or as ARRAYCOMM_TORCH_STORE says.
 
     Raises DistNetworkError when the address cannot be served, or nobody serves it within `timeout`; AuthFailed for
     another job's store; DistStoreError when the server is gone or workers do not come. Threads may share a store: each
@@ -42,12 +47,13 @@ class TCPStore(RequestStore):
 
     def __init__(self, host_name: str, port: int, world_size: int | None = None, is_master: bool = False,
                  timeout: timedelta = timedelta(seconds=300), wait_for_workers: bool = True, *,
-                 secret: bytes | None = None, job: str = "", listen_fd: int | None = None) -> None:
+                 secret: bytes | None = None, job: str = "", listen_fd: int | None = None,
+                 for_torch: bool = False) -> None:
         super().__init__(timeout)
         self.host, self.port = host_name, port
         self._secret = find() if secret is None else (secret or None)
         self._job = job
-        server = self._serve(listen_fd) if is_master else None
+        server = self._serve(listen_fd, _gate(world_size) if for_torch else None) if is_master else None
         self._connections = Connections(_opener(host_name, self.port, self._secret, job), self._where(), server)
         try:
             if self.port == 0:
@@ -59,7 +65,7 @@ class TCPStore(RequestStore):
             self.close()
             raise
 
-    def _serve(self, listen_fd: int | None) -> StoreServer:
+    def _serve(self, listen_fd: int | None, gate: Gate | None) -> StoreServer:
         if listen_fd is not None:
             listeners = [socket.socket(fileno=listen_fd)]
         else:
@@ -68,7 +74,8 @@ class TCPStore(RequestStore):
         for address, _ in names:
             require(self._secret, address)
         self.port = int(names[0][1])
-        return StoreServer([*listeners, *filter(None, (inside.listen(*name) for name in names))], self._secret, self._job)
+        return StoreServer([*listeners, *filter(None, (inside.listen(*name) for name in names))], self._secret, self._job,
+                           gate)
 
     def _listen(self, addresses: Sequence[str]) -> list[socket.socket]:
         """One socket per address that this machine has. The first chooses port 0; the others take it if they can."""
@@ -179,6 +186,12 @@ def _opener(host: str, port: int, secret: bytes | None, job: str) -> Callable[[]
         raise failure
 
     return attempt
+
+
+def _gate(world_size: int | None) -> Gate:
+    from .torch_gate import Gate  # rare
+
+    return Gate(_WORKERS, _COMPLETE, world_size)
 
 
 def _foreign(error: DistNetworkError) -> bool:

@@ -7,6 +7,7 @@ Little-endian; a request is one byte, then keys and values as u64 length and byt
 
 from __future__ import annotations
 
+import enum
 import os
 import socket
 import struct
@@ -18,17 +19,36 @@ from typing import Any, TypeVar
 from ..address import means_loopback, resolve
 from ..errors import DistNetworkError, DistStoreError, QueueEmptyError
 from ..log import log
-from .base import Store
+from .base import Store, barrier_timeout, seconds_of
 from .connections import GRACE, Connections
 from .request import key_bytes, key_list, value_bytes
 from .server import keep_alive
 from .table import MAX_FRAME
 
-_MAGIC = 0x3C85F7CE
-(_VALIDATE, _SET, _COMPARE_SET, _GET, _ADD, _CHECK, _WAIT, _NUM_KEYS, _DELETE, _APPEND, _MULTI_GET, _MULTI_SET,
- _CANCEL_WAIT, _PING, _QUEUE_PUSH, _QUEUE_POP, _QUEUE_LEN, _LIST_KEYS) = range(18)
+MAGIC = 0x3C85F7CE
 _READY, _CANCELLED = 0, 1
 
+
+class Request(enum.IntEnum):
+    VALIDATE = 0
+    SET = 1
+    COMPARE_SET = 2
+    GET = 3
+    ADD = 4
+    CHECK = 5
+    WAIT = 6
+    NUM_KEYS = 7
+    DELETE = 8
+    APPEND = 9
+    MULTI_GET = 10
+    MULTI_SET = 11
+    CANCEL_WAIT = 12
+    PING = 13
+    QUEUE_PUSH = 14
+    QUEUE_POP = 15
+    QUEUE_LEN = 16
+    LIST_KEYS = 17
+    BARRIER = 18
 
 
 _T = TypeVar("_T")
@@ -84,7 +104,7 @@ def _is_number(text: bytes) -> bool:
     return True
 
 
-def _opener(host: str, port: int) -> Callable[[], socket.socket]:
+def opener(host: str, port: int) -> Callable[[], socket.socket]:
     """Not a method: the connections must not keep the store alive that owns them."""
 
     def attempt() -> socket.socket:
@@ -104,7 +124,7 @@ def _greet(sock: socket.socket) -> socket.socket:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(sock)
-        sock.sendall(struct.pack("<BIB", _VALIDATE, _MAGIC, _PING) + nonce)
+        sock.sendall(struct.pack("<BIB", Request.VALIDATE, MAGIC, Request.PING) + nonce)
         if _exactly(sock, 4) != nonce:
             raise ConnectionError("the server there is not torch's store")
     except BaseException:
@@ -117,25 +137,28 @@ class TorchStore(Store):
     """Joins the store that a torch.distributed.TCPStore server (torchrun's agent) serves at `host` and `port`.
 
     Raises DistNetworkError when nobody serves it within `timeout`, DistStoreError when it is lost. Threads may share
-    it, as TCPStore.
+    it, as TCPStore. `counts`: it is one of the workers that such a server waits for.
     """
 
     lists_keys = False  # an older one closes the connection instead
 
-    def __init__(self, host: str, port: int, timeout: timedelta = timedelta(seconds=300)) -> None:
+    def __init__(self, host: str, port: int, timeout: timedelta = timedelta(seconds=300), *,
+                 counts: bool = False) -> None:
         super().__init__(timeout)
         self.host, self.port = host, port
         if not means_loopback(host):
             log().warning("joining torch's store at %s port %d: its protocol has no authentication", host, port)
-        self._connections = Connections(_opener(host, port), f"torch store at {host} port {port}")
+        self._connections = Connections(opener(host, port), f"torch store at {host} port {port}")
         try:
             self._connections.wait_for_server(timeout.total_seconds())
+            if counts:
+                self._ask(Request.ADD, _blob(b"init/"), struct.pack("<q", 1), read=_number)
         except BaseException:
             self.close()
             raise
 
     def set(self, key: str, value: str | bytes) -> None:
-        self._ask(_SET, _key(key), _blob(value_bytes(value)))
+        self._ask(Request.SET, _key(key), _blob(value_bytes(value)))
 
     def get(self, key: str) -> bytes:
         return self.multi_get([key])[0]
@@ -144,7 +167,7 @@ class TorchStore(Store):
         if not isinstance(amount, int):
             raise TypeError(f"add needs an int, got {type(amount).__name__}")
         try:
-            return int(self._ask(_ADD, _key(key), struct.pack("<q", amount), read=_number))
+            return int(self._ask(Request.ADD, _key(key), struct.pack("<q", amount), read=_number))
         except DistStoreError:
             # torch's server hangs up on a value that is no number.
             if self.check([key]) and not _is_number(self.get(key)):
@@ -152,29 +175,36 @@ class TorchStore(Store):
             raise
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        return self._ask(_COMPARE_SET, _key(key), _blob(value_bytes(expected)), _blob(value_bytes(desired)),
+        return self._ask(Request.COMPARE_SET, _key(key), _blob(value_bytes(expected)), _blob(value_bytes(desired)),
                          read=_bytes)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        seconds = (self.timeout if timeout is None else timeout).total_seconds()
+        seconds = seconds_of(self.timeout if timeout is None else timeout)
         keys = list(key_list(keys))
         if not keys:
             return  # torch's server would never answer
         with self._connections.use() as sock:
-            if self._wait(sock, keys, seconds):
+            if self._wait(sock, bytes([Request.WAIT]) + _many(keys), seconds):
                 return
         raise DistStoreError(f"wait timeout after {seconds:g} s, keys: {', '.join(keys)}; a rank that should have "
                              f"written them did not come or has failed (torch store at {self.host} port {self.port})")
 
-    def _wait(self, sock: socket.socket, keys: Sequence[str], seconds: float) -> bool:
-        """Whether the keys came. A wait that is given up is answered too, once or twice."""
-        sock.sendall(bytes([_WAIT]) + _many(keys))
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        seconds = seconds_of(self.timeout if timeout is None else timeout)
+        with self._connections.use() as sock:
+            if self._wait(sock, bytes([Request.BARRIER]) + _key(key) + struct.pack("<q", world_size), seconds):
+                return
+        raise barrier_timeout(key, world_size, seconds)
+
+    def _wait(self, sock: socket.socket, request: bytes, seconds: float) -> bool:
+        """Whether what it waits for came. A wait that is given up is answered too, once or twice."""
+        sock.sendall(request)
         sock.settimeout(seconds or 0.001)
         try:
             return _exactly(sock, 1)[0] == _READY
         except TimeoutError:
             sock.settimeout(GRACE)
-            sock.sendall(bytes([_CANCEL_WAIT]))
+            sock.sendall(bytes([Request.CANCEL_WAIT]))
         answer = _exactly(sock, 1)[0]
         if answer == _READY:  # it came after all, while we gave up
             answer = _exactly(sock, 1)[0]
@@ -185,49 +215,49 @@ class TorchStore(Store):
         return False
 
     def check(self, keys: Sequence[str]) -> bool:
-        return not keys or self._ask(_CHECK, _many(key_list(keys)), read=lambda s: _exactly(s, 1))[0] == _READY
+        return not keys or self._ask(Request.CHECK, _many(key_list(keys)), read=lambda s: _exactly(s, 1))[0] == _READY
 
     def delete_key(self, key: str) -> bool:
-        return bool(self._ask(_DELETE, _key(key), read=_number))
+        return bool(self._ask(Request.DELETE, _key(key), read=_number))
 
     def num_keys(self) -> int:
-        return self._ask(_NUM_KEYS, read=_number)
+        return self._ask(Request.NUM_KEYS, read=_number)
 
     def append(self, key: str, value: str | bytes) -> None:
-        self._ask(_APPEND, _key(key), _blob(value_bytes(value)))
+        self._ask(Request.APPEND, _key(key), _blob(value_bytes(value)))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         keys = list(key_list(keys))
         if not keys:
             return []
         self.wait(keys)
-        return self._ask(_MULTI_GET, _many(keys), read=lambda sock: [_bytes(sock) for _ in keys])
+        return self._ask(Request.MULTI_GET, _many(keys), read=lambda sock: [_bytes(sock) for _ in keys])
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         if len(key_list(keys)) != len(values):
             raise DistStoreError(f"multi_set needs as many values as keys, got {len(keys)} keys and {len(values)}")
         pairs = [_key(key) + _blob(value_bytes(value)) for key, value in zip(keys, values, strict=True)]
-        self._ask(_MULTI_SET, struct.pack("<Q", len(pairs)), *pairs)
+        self._ask(Request.MULTI_SET, struct.pack("<Q", len(pairs)), *pairs)
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        self._ask(_QUEUE_PUSH, _key(key), _blob(value_bytes(value)))
+        self._ask(Request.QUEUE_PUSH, _key(key), _blob(value_bytes(value)))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         end = time.monotonic() + self.timeout.total_seconds()
         while True:
             if block:
                 self.wait([key], timedelta(seconds=max(end - time.monotonic(), 0.0)))
-            values = self._ask(_QUEUE_POP, _key(key), read=_optional)
+            values = self._ask(Request.QUEUE_POP, _key(key), read=_optional)
             if values:
                 return values[0]
             if not block:
                 raise QueueEmptyError(f"queue {key!r} is empty")
 
     def queue_len(self, key: str) -> int:
-        return self._ask(_QUEUE_LEN, _key(key), read=_number)
+        return self._ask(Request.QUEUE_LEN, _key(key), read=_number)
 
     def list_keys(self) -> list[str]:
-        names = self._ask(_LIST_KEYS, read=lambda sock: [_bytes(sock) for _ in range(_number(sock))])
+        names = self._ask(Request.LIST_KEYS, read=lambda sock: [_bytes(sock) for _ in range(_number(sock))])
         return [name[1:].decode() for name in names if name.startswith(b"/")]
 
     def clone(self) -> TorchStore:

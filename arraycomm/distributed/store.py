@@ -1,0 +1,120 @@
+"""Stores under torch's names. Programs may subclass Store with no more than set, get and add."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+
+from arraycomm.core import store as core
+from arraycomm.core.errors import DistStoreError
+
+__all__ = ["FileStore", "HashStore", "PrefixStore", "Store"]
+
+
+class Store(core.Store):
+    """Base of all stores. A subclass that is written in Python has to define set, get and add; wait, check, append,
+    multi_get, multi_set and compare_set (towards "") are then made of these, and better where it defines them itself.
+
+    Raises NotImplementedError, which names the method, where there is no way around it.
+    """
+
+    @property
+    def lists_keys(self) -> bool:  # type: ignore[override]
+        return type(self).list_keys is not Store.list_keys
+
+    def _lacking(self, method: str) -> NotImplementedError:
+        return NotImplementedError(f"{method} is not implemented: define it in {type(self).__name__}")
+
+    def set(self, key: str, value: str | bytes) -> None:
+        raise self._lacking("set")
+
+    def get(self, key: str) -> bytes:
+        raise self._lacking("get")
+
+    def add(self, key: str, amount: int) -> int:
+        raise self._lacking("add")
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """By get(), which waits as long as the subclass makes it."""
+        for key in keys:
+            self.get(key)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        raise self._lacking("check")
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Towards "", which means a missing key: the first who asks writes, as long as nobody uses set() on this key."""
+        if expected not in ("", b""):
+            raise self._lacking("compare_set")
+        if self.add(f"{key}/first", 1) == 1:
+            self.set(key, desired)
+        return _as_bytes(self.get(key))
+
+    def append(self, key: str, value: str | bytes) -> None:
+        """Not atomic."""
+        self.set(key, (_as_bytes(self.get(key)) if self.check([key]) else b"") + _as_bytes(value))
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return [_as_bytes(self.get(key)) for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        if len(keys) != len(values):
+            raise DistStoreError(f"multi_set needs as many values as keys, got {len(keys)} keys and {len(values)}")
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def delete_key(self, key: str) -> bool:
+        raise self._lacking("delete_key")
+
+    def num_keys(self) -> int:
+        raise self._lacking("num_keys")
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        raise self._lacking("queue_push")
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        raise self._lacking("queue_pop")
+
+    def queue_len(self, key: str) -> int:
+        raise self._lacking("queue_len")
+
+    def list_keys(self) -> list[str]:
+        raise self._lacking("list_keys")
+
+    def clone(self) -> Store:
+        raise self._lacking("clone")
+
+    def has_extended_api(self) -> bool:
+        """Whether append, multi_get and multi_set are single requests."""
+        return all(getattr(type(self), name) is not getattr(Store, name) for name in ("append", "multi_get", "multi_set"))
+
+
+def _as_bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+class HashStore(core.HashStore, Store):
+    """A store in this process, for its threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class FileStore(core.FileStore, Store):
+    """A store in a file, local or on a file system that the hosts share.
+
+    world_size: how many use it, counting what they open; the last to go removes the file (-1: nobody does).
+    """
+
+    def __init__(self, file_name: str | os.PathLike[str], world_size: int = -1) -> None:
+        super().__init__(file_name, world_size)
+
+
+class PrefixStore(core.PrefixStore, Store):
+    """`store`, with "prefix/" before every key."""
+
+    @property
+    def _underlying_non_prefix_store(self) -> core.Store:
+        below = self.underlying_store
+        return below._underlying_non_prefix_store if isinstance(below, PrefixStore) else below

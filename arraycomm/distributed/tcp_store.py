@@ -1,0 +1,254 @@
+"""TCPStore under torch's name. It serves torch's clients too, and joins torch's servers: both speak one wire.
+
+Between programs of ours it speaks our own protocol, which is authenticated (core/store/tcp.py): always on one host, and
+between hosts unless ARRAYCOMM_TORCH_STORE=1 asks for torch's, which knows no secret.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+
+from arraycomm.core import settings
+from arraycomm.core import store as core
+from arraycomm.core.address import is_loopback, means_loopback, resolve
+from arraycomm.core.auth import Hello, Purpose
+from arraycomm.core.errors import DistNetworkError, DistStoreError
+from arraycomm.core.secret import find
+from arraycomm.core.store import inside
+from arraycomm.core.store.base import seconds_of
+from arraycomm.core.store.connections import GRACE, Connections
+from arraycomm.core.store.torch import TorchStore, opener
+
+from .store import Store
+
+_BACKLOG = 1024
+_MOST_PORT = 65535
+
+
+class TCPStore(Store):
+    """A store that one process (`is_master`) serves at host_name and port, and the others join.
+
+    port 0 at the master takes a free one, which `port` then tells. world_size: how many join, the master included; the
+    master waits for them if wait_for_workers. timeout: for this and as the default of get() and wait(). multi_tenant:
+    masters of one port in one process share a server. master_listen_fd: a bound socket to serve on, owned from here on.
+    use_libuv is kept for libuvBackend only: there is one server, a thread in C.
+
+    Raises DistNetworkError for a port that is taken or that nobody serves, AuthFailed (one of those) for an address
+    beyond loopback without a secret, DistStoreError for workers that do not come, TypeError for arguments of other types.
+    """
+
+    def __init__(self, host_name: str, port: int, world_size: int | None = None, is_master: bool = False,
+                 timeout: timedelta = timedelta(seconds=300), wait_for_workers: bool = True, multi_tenant: bool = False,
+                 master_listen_fd: int | None = None, use_libuv: bool = True) -> None:
+        _check(host_name, port, world_size, timeout)
+        self.libuvBackend = bool(use_libuv)
+        size = world_size if world_size is not None and world_size > 0 else None
+        serve = (lambda: _serve(host_name, port, size, timeout, wait_for_workers, master_listen_fd)) if is_master else None
+        self._release: Callable[[], object] = _nothing
+        if serve is None:
+            self._inner = _join(host_name, port, size, timeout)
+        elif multi_tenant:
+            self._inner, self._release = _share(self, port, serve)
+        else:
+            self._inner = serve()
+
+    @property
+    def host(self) -> str:
+        return self._inner.host
+
+    @property
+    def port(self) -> int:
+        return self._inner.port
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._inner.timeout
+
+    @timeout.setter
+    def timeout(self, timeout: timedelta) -> None:
+        self._inner.set_timeout(timeout)
+
+    @property
+    def lists_keys(self) -> bool:  # type: ignore[override]
+        return self._inner.lists_keys
+
+    def __repr__(self) -> str:
+        return f"TCPStore({self.host}, port {self.port})"
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._inner.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return self._inner.get(key)
+
+    def get_within(self, key: str, timeout: timedelta) -> bytes:
+        return self._inner.get_within(key, timeout)
+
+    def add(self, key: str, amount: int) -> int:
+        return self._inner.add(key, amount)
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        return self._inner.compare_set(key, expected, desired)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        self._inner.wait(keys, timeout)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return self._inner.check(keys)
+
+    def delete_key(self, key: str) -> bool:
+        return self._inner.delete_key(key)
+
+    def num_keys(self) -> int:
+        return self._inner.num_keys()
+
+    def append(self, key: str, value: str | bytes) -> None:
+        self._inner.append(key, value)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return self._inner.multi_get(keys)
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        self._inner.multi_set(keys, values)
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        self._inner.queue_push(key, value)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        return self._inner.queue_pop(key, block)
+
+    def queue_len(self, key: str) -> int:
+        return self._inner.queue_len(key)
+
+    def list_keys(self) -> list[str]:
+        return self._inner.list_keys()
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        self._inner.barrier(key, world_size, timeout)
+
+    def will(self, name: str, entries: Mapping[str, str], *, posted: bool = False) -> bool:
+        return self._inner.will(name, entries, posted=posted)
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def clone(self) -> TCPStore:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._inner, twin._release = self._inner.clone(), _nothing
+        return twin
+
+    def close(self, linger: float = 0.0) -> None:
+        """Gives the connections back and, at the master, ends the server; of those that share one, the last does that."""
+        if isinstance(self._inner, core.TCPStore):
+            self._inner.close(linger)
+        else:
+            self._inner.close()
+        self._release()
+
+
+def _nothing() -> None:
+    """For a store that shares no server."""
+
+
+def _check(host: str, port: int, world_size: int | None, timeout: timedelta) -> None:
+    if not isinstance(host, str):
+        raise TypeError(f"host_name must be str, got {type(host).__name__}")
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _MOST_PORT:
+        raise TypeError(f"port must be a whole number from 0 to {_MOST_PORT}, got {port!r}")
+    if world_size is not None and not isinstance(world_size, int):
+        raise TypeError(f"world_size must be an int or None, got {type(world_size).__name__}")
+    seconds_of(timeout)
+
+
+def _serve(host: str, port: int, size: int | None, timeout: timedelta, wait: bool, listen_fd: int | None) -> core.TCPStore:
+    if listen_fd is not None:
+        _listen_on(listen_fd, port)
+    return core.TCPStore(host, port, size, True, timeout, wait, listen_fd=listen_fd, for_torch=True)
+
+
+def _listen_on(descriptor: int, port: int) -> None:
+    if isinstance(descriptor, bool) or not isinstance(descriptor, int):
+        raise TypeError(f"master_listen_fd must be an int or None, got {type(descriptor).__name__}")
+    try:
+        sock = socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise DistNetworkError(f"master_listen_fd {descriptor} is not a socket: {error.strerror}") from error
+    try:
+        bound = sock.getsockname()[1]
+        if port and bound != port:
+            raise DistStoreError(f"master_listen_fd {descriptor} is bound to port {bound}, not to port {port}")
+        sock.listen(_BACKLOG)
+    finally:
+        sock.detach()
+
+
+def _join(host: str, port: int, size: int | None, timeout: timedelta) -> core.TCPStore | TorchStore:
+    """The wire is the server's: ours where it is one of ours."""
+    if port == 0:
+        raise DistNetworkError("port 0 is for the master; the others need the port that the master got")
+    if means_loopback(host) or all(is_loopback(address) for _, address in resolve(host, port)):
+        torch = _serves_torch(host, port, timeout)
+    else:
+        torch = settings.get_flag("ARRAYCOMM_TORCH_STORE")
+    if torch:
+        return TorchStore(host, port, timeout, counts=size is not None)
+    return core.TCPStore(host, port, size, False, timeout)
+
+
+def _serves_torch(host: str, port: int, timeout: timedelta) -> bool:
+    """Who serves there, asked until somebody does: a server of ours has a Unix socket beside its port."""
+    found: list[bool] = []
+    secret, torch = find(), opener(host, port)
+
+    def attempt() -> socket.socket:
+        for _, address in resolve(host, port):
+            sock = inside.connect(address, port, secret, Hello("", Purpose.STORE), deadline=GRACE)
+            if sock is not None:
+                found.append(False)
+                return sock
+        sock = torch()
+        found.append(True)
+        return sock
+
+    looking = Connections(attempt, f"TCPStore at {host} port {port}")
+    try:
+        looking.wait_for_server(timeout.total_seconds())
+    finally:
+        looking.close()
+    return found[-1]
+
+
+class _Shared:
+    """A server that several stores of this process use."""
+
+    def __init__(self, store: core.TCPStore) -> None:
+        self.store, self.users = store, 0
+
+
+_shared: dict[int, _Shared] = {}  # by port; the masters of one process cannot know of each other otherwise
+_lock = threading.Lock()
+
+
+def _share(user: TCPStore, port: int, serve: Callable[[], core.TCPStore]) -> tuple[core.TCPStore, Callable[[], object]]:
+    with _lock:
+        shared = _shared.get(port)
+        if shared is None:
+            shared = _Shared(serve())
+            _shared[shared.store.port] = shared
+        shared.users += 1
+    return shared.store.clone(), weakref.finalize(user, _leave, shared)
+
+
+def _leave(shared: _Shared) -> None:
+    with _lock:
+        shared.users -= 1
+        last = not shared.users
+        if last:
+            del _shared[shared.store.port]
+    if last:
+        shared.store.close()
