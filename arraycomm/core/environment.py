@@ -50,6 +50,12 @@ def detect(environ: Environ) -> Place | None:
     return None
 
 
+def hosted(environ: Environ) -> bool:
+    """Whether our launcher serves the store. Not where a program has set MASTER_ADDR or MASTER_PORT to another place since."""
+    word, _, place = environ.get("ARRAYCOMM_STORE", "").partition("@")
+    return word == "launcher" and place in ("", f"{environ.get('MASTER_ADDR')}:{environ.get('MASTER_PORT')}")
+
+
 def _variables(environ: Environ) -> Place | None:
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
         return None

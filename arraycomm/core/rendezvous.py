@@ -18,6 +18,7 @@ from . import settings
 from .address import outside_address, publish_addresses, select_addresses
 from .digest import sha256
 from .environment import Place, detect
+from .environment import hosted as is_hosted
 from .errors import AuthFailed, DistNetworkError
 from .gathering import MEET, Gathering, TooLate
 from .private import private_directory
@@ -176,7 +177,7 @@ def _open(init_method: str | None, place: Place, secret: bytes | None, timeout: 
 
 
 def _open_env(place: Place, secret: bytes | None, timeout: timedelta, environ: Mapping[str, str]) -> _Meeting:
-    hosted = environ.get("ARRAYCOMM_STORE") == "launcher"
+    hosted = is_hosted(environ)
     if place.size == 1 and not hosted:
         return _Meeting(HashStore(timeout))
     if place.local and "MASTER_ADDR" not in environ and place.launcher != "environment":

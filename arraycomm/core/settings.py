@@ -42,7 +42,7 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_ALLOW_PICKLE", "0", "1 lets object collectives of arraycomm.distributed pickle: set it on all ranks "
                 "or on none, and only where every rank may run code in every other"),
         Setting("ARRAYCOMM_TRACE", "", "a folder: ranks write their operations there; `python -m arraycomm.trace` merges them"),
-        Setting("ARRAYCOMM_STORE", "", "launcher: the launcher serves the store; set by our launcher"),
+        Setting("ARRAYCOMM_STORE", "", "launcher@ADDRESS:PORT: the launcher serves the store there; set by our launcher"),
         Setting("ARRAYCOMM_TORCH_STORE", "0", "1: arraycomm.distributed's TCPStore speaks torch's wire, which knows no secret, "
                 "between hosts too"),
         Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one"),

@@ -26,7 +26,6 @@ from .collectives import (
 from .debug import DebugLevel, breakpoint, get_debug_level, set_debug_level, set_debug_level_from_env
 from .device_mesh import DeviceMesh, init_device_mesh
 from .groups import (
-    GroupName,
     get_backend,
     get_backend_config,
     get_global_rank,
@@ -80,9 +79,11 @@ from .options import (
 )
 from .point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from .process_group import ProcessGroup
+from .processes import ProcessExitedException, ProcessRaisedException, spawn
 from .profiling import record_comm
 from .reduce_op import ReduceOp, reduce_op, supports_complex
 from .reduce_op import _make_nccl_premul_sum as _make_nccl_premul_sum
+from .rendezvous import register_rendezvous_handler, rendezvous
 from .sampler import DistributedSampler
 from .store import FileStore, HashStore, PrefixStore, Store
 from .subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group, split_group
@@ -112,7 +113,9 @@ __all__ = [
     "HashStore",
     "P2POp",
     "PrefixStore",
+    "ProcessExitedException",
     "ProcessGroup",
+    "ProcessRaisedException",
     "QueueEmptyError",
     "ReduceOp",
     "ReduceOptions",
@@ -181,6 +184,8 @@ __all__ = [
     "reduce_scatter_multigpu",
     "reduce_scatter_single",
     "reduce_scatter_tensor",
+    "register_rendezvous_handler",
+    "rendezvous",
     "scatter",
     "scatter_object_list",
     "send",
@@ -188,6 +193,7 @@ __all__ = [
     "set_debug_level",
     "set_debug_level_from_env",
     "shrink_group",
+    "spawn",
     "split_group",
     "supports_complex",
 ]

@@ -12,6 +12,8 @@ from . import devices
 from .backend import Backend, BackendConfig
 from .groups import agree
 from .process_group import ProcessGroup, open_world, part_of, seconds_of
+from .rendezvous import registered
+from .rendezvous import rendezvous as schemes
 from .world import NOT_INITIALIZED, is_outside, resolve, state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -123,6 +125,9 @@ def _asked(backend: Any, device_id: Any) -> str:
 
 
 def _meet(init_method: str | None, store: Any, rank: int, size: int, seconds: float) -> Rendezvous:
+    if init_method is not None and registered(init_method):
+        store, rank, size = next(schemes(init_method, rank, size, timeout=timedelta(seconds=seconds)))
+        init_method = None
     url = "env://" if store is None and init_method is None else init_method
     if url == "env://" and state.shared is not None:
         return part_of(state.shared, "world")[0]

@@ -82,7 +82,7 @@ class Store(core.Store):
     def list_keys(self) -> list[str]:
         raise self._lacking("list_keys")
 
-    def clone(self) -> Store:
+    def clone(self) -> core.Store:
         raise self._lacking("clone")
 
     def has_extended_api(self) -> bool:

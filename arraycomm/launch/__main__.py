@@ -4,66 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..core.errors import DistError
-from .environ import SECRET_VARIABLES, Place
-from .nodes import Meeting, meet
-from .run import Job, Plan
+from .job import launch
 
 DEFAULT_PORT = 29500  # torchrun's; only for several nodes, one node takes a free port
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: the first failing rank's, 128 + n where it was signal n, 1 or 2 where the launch itself failed."""
-    options = _parse(arguments)
-    try:
-        with meet(options.nnodes, options.node_rank, options.nproc_per_node, options.master_addr,
-                  options.master_port) as meeting:
-            code = Job(_plan(options, meeting)).run()
-            meeting.leave(code)
-            return code
-    except (DistError, OSError, ValueError) as error:
-        print(f"arraycomm-run: {error}", file=sys.stderr)
-        return 1
-
-
-def _plan(options: argparse.Namespace, meeting: Meeting) -> Plan:
-    if options.log_dir is not None:
-        options.log_dir.mkdir(parents=True, exist_ok=True)
-    base = _base_environ(options.nproc_per_node)
-    local = options.nproc_per_node
-    environs = []
-    for index in range(local):
-        place = Place(options.node_rank * local + index, options.nnodes * local, index, local, options.node_rank,
-                      meeting.address, meeting.port)
-        environs.append({**base, **place.variables(meeting.secret_fd)})
-    inherit = () if meeting.secret_fd is None else (meeting.secret_fd,)
-    return Plan(_command(options), environs, inherit, prefix=options.prefix, log_dir=options.log_dir)
-
-
-def _base_environ(nproc: int) -> dict[str, str]:
-    base = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
-    if nproc > 1 and "OMP_NUM_THREADS" not in base:
-        # Every rank would start a thread per core. torchrun decides the same and says so too.
-        print("arraycomm-run: OMP_NUM_THREADS is not set; the ranks get OMP_NUM_THREADS=1", file=sys.stderr)
-        base["OMP_NUM_THREADS"] = "1"
-    return base
-
-
-def _command(options: argparse.Namespace) -> list[str]:
-    program = [options.program, *options.arguments]
-    if options.no_python:
-        if shutil.which(options.program) is None:
-            raise ValueError(f"there is no program {options.program!r} to run")
-        return program
-    if not options.module and not Path(options.program).exists():
-        raise ValueError(f"there is no script {options.program!r} (a module needs -m, another program --no-python)")
-    # Unbuffered, because behind a pipe Python keeps 8 KiB back, and loses them when it is killed.
-    return [sys.executable, "-u", *(["-m"] if options.module else []), *program]
+    return launch(_parse(arguments))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -86,11 +86,21 @@ class SpawnContext:
         self._reports[receiver] = rank
         self._running.add(rank)
 
+    @property
+    def sentinels(self) -> dict[int, int]:
+        """By what multiprocessing.connection.wait() waits for: the ranks."""
+        return {process.sentinel: rank for rank, process in enumerate(self.processes)}
+
     def pids(self) -> list[int]:
         return [process.pid for process in self.processes if process.pid is not None]
 
-    def join(self, timeout: float | None = None) -> bool:
-        """True when all ranks have ended well, False when `timeout` seconds passed before. Raises like `spawn`."""
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """True when all ranks have ended well, False when `timeout` seconds passed before. Raises like `spawn`.
+
+        grace_period: seconds between SIGTERM and SIGKILL for those that are ended because another failed.
+        """
+        if grace_period is not None:
+            self._schedule.grace = grace_period
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._running:
             if deadline is not None and time.monotonic() >= deadline and not self._failures:

@@ -35,6 +35,7 @@ class Schedule:
 
     def __init__(self) -> None:
         self._steps: deque[tuple[float, int]] = deque()
+        self.grace = GRACE_S
 
     def plan(self, *steps: tuple[float, int]) -> None:
         """Replaces what was planned. A step: seconds from now, signal."""
@@ -42,7 +43,7 @@ class Schedule:
         self._steps = deque((now + delay, number) for delay, number in steps)
 
     def plan_end(self) -> None:
-        self.plan((SETTLE_S, signal.SIGTERM), (SETTLE_S + GRACE_S, signal.SIGKILL))
+        self.plan((SETTLE_S, signal.SIGTERM), (SETTLE_S + self.grace, signal.SIGKILL))
 
     def next(self) -> float | None:
         """When (time.monotonic()) the next signal is due."""

@@ -27,7 +27,7 @@ class Place(NamedTuple):
             "NODE_RANK": str(self.node_rank),
             "MASTER_ADDR": self.address,
             "MASTER_PORT": str(self.port),
-            "ARRAYCOMM_STORE": "launcher",
+            "ARRAYCOMM_STORE": f"launcher@{self.address}:{self.port}",
         }
         if secret_fd is not None:
             variables["ARRAYCOMM_SECRET_FD"] = str(secret_fd)

@@ -8,12 +8,13 @@ from ..core.errors import DistError
 
 
 class ProcessError(DistError):
-    """A rank failed. Attributes: `rank`, `pid`."""
+    """A rank failed. Attributes: `rank`, `pid`; as torch.multiprocessing calls them, `error_index`, `error_pid`, `msg`."""
 
     def __init__(self, message: str, rank: int = -1, pid: int = 0) -> None:
         super().__init__(message)
-        self.rank = rank
-        self.pid = pid
+        self.rank = self.error_index = rank
+        self.pid = self.error_pid = pid
+        self.msg = message
 
 
 class ProcessRaisedException(ProcessError):

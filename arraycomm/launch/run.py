@@ -30,9 +30,9 @@ _DRAIN_S = 1.0  # for the output of descendants that left their rank's process g
 
 @dataclass(frozen=True)
 class Plan:
-    """What to start on this node: one environment per local rank, with RANK in it."""
+    """What to start on this node: one command and one environment per local rank, with RANK in it."""
 
-    command: Sequence[str]
+    commands: Sequence[Sequence[str]]
     environs: Sequence[Mapping[str, str]]
     inherit: Sequence[int] = ()  # descriptors the ranks get
     prefix: bool = True
@@ -92,8 +92,8 @@ class Job:
             self._close()
 
     def _start(self) -> None:
-        for environ in self.plan.environs:
-            rank = RankProcess(int(environ["RANK"]), self.plan.command, environ, self._lifeline, self.plan.inherit)
+        for command, environ in zip(self.plan.commands, self.plan.environs, strict=True):
+            rank = RankProcess(int(environ["RANK"]), command, environ, self._lifeline, self.plan.inherit)
             self._ranks.append(rank)
             self._running += 1
             self._watch(rank.pidfd, partial(self._ended, rank))

@@ -38,7 +38,7 @@ def test_children_know_their_place(method, tmp_path):
     assert spawn(write_place, (str(tmp_path),), nprocs=3, start_method=method) is None
     rows = [tmp_path.joinpath(str(rank)).read_text().split() for rank in range(3)]
     assert [row[:5] for row in rows] == [[str(r), "3", str(r), "3", "127.0.0.1"] for r in range(3)]
-    assert all(row[6] == "launcher" for row in rows)
+    assert all(row[6] == f"launcher@127.0.0.1:{row[5]}" for row in rows)
     assert len({(row[5], row[7]) for row in rows}) == 1
     assert "RANK" not in os.environ
 

@@ -10,7 +10,6 @@ from ..errors import DistStoreError, QueueEmptyError
 from .base import Store, barrier_timeout, seconds_of
 from .table import Op
 
-
 _BARRIER = b"\0barrier/"  # before a barrier's key: all have come. As torch_gate.py
 
 

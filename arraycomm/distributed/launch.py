@@ -1,0 +1,134 @@
+"""`python -m arraycomm.distributed.launch`: torch.distributed.launch's arguments for our launcher (arraycomm/launch).
+
+Programs that use torch.distributed itself can be started by it too: on one host the store serves both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from arraycomm.launch import job
+from arraycomm.launch.environ import Place
+
+__all__ = ["launch", "main", "parse_args"]
+
+_DEFAULT_PORT = 29500  # for several nodes; one node takes a free port
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Runs a program. SystemExit with the first failing rank's code (128 + n for signal n) when it does not end well."""
+    launch(parse_args(args))
+
+
+def launch(args: argparse.Namespace) -> None:
+    """As main(), for arguments that parse_args() has read."""
+    code = job.launch(args, _Extras(args), for_torch=True)
+    if code:
+        raise SystemExit(code)
+
+
+class _Extras(job.Extras):
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+
+    def arguments(self, place: Place) -> Sequence[str]:
+        return () if self._options.use_env else (f"--local-rank={place.local_rank}",)
+
+    def variables(self, place: Place) -> dict[str, str]:
+        return {
+            "ROLE_NAME": self._options.role,
+            "ROLE_RANK": str(place.rank),
+            "ROLE_WORLD_SIZE": str(place.world_size),
+            "TORCHELASTIC_RUN_ID": self._options.rdzv_id,
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
+
+
+def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
+    """None takes sys.argv. SystemExit (2) for what makes no sense."""
+    parser = _parser()
+    options = parser.parse_args(args)
+    if options.rdzv_endpoint and not options.standalone:
+        host, _, port = options.rdzv_endpoint.rpartition(":") if ":" in options.rdzv_endpoint else (
+            options.rdzv_endpoint, "", str(_DEFAULT_PORT))
+        options.master_addr, options.master_port = host.strip("[]"), _whole(port)
+    if options.standalone:
+        options.nnodes, options.node_rank, options.master_addr, options.master_port = 1, 0, None, 0
+    if options.node_rank >= options.nnodes:
+        parser.error(f"--node-rank {options.node_rank} is not below --nnodes {options.nnodes}")
+    if options.nnodes > 1 and options.master_addr is None:
+        parser.error("--nnodes > 1 needs --master-addr (or --rdzv-endpoint), an address of node 0 that all nodes reach")
+    if options.nnodes > 1 and options.master_port == 0:
+        options.master_port = _DEFAULT_PORT
+    if options.module and options.no_python:
+        parser.error("-m and --no-python exclude each other")
+    if options.max_restarts:
+        parser.error("--max-restarts: ranks are not restarted here; with torchrun they are, and programs join its store")
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="arraycomm.distributed.launch", description=main.__doc__, allow_abbrev=False)
+
+    def add(name: str, **settings: object) -> None:
+        names = [name, name[:2] + name[2:].replace("-", "_")]
+        parser.add_argument(*dict.fromkeys(names), **settings)  # type: ignore[arg-type]
+
+    add("--nnodes", type=_nodes, default=1, metavar="N", help="number of nodes; start this on each")
+    add("--nproc-per-node", type=_processes, default=1, metavar="N", help="ranks on this node; or cpu, gpu, auto")
+    add("--node-rank", type=_whole, default=0, metavar="R", help="this node's number, from 0")
+    add("--master-addr", metavar="ADDRESS", help="address of node 0 (default: loopback, one node only)")
+    add("--master-port", type=_whole, default=0, metavar="PORT",
+        help=f"port of the store on node 0 (default: a free one; for several nodes {_DEFAULT_PORT})")
+    add("--use-env", action="store_true", help="do not pass --local-rank=R to the program, which reads LOCAL_RANK")
+    add("--standalone", action="store_true", help="one node, any free port")
+    add("--rdzv-backend", choices=("static", "c10d"), default="static", help="both mean the store on node 0")
+    add("--rdzv-endpoint", metavar="HOST:PORT", help="--master-addr and --master-port in one")
+    add("--rdzv-id", default="none", metavar="NAME", help="told to the ranks as TORCHELASTIC_RUN_ID")
+    add("--role", default="default", metavar="NAME", help="told to the ranks as ROLE_NAME")
+    add("--max-restarts", type=_whole, default=0, metavar="0", help="only 0")
+    add("--monitor-interval", type=float, metavar="S", help="of no effect: ends of ranks are events here")
+    add("--start-method", choices=("spawn", "fork", "forkserver"), help="of no effect: programs are started anew")
+    add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to DIR/rank-R.log")
+    add("--no-python", action="store_true", help="the program is started itself, not by Python")
+    parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module's name")
+    parser.add_argument("program", metavar="training_script", help="script, module or program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
+    parser.set_defaults(prefix=False)
+    return parser
+
+
+def _whole(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _nodes(text: str) -> int:
+    least, _, most = text.partition(":")
+    if not least.isdigit() or int(least) < 1 or (most or least) != least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of nodes (a range that grows or shrinks is for torchrun)")
+    return int(least)
+
+
+def _processes(text: str) -> int:
+    gpus = len(glob.glob("/dev/nvidia[0-9]*"))
+    if text == "gpu" and not gpus:
+        raise argparse.ArgumentTypeError("there is no GPU here")
+    if text == "gpu" or (text == "auto" and gpus):
+        return gpus
+    if text in ("cpu", "auto"):
+        return len(os.sched_getaffinity(0))
+    if not text.isdigit() or text == "0":
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes, cpu, gpu or auto")
+    return int(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""spawn() as torch.multiprocessing has it, over arraycomm.launch's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from arraycomm.core.environment import hosted
+from arraycomm.launch.errors import ProcessError, ProcessExitedException, ProcessRaisedException
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from arraycomm.launch.context import SpawnContext as ProcessContext
+
+__all__ = ["ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException", "spawn"]
+
+ProcessException = ProcessError
+
+_PLACE = ("MASTER_ADDR", "MASTER_PORT")
+
+
+def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
+          start_method: str = "spawn") -> ProcessContext | None:
+    """Runs fn(i, *args) in `nprocs` processes, which find each other by env:// without being told a rank or an address.
+
+    With join it waits for all and returns None; otherwise it gives a ProcessContext with join(timeout), pids(),
+    processes and sentinels. Where MASTER_ADDR and MASTER_PORT are set, here or in fn, rank 0 serves the store there.
+
+    Raises ProcessRaisedException (with the traceback) or ProcessExitedException for the first that fails, after the others
+    have been ended; ValueError or TypeError for arguments that make no sense.
+    """
+    from arraycomm.launch import spawn as launcher
+
+    place = {} if hosted(os.environ) else {name: os.environ[name] for name in _PLACE if name in os.environ}
+    if not callable(fn):
+        raise TypeError(f"spawn needs a function to run, got {type(fn).__name__}")
+    return launcher.spawn(_run, (fn, place, *args), nprocs, join=join, daemon=daemon, start_method=start_method)
+
+
+def _run(rank: int, fn: Callable[..., Any], place: Mapping[str, str], *args: Any) -> None:
+    os.environ.update(place)
+    fn(rank, *args)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ProcessContext":  # which loads multiprocessing
+        from arraycomm.launch.context import SpawnContext
+
+        return SpawnContext
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

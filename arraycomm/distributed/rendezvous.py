@@ -1,0 +1,134 @@
+"""rendezvous(): from a URL to (store, rank, world size), for programs that ask for it; and schemes of a program's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+from arraycomm.core.environment import hosted, number
+from arraycomm.core.store.torch import TorchStore
+
+from .store import FileStore, PrefixStore
+from .tcp_store import TCPStore
+from .world import default_pg_timeout
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from arraycomm.core import store as core
+
+    Place = tuple[core.Store, int, int]
+    Handler = Callable[..., Iterator[Place]]
+
+_OWN = ("rank", "world_size")
+
+
+def register_rendezvous_handler(scheme: str, handler: Handler) -> None:
+    """`handler(url, **keywords)` is to yield (store, rank, world_size) for URLs "scheme://...", also those that
+    init_process_group() is given; rank and world_size come in the URL's query. RuntimeError for a scheme that is taken.
+    """
+    if scheme in _handlers:
+        raise RuntimeError(f"Rendezvous handler for {scheme}:// already registered")
+    _handlers[scheme] = handler
+
+
+def rendezvous(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) -> Iterator[Place]:
+    """An iterator whose first item is (store, rank, world_size): env://, tcp://host:port, file:///path, with
+    "?rank=0&world_size=2", or a registered scheme. A second item is a RuntimeError. kwargs: `timeout`, a timedelta.
+
+    Raises RuntimeError for arguments of other types and unknown schemes, AssertionError where arguments repeat what the
+    query says, ValueError for what is missing (when the item is asked for).
+    """
+    from urllib.parse import parse_qs, urlsplit
+
+    for name, value, kind in (("url", url, str), ("rank", rank, int), ("world_size", world_size, int)):
+        if not isinstance(value, kind):
+            raise RuntimeError(f"`{name}` must be {'a string' if kind is str else 'an integer'}. Got {value!r}")
+    parts = urlsplit(url)
+    if (rank, world_size) != (-1, -1):
+        if any(name in parse_qs(parts.query) for name in _OWN):
+            raise AssertionError(f"The url: {url} has node-specific arguments(rank, world_size) already.")
+        given = [f"{name}={value}" for name, value in zip(_OWN, (rank, world_size), strict=True) if value != -1]
+        url = parts._replace(query="&".join(filter(None, [parts.query, *given]))).geturl()
+    handler = _handlers.get(parts.scheme)
+    if handler is None:
+        known = ", ".join(f"{scheme}://" for scheme in sorted(_handlers))
+        raise RuntimeError(f"No rendezvous handler for {parts.scheme}:// (there are {known})")
+    return handler(url, **kwargs)
+
+
+def registered(url: str) -> bool:
+    """Whether a program has registered this URL's scheme."""
+    return url.partition("://")[0] in _handlers.keys() - _BUILT_IN
+
+
+def _query(url: str) -> dict[str, str]:
+    from urllib.parse import parse_qsl, urlsplit
+
+    return dict(parse_qsl(urlsplit(url).query))
+
+
+def _required(query: dict[str, str], scheme: str) -> tuple[int, int]:
+    for name, called in (("rank", "rank"), ("world_size", "world size")):
+        if name not in query:
+            raise ValueError(f"Error initializing torch.distributed using {scheme}:// rendezvous: {called} parameter missing")
+    return number(query, "rank"), number(query, "world_size")
+
+
+def _tcp(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[Place]:
+    from urllib.parse import urlsplit
+
+    parts, query = urlsplit(url), _query(url)
+    if not parts.port or not parts.hostname:
+        raise ValueError("Error initializing torch.distributed using tcp:// rendezvous: port number missing")
+    rank, size = _required(query, "tcp")
+    libuv = query.get("use_libuv", os.environ.get("USE_LIBUV", "1")) == "1"
+    yield _store(parts.hostname, parts.port, rank, size, timeout, libuv), rank, size
+    raise RuntimeError("Unable to perform re-rendezvous using tcp:// method")
+
+
+def _file(url: str, **_: Any) -> Iterator[Place]:
+    from urllib.parse import unquote, urlsplit
+
+    path = unquote(urlsplit(url).path)
+    if not path.strip("/"):
+        raise ValueError("Error initializing torch.distributed using file:// rendezvous: path missing")
+    rank, size = _required(_query(url), "file")
+    yield FileStore(path, size), rank, size
+    raise RuntimeError("Unable to perform re-rendezvous using file:// method")
+
+
+def _env(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[Place]:
+    query = _query(url)
+    rank, size = (_from(query, name) for name in _OWN)
+    port = _from({}, "master_port")
+    libuv = query.get("use_libuv", os.environ.get("USE_LIBUV", "1")) == "1"
+    yield _store(os.environ["MASTER_ADDR"], port, rank, size, timeout, libuv), rank, size
+    raise RuntimeError("Unable to perform re-rendezvous using env:// method")
+
+
+def _from(query: dict[str, str], name: str) -> int:
+    """The query's word, else the environment's. MASTER_ADDR is looked for before MASTER_PORT."""
+    if name in query:
+        return number(query, name)
+    for variable in ("MASTER_ADDR", "MASTER_PORT") if name == "master_port" else (name.upper(),):
+        if variable not in os.environ:
+            raise ValueError("Error initializing torch.distributed using env:// rendezvous: environment variable "
+                             f"{variable} expected, but not set")
+    return number(os.environ, name.upper())
+
+
+def _store(host: str, port: int, rank: int, size: int, timeout: timedelta, libuv: bool) -> core.Store:
+    """Served by rank 0, or by the launcher: torchrun's agent, whose store every attempt uses under a prefix, or ours."""
+    attempt = f"/worker/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    if hosted(os.environ):
+        return PrefixStore(attempt, TCPStore(host, port, None, False, timeout, use_libuv=libuv))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
+        return PrefixStore(attempt, TorchStore(host, port, timeout))
+    return TCPStore(host, port, size, rank == 0, timeout, multi_tenant=True, use_libuv=libuv)
+
+
+_handlers: dict[str, Handler] = {"tcp": _tcp, "file": _file, "env": _env}
+_BUILT_IN = frozenset(_handlers)
