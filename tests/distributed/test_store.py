@@ -1,0 +1,236 @@
+"""Stores under torch's names: what is observed on torch's, and what users' own subclasses get."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import arraycomm.distributed as dist
+from arraycomm.core.errors import AuthFailed
+
+SHORT = timedelta(milliseconds=50)
+LIMIT = timedelta(seconds=30)
+
+
+def tcp(**arguments: Any) -> dist.TCPStore:
+    return dist.TCPStore("127.0.0.1", 0, **{"world_size": 1, "is_master": True, "timeout": LIMIT, **arguments})
+
+
+class Bare(dist.Store):
+    """What a user's store has at least."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data: dict[str, bytes] = {}
+        self.changed = threading.Condition()
+
+    def set(self, key: str, value: Any) -> None:
+        with self.changed:
+            self.data[key] = value.encode() if isinstance(value, str) else value
+            self.changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self.changed:
+            if not self.changed.wait_for(lambda: key in self.data, self.timeout.total_seconds()):
+                raise dist.DistStoreError("timeout")
+            return self.data[key]
+
+    def add(self, key: str, amount: int) -> int:
+        with self.changed:
+            total = int(self.data.get(key, b"0")) + amount
+            self.data[key] = str(total).encode()
+            self.changed.notify_all()
+            return total
+
+
+@pytest.fixture(params=["tcp", "file", "hash", "prefix", "shared"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dist.Store]:
+    made: dict[str, Callable[[], dist.Store]] = {
+        "tcp": tcp, "file": lambda: dist.FileStore(str(tmp_path / "store"), 1), "hash": dist.HashStore,
+        "prefix": lambda: dist.PrefixStore("one", dist.PrefixStore("two", dist.HashStore())),
+        "shared": lambda: tcp(multi_tenant=True)}
+    found = made[request.param]()
+    yield found
+    found.close()
+
+
+def test_values(store: dist.Store) -> None:
+    before = store.num_keys()
+    store.set("k", "v")
+    store.set("b", b"\0\xff")
+    assert (store.get("k"), store.get("b"), store.num_keys()) == (b"v", b"\0\xff", before + 2)
+    assert [store.add("n", amount) for amount in (1, 6, -9, 0)] == [1, 7, -2, -2] and store.get("n") == b"-2"
+    store.append("k", "w")
+    assert store.get("k") == b"vw" and store.check(["k", "b"]) and not store.check(["k", "no"]) and store.check([])
+    assert store.compare_set("c", "e", "d") == b"e" and not store.check(["c"])
+    assert [store.compare_set("c", *pair) for pair in (("", "d"), ("x", "y"), ("d", "z"))] == [b"d", b"d", b"z"]
+    store.multi_set(["x", "y"], ["1", b"2"])
+    assert store.multi_get(["x", "y"]) == [b"1", b"2"] and store.multi_get([]) == []
+    assert sorted(store.list_keys()) == ["b", "c", "k", "n", "x", "y"]
+    assert store.delete_key("x") and not store.delete_key("x") and not store.check(["x"])
+    store.wait(["k"])
+    store.wait(["k", "b"], SHORT)
+
+
+def test_queues(store: dist.Store) -> None:
+    assert store.queue_len("q") == 0
+    store.queue_push("q", "one")
+    store.queue_push("q", b"two")
+    assert (store.queue_len("q"), store.queue_pop("q"), store.queue_pop(key="q", block=False)) == (2, b"one", b"two")
+    with pytest.raises(dist.QueueEmptyError):
+        store.queue_pop("q", False)
+    store.set_timeout(SHORT)
+    with pytest.raises(dist.DistStoreError, match="timeout"):
+        store.queue_pop("q")
+
+
+def test_waits_end(store: dist.Store) -> None:
+    assert store.timeout in (LIMIT, timedelta(seconds=300))
+    with pytest.raises(dist.DistStoreError, match=r"timeout.*no"):
+        store.wait(["no"], SHORT)
+    store.set_timeout(SHORT)
+    assert store.timeout == SHORT
+    for attempt in (lambda: store.get("no"), lambda: store.wait(["no"]), lambda: store.multi_get(["no"])):
+        with pytest.raises(dist.DistStoreError, match="timeout"):
+            attempt()
+    with pytest.raises(dist.DistStoreError, match="barrier timeout.*pair"):
+        store.barrier("pair", 2)
+    store.barrier("pair", 2, LIMIT)  # the second
+    store.barrier("alone", 1)
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda s: s.set("k", 1), lambda s: s.set(1, "v"), lambda s: s.set("k", None), lambda s: s.get(1), lambda s: s.add("k", 1.5),
+    lambda s: s.wait("k"), lambda s: s.wait(["k"], 1), lambda s: s.set_timeout(1), lambda s: s.check("k"),
+    lambda s: s.barrier("k", 1, 1)])
+def test_wrong_types(store: dist.Store, wrong: Callable[[dist.Store], None]) -> None:
+    with pytest.raises(TypeError):
+        wrong(store)
+
+
+def test_wrong_values(store: dist.Store) -> None:
+    store.set("text", "abc")
+    with pytest.raises(ValueError, match="not a decimal number"):
+        store.add("text", 1)
+    with pytest.raises(dist.DistStoreError, match="as many values as keys"):
+        store.multi_set(["a", "b"], ["1"])
+    assert store.get("text") == b"abc"
+
+
+def test_clones(store: dist.Store) -> None:
+    twin = store.clone()
+    assert type(twin) is type(store) and isinstance(twin, dist.Store)
+    twin.set("k", "v")
+    assert store.get("k") == b"v" and twin.timeout == store.timeout and twin.has_extended_api()
+    twin.close()
+
+
+def test_prefixes() -> None:
+    below = dist.HashStore()
+    store = dist.PrefixStore("two", dist.PrefixStore("one", below))
+    store.set("k", "v")
+    assert below.list_keys() == ["one/two/k"] and store.list_keys() == ["k"] and store.num_keys() == 1
+    assert store.underlying_store.list_keys() == ["two/k"] and store._underlying_non_prefix_store is below
+    with pytest.raises(TypeError):
+        dist.PrefixStore(1, below)  # type: ignore[arg-type]
+
+
+def test_internal_keys_are_counted(tmp_path: Path) -> None:
+    assert [store.num_keys() for store in (tcp(), dist.FileStore(tmp_path / "s", 1), dist.HashStore())] == [1, 1, 0]
+
+
+def test_file_goes_with_the_last_user(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    stores = [dist.FileStore(str(path), 2) for _ in range(2)]
+    stores[0].set("k", "v")
+    assert stores[1].get("k") == b"v" and stores[0].path == str(path)
+    stores.pop()
+    assert path.exists()
+    stores.pop()
+    assert not path.exists()
+
+
+def test_fallbacks_of_a_users_store() -> None:
+    store = Bare()
+    assert not store.has_extended_api()
+    store.multi_set(["a", "b"], ["1", b"2"])
+    assert store.multi_get(["a", "b"]) == [b"1", b"2"]
+    store.wait(["a"])
+    assert store.compare_set("c", "", "first") == b"first" == store.compare_set("c", "", "second")
+    store.barrier("end", 1)
+    prefixed = dist.PrefixStore("p", store)
+    prefixed.set("k", "v")
+    assert store.data["p/k"] == b"v" and prefixed.get("k") == b"v"
+    for name, arguments in (("queue_push", ("q", "v")), ("delete_key", ("a",)), ("num_keys", ()), ("list_keys", ()),
+                            ("clone", ()), ("compare_set", ("a", "1", "2")), ("check", (["a"],))):
+        for asked in (store, prefixed):
+            with pytest.raises(NotImplementedError, match=f"{'check' if name == 'append' else name}.*define it in Bare"):
+                getattr(asked, name)(*arguments)
+
+
+def test_a_world_meets_in_a_users_store() -> None:
+    store = Bare()
+    for _ in range(2):  # again in the same store
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        dist.destroy_process_group()
+
+
+def test_tcp_workers_are_waited_for() -> None:
+    with pytest.raises(dist.DistStoreError, match="timeout: 1 of 2 workers"):
+        tcp(world_size=2, timeout=SHORT)
+    master = tcp(world_size=2, wait_for_workers=False)
+    worker = dist.TCPStore("127.0.0.1", master.port, 2, False, LIMIT)
+    worker.set("k", "v")
+    assert master.get("k") == b"v" and (master.host, worker.port) == ("127.0.0.1", master.port)
+    assert master.libuvBackend and not dist.TCPStore("127.0.0.1", master.port, use_libuv=False).libuvBackend
+
+
+def test_tcp_addresses() -> None:
+    master = tcp()
+    with pytest.raises(dist.DistNetworkError, match="Address already in use"):
+        dist.TCPStore("127.0.0.1", master.port, 1, True, LIMIT)
+    with pytest.raises(dist.DistNetworkError, match="nobody serves"):
+        dist.TCPStore("127.0.0.1", 1, 1, False, SHORT)
+    with pytest.raises(dist.DistNetworkError, match="port 0"):
+        dist.TCPStore("127.0.0.1", 0, 1, False, SHORT)
+    with pytest.raises(AuthFailed, match="without a secret"):
+        dist.TCPStore("0.0.0.0", 0, 1, True, SHORT)
+    for wrong in (("127.0.0.1", 70000), ("127.0.0.1", "1"), (1, 1), ("127.0.0.1", 0, "2"), ("127.0.0.1", 0, 1, True, 5)):
+        with pytest.raises(TypeError):
+            dist.TCPStore(*wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_tcp_listens_on_a_given_socket(listening: bool) -> None:
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    if listening:
+        sock.listen()
+    port = sock.getsockname()[1]
+    with pytest.raises(dist.DistStoreError, match=f"bound to port {port}"):
+        tcp(master_listen_fd=sock.fileno()) if port == 0 else dist.TCPStore(
+            "127.0.0.1", 1 + port % 65535, 1, True, LIMIT, master_listen_fd=sock.fileno())
+    master = dist.TCPStore("127.0.0.1", port, 1, True, LIMIT, master_listen_fd=sock.detach())
+    dist.TCPStore("127.0.0.1", port, timeout=LIMIT).set("k", "v")
+    assert master.port == port and master.get("k") == b"v"
+    with pytest.raises(dist.DistNetworkError, match="not a socket"):
+        tcp(master_listen_fd=999999)
+
+
+def test_tenants_share_a_server_until_the_last() -> None:
+    first = tcp(multi_tenant=True)
+    port = first.port
+    second = dist.TCPStore("127.0.0.1", port, 1, True, LIMIT, multi_tenant=True)
+    first.set("k", "v")
+    first.close()
+    assert second.get("k") == b"v"
+    del second
+    third = dist.TCPStore("127.0.0.1", port, 1, True, LIMIT, multi_tenant=True)  # the port is free again
+    assert not third.check(["k"])
+    third.close()
