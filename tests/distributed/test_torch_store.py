@@ -1,0 +1,231 @@
+"""torch.distributed's TCPStore and ours over one wire, in both directions; and what the wire does to strangers."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import arraycomm.distributed as dist
+from arraycomm.core import settings
+from arraycomm.core.errors import AuthFailed
+from arraycomm.core.store import TCPStore
+from arraycomm.core.store.torch import TorchStore
+from arraycomm.core.store.torch_gate import Gate
+
+from ..threads import at_once
+
+LIMIT = timedelta(seconds=30)
+
+# In a process of its own: torch keeps the GIL in list_keys(), which the gate needs.
+THEIRS = """
+import sys
+from datetime import timedelta
+import torch.distributed as dist
+SHORT = timedelta(milliseconds=100)
+def fails(error, work, *arguments):
+    try:
+        work(*arguments)
+    except error as found:
+        assert type(found) is error, found
+    else:
+        raise AssertionError(work)
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), 2, False, timedelta(seconds=30))
+assert store.get("ours") == b"1"
+store.set("theirs", b"\\0\\xff")
+assert [store.add("n", amount) for amount in (3, -5)] == [3, -2]
+assert sorted(store.list_keys()) == ["n", "ours", "theirs"] and store.num_keys() == 4
+assert [store.compare_set("c", *pair) for pair in (("e", "d"), ("", "d"), ("x", "y"))] == [b"e", b"d", b"d"]
+store.multi_set(["a", "b"], ["1", "2"])
+assert store.multi_get(["a", "b"]) == [b"1", b"2"] and store.check(["a", "b"]) and not store.check(["a", "no"])
+store.append("a", "1")
+assert store.get("a") == b"11" and store.delete_key("a") and not store.delete_key("a")
+for value in "12":
+    store.queue_push("q", value)
+assert [store.queue_len("q"), store.queue_pop("q"), store.queue_pop("q")] == [2, b"1", b"2"]
+fails(dist.QueueEmptyError, store.queue_pop, "q", False)
+fails(dist.DistStoreError, store.wait, ["no"], SHORT)
+fails(dist.DistStoreError, store.barrier, "no pair", 2, SHORT)
+store.set("big", b"x" * 5_000_000)
+assert len(store.get("big")) == 5_000_000
+twin = store.clone()
+fails(dist.DistNetworkError, store.add, "c", 1)  # on text: the protocol has no answer for that
+assert twin.get("ours") == b"1"
+twin.set("ready", "")
+twin.barrier("pair", 2)
+server = dist.TCPStore("127.0.0.1", 0, 2, True, timedelta(seconds=30), wait_for_workers=False)
+server.set("theirs", "1")
+server.set("text", "abc")
+twin.set("their port", str(server.port))
+twin.wait(["end"])
+assert server.get("ours") == b"2" and server.get("n") == b"4"
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[dist.TCPStore]:
+    store = dist.TCPStore("127.0.0.1", 0, 2, True, LIMIT, wait_for_workers=False)
+    yield store
+    store.close()
+
+
+def test_both_directions(server: dist.TCPStore) -> None:
+    pytest.importorskip("torch")
+    server.multi_set(["ours"], ["1"])
+    torch = subprocess.Popen([sys.executable, "-c", THEIRS, str(server.port)],
+                             stderr=subprocess.PIPE, text=True)
+    try:
+        server.wait(["ready"])
+        server.barrier("pair", 2)
+        assert server.get("theirs") == b"\0\xff" and len(server.get("big")) == 5_000_000
+        _use_theirs(int(server.get("their port")))
+        server.set("end", "")
+        assert torch.wait(30) == 0
+    finally:
+        torch.kill()
+        print(torch.communicate()[1])  # what failed there
+
+
+def _use_theirs(port: int) -> None:
+    store = dist.TCPStore("127.0.0.1", port, 2, False, LIMIT)  # which finds out that it is torch's
+    assert isinstance(store._inner, TorchStore) and store.get("theirs") == b"1" and store.num_keys() == 3
+    store.set("ours", "2")
+    assert store.add("n", 4) == 4 and store.clone().get("n") == b"4"
+    with pytest.raises(ValueError, match="not a decimal number"):
+        store.add("text", 1)
+    store.queue_push("q", "v")
+    assert store.queue_pop("q") == b"v" and sorted(store.list_keys()) == ["n", "ours", "text", "theirs"]
+    with pytest.raises(dist.DistStoreError, match="barrier timeout"):
+        store.barrier("no pair", 2, timedelta(milliseconds=50))
+    store.barrier("alone", 1)
+    with pytest.raises(TypeError):
+        store.wait(["no"], 1)  # type: ignore[arg-type]
+    store.close()
+
+
+def test_our_client_at_our_gate(server: dist.TCPStore) -> None:
+    """As both are spoken by us, without torch."""
+    store = TorchStore("127.0.0.1", server.port, LIMIT, counts=True)
+    store.set("k", "v")
+    assert server.get("k") == b"v" and store.num_keys() == 2
+    with pytest.raises(dist.DistStoreError, match="timeout"):
+        store.wait(["later"], timedelta(milliseconds=50))
+    server.set("later", "1")
+    store.wait(["later", "k"])
+    with pytest.raises(dist.QueueEmptyError):
+        store.queue_pop("q", False)
+    with pytest.raises(ValueError, match="not a decimal number"):
+        store.add("k", 1)
+    store.multi_set(["x", "y"], ["1", "2"])
+    assert store.multi_get(["x", "y"]) == [b"1", b"2"] and store.check(["x"]) and not store.check(["x", "z"])
+    store.close()
+    server.wait(["k"])
+
+
+def test_workers_of_both_kinds_count() -> None:
+    port = _free_port()
+    from_torch: list[TorchStore] = []
+
+    def come(rank: int) -> Any:
+        if rank == 0:
+            return dist.TCPStore("127.0.0.1", port, 2, True, LIMIT)
+        from_torch.append(TorchStore("127.0.0.1", port, LIMIT, counts=True))
+        return None
+
+    master, _ = at_once(2, come)
+    master.close()
+    with pytest.raises(dist.DistStoreError):
+        from_torch[0].get("k")
+
+
+def test_waiting_clients_end_with_the_server(server: dist.TCPStore) -> None:
+    store = TorchStore("127.0.0.1", server.port, LIMIT)
+
+    def work(number: int) -> None:
+        if number == 0:
+            server.wait(["waits"])
+            server.close()
+            return
+        store.set("waits", "")
+        with pytest.raises(dist.DistStoreError, match="lost"):
+            store.get("never")
+
+    at_once(2, work)
+
+
+@pytest.mark.parametrize("said", [
+    b"\0\1\2\3\4", struct.pack("<BIB", 0, 0x3C85F7CE, 99), struct.pack("<BIBQ", 0, 0x3C85F7CE, 1, 1 << 40),
+    struct.pack("<BIBq", 0, 0x3C85F7CE, 6, -1), struct.pack("<BIBQ", 0, 0x3C85F7CE, 11, 1 << 40),
+    struct.pack("<BIBQ1s", 0, 0x3C85F7CE, 3, 1, b"/"), b"\0" * 200])
+def test_nonsense_is_disconnected(server: dist.TCPStore, said: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.settimeout(10)
+        sock.sendall(said)
+        with contextlib.suppress(ConnectionResetError):  # it had said more than was read
+            assert sock.recv(1) == b""
+    server.set("k", "v")
+    assert TorchStore("127.0.0.1", server.port, LIMIT).get("k") == b"v"
+
+
+def test_a_request_in_single_bytes(server: dist.TCPStore) -> None:
+    said = struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 77) + struct.pack("<BQ2sq", 4, 2, b"/n", 5)
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.settimeout(10)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in said:
+            sock.sendall(bytes([byte]))
+        answer = b""
+        while len(answer) < 12:
+            answer += sock.recv(12 - len(answer))
+    assert struct.unpack("<Iq", answer) == (77, 5) and server.get("n") == b"5"
+
+
+def test_stores_of_the_core_do_not_speak_it() -> None:
+    with TCPStoreAlone() as store, socket.create_connection(("127.0.0.1", store.port)) as sock:
+        sock.settimeout(10)
+        sock.sendall(struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 77))
+        sock.shutdown(socket.SHUT_WR)
+        assert sock.recv(1) == b""
+
+
+class TCPStoreAlone:
+    def __enter__(self) -> TCPStore:
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, secret=b"")
+        return self._store
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+
+
+def test_from_elsewhere_by_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(b"", b"", None)
+    try:
+        with pytest.raises(AuthFailed, match="ARRAYCOMM_TORCH_STORE=1"):
+            gate.offer(_Elsewhere(), b"")  # type: ignore[arg-type]
+    finally:
+        gate.close()
+    asked: list[str] = []
+    monkeypatch.setattr("arraycomm.distributed.tcp_store.TorchStore", lambda host, *_, **__: asked.append(host))
+    monkeypatch.setattr("arraycomm.distributed.tcp_store.core.TCPStore", lambda host, *_, **__: asked.append("ours"))
+    for value in ("0", "1"):
+        monkeypatch.setenv("ARRAYCOMM_TORCH_STORE", value)
+        dist.TCPStore("192.0.2.1", 1234, timeout=LIMIT)
+    assert asked == ["ours", "192.0.2.1"] and settings.get_flag("ARRAYCOMM_TORCH_STORE")
+
+
+class _Elsewhere:
+    def getpeername(self) -> tuple[str, int]:
+        return "192.0.2.1", 1234
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
