@@ -55,9 +55,7 @@ def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     options = parser.parse_args(args)
     if options.rdzv_endpoint and not options.standalone:
-        host, _, port = options.rdzv_endpoint.rpartition(":") if ":" in options.rdzv_endpoint else (
-            options.rdzv_endpoint, "", str(_DEFAULT_PORT))
-        options.master_addr, options.master_port = host.strip("[]"), _whole(port)
+        options.master_addr, options.master_port = options.rdzv_endpoint
     if options.standalone:
         options.nnodes, options.node_rank, options.master_addr, options.master_port = 1, 0, None, 0
     if options.node_rank >= options.nnodes:
@@ -89,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--use-env", action="store_true", help="do not pass --local-rank=R to the program, which reads LOCAL_RANK")
     add("--standalone", action="store_true", help="one node, any free port")
     add("--rdzv-backend", choices=("static", "c10d"), default="static", help="both mean the store on node 0")
-    add("--rdzv-endpoint", metavar="HOST:PORT", help="--master-addr and --master-port in one")
+    add("--rdzv-endpoint", type=_endpoint, metavar="HOST:PORT", help="--master-addr and --master-port in one")
     add("--rdzv-id", default="none", metavar="NAME", help="told to the ranks as TORCHELASTIC_RUN_ID")
     add("--role", default="default", metavar="NAME", help="told to the ranks as ROLE_NAME")
     add("--max-restarts", type=_whole, default=0, metavar="0", help="only 0")
@@ -108,6 +106,12 @@ def _whole(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    """HOST, HOST:PORT, [IPv6]:PORT."""
+    host, _, port = text.rpartition(":") if text.startswith("[") or text.count(":") == 1 else (text, "", "")
+    return host.strip("[]"), _whole(port) if port else _DEFAULT_PORT
 
 
 def _nodes(text: str) -> int:
