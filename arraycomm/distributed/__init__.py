@@ -89,7 +89,7 @@ from .store import FileStore, HashStore, PrefixStore, Store
 from .subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group, split_group
 from .tcp_store import TCPStore
 from .work import Work
-from .world import GroupMember, GroupName, default_pg_timeout, group
+from .world import GroupMember, default_pg_timeout, group
 
 __all__ = [
     "AllToAllOptions",

@@ -29,7 +29,7 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
 
     timeout: None takes the group's. TypeError for a timeout that is no timedelta, or device_ids that are no list.
     """
-    if group is None and device_ids is None and timeout is None and not async_op:
+    if group is None and device_ids is None and timeout is None and not async_op and not current.profiler._is_profiler_enabled:
         try:
             current.default.plain.barrier()
             return None

@@ -32,7 +32,7 @@ def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | N
                async_op: bool = False) -> Work | None:
     """The elementwise reduction of every rank's array, in place on every rank; the same bits on all of them."""
     try:
-        plain = (current.default if group is None else group).plain
+        plain: Any = None if current.profiler._is_profiler_enabled else (current.default if group is None else group).plain
         pending = plain.all_reduce(tensor, op.plain, out=tensor, async_op=async_op)
     except UNPLAIN:
         pending = None  # the long way finds out what is the matter
@@ -77,7 +77,7 @@ def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, gro
 def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, async_op: bool = False,
               group_src: int | None = None) -> Work | None:
     """The array of rank src (of the world; or group_src, of the group), written into every other rank's."""
-    if group is None and group_src is None and src is not None:
+    if group is None and group_src is None and src is not None and not current.profiler._is_profiler_enabled:
         try:
             pending = current.default.rooted.broadcast(tensor, src, out=tensor, async_op=async_op)
         except UNPLAIN:
@@ -101,7 +101,7 @@ def all_gather_single(output_tensor: Any, input_tensor: Any, group: ProcessGroup
                       async_op: bool = False) -> Work | None:
     """Every rank's input, in rank order, in one output on every rank: joined along the first dimension, or stacked."""
     try:
-        plain = (current.default if group is None else group).plain
+        plain: Any = None if current.profiler._is_profiler_enabled else (current.default if group is None else group).plain
         pending = plain.all_gather(input_tensor, out=output_tensor, async_op=async_op)
     except UNPLAIN:
         pending = None  # the long way finds out what is the matter
@@ -139,7 +139,7 @@ def reduce_scatter_single(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, 
                           async_op: bool = False) -> Work | None:
     """The reduction of every rank's input, cut into one part a rank: joined along the first dimension, or stacked."""
     try:
-        plain = (current.default if group is None else group).plain
+        plain: Any = None if current.profiler._is_profiler_enabled else (current.default if group is None else group).plain
         pending = plain.reduce_scatter(input, op.plain, out=output, async_op=async_op)
     except UNPLAIN:
         pending = None  # the long way finds out what is the matter

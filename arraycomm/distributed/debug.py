@@ -17,7 +17,7 @@ from arraycomm.core.log import log
 from arraycomm.core.watch import attach
 
 from .consistency import Consistency
-from .world import default_group
+from .world import default_group, state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def set_debug_level_from_env() -> None:
 
 def opened(group: ProcessGroup) -> None:
     """Told of every new group by all its ranks."""
+    state.profiles()  # plain calls look at what it finds
     level = get_debug_level()
     _configure_log(level)
     if level is DebugLevel.DETAIL:

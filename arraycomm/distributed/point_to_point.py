@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
          group_dst: int | None = None) -> None:
     """Sends an array; returns when it may be changed again. ValueError for this rank itself, and outside of the group."""
-    if group is None and group_dst is None and dst is not None and packed(tensor):
+    if group is None and group_dst is None and dst is not None and packed(tensor) and not current.profiler._is_profiler_enabled:
         try:
             core = current.default.rooted
             if dst != core.rank:
@@ -42,7 +42,7 @@ def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None,
 def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
          group_src: int | None = None) -> int:
     """Receives into the array and gives the sender's global rank. Neither src nor group_src: from any rank."""
-    if group is None and group_src is None:
+    if group is None and group_src is None and not current.profiler._is_profiler_enabled:
         try:
             return int(current.default.rooted.recv(tensor, src, tag, out=tensor).source)
         except UNPLAIN:

@@ -11,6 +11,7 @@ from arraycomm.core.digest import sha256
 from arraycomm.core.group import Group
 from arraycomm.core.start import open_group
 from arraycomm.core.store import PrefixStore
+from arraycomm.core.watch import Watched
 
 from . import backend as backends
 from . import debug, devices
@@ -54,6 +55,7 @@ class ProcessGroup(Operations):
         self._by_code = {code: core for device, core in cores.items() for code in devices.CODES[device]}
         self._single = all(core is self.core for core in cores.values())
         debug.opened(self)
+        self.hold(None)
 
     def __repr__(self) -> str:
         return (f"<arraycomm.distributed.ProcessGroup {self.group_name!r} ({self.group_desc}): rank {self.rank()} of "
@@ -62,10 +64,11 @@ class ProcessGroup(Operations):
     def hold(self, collected: list[Any] | None) -> None:
         """What a coalescing manager collects its operations in; None: calls are carried out at once.
 
-        plain is the core group while calls need nothing else, rooted too if ranks of the world are its ranks; otherwise None.
+        plain is the core group while calls need nothing else and nobody watches, rooted too if ranks of the world are its
+        ranks; otherwise None.
         """
         self.collected = collected
-        self.plain: Any = self.core if collected is None else None
+        self.plain: Any = self.core if collected is None and not isinstance(self.core, Watched) else None
         self.rooted: Any = self.plain if self.ranks == tuple(range(len(self.ranks))) else None
 
     def rank(self) -> int:

@@ -2,19 +2,18 @@
 ("c10d::allreduce_" around "gloo:all_reduce"). An asynchronous one is labelled from its call to its return.
 
 Nothing is labelled, and nothing costs, while no profiler runs: plain calls look at a flag of torch's and take the long way
-when it is set (entry.py); that brings the group here, and the first operation after the profiler's end sends it away.
+when it is set; that brings their group here (world.member), and its first operation after the profiler's end sends it away.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from arraycomm.core.watch import Call, Watched, attach, detach
 
-from .world import NO_PROFILER, state
+from .world import state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -32,10 +31,7 @@ _PLAIN = {"isend": "send", "irecv": "recv"}
 
 
 def follow(group: ProcessGroup) -> None:
-    """Labels the group's operations while a profiler runs. Told of every call that is not plain."""
-    state.profiler = sys.modules.get(_PROFILER, NO_PROFILER)
-    if not state.profiler._is_profiler_enabled:
-        return
+    """Labels the group's operations while the profiler runs."""
     names = {core: name for core, name in zip(group.cores.values(), group.config.device_backend_map.values(), strict=True)}
     for core, name in names.items():
         if not isinstance(core, Watched) or not any(isinstance(watcher, Labels) for watcher in core._watchers):

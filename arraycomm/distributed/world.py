@@ -5,6 +5,7 @@ The only state at module level of arraycomm.distributed; destroy_process_group()
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
 from datetime import timedelta
@@ -47,6 +48,11 @@ class World:
         self.outside: tuple[int, ...] = ()  # members of the last group that this rank did not become one of
         self.shrunk: list[ProcessGroup] = []  # former default groups, whose connections the default group uses
 
+    def profiles(self) -> bool:
+        """Whether torch's profiler runs; looks for it, because torch may be loaded at any time."""
+        self.profiler = sys.modules.get("torch.autograd.profiler", NO_PROFILER)
+        return bool(self.profiler._is_profiler_enabled)
+
     def next_name(self) -> str:
         self.count += 1
         return str(self.count - 1)
@@ -66,9 +72,6 @@ class _World(type):
     @WORLD.setter
     def WORLD(cls, group: ProcessGroup | None) -> None:  # noqa: N802
         state.default = group
-
-
-GroupName = str  # the type of group_name
 
 
 class GroupMember(metaclass=_World):
@@ -114,4 +117,9 @@ def member(group: Any, what: str, level: int = 3) -> ProcessGroup | None:
         warnings.warn(f"Running {what} on global rank {default_group().rank()} which does not belong to the given group.",
                       stacklevel=level)
         return None
-    return resolve(group)
+    found = resolve(group)
+    if state.profiles():
+        from .profiling import follow  # for those who profile
+
+        follow(found)
+    return found
