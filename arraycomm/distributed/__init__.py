@@ -26,6 +26,7 @@ from .collectives import (
 from .debug import DebugLevel, breakpoint, get_debug_level, set_debug_level, set_debug_level_from_env
 from .device_mesh import DeviceMesh, init_device_mesh
 from .groups import (
+    GroupName,
     get_backend,
     get_backend_config,
     get_global_rank,

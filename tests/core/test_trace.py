@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import arraycomm
 from arraycomm import trace
 from arraycomm.core import settings
+from arraycomm.core import trace as core_trace
 from arraycomm.core.watch import Watched, attach, detach
 
 RANKS = 2
@@ -49,6 +51,31 @@ def work(rank: int, folder: str, ending: str) -> None:
     elif ending == "kill":
         group.barrier()
         os._exit(0)
+
+
+class Late:
+    """A clock that is 5 s behind."""
+
+    monotonic_ns = staticmethod(lambda: time.monotonic_ns() - 5_000_000_000)
+    time = staticmethod(time.time)
+
+
+def elsewhere(rank: int, folder: str) -> None:
+    """As if rank 1 were on a host with another clock."""
+    if rank == 1:
+        core_trace._clock, core_trace.time = (lambda: 1), Late  # type: ignore[assignment]
+    work(rank, folder, "close")
+
+
+def test_another_clock_is_measured(tmp_path: Path) -> None:
+    arraycomm.spawn(elsewhere, (str(tmp_path),), nprocs=RANKS)
+    ranks = trace.read(tmp_path)
+    about = ranks[1].about
+    assert abs(about["offset_us"] - 5e6) <= about["doubt_us"] + 1 < 1e6 and ranks[0].about["doubt_us"] == 0
+    merged = {(e["pid"], e["args"]["sequence"]): (e["ts"], e["ts"] + e["dur"]) for e in trace.merge(ranks)
+              if e["ph"] == "X" and e["args"].get("sequence") and e["args"]["group"] == "world" and "error" not in e["args"]}
+    for sequence in (1, 2):
+        assert merged[0, sequence][1] + 1 >= merged[1, sequence][0] and merged[1, sequence][1] + 1 >= merged[0, sequence][0]
 
 
 @pytest.fixture(scope="module")

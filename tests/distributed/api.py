@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .differences import REASONS
+from .differences import ENVIRONMENT, REASONS
 
 DATA = Path(__file__).with_name("torch_distributed_2.13.json")
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "distributed-api.md"
@@ -183,7 +183,8 @@ def unexplained(found: list[Row]) -> list[Finding]:
 
 def stale(found: list[Row]) -> list[str]:
     """Reasons for differences that there are not."""
-    return sorted(set(REASONS) - {finding.name for row in found for finding in row.findings})
+    unused = set(REASONS) - {finding.name for row in found for finding in row.findings}
+    return sorted(unused | set(ENVIRONMENT) - set(load()["environment"]))
 
 
 # ---- the table ----
@@ -216,6 +217,8 @@ def table() -> str:
     for module in dict.fromkeys(row.module for row in found):
         parts.append(f"## {FACADE}{'.' + module if module else ''}\n")
         parts.append("\n".join(_lines([row for row in found if row.module == module])) + "\n")
+    variables = (f"| `{name}` | {meaning} | {ENVIRONMENT.get(name, 'same')} |" for name, meaning in load()["environment"].items())
+    parts.append("\n".join(["## Environment variables\n", "| variable | in torch | here |", "|---|---|---|", *variables]) + "\n")
     return "\n".join(parts)
 
 

@@ -1,4 +1,7 @@
-"""What is deliberately different from torch.distributed, and why. Keys: a name, `Class.member`, or `module.name`."""
+"""What is deliberately different from torch.distributed, and why.
+
+REASONS: by a name, `Class.member`, or `module.name`. ENVIRONMENT: what a variable does here, where it does something else there.
+"""
 
 from __future__ import annotations
 
@@ -15,4 +18,12 @@ REASONS: dict[str, str] = {
     "ProcessGroup.use_pg_for_symm_mem_rendezvous": "of torch's symmetric memory on GPUs; Group.empty() makes ours",
     "ProcessGroupGloo": "the C++ class of torch's gloo backend, which is not what answers here; ask get_backend(group)",
     "Reducer": _DDP,
+}
+
+ENVIRONMENT: dict[str, str] = {
+    "TORCH_CPP_LOG_LEVEL": "sets the level of Python's logger \"arraycomm\" (docs/distributed.md, Debugging)",
+    "TORCH_GLOO_LAZY_INIT": "changes nothing: connections are always made when they are first needed",
+    "TORCH_SHOW_CPP_STACKTRACES": "the stacks are Python's",
+    "USE_LIBUV": "only told by TCPStore.libuvBackend: there is one server, in C, for as many clients as descriptors allow",
+    "NCCL_SOCKET_IFNAME": "for the library of NCCL itself, which reads it",
 }

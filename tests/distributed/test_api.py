@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import arraycomm.distributed as dist
 from tests.distributed import api
-
-complete = pytest.mark.xfail(not hasattr(dist, "TCPStore") or not hasattr(dist, "spawn"), strict=True,
-                             reason="stores, rendezvous and launchers of the facade are not in this tree yet")
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +12,6 @@ def found() -> list[api.Row]:
     return api.rows()
 
 
-@complete
 def test_nothing_is_missing_or_different_without_a_reason(found: list[api.Row]) -> None:
     assert [f"{finding.name}: {finding.text}" for finding in api.unexplained(found)] == []
 

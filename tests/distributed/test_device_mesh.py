@@ -140,6 +140,13 @@ def test_arrays_of_the_callers_library() -> None:
     assert torch.equal(mesh["b"].mesh, torch.tensor([3, 4, 5], dtype=torch.int32)) and mesh.get_coordinate() == (1, 1)
 
 
+def test_local_ranks_of_the_documents() -> None:
+    """2 hosts with 4 devices each: along dimension 0 the host, along dimension 1 the place in it."""
+    for rank in range(8):
+        mesh = DeviceMesh(device_type="cuda", mesh=[[0, 1, 2, 3], [4, 5, 6, 7]], _init_backend=False, _rank=rank)
+        assert mesh.get_coordinate() == (rank // 4, rank % 4)
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (3, 4), (2, 3, 2), (2, 1, 2, 3)])
 def test_geometry(shape: tuple[int, ...]) -> None:
     """Against NumPy's indexing, for every rank and every choice of dimensions."""
