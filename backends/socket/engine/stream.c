@@ -73,7 +73,7 @@ void stream_copy(void *to, const void *from, size_t bytes)
 }
 #endif
 
-#define SLOW 6                       /* bytes/ns of ordinary stores: 2 to 3 between far cores, 10 to 50 between others */
+#define SLOW 4                       /* bytes/ns of ordinary stores: 2 to 3 between far cores, 6 to 50 between others */
 #define STEP ((size_t)64 << 10)      /* bytes between two looks at the clock */
 #define AGAIN ((uint64_t)4 << 20)    /* bytes written past the caches until ordinary stores are tried again, */
 #define TRIAL ((size_t)16 << 10)     /* with so many: 7 us at worst */
