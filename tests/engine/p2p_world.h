@@ -146,7 +146,7 @@ static inline struct world *world_open(int size, size_t ring)
     for (int rank = 0; rank < size; rank++) {
         struct acomm_group *g = &w->groups[rank];
         *g = (struct acomm_group){.node = &w->node, .rank = rank, .size = size, .bell = ring ? &w->bells[rank] : NULL, .members = members,
-                                    .hosts.seat = members,
+                                    .hosts = {.seat = members, .host = {.size = size}},
                                   .timeout = 60 * SECOND, .crowded = wait_crowded(size)};
         pthread_mutex_init(&g->lock, NULL);
         g->p2p = p2p_open(g);

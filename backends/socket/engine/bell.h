@@ -8,9 +8,18 @@
 #ifndef ACOMM_BELL_H
 #define ACOMM_BELL_H
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
-struct bell { _Atomic uint32_t rung, listeners; }; /* starts as zeros */
+struct bell {                    /* starts as zeros */
+    _Atomic uint32_t rung, listeners;
+    _Atomic uint32_t away;       /* who waits has given its core to others; a hint, kept only where cores are scarce */
+};
+
+static inline bool bell_away(const struct bell *bell)
+{
+    return atomic_load_explicit(&bell->away, memory_order_relaxed) || atomic_load_explicit(&bell->listeners, memory_order_relaxed);
+}
 
 uint32_t bell_listen(struct bell *bell);
 /* Until the bell is rung after `seen`, at most `ns`; may return early. */

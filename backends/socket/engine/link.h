@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #define LINK_MEASURED (32u << 10) /* bytes; such messages are worth two looks at the clock */
+#define LINK_BESIDE 56            /* bytes at most of a frame's head */
 
 enum channel { CHANNEL_CONTROL, CHANNEL_COLLECTIVE, CHANNEL_P2P, CHANNELS };
 
@@ -37,6 +38,9 @@ struct link_ops {
     /* Receiving `bytes` of the row took so long, the sender's part included: the link may find out what suits. NULL: it
      * does not. */
     void (*took)(struct link *link, size_t bytes, int64_t ns);
+    /* Sends `beside` bytes at head, whole or not at all, then the body's: without copying them together first. Returns what
+     * it took of both. NULL: the link has no use for it. recv() gives the head alone. */
+    ssize_t (*frame)(struct link *link, const void *head, size_t beside, const void *body, size_t bytes);
 };
 struct link {
     const struct link_ops *ops;
@@ -49,6 +53,7 @@ struct link {
                                   * change from now on. NULL where the ends share no memory */
     struct link_parts *parts;    /* see p2p_share.c; NULL where the ends share no memory */
     struct bell *bell; /* rung when there may be news; NULL: look at the descriptor, or look again */
+    struct bell *theirs; /* the other side's, or NULL */
 };
 
 /* link_tcp.c: at most 64 `connections`, filled one by one by attach; the stream is spread over them in stripes. */

@@ -12,10 +12,10 @@
 
 #define LINE 64
 #define SLOTS 128                  /* pieces under way at most */
-#define INLINE (LINE - sizeof(uint64_t)) /* bytes that travel beside their stamp: a short message costs one cache line */
 #define PIECE ((size_t)16 << 10)   /* of a long message: the other side copies one out while we copy the next one in */
-#define BYTES_BITS 24              /* of a stamp */
-#define PAST (1u << (BYTES_BITS - 1)) /* in a stamp: the piece was written past the caches */
+#define PAST (1u << 23)            /* in a stamp, above the bytes in `data`: they were written past the caches */
+#define BESIDE_SHIFT 24            /* then the bytes beside the stamp, */
+#define NUMBER_SHIFT 30            /* and the piece's number */
 #define LAZY (SLOTS / 4)           /* short pieces that the receiver takes before it says so */
 
 /* How long pieces are stored is the receiver's wish, because it sees what both sides' copies take together. A ring that is
@@ -23,12 +23,14 @@
  * 28 GB/s in it where the cores share a cache, and 8 in a shorter one, where every line is fetched from the receiver. Where
  * the cores are far apart, ordinary stores fall to 2 GB/s and those past the caches stay at 15. */
 
-/* One piece of the stream: up to INLINE bytes here, or more of them at the sender's place in `data`. The stamp says that the
- * piece is there: its number, from 1, above its length. Nothing but stamps is ever written where stamps lie. */
+/* One piece of the stream: up to LINK_BESIDE bytes here, then those at the sender's place in `data`. So a short message costs one
+ * cache line, and a longer one that and its own. The stamp says that the piece is there: its number, from 1, above its
+ * lengths. Nothing but stamps is ever written where stamps lie. */
 struct slot {
     _Alignas(LINE) _Atomic uint64_t stamp;
-    char bytes[INLINE];
+    char bytes[LINK_BESIDE];
 };
+_Static_assert(sizeof(struct slot) == LINE, "a slot is one cache line");
 
 /* Starts as zeros. */
 struct link_ring {
@@ -45,7 +47,6 @@ struct link_ring {
 struct link_shm {
     struct link base;
     struct link_ring *ring;
-    struct bell *theirs;
     uint64_t pieces;        /* sent, or read to their end */
     uint64_t place;         /* bytes of `data` ever used; a piece begins on a line */
     size_t size, piece;
@@ -53,8 +54,9 @@ struct link_shm {
     uint64_t taken, freed;  /* `taken` as last seen; the place that the receiver had then */
     uint64_t ends[SLOTS];   /* the place after each piece under way */
     /* the receiver's */
-    const char *from;       /* rest of the piece that is being read */
-    size_t left, used;      /* and of `data` that it takes */
+    const char *from;       /* rest of the part of a piece that is being read, */
+    size_t left, behind;    /* and what the piece has in `data` then */
+    size_t used;            /* of `data`, by the whole piece */
     uint64_t told, told_place; /* pieces in ring->taken, and the place after them */
     struct choice stores[CHOICE_CLASSES]; /* 0 ordinary, 1 past the caches: ns per byte */
     uint64_t wish;          /* in ring->past */
@@ -91,63 +93,67 @@ static int refresh(struct link_shm *s)
     return 0;
 }
 
-/* Bytes of the next piece for which there is room: all of `bytes` where that is little. */
-static size_t room(const struct link_shm *s, size_t bytes)
+/* Whether there is room for a piece, and for how many of `bytes` in `data`. */
+static bool fits(const struct link_shm *s, size_t bytes, size_t *piece)
 {
-    if (s->pieces - s->taken == SLOTS)
-        return 0;
-    if (bytes <= INLINE)
-        return bytes;
     size_t offset = s->place & (s->size - 1), free = s->size - (size_t)(s->place - s->freed);
     size_t run = s->size - offset < free ? s->size - offset : free;
     run = run < s->piece ? run : s->piece;
-    return bytes < run ? bytes : run;
+    *piece = bytes < run ? bytes : run;
+    return s->pieces - s->taken < SLOTS && (*piece || !bytes);
 }
 
-static void put(struct link_shm *s, const char *from, size_t bytes)
+/* The same, 1 or 0, after a look at how far the receiver is if need be; or a code. */
+static int room(struct link_shm *s, size_t bytes, size_t *piece)
+{
+    if (fits(s, bytes, piece))
+        return 1;
+    int rc = refresh(s);
+    return rc ? rc : fits(s, bytes, piece);
+}
+
+static void put(struct link_shm *s, const char *head, size_t beside, const char *from, size_t bytes)
 {
     struct slot *slot = &s->ring->slots[s->pieces % SLOTS];
     char *data = s->ring->data + (s->place & (s->size - 1));
     uint64_t wish = bytes < STREAM_MIN ? 0 : atomic_load_explicit(&s->ring->past, memory_order_relaxed);
     bool past = wish >> choice_class(s->base.row) & 1;
+    if (beside)
+        memcpy(slot->bytes, head, beside);
     if (past)
         stream_copy(data, from, bytes);
-    else if (bytes <= INLINE)
-        memcpy(slot->bytes, from, bytes);
     else
         stream_keep(data, from, bytes);
-    s->place += bytes <= INLINE ? 0 : lines(bytes);
+    s->place += lines(bytes);
     s->ends[s->pieces % SLOTS] = s->place;
     s->pieces++;
-    atomic_store_explicit(&slot->stamp, s->pieces << BYTES_BITS | (past ? PAST : 0) | bytes, memory_order_release);
+    uint64_t stamp = s->pieces << NUMBER_SHIFT | beside << BESIDE_SHIFT | (past ? PAST : 0) | bytes;
+    atomic_store_explicit(&slot->stamp, stamp, memory_order_release);
+}
+
+static ssize_t shm_frame(struct link *link, const void *head, size_t beside, const void *body, size_t bytes)
+{
+    struct link_shm *s = self(link);
+    size_t sent = 0, piece;
+    int pieces = 0, rc = 1;
+    while ((sent < bytes || !pieces) && (rc = room(s, bytes - sent, &piece)) > 0) {
+        put(s, head, pieces ? 0 : beside, bytes ? (const char *)body + sent : NULL, piece);
+        sent += piece;
+        /* Once more when all is there, but not after every piece: the fence waits until all stores have left. */
+        if (!pieces++ || sent == bytes)
+            bell_ring(s->base.theirs);
+    }
+    if (rc < 0)
+        return rc;
+    if (pieces > 1 && sent < bytes)
+        bell_ring(s->base.theirs);
+    return pieces ? (ssize_t)(beside + sent) : 0;
 }
 
 static ssize_t shm_send(struct link *link, const void *data, size_t bytes, bool more)
 {
     (void)more; /* a piece is seen at once: no call is saved by keeping it back */
-    struct link_shm *s = self(link);
-    size_t moved = 0;
-    bool once = false;
-    while (moved < bytes) {
-        size_t n = room(s, bytes - moved);
-        if (!n) {
-            int rc = refresh(s);
-            if (rc)
-                return rc;
-            n = room(s, bytes - moved);
-        }
-        if (!n)
-            break;
-        put(s, (const char *)data + moved, n);
-        if (!moved)
-            bell_ring(s->theirs);
-        once = !moved;
-        moved += n;
-    }
-    /* Not after every piece: the fence waits until all stores have left. */
-    if (moved && !once)
-        bell_ring(s->theirs);
-    return (ssize_t)moved;
+    return bytes <= LINK_BESIDE ? shm_frame(link, data, bytes, NULL, 0) : shm_frame(link, NULL, 0, data, bytes);
 }
 
 /* ---- the receiver ---- */
@@ -155,7 +161,15 @@ static ssize_t shm_send(struct link *link, const void *data, size_t bytes, bool 
 static bool next_is_there(const struct link_shm *s, uint64_t *stamp)
 {
     *stamp = atomic_load_explicit(&s->ring->slots[s->pieces % SLOTS].stamp, memory_order_acquire);
-    return *stamp >> BYTES_BITS == (s->pieces + 1) << BYTES_BITS >> BYTES_BITS;
+    return *stamp >> NUMBER_SHIFT == (s->pieces + 1) << NUMBER_SHIFT >> NUMBER_SHIFT;
+}
+
+/* The part of the piece that lies in `data`. */
+static void open_data(struct link_shm *s, size_t bytes)
+{
+    s->from = s->ring->data + (s->place & (s->size - 1));
+    s->left = bytes;
+    s->behind = 0;
 }
 
 /* 1: a piece is open, 0: none has come, or a code. */
@@ -164,13 +178,17 @@ static int open_piece(struct link_shm *s)
     uint64_t stamp;
     if (!next_is_there(s, &stamp))
         return 0;
-    size_t bytes = stamp & (PAST - 1), offset = s->place & (s->size - 1);
-    bool inlined = bytes <= INLINE;
-    if (!bytes || bytes > s->piece || (!inlined && bytes > s->size - offset))
+    size_t bytes = stamp & (PAST - 1), beside = stamp >> BESIDE_SHIFT & ((1u << (NUMBER_SHIFT - BESIDE_SHIFT)) - 1);
+    size_t offset = s->place & (s->size - 1);
+    if (!(bytes + beside) || beside > LINK_BESIDE || bytes > s->piece || bytes > s->size - offset)
         return broken();
-    s->from = inlined ? s->ring->slots[s->pieces % SLOTS].bytes : s->ring->data + offset;
-    s->left = bytes;
-    s->used = inlined ? 0 : lines(bytes);
+    open_data(s, bytes);
+    if (beside) {
+        s->from = s->ring->slots[s->pieces % SLOTS].bytes;
+        s->left = beside;
+        s->behind = bytes;
+    }
+    s->used = lines(bytes);
     if (bytes >= STREAM_MIN)
         s->met[(stamp & PAST) != 0] = true;
     return 1;
@@ -186,7 +204,7 @@ static void close_piece(struct link_shm *s)
     s->told = s->pieces;
     s->told_place = s->place;
     atomic_store_explicit(&s->ring->taken, s->pieces, memory_order_release);
-    bell_ring(s->theirs);
+    bell_ring(s->base.theirs);
 }
 
 static ssize_t shm_recv(struct link *link, void *data, size_t bytes)
@@ -205,8 +223,13 @@ static ssize_t shm_recv(struct link *link, void *data, size_t bytes)
         moved += n;
         s->from += n;
         s->left -= n;
-        if (!s->left)
-            close_piece(s);
+        if (s->left)
+            break;
+        if (s->behind) { /* what lay beside the stamp is given alone: its reader looks there what is behind */
+            open_data(s, s->behind);
+            break;
+        }
+        close_piece(s);
     }
     return (ssize_t)moved;
 }
@@ -246,7 +269,7 @@ static void shm_close(struct link *link)
     free(link); /* the ring belongs to the segment */
 }
 
-static const struct link_ops shm_ops = {shm_send, shm_recv, shm_descriptor, shm_close, shm_waiting, shm_took};
+static const struct link_ops shm_ops = {shm_send, shm_recv, shm_descriptor, shm_close, shm_waiting, shm_took, shm_frame};
 
 struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct bell *ours,
                           struct bell *theirs)
@@ -255,8 +278,7 @@ struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, siz
     if (!s)
         return NULL;
     s->base = (struct link){.ops = &shm_ops, .peer = peer, .outgoing = outgoing, .withdrawn = &memory->withdrawn,
-                            .parts = &memory->parts, .bell = ours};
-    s->theirs = theirs;
+                            .parts = &memory->parts, .bell = ours, .theirs = theirs};
     s->ring = memory;
     s->size = bytes;
     s->piece = bytes / 4 < PIECE ? bytes / 4 : PIECE;

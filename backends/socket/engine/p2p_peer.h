@@ -177,6 +177,8 @@ struct p2p {
     pthread_t thread;
     struct pollfd *fds[2];       /* of the waiting thread that leads, and of our own */
     int room[2];
+    int64_t kept;                /* where cores are scarce: since when we keep ours, 0: not yet; and yields since that paid */
+    int gains;
     uint32_t passes;             /* also says which peer the next one begins with */
 };
 

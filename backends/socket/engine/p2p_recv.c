@@ -189,6 +189,12 @@ static size_t take(struct p2p *p, struct p2p_peer *peer, char *to, size_t bytes)
     return 0;
 }
 
+/* A link in memory is read by the piece: reading ahead saves no call there, and costs a copy. */
+static bool in_memory(const struct p2p_peer *peer)
+{
+    return peer->from->ops->waiting != NULL;
+}
+
 /* Reads ahead into the buffer. */
 static size_t fill(struct p2p *p, struct p2p_peer *peer)
 {
@@ -200,12 +206,13 @@ static size_t fill(struct p2p *p, struct p2p_peer *peer)
         in->end -= in->begin;
         in->begin = 0;
     }
-    size_t n = take(p, peer, in->buffer + in->end, sizeof in->buffer - in->end);
+    size_t room = in_memory(peer) && !in->open ? LINK_BESIDE : sizeof in->buffer;
+    size_t n = take(p, peer, in->buffer + in->end, room - in->end);
     in->end += n;
     return n;
 }
 
-/* Payload: from the buffer as far as it is there; large rests straight from the link to where they belong. */
+/* Payload: from the buffer as far as it is there; rests of some size straight from the link to where they belong. */
 static size_t payload(struct p2p *p, struct p2p_peer *peer)
 {
     struct p2p_in *in = &peer->in;
@@ -215,7 +222,7 @@ static size_t payload(struct p2p *p, struct p2p_peer *peer)
         if (in->to)
             memcpy(in->to, in->buffer + in->begin, n);
         in->begin += n;
-    } else if (in->to && in->left >= sizeof in->buffer / 2) {
+    } else if (in->to && (in_memory(peer) || in->left >= sizeof in->buffer / 2)) {
         n = take(p, peer, in->to, in->left);
     } else {
         return fill(p, peer);

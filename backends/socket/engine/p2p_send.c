@@ -23,7 +23,7 @@ struct acomm_op *p2p_send_first(const struct p2p_peer *peer)
     return (item ? item : first(&peer->sending))->op;
 }
 
-/* Begins a frame; what of the payload fits goes beside the header, so that small messages take one call of the link. */
+/* Begins a frame; a small payload goes beside the header, so that it takes one call of the link. */
 static void begin(struct p2p_peer *peer, struct p2p_item *item, struct wire_frame *frame, const char *payload,
                   uint64_t bytes)
 {
@@ -37,7 +37,8 @@ static void begin(struct p2p_peer *peer, struct p2p_item *item, struct wire_fram
     o->sent = 0;
     o->payload = o->left = bytes;
     o->body = payload;
-    if (bytes && bytes <= sizeof o->head - sizeof *frame) {
+    size_t beside = peer->to->ops->frame ? LINK_BESIDE : sizeof o->head;
+    if (bytes && bytes <= beside - sizeof *frame) {
         memcpy(o->head + o->size, payload, bytes);
         o->size += bytes;
         o->left = 0;
@@ -132,11 +133,21 @@ static void written(struct p2p *p, struct p2p_peer *peer)
     }
 }
 
+static ssize_t send_next(struct link *to, const struct p2p_out *o)
+{
+    if (o->sent == o->size)
+        return to->ops->send(to, o->body, o->left, false);
+    if (to->ops->frame)
+        return to->ops->frame(to, o->head, o->size, o->body, o->left);
+    /* A header that travels alone wakes the receiver for nothing: 20% of the processor time of a long message. */
+    return to->ops->send(to, o->head + o->sent, o->size - o->sent, o->left > 0);
+}
+
 /* Bytes that the link took; 0 when none or when it is broken, which becomes trouble. */
-static size_t give(struct p2p *p, struct p2p_peer *peer, const void *data, size_t bytes, bool more)
+static size_t give(struct p2p *p, struct p2p_peer *peer)
 {
     errno = 0;
-    ssize_t n = peer->to->ops->send(peer->to, data, bytes, more);
+    ssize_t n = send_next(peer->to, &peer->out);
     if (n >= 0)
         return (size_t)n;
     p2p_trouble(p, peer->out.item->op, (int)n, peer->rank, "the connection broke while sending a message");
@@ -147,21 +158,14 @@ static size_t give(struct p2p *p, struct p2p_peer *peer, const void *data, size_
 static bool write_frame(struct p2p *p, struct p2p_peer *peer, size_t *moved)
 {
     struct p2p_out *o = &peer->out;
-    while (o->sent < o->size) {
-        /* A header that travels alone wakes the receiver for nothing: 20% of the processor time of a long message. */
-        size_t n = give(p, peer, o->head + o->sent, o->size - o->sent, o->left > 0);
-        if (!n)
-            return false;
-        o->sent += n;
-        *moved += n;
-    }
     peer->to->row = o->payload;
-    while (o->left) {
-        size_t n = give(p, peer, o->body, o->left, false);
+    while (o->sent < o->size || o->left) {
+        size_t n = give(p, peer), head = o->size - o->sent < n ? o->size - o->sent : n;
         if (!n)
             return false;
-        o->body += n;
-        o->left -= n;
+        o->sent += head;
+        o->left -= n - head;
+        o->body = o->left ? o->body + (n - head) : NULL;
         *moved += n;
     }
     return true;

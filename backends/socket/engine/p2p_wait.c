@@ -1,9 +1,14 @@
 #include <sched.h>
 
+#include "bell.h"
 #include "clock.h"
 #include "p2p_peer.h"
 
-#define PEEKS 50 /* of 20 to 40 ns */
+#define PEEKS 50         /* of 20 to 40 ns */
+#define PEEKS_CROWDED 500 /* the same for a peer that has a core and is about to answer; less than what a switch there and back costs */
+#define KEEP_NS 400000   /* for so long all local ranks together keep their cores so: below what wait.c calls stolen */
+#define GAINS 64         /* yields after an answer that came so; the other ranks do the same, so long ones are not stolen then: who
+                          * has yielded often is not chosen for some milliseconds */
 
 struct waiter {
     struct wait wait;
@@ -34,10 +39,35 @@ static bool interrupted(struct waiter *w)
     return wait_interrupted();
 }
 
+/* Without the lock, as the step may yield: the peers see that we have no core then. */
+static int step_away(struct p2p *p, struct wait *w)
+{
+    struct bell *bell = p->group->crowded ? p->group->bell : NULL;
+    if (bell)
+        atomic_store_explicit(&bell->away, 1, memory_order_relaxed);
+    int rc = wait_step(w);
+    if (bell)
+        atomic_store_explicit(&bell->away, 0, memory_order_relaxed);
+    return rc;
+}
+
+/* With the lock: the next step gives our core to others. */
+static void leave_core(struct p2p *p, const struct wait *w)
+{
+    if (!p->group->crowded || w->turns < w->spins)
+        return;
+    p->kept = 0;
+    if (!p->gains)
+        return;
+    p->gains--;
+    atomic_store_explicit(&p->group->stolen.until, 0, memory_order_relaxed);
+}
+
 /* With the lock, which is free meanwhile: the group's lock, the GIL and others' posts must not wait for it. */
 static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved)
 {
     bool look = w->wait.sleepy;
+    leave_core(p, &w->wait);
     p2p_release(p);
     if (moved) {
         wait_reset(&w->wait);
@@ -46,7 +76,7 @@ static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved
         if (look)
             w->wait.turns = w->wait.spins; /* though there is progress */
     }
-    int rc = wait_step(&w->wait);
+    int rc = step_away(p, &w->wait);
     bool stop = !op->synchronous && (look || w->wait.sleepy) && interrupted(w);
     while (atomic_load_explicit(&p->wanted, memory_order_relaxed))
         sched_yield();
@@ -78,19 +108,32 @@ static void doze(struct p2p *p, struct waiter *w)
     p->followers--;
 }
 
+/* With more ranks than cores it is worth waiting for a peer that has a core too: two ranks that talk to each other do so for a
+ * while without a switch of processes, which costs more than a short message. Then it is the others' turn. */
+static bool keeps_core(struct p2p *p, const struct link *from)
+{
+    if (!from->theirs || bell_away(from->theirs))
+        return false;
+    int64_t now = clock_now();
+    p->kept = p->kept ? p->kept : now;
+    return now - p->kept < KEEP_NS / p->group->hosts.host.size;
+}
+
 /* With the lock held: giving it up and taking it again costs more than several looks at a link in memory, and what is
  * waited for has often been sent already. Whether there is something to read. */
-static bool peek(const struct p2p *p, const struct acomm_op *op)
+static bool peek(struct p2p *p, const struct acomm_op *op)
 {
     const struct acomm_group *g = p->group;
     const struct p2p_peer *peer = op->peer < 0 ? NULL : p->peers[op->peer];
     const struct link *from = peer ? peer->from : NULL;
-    bool able = from && from->ops->waiting && !g->crowded;
-    for (int turn = 0; able && turn < PEEKS; turn++) {
-        if (from->ops->waiting(from))
+    bool able = from && from->ops->waiting && (!g->crowded || keeps_core(p, from));
+    for (int turn = 0; able && turn < (g->crowded ? PEEKS_CROWDED : PEEKS); turn++) {
+        if (from->ops->waiting(from)) {
+            p->gains = GAINS;
             return true;
+        }
         able = !atomic_load_explicit(&p->wanted, memory_order_relaxed)
-            && !atomic_load_explicit(&g->poisoned, memory_order_relaxed);
+            && !atomic_load_explicit(&g->poisoned, memory_order_relaxed) && !(g->crowded && bell_away(from->theirs));
         wait_relax();
     }
     return false;
