@@ -35,6 +35,10 @@ class ResourceError(DistError):
     """Memory, descriptors or a quota ran out; the message names need and limit."""
 
 
+class DeviceError(ValueError, RuntimeError):
+    """The group's backends do not move arrays on this device. A RuntimeError too, which torch.distributed's programs expect."""
+
+
 class OutputError(ValueError):
     """A result cannot be written into this array where it lies."""
 

@@ -29,6 +29,7 @@ from .arguments import Destination
 from .backend import Backend, Communicator
 from .buffer import Buffer
 from .dlpack import adopt, allocate, resolve, wrap
+from .errors import DeviceError
 from .exchange import agreed_counts, first_dimensions, gather_integers
 from .objects import ObjectCollectives
 from .types import Device, DeviceType, ReduceOp
@@ -90,7 +91,7 @@ class Group(ObjectCollectives, Shortcuts):
     def _readable(self, x: Any) -> Buffer:
         src = resolve(x)
         if src.device_type not in self._devices:
-            raise ValueError(f"backend {self.backend!r} does not move arrays on "
+            raise DeviceError(f"backend {self.backend!r} does not move arrays on "
                              f"{Device(DeviceType(src.device_type), src.device_index)}; copy the array to the CPU, or use "
                              "a backend for that device")
         return src

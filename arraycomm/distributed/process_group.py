@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from arraycomm.core import settings
 from arraycomm.core.digest import sha256
+from arraycomm.core.errors import DeviceError
 from arraycomm.core.group import Group
 from arraycomm.core.start import open_group
 from arraycomm.core.store import PrefixStore
@@ -93,7 +94,7 @@ class ProcessGroup(Operations):
             return self.core
         code = devices.of_array(x)
         if code not in self._by_code:
-            raise ValueError(f"No backend type associated with device type {devices.name_of(code)}: group "
+            raise DeviceError(f"No backend type associated with device type {devices.name_of(code)}: group "
                              f"{self.group_name!r} has {self.config}")
         return self._by_code[code]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arraycomm.core.buffer import Buffer
-from arraycomm.core.dlpack import allocate, overlaps, pack, resolve, wrap
+from arraycomm.core.dlpack import allocate, overlaps, pack, resolve, resolve_out, wrap
 from arraycomm.core.types import DType
 
 from ..threads import at_once
@@ -30,6 +30,25 @@ def test_fields_of_a_constructed_buffer() -> None:
     assert (b.address, b.count, b.dtype, b.device_type, b.device_index) == (4096, 6, DType.FLOAT32, 2, 1)
     assert b.readonly is True and b.shape == (2, 3) and b.owner is memory and b.nbytes == 24
     assert "(2, 3) float32" in repr(b) and "read-only" in repr(b)
+
+
+def test_a_shape_of_another_count_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 elements and shape"):
+        Buffer(0, 3, DType.INT8, 1, 0, False, (2, 2), None)
+
+
+@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.COMPLEX64, DType.BOOL, DType.FLOAT8_E5M2])
+def test_a_buffer_is_an_array_of_every_dtype(dtype: DType) -> None:
+    memory = allocate((6,), dtype)
+    view = Buffer(memory.address, 6, dtype, 1, 0, False, (2, 3), memory)
+    for found in (resolve(view), resolve_out(view), resolve(view.part(0, (2, 3)))):
+        assert (found.address, found.dtype, found.shape, found.readonly) == (memory.address, dtype, (2, 3), False)
+    fixed = Buffer(memory.address, 6, dtype, 1, 0, True, (6,), memory)
+    assert resolve(fixed).readonly
+    with pytest.raises(ValueError, match="read-only"):
+        resolve_out(fixed)
+    elsewhere = resolve(Buffer(4096, 6, dtype, 2, 3, False, (6,), None))
+    assert (elsewhere.device_type, elsewhere.device_index) == (2, 3)
 
 
 def test_fields_cannot_be_changed() -> None:

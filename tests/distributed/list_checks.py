@@ -67,6 +67,27 @@ def gather_and_scatter(lib: Library) -> None:
 
 
 @check
+def dtypes_without_a_format(lib: Library) -> None:
+    """bfloat16 and float8, which the buffer protocol does not know, in every form that joins or splits arrays."""
+    if lib.name == "numpy":
+        return
+    for dtype in ("bfloat16", "float8_e5m2"):
+        mine = lib.array(np.full((2, 3), 1.0 + lib.rank), dtype)
+        outs = [lib.array(np.zeros((2, 3)), dtype) for _ in range(lib.size)]
+        dist.all_gather(outs, mine)
+        dist.all_to_all(outs, [mine] * lib.size)
+        for rank, out in enumerate(outs):
+            same(out.float(), np.full((2, 3), 1.0 + rank))
+        dist.reduce_scatter(outs[0], [mine] * lib.size, op=ReduceOp.MAX)
+        dist.reduce(mine.T, 0, op=ReduceOp.MAX)
+        dist.scatter(outs[1], [mine] * lib.size if lib.rank == 1 else None, src=1)
+        dist.all_reduce(outs[2].T, op=ReduceOp.MIN)
+        same(outs[0].float(), np.full((2, 3), 3.0))
+        same(outs[1].float(), np.full((2, 3), 2.0))
+        same(outs[2].float(), np.full((2, 3), 3.0))
+
+
+@check
 def reduce_scatter(lib: Library) -> None:
     ins = [lib.array(given((2, 2), "float64", lib.rank) + 10 * part) for part in range(lib.size)]
     out = lib.zeros(2, 2)

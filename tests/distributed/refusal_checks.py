@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 import arraycomm.distributed as dist
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.types import DeviceType, DType
 from arraycomm.distributed import ReduceOp
 
 from .checks import Library, check, same
@@ -126,6 +128,10 @@ def unwritable(lib: Library) -> Iterator[Case]:
     yield ValueError, "read-only", lambda: dist.broadcast(fixed, (me + 1) % 3)
     yield ValueError, "read-only", lambda: dist.all_gather([fixed] * 3, np.ones(2))
     yield ValueError, "read-only", lambda: dist.irecv(fixed, (me + 1) % 3)
+    elsewhere = Buffer(4096, 2, DType.FLOAT32, DeviceType.CUDA, 0, False, (2,), None)
+    for call in (dist.all_reduce, lambda x: dist.broadcast(x, 0), lambda x: dist.all_gather([x, x, x], x),
+                 lambda x: dist.send(x, (me + 1) % 3), lambda x: dist.all_gather_single(x, x)):
+        yield RuntimeError, "", lambda call=call: call(elsewhere)
 
 
 @check

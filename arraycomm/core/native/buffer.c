@@ -60,44 +60,6 @@ static void dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"address", "count", "dtype", "device_type", "device_index", "readonly", "shape", "owner", NULL};
-    unsigned long long address;
-    long long count;
-    int dtype, device_type, device_index, readonly;
-    PyObject *shape, *owner;
-    (void)type;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KLiiipO!O:Buffer", names, &address, &count, &dtype, &device_type,
-                                     &device_index, &readonly, &PyTuple_Type, &shape, &owner))
-        return NULL;
-    if (dtype < 0 || dtype >= ACOMM_DTYPES || count < 0) {
-        PyErr_Format(PyExc_ValueError, "a Buffer of %lld elements of dtype number %d", count, dtype);
-        return NULL;
-    }
-    struct buffer *b = buffer_new((char *)(uintptr_t)address, count, dtype, Py_NewRef(shape), owner, NULL);
-    if (b) {
-        b->device_type = device_type;
-        b->device_index = device_index;
-        b->readonly = (char)readonly;
-    }
-    return (PyObject *)b;
-}
-
-static PyObject *represent(PyObject *self)
-{
-    struct buffer *b = (struct buffer *)self;
-    return PyUnicode_FromFormat("<Buffer %R %s at %p, device %d:%d%s>", b->shape, dtype_rows[b->dtype].label,
-                                (void *)(uintptr_t)b->address, b->device_type, b->device_index,
-                                b->readonly ? ", read-only" : "");
-}
-
-static PyObject *get_bytes(PyObject *self, void *closure)
-{
-    (void)closure;
-    return PyLong_FromSize_t(buffer_bytes((struct buffer *)self));
-}
-
 /* Elements of a shape given as a tuple of ints; -1 with an exception. */
 static int64_t count_of_shape(PyObject *shape, int width)
 {
@@ -120,6 +82,47 @@ static int64_t count_of_shape(PyObject *shape, int width)
         return -1;
     }
     return count;
+}
+
+static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"address", "count", "dtype", "device_type", "device_index", "readonly", "shape", "owner", NULL};
+    unsigned long long address;
+    long long count;
+    int dtype, device_type, device_index, readonly;
+    PyObject *shape, *owner;
+    (void)type;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KLiiipO!O:Buffer", names, &address, &count, &dtype, &device_type,
+                                     &device_index, &readonly, &PyTuple_Type, &shape, &owner))
+        return NULL;
+    if (dtype < 0 || dtype >= ACOMM_DTYPES || count < 0) {
+        PyErr_Format(PyExc_ValueError, "a Buffer of %lld elements of dtype number %d", count, dtype);
+        return NULL;
+    }
+    int64_t fitting = count_of_shape(shape, dtype_rows[dtype].width);
+    if (fitting != count)
+        return fitting < 0 ? NULL : PyErr_Format(PyExc_ValueError, "a Buffer of %lld elements and shape %R", count, shape);
+    struct buffer *b = buffer_new((char *)(uintptr_t)address, count, dtype, Py_NewRef(shape), owner, NULL);
+    if (b) {
+        b->device_type = device_type;
+        b->device_index = device_index;
+        b->readonly = (char)readonly;
+    }
+    return (PyObject *)b;
+}
+
+static PyObject *represent(PyObject *self)
+{
+    struct buffer *b = (struct buffer *)self;
+    return PyUnicode_FromFormat("<Buffer %R %s at %p, device %d:%d%s>", b->shape, dtype_rows[b->dtype].label,
+                                (void *)(uintptr_t)b->address, b->device_type, b->device_index,
+                                b->readonly ? ", read-only" : "");
+}
+
+static PyObject *get_bytes(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSize_t(buffer_bytes((struct buffer *)self));
 }
 
 PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssize_t nargs)

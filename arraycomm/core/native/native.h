@@ -47,7 +47,7 @@ struct memory *memory_retain(struct memory *memory); /* no GIL */
 void memory_release(struct memory *memory);          /* no GIL; NULL is fine */
 
 /* ---- view.c: what one array says about itself, before anything is copied ---- */
-enum view_kind { VIEW_REFUSED, VIEW_NUMPY, VIEW_EXCHANGE, VIEW_BUFFER, VIEW_CAPSULE };
+enum view_kind { VIEW_REFUSED, VIEW_OWN, VIEW_NUMPY, VIEW_EXCHANGE, VIEW_BUFFER, VIEW_CAPSULE };
 struct view_type {
     PyTypeObject *type;
     enum view_kind kind;
@@ -66,6 +66,7 @@ struct view {
     PyObject *owner;                /* what keeps the memory; a reference of the view's own */
     Py_buffer buffer;               /* held while shape and strides are read */
     bool buffered;
+    int64_t lengths[NATIVE_MAX_DIMS]; /* what shape points to where the array has no such field */
 };
 int view_init(void);
 /* How arrays of this type are read. Classified once, then remembered. Never fails. */

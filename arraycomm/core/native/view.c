@@ -1,4 +1,4 @@
-/* What one array says about itself. Four ways of asking, from cheap to dear, by the array's type:
+/* What one array says about itself. A Buffer says it outright; otherwise four ways of asking, from cheap to dear, by type:
  * NumPy's buffer plus dtype object (its buffer has no letters for bfloat16 and float8), DLPack's exchange API (torch),
  * the buffer protocol (JAX on the CPU, bytes, array.array, memoryview), and a DLPack capsule (everything else). */
 #include "native.h"
@@ -119,7 +119,9 @@ static struct view_type classify(PyTypeObject *type)
     struct view_type t = {.type = type, .kind = VIEW_REFUSED, .torch = derives(type, "torch", "Tensor")};
     t.capsule = has(type, "__dlpack__");
     t.legacy_writable = t.torch || derives(type, "cupy", "ndarray");
-    if (derives(type, "numpy.ma", "MaskedArray") || derives(type, "torch.distributed.tensor", "DTensor"))
+    if (type == buffer_type)
+        t.kind = VIEW_OWN;
+    if (type == buffer_type || derives(type, "numpy.ma", "MaskedArray") || derives(type, "torch.distributed.tensor", "DTensor"))
         return t;
     if (derives(type, "numpy", "ndarray") || derives(type, "numpy", "generic"))
         t.kind = VIEW_NUMPY;
@@ -147,7 +149,22 @@ struct view_type view_type(PyObject *object)
     return fresh;
 }
 
-/* ---- the four ways ---- */
+/* ---- the ways ---- */
+
+static int open_own(struct view *view, const struct buffer *b)
+{
+    view->ndim = (int)PyTuple_Size(b->shape); /* checked when it was made, as its elements */
+    for (int i = 0; i < view->ndim; i++)
+        view->lengths[i] = PyLong_AsLongLong(PyTuple_GetItem(b->shape, i));
+    view->shape = view->lengths;
+    view->data = (char *)(uintptr_t)b->address;
+    view->dtype = b->dtype;
+    view->device_type = b->device_type;
+    view->device_index = b->device_index;
+    view->readonly = b->readonly;
+    view->owner = Py_NewRef((PyObject *)b);
+    return 0;
+}
 
 static void take_buffer(struct view *view)
 {
@@ -346,7 +363,9 @@ int view_open(struct view *view, PyObject *object)
     struct view_type type = view_type(object);
     int rc;
     clear(view);
-    if (type.kind == VIEW_NUMPY)
+    if (type.kind == VIEW_OWN)
+        rc = open_own(view, (struct buffer *)object);
+    else if (type.kind == VIEW_NUMPY)
         rc = open_numpy(view, object);
     else if (type.kind == VIEW_EXCHANGE)
         rc = open_exchange(view, object, &type);
