@@ -118,6 +118,8 @@ def uneven_gather(context: Context, framework: str, dtype: str, counts: list[int
     x = given(context, framework, inputs[context.rank])
     y = context.group.all_gather(x, uneven=True)
     expect(context, label, y, np.concatenate(inputs), like=x, shared=True)
+    known = context.group.all_gather(x, counts=counts, async_op=True).result()
+    expect(context, f"{label} counts", known, np.concatenate(inputs), like=x, shared=True)
     parts = context.group.all_gather(x, uneven=True, form="list")
     context.check(len(parts) == context.size, f"{label}: a list of {len(parts)}")
     for rank, (part, want) in enumerate(zip(parts, inputs, strict=False)):

@@ -52,6 +52,8 @@ def arguments(context: Context) -> None:
         ("tag float", TypeError, "tag", lambda: group.send(x, 0, 1.5)),  # type: ignore[arg-type]
         ("form", ValueError, "form.*concat", lambda: group.all_gather(x, form="tuple")),
         ("uneven stack", ValueError, "stack", lambda: group.all_gather(x, form="stack", uneven=True)),
+        ("own count", ValueError, "gives 7 rows", lambda: group.all_gather(x, counts=[7] * size)),
+        ("counts to gather", ValueError, "one integer >= 0", lambda: group.all_gather(x, counts=[6] * (size + 1))),
         ("0-d cut", ValueError, "0-d", lambda: group.reduce_scatter(np.float32(1) + np.zeros(()))),
         ("few counts", ValueError, "counts", lambda: group.reduce_scatter(x, counts=[1] * (size + 1))),
         ("sum of counts", ValueError, "add up", lambda: group.reduce_scatter(x, counts=[7] * size)),

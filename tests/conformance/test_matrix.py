@@ -50,6 +50,10 @@ def test_uneven(world: World, framework: str) -> None:
     world.run("movement.uneven", framework=framework, rows=[[1], [3, 0], [0, 0, 5], [2, 1], [0], [1000, 1, 0]])
 
 
+def test_objects(world: World) -> None:
+    world.run("objects.everywhere")
+
+
 def test_uneven_reduce_scatter(world: World) -> None:
     world.run("reductions.uneven_scatter", rows=[[1], [3, 0], [0, 0, 5], [2, 1], [0], [3000, 1, 0]],
               exact=world.settings.transport == "shm")
