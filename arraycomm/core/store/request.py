@@ -23,7 +23,7 @@ class RequestStore(Store):
         """The answer. Raises TimeoutError when it would have to wait for more than `timeout` seconds."""
 
     def _wait_call(self, op: Op, keys: Sequence[str], timeout: timedelta | None = None) -> list[bytes]:
-        seconds = seconds_of(self.timeout if timeout is None else timeout)
+        seconds = (self.timeout if timeout is None else timeout).total_seconds()
         try:
             return self._call(op, [key_bytes(key) for key in keys], seconds)
         except TimeoutError:
@@ -58,6 +58,8 @@ class RequestStore(Store):
         return self._now(Op.COMPARE_SET, key_bytes(key), value_bytes(expected), value_bytes(desired))[0]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        if timeout is not None:
+            seconds_of(timeout)
         self._wait_call(Op.WAIT, key_list(keys), timeout)
 
     def check(self, keys: Sequence[str]) -> bool:

@@ -51,9 +51,10 @@ class TCPStore(RequestStore):
                  for_torch: bool = False) -> None:
         super().__init__(timeout)
         self.host, self.port = host_name, port
+        self._gate = _gate(world_size) if for_torch and is_master else None
         self._secret = find() if secret is None else (secret or None)
         self._job = job
-        server = self._serve(listen_fd, _gate(world_size) if for_torch else None) if is_master else None
+        server = self._serve(listen_fd) if is_master else None
         self._connections = Connections(_opener(host_name, self.port, self._secret, job), self._where(), server)
         try:
             if self.port == 0:
@@ -65,7 +66,7 @@ class TCPStore(RequestStore):
             self.close()
             raise
 
-    def _serve(self, listen_fd: int | None, gate: Gate | None) -> StoreServer:
+    def _serve(self, listen_fd: int | None) -> StoreServer:
         if listen_fd is not None:
             listeners = [socket.socket(fileno=listen_fd)]
         else:
@@ -75,7 +76,7 @@ class TCPStore(RequestStore):
             require(self._secret, address)
         self.port = int(names[0][1])
         return StoreServer([*listeners, *filter(None, (inside.listen(*name) for name in names))], self._secret, self._job,
-                           gate)
+                           self._gate)
 
     def _listen(self, addresses: Sequence[str]) -> list[socket.socket]:
         """One socket per address that this machine has. The first chooses port 0; the others take it if they can."""

@@ -224,7 +224,7 @@ class _Session:
         del self._told[:size]
         return code, strings
 
-    def _ask(self, op: Op, *args: bytes) -> Generator[None, None, list[bytes] | None]:
+    def _ask(self, op: int, *args: bytes) -> Generator[None, None, list[bytes] | None]:
         """The answer; None where the request would have to wait."""
         self._send(encode(op, args))
         while (answer := self._answer()) is None:
@@ -233,10 +233,10 @@ class _Session:
             raise ValueError(answer[1][0].decode(errors="replace") if answer[1] else f"answer {answer[0]}")
         return None if answer[0] == TIMED_OUT else answer[1]
 
-    def _now(self, op: Op, *args: bytes) -> Generator[None, None, list[bytes]]:
+    def _now(self, op: int, *args: bytes) -> Generator[None, None, list[bytes]]:
         answer = yield from self._ask(op, *args)
         if answer is None:
-            raise ValueError(f"{op.name} of a key that is not there")
+            raise ValueError("it asks for a key that is not there, without having waited for it")
         return answer
 
     def _await(self, keys: Sequence[bytes]) -> Talk:
