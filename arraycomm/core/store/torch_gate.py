@@ -48,9 +48,8 @@ class Gate:
         self.workers, self.complete, self.world_size = workers, complete, world_size
         self._new: deque[tuple[socket.socket, bytes]] = deque()
         self._sessions: set[_Session] = set()
-        self._selector = selectors.DefaultSelector()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._selector: selectors.BaseSelector | None = None  # as the next ones, from the first connection on
+        self._wake = -1
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -64,18 +63,27 @@ class Gate:
                              "only, unless ARRAYCOMM_TORCH_STORE=1 accepts the risk")
         keep_alive(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._new.append((sock, said))
         if self._thread is None:
-            thread = threading.Thread(target=self._run, name="arraycomm-store-gate", daemon=True)
-            threads.start(thread)
-            self._thread = thread
+            self._start()
+        self._new.append((sock, said))
         os.eventfd_write(self._wake, 1)
+
+    def _start(self) -> None:
+        if self._selector is None:
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._selector = selectors.DefaultSelector()
+            self._selector.register(self._wake, selectors.EVENT_READ)
+        thread = threading.Thread(target=self._run, args=(self._selector,), name="arraycomm-store-gate", daemon=True)
+        threads.start(thread)
+        self._thread = thread
 
     def close(self) -> None:
         """Ends all connections. Idempotent. The server has ended before, so that nobody offers any more."""
         if self._closed:
             return
         self._closed = True
+        if self._selector is None:
+            return
         if self._thread is not None and self._pid == os.getpid():
             os.eventfd_write(self._wake, 1)
             self._thread.join()
@@ -86,55 +94,50 @@ class Gate:
         self._selector.close()
         os.close(self._wake)
 
-    def _run(self) -> None:
+    def _run(self, selector: selectors.BaseSelector) -> None:
         while not self._closed:
-            for key, events in self._selector.select():
+            for key, events in selector.select():
                 if key.data is None:
                     os.eventfd_read(self._wake)
-                    self._begin()
+                    self._begin(selector)
                 elif key.data in self._sessions:
-                    self._serve(key.data, key.fileobj, events)
+                    self._serve(selector, key.data, key.fileobj, events)
 
-    def _begin(self) -> None:
+    def _begin(self, selector: selectors.BaseSelector) -> None:
         while self._new:
             sock, said = self._new.popleft()
             try:
-                session = _Session(self, sock, said)
+                session = _Session(self, selector, sock, said)
             except OSError:
                 sock.close()  # the server ends
                 continue
             self._sessions.add(session)
-            self._selector.register(sock, selectors.EVENT_READ, session)
-            self.watch_link(session)
-            self._serve(session, None, 0)
+            selector.register(sock, selectors.EVENT_READ, session)
+            selector.register(session.link, selectors.EVENT_READ, session)
+            self._serve(selector, session, None, 0)
 
-    def watch_link(self, session: _Session) -> None:
-        self._selector.register(session.link, selectors.EVENT_READ, session)
-
-    def forget_link(self, session: _Session) -> None:
-        self._selector.unregister(session.link)
-
-    def _serve(self, session: _Session, source: object, events: int) -> None:
+    def _serve(self, selector: selectors.BaseSelector, session: _Session, source: object, events: int) -> None:
         try:
             session.turn(source, events)
         except (OSError, ValueError, struct.error) as error:
             if isinstance(error, ValueError):
                 log().warning("a client of torch's kind is disconnected, as its protocol has no errors: %s", error)
             self._sessions.discard(session)
-            self._selector.unregister(session.sock)
-            self.forget_link(session)
+            selector.unregister(session.sock)
+            selector.unregister(session.link)
             session.close()
             return
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if session.out else 0)
-        if wanted != self._selector.get_key(session.sock).events:
-            self._selector.modify(session.sock, wanted, session)
+        if wanted != selector.get_key(session.sock).events:
+            selector.modify(session.sock, wanted, session)
 
 
 class _Session:
     """One client: what it said, what the server told, what is to be said to it; and `talk`, which goes on when more comes."""
 
-    def __init__(self, gate: Gate, sock: socket.socket, said: bytes) -> None:
-        self._gate, self.sock, self._said, self._told, self.out = gate, sock, bytearray(said), bytearray(), bytearray()
+    def __init__(self, gate: Gate, selector: selectors.BaseSelector, sock: socket.socket, said: bytes) -> None:
+        self._gate, self._selector, self.sock = gate, selector, sock
+        self._said, self._told, self.out = bytearray(said), bytearray(), bytearray()
         self.link = gate.link()
         self.link.setblocking(False)
         self._talk = self._converse()
@@ -255,12 +258,12 @@ class _Session:
     def _give_up(self) -> None:
         """A new link: the old one's request goes with it."""
         fresh = self._gate.link()
-        self._gate.forget_link(self)
+        self._selector.unregister(self.link)
         self.link.close()
         self.link = fresh
         self.link.setblocking(False)
         self._told.clear()
-        self._gate.watch_link(self)
+        self._selector.register(self.link, selectors.EVENT_READ, self)
 
     def _cancelled(self) -> Talk:
         yield from self._take(1)
