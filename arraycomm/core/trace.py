@@ -28,7 +28,8 @@ from .group import Group
 from .watch import COLLECTIVES, Call, attach, detach
 
 _EXCHANGES = 16  # per rank: more find a shorter one seldom
-_INTERVAL_NS = 1_000_000_000  # between writes
+_INTERVAL_NS, _MOST = 1_000_000_000, 10_000  # between writes: time, events
+_SHOWN = ("op", "root", "dest", "source", "tag", "error")
 _BITS = 63
 
 
@@ -45,55 +46,37 @@ class Trace:
         folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^\w.-]+", "_", world.name)
         self._file = open(folder / f"{name}-{run:016x}-rank{world.rank}.json", "w", encoding="ascii")  # noqa: SIM115
-        self._world, self._rank = world, world.rank
-        self._events: list[dict[str, Any]] = []
+        self._world, self._rank, self._pid = world, world.rank, os.getpid()
+        self._events: list[str | _Event] = []
         self._lock = threading.Lock()
         self._asynchronous = 0
         self._separator, self._written = "[\n", 0
         atexit.register(self._flush)
-        place = f"rank {world.rank} ({socket.gethostname()}, pid {os.getpid()})"
-        self._add({"ph": "M", "name": "process_name", "args": {"name": place}})
-        self._add({"ph": "M", "name": "arraycomm", "args": {
+        place = f"rank {world.rank} ({socket.gethostname()}, pid {self._pid})"
+        self._tell("process_name", {"name": place})
+        self._tell("arraycomm", {
             "run": f"{run:016x}", "world": world.name, "rank": world.rank, "size": world.size, "clock": f"{clock:016x}",
             "offset_us": offset / 1000, "doubt_us": doubt / 1000, "measured_us": time.monotonic_ns() / 1000,
-            "started": time.time()}})
+            "started": time.time()})
         self._flush()
 
-    def begin(self, call: Call) -> dict[str, Any]:
-        traits = call.array()
-        about: dict[str, Any] = {"group": call.group.name}
-        if call.sequence:
-            about["sequence"] = call.sequence
-        if traits is not None:
-            about["dtype"], about["shape"], about["bytes"] = traits
-        for name in ("op", "root", "dest", "source", "tag"):
-            value = call.parameters.get(name)
-            if value is not None:
-                about[name] = value if isinstance(value, int) else str(value)
-        event = {"name": call.name, "cat": "collective" if call.name in COLLECTIVES else "message",
-                 "tid": threading.get_native_id(), "args": about, "ph": "X", "ts": time.monotonic_ns()}
-        if call.asynchronous:
-            event["ph"] = "b"
-        return event
+    def _tell(self, name: str, about: dict[str, Any]) -> None:
+        self._events.append(json.dumps({"ph": "M", "name": name, "pid": self._rank, "args": about}))
 
-    def begun(self, token: dict[str, Any]) -> None:
-        """It is on its way."""
+    def begin(self, call: Call) -> _Event:
+        return _Event(call, self._rank)
 
-    def end(self, token: dict[str, Any], error: BaseException | None) -> None:
-        now, begun = time.monotonic_ns(), token["ts"]
+    def begun(self, token: _Event) -> None:
+        with self._lock:
+            self._asynchronous += 1
+            token.number = self._asynchronous
+
+    def end(self, token: _Event, error: BaseException | None) -> None:
+        token.ended = now = time.monotonic_ns()
         if error is not None:
-            token["args"]["error"] = f"{type(error).__name__}: {error}"
-        token["ts"] = begun / 1000
-        if token["ph"] == "X":
-            token["dur"] = (now - begun) / 1000
-            self._add(token)
-        else:
-            with self._lock:
-                self._asynchronous += 1
-                token["id"] = f"{self._rank}.{self._asynchronous}"
-            self._add(token)
-            self._add({**token, "ph": "e", "ts": now / 1000, "args": {}})
-        if now - self._written > _INTERVAL_NS:
+            token.parameters = {**token.parameters, "error": f"{type(error).__name__}: {error}"}
+        self._events.append(token)
+        if now - self._written > _INTERVAL_NS or len(self._events) >= _MOST:
             self._flush()
 
     def follow(self, child: Group) -> None:
@@ -109,19 +92,53 @@ class Trace:
             self._file.write("\n]\n")
             self._file.close()
 
-    def _add(self, event: dict[str, Any]) -> None:
-        event["pid"] = self._rank
-        self._events.append(event)
-
     def _flush(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child: what it has is its parent's to write
         with self._lock:
             events, self._events = self._events, []
             self._written = time.monotonic_ns()
             if not events or self._file.closed:
                 return
-            self._file.write(self._separator + ",\n".join(json.dumps(event) for event in events))
+            self._file.write(self._separator + ",\n".join(map(str, events)))
             self._separator = ",\n"
             self._file.flush()
+
+
+class _Event:
+    """One operation. Its text is made when it is written, which takes longer than to keep what is in it."""
+
+    __slots__ = ("begun", "ended", "group", "name", "number", "parameters", "rank", "sequence", "thread", "traits")
+
+    def __init__(self, call: Call, rank: int) -> None:
+        self.name, self.group, self.sequence, self.rank = call.name, call.group.name, call.sequence, rank
+        self.traits, self.thread, self.number, self.ended = call.array(), threading.get_native_id(), 0, 0
+        self.parameters = {name: value for name, value in call.parameters.items() if name in _SHOWN and value is not None}
+        self.begun = time.monotonic_ns()
+
+    def _about(self) -> str:
+        parts = [f'{{"group":{_quoted(self.group)}']
+        if self.sequence:
+            parts.append(f'"sequence":{self.sequence}')
+        if self.traits is not None:
+            dtype, shape, size = self.traits
+            parts.append(f'"dtype":"{dtype}","shape":{list(shape)},"bytes":{size}')
+        parts += [f'"{name}":{int(value) if isinstance(value, int) else _quoted(str(value))}'
+                  for name, value in self.parameters.items()]
+        return ",".join(parts) + "}"
+
+    def __str__(self) -> str:
+        """A complete event, or both ends of an asynchronous one."""
+        kind = "collective" if self.name in COLLECTIVES else "message"
+        head = f'{{"name":"{self.name}","cat":"{kind}","pid":{self.rank},"tid":{self.thread}'
+        begun, ended = self.begun / 1000, self.ended / 1000
+        if not self.number:
+            return f'{head},"ph":"X","ts":{begun:.3f},"dur":{ended - begun:.3f},"args":{self._about()}}}'
+        head += f',"id":"{self.rank}.{self.number}"'
+        return f'{head},"ph":"b","ts":{begun:.3f},"args":{self._about()}}},\n{head},"ph":"e","ts":{ended:.3f},"args":{{}}}}'
+
+
+_quoted = json.encoder.encode_basestring_ascii
 
 
 # ---- clocks ----

@@ -82,12 +82,19 @@ class Call:
         return None
 
 
+_labels: dict[Any, str] = {}  # by a library's dtype: finding NumPy's takes longer than an operation
+
+
+def _label(dtype: Any) -> str:
+    name = DType(dtype).label if isinstance(dtype, int) else str(getattr(dtype, "name", dtype))
+    return _labels.setdefault(dtype, name.rpartition(".")[2])
+
+
 def _traits(x: Any) -> tuple[str, tuple[int, ...], int] | None:
     try:
         if not hasattr(x, "dtype") or not hasattr(x, "nbytes"):
             x = resolve(x)
-        dtype = DType(x.dtype).label if isinstance(x.dtype, int) else str(getattr(x.dtype, "name", x.dtype))
-        return dtype.rpartition(".")[2], tuple(x.shape), int(x.nbytes)
+        return _labels.get(x.dtype) or _label(x.dtype), tuple(x.shape), int(x.nbytes)
     except (TypeError, ValueError):
         return None  # no array: the operation says so
 

@@ -194,8 +194,9 @@ HEAD = """# arraycomm.distributed beside torch.distributed
 Made by `python -m tests.distributed.api`, which compares the facade with the names, parameters, defaults, members and bases
 of {of}. A test keeps this table up to date and every difference explained.
 
-"same" means: present, with the same parameters in the same order, the same defaults, the same members. *Documented* names
-have an entry in torch's public documentation; the others are what programs use all the same.
+"same" means: present, with the same parameters in the same order, the same defaults, the same members; where torch does not
+tell the parameters (most methods of its C++ classes), present. *Documented* names have an entry in torch's public
+documentation; the others are what programs use all the same.
 
 {count} names, {same} the same; {different} differ on purpose, with the reason.
 """
