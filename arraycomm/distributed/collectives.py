@@ -33,11 +33,12 @@ def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | N
     """The elementwise reduction of every rank's array, in place on every rank; the same bits on all of them."""
     try:
         plain: Any = None if current.profiler._is_profiler_enabled else (current.default if group is None else group).plain
-        pending = plain.all_reduce(tensor, op.plain, out=tensor, async_op=async_op)
+        if async_op:
+            return Work(plain.all_reduce(tensor, op.plain, out=tensor, async_op=True), (tensor,))
+        plain.all_reduce(tensor, op.plain, out=tensor)
+        return None
     except UNPLAIN:
-        pending = None  # the long way finds out what is the matter
-    else:
-        return Work(pending, (tensor,)) if async_op else None
+        plain = None  # the long way finds out what is the matter, outside of this block: it raises errors of its own
     return _all_reduce(tensor, op, group, bool(async_op))
 
 
