@@ -31,10 +31,9 @@ def start(program: Path, tmp_path: Path, *launcher: str, without_torch: bool = F
     return done.stdout
 
 
-@pytest.mark.parametrize("launcher", [("arraycomm.launch",), ("torch.distributed.run", "--standalone")], ids=["ours", "torchrun"])
-def test_with_torch(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+def test_with_torch_under_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    told = start(PROGRAMS / "with_torch.py", tmp_path, *launcher)
+    told = start(PROGRAMS / "with_torch.py", tmp_path, "torch.distributed.run", "--standalone")
     assert all(f"rank {rank} is through" in told for rank in range(RANKS))
 
 

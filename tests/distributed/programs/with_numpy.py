@@ -94,8 +94,8 @@ def data_parallel(rank, size):
     inputs = np.random.default_rng(7).normal(size=(8 * size, 4))
     targets = np.sin(inputs.sum(1, keepdims=True))
     part = slice(8 * rank, 8 * rank + 8)
-    losses, shared = train(inputs[part], targets[part], average_gradients)
-    _, alone = train(inputs, targets, lambda gradients: None)
+    _, shared = train(inputs[part], targets[part], average_gradients)
+    losses, alone = train(inputs, targets, lambda gradients: None)
     assert losses[-1] < losses[0]
     for mine, theirs in zip(shared, alone, strict=True):
         assert np.allclose(mine, theirs)
