@@ -64,14 +64,25 @@ static bool read_timeout(PyObject *value, int64_t *ns)
 static bool read_op(PyObject *op, int32_t *redop)
 {
     static PyObject *codes; /* arraycomm.core.types.CODES */
+    static PyObject *last;  /* asked for before, and most often again */
+    static int32_t last_code;
     if (!op)
         return true;
-    if (!codes)
-        codes = refuse_call("codes", NULL, NULL);
-    PyObject *code = codes ? PyDict_GetItemWithError(codes, op) : NULL;
-    *redop = code ? (int32_t)PyLong_AsLong(code) : -1;
-    PyErr_Clear();
-    return *redop >= 0;
+    if (op != last) {
+        if (!codes)
+            codes = refuse_call("codes", NULL, NULL);
+        PyObject *code = codes ? PyDict_GetItemWithError(codes, op) : NULL;
+        *redop = code ? (int32_t)PyLong_AsLong(code) : -1;
+        PyErr_Clear();
+        if (*redop < 0)
+            return false;
+        Py_XDECREF(last);
+        Py_INCREF(op);
+        last = op;
+        last_code = *redop;
+    }
+    *redop = last_code;
+    return true;
 }
 
 static bool read_numbers(struct trip *t)
