@@ -101,7 +101,8 @@ class Communicator(Protocol):
 
     def close(self, reason: str = "") -> None:
         """Frees everything. Idempotent. Operations in flight end with Aborted. `reason`: why, when it is not for good
-        (an exception's type); the peers are told."""
+        (an exception's type); the peers are told. Raises, everything freed, what came of operations that this rank left
+        early (see Group.broadcast) and no call has raised."""
 
 
 class Backend(Protocol):

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 
 from arraycomm._engine import ShortcutMethod, Shortcuts
 
@@ -128,7 +128,11 @@ class Group(ObjectCollectives, Shortcuts):
     @_short(2)
     def broadcast(self, x: Any, root: int = 0, *, out: Any = None, async_op: bool = False,
                   timeout: float | None = None) -> Any:
-        """The root's x on every rank. The other ranks' x tells shape, dtype and library, and is not changed."""
+        """The root's x on every rank. The other ranks' x tells shape, dtype and library, and is not changed.
+
+        The root may return before the others have come: x has been copied then. If one of them called something else, it
+        raises CollectiveMismatch, and so does the root's next call on this group, or close().
+        """
         src = self._readable(x)
         arguments.rank("root", root, self.size)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
@@ -178,6 +182,7 @@ class Group(ObjectCollectives, Shortcuts):
 
         x: at the root, an array whose first dimension is a multiple of the group's size; elsewhere it is ignored.
         like: on the other ranks, an array that tells shape, dtype and library of the part; `out` does as well.
+        The root may return before the others have come, see broadcast().
         """
         arguments.rank("root", root, self.size)
         if self.rank == root:
@@ -375,14 +380,17 @@ class Group(ObjectCollectives, Shortcuts):
 
         Not collective: a peer that needs this rank afterwards gets PeerLost. `reason` (an exception's type, say) tells
         the peers why when it is not for good.
+
+        Without one it waits until the peers have come to a broadcast or scatter that this rank left as its root, and raises
+        what comes of it (CollectiveMismatch, PeerLost, CollectiveTimeout) once the group is closed.
         """
-        for child in self._children:
-            child.close(reason)
-        self._children.clear()
-        self._communicator.close(reason)
-        if self._on_close is not None:
-            self._on_close()
-            self._on_close = None
+        with ExitStack() as steps:  # from the last to the first, all of them
+            if self._on_close is not None:
+                steps.callback(self._on_close)
+                self._on_close = None
+            steps.callback(self._communicator.close, reason)
+            while self._children:
+                steps.callback(self._children.pop().close, reason)
 
     @property
     def closed(self) -> bool:

@@ -76,7 +76,7 @@ class SocketCommunicator:
         self.rank = list(members).index(endpoint.rank)
         self.size = len(members)
         self.timeout = timeout
-        self.closed = self._freed = False
+        self.closed = self._freed = self._told = False
         self.lock = threading.RLock()
         self._endpoint = endpoint
         self._members = tuple(members)
@@ -132,10 +132,12 @@ class SocketCommunicator:
     def _call_error(self, code: int, address: int) -> Exception:
         """The same for a native call or an operation, whose own failure lies at `address`."""
         _raise_interrupt(code)
+        self._told = True
         failure = ffi.cast("acomm_failure *", address)
         return self._translate.failure(failure) if failure.code else self._group_error(code)
 
     def _group_error(self, code: int) -> Exception:
+        self._told = True
         failure = ffi.new("acomm_failure *")
         if not self._freed and lib.acomm_group_failure(self._group, failure):
             return self._translate.failure(failure)
@@ -274,10 +276,20 @@ class SocketCommunicator:
             self.closed = True
         self.shortcut.close()
         self._endpoint.unregister(self._id)
-        lib.acomm_group_stop(self._group, f"left with {reason}".encode()[:191] if reason else _NULL)
-        with self.lock:
-            self.shortcut.end()
-            self._freed = True
-        lib.acomm_group_close(self._group)
-        if self._owns:
-            self._endpoint.close(reason)
+        code = lib.acomm_group_stop(self._group, f"left with {reason}".encode()[:191] if reason else _NULL)
+        try:
+            self._raise_untold(code, reason)
+        finally:
+            with self.lock:
+                self.shortcut.end()
+                self._freed = True
+            lib.acomm_group_close(self._group)
+            if self._owns:
+                self._endpoint.close(reason)
+
+    def _raise_untold(self, code: int, reason: str) -> None:
+        """What came of operations that this rank left before the others had come: their last word, as no call follows."""
+        failure = ffi.new("acomm_failure *")
+        refused = lib.acomm_group_failure(self._group, failure) and failure.code == lib.ACOMM_MISMATCH
+        if code or (refused and not self._told and not reason):
+            raise self.error(code or failure.code)

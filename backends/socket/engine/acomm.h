@@ -153,7 +153,9 @@ typedef struct acomm_row {
 /* The rows one by one from 0: 1 and *out filled, or 0 past the end. */
 int acomm_algorithm(int row, acomm_row *out);
 /* Ends all operations with ACOMM_CLOSED and waits until no thread is in one (< 1 s). Their handles may be freed then.
- * why (e.g. an exception's type), unless it is NULL or empty: this is no orderly end, so the group fails on the peers at once. */
+ * why (e.g. an exception's type), unless it is NULL or empty: this is no orderly end, so the group fails on the peers at once.
+ * In an orderly end it waits before that, as an operation does, until the others have come to broadcasts and scatters that
+ * this rank began as their root: returns 0, or the failure that comes of it. The group is stopped either way. */
 int acomm_group_stop(acomm_group *group, const char *why);
 /* Stops, then frees everything. The caller must not use the group, or handles of it, afterwards. */
 int acomm_group_close(acomm_group *group);

@@ -12,9 +12,14 @@ _Static_assert(sizeof(acomm_header) == 32, "headers travel as they lie in memory
 static int differ(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
 {
     acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = peer, .origin = op->group->rank, .mine = *mine,
-                             .theirs = *theirs, .sequence = op->sequence, .peer_sequence = theirs->sequence,
+                             .theirs = *theirs, .sequence = mine->sequence, .peer_sequence = theirs->sequence,
                              .elapsed = op_elapsed(op)};
     return group_fail(op->group, &failure, true);
+}
+
+int agree_compare_earlier(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
+{
+    return !op->group->check || op_agrees(mine, theirs) ? 0 : differ(op, peer, mine, theirs);
 }
 
 int agree_compare(struct acomm_op *op, int peer, const void *header)
@@ -22,7 +27,7 @@ int agree_compare(struct acomm_op *op, int peer, const void *header)
     acomm_header mine, theirs;
     op_header(op, &mine);
     memcpy(&theirs, header, sizeof theirs);
-    return !op->group->check || op_agrees(&mine, &theirs) ? 0 : differ(op, peer, &mine, &theirs);
+    return agree_compare_earlier(op, peer, &mine, &theirs);
 }
 
 /* Among the ranks of each host; then seat 0 of all hosts; and once more in the host, whose ranks may go on then. */

@@ -16,4 +16,6 @@
 int agree(struct acomm_op *op);
 /* 0, or the group's failure when the header of rank `peer` (any alignment) differs from the operation's own. */
 int agree_compare(struct acomm_op *op, int peer, const void *theirs);
+/* The same for an earlier operation, whose header was `mine`. */
+int agree_compare_earlier(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs);
 #endif

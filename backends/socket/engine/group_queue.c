@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "collectives/shared_rounds.h"
 #include "group.h"
 #include "node.h"
 #include "part.h"
@@ -399,8 +400,19 @@ static void await_turn(struct acomm_group *g)
     pthread_mutex_unlock(&g->lock);
 }
 
+/* In good order only: what this rank gave in operations that it left before the others had come. */
+static int settle(struct acomm_group *g)
+{
+    if (group_forked(g) || atomic_load(&g->poisoned) || atomic_load(&g->pending) || !take_turn(g))
+        return 0;
+    int rc = rounds_settle(g);
+    end_turn(g);
+    return rc;
+}
+
 int acomm_group_stop(acomm_group *g, const char *why)
 {
+    int rc = why && *why ? 0 : settle(g);
     bool busy = atomic_load(&g->busy) || atomic_load(&g->pending);
     acomm_failure closed = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank, .sequence = g->sequence};
     acomm_failure lost = {.code = ACOMM_LOST, .culprit = g->rank, .origin = g->rank};
@@ -417,5 +429,5 @@ int acomm_group_stop(acomm_group *g, const char *why)
     await_turn(g);
     while (atomic_load(&g->inside))
         sched_yield(); /* their operations have ended: they are on their way out */
-    return 0;
+    return rc;
 }

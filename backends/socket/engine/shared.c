@@ -32,6 +32,7 @@ struct slot {
     };
 };
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
+_Static_assert(SHARED_SLOTS == 32, "struct shared has a bit for each");
 
 /* The beginning of a seat: how many ranks sleep on one of its slots, the bell of the links, and who writes where. */
 struct seat {
@@ -205,6 +206,19 @@ void shared_publish(struct shared *s)
         syscall(SYS_futex, futex_word(slot), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+void shared_leave(struct shared *s)
+{
+    if (!s->open)
+        s->settled = s->round - 1;
+    s->open |= 1u << s->round % SHARED_SLOTS;
+}
+
+void shared_settle(struct shared *s, uint64_t round)
+{
+    while (s->settled < round)
+        s->open &= ~(1u << ++s->settled % SHARED_SLOTS);
+}
+
 static void sleep_on(struct shared *s, int rank, uint64_t round)
 {
     struct slot *slot = slot_of(s, rank, round);
@@ -238,24 +252,56 @@ int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round
     return 0;
 }
 
-/* Tiny contents overwrite it: they are written later. */
-static void place(struct shared *s, size_t bytes)
+/* As shared_await(), looking first at a later round: where this rank is ahead of `rank`, that saves most of the looks. */
+static int await_far(struct shared *s, struct acomm_op *op, int rank, uint64_t round)
 {
-    uint64_t room = round_up(bytes, SHARED_LINE);
-    uint64_t offset = s->next + room <= area_bytes(s->piece) ? s->next : 0;
-    slot_of(s, s->rank, s->round + 1)->offset = offset;
-    s->next = offset + room;
+    uint64_t far = round + SHARED_AHEAD / 2;
+    if (s->seen[rank] >= round)
+        return 0;
+    far = far < s->round ? far : s->round;
+    uint64_t stamp = atomic_load_explicit(&slot_of(s, rank, far)->stamp, memory_order_acquire);
+    if (stamp >= far)
+        s->seen[rank] = stamp;
+    return shared_await(s, op, rank, round);
+}
+
+static int await_past(struct shared *s, struct acomm_op *op, uint64_t round)
+{
+    uint64_t least = s->round;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        int rc = await_far(s, op, rank, round);
+        if (rc)
+            return rc;
+        least = s->seen[rank] < least ? s->seen[rank] : least;
+    }
+    s->past = least;
+    return 0;
+}
+
+/* The last round whose contents in this rank's area overlap [from, to) and may be read still; 0: none. */
+static uint64_t last_there(const struct shared *s, uint64_t from, uint64_t to)
+{
+    for (uint64_t round = s->round; round && round + SHARED_AHEAD >= s->round; round--)
+        if (s->laid[round % SHARED_SLOTS].from < to && from < s->laid[round % SHARED_SLOTS].to)
+            return round;
+    return 0;
 }
 
 int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes)
 {
-    for (int rank = 0; s->round && rank < s->ranks; rank++) {
-        int rc = shared_await(s, op, rank, s->round - 1);
-        if (rc)
-            return rc;
-    }
-    if (bytes > SHARED_SHORT)
-        place(s, bytes);
+    uint64_t next = s->round + 1, room = bytes > SHARED_SHORT ? round_up(bytes, SHARED_LINE) : 0;
+    uint64_t from = s->next + room <= area_bytes(s->piece) ? s->next : 0;
+    uint64_t there = room ? last_there(s, from, from + room) : 0, past = there ? there + 2 : 0;
+    past = next > SHARED_AHEAD + past ? next - SHARED_AHEAD : past;
+    int rc = s->past < past ? await_past(s, op, past) : 0;
+    if (rc)
+        return rc;
+    s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
+    if (!room)
+        return 0;
+    slot_of(s, s->rank, next)->offset = from; /* tiny contents overwrite it: they are written later */
+    s->laid[next % SHARED_SLOTS].from = from;
+    s->laid[next % SHARED_SLOTS].to = s->next = from + room;
     return 0;
 }
 

@@ -4,14 +4,13 @@
  * the group's life. In round s a rank fills its slot s % SHARED_SLOTS, publishes it by writing s into the slot's stamp,
  * waits for the stamps of the ranks it reads from, and reads their slots. All ranks go through the same rounds, also
  * those that have nothing to give.
- * A slot is filled again three rounds later. Contents read in their own round only are safe then once every rank has
- * published the next round (shared_claim); contents that are also read one round later (results in two-phase algorithms)
- * are safe when, besides, every round of the operation waits for every rank. The first round of every operation does:
- * there the headers are compared. That is the only flow control.
+ * Not every rank waits in every round: one that only gives may be ahead of those that take. By SHARED_AHEAD rounds at most
+ * (shared_claim), which is the only flow control: a slot is filled again SHARED_SLOTS rounds later, so its contents may be
+ * read in their own round and in the next, and its header for as long as a rank may still be SHARED_AHEAD behind.
  * Stamp, header and tiny contents share a cache line: a small operation costs one line per peer. Short contents lie behind
  * it. Long ones go round an area of the seat that is larger than the caches of one core: lines that the peer read a moment
  * ago are dear to write, those it read long ago are not (32 KiB by two neighbouring cores: 2.4 us instead of 5). The area
- * holds four of the largest contents, so that they never lie on those of the two rounds before.
+ * holds four of the largest contents; who fills it waits for those that may still read what lay there.
  *
  * Layout: seats | point-to-point rings | collective rings | arenas (arena.h; not mapped here). A memfd, sealed against shrinking; pages are reserved
  * (fallocate) before first use, so that a full machine is an error and never a SIGBUS. */
@@ -24,7 +23,8 @@
 #include "window.h"
 
 #define SHARED_LINE 64
-#define SHARED_SLOTS 3
+#define SHARED_SLOTS 32
+#define SHARED_AHEAD (SHARED_SLOTS / 2) /* rounds; so many calls go by without a switch of processes where ranks share a core */
 #define SHARED_TINY 24   /* bytes of data that share the stamp's cache line */
 #define SHARED_SHORT 4096 /* bytes of data that lie behind it */
 
@@ -35,6 +35,10 @@ struct shared {
     uint64_t piece;              /* bytes of data that a slot holds */
     uint64_t round;              /* last round this rank published */
     uint64_t next;               /* where in the area its next long contents go */
+    struct { uint64_t from, to; } laid[SHARED_SLOTS]; /* and where those of the last rounds lie; empty for short ones */
+    uint64_t past;               /* all ranks are known to have published it */
+    uint64_t settled;            /* see shared_leave(): no round up to here is open, */
+    uint32_t open;               /* and of those after it these are: a bit for each slot */
     size_t ring_bytes;
     uint64_t *seen;              /* last round seen of each local rank: saves cache misses */
 };
@@ -53,6 +57,12 @@ char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes
 int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes);
 /* The slot of round s->round + 1 is filled: moves to that round and lets the others read it. */
 void shared_publish(struct shared *s);
+/* This rank goes on from the round that it published last without having compared all headers: the round stays open until
+ * it has. Other ranks' headers of a round lie there until this rank publishes the one SHARED_AHEAD later. */
+void shared_leave(struct shared *s);
+static inline bool shared_is_open(const struct shared *s, uint64_t round) { return s->open >> round % SHARED_SLOTS & 1; }
+/* No round up to this one is open any more. */
+void shared_settle(struct shared *s, uint64_t round);
 /* Waits until local `rank` has published `round`. */
 int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round);
 

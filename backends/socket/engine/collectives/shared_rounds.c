@@ -50,22 +50,93 @@ void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t of
     }
 }
 
-/* Everybody has come, and calls the same operation. */
-static int compare(struct rounds *r)
+/* What `rank` called in rounds up to `last` that are open here. */
+static int compare_earlier(const struct rounds *r, int rank, uint64_t last)
 {
-    for (int rank = 0; rank < r->ranks; rank++) {
-        int rc = rounds_await(r, rank);
+    const struct shared *s = r->shared;
+    for (uint64_t round = s->settled + 1; s->open && round <= last; round++) {
+        if (!shared_is_open(s, round))
+            continue;
+        acomm_header theirs = *shared_header(s, rank, round);
+        int rc = agree_compare_earlier(r->op, team_member(r->op->team, rank), shared_header(s, r->rank, round), &theirs);
         if (rc)
             return rc;
-        acomm_header theirs = *shared_header(r->shared, rank, r->round); /* copied once, then judged */
-        rc = rank == r->rank ? 0 : agree_compare(r->op, team_member(r->op->team, rank), &theirs);
-        if (rc)
-            return rc;
-        if (theirs.flags & OP_UNEVEN && theirs.count * r->op->width > r->largest)
-            r->largest = theirs.count * r->op->width;
     }
-    r->op->compared = true;
     return 0;
+}
+
+/* All ranks have published round `last`. */
+static int settle(const struct rounds *r, uint64_t last)
+{
+    int rc = 0;
+    for (int rank = 0; r->shared->open && rank < r->ranks && !rc; rank++)
+        rc = rank == r->rank ? 0 : compare_earlier(r, rank, last);
+    if (!rc && r->shared->open)
+        shared_settle(r->shared, last);
+    return rc;
+}
+
+int rounds_settle(struct acomm_group *g)
+{
+    const struct shared *s = &g->shared;
+    uint64_t round = s->settled + 1;
+    if (!s->open)
+        return 0;
+    while (!shared_is_open(s, round))
+        round++;
+    const acomm_header *mine = shared_header(s, s->rank, round);
+    struct acomm_op op = {.group = g, .team = &g->hosts.all, .kind = mine->kind, .dtype = mine->dtype, .redop = mine->redop,
+                          .count = mine->count, .layout = mine->layout, .root = mine->root, .sequence = mine->sequence,
+                          .timeout = g->timeout, .synchronous = true, .peer = -1};
+    struct rounds r = rounds_start(&op);
+    r.round = s->round;
+    int rc = rounds_await_all(&r);
+    return rc ? rc : settle(&r, r.round);
+}
+
+/* It has come, and calls the same operation. */
+static int compare_with(struct rounds *r, int rank)
+{
+    int rc = rounds_await(r, rank);
+    if (rc)
+        return rc;
+    acomm_header theirs = *shared_header(r->shared, rank, r->round); /* copied once, then judged */
+    if (rank != r->rank)
+        rc = compare_earlier(r, rank, r->round - 1);
+    if (!rc && rank != r->rank)
+        rc = agree_compare(r->op, team_member(r->op->team, rank), &theirs);
+    if (!rc && theirs.flags & OP_UNEVEN && theirs.count * r->op->width > r->largest)
+        r->largest = theirs.count * r->op->width;
+    return rc;
+}
+
+static int compare_all(struct rounds *r)
+{
+    int rc = 0;
+    for (int rank = 0; rank < r->ranks && !rc; rank++)
+        rc = compare_with(r, rank);
+    if (!rc && r->shared->open)
+        shared_settle(r->shared, r->round - 1);
+    return rc;
+}
+
+/* The root waits for nobody, the others for the root. If ranks differ, one of them still sees it: who takes looks at whom it
+ * takes from, and who thinks it is the root looks at everybody, before the slots are filled again. */
+static int compare_one_way(struct rounds *r)
+{
+    int root = r->op->root;
+    if (r->rank != root)
+        return compare_with(r, root);
+    if (r->op->group->check)
+        shared_leave(r->shared);
+    return 0;
+}
+
+static int compare(struct rounds *r, bool one_way)
+{
+    int rc = one_way ? compare_one_way(r) : compare_all(r);
+    r->op->compared = !rc;
+    return rc;
 }
 
 static uint64_t count_rounds(const struct rounds *r, const struct rounds_plan *plan)
@@ -85,6 +156,8 @@ struct rounds rounds_start(struct acomm_op *op)
 static int claim(struct rounds *r, size_t bytes)
 {
     int rc = shared_claim(r->shared, r->op, bytes);
+    if (!rc && r->shared->open && r->shared->settled < r->shared->past)
+        rc = settle(r, r->shared->past);
     r->round = r->shared->round + 1;
     if (!rc && !r->op->compared)
         op_header(r->op, shared_header(r->shared, r->rank, r->round));
@@ -115,7 +188,7 @@ int rounds_meet(struct rounds *r, const void *say, size_t bytes)
         publish(r);
     }
     r->index++;
-    return r->op->compared ? rounds_await_all(r) : compare(r);
+    return r->op->compared ? rounds_await_all(r) : compare(r, false);
 }
 
 static int give(struct rounds *r, const struct rounds_plan *plan)
@@ -130,6 +203,13 @@ static int give(struct rounds *r, const struct rounds_plan *plan)
     return rc;
 }
 
+/* Parts begin with a round in which all ranks of the host meet (part.h). A guest could not leave in later rounds, which then
+ * would wait for ranks that have not come. */
+static bool goes_ahead(const struct rounds *r, const struct rounds_plan *plan)
+{
+    return plan->one_way && !r->op->whole && !(r->op->guest && count_rounds(r, plan) > 1);
+}
+
 static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
 {
     for (uint64_t rounds = 1; r->index < rounds; r->index++) {
@@ -137,7 +217,7 @@ static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
         if (!rc)
             rc = give(r, plan);
         if (!rc && !r->op->compared)
-            rc = compare(r);
+            rc = compare(r, goes_ahead(r, plan));
         if (!rc && r->index == 0)
             rounds = count_rounds(r, plan);
         if (!rc && plan->drain)

@@ -1,7 +1,10 @@
 /* Runs a collective over the shared segment as rounds of fill and drain (see shared.h).
  *
- * The first round carries every rank's header: all ranks compare all of them before anything is drained, so a mismatch
- * is an error on every rank and no buffer has been written. An algorithm is two short functions and a number of rounds. */
+ * The first round carries every rank's header: ranks compare them before anything is drained, so a mismatch is an error
+ * and no buffer has been written. All ranks compare all of them, unless the operation goes one way: then the root goes on,
+ * and those who take compare with the root. What the root has not looked at stays open (shared.h) until the next operation
+ * that waits for all, until slots run out, or until the group is closed. An algorithm is two short functions and a number
+ * of rounds. */
 #ifndef ACOMM_SHARED_ROUNDS_H
 #define ACOMM_SHARED_ROUNDS_H
 #include "../group.h"
@@ -24,12 +27,15 @@ struct rounds_plan {
     int blocks;                  /* blocks that share a slot: 1, or one for each rank */
     uint64_t extra;              /* rounds after the last piece */
     uint64_t result;             /* bytes that a rank gets altogether: many are written past the caches */
-    bool one_way;                /* some only write, others only read: short pieces let them work at the same time */
+    bool one_way;                /* the root only writes, others only read: short pieces let them work at the same time, and
+                                  * the root need not wait */
     void (*fill)(const struct rounds *r);   /* writes this rank's slot of r->round */
     int (*drain)(const struct rounds *r);   /* awaits and reads the slots of others */
 };
 
 int rounds_run(struct acomm_op *op, const struct rounds_plan *plan);
+/* Waits until all ranks have come to the rounds that are open, and compares; with the turn. 0 or the group's failure. */
+int rounds_settle(struct acomm_group *g);
 
 /* For algorithms that are not pieces through slots: the operation's beginning, and one round in which every rank says
  * `bytes` bytes; then all ranks have come, their slots can be read until the next round, and headers agree. */

@@ -1,0 +1,60 @@
+/* The ranks of one host as threads over one shared segment, each with a group of its own and no node: nobody tells the others
+ * of a failure. Pieces are so small that long operations take several rounds. */
+#ifndef SHARED_WORLD_H
+#define SHARED_WORLD_H
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "acomm.h"
+#include "check.h"
+
+#define MAX_RANKS 8
+#define PIECE 8192 /* the least that goes through the seats' areas */
+#define SECOND 1000000000ll
+
+/* `body` runs on every rank; what it returns is the rank's result. */
+struct world { int n, fd; uint64_t bytes; int (*body)(acomm_group *g, int rank, int n); int result[MAX_RANKS]; };
+struct seat { struct world *world; int rank; };
+
+static inline void *rank_main(void *argument)
+{
+    struct seat *seat = argument;
+    struct world *w = seat->world;
+    int32_t members[MAX_RANKS], hosts[MAX_RANKS] = {0};
+    for (int i = 0; i < w->n; i++)
+        members[i] = i;
+    acomm_group_options o = {.id = 1, .rank = seat->rank, .size = w->n, .members = members, .hosts = hosts,
+                             .segment_fd = w->fd, .segment_bytes = w->bytes, .piece_bytes = PIECE, .connections = 1,
+                             .check = 1, .timeout = 20 * SECOND};
+    acomm_group *g = NULL;
+    w->result[seat->rank] = acomm_group_open(NULL, &o, &g);
+    if (!w->result[seat->rank]) {
+        w->result[seat->rank] = w->body(g, seat->rank, w->n);
+        acomm_group_close(g);
+    }
+    return NULL;
+}
+
+static inline void run(int n, int (*body)(acomm_group *, int, int), int want)
+{
+    struct world w = {.n = n, .fd = memfd_create("test", MFD_CLOEXEC), .bytes = acomm_segment_bytes(n, PIECE), .body = body};
+    CHECK(ftruncate(w.fd, (off_t)w.bytes) == 0);
+    pthread_t threads[MAX_RANKS];
+    struct seat seats[MAX_RANKS];
+    for (int i = 0; i < n; i++) {
+        seats[i] = (struct seat){&w, i};
+        pthread_create(&threads[i], NULL, rank_main, &seats[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        pthread_join(threads[i], NULL);
+        CHECK_MESSAGE(w.result[i] == want, "rank %d of %d: %d, not %d", i, n, w.result[i], want);
+    }
+    close(w.fd);
+}
+
+#define P(pointer) (uintptr_t)(pointer)
+#endif
