@@ -34,9 +34,11 @@ struct slot {
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
 _Static_assert(SHARED_SLOTS == 32, "struct shared has a bit for each");
 
-/* The beginning of a seat: how many ranks sleep on one of its slots, the bell of the links, and who writes where. */
+/* The beginning of a seat: how many ranks sleep on one of its slots, the bell of the links, and who writes where.
+ * `place`: see places.h; 0 not known. */
 struct seat {
     _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
+    _Atomic int32_t place;
     _Alignas(SHARED_LINE) struct bell bell;
     struct window window;
 };
@@ -69,7 +71,9 @@ static size_t ring_size(int ranks)
     return bytes > RING_MAX ? RING_MAX : bytes < RING_MIN ? RING_MIN : bytes;
 }
 
-#define SLOT_BYTES (sizeof(struct slot) + SHARED_SHORT)
+#define HEAD_BYTES (2 * SHARED_LINE) /* some processors fetch lines in pairs */
+#define HEADS_BYTES (SHARED_SLOTS * HEAD_BYTES)
+#define SHORTS_BYTES (SHARED_SHORTS * SHARED_SHORT)
 
 static uint64_t area_bytes(uint64_t piece)
 {
@@ -78,7 +82,7 @@ static uint64_t area_bytes(uint64_t piece)
 
 static uint64_t seat_bytes(uint64_t piece)
 {
-    return round_up(sizeof(struct seat) + SHARED_SLOTS * SLOT_BYTES + area_bytes(piece), PAGE);
+    return round_up(sizeof(struct seat) + HEADS_BYTES + SHORTS_BYTES + area_bytes(piece), PAGE);
 }
 
 static uint64_t rings_bytes(int ranks)
@@ -164,12 +168,12 @@ static struct seat *seat_of(const struct shared *s, int rank)
 static struct slot *slot_of(const struct shared *s, int rank, uint64_t round)
 {
     char *first = (char *)seat_of(s, rank) + sizeof(struct seat);
-    return (struct slot *)(first + round % SHARED_SLOTS * SLOT_BYTES);
+    return (struct slot *)(first + round % SHARED_SLOTS * HEAD_BYTES);
 }
 
-static char *area_of(const struct shared *s, int rank)
+static char *shorts_of(const struct shared *s, int rank)
 {
-    return (char *)seat_of(s, rank) + sizeof(struct seat) + SHARED_SLOTS * SLOT_BYTES;
+    return (char *)seat_of(s, rank) + sizeof(struct seat) + HEADS_BYTES;
 }
 
 acomm_header *shared_header(const struct shared *s, int rank, uint64_t round)
@@ -180,10 +184,12 @@ acomm_header *shared_header(const struct shared *s, int rank, uint64_t round)
 char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes)
 {
     struct slot *slot = slot_of(s, rank, round);
-    if (bytes <= SHARED_SHORT)
-        return bytes <= SHARED_TINY ? slot->tiny : (char *)(slot + 1);
-    uint64_t last = area_bytes(s->piece) - bytes; /* whatever a peer says, we stay inside */
-    return area_of(s, rank) + (slot->offset < last ? slot->offset : last);
+    if (bytes <= SHARED_TINY)
+        return slot->tiny;
+    bool lasts = bytes > SHARED_SHORT;
+    char *first = shorts_of(s, rank) + (lasts ? SHORTS_BYTES : 0);
+    uint64_t last = (lasts ? area_bytes(s->piece) : SHORTS_BYTES) - bytes; /* whatever a peer says, we stay inside */
+    return first + (slot->offset < last ? slot->offset : last);
 }
 
 static uint32_t *futex_word(struct slot *slot)
@@ -231,25 +237,61 @@ static void sleep_on(struct shared *s, int rank, uint64_t round)
     atomic_fetch_sub(&seat->sleepers, 1);
 }
 
-int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round)
+static uint64_t stamp_of(const struct shared *s, int rank, uint64_t round)
+{
+    return atomic_load_explicit(&slot_of(s, rank, round)->stamp, memory_order_acquire);
+}
+
+/* Whether a rank from `rank` to `last` has not come that was last seen on our processor. */
+static bool in_our_way(struct shared *s, int rank, int last, uint64_t round)
+{
+    int32_t here = places_say(s);
+    for (; rank <= last; rank++)
+        if (atomic_load_explicit(shared_place(s, rank), memory_order_relaxed) == here && s->seen[rank] < round
+            && stamp_of(s, rank, round) < round)
+            return true;
+    return false;
+}
+
+static int wait_once(struct shared *s, struct wait *w, int rank, int last, uint64_t round)
+{
+    if (w->op->group->crowded) {
+        w->where = in_our_way(s, rank, last, round) ? WAIT_HERE : WAIT_APART;
+        places_spread(s);
+    }
+    int rc = wait_step(w);
+    if (!rc && w->sleepy)
+        sleep_on(s, rank, round);
+    return rc;
+}
+
+/* Ranks up to `last` are awaited next. */
+static int await(struct shared *s, struct acomm_op *op, int rank, int last, uint64_t round)
 {
     if (s->seen[rank] >= round)
         return 0;
-    struct slot *slot = slot_of(s, rank, round);
-    uint64_t stamp = atomic_load_explicit(&slot->stamp, memory_order_acquire);
+    uint64_t stamp = stamp_of(s, rank, round);
     struct wait w = {0};
     while (stamp < round) {
         if (!w.op)
             w = wait_start(op);
-        int rc = wait_step(&w);
+        int rc = wait_once(s, &w, rank, last, round);
         if (rc)
             return rc == WAIT_LEAVE ? rc : group_fail_op(op, rc, team_member(&op->group->hosts.host, rank), 0, NULL);
-        if (w.sleepy)
-            sleep_on(s, rank, round);
-        stamp = atomic_load_explicit(&slot->stamp, memory_order_acquire);
+        stamp = stamp_of(s, rank, round);
     }
     s->seen[rank] = stamp;
     return 0;
+}
+
+int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round)
+{
+    return await(s, op, rank, rank, round);
+}
+
+int shared_await_on(struct shared *s, struct acomm_op *op, int rank, uint64_t round)
+{
+    return await(s, op, rank, s->ranks - 1, round);
 }
 
 /* As shared_await(), looking first at a later round: where this rank is ahead of `rank`, that saves most of the looks. */
@@ -259,10 +301,10 @@ static int await_far(struct shared *s, struct acomm_op *op, int rank, uint64_t r
     if (s->seen[rank] >= round)
         return 0;
     far = far < s->round ? far : s->round;
-    uint64_t stamp = atomic_load_explicit(&slot_of(s, rank, far)->stamp, memory_order_acquire);
+    uint64_t stamp = stamp_of(s, rank, far);
     if (stamp >= far)
         s->seen[rank] = stamp;
-    return shared_await(s, op, rank, round);
+    return shared_await_on(s, op, rank, round);
 }
 
 static int await_past(struct shared *s, struct acomm_op *op, uint64_t round)
@@ -287,22 +329,53 @@ static uint64_t last_there(const struct shared *s, uint64_t from, uint64_t to)
     return 0;
 }
 
+/* Waits until this rank may fill `bytes` of its area, and takes them. */
+static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes)
+{
+    uint64_t next = s->round + 1, from = s->next + bytes <= area_bytes(s->piece) ? s->next : 0;
+    uint64_t there = last_there(s, from, from + bytes);
+    int rc = there && s->past < there + 2 ? await_past(s, op, there + 2) : 0;
+    if (rc)
+        return rc;
+    slot_of(s, s->rank, next)->offset = s->laid[next % SHARED_SLOTS].from = from;
+    s->laid[next % SHARED_SLOTS].to = s->next = from + bytes;
+    return 0;
+}
+
+/* The first place whose contents nobody reads any more: while all ranks keep step that is one of three, which stay in the
+ * caches. */
+static void take_short(struct shared *s)
+{
+    uint64_t next = s->round + 1;
+    int k = 0;
+    while (k < SHARED_SHORTS - 1 && s->used[k] && s->used[k] + 2 > s->past)
+        k++;
+    s->used[k] = next;
+    slot_of(s, s->rank, next)->offset = (uint64_t)k * SHARED_SHORT;
+}
+
 int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes)
 {
-    uint64_t next = s->round + 1, room = bytes > SHARED_SHORT ? round_up(bytes, SHARED_LINE) : 0;
-    uint64_t from = s->next + room <= area_bytes(s->piece) ? s->next : 0;
-    uint64_t there = room ? last_there(s, from, from + room) : 0, past = there ? there + 2 : 0;
-    past = next > SHARED_AHEAD + past ? next - SHARED_AHEAD : past;
-    int rc = s->past < past ? await_past(s, op, past) : 0;
+    uint64_t next = s->round + 1;
+    int rc = next > s->past + SHARED_AHEAD ? await_past(s, op, next - SHARED_AHEAD) : 0;
     if (rc)
         return rc;
     s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
-    if (!room)
-        return 0;
-    slot_of(s, s->rank, next)->offset = from; /* tiny contents overwrite it: they are written later */
-    s->laid[next % SHARED_SLOTS].from = from;
-    s->laid[next % SHARED_SLOTS].to = s->next = from + room;
+    if (bytes > SHARED_SHORT)
+        return take_long(s, op, round_up(bytes, SHARED_LINE));
+    if (bytes > SHARED_TINY)
+        take_short(s);
     return 0;
+}
+
+void shared_all_came(struct shared *s, uint64_t round)
+{
+    s->past = round;
+}
+
+_Atomic int32_t *shared_place(const struct shared *s, int rank)
+{
+    return &seat_of(s, rank)->place;
 }
 
 struct bell *shared_bell(const struct shared *s, int rank)

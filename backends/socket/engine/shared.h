@@ -7,8 +7,8 @@
  * Not every rank waits in every round: one that only gives may be ahead of those that take. By SHARED_AHEAD rounds at most
  * (shared_claim), which is the only flow control: a slot is filled again SHARED_SLOTS rounds later, so its contents may be
  * read in their own round and in the next, and its header for as long as a rank may still be SHARED_AHEAD behind.
- * Stamp, header and tiny contents share a cache line: a small operation costs one line per peer. Short contents lie behind
- * it. Long ones go round an area of the seat that is larger than the caches of one core: lines that the peer read a moment
+ * Stamp, header and tiny contents share a cache line: a small operation costs one line per peer. Short contents lie in
+ * places of 4 KiB, always in the first that is free. Long ones go round an area of the seat that is larger than the caches of one core: lines that the peer read a moment
  * ago are dear to write, those it read long ago are not (32 KiB by two neighbouring cores: 2.4 us instead of 5). The area
  * holds four of the largest contents; who fills it waits for those that may still read what lay there.
  *
@@ -20,13 +20,15 @@
 #include "bell.h"
 #include "link.h"
 #include "op.h"
+#include "places.h"
 #include "window.h"
 
 #define SHARED_LINE 64
 #define SHARED_SLOTS 32
 #define SHARED_AHEAD (SHARED_SLOTS / 2) /* rounds; so many calls go by without a switch of processes where ranks share a core */
 #define SHARED_TINY 24   /* bytes of data that share the stamp's cache line */
-#define SHARED_SHORT 4096 /* bytes of data that lie behind it */
+#define SHARED_SHORT 4096 /* bytes of short contents, which lie in one of so many places: */
+#define SHARED_SHORTS (SHARED_AHEAD + 2)
 
 struct shared {
     char *base;
@@ -36,10 +38,12 @@ struct shared {
     uint64_t round;              /* last round this rank published */
     uint64_t next;               /* where in the area its next long contents go */
     struct { uint64_t from, to; } laid[SHARED_SLOTS]; /* and where those of the last rounds lie; empty for short ones */
+    uint64_t used[SHARED_SHORTS]; /* the round in which each place of short contents was filled last */
     uint64_t past;               /* all ranks are known to have published it */
     uint64_t settled;            /* see shared_leave(): no round up to here is open, */
     uint32_t open;               /* and of those after it these are: a bit for each slot */
     size_t ring_bytes;
+    struct places places;
     uint64_t *seen;              /* last round seen of each local rank: saves cache misses */
 };
 
@@ -55,6 +59,8 @@ acomm_header *shared_header(const struct shared *s, int rank, uint64_t round);
 char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes);
 /* Waits until this rank may fill the slot of the next round, with at most `bytes` of data. */
 int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes);
+/* All ranks have been seen to have published `round`, which is this rank's last: spares later waits a look at each. */
+void shared_all_came(struct shared *s, uint64_t round);
 /* The slot of round s->round + 1 is filled: moves to that round and lets the others read it. */
 void shared_publish(struct shared *s);
 /* This rank goes on from the round that it published last without having compared all headers: the round stays open until
@@ -65,12 +71,15 @@ static inline bool shared_is_open(const struct shared *s, uint64_t round) { retu
 void shared_settle(struct shared *s, uint64_t round);
 /* Waits until local `rank` has published `round`. */
 int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round);
+/* The same where all ranks after it are awaited next. */
+int shared_await_on(struct shared *s, struct acomm_op *op, int rank, uint64_t round);
 
 /* The arena of a local rank: where it begins in the file, and mapped for reading and writing; NULL with errno set. */
 uint64_t shared_arena_offset(const struct shared *s, int rank);
 char *shared_map_arena(const struct shared *s, int rank);
 
 /* Ring memory from local rank `from` to `to` for link_shm.c; reserves its pages. NULL when memory is out. */
+_Atomic int32_t *shared_place(const struct shared *s, int rank);
 struct bell *shared_bell(const struct shared *s, int rank);
 struct window *shared_window(const struct shared *s, int rank);
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to);

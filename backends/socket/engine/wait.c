@@ -8,7 +8,7 @@
 #include "wait.h"
 
 #define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
-#define SPINS_CROWDED 20    /* the peer may need this very core */
+#define SPINS_CROWDED 60    /* 1.5 us, what a yield takes: who is awaited runs elsewhere, or we do not know where */
 #define YIELD_NS 200000     /* how long to yield before sleeping, with a core for every rank */
 #define YIELD_TURN_NS 125000 /* for each rank, where they take turns: a sleeping rank costs a wake-up per step, but who yields
                               * makes its core look busy, and so the ranks that work are not spread over all cores */
@@ -170,9 +170,11 @@ int wait_step(struct wait *w)
     int poisoned = atomic_load_explicit(&w->op->group->poisoned, memory_order_relaxed);
     if (poisoned)
         return poisoned;
-    if (w->turns++ < w->spins) {
+    if (w->where != WAIT_HERE && w->turns++ < w->spins) {
         wait_relax();
         return 0;
     }
+    if (w->where == WAIT_APART)
+        w->turns = 0;
     return look(w);
 }

@@ -34,6 +34,9 @@ struct wait {
     int64_t sleep_at;     /* when to stop yielding */
     int64_t yield_ns;     /* how long to yield before sleeping; the caller may change it */
     uint32_t turns, spins;
+    /* Where who is awaited runs, as far as the caller knows: on our processor it needs that at once; elsewhere a yield would
+     * not bring it nearer, and is only made now and then for others. */
+    enum { WAIT_ANYWHERE, WAIT_HERE, WAIT_APART } where;
     bool sleepy;          /* set once spinning and yielding did not help */
 };
 struct wait wait_start(struct acomm_op *op);

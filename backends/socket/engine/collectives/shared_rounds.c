@@ -11,7 +11,7 @@ int rounds_await_all(const struct rounds *r)
 {
     int rc = 0;
     for (int rank = 0; rank < r->ranks && !rc; rank++)
-        rc = rounds_await(r, rank);
+        rc = shared_await_on(r->shared, r->op, rank, r->round);
     return rc;
 }
 
@@ -94,15 +94,11 @@ int rounds_settle(struct acomm_group *g)
     return rc ? rc : settle(&r, r.round);
 }
 
-/* It has come, and calls the same operation. */
+/* A rank that has come calls the same operation. */
 static int compare_with(struct rounds *r, int rank)
 {
-    int rc = rounds_await(r, rank);
-    if (rc)
-        return rc;
     acomm_header theirs = *shared_header(r->shared, rank, r->round); /* copied once, then judged */
-    if (rank != r->rank)
-        rc = compare_earlier(r, rank, r->round - 1);
+    int rc = rank == r->rank ? 0 : compare_earlier(r, rank, r->round - 1);
     if (!rc && rank != r->rank)
         rc = agree_compare(r->op, team_member(r->op->team, rank), &theirs);
     if (!rc && theirs.flags & OP_UNEVEN && theirs.count * r->op->width > r->largest)
@@ -113,11 +109,16 @@ static int compare_with(struct rounds *r, int rank)
 static int compare_all(struct rounds *r)
 {
     int rc = 0;
-    for (int rank = 0; rank < r->ranks && !rc; rank++)
-        rc = compare_with(r, rank);
-    if (!rc && r->shared->open)
+    for (int rank = 0; rank < r->ranks && !rc; rank++) {
+        rc = shared_await_on(r->shared, r->op, rank, r->round);
+        rc = rc ? rc : compare_with(r, rank);
+    }
+    if (rc)
+        return rc;
+    shared_all_came(r->shared, r->round);
+    if (r->shared->open)
         shared_settle(r->shared, r->round - 1);
-    return rc;
+    return 0;
 }
 
 /* The root waits for nobody, the others for the root. If ranks differ, one of them still sees it: who takes looks at whom it
@@ -125,8 +126,10 @@ static int compare_all(struct rounds *r)
 static int compare_one_way(struct rounds *r)
 {
     int root = r->op->root;
-    if (r->rank != root)
-        return compare_with(r, root);
+    if (r->rank != root) {
+        int rc = rounds_await(r, root);
+        return rc ? rc : compare_with(r, root);
+    }
     if (r->op->group->check)
         shared_leave(r->shared);
     return 0;

@@ -1,0 +1,67 @@
+#include "places.h"
+
+#include <sched.h>
+#include <string.h>
+
+#include "clock.h"
+#include "shared.h"
+
+#define TURNS 256           /* between two looks at the clock */
+#define SPAN_MIN 4000000    /* ns; */
+#define SPAN_MAX 1000000000 /* doubled up to here with every move, so that who fights with the kernel soon gives in */
+
+int32_t places_say(struct shared *s)
+{
+    int32_t here = sched_getcpu() + 1;
+    _Atomic int32_t *own = shared_place(s, s->rank);
+    if (atomic_load_explicit(own, memory_order_relaxed) != here)
+        atomic_store_explicit(own, here, memory_order_relaxed);
+    return here;
+}
+
+/* The permitted processor with fewest ranks, if that is better than `here` and it is our turn to move; else -1. Of the ranks
+ * on a processor the last one moves. */
+static int better(const struct shared *s, int here, const cpu_set_t *allowed)
+{
+    uint16_t ranks[CPU_SETSIZE] = {0};
+    int last = -1, best = here;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        int at = atomic_load_explicit(shared_place(s, rank), memory_order_relaxed) - 1;
+        if (at < 0 || at >= CPU_SETSIZE)
+            return -1;
+        ranks[at]++;
+        last = at == here ? rank : last;
+    }
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, allowed) && ranks[cpu] < ranks[best])
+            best = cpu;
+    return ranks[here] >= ranks[best] + 2 && last == s->rank ? best : -1;
+}
+
+static void move(int cpu, const cpu_set_t *allowed)
+{
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(cpu, &only);
+    if (!sched_setaffinity(0, sizeof only, &only))
+        sched_setaffinity(0, sizeof *allowed, allowed); /* it stays there until the kernel has a reason */
+}
+
+void places_spread(struct shared *s)
+{
+    struct places *p = &s->places;
+    cpu_set_t allowed;
+    if (++p->turns % TURNS)
+        return;
+    int64_t now = clock_now();
+    if (now < p->next || sched_getaffinity(0, sizeof allowed, &allowed))
+        return;
+    int here = places_say(s) - 1, to = here < CPU_SETSIZE ? better(s, here, &allowed) : -1;
+    p->span = to >= 0 ? 2 * p->span : p->span / 2;
+    p->span = p->span < SPAN_MIN ? SPAN_MIN : p->span < SPAN_MAX ? p->span : SPAN_MAX;
+    p->next = now + p->span;
+    if (to < 0)
+        return;
+    move(to, &allowed);
+    places_say(s);
+}

@@ -1,0 +1,25 @@
+/* Which processor each rank of a host waits on, where there are more ranks than processors.
+ *
+ * Who waits for a rank that was last seen on its own processor gives that up at once; who waits for one that runs elsewhere
+ * would yield in vain, twice 1.5 us. And ranks spread themselves: the kernel sees only threads that are always busy, and
+ * leaves three of four on one of two processors, where a barrier takes twice the time. */
+#ifndef ACOMM_PLACES_H
+#define ACOMM_PLACES_H
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct shared;
+
+/* Of this process; zeros at the beginning. */
+struct places {
+    uint32_t turns;
+    int64_t next;                /* when to look whether ranks are spread */
+    int64_t span;                /* ns between two looks */
+};
+
+/* 1 + the processor that we are on, and says so to the others. */
+int32_t places_say(struct shared *s);
+/* Every some milliseconds: moves this thread to the processor that fewest ranks wait on, where they are spread unevenly. */
+void places_spread(struct shared *s);
+#endif
