@@ -77,7 +77,10 @@ class CollectiveTimeout(GroupError, TimeoutError):
 
 
 class CollectiveMismatch(GroupError):
-    """The ranks called different operations, or with different count, dtype, reduction or root."""
+    """The ranks called different operations, or with different count, dtype, reduction or root.
+
+    From the call that differs; a root that has returned from its broadcast or scatter gets it from its next call or close().
+    """
 
 
 class Aborted(GroupError):

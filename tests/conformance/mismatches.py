@@ -36,10 +36,12 @@ CASES: dict[str, _Call] = {
     "counts": lambda g, odd, x, out: g.reduce_scatter(
         x[: 2 * g.size], counts=[1, 3, *[2] * (g.size - 2)] if odd else [2] * g.size),
 }
+# The root leaves these at once, and so does who thinks it is the root: their error comes with the next call.
+_ONE_WAY = ("root of broadcast", "count of broadcast", "count of scatter")
 
 
 def matrix(context: Context, cases: list[str] | None = None) -> None:
-    """CollectiveMismatch on all ranks, with both sides in the text, and no buffer touched."""
+    """CollectiveMismatch on all ranks, with both sides in the text, and no buffer touched by a call that raises."""
     for name in cases or CASES:
         _one(context, name)
 
@@ -48,8 +50,12 @@ def _one(context: Context, name: str) -> None:
     group = context.group.split(0, name=f"mismatch of {name}")
     assert group is not None
     x, out = _X.copy(), np.full(24, 9, np.float32)
+    returned = False
     try:
         CASES[name](group, context.rank == 1, x, out)
+        returned = name in _ONE_WAY
+        if returned:
+            group.barrier()
     except arraycomm.CollectiveMismatch as error:
         text = str(error)
         context.check(re.search(rf"rank {context.rank}\b", text) and group.name in text, f"{name}: text {text!r}")
@@ -58,7 +64,7 @@ def _one(context: Context, name: str) -> None:
         context.check(False, f"{name}: {type(error).__name__}({error})")
     else:
         context.check(False, f"{name}: no error")
-    context.check((x == _X).all() and (out == 9).all(), f"{name}: buffers were touched: {out[:6]}")
+    context.check((x == _X).all() and (returned or (out == 9).all()), f"{name}: buffers were touched: {out[:6]}")
     _poisoned(context, group, name)
     group.close()
     y = context.group.all_reduce(np.ones(2))
@@ -71,6 +77,44 @@ def _poisoned(context: Context, group: arraycomm.Group, name: str) -> None:
     except arraycomm.DistError:
         return
     context.check(False, f"{name}: the group could be used afterwards")
+
+
+# What the root does after a broadcast that rank 1 takes for another.
+_AFTERWARDS: dict[str, Callable[[arraycomm.Group], Any]] = {
+    "barrier": lambda g: g.barrier(),
+    "all_reduce": lambda g: g.all_reduce(_X.copy(), timeout=60),
+    "asynchronous": lambda g: g.all_gather(_X.copy(), async_op=True).wait(60),
+    "broadcasts without end": lambda g: [g.broadcast(_X.copy(), timeout=60) for _ in range(10_000)],
+    "scatters without end": lambda g: [g.scatter(np.zeros(g.size), like=np.zeros(1)) for _ in range(10_000)],
+    "another root": lambda g: g.broadcast(_X.copy(), g.size - 1),
+    "a message": lambda g: g.recv(_X.copy(), 1, timeout=60),
+    "close": lambda g: g.close(),
+}
+
+
+def root_ahead(context: Context) -> None:
+    """A root that has left its broadcast hears of the mismatch whatever it does next, and once."""
+    for name, afterwards in _AFTERWARDS.items():
+        group = context.group.split(0, name=f"ahead of {name}")
+        assert group is not None
+        x, out = _X.copy(), np.full(24, 9, np.float32)
+        refused = context.rank == 1
+        try:
+            group.broadcast(x[:3] if refused else x, 0, out=out[:3] if refused else out)
+            context.check(not refused, f"{name}: rank 1 took what it did not ask for")
+            context.check((out == _X).all() or context.rank == 0, f"{name}: {out[:6]}")
+            afterwards(group)
+            if name != "close":
+                group.barrier()  # a call that does not wait for all may still end well
+        except arraycomm.CollectiveMismatch as error:
+            text = str(error)
+            context.check("of 3 float32, root 0" in text and "of 24 float32, root 0" in text, f"{name}: text {text!r}")
+            context.check(not refused or (out == 9).all(), f"{name}: {out[:6]}")
+        else:
+            context.check(False, f"{name}: no error")
+        group.close()
+        context.check(group.closed, f"{name}: not closed")
+        context.group.barrier()
 
 
 def late(context: Context) -> None:

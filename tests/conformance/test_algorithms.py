@@ -87,7 +87,7 @@ def test_hosts(special: Special, hosts: str) -> None:
     for task in ("messages.ring", "asynchrony.in_flight"):
         world.run(task, framework="numpy")
     for task in ("messages.everyone", "messages.any_source", "groups.subsets", "groups.outsiders_and_keys",
-                 "asynchrony.several_groups", "mismatches.matrix", "mismatches.late"):
+                 "asynchrony.several_groups", "mismatches.matrix", "mismatches.root_ahead", "mismatches.late"):
         world.run(task)
 
 

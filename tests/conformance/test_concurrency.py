@@ -44,7 +44,7 @@ def test_messages_in_place(world: World, framework: str) -> None:
     world.run("messages.in_place", framework=framework)
 
 
-@pytest.mark.parametrize("task", ["matrix", "late", "uneven_disagreement"])
+@pytest.mark.parametrize("task", ["matrix", "root_ahead", "late", "uneven_disagreement"])
 def test_mismatch(world: World, task: str) -> None:
     if world.size > 1:
         world.run(f"mismatches.{task}")

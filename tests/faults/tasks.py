@@ -158,6 +158,22 @@ def try_again(context: Context) -> float:
 # ---- waiting for others ----
 
 
+def broadcast_forever(context: Context, root: int) -> None:
+    """Until an error ends it: the root runs ahead until no slot is left."""
+    context.say()
+    for turn in itertools.count():
+        y = context.world.broadcast(np.full(4, turn if context.world.rank == root else -1), root)
+        _check((y == turn).all(), f"broadcast {turn}: {y}")
+
+
+def broadcast_and_close(context: Context) -> None:
+    """Of a root: nobody else has come when it closes."""
+    world = context.world
+    world.broadcast(np.ones(4), world.rank)
+    context.say()
+    world.close()
+
+
 def announced_total(context: Context, timeout: float | None = None) -> float:
     """Says that it is about to block."""
     context.say()

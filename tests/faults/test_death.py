@@ -54,6 +54,29 @@ def test_killed_at_any_moment(job: Jobs, transport: str, size: int, what: str) -
     checks.clean(ranks, others)
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_where_the_root_runs_ahead(job: Jobs, victim: int) -> None:
+    """The root, whose readers wait for it; and a reader that has not come, so that the root finds no slot."""
+    ranks = job(3, "shm")
+    others = [rank for rank in range(3) if rank != victim]
+    ranks.begin("broadcast_forever", others, root=0)
+    ranks.answers(others)
+    time.sleep(0.1)
+    since = ranks.kill(victim)
+    checks.lost(ranks.answers(others), ranks, victim, "process died", since, within=1)
+    checks.clean(ranks, others)
+
+
+def test_killed_while_the_root_closes(job: Jobs) -> None:
+    """close() waits for those who have not come to the root's broadcast."""
+    ranks = job(2, "shm")
+    ranks.begin("broadcast_and_close", [0])
+    ranks.answers([0])
+    time.sleep(0.1)
+    since = ranks.kill(1)
+    checks.lost(ranks.answers([0]), ranks, 1, "process died", since, within=1)
+
+
 def test_killed_while_a_message_is_awaited(job: Jobs, transport: str) -> None:
     ranks = job(3, transport)
     ranks.begin("announced_recv", [0], source=1)

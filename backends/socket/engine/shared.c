@@ -28,7 +28,7 @@ struct slot {
     acomm_header header;
     union {
         char tiny[SHARED_TINY];
-        uint64_t offset;         /* of long contents in the seat's area */
+        struct { uint32_t place, line; }; /* of short contents, by number; of long ones, in lines of the seat's area */
     };
 };
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
@@ -39,6 +39,7 @@ _Static_assert(SHARED_SLOTS == 32, "struct shared has a bit for each");
 struct seat {
     _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
     _Atomic int32_t place;
+    _Atomic uint64_t settled; /* up to here the rank has compared what others called with what it called as their root */
     _Alignas(SHARED_LINE) struct bell bell;
     struct window window;
 };
@@ -126,6 +127,7 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
     *s = (struct shared){.fd = -1, .rank = rank, .ranks = ranks, .piece = piece,
                          .bytes = mapped_bytes(ranks, piece)};
     s->ring_bytes = ring_size(ranks);
+    s->seat_bytes = seat_bytes(piece);
     if (bytes < shared_bytes(ranks, piece))
         return errno = EINVAL, ACOMM_ARGUMENT;
     s->seen = calloc((size_t)ranks, sizeof *s->seen);
@@ -162,7 +164,7 @@ void shared_close(struct shared *s)
 
 static struct seat *seat_of(const struct shared *s, int rank)
 {
-    return (struct seat *)(s->base + (uint64_t)rank * seat_bytes(s->piece));
+    return (struct seat *)(s->base + (uint64_t)rank * s->seat_bytes);
 }
 
 static struct slot *slot_of(const struct shared *s, int rank, uint64_t round)
@@ -186,10 +188,10 @@ char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes
     struct slot *slot = slot_of(s, rank, round);
     if (bytes <= SHARED_TINY)
         return slot->tiny;
-    bool lasts = bytes > SHARED_SHORT;
-    char *first = shorts_of(s, rank) + (lasts ? SHORTS_BYTES : 0);
-    uint64_t last = (lasts ? area_bytes(s->piece) : SHORTS_BYTES) - bytes; /* whatever a peer says, we stay inside */
-    return first + (slot->offset < last ? slot->offset : last);
+    if (bytes <= SHARED_SHORT) /* whatever a peer says, we stay inside */
+        return shorts_of(s, rank) + slot->place % SHARED_SHORTS * SHARED_SHORT;
+    uint64_t offset = (uint64_t)slot->line * SHARED_LINE, last = area_bytes(s->piece) - bytes;
+    return shorts_of(s, rank) + SHORTS_BYTES + (offset < last ? offset : last);
 }
 
 static uint32_t *futex_word(struct slot *slot)
@@ -219,10 +221,33 @@ void shared_leave(struct shared *s)
     s->open |= 1u << s->round % SHARED_SLOTS;
 }
 
+/* Whether all ranks called the same in a round. Its root's word is enough: ours was compared with the root's. The word comes
+ * after its looks (release), and the slots are not filled again before ours (acquire, and SHARED_AHEAD). */
+static bool alike(const struct shared *s, uint64_t round)
+{
+    const char *first = (const char *)&slot_of(s, 0, round)->header, *mine = first + (uint64_t)s->rank * s->seat_bytes;
+    int root = ((const acomm_header *)mine)->root;
+    if (root != s->rank && atomic_load_explicit(&seat_of(s, root)->settled, memory_order_acquire) >= round)
+        return true;
+    for (int rank = 0; rank < s->ranks; rank++)
+        if (memcmp(first + (uint64_t)rank * s->seat_bytes, mine, sizeof(acomm_header)))
+            return false;
+    return true;
+}
+
+bool shared_alike(const struct shared *s, uint64_t last)
+{
+    for (uint64_t round = s->settled + 1; round <= last; round++)
+        if (shared_is_open(s, round) && !alike(s, round))
+            return false;
+    return true;
+}
+
 void shared_settle(struct shared *s, uint64_t round)
 {
     while (s->settled < round)
         s->open &= ~(1u << ++s->settled % SHARED_SLOTS);
+    atomic_store_explicit(&seat_of(s, s->rank)->settled, round, memory_order_release);
 }
 
 static void sleep_on(struct shared *s, int rank, uint64_t round)
@@ -337,7 +362,8 @@ static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes)
     int rc = there && s->past < there + 2 ? await_past(s, op, there + 2) : 0;
     if (rc)
         return rc;
-    slot_of(s, s->rank, next)->offset = s->laid[next % SHARED_SLOTS].from = from;
+    slot_of(s, s->rank, next)->line = (uint32_t)(from / SHARED_LINE);
+    s->laid[next % SHARED_SLOTS].from = from;
     s->laid[next % SHARED_SLOTS].to = s->next = from + bytes;
     return 0;
 }
@@ -351,7 +377,7 @@ static void take_short(struct shared *s)
     while (k < SHARED_SHORTS - 1 && s->used[k] && s->used[k] + 2 > s->past)
         k++;
     s->used[k] = next;
-    slot_of(s, s->rank, next)->offset = (uint64_t)k * SHARED_SHORT;
+    slot_of(s, s->rank, next)->place = (uint32_t)k;
 }
 
 int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes)
@@ -361,11 +387,10 @@ int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes)
     if (rc)
         return rc;
     s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
-    if (bytes > SHARED_SHORT)
-        return take_long(s, op, round_up(bytes, SHARED_LINE));
-    if (bytes > SHARED_TINY)
-        take_short(s);
-    return 0;
+    rc = bytes > SHARED_SHORT ? take_long(s, op, round_up(bytes, SHARED_LINE)) : 0;
+    if (!rc && bytes > SHARED_TINY)
+        take_short(s); /* long ones too: their last piece may be short */
+    return rc;
 }
 
 void shared_all_came(struct shared *s, uint64_t round)

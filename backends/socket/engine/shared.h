@@ -32,7 +32,7 @@
 
 struct shared {
     char *base;
-    uint64_t bytes;              /* without the arenas */
+    uint64_t bytes, seat_bytes;  /* without the arenas; of one rank's slots */
     int fd, rank, ranks;         /* rank and number among the ranks of this host */
     uint64_t piece;              /* bytes of data that a slot holds */
     uint64_t round;              /* last round this rank published */
@@ -67,6 +67,8 @@ void shared_publish(struct shared *s);
  * it has. Other ranks' headers of a round lie there until this rank publishes the one SHARED_AHEAD later. */
 void shared_leave(struct shared *s);
 static inline bool shared_is_open(const struct shared *s, uint64_t round) { return s->open >> round % SHARED_SLOTS & 1; }
+/* Whether all headers of open rounds up to `last`, to which all ranks have come, are the same byte for byte. */
+bool shared_alike(const struct shared *s, uint64_t last);
 /* No round up to this one is open any more. */
 void shared_settle(struct shared *s, uint64_t round);
 /* Waits until local `rank` has published `round`. */

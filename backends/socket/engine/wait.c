@@ -170,7 +170,7 @@ int wait_step(struct wait *w)
     int poisoned = atomic_load_explicit(&w->op->group->poisoned, memory_order_relaxed);
     if (poisoned)
         return poisoned;
-    if (w->where != WAIT_HERE && w->turns++ < w->spins) {
+    if (w->where != WAIT_HERE && !w->sleepy && w->turns++ < w->spins) {
         wait_relax();
         return 0;
     }

@@ -17,7 +17,7 @@ int rounds_await_all(const struct rounds *r)
 
 #define STACK_RANKS 64
 #define ONE_WAY_PIECES 8
-#define ONE_WAY_MIN (32u << 10) /* bytes; below, the rounds show */
+#define ONE_WAY_MIN (64u << 10) /* bytes; below, the rounds show */
 #define BLOCK (16u << 10) /* bytes that are still in the L1 cache when they are copied on */
 
 void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t bytes)
@@ -69,9 +69,10 @@ static int compare_earlier(const struct rounds *r, int rank, uint64_t last)
 static int settle(const struct rounds *r, uint64_t last)
 {
     int rc = 0;
-    for (int rank = 0; r->shared->open && rank < r->ranks && !rc; rank++)
+    bool alike = shared_alike(r->shared, last);
+    for (int rank = 0; !alike && rank < r->ranks && !rc; rank++)
         rc = rank == r->rank ? 0 : compare_earlier(r, rank, last);
-    if (!rc && r->shared->open)
+    if (!rc)
         shared_settle(r->shared, last);
     return rc;
 }
@@ -98,8 +99,8 @@ int rounds_settle(struct acomm_group *g)
 static int compare_with(struct rounds *r, int rank)
 {
     acomm_header theirs = *shared_header(r->shared, rank, r->round); /* copied once, then judged */
-    int rc = rank == r->rank ? 0 : compare_earlier(r, rank, r->round - 1);
-    if (!rc && rank != r->rank)
+    int rc = 0;
+    if (rank != r->rank)
         rc = agree_compare(r->op, team_member(r->op->team, rank), &theirs);
     if (!rc && theirs.flags & OP_UNEVEN && theirs.count * r->op->width > r->largest)
         r->largest = theirs.count * r->op->width;
@@ -116,23 +117,21 @@ static int compare_all(struct rounds *r)
     if (rc)
         return rc;
     shared_all_came(r->shared, r->round);
-    if (r->shared->open)
-        shared_settle(r->shared, r->round - 1);
-    return 0;
+    return r->shared->open ? settle(r, r->round - 1) : 0;
 }
 
-/* The root waits for nobody, the others for the root. If ranks differ, one of them still sees it: who takes looks at whom it
- * takes from, and who thinks it is the root looks at everybody, before the slots are filled again. */
+/* The root waits for nobody, the others for the root, and all compare with everybody else later: so each finds out for
+ * itself who called something else, at the latest in the next round that waits for all, before anything is written. */
 static int compare_one_way(struct rounds *r)
 {
-    int root = r->op->root;
+    int root = r->op->root, rc = 0;
     if (r->rank != root) {
-        int rc = rounds_await(r, root);
-        return rc ? rc : compare_with(r, root);
+        rc = rounds_await(r, root);
+        rc = rc ? rc : compare_with(r, root);
     }
-    if (r->op->group->check)
+    if (!rc && r->op->group->check && (r->rank == root || r->ranks > 2)) /* of two, the other one is the root */
         shared_leave(r->shared);
-    return 0;
+    return rc;
 }
 
 static int compare(struct rounds *r, bool one_way)
@@ -206,11 +205,11 @@ static int give(struct rounds *r, const struct rounds_plan *plan)
     return rc;
 }
 
-/* Parts begin with a round in which all ranks of the host meet (part.h). A guest could not leave in later rounds, which then
- * would wait for ranks that have not come. */
+/* Short ones only: whoever hears of a mismatch later must not have written half of its array by then. Parts begin with a
+ * round in which all ranks of the host meet (part.h). */
 static bool goes_ahead(const struct rounds *r, const struct rounds_plan *plan)
 {
-    return plan->one_way && !r->op->whole && !(r->op->guest && count_rounds(r, plan) > 1);
+    return plan->one_way && !r->op->whole && count_rounds(r, plan) == 1;
 }
 
 static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
