@@ -76,9 +76,21 @@ static size_t ring_size(int ranks)
 #define HEADS_BYTES (SHARED_SLOTS * HEAD_BYTES)
 #define SHORTS_BYTES (SHARED_SHORTS * SHARED_SHORT)
 
-static uint64_t area_bytes(uint64_t piece)
+static uint64_t far_bytes(uint64_t piece)
 {
     return AREA_PIECES * round_up(piece, SHARED_LINE);
+}
+
+/* Ranks that share cores leave more than their contents in the caches: those of up to a fraction of a piece have a small part
+ * of the area to themselves, behind the large one. */
+static uint64_t near_bytes(uint64_t piece)
+{
+    return AREA_PIECES * round_up(piece / SHARED_NEAR, SHARED_LINE);
+}
+
+static uint64_t area_bytes(uint64_t piece)
+{
+    return far_bytes(piece) + near_bytes(piece);
 }
 
 static uint64_t seat_bytes(uint64_t piece)
@@ -357,14 +369,17 @@ static uint64_t last_there(const struct shared *s, uint64_t from, uint64_t to)
 /* Waits until this rank may fill `bytes` of its area, and takes them. */
 static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes)
 {
-    uint64_t next = s->round + 1, from = s->next + bytes <= area_bytes(s->piece) ? s->next : 0;
+    bool near = op->group->crowded && bytes <= s->piece / SHARED_NEAR;
+    uint64_t part = near ? far_bytes(s->piece) : 0, room = near ? near_bytes(s->piece) : far_bytes(s->piece);
+    uint64_t next = s->round + 1, from = part + (s->next[near] + bytes <= room ? s->next[near] : 0);
     uint64_t there = last_there(s, from, from + bytes);
     int rc = there && s->past < there + 2 ? await_past(s, op, there + 2) : 0;
     if (rc)
         return rc;
     slot_of(s, s->rank, next)->line = (uint32_t)(from / SHARED_LINE);
     s->laid[next % SHARED_SLOTS].from = from;
-    s->laid[next % SHARED_SLOTS].to = s->next = from + bytes;
+    s->laid[next % SHARED_SLOTS].to = from + bytes;
+    s->next[near] = from - part + bytes;
     return 0;
 }
 

@@ -10,7 +10,7 @@
  * Stamp, header and tiny contents share a cache line: a small operation costs one line per peer. Short contents lie in
  * places of 4 KiB, always in the first that is free. Long ones go round an area of the seat that is larger than the caches of one core: lines that the peer read a moment
  * ago are dear to write, those it read long ago are not (32 KiB by two neighbouring cores: 2.4 us instead of 5). The area
- * holds four of the largest contents; who fills it waits for those that may still read what lay there.
+ * holds four of the largest contents, and another part of it four of a quarter; who fills it waits for those that may still read what lay there.
  *
  * Layout: seats | point-to-point rings | collective rings | arenas (arena.h; not mapped here). A memfd, sealed against shrinking; pages are reserved
  * (fallocate) before first use, so that a full machine is an error and never a SIGBUS. */
@@ -26,6 +26,7 @@
 #define SHARED_LINE 64
 #define SHARED_SLOTS 32
 #define SHARED_AHEAD (SHARED_SLOTS / 2) /* rounds; so many calls go by without a switch of processes where ranks share a core */
+#define SHARED_NEAR 4    /* contents of up to such a part of a piece lie close together where ranks share cores */
 #define SHARED_TINY 24   /* bytes of data that share the stamp's cache line */
 #define SHARED_SHORT 4096 /* bytes of short contents, which lie in one of so many places: */
 #define SHARED_SHORTS (SHARED_AHEAD + 2)
@@ -36,7 +37,7 @@ struct shared {
     int fd, rank, ranks;         /* rank and number among the ranks of this host */
     uint64_t piece;              /* bytes of data that a slot holds */
     uint64_t round;              /* last round this rank published */
-    uint64_t next;               /* where in the area its next long contents go */
+    uint64_t next[2];            /* where in the large and the small part of the area its next long contents go */
     struct { uint64_t from, to; } laid[SHARED_SLOTS]; /* and where those of the last rounds lie; empty for short ones */
     uint64_t used[SHARED_SHORTS]; /* the round in which each place of short contents was filled last */
     uint64_t past;               /* all ranks are known to have published it */
