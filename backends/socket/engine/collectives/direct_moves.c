@@ -30,7 +30,7 @@ static int gather(struct rounds *r)
 int direct_all_gather(struct acomm_op *op)
 {
     struct direct_plan plan = {.bytes = op_total(op->recv_counts, op->count, op->team->size, op->width),
-                               .offered = op_gathered(op, op->team->rank).bytes, .shared = op->team->size > 2,
+                               .offered = op_gathered(op, op->team->rank).bytes, .shared = true,
                                .staged = shared_all_gather, .move = gather};
     return direct_run(op, &plan);
 }
@@ -84,7 +84,7 @@ int direct_broadcast(struct acomm_op *op)
     uint64_t bytes = op->count * op->width;
     bool root = op->team->rank == op->root, idle = !op->group->crowded && (!op->out || op->out == op->in);
     struct direct_plan plan = {.bytes = bytes, .offered = root ? bytes : 0, .offered_out = root ? 0 : bytes,
-                               .pushed = true, .pushes = root && idle, .shared = op->team->size > 2,
+                               .pushed = true, .pushes = root && idle, .shared = true,
                                .staged = shared_broadcast, .move = broadcast};
     return direct_run(op, &plan);
 }
@@ -120,6 +120,6 @@ static int exchange(struct rounds *r)
 int direct_all_to_all(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;
-    struct direct_plan plan = {.bytes = bytes, .offered = bytes, .staged = shared_all_to_all, .move = exchange};
+    struct direct_plan plan = {.bytes = bytes, .offered = bytes, .shared = true, .staged = shared_all_to_all, .move = exchange};
     return op->send_counts ? shared_all_to_all(op) : direct_run(op, &plan);
 }
