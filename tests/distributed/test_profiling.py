@@ -1,8 +1,9 @@
-"""torch.profiler shows operations under torch's names, and costs nothing when it does not run."""
+"""torch.profiler shows operations under torch's names, and groups are plain ones when it does not run."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,38 +13,41 @@ import arraycomm.distributed as dist
 torch = pytest.importorskip("torch")
 
 
-def profiled(rank: int) -> None:
-    dist.init_process_group("gloo")
-    x = torch.ones(4)
-    core = dist.group.WORLD.core
+@pytest.fixture
+def world() -> Iterator[dist.ProcessGroup]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_torch_profiler(world: dist.ProcessGroup) -> None:
+    x, core = torch.ones(4), world.core
     dist.all_reduce(x)
     assert type(core) is arraycomm.Group
     with torch.profiler.profile() as profile:
         dist.all_reduce(x)
         dist.broadcast(x, 0)
-        dist.all_gather([torch.empty(4), torch.empty(4)], x)
+        dist.all_gather([torch.empty(4)], x)
+        dist.all_gather_single(torch.empty(4), x)
         dist.barrier()
-        if rank:
-            dist.send(x, 0)
-            dist.isend(x, 0).wait()
-        else:
-            dist.recv(x, 1)
-            dist.recv(x)
-        work = dist.all_reduce(x, async_op=True)
-        dist.barrier()
-        work.wait()
-    found = Counter(event.name for event in profile.events() if event.name.startswith(("gloo:", "c10d::")))
-    expected = Counter({"c10d::allreduce_": 2, "gloo:all_reduce": 2, "c10d::broadcast_": 1, "gloo:broadcast": 1,
-                        "c10d::allgather_": 1, "gloo:all_gather": 1, "c10d::barrier": 2, "gloo:barrier": 2})
-    expected.update({"c10d::send": 2, "gloo:send": 2} if rank else
-                    {"c10d::recv_": 1, "gloo:recv": 1, "c10d::recv_any_source_": 1, "gloo:recvAnySource": 1})
-    assert found == expected
+        works = [dist.isend(x, 0), dist.isend(x, 0), dist.irecv(x, 0), dist.irecv(x), dist.all_reduce(x, async_op=True)]
+        with dist.record_comm("mine"):
+            dist.all_reduce(x)
+        for work in works:
+            work.wait()
+    found = Counter(event.name for event in profile.events() if event.name.startswith(("gloo:", "c10d::", "mine")))
+    assert found == {"c10d::allreduce_": 3, "gloo:all_reduce": 2, "mine": 1, "c10d::broadcast_": 1, "gloo:broadcast": 1,
+                     "c10d::allgather_": 2, "gloo:all_gather": 2, "c10d::barrier": 1, "gloo:barrier": 1, "c10d::send": 2,
+                     "gloo:send": 2, "c10d::recv_": 1, "gloo:recv": 1, "c10d::recv_any_source_": 1, "gloo:recvAnySource": 1}
     inner = next(event for event in profile.events() if event.name == "gloo:broadcast")
     assert inner.cpu_parent.name == "c10d::broadcast_"
-    dist.all_reduce(x)
+    dist.all_reduce(x, group=world)
     assert type(core) is arraycomm.Group
-    dist.destroy_process_group()
 
 
-def test_torch_profiler() -> None:
-    arraycomm.spawn(profiled, nprocs=2)
+def test_other_groups_are_labelled_too(world: dist.ProcessGroup) -> None:
+    group = dist.new_group([0])
+    with torch.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(1), group=group)
+    assert [event.name for event in profile.events() if event.name.startswith("gloo:")] == ["gloo:all_reduce"]
+    assert type(world.core) is arraycomm.Group
