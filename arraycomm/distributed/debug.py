@@ -87,6 +87,8 @@ def opened(group: ProcessGroup) -> None:
         about = "new group %r (%s): global ranks %s, %s, rank %d of %d, debug level %s, pid %d"
         log().info(about, group.group_name, group.group_desc, list(group.ranks), group.config, group.rank(), group.size(),
                    level.name, os.getpid())
+        for core in group.engines():
+            log().debug("group %r: its operations go to %r, timeout %s s", group.group_name, core, core.timeout)
 
 
 # ---- the log ----

@@ -50,12 +50,12 @@ class ProcessGroup(Operations):
         self.group_name, self.group_desc = name, desc or "undefined"
         self.backend, self.config = backend, config
         self.bound_device_id = bound_device_id
-        self.hold(None)
         self.cores = dict(cores)
         self.agreements = self.splits = 0  # so far; equal on its ranks
         self._by_code = {code: core for device, core in cores.items() for code in devices.CODES[device]}
         self._single = all(core is self.core for core in cores.values())
         debug.opened(self)
+        self.watched = any(isinstance(core, Watched) for core in cores.values())  # for good: by a trace, or checks
         self.hold(None)
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class ProcessGroup(Operations):
         ranks; otherwise None.
         """
         self.collected = collected
-        self.plain: Any = self.core if collected is None and not isinstance(self.core, Watched) else None
+        self.plain: Any = self.core if collected is None and not self.watched else None
         self.rooted: Any = self.plain if self.ranks == tuple(range(len(self.ranks))) else None
 
     def rank(self) -> int:

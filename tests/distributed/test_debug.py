@@ -81,6 +81,11 @@ def detail(rank: int) -> None:
     assert [part.tolist() for part in parts] == [[0.0], [1.0, 1.0]]
     dist.scatter(x, [x + 1, x + 2] if first else None, 0)
     assert x.tolist() == [3.0 + rank] * 4
+    world = dist.group.WORLD
+    assert world.plain is None  # a plain call that is refused is tried again, and would be compared twice
+    world.set_timeout(timedelta(seconds=15))
+    strided = np.ones((2, 3)).T if first else np.ones((3, 2))
+    dist.all_reduce(strided)
     work = dist.all_reduce(x, async_op=True)
     assert work.wait() and x[0] == 7
     late(first)
@@ -146,6 +151,7 @@ def test_breakpoint_and_log(tmp_path: Path) -> None:
     for rank in range(2):
         assert "new group '0' (default_pg): global ranks [0, 1], cpu:gloo,cuda:gloo" in told[rank]
         assert f"rank {rank} of 2, debug level INFO" in told[rank]
+        assert f"go to <arraycomm.Group 'world': rank {rank} of 2, backend socket>, timeout 1800.0 s" in told[rank]
     assert "pdb" not in told[0].lower()
 
 

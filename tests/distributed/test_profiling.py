@@ -45,6 +45,14 @@ def test_torch_profiler(world: dist.ProcessGroup) -> None:
     assert type(core) is arraycomm.Group
 
 
+def test_plain_calls_are_plain_again(world: dist.ProcessGroup) -> None:
+    x = torch.ones(1)
+    with torch.profiler.profile(), dist._coalescing_manager():
+        dist.all_reduce(x)
+    dist.all_reduce(x)
+    assert type(world.core) is arraycomm.Group is type(world.plain)
+
+
 def test_other_groups_are_labelled_too(world: dist.ProcessGroup) -> None:
     group = dist.new_group([0])
     with torch.profiler.profile() as profile:
