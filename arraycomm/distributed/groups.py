@@ -192,7 +192,7 @@ def _agree(group: ProcessGroup, number: int, what: str, seconds: float) -> None:
         gathering.fail(error)
         raise
     gathering.leave()
-    if group.rank() == 0 and number > 0:  # all have left the one before
+    if group.rank() == 0 and number > 0 and _meeting().store.lists_keys:  # all have left the one before
         before = _agreement(group, number - 1)
         before.delete_key("what")
         Gathering(before, 0, group.size()).forget(MEET)

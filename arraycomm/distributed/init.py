@@ -115,7 +115,11 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
                                  bound_device_id=device)
     state.groups[name], state.meeting = state.default, meeting
     if os.environ.get("TORCH_DIST_INIT_BARRIER") == "1":
-        agree(state.default, "init_process_group", seconds)
+        try:
+            agree(state.default, "init_process_group", seconds)
+        except BaseException:
+            _destroy_all()
+            raise
 
 
 def _asked(backend: Any, device_id: Any) -> str:

@@ -11,7 +11,6 @@ from arraycomm.core.digest import sha256
 from arraycomm.core.errors import DeviceError
 from arraycomm.core.group import Group
 from arraycomm.core.start import open_group
-from arraycomm.core.store import PrefixStore
 from arraycomm.core.watch import Watched
 
 from . import backend as backends
@@ -19,6 +18,7 @@ from . import debug, devices
 from .backend import Backend, BackendConfig, BackendType
 from .operations import Operations, Timed
 from .plugin import PluginBackend
+from .store import PrefixStore
 from .world import state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -144,11 +144,12 @@ class ProcessGroup(Operations):
         for engine in self.engines():
             engine.abort("ProcessGroup.abort() was called")
 
-    def get_group_store(self) -> Any:
+    def get_group_store(self) -> PrefixStore:
         """A store of this group's own, in which its ranks can meet. ValueError when the world is closed."""
-        if state.meeting is None or self.closed:
+        meeting = state.meeting or state.shared
+        if meeting is None or self.closed:
             raise ValueError(f"group {self.group_name!r} is closed, and its store with it")
-        return PrefixStore(f"group/{self.core.name}", state.meeting.store)
+        return PrefixStore(f"group/{self.core.name}", meeting.store)
 
 
 def check_rank(rank: Any, size: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -159,6 +160,35 @@ def check_concurrency(rank: int) -> None:
     assert [int(work.result()[0]) for work in reversed(works)] == [3] * len(works)
 
 
+def check_threads(rank: int) -> None:
+    """A thread for each group: their operations meet the other ranks' in whatever order."""
+    groups = [dist.new_group() for _ in range(2)]
+    sums: list[list[int]] = [[], []]
+
+    def work(number: int) -> None:
+        for turn in range(50):
+            dist.all_reduce(x := np.array([turn + rank + 100 * number]), group=groups[number])
+            sums[number].append(int(x[0]))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (range(2) if rank else (1, 0))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT.total_seconds())
+    assert sums == [[3 * turn + 3 + 300 * number for turn in range(50)] for number in range(2)]
+
+
+def check_store(rank: int) -> None:
+    """Each group has its own."""
+    group = dist.new_group([0, 1])
+    if rank == 0:
+        group.get_group_store().set("key", "of the pair")
+        dist.group.WORLD.get_group_store().set("key", "of all")  # type: ignore[union-attr]
+    if rank < 2:
+        assert group.get_group_store().get("key") == b"of the pair" and isinstance(group.get_group_store(), dist.Store)
+    assert dist.group.WORLD.get_group_store().get("key") == b"of all"  # type: ignore[union-attr]
+
+
 def check_warning(rank: int) -> None:
     from arraycomm.distributed.world import member
 
@@ -172,7 +202,7 @@ def check_warning(rank: int) -> None:
 
 def check_all(rank: int) -> None:
     for check in (check_members, check_order, check_members_alone, check_refusals, check_late, check_subgroups, check_split,
-                  check_concurrency, check_warning):
+                  check_concurrency, check_threads, check_store, check_warning):
         dist.init_process_group("gloo", timeout=LIMIT)  # once for each: names are counted anew
         check(rank)
         assert total(dist.group.WORLD) == 0b111

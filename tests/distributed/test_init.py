@@ -188,6 +188,28 @@ def test_a_try_that_failed(tmp_path: Path) -> None:
     arraycomm.spawn(check_a_try_that_failed, (str(tmp_path / "meet"),), nprocs=2)
 
 
+class Minimal(dist.Store):
+    """A store as a program may write one, with nothing that can be left out."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.file = FileStore(path, 2)
+        self.set, self.get, self.add = self.file.set, self.file.get, self.file.add  # type: ignore[method-assign]
+
+
+def check_a_store_of_the_program(rank: int, path: str) -> None:
+    for _ in range(2):
+        dist.init_process_group("gloo", timeout=LIMIT, store=Minimal(path), rank=rank, world_size=2)
+        for group in [dist.new_group() for _ in range(3)]:
+            dist.all_reduce(x := np.array([rank + 1]), group=group)
+            assert x.tolist() == [3]
+        dist.destroy_process_group()
+
+
+def test_a_store_of_the_program(tmp_path: Path) -> None:
+    arraycomm.spawn(check_a_store_of_the_program, (str(tmp_path / "meet"),), nprocs=2)
+
+
 def test_importing_loads_no_framework() -> None:
     code = ("import sys, arraycomm.distributed\n"
             "print([name for name in ('numpy', 'torch', 'jax', 'multiprocessing', 'asyncio') if name in sys.modules])")

@@ -128,6 +128,8 @@ def check_unregistered(rank: int) -> None:
     dist.all_reduce(x := np.array([rank]), group=groups[0])
     assert x.tolist() == [3]
     check_current(groups)
+    groups[0].get_group_store().set(f"from {rank}", str(rank))
+    assert [groups[0].get_group_store().get(f"from {other}") for other in range(RANKS)] == [b"0", b"1", b"2"]
     dist.init_process_group("gloo", timeout=LIMIT)
     third = _dist2.new_group("gloo", LIMIT, "cpu")
     for group in (dist.group.WORLD, third):
