@@ -30,10 +30,13 @@ static PyMethodDef functions[] = {
     {"store_admit", store_python_admit, METH_VARARGS, "store_admit(server, descriptor): serves an admitted client"},
     {"store_counts", store_python_counts, METH_O, "store_counts(server) -> (clients, waiting requests)"},
     {"store_end", store_python_end, METH_VARARGS, "store_end(server, linger): ends it; it must not be used any more"},
-    {"store_request", store_python_request, METH_VARARGS,
-     "store_request(descriptor, code, strings, milliseconds, grace) -> (code, strings, goodbye)"},
+    {"store_line", store_python_line, METH_VARARGS, "store_line(descriptor, seconds) -> a client's end; with seconds it asks for pipes"},
+    {"store_ask", FAST(store_python_ask), METH_FASTCALL,
+     "store_ask(line, code, keys, milliseconds, grace): store_request of a user's short keys; None where they are anything else"},
+    {"store_request", FAST(store_python_request), METH_FASTCALL,
+     "store_request(line, code, strings, milliseconds, grace) -> (code, strings, goodbye)"},
     {"store_post", FAST(store_python_post), METH_FASTCALL,
-     "store_post(descriptor, key, value): sends a short SET that is not answered; False where it was not sent"},
+     "store_post(line, key, value): sends a short SET that is not answered; False where it was not sent"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -22,6 +22,7 @@ enum store_op {
     STORE_OPS
 };
 #define STORE_WILL 13 /* name, key, value, key, value...: for the server alone, which knows who has gone */
+#define STORE_PIPES 14 /* two pipes come with it: requests come through the first from now on, answers go into the second */
 /* Codes of answers; the middle two carry a text. CLOSED is said to everybody at the end, whether or not something was asked. */
 enum store_code { STORE_OK, STORE_TIMED_OUT, STORE_BAD_REQUEST, STORE_OVER_QUOTA, STORE_CLOSED };
 
@@ -95,6 +96,31 @@ bool store_will_take(struct store_will **wills, const void *owner, struct store_
 /* The request, in `room`, that writes entry `index` of a will where the key is missing. False past the end. */
 bool store_will_entry(const struct store_buffer *will, uint32_t index, struct store_buffer *room, struct store_frame *request);
 void store_will_free(struct store_will *wills);
+
+/* ---- store_line.c: a client's end of a connection, for one thread at a time ---- */
+struct store_line;
+struct store_exchange { /* a request and its answer */
+    struct store_line *line;
+    bool posted;
+    int64_t end; /* CLOCK_MONOTONIC, ns */
+    struct store_buffer request, answer;
+    size_t sent;
+};
+/* Over a connected, admitted socket, which stays the caller's and must live as long. NULL when memory is out. */
+struct store_line *store_line_new(int sock);
+/* Asks a server on this host to go over to pipes; where it does not, nothing changes. 0, or an errno after which the
+ * connection is of no use. Blocks until `end`, CLOCK_MONOTONIC, ns. */
+int store_line_offer(struct store_line *l, int64_t end);
+/* Closes its pipes, not the socket. */
+void store_line_free(struct store_line *l);
+/* A request that is still to be put, with buffers that the line keeps from one to the next; and its end. */
+struct store_exchange store_line_begin(struct store_line *l, bool posted, int64_t end);
+void store_line_end(struct store_exchange *x);
+/* Sends the request and, unless it is posted, waits for its answer. 0, or an errno; after EINTR it is to be called again.
+ * shutdown() of the socket, in any thread, ends it. */
+int store_line_exchange(struct store_exchange *x);
+/* Sends a short frame where that goes without waiting and the server is there, whole or not at all; otherwise false. */
+bool store_line_post(struct store_line *l, const char *data, size_t size);
 
 /* ---- store_server.c: one thread answers all clients ---- */
 struct store_server;

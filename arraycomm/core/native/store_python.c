@@ -1,16 +1,15 @@
-/* What Python sees of stores: a table, a server, and a client's request on a connected socket. */
+/* What Python sees of stores: a table, a server, and a client's requests on a connection. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include "native.h"
 #include "store.h"
 
 #define TABLE "arraycomm.store_table"
 #define SERVER "arraycomm.store_server"
-#define SMALL (16 << 10)  /* bytes taken from the socket at once */
-#define POLL_NS 20000     /* about what sleeping and being woken cost */
-#define MOST_SKIPPED 256
+#define LINE "arraycomm.store_line"
+#define SHORT 1024 /* bytes of a frame that is made on the stack, less than PIPE_BUF; and of what is called a short key */
 
 /* ---- frames to and from Python's objects ---- */
 
@@ -157,111 +156,52 @@ PyObject *store_python_end(PyObject *module, PyObject *args)
     return Py_NewRef(Py_None);
 }
 
-/* ---- a client's request ---- */
+/* ---- a client's end of a connection ---- */
 
-struct exchange {
-    int fd;
-    bool posted;
-    int64_t end;                 /* CLOCK_MONOTONIC, ns */
-    struct store_buffer request, answer;
-    size_t sent;
-};
+static void free_line(PyObject *capsule)
+{
+    store_line_free(PyCapsule_GetPointer(capsule, LINE));
+}
 
-static int64_t now(void)
+static int64_t after(double seconds)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec;
+    return t.tv_sec * 1000000000ll + t.tv_nsec + (int64_t)(seconds * 1e9);
 }
 
-/* Below: 0, or an errno. After EINTR they go on where they were. No GIL. */
-
-static int put(struct exchange *x)
+/* store_line(descriptor, seconds) -> line; the socket must live as long. With seconds above 0 a server on this host is asked
+ * to go over to pipes, which takes that long at most. OSError. */
+PyObject *store_python_line(PyObject *module, PyObject *args)
 {
-    while (x->sent < x->request.size) {
-        ssize_t sent = send(x->fd, x->request.data + x->sent, x->request.size - x->sent, MSG_NOSIGNAL);
-        if (sent < 0 && errno != EAGAIN)
-            return errno;
-        if (sent < 0 && now() >= x->end)
-            return ETIMEDOUT;
-        x->sent += sent > 0 ? (size_t)sent : 0;
+    (void)module;
+    int sock, failed = 0;
+    double seconds;
+    if (!PyArg_ParseTuple(args, "id", &sock, &seconds))
+        return NULL;
+    struct store_line *line = store_line_new(sock);
+    PyObject *capsule = line ? PyCapsule_New(line, LINE, free_line) : PyErr_NoMemory();
+    if (!capsule) {
+        free(line);
+        return NULL;
     }
-    return 0;
+    Py_BEGIN_ALLOW_THREADS
+    if (seconds > 0)
+        failed = store_line_offer(line, after(seconds));
+    Py_END_ALLOW_THREADS
+    if (!failed)
+        return capsule;
+    Py_DECREF(capsule);
+    errno = failed;
+    return PyErr_SetFromErrno(PyExc_OSError);
 }
 
-/* Whether the whole answer is there: 0, EAGAIN when not, or another errno. */
-static int whole(const struct exchange *x)
-{
-    int64_t size = store_frame_size(x->answer.data, x->answer.size);
-    if (size < 0)
-        return EPROTO;
-    return size && (size_t)size <= x->answer.size ? 0 : EAGAIN; /* more of it: the goodbye follows */
-}
-
-/* Polling saves the wake-ups, which cost more than all the rest where the processor is virtual. It pays only while the
- * server runs beside us: after a poll in vain, that many requests go without. Of the process; races do no harm. */
-static _Atomic int skip, next_skip = 1;
-
-static ssize_t poll_answer(int fd, char *data, size_t room)
-{
-    if (skip > 0) {
-        skip--;
-        return -1;
-    }
-    for (int64_t until = now() + POLL_NS; now() < until;) {
-        ssize_t size = recv(fd, data, room, MSG_DONTWAIT);
-        if (size >= 0 || errno != EAGAIN) {
-            next_skip = 1;
-            return size;
-        }
-    }
-    skip = next_skip;
-    next_skip = next_skip < MOST_SKIPPED ? 4 * next_skip : MOST_SKIPPED;
-    errno = EAGAIN;
-    return -1;
-}
-
-static int get(struct exchange *x)
-{
-    char data[SMALL];
-    int state = EAGAIN;
-    errno = EAGAIN;
-    ssize_t size = poll_answer(x->fd, data, sizeof data);
-    while (true) {
-        if (!size)
-            return ECONNRESET;
-        if (size < 0 && errno != EAGAIN)
-            return errno;
-        if (size < 0 && now() >= x->end)
-            return ETIMEDOUT;
-        if (size > 0 && !store_buffer_append(&x->answer, data, (size_t)size))
-            return ENOMEM;
-        state = size > 0 ? whole(x) : EAGAIN;
-        if (state != EAGAIN)
-            return state;
-        size = recv(x->fd, data, sizeof data, 0); /* its timeout is short: see above */
-    }
-}
-
-/* A posted request would not notice that the server went: its end of the connection tells, or the goodbye that lies there. */
-static int exchange(struct exchange *x)
-{
-    char byte;
-    ssize_t size = x->posted && !x->sent ? recv(x->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : -1;
-    if (size > 0)
-        x->posted = false;
-    int failed = size < 0 ? put(x) : size ? 0 : ECONNRESET;
-    if (failed == EPIPE || failed == ECONNRESET)
-        return get(x) ? failed : 0;
-    return failed || x->posted ? failed : get(x);
-}
-
-static PyObject *run(struct exchange *x)
+static PyObject *run(struct store_exchange *x)
 {
     int failed;
     do {
         Py_BEGIN_ALLOW_THREADS
-        failed = exchange(x);
+        failed = store_line_exchange(x);
         Py_END_ALLOW_THREADS
         if (failed == EINTR && PyErr_CheckSignals())
             return NULL;
@@ -275,32 +215,6 @@ static PyObject *run(struct exchange *x)
     errno = failed;
     return failed == ENOMEM ? PyErr_NoMemory() : PyErr_SetFromErrno(PyExc_OSError);
 }
-
-/* store_request(descriptor, code, strings, milliseconds, grace) -> (code, strings, whether the server says goodbye, with the
- * answer or behind it): sends a request on a socket and waits for its answer, `grace` seconds longer than the request may wait in the server. The socket blocks, with timeouts
- * (SO_RCVTIMEO, SO_SNDTIMEO) of a second or less, after which the clock is looked at. OSError, ValueError. */
-PyObject *store_python_request(PyObject *module, PyObject *args)
-{
-    (void)module;
-    PyObject *strings, *result = NULL;
-    unsigned int milliseconds;
-    int code;
-    double grace;
-    struct exchange x = {0};
-    if (!PyArg_ParseTuple(args, "iiOId", &x.fd, &code, &strings, &milliseconds, &grace))
-        return NULL;
-    x.posted = code & STORE_POSTED;
-    x.end = now() + milliseconds * 1000000ll + (int64_t)(grace * 1e9);
-    if (!encode(&x.request, code, strings, milliseconds))
-        result = run(&x);
-    store_buffer_free(&x.request);
-    store_buffer_free(&x.answer);
-    return result;
-}
-
-/* ---- a posted SET, short, on a Unix socket ---- */
-
-#define SHORT 1024 /* bytes of a frame that is made on the stack */
 
 /* The UTF-8 of a str, or a bytes' own; false for anything else. */
 static bool text_of(PyObject *object, struct store_bytes *out)
@@ -317,9 +231,78 @@ static bool text_of(PyObject *object, struct store_bytes *out)
     return out->data;
 }
 
-/* store_post(descriptor, key, value) -> whether it was sent. If not, the long way (store_request) does it or says why not.
- * Sending takes less than giving the GIL away, and does not block. On a Unix socket a short message is sent whole, and fails
- * where the other end is closed. */
+/* (line, code, strings, milliseconds, grace) of a call; NULL with an exception. */
+struct call {
+    struct store_line *line;
+    int code;
+    PyObject *strings;
+    uint32_t milliseconds;
+    double grace;
+};
+
+static bool parse(PyObject *const *args, Py_ssize_t count, struct call *call)
+{
+    if (count != 5) {
+        PyErr_Format(PyExc_TypeError, "5 arguments are needed, not %zd", count);
+        return false;
+    }
+    *call = (struct call){PyCapsule_GetPointer(args[0], LINE), (int)PyLong_AsLong(args[1]), args[2],
+                          (uint32_t)PyLong_AsUnsignedLong(args[3]), PyFloat_AsDouble(args[4])};
+    return !PyErr_Occurred();
+}
+
+/* As encode(), of a list or tuple of the user's keys. False where one is not, or memory ran out. */
+static bool encode_keys(struct store_buffer *b, const struct call *call)
+{
+    bool list = PyList_Check(call->strings);
+    if (!list && !PyTuple_Check(call->strings))
+        return false;
+    Py_ssize_t count = PySequence_Size(call->strings);
+    store_frame_begin(b, call->code, call->milliseconds, (uint32_t)count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *key = list ? PyList_GetItem(call->strings, i) : PyTuple_GetItem(call->strings, i);
+        struct store_bytes text;
+        if (!key || !PyUnicode_Check(key) || !text_of(key, &text) || text.size >= SHORT || (text.size && !text.data[0]))
+            return false;
+        store_frame_put(b, (uint32_t)i, text.data, text.size);
+    }
+    store_frame_end(b);
+    return !b->failed;
+}
+
+/* store_request(line, code, strings, milliseconds, grace) -> (code, strings, whether the server says goodbye, with the answer
+ * or behind it): sends a request and waits for its answer, `grace` seconds longer than the request may wait in the server.
+ * OSError, ValueError. */
+PyObject *store_python_request(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    struct call call;
+    PyObject *result = NULL;
+    if (!parse(args, count, &call))
+        return NULL;
+    struct store_exchange x = store_line_begin(call.line, call.code & STORE_POSTED, after(call.milliseconds / 1000. + call.grace));
+    if (!encode(&x.request, call.code, call.strings, call.milliseconds))
+        result = run(&x);
+    store_line_end(&x);
+    return result;
+}
+
+/* store_ask(line, code, keys, milliseconds, grace): the same, of short keys that a user gave. None, and nothing is sent, where
+ * they are anything else: the long way does it or says why not. */
+PyObject *store_python_ask(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    struct call call;
+    if (!parse(args, count, &call))
+        return NULL;
+    struct store_exchange x = store_line_begin(call.line, false, after(call.milliseconds / 1000. + call.grace));
+    PyObject *result = encode_keys(&x.request, &call) ? run(&x) : Py_NewRef(Py_None);
+    store_line_end(&x);
+    return result;
+}
+
+/* store_post(line, key, value) -> whether it was sent. If not, the long way (store_request) does it or says why not.
+ * Sending takes less than giving the GIL away, and does not block. */
 PyObject *store_python_post(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
@@ -328,16 +311,13 @@ PyObject *store_python_post(PyObject *module, PyObject *const *args, Py_ssize_t 
     if (count != 3 || !PyUnicode_Check(args[1]) || !text_of(args[1], &key) || !text_of(args[2], &value)
         || !key.size || !key.data[0] || STORE_HEAD + 8 + key.size + value.size > SHORT)
         return Py_NewRef(Py_False);
-    int fd = (int)PyLong_AsLong(args[0]);
-    if (fd == -1 && PyErr_Occurred())
+    struct store_line *line = PyCapsule_GetPointer(args[0], LINE);
+    if (!line)
         return NULL;
     struct store_buffer frame = {.data = data, .room = sizeof data};
     store_frame_begin(&frame, STORE_SET | STORE_POSTED, 0, 2);
     store_frame_put(&frame, 0, key.data, key.size);
     store_frame_put(&frame, 1, value.data, value.size);
     store_frame_end(&frame);
-    ssize_t sent = send(fd, frame.data, frame.size, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent > 0 && sent < (ssize_t)frame.size)
-        shutdown(fd, SHUT_RDWR); /* a frame of which a part is missing: nothing may follow */
-    return Py_NewRef(sent == (ssize_t)frame.size ? Py_True : Py_False);
+    return Py_NewRef(store_line_post(line, frame.data, frame.size) ? Py_True : Py_False);
 }

@@ -9,28 +9,15 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-#include "store.h"
+#include "store_client.h"
 
 #define EVENTS 64
 #define CHUNK (256 << 10) /* bytes taken from one client before the others get a turn */
 #define NEVER INT64_MAX
 #define POLL_NS 30000
 #define MOST_SKIPPED 32
-
-struct client {
-    struct client *next, **link;   /* all clients; under the lock */
-    int fd;
-    struct store_buffer in, out;   /* a request's beginning, or the one that waits; the rest of an answer */
-    size_t sent;                   /* of `out` */
-    struct store_buffer late;      /* the failure of a posted request */
-    struct store_entry *at;        /* waits for this key; NULL: does not wait */
-    struct client *before, *after; /* of those that wait for it, oldest first */
-    int64_t end;                   /* of the waiting */
-    bool broken;
-};
 
 struct store_server {
     struct store_table *table;
@@ -39,7 +26,7 @@ struct store_server {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t left;
-    struct client *clients;
+    struct store_client *clients;
     int count, waiting;
     int64_t next_end;      /* no request that waits has an earlier deadline */
     int skip, next_skip;   /* see await_events */
@@ -56,48 +43,11 @@ static int64_t now(void)
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-/* ---- answers ---- */
-
-static void watch(const struct store_server *s, struct client *c, uint32_t events)
-{
-    struct epoll_event event = {.events = events, .data.ptr = c};
-    epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &event);
-}
-
-static void send_answer(struct store_server *s, struct client *c, const struct store_buffer *answer)
-{
-    ssize_t sent = send(c->fd, answer->data, answer->size, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent == (ssize_t)answer->size)
-        return;
-    if (sent < 0 && errno != EAGAIN && errno != EINTR) {
-        c->broken = true; /* its own event tells, too */
-        return;
-    }
-    sent = sent < 0 ? 0 : sent;
-    c->sent = 0;
-    c->broken = !store_buffer_append(&c->out, answer->data + sent, answer->size - (size_t)sent);
-    watch(s, c, EPOLLIN | EPOLLOUT);
-}
-
-static void flush(struct store_server *s, struct client *c)
-{
-    ssize_t sent = send(c->fd, c->out.data + c->sent, c->out.size - c->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
-        c->broken = errno != EAGAIN && errno != EINTR;
-        return;
-    }
-    c->sent += (size_t)sent;
-    if (c->sent == c->out.size) {
-        store_buffer_free(&c->out);
-        watch(s, c, EPOLLIN);
-    }
-}
-
 /* ---- requests that wait ---- */
 
-static void list(struct store_server *s, struct client *c, struct store_entry *entry)
+static void list(struct store_server *s, struct store_client *c, struct store_entry *entry)
 {
-    struct client *last = entry->last_waiter;
+    struct store_client *last = entry->last_waiter;
     c->at = entry;
     c->before = last;
     c->after = NULL;
@@ -111,7 +61,7 @@ static void list(struct store_server *s, struct client *c, struct store_entry *e
         s->next_end = c->end;
 }
 
-static void unlist(struct store_server *s, struct client *c)
+static void unlist(struct store_server *s, struct store_client *c)
 {
     struct store_entry *entry = c->at;
     if (c->before)
@@ -127,24 +77,24 @@ static void unlist(struct store_server *s, struct client *c)
     store_table_tidy(s->table, entry);
 }
 
-static void answer_code(struct store_server *s, struct client *c, int code)
+static void answer_code(struct store_server *s, struct store_client *c, int code)
 {
     store_frame_begin(&s->answer, code, 0, 0);
     store_frame_end(&s->answer);
-    send_answer(s, c, &s->answer);
+    store_client_answer(c, &s->answer);
 }
 
 /* What is in s->answer, now or, where the request was posted and has failed, with the next answer. */
-static void answer_request(struct store_server *s, struct client *c, const struct store_frame *request)
+static void answer_request(struct store_server *s, struct store_client *c, const struct store_frame *request)
 {
     if (!(request->code & STORE_POSTED))
-        send_answer(s, c, &s->answer);
+        store_client_answer(c, &s->answer);
     else if (s->answer.data[4] != STORE_OK && !c->late.size)
         store_buffer_append(&c->late, s->answer.data, s->answer.size);
 }
 
 /* Carries out a request, or lists its client under the key that is missing. */
-static void attempt(struct store_server *s, struct client *c, const struct store_frame *request)
+static void attempt(struct store_server *s, struct store_client *c, const struct store_frame *request)
 {
     struct store_bytes missing;
     if (!store_table_apply(s->table, request, &s->answer, &missing)) {
@@ -162,12 +112,12 @@ static void attempt(struct store_server *s, struct client *c, const struct store
 static void retry(struct store_server *s, struct store_bytes key)
 {
     struct store_entry *entry = store_table_entry(s->table, key, false);
-    struct client *c = entry ? entry->first_waiter : NULL;
+    struct store_client *c = entry ? entry->first_waiter : NULL;
     if (!c)
         return;
     entry->first_waiter = entry->last_waiter = NULL;
     while (c) { /* from here on the entry may go: a pop takes the last item */
-        struct client *next = c->after;
+        struct store_client *next = c->after;
         struct store_frame request;
         c->at = NULL;
         s->waiting--;
@@ -187,7 +137,7 @@ static void expire(struct store_server *s)
     int64_t time = now();
     s->next_end = NEVER;
     pthread_mutex_lock(&s->lock);
-    for (struct client *c = s->clients; c; c = c->next) {
+    for (struct store_client *c = s->clients; c; c = c->next) {
         if (c->at && c->end <= time) {
             unlist(s, c);
             store_buffer_free(&c->in);
@@ -213,7 +163,7 @@ static void wake_waiters(struct store_server *s, const struct store_frame *frame
 }
 
 /* What this client wanted written, where the keys are missing. */
-static void execute_wills(struct store_server *s, const struct client *c)
+static void execute_wills(struct store_server *s, const struct store_client *c)
 {
     struct store_buffer will, one = {0};
     struct store_bytes missing;
@@ -228,10 +178,10 @@ static void execute_wills(struct store_server *s, const struct client *c)
     store_buffer_free(&one);
 }
 
-static void request(struct store_server *s, struct client *c, const struct store_frame *frame)
+static void request(struct store_server *s, struct store_client *c, const struct store_frame *frame)
 {
     if (c->late.size && !(frame->code & STORE_POSTED)) {
-        send_answer(s, c, &c->late);
+        store_client_answer(c, &c->late);
         c->late.size = 0;
         return;
     }
@@ -242,7 +192,7 @@ static void request(struct store_server *s, struct client *c, const struct store
 }
 
 /* The whole requests of data; the bytes that are taken, or -1 for what no client sends. One that waits is not taken. */
-static int64_t requests(struct store_server *s, struct client *c, const char *data, size_t size)
+static int64_t requests(struct store_server *s, struct store_client *c, const char *data, size_t size)
 {
     size_t done = 0;
     while (done < size) {
@@ -255,9 +205,13 @@ static int64_t requests(struct store_server *s, struct client *c, const char *da
         int op = store_frame_parse(&frame, data + done, (size_t)length) ? frame.code & ~STORE_POSTED : -1;
         if (op < 0 || (frame.code & STORE_POSTED && op != STORE_SET && op != STORE_WILL))
             return -1;
+        if (op == STORE_PIPES && done + (size_t)length != size)
+            return -1; /* nothing follows it here */
         if (op == STORE_WILL) {
             store_will_record(&s->wills, c, data + done, (size_t)length, &s->answer);
             answer_request(s, c, &frame);
+        } else if (op == STORE_PIPES) {
+            store_client_adopt(c);
         } else {
             request(s, c, &frame);
         }
@@ -268,7 +222,7 @@ static int64_t requests(struct store_server *s, struct client *c, const char *da
     return (int64_t)done;
 }
 
-static void take(struct store_server *s, struct client *c, size_t size)
+static void take(struct store_server *s, struct store_client *c, size_t size)
 {
     if (c->at || c->out.size || (c->in.size && !store_buffer_append(&c->in, s->chunk, size))) {
         c->broken = true;
@@ -289,20 +243,20 @@ static void take(struct store_server *s, struct client *c, size_t size)
         store_buffer_free(&c->in);
 }
 
-static void serve(struct store_server *s, struct client *c, uint32_t events)
+static void serve(struct store_server *s, struct store_client *c, uint32_t events)
 {
     if (events & EPOLLOUT)
-        flush(s, c);
+        store_client_flush(c);
     if (!(events & ~(uint32_t)EPOLLOUT))
         return;
-    ssize_t size = recv(c->fd, s->chunk, sizeof s->chunk, MSG_DONTWAIT);
+    ssize_t size = store_client_receive(c, s->chunk, sizeof s->chunk);
     if (size > 0)
         take(s, c, (size_t)size);
     else if (!size || (errno != EAGAIN && errno != EINTR))
         c->broken = true;
 }
 
-static void drop(struct store_server *s, struct client *c)
+static void drop(struct store_server *s, struct store_client *c)
 {
     if (c->at)
         unlist(s, c);
@@ -313,11 +267,7 @@ static void drop(struct store_server *s, struct client *c)
     s->count--;
     pthread_cond_broadcast(&s->left);
     pthread_mutex_unlock(&s->lock);
-    close(c->fd); /* which also takes it out of the epoll set */
-    store_buffer_free(&c->in);
-    store_buffer_free(&c->out);
-    store_buffer_free(&c->late);
-    free(c);
+    store_client_free(c);
 }
 
 static int patience(const struct store_server *s)
@@ -343,6 +293,16 @@ static int await_events(struct store_server *s, struct epoll_event *events)
     return found ? found : epoll_wait(s->epoll, events, EVENTS, patience(s));
 }
 
+/* In the server's thread, where SIGPIPE is blocked. */
+static void say_goodbye(struct store_server *s)
+{
+    store_frame_begin(&s->answer, STORE_CLOSED, 0, 0);
+    store_frame_end(&s->answer);
+    for (struct store_client *c = s->clients; c && !s->answer.failed; c = c->next)
+        if (!c->out.size)
+            store_client_answer(c, &s->answer);
+}
+
 static void *run(void *argument)
 {
     struct store_server *s = argument;
@@ -350,7 +310,7 @@ static void *run(void *argument)
     while (!s->stopping) {
         int found = await_events(s, events);
         for (int i = 0; i < found; i++) {
-            struct client *c = events[i].data.ptr;
+            struct store_client *c = events[i].data.ptr;
             if (c && !c->broken)
                 serve(s, c, events[i].events);
             if (c && c->broken) {
@@ -365,6 +325,7 @@ static void *run(void *argument)
         if (s->answer.room > CHUNK) /* a rare one; not to be kept */
             store_buffer_free(&s->answer);
     }
+    say_goodbye(s);
     return NULL;
 }
 
@@ -390,15 +351,6 @@ static void init_lock(struct store_server *s)
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->left, &attributes);
     pthread_condattr_destroy(&attributes);
-}
-
-static void say_goodbye(struct store_server *s)
-{
-    store_frame_begin(&s->answer, STORE_CLOSED, 0, 0);
-    store_frame_end(&s->answer);
-    for (const struct client *c = s->clients; c && !s->answer.failed; c = c->next)
-        if (!c->out.size)
-            send(c->fd, s->answer.data, s->answer.size, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 static void release(struct store_server *s)
@@ -443,14 +395,9 @@ struct store_server *store_server_new(void)
 
 int store_server_admit(struct store_server *s, int fd)
 {
-    struct client *c = calloc(1, sizeof *c);
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
-    if (!c)
-        return -1;
-    c->fd = fd;
     pthread_mutex_lock(&s->lock); /* until it is listed: the thread may drop it at once */
-    int failed = epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &event);
-    if (!failed) {
+    struct store_client *c = store_client_new(s->epoll, fd);
+    if (c) {
         c->next = s->clients;
         c->link = &s->clients;
         if (c->next)
@@ -459,9 +406,7 @@ int store_server_admit(struct store_server *s, int fd)
         s->count++;
     }
     pthread_mutex_unlock(&s->lock);
-    if (failed)
-        free(c);
-    return failed;
+    return c ? 0 : -1;
 }
 
 void store_server_counts(struct store_server *s, int *clients, int *waiting)
@@ -492,9 +437,10 @@ void store_server_end(struct store_server *s, int64_t linger)
         while (write(s->wake, &one, sizeof one) < 0 && errno == EINTR)
             ;
         pthread_join(s->thread, NULL);
-        say_goodbye(s);
     } else {
         pthread_mutex_init(&s->lock, NULL); /* the parent's threads may have held it */
+        for (struct store_client *c = s->clients; c; c = c->next)
+            c->epoll = -1; /* the set is the parent's */
     }
     release(s);
 }

@@ -24,7 +24,8 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def set(self, key: str, value: str | bytes) -> None:
         """Over a network it may return before the store has the value, as torch's does: this store's later requests see
-        it, others that get() or wait() for it too. A failure (a full store) is then raised by a later request."""
+        it, others that get() or wait() for it too. A failure (a full store, one that has gone within the last
+        millisecond) is then raised by a later request."""
 
     @abc.abstractmethod
     def get(self, key: str) -> bytes:

@@ -8,13 +8,10 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-
-from arraycomm._engine import store_post, store_request
+from collections.abc import Callable, Iterator
 
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
 from ..log import log
-from .table import CLOSED
 
 GRACE = 5.0  # s that a server may be late with an answer before it counts as stopped
 _PATIENCE = 5.0  # s without a server before the log says what is being waited for
@@ -54,6 +51,7 @@ class Connections:
     """`attempt` opens one and raises OSError or DistNetworkError. `where` names the server in errors.
 
     `server` is closed with the connections. Not usable in a child made by fork: both would read one stream.
+    Sets and lists of connections change without the lock where one step, whole under the GIL, does it.
     """
 
     def __init__(self, attempt: Callable[[], socket.socket], where: str, server: Server | None = None) -> None:
@@ -63,7 +61,6 @@ class Connections:
         self._aside: list[socket.socket] = []
         self._lock = threading.Lock()
         self._closed = False
-        self._unix = True  # all of them
         self.said_goodbye = False  # the server
         self._forks = _forks
         self._finalizer = weakref.finalize(self, _close, self._idle, self._aside, server)
@@ -77,7 +74,7 @@ class Connections:
         pause, told = _RETRY[0], False
         while True:
             try:
-                self._idle.append(self._open())
+                self._idle.append(self._attempt())
                 return
             except AuthFailed:
                 raise
@@ -95,52 +92,6 @@ class Connections:
             time.sleep(pause)
             pause = min(2 * pause, _RETRY[1])
 
-    def _open(self) -> socket.socket:
-        sock = self._attempt()
-        self._unix = self._unix and sock.family == socket.AF_UNIX
-        return sock
-
-    def post(self, key: object, value: object) -> bool:
-        """Sends a short SET at once and without an answer. False where that does not go: then request() does it, or complains."""
-        if not self._unix or self._forks != _forks:
-            return False
-        try:
-            sock = self._idle.pop()  # atomic, as append: no need of the lock
-        except IndexError:
-            return False
-        sent = store_post(sock.fileno(), key, value)
-        self._idle.append(sock)
-        if self._closed:  # meanwhile
-            _close(self._idle, self._aside, None)
-        return sent
-
-    def request(self, code: int, strings: Sequence[bytes], milliseconds: int) -> tuple[int, list[bytes]]:
-        """As `use`, for what store_request of core/native does on a connection: without the costs of a context."""
-        with self._lock:
-            plain = self._idle and not self._closed and self._forks == _forks
-            if plain:
-                sock = self._idle.pop()
-                self._busy.add(sock)
-        if not plain:
-            sock = self._take()
-        try:
-            status, answer, goodbye = store_request(sock.fileno(), code, strings, milliseconds, GRACE)
-            self.said_goodbye = self.said_goodbye or goodbye
-            if status == CLOSED:
-                raise ConnectionResetError("it was closed there")
-        except BaseException as error:
-            self._discard(sock, aside=not isinstance(error, Exception))  # as in `use`
-            if isinstance(error, (OSError, ValueError)):
-                raise self._gone(error) from error
-            raise
-        with self._lock:
-            self._busy.discard(sock)
-            if not self._closed:
-                self._idle.append(sock)
-                return status, answer
-        sock.close()
-        return status, answer
-
     @contextlib.contextmanager
     def use(self) -> Iterator[socket.socket]:
         """A connection for one request and its answer. Raises DistStoreError when the server is gone."""
@@ -148,13 +99,18 @@ class Connections:
         try:
             yield sock
         except BaseException as error:
-            # Also after Ctrl-C a connection is not used again: an answer that comes later must not be taken for the next
-            # request's. But it stays open, because the server takes its end for that of the process.
-            self._discard(sock, aside=not isinstance(error, Exception))
-            if isinstance(error, (OSError, ValueError)):
-                raise self._gone(error) from error
+            self._failed(sock, error)
             raise
         self._give_back(sock)
+
+    def _failed(self, sock: socket.socket, error: BaseException) -> None:
+        """Also after Ctrl-C a connection is not used again: an answer that comes later must not be taken for the next request's.
+
+        But it stays open, because the server takes its end for that of the process.
+        """
+        self._discard(sock, aside=not isinstance(error, Exception))
+        if isinstance(error, (OSError, ValueError)):
+            raise self._gone(error) from error
 
     def _gone(self, error: Exception) -> StoreLost:
         if self._closed:
@@ -168,32 +124,33 @@ class Connections:
     def _take(self) -> socket.socket:
         if self._forks != _forks:
             raise RuntimeError(f"the {self._where} was opened before a fork; open another store in the child")
-        with self._lock:
-            if self._closed:
-                raise DistStoreError(f"the {self._where} was closed here")
-            if self._idle:
-                sock = self._idle.pop()
-                self._busy.add(sock)
-                return sock
         try:
-            sock = self._open()  # a server that was there a moment ago is not waited for
-        except (OSError, DistNetworkError) as error:
-            raise self._gone(error) from error
-        with self._lock:
-            self._busy.add(sock)
+            sock = self._idle.pop()
+        except IndexError:
+            sock = self._another()
+        self._busy.add(sock)
+        if self._closed:  # looked at after it is among the busy, which close() looks through after it set this
+            self._discard(sock, aside=False)
+            raise DistStoreError(f"the {self._where} was closed here")
         return sock
 
+    def _another(self) -> socket.socket:
+        if self._closed:
+            raise DistStoreError(f"the {self._where} was closed here")
+        try:
+            return self._attempt()  # a server that was there a moment ago is not waited for
+        except (OSError, DistNetworkError) as error:
+            raise self._gone(error) from error
+
     def _give_back(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._busy.discard(sock)
-            if not self._closed:
-                self._idle.append(sock)
-                return
-        sock.close()
+        self._busy.discard(sock)
+        self._idle.append(sock)
+        if self._closed:  # meanwhile
+            _close(self._idle, self._aside, None)
 
     def _discard(self, sock: socket.socket, *, aside: bool) -> None:
+        self._busy.discard(sock)
         with self._lock:
-            self._busy.discard(sock)
             if aside and not self._closed:
                 self._aside.append(sock)
                 return
@@ -204,7 +161,7 @@ class Connections:
         with self._lock:
             self._closed = True
             if self._forks == _forks:
-                for sock in self._busy:
+                for sock in list(self._busy):
                     with contextlib.suppress(OSError):
                         sock.shutdown(socket.SHUT_RDWR)
         if self._finalizer.detach() is not None:
@@ -212,9 +169,9 @@ class Connections:
 
 
 def _close(idle: list[socket.socket], aside: list[socket.socket], server: Server | None, linger: float = 0.0) -> None:
-    for sock in (*idle, *aside):
-        sock.close()
-    idle.clear()
-    aside.clear()
+    for kept in idle, aside:
+        while kept:
+            with contextlib.suppress(IndexError):  # another thread took it
+                kept.pop().close()
     if server is not None:
         server.close(linger)

@@ -72,7 +72,7 @@ class FileStore(RequestStore):
                 raise
             os.close(descriptor)
 
-    def _call(self, op: Op, args: Sequence[bytes], timeout: float) -> list[bytes]:
+    def _call(self, op: int, args: Sequence[bytes], timeout: float) -> list[bytes]:
         if self._pid != os.getpid():
             raise RuntimeError("this store was opened before a fork; open another one in the child")
         end = time.monotonic() + timeout
@@ -87,7 +87,7 @@ class FileStore(RequestStore):
             time.sleep(max(min(pause, end - time.monotonic()), 0.0))
             pause = min(2 * pause, _POLL[1])
 
-    def _once(self, op: Op, args: Sequence[bytes]) -> list[bytes] | Missing:
+    def _once(self, op: int, args: Sequence[bytes]) -> list[bytes] | Missing:
         if not self._finalizer.alive:
             raise DistStoreError("this store was closed")
         mode = fcntl.F_WRLCK if op in CHANGING else fcntl.F_RDLCK

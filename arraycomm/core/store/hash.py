@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from .request import RequestStore
-from .table import CHANGING, Missing, Op, Table
+from .table import CHANGING, Missing, Table
 
 
 class HashStore(RequestStore):
@@ -19,7 +19,7 @@ class HashStore(RequestStore):
         self._table = Table()
         self._changed = threading.Condition()
 
-    def _call(self, op: Op, args: Sequence[bytes], timeout: float) -> list[bytes]:
+    def _call(self, op: int, args: Sequence[bytes], timeout: float) -> list[bytes]:
         end = time.monotonic() + timeout
         with self._changed:
             while isinstance(answer := self._table.apply(op, args), Missing):

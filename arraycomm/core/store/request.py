@@ -19,21 +19,24 @@ class RequestStore(Store):
     _own_keys = 0  # what num_keys counts beside the user's keys
 
     @abc.abstractmethod
-    def _call(self, op: Op, args: Sequence[bytes], timeout: float) -> list[bytes]:
+    def _call(self, op: int, args: Sequence[bytes], timeout: float) -> list[bytes]:
         """The answer. Raises TimeoutError when it would have to wait for more than `timeout` seconds."""
 
-    def _wait_call(self, op: Op, keys: Sequence[str], timeout: timedelta | None = None) -> list[bytes]:
+    def _wait_call(self, op: int, keys: Sequence[str], timeout: timedelta | None = None) -> list[bytes]:
         seconds = (self.timeout if timeout is None else timeout).total_seconds()
         try:
             return self._call(op, [key_bytes(key) for key in keys], seconds)
         except TimeoutError:
-            raise DistStoreError(f"wait timeout after {seconds:g} s, keys: {', '.join(keys)}; a rank that should have "
-                                 f"written them did not come or has failed ({self._where()})") from None
+            raise self._timed_out(seconds, keys) from None
+
+    def _timed_out(self, seconds: float, keys: Sequence[str]) -> DistStoreError:
+        return DistStoreError(f"wait timeout after {seconds:g} s, keys: {', '.join(keys)}; a rank that should have written "
+                              f"them did not come or has failed ({self._where()})")
 
     def _where(self) -> str:
         return type(self).__name__
 
-    def _now(self, op: Op, *args: bytes) -> list[bytes]:
+    def _now(self, op: int, *args: bytes) -> list[bytes]:
         return self._call(op, args, 0.0)
 
     def _post(self, args: Sequence[bytes]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import socket
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
@@ -13,7 +12,9 @@ from ..auth import Hello, Purpose, connect
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
 from ..secret import find, require
 from . import inside
-from .connections import GRACE, Connections
+from .base import seconds_of
+from .connections import GRACE
+from .lines import Line, Lines
 from .request import RequestStore, key_bytes, value_bytes
 from .server import StoreServer, keep_alive
 from .table import MAX_KEY, POSTED, Op, failure
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 _WORKERS, _COMPLETE = b"\0workers", b"\0complete"
 _MAX_MILLISECONDS = 2**32 - 1
-_LOOK = struct.pack("ll", 1, 0)  # struct timeval: s between two looks at the clock, see store_request
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(round(seconds * 1000), _MAX_MILLISECONDS) if seconds > 0 else 0
 
 
 class TCPStore(RequestStore):
@@ -55,7 +59,7 @@ class TCPStore(RequestStore):
         self._secret = find() if secret is None else (secret or None)
         self._job = job
         server = self._serve(listen_fd) if is_master else None
-        self._connections = Connections(_opener(host_name, self.port, self._secret, job), self._where(), server)
+        self._connections = Lines(_opener(host_name, self.port, self._secret, job), self._where(), server)
         try:
             if self.port == 0:
                 raise ValueError("port 0 is for the master; the others need the port that the master got")
@@ -117,24 +121,47 @@ class TCPStore(RequestStore):
     def _where(self) -> str:
         return f"TCPStore {self.host} port {self.port}"
 
-    def _now(self, op: Op, *args: bytes) -> list[bytes]:
+    def _now(self, op: int, *args: bytes) -> list[bytes]:
         code, strings = self._connections.request(op, args, 0)
         if code:
             raise failure(code, strings)
         return strings
 
-    def _call(self, op: Op, args: Sequence[bytes], timeout: float) -> list[bytes]:
-        milliseconds = min(round(timeout * 1000), _MAX_MILLISECONDS) if timeout > 0 else 0
-        code, strings = self._connections.request(op, args, milliseconds)
+    def _call(self, op: int, args: Sequence[bytes], timeout: float) -> list[bytes]:
+        code, strings = self._connections.request(op, args, _milliseconds(timeout))
         if code:
             raise failure(code, strings)
         return strings
+
+    def _ask(self, op: int, keys: Sequence[str], milliseconds: int = 0) -> list[bytes] | None:
+        answer = self._connections.ask(op, keys, milliseconds)
+        if answer is None:
+            return None
+        if answer[0]:
+            raise failure(*answer)
+        return answer[1]
+
+    def _wait_call(self, op: int, keys: Sequence[str], timeout: timedelta | None = None) -> list[bytes]:
+        seconds = seconds_of(self.timeout if timeout is None else timeout)
+        try:
+            strings = self._ask(op, keys, _milliseconds(seconds))
+        except TimeoutError:
+            raise self._timed_out(seconds, keys) from None
+        return super()._wait_call(op, keys, timeout) if strings is None else strings
+
+    def check(self, keys: Sequence[str]) -> bool:
+        strings = self._ask(Op.CHECK, keys)
+        return super().check(keys) if strings is None else strings[0] == b"1"
+
+    def add(self, key: str, amount: int) -> int:
+        strings = self._ask(Op.ADD, (key, f"{amount:d}")) if isinstance(amount, int) else None
+        return super().add(key, amount) if strings is None else int(strings[0])
 
     def set(self, key: str, value: str | bytes) -> None:
         if not self._connections.post(key, value):
             super().set(key, value)
 
-    def _post(self, args: Sequence[bytes], op: Op = Op.SET) -> None:
+    def _post(self, args: Sequence[bytes], op: int = Op.SET) -> None:
         """Requests without waiting for an answer, as torch's store sets: half the time of one that is answered."""
         if max(map(len, args), default=0) > MAX_KEY:
             self._now(op, *args)  # which the server may refuse, and say why
@@ -178,9 +205,7 @@ def _opener(host: str, port: int, secret: bytes | None, job: str) -> Callable[[]
                 if sock is None:
                     sock = connect(address, port, secret, hello, deadline=GRACE)
                     keep_alive(sock)
-                for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                    sock.setsockopt(socket.SOL_SOCKET, option, _LOOK)
-                return sock
+                return Line(sock)
             except (OSError, AuthFailed) as error:
                 if not isinstance(failure, AuthFailed):
                     failure = error

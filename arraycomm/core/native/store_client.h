@@ -1,0 +1,31 @@
+/* A client as its server sees it: where its requests come from and its answers go. Of the server's thread alone. */
+#ifndef STORE_CLIENT_H
+#define STORE_CLIENT_H
+#include <sys/types.h>
+#include "store.h"
+
+struct store_client {
+    struct store_client *next, **link;   /* all clients; under the server's lock */
+    int epoll;                           /* -1: not to be touched, in a child made by fork */
+    int sock, from, to;                  /* the two are the socket, or pipes */
+    int offered[2];                      /* pipes that came and are not adopted; -1: none */
+    struct store_buffer in, out;         /* a request's beginning, or the one that waits; the rest of an answer */
+    size_t sent;                         /* of `out` */
+    struct store_buffer late;            /* the failure of a posted request */
+    struct store_entry *at;              /* waits for this key; NULL: does not wait */
+    struct store_client *before, *after; /* of those that wait for it, oldest first */
+    int64_t end;                         /* of the waiting */
+    bool broken;
+};
+
+/* NULL with errno set, and the socket still the caller's. */
+struct store_client *store_client_new(int epoll, int sock);
+void store_client_free(struct store_client *c);
+/* As recv(); never blocks. Descriptors that come along are kept, as an offer. */
+ssize_t store_client_receive(struct store_client *c, char *data, size_t room);
+/* Answers over the socket whether requests and answers go through the pipes that were offered from here on. */
+void store_client_adopt(struct store_client *c);
+/* Sends an answer, now or as soon as the client reads. */
+void store_client_answer(struct store_client *c, const struct store_buffer *answer);
+void store_client_flush(struct store_client *c);
+#endif
