@@ -60,23 +60,25 @@ class Gathering:
                 self._store.compare_set(key, "", news)
 
     def wait(self, stage: str, seconds: float, advice: str = "see what they printed",
-             watch: Callable[[], None] | None = None) -> None:
-        """Returns when all ranks have come to this stage. `watch` is called while it waits, and may raise.
+             watch: Callable[[], None] | None = None, result: Callable[[], bytes] = bytes) -> bytes:
+        """Returns when all ranks have come to this stage: the result that the last one made. `watch` is called while it waits,
+        and may raise.
 
         Raises PeerLost when one fails, TooLate when another one gave up waiting, DistStoreError at the timeout, which names
         those that did not come and gives the advice.
         """
         self._store.set(f"{stage}/{self.rank}", "")
         if self._store.add(stage, 1) == self.size:
-            end = self._store.compare_set(_end(stage), "", _COMPLETE)
+            end = self._store.compare_set(_end(stage), "", _COMPLETE + result())
         else:
             end = self._await_end(stage, seconds, advice, watch)
-        if end != _COMPLETE:
+        if not end.startswith(_COMPLETE):
             lost, place, why = end.decode(errors="replace").split("\0", 2)
             if why.startswith(_Absent.__name__):
                 raise TooLate(f"rank {self.rank} of {self.size}: rank {lost} ({place}) gave up waiting: {why}")
             raise PeerLost(f"rank {self.rank} of {self.size}: rank {lost} ({place}) failed while the group was set up: {why}",
                            ranks=(int(lost),))
+        return end[len(_COMPLETE):]
 
     def _await_end(self, stage: str, seconds: float, advice: str, watch: Callable[[], None] | None) -> bytes:
         end = time.monotonic() + seconds

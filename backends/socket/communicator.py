@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 
 from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
-from arraycomm.core import settings, tuning
+from arraycomm.core import settings
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import Aborted
@@ -40,7 +40,12 @@ def _counts(counts: Sequence[int] | None) -> Any:
 
 def _algorithms() -> str:
     """ARRAYCOMM_ALGORITHM. Raises ValueError for a name that the engine's table does not have, naming those that it has."""
-    wanted, known = settings.get("ARRAYCOMM_ALGORITHM"), tuning.names()
+    wanted = settings.get("ARRAYCOMM_ALGORITHM")
+    if not wanted:
+        return ""
+    from arraycomm.core import tuning  # here, as below: few ask for one
+
+    known = tuning.names()
     for item in filter(None, wanted.split(",")):
         operation, _, rest = item.partition("=")
         name, colon, limit = rest.partition(":")
@@ -116,7 +121,11 @@ class SocketCommunicator:
 
     def _announce_ignored(self, algorithms: str) -> None:
         """An algorithm that was asked for and cannot run in this group."""
-        for item in filter(None, algorithms.split(",") if self.size > 1 else []):
+        if not algorithms or self.size == 1:
+            return
+        from arraycomm.core import tuning
+
+        for item in filter(None, algorithms.split(",")):
             operation, _, wanted = item.partition("=")
             if not any(wanted.partition(":")[0] in tuning.names(transport)[operation] for transport in self._transports):
                 log().warning("group %r: %s does not run here (it needs all ranks on one host, or several hosts of "

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
-from arraycomm.core import auth, settings, threads, tuning
+from arraycomm.core import auth, settings, threads
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.log import log
@@ -34,6 +34,8 @@ from .arrivals import Arrivals
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
+
+    from arraycomm.core.tuning import Tuning
 
 LOOPBACK = "127.0.0.1"
 _JOIN = 0.3  # s for the connector to notice that the endpoint is closed; it may be in a connect()
@@ -84,7 +86,7 @@ class Endpoint:
     # ---- opening ----
 
     def _open(self, store: Store, addresses: list[str]) -> None:
-        self.tuning = tuning.current()
+        self.tuning = _tuning()
         if self.size == 1:
             self._peers = peers.alone([(LOOPBACK, 0)])
             self.connections = 1
@@ -431,6 +433,14 @@ class Endpoint:
         if self._acceptor:
             self._acceptor.close()
         self._close_descriptors()
+
+
+def _tuning() -> Tuning | None:
+    if not settings.get("ARRAYCOMM_TUNING"):
+        return None
+    from arraycomm.core import tuning  # here: most have no selection file
+
+    return tuning.current()
 
 
 def _remedy(address: str, inside: bool) -> str:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from arraycomm.core import settings
 from arraycomm.core.errors import DistStoreError
 from arraycomm.core.gathering import CARDS, Gathering
 from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
-from arraycomm.core.tuning import VARIABLE, Tuning
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from arraycomm.core.tuning import Tuning
 
 _CARD = "arraycomm rank 2"  # what a card starts with
 # Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
@@ -55,7 +60,7 @@ def this_process(addresses: Sequence[tuple[str, int]], path: str, tuned: Tuning 
     if not 1 <= wanted <= 64:
         raise ValueError(f"ARRAYCOMM_SOCKET_CONNECTIONS must be 0 to 64, got {wanted}")
     alike = {name: settings.get(name) for name in _ALIKE}
-    alike[VARIABLE] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
+    alike["ARRAYCOMM_TUNING"] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
     alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
     return Peer(host_key(), wanted, socket.gethostname(), os.getpid(), tuple(addresses), path, alike)
 
@@ -99,11 +104,20 @@ def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> 
     Raises DistStoreError naming the ranks that did not come in time, PeerLost for one that failed, ValueError for settings
     that differ between ranks.
     """
-    keys = [f"peer/{other}" for other in range(size)]
-    store.set(keys[rank], _encode(mine))
+    store.set(f"peer/{rank}", _encode(mine))
     gathering = Gathering(store, rank, size)
-    gathering.wait(CARDS, timeout)
-    return Peers(store.multi_get(keys), mine)
+    packed = gathering.wait(CARDS, timeout, result=lambda: _pack(store.multi_get([f"peer/{other}" for other in range(size)])))
+    return Peers(_unpack(packed, size), mine)
+
+
+def _pack(cards: Sequence[bytes]) -> bytes:
+    """The last that comes does it for all, who then need not ask for each."""
+    return struct.pack(f"<{len(cards)}I", *map(len, cards)) + b"".join(cards)
+
+
+def _unpack(packed: bytes, size: int) -> list[bytes]:
+    ends = list(accumulate(struct.unpack_from(f"<{size}I", packed), initial=4 * size))
+    return [packed[start:end] for start, end in pairwise(ends)]
 
 
 def alone(addresses: Sequence[tuple[str, int]]) -> Peers:
