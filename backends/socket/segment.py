@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import array
 import fcntl
 import io
 import os
 import socket
+import struct
 from collections.abc import Iterable
 
 from arraycomm.core.auth import Hello
@@ -38,11 +38,9 @@ def receive(sock: socket.socket, size: int) -> io.FileIO:
     """The segment from a peer, checked. Raises TimeoutError, DistNetworkError when the peer has gone, AuthFailed."""
     # CMSG_SPACE and not CMSG_LEN: descriptors beyond the first must be seen, so that they can be closed.
     token, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC)
-    descriptors = array.array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-    files = [io.FileIO(descriptor, "r+") for descriptor in descriptors]
+    files = [io.FileIO(descriptor, "r+") for level, kind, data in ancillary
+             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+             for descriptor, in struct.iter_unpack("i", data[: len(data) - len(data) % 4])]
     try:
         if not token:
             raise DistNetworkError("it closed the connection")

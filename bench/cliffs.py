@@ -1,0 +1,137 @@
+"""`arraycomm-bench cliffs`: sizes that take longer than their neighbours promise.
+
+Steps through powers of two, the sizes one element beside them, and odd ones. A size's time is divided by the straight line
+between the times of the next smaller and the next larger size: well above 1 is a cliff, where an algorithm, a copy or an
+alignment changes. The rounds go up and down through the sizes, and the fastest one counts. All sizes are parts of the same
+arrays: where memory lies, and on pages of which size, would be cliffs of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .collectives import COLLECTIVES, Case
+from .harness import batch, over_ranks
+from .options import parse_size
+
+_OPERATIONS = tuple(name for name in COLLECTIVES if name != "barrier")
+_ODD = (7, 13, 100_003, 400_012, 1_000_003, (3 << 20) + 4)  # bytes; 400,012 is 100,003 float32
+_BATCH_NS = 2_000_000
+_WARMUP_NS = 20_000_000
+_WARMUP = 24  # calls; the engine tries its ways first
+
+Times = dict[str, dict[int, float]]  # operation -> bytes of the whole array -> us per call
+
+
+def rank(number: int, transport: str, operations: Sequence[str], sizes: Sequence[int], rounds: int, path: str) -> None:
+    """A rank; the first one leaves the times at `path`."""
+    import arraycomm
+
+    os.environ["ARRAYCOMM_TRANSPORT"] = transport
+    with arraycomm.init() as group:
+        found = {operation: _measure(group, operation, sizes, rounds) for operation in operations}
+        group.barrier()  # nobody leaves while another still times
+    if number == 0:
+        Path(path).write_text(json.dumps(found))
+
+
+def _measure(group: Any, operation: str, sizes: Sequence[int], rounds: int) -> dict[int, float]:
+    arrays = tuple(np.ones(group.size * max(sizes) // 4, np.float32) for _ in range(2))
+    batches = dict(_batch(group, operation, size, arrays) for size in sizes)
+    best: dict[int, float] = {}
+    for turn in range(rounds):
+        for size, run in list(batches.items())[:: -1 if turn % 2 else 1]:
+            best[size] = min(run(), best.get(size, float("inf")))
+    return best
+
+
+def _batch(group: Any, operation: str, size: int, arrays: tuple[Any, ...]) -> tuple[int, Callable[[], float]]:
+    """The bytes of the whole array, and what makes as many calls as fill a batch."""
+    collective = COLLECTIVES[operation]
+    dtype = "float32" if collective.reduces else "uint8"
+    width = np.dtype(dtype).itemsize * (group.size if collective.divided else 1)
+    case = Case(group.rank, group.size, max(1, size // width), dtype, "max" if collective.reduces else "", 0)
+    sources = collective.sources(case)
+    x = arrays[0].view(dtype)[: collective.given(case) or case.count]
+    out = None if sources is None else arrays[1].view(dtype)[: sum(source.length for source in sources)]
+    call = collective.call(group, x, out, case, case.op or None)
+
+    def run(calls: int) -> float:
+        return float(over_ranks(group, np.array([batch(group, call, calls)])).max()) / calls
+
+    run(max(4, min(_WARMUP, int(_WARMUP_NS / run(2)))))
+    calls = max(2, min(1000, int(_BATCH_NS / run(4))))
+    return case.count * width, lambda: run(calls) / 1e3
+
+
+def default_sizes(largest: int) -> list[int]:
+    """Powers of two with what lies four bytes, an element, beside them, and odd sizes."""
+    powers = [1 << power for power in range(3, largest.bit_length()) if 1 << power <= largest]
+    return sorted({*powers, *(size - 4 for size in powers if size > 64), *(size + 4 for size in powers[:-1]),
+                   *(size for size in _ODD if size <= largest)})  # fmt: skip
+
+
+def off_the_line(times: dict[int, float]) -> dict[int, float]:
+    """Each size's time over the line between its neighbours; the first and the last have none."""
+    found, sizes = {}, sorted(times)
+    for before, size, after in zip(sizes, sizes[1:], sizes[2:], strict=False):
+        line = times[before] + (times[after] - times[before]) * (size - before) / (after - before)
+        found[size] = times[size] / line
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="arraycomm-bench cliffs", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--np", default="2,4", help="numbers of ranks (2,4)")
+    parser.add_argument("--transport", default="shm", help="some of shm, tcp (shm)")
+    parser.add_argument("--ops", default=",".join(_OPERATIONS), help="operations (all with data)")
+    parser.add_argument("--sizes", help="bytes of the whole array, instead of those")
+    parser.add_argument("-e", "--maxbytes", default="8M", help="the largest of those (8M)")
+    parser.add_argument("--rounds", type=int, default=7, help="of which the fastest counts (7)")
+    parser.add_argument("--above", type=float, default=1.3, help="what is shown (1.3); 0 shows all")
+    given = parser.parse_args(arguments)
+    operations = given.ops.split(",")
+    unknown = [name for name in operations if name not in _OPERATIONS]
+    if unknown:
+        print(f"arraycomm-bench cliffs: unknown operation {unknown[0]!r}; choose from {', '.join(_OPERATIONS)}", file=sys.stderr)
+        return 2
+    sizes = ([parse_size(size) for size in given.sizes.split(",")] if given.sizes
+             else default_sizes(parse_size(given.maxbytes)))  # fmt: skip
+    print(f"# time over the line between the neighbours, where above {given.above:g}; us of smaller, this, larger size")
+    for ranks in map(int, given.np.split(",")):
+        for transport in given.transport.split(","):
+            for operation, times in _world(ranks, transport, operations, sizes, given.rounds).items():
+                _show(f"{ranks} {transport:4} {operation:15}", times, given.above)
+    return 0
+
+
+def _world(ranks: int, transport: str, operations: Sequence[str], sizes: Sequence[int], rounds: int) -> Times:
+    from arraycomm.launch.spawn import spawn
+
+    with tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as folder:
+        path = Path(folder, "times")
+        spawn(rank, (transport, operations, sizes, rounds, str(path)), ranks)
+        found = json.loads(path.read_text())
+    return {operation: {int(size): time for size, time in times.items()} for operation, times in found.items()}
+
+
+def _show(where: str, times: dict[int, float], above: float) -> None:
+    ratios, sizes = off_the_line(times), sorted(times)
+    shown = [size for size, ratio in ratios.items() if ratio > above]
+    for size in shown:
+        place = sizes.index(size)
+        around = " ".join(f"{times[other]:.2f} ({other})" for other in sizes[place - 1:place + 2])
+        print(f"{where} {size:9} {ratios[size]:6.2f}   {around}", flush=True)
+    if not shown:
+        print(f"{where} none of {len(ratios)} sizes; the highest is {max(ratios.values(), default=0):.2f}", flush=True)

@@ -1,0 +1,139 @@
+"""`arraycomm-bench safety`: what the engine's safety costs while it runs.
+
+Groups of the same processes take turns, there and back: one as it is, the same once more, whose ratio is the noise, and one that
+does not compare operations. Then the first one beside a world that sends a hundred times as many heartbeats, and without it:
+what that costs, divided by a hundred, is what heartbeats cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from .collectives import COLLECTIVES, Call, Case
+from .harness import batch, over_ranks
+from .options import parse_size
+
+_OPERATIONS = ("all_reduce", "sendrecv")
+_NAMES = ("as it is", "again", "no comparison", "calm", "100 heartbeats/s")
+_SHOWN = ((0, 1), (0, 2), (4, 3))  # which times are divided
+_BATCH_NS = 5_000_000
+_WARMUP_NS = 50_000_000
+_WARMUP = 40  # calls; the engine tries its ways first
+_WIDTH = 4  # float32
+
+Times = list[list[float]]  # us per call, by round and name
+
+
+@dataclass
+class _Cell:
+    name: str
+    calls: list[Callable[[], float]]  # a batch of each group: us per call
+
+
+def rank(number: int, transport: str, sizes: tuple[int, ...], rounds: int, path: str) -> None:
+    """A rank; the first one leaves the times of every operation and size at `path`."""
+    import arraycomm
+
+    os.environ["ARRAYCOMM_TRANSPORT"] = transport
+    found: dict[str, Times] = {}
+    with arraycomm.init() as world:
+        groups = [world.split(0), world.split(0), _with({"ARRAYCOMM_CHECK": "0"}, lambda: world.split(0))]
+        cells = [_cell(groups, operation, size) for operation in _OPERATIONS for size in sizes]
+        for turn in range(rounds):
+            for cell in cells:
+                both = cell.calls + cell.calls[::-1]
+                times = [one() for one in both]
+                times = [min(times[i], times[-1 - i]) for i in range(len(groups))]
+                found.setdefault(cell.name, []).append(times + _beside_heartbeats(f"{turn} {cell.name}", cell.calls[0]))
+        world.barrier()  # nobody leaves while another still times
+    if number == 0:
+        Path(path).write_text(json.dumps(found))
+
+
+def _beside_heartbeats(name: str, run: Callable[[], float]) -> list[float]:
+    """Without and with them."""
+    import arraycomm
+
+    calm = run()
+    with _with({"ARRAYCOMM_HEARTBEAT": "0.01"}, lambda: arraycomm.init(name=name)):
+        busy = min(run(), run())
+    return [min(calm, run()), busy]
+
+
+def _with(settings: dict[str, str], make: Callable[[], Any]) -> Any:
+    os.environ.update(settings)
+    try:
+        return make()
+    finally:
+        for variable in settings:
+            del os.environ[variable]
+
+
+def _cell(groups: list[Any], operation: str, size: int) -> _Cell:
+    arrays = tuple(np.ones(max(1, size // _WIDTH), np.float32) for _ in range(2))
+    return _Cell(f"{operation} {size}", [_batch(group, _call(group, operation, arrays)) for group in groups])
+
+
+def _call(group: Any, operation: str, arrays: tuple[Any, ...]) -> Call:
+    x, out = arrays
+    case = Case(group.rank, group.size, len(x), "float32", "max", 0)  # of ones it stays what it is
+    return COLLECTIVES[operation].call(group, x, x if operation == "all_reduce" else out, case, "max")
+
+
+def _batch(group: Any, call: Call) -> Callable[[], float]:
+    """What makes as many calls as fill a batch."""
+    for _ in range(max(4, min(_WARMUP, int(_WARMUP_NS / _slowest(group, call, 2))))):
+        call()
+    calls = max(2, min(2000, int(_BATCH_NS / _slowest(group, call, 8))))
+    return lambda: _slowest(group, call, calls) / 1e3
+
+
+def _slowest(group: Any, call: Call, calls: int) -> float:
+    return float(over_ranks(group, np.array([batch(group, call, calls)])).max()) / calls
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="arraycomm-bench safety", description=__doc__)
+    parser.add_argument("--np", default="2,4", help="numbers of ranks (2,4)")
+    parser.add_argument("--transport", default="shm,tcp", help="some of shm, tcp (both)")
+    parser.add_argument("--sizes", default="8,64K,1M,16M", help="bytes of the array (8,64K,1M,16M)")
+    parser.add_argument("--rounds", type=int, default=5, help="of which the median counts (5)")
+    given = parser.parse_args(arguments)
+    sizes = tuple(parse_size(size) for size in given.sizes.split(","))
+    print("# us per call as it is; then ratios of times: median (lowest to highest) of the rounds")
+    heads = [f"{_NAMES[over]} / {_NAMES[under]}" for over, under in _SHOWN]
+    print(f"{'ranks':>5} {'':6}{'':22}{'us':>10}" + "".join(f"{head:>26}" for head in heads))
+    for ranks in map(int, given.np.split(",")):
+        for transport in given.transport.split(","):
+            for cell, times in _world(ranks, transport, sizes, given.rounds).items():
+                print(f"{ranks:5} {transport:6}{cell:22}{_row(times)}", flush=True)
+    return 0
+
+
+def _world(ranks: int, transport: str, sizes: tuple[int, ...], rounds: int) -> dict[str, Times]:
+    from arraycomm.launch.spawn import spawn
+
+    with tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as folder:
+        path = Path(folder, "times")
+        spawn(rank, (transport, sizes, rounds, str(path)), ranks)
+        found: dict[str, Times] = json.loads(path.read_text())
+        return found
+
+
+def _row(times: Times) -> str:
+    shown = f"{median(row[0] for row in times):10.1f}"
+    for over, under in _SHOWN:
+        ratios = sorted(row[over] / row[under] for row in times)
+        shown += f"{median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})".rjust(26)
+    return shown
