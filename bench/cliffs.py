@@ -26,8 +26,8 @@ from .options import parse_size
 _OPERATIONS = tuple(name for name in COLLECTIVES if name != "barrier")
 _ODD = (7, 13, 100_003, 400_012, 1_000_003, (3 << 20) + 4)  # bytes; 400,012 is 100,003 float32
 _BATCH_NS = 2_000_000
-_WARMUP_NS = 20_000_000
-_WARMUP = 24  # calls; the engine tries its ways first
+_WARMUP_NS = 60_000_000
+_WARMUP_BYTES = 48 << 20  # while these move the engine tries its ways in turn
 
 Times = dict[str, dict[int, float]]  # operation -> bytes of the whole array -> us per call
 
@@ -68,7 +68,7 @@ def _batch(group: Any, operation: str, size: int, arrays: tuple[Any, ...]) -> tu
     def run(calls: int) -> float:
         return float(over_ranks(group, np.array([batch(group, call, calls)])).max()) / calls
 
-    run(max(4, min(_WARMUP, int(_WARMUP_NS / run(2)))))
+    run(max(4, min(_WARMUP_BYTES // max(size, 1 << 16), int(_WARMUP_NS / run(2)))))
     calls = max(2, min(1000, int(_BATCH_NS / run(4))))
     return case.count * width, lambda: run(calls) / 1e3
 
