@@ -431,44 +431,6 @@ static void own_counts_are_private(void)
     close_pair(p);
 }
 
-/* A frame's head comes alone, and its body where the reader wants it, over as many pieces as it takes. */
-static void frames(void)
-{
-    const size_t sizes[] = {0, 1, 57, 4000, RING / 2 + 3};
-    struct pair p = open_shm();
-    char body[RING], back[RING];
-    for (size_t i = 0; i < sizeof body; i++)
-        body[i] = (char)byte_at(i);
-    for (int turn = 0; turn < 100; turn++) {
-        size_t bytes = sizes[turn % 5], head = turn % 3 ? 40 : LINK_BESIDE;
-        CHECK_EQUAL(p.out->ops->frame(p.out, body + turn, head, body, bytes), head + bytes);
-        CHECK(p.in->ops->waiting(p.in));
-        CHECK_EQUAL(p.in->ops->recv(p.in, back, sizeof back), head);
-        CHECK(!memcmp(back, body + turn, head));
-        CHECK_EQUAL(p.in->ops->waiting(p.in), bytes > 0);
-        CHECK_EQUAL(p.in->ops->recv(p.in, back, sizeof back), bytes);
-        CHECK(!memcmp(back, body, bytes));
-    }
-    close_pair(p);
-}
-
-/* The head is taken with the first of the body, or not at all; what does not fit then is sent as any other bytes. */
-static void frames_in_a_full_ring(void)
-{
-    struct pair p = open_shm();
-    char body[2 * RING] = {0}, back[2 * RING];
-    body[RING] = 7;
-    CHECK_EQUAL(p.out->ops->frame(p.out, "head", 4, body, sizeof body), 4 + RING);
-    CHECK_EQUAL(p.out->ops->frame(p.out, "head", 4, body, 1), 0);
-    CHECK_EQUAL(p.in->ops->recv(p.in, back, sizeof back), 4);
-    CHECK(!memcmp(back, "head", 4));
-    CHECK_EQUAL(p.in->ops->recv(p.in, back, sizeof back), RING);
-    CHECK_EQUAL(p.out->ops->send(p.out, body + RING, RING, false), RING);
-    CHECK_EQUAL(p.in->ops->recv(p.in, back, sizeof back), RING);
-    CHECK_EQUAL(back[0], 7);
-    close_pair(p);
-}
-
 static void full_ring(void)
 {
     struct pair p = open_shm();
@@ -520,8 +482,6 @@ int main(void)
     TEST(forged_stamps);
     TEST(forged_end);
     TEST(own_counts_are_private);
-    TEST(frames);
-    TEST(frames_in_a_full_ring);
     TEST(full_ring);
     TEST(many_short_pieces);
     return CHECK_RESULT();

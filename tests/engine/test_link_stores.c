@@ -8,7 +8,7 @@
 #include "link.h"
 
 #define RING ((size_t)64 << 10)
-#define BYTES ((size_t)8 << 10)
+#define BYTES ((size_t)4 << 10) /* one piece */
 #define PIECES 128
 #define A_TRY ((int)(CHOICE_TRY / BYTES)) /* messages */
 #define LEARNT (CHOICE_LEARN * A_TRY)

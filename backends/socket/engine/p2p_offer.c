@@ -35,9 +35,17 @@ bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes)
     return place->how == DIRECT_PRIVATE;
 }
 
+/* A size that comes for the first time begins with what is known of the next smaller one: a dozen messages of 256 MiB are all
+ * that many programs send, and half of those would be for learning. */
 static struct choice *choice_of(struct p2p *p, const struct p2p_item *item)
 {
-    return &p->ways[item->place.how == DIRECT_MAPPED][choice_class(item->bytes)];
+    struct choice *all = p->ways[item->place.how == DIRECT_MAPPED], *c = &all[choice_class(item->bytes)];
+    for (struct choice *known = c; !c->tries && !c->moved && known-- > all;)
+        if (known->tries >= CHOICE_LEARN) {
+            memcpy(c->cost, known->cost, sizeof c->cost);
+            c->tries = CHOICE_LEARN;
+        }
+    return c;
 }
 
 /* Asked for once. */

@@ -4,11 +4,11 @@
 #include "clock.h"
 #include "p2p_peer.h"
 
-#define PEEKS 50         /* of 20 to 40 ns */
-#define PEEKS_CROWDED 500 /* the same for a peer that has a core and is about to answer; less than what a switch there and back costs */
-#define KEEP_NS 400000   /* for so long all local ranks together keep their cores so: below what wait.c calls stolen */
-#define GAINS 64         /* yields after an answer that came so; the other ranks do the same, so long ones are not stolen then: who
-                          * has yielded often is not chosen for some milliseconds */
+#define PEEKS 50          /* of 20 to 40 ns */
+#define PEEKS_CROWDED 500 /* for a peer that has a core: its answer may be long, and a turn of all ranks takes as much */
+#define KEEP_NS 400000    /* all local ranks together keep their cores so long for answers: below what wait.c calls stolen */
+#define GAINS 64          /* yields after such an answer. The other ranks do the same, so long yields are not stolen: who has
+                           * yielded often is not chosen by the kernel for some milliseconds */
 
 struct waiter {
     struct wait wait;

@@ -1,0 +1,96 @@
+/* engine: link_shm.c bell.c stream.c */
+/* Heads that travel beside a stamp, and what is behind them. */
+#include <stdlib.h>
+#include <string.h>
+#include "acomm.h"
+#include "check.h"
+#include "link.h"
+
+#define RING ((size_t)8 << 10)
+
+static struct link_ring *open_ring(struct link **out, struct link **in)
+{
+    size_t footprint = (link_shm_footprint(RING) + 4095) / 4096 * 4096;
+    struct link_ring *ring = aligned_alloc(4096, footprint);
+    memset(ring, 0, footprint);
+    *out = link_shm_new(1, true, ring, RING, NULL, NULL);
+    *in = link_shm_new(0, false, ring, RING, NULL, NULL);
+    return ring;
+}
+
+static void close_ring(struct link *out, struct link *in, struct link_ring *ring)
+{
+    out->ops->close(out);
+    in->ops->close(in);
+    free(ring);
+}
+
+/* A frame's head comes alone, and its body where the reader wants it, over as many pieces as it takes. */
+static void frames(void)
+{
+    const size_t sizes[] = {0, 1, 57, 4000, RING / 2 + 3};
+    struct link *out, *in;
+    struct link_ring *ring = open_ring(&out, &in);
+    char body[RING], back[RING];
+    for (size_t i = 0; i < sizeof body; i++)
+        body[i] = (char)(i * 31 + (i >> 8) * 7);
+    for (int turn = 0; turn < 100; turn++) {
+        size_t bytes = sizes[turn % 5], head = turn % 3 ? 40 : LINK_BESIDE;
+        CHECK_EQUAL(out->ops->frame(out, body + turn, head, body, bytes), head + bytes);
+        CHECK(in->ops->waiting(in));
+        CHECK_EQUAL(in->ops->recv(in, back, sizeof back), head);
+        CHECK(!memcmp(back, body + turn, head));
+        CHECK_EQUAL(in->ops->waiting(in), bytes > 0);
+        CHECK_EQUAL(in->ops->recv(in, back, sizeof back), bytes);
+        CHECK(!memcmp(back, body, bytes));
+    }
+    close_ring(out, in, ring);
+}
+
+/* The head is taken with the first of the body, or not at all; what does not fit then is sent as any other bytes. */
+static void frames_in_a_full_ring(void)
+{
+    struct link *out, *in;
+    struct link_ring *ring = open_ring(&out, &in);
+    char body[2 * RING] = {0}, back[2 * RING];
+    body[RING] = 7;
+    CHECK_EQUAL(out->ops->frame(out, "head", 4, body, sizeof body), 4 + RING);
+    CHECK_EQUAL(out->ops->frame(out, "head", 4, body, 1), 0);
+    CHECK_EQUAL(in->ops->recv(in, back, sizeof back), 4);
+    CHECK(!memcmp(back, "head", 4));
+    CHECK_EQUAL(in->ops->recv(in, back, sizeof back), RING);
+    CHECK_EQUAL(out->ops->send(out, body + RING, RING, false), RING);
+    CHECK_EQUAL(in->ops->recv(in, back, sizeof back), RING);
+    CHECK_EQUAL(back[0], 7);
+    close_ring(out, in, ring);
+}
+
+/* A row is cut into at most four pieces, of 4 KiB and more, so that both sides copy at once. */
+static void pieces_of_a_row(void)
+{
+    const size_t rows[] = {0, 1000, 4 << 10, 16 << 10, 40 << 10, 1 << 20};
+    const size_t pieces[] = {16 << 10, 1000, 4 << 10, 4 << 10, 10 << 10, 16 << 10};
+    const size_t room = (size_t)2 << 20;
+    struct link_ring *ring = aligned_alloc(4096, (link_shm_footprint(room) + 4095) / 4096 * 4096);
+    char *data = calloc(1, room);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        memset(ring, 0, link_shm_footprint(room));
+        struct link *out = link_shm_new(1, true, ring, room, NULL, NULL);
+        out->row = rows[i];
+        CHECK_EQUAL(out->ops->frame(out, "head", 4, data, rows[i] ? rows[i] : room / 2), 4 + (rows[i] ? rows[i] : room / 2));
+        uint64_t stamp = *(uint64_t *)(void *)((char *)ring + 256);
+        CHECK_EQUAL(stamp & ((1 << 23) - 1), pieces[i]);
+        CHECK_EQUAL(stamp >> 24, 1 << 6 | 4);
+        out->ops->close(out);
+    }
+    free(data);
+    free(ring);
+}
+
+int main(void)
+{
+    TEST(frames);
+    TEST(frames_in_a_full_ring);
+    TEST(pieces_of_a_row);
+    return CHECK_RESULT();
+}
