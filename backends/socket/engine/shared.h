@@ -7,6 +7,9 @@
  * Not every rank waits in every round: one that only gives may be ahead of those that take. By SHARED_AHEAD rounds at most
  * (shared_claim), which is the only flow control: a slot is filled again SHARED_SLOTS rounds later, so its contents may be
  * read in their own round and in the next, and its header for as long as a rank may still be SHARED_AHEAD behind.
+ * Why that suffices: what a rank reads of others in a round lies, in its program, before the stamp of its next round, which
+ * it stores with release (more, in fact) and which others load with acquire before they write over what was read. So all
+ * reads of round s happen before any write that waited for everybody's round s + 1.
  * Stamp, header and tiny contents share a cache line: a small operation costs one line per peer. Short contents lie in
  * places of 4 KiB, always in the first that is free. Long ones go round an area of the seat that is larger than the caches of one core: lines that the peer read a moment
  * ago are dear to write, those it read long ago are not (32 KiB by two neighbouring cores: 2.4 us instead of 5). The area

@@ -8,8 +8,9 @@
  *        }
  * Where others than our ranks use the cores, a yield may cost whole time slices of theirs, while a sleeper that is woken
  * goes first: who notices that yields take long again and again sleeps at once for a while, and then tries again.
- * Spinning lasts a few microseconds and only where every rank of the host has a core; yielding lasts longer,
- * because on a crowded machine the peer we wait for needs our core (a futex wake costs 30 us, a yield 1.5 us). */
+ * Spinning lasts a few microseconds where every rank of the host has a core; yielding lasts longer, because on a crowded
+ * machine the peer we wait for needs our core (a futex wake costs 30 us, a yield 1.5 us). Which core that peer needs may be
+ * known there (`where`): ours, then we yield at once; another, then a yield would cost two switches and bring it no nearer. */
 #ifndef ACOMM_WAIT_H
 #define ACOMM_WAIT_H
 #include <stdbool.h>
