@@ -32,7 +32,7 @@ class StoreServer:
         self._lock = threading.Lock()  # links against the end
         self._gate = gate
         if gate is not None:
-            gate.link = self.link
+            gate.link, gate.checked = self.link, not secret
         try:
             self._acceptor = Acceptor(listeners, secret, job, self._admit, check=_welcome, name="store-acceptor",
                                       stranger=None if gate is None else gate.offer)

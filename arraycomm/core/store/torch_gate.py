@@ -13,6 +13,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 
@@ -27,6 +28,7 @@ from .torch import MAGIC, Request
 
 _MAX_VALUE = 8 << 20  # bytes, as native/store.h
 _MAX_COUNT = 1 << 20  # keys of one request
+_LOG_EVERY = 60.0  # s between two complaints
 _FOREVER = 2**32 - 1  # ms
 _READ = 1 << 16
 _READY, _MISSING, _CANCELLED = b"\0", b"\1", b"\1"
@@ -43,6 +45,7 @@ class Gate:
     """
 
     link: Callable[[], socket.socket]
+    checked = False  # whether the server has looked at the users of its clients on loopback
 
     def __init__(self, workers: bytes, complete: bytes, world_size: int | None) -> None:
         self.workers, self.complete, self.world_size = workers, complete, world_size
@@ -51,13 +54,15 @@ class Gate:
         self._selector: selectors.BaseSelector | None = None  # as the next ones, from the first connection on
         self._wake = -1
         self._thread: threading.Thread | None = None
+        self._complaints, self._next_complaint = 0, 0.0
         self._pid = os.getpid()
         self._closed = False
 
     def offer(self, sock: socket.socket, said: bytes) -> None:
         """Any one thread. Owns the socket from here on, or raises AuthFailed."""
         if is_loopback(sock.getpeername()[0]):
-            check_user(sock, None)
+            if not self.checked:
+                check_user(sock, None)
         elif not settings.get_flag("ARRAYCOMM_TORCH_STORE"):
             raise AuthFailed("it speaks the protocol of torch's store, which has no authentication and is served on loopback "
                              "only, unless ARRAYCOMM_TORCH_STORE=1 accepts the risk")
@@ -100,7 +105,7 @@ class Gate:
                 if key.data is None:
                     os.eventfd_read(self._wake)
                     self._begin(selector)
-                elif key.data in self._sessions:
+                elif key.data in self._sessions and key.fileobj in (key.data.sock, key.data.link):
                     self._serve(selector, key.data, key.fileobj, events)
 
     def _begin(self, selector: selectors.BaseSelector) -> None:
@@ -121,7 +126,7 @@ class Gate:
             session.turn(source, events)
         except (OSError, ValueError, struct.error) as error:
             if isinstance(error, ValueError):
-                log().warning("a client of torch's kind is disconnected, as its protocol has no errors: %s", error)
+                self._complain(error)
             self._sessions.discard(session)
             selector.unregister(session.sock)
             selector.unregister(session.link)
@@ -130,6 +135,15 @@ class Gate:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if session.out else 0)
         if wanted != selector.get_key(session.sock).events:
             selector.modify(session.sock, wanted, session)
+
+
+    def _complain(self, error: ValueError) -> None:
+        self._complaints += 1
+        now = time.monotonic()
+        if now >= self._next_complaint:
+            self._next_complaint = now + _LOG_EVERY
+            log().warning("a client of torch's kind is disconnected, as its protocol has no errors: %s (%d so far; this is said "
+                          "once a minute)", error, self._complaints)
 
 
 class _Session:
