@@ -120,9 +120,9 @@ class Work:
 
     def _settled(self) -> None:
         with _settling:
-            settle, self._settle = self._settle, None
-            if settle is not None:
-                settle()
+            if self._settle is not None:
+                self._settle()
+                self._settle = None  # last: who finds None does not wait for the lock
 
     def _outcome(self) -> int:
         try:
@@ -151,7 +151,8 @@ class Work:
         return future
 
 
-_settling = threading.Lock()  # held while results are copied to where they belong
+# Held while results are copied to where they belong. Of several Works as one, this waits for each of them.
+_settling = threading.RLock()
 
 
 class Message(Work):

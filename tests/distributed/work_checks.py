@@ -12,6 +12,7 @@ import numpy as np
 import arraycomm.distributed as dist
 from arraycomm.distributed.future import Future
 
+from ..threads import at_once
 from .checks import Library, check, same
 from .object_checks import refused
 
@@ -46,6 +47,17 @@ def work_that_is_not_waited_for(lib: Library) -> None:
     while not pending.is_completed() and time.monotonic() < end:
         time.sleep(0.001)
     same(x, np.full((2, 3), 3.0))
+
+
+@check
+def work_that_many_threads_wait_for(lib: Library) -> None:
+    """Whoever returns from wait() finds the result where it belongs."""
+    for _ in range(20):
+        x = lib.strided(np.ones((40, 30)))
+        pending = dist.all_reduce(x, async_op=True)
+        assert pending is not None
+        wrong = at_once(4, lambda _, x=x, pending=pending: pending.wait() and float(x.sum()) != 3600.0)
+        assert wrong == [False] * 4
 
 
 @check
