@@ -16,7 +16,7 @@ struct rounds {
     uint64_t index;              /* of the round in the operation, from 0 */
     uint64_t round;              /* its number in the group's life */
     uint64_t piece;              /* bytes of one block that fit into a round; multiple of the element's width */
-    uint64_t result;             /* as in the plan */
+    bool past;                   /* results are longer than the caches, and written past them */
     uint64_t largest;            /* all_to_all with uneven counts: the largest block of any rank, known after round 0 */
     const void **inputs;         /* room for the addresses of many ranks' contributions */
     int rank, ranks;
@@ -26,7 +26,7 @@ struct rounds_plan {
     uint64_t block;              /* bytes to move per block; rounds follow from it */
     int blocks;                  /* blocks that share a slot: 1, or one for each rank */
     uint64_t extra;              /* rounds after the last piece */
-    uint64_t result;             /* bytes that a rank gets altogether: many are written past the caches */
+    uint64_t result;             /* bytes that a rank gets altogether, where they may be written past the caches */
     bool one_way;                /* the root only writes, others only read: short pieces let them work at the same time, and
                                   * the root need not wait */
     void (*fill)(const struct rounds *r);   /* writes this rank's slot of r->round */
@@ -47,7 +47,10 @@ void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t by
 /* Copies out of a slot, or of this rank's own part, to where the caller looks for it after the operation. */
 static inline void rounds_take(const struct rounds *r, char *to, const char *from, size_t bytes)
 {
-    stream_long(to, from, bytes, r->result);
+    if (r->past)
+        stream_copy(to, from, bytes);
+    else
+        stream_keep(to, from, bytes);
 }
 
 /* Bytes of the piece number `index` of a block of `block` bytes: 0 past its end. */
