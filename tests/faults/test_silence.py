@@ -49,6 +49,19 @@ def test_stopped_outside_of_operations(job: Jobs, transport: str) -> None:
     checks.clean(ranks, range(3))
 
 
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_stopped_where_the_root_runs_ahead(job: Jobs, stopped: int) -> None:
+    """The root finds no slot, or the readers wait for it."""
+    ranks = job(3, "shm", QUICK)
+    others = [rank for rank in range(3) if rank != stopped]
+    since = ranks.signal(stopped, signal.SIGSTOP)
+    ranks.begin("broadcast_forever", others, root=0)
+    ranks.answers(others)
+    checks.lost(ranks.answers(others), ranks, stopped, "unresponsive", since, within=1.2 * SILENCE)
+    ranks.signal(stopped, signal.SIGCONT)
+    checks.clean(ranks, others)
+
+
 def test_stopped_shortly(job: Jobs, transport: str) -> None:
     ranks = job(3, transport, QUICK)
     ranks.begin("cycle_for", seconds=1.2)
