@@ -160,6 +160,40 @@ def test_waiting_clients_end_with_the_server(server: dist.TCPStore) -> None:
     at_once(2, work)
 
 
+SERVER = """
+import sys
+from datetime import timedelta
+import arraycomm.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=30))
+print(store.port, flush=True)
+store.wait(["waits"])
+print("waits", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_waiting_clients_end_with_a_killed_server() -> None:
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    port = int(server.stdout.readline())
+    stores = [TorchStore("127.0.0.1", port, LIMIT), dist.TCPStore("127.0.0.1", port, timeout=LIMIT)]
+
+    def work(number: int) -> None:
+        if number < 2:
+            with pytest.raises(dist.DistStoreError, match="lost"):
+                stores[number].get("never")
+            return
+        stores[0].clone().set("waits", "")
+        assert server.stdout is not None and server.stdout.readline() == "waits\n"
+        server.kill()
+
+    try:
+        at_once(3, work, limit=20)  # far less than the stores' own patience
+    finally:
+        server.kill()
+        server.communicate()
+
+
 @pytest.mark.parametrize("said", [
     b"\0\1\2\3\4", struct.pack("<BIB", 0, 0x3C85F7CE, 99), struct.pack("<BIBQ", 0, 0x3C85F7CE, 1, 1 << 40),
     struct.pack("<BIBq", 0, 0x3C85F7CE, 6, -1), struct.pack("<BIBQ", 0, 0x3C85F7CE, 11, 1 << 40),
