@@ -62,40 +62,48 @@ def monitored_barrier(group: ProcessGroup | None = None, timeout: timedelta | No
 
 
 def _monitor(pg: ProcessGroup, seconds: float, wait_all: bool) -> None:
-    core, end = pg.core, time.monotonic() + seconds
-    arrivals = {rank: _irecv(core, rank, _COME, 1) for rank in range(1, pg.size())}
-    missing: list[int] = []
-    cause = ""
-    for rank, (work, _) in arrivals.items():
-        try:
-            work.wait(max(0.0, end - time.monotonic()))
-        except PeerLost as error:
-            missing, cause = missing + [pg.ranks[r] for r in error.ranks or (rank,)], f"\n Original exception: \n{error}"
-            break
-        except TimeoutError:
-            missing.append(pg.ranks[rank])
-            if not wait_all:
-                break
-    text = "" if not missing else _named(pg, missing, seconds) + cause
-    _tell(core, list(arrivals), text)
+    core, cause = pg.core, ""
+    try:
+        missing = _missing(core, time.monotonic() + seconds, wait_all)
+    except PeerLost as error:
+        if not error.ranks:
+            raise
+        missing, cause = list(error.ranks), f"\n Original exception: \n{error}"
+    text = _named(pg, missing, seconds) + cause if missing else ""
+    _tell(core, text)
     if text:
         raise DistError(text)
 
 
+def _missing(core: Group, end: float, wait_all: bool) -> list[int]:
+    """The ranks that have not come until then; the first one unless wait_all. Raises PeerLost for one that cannot come."""
+    missing = []
+    arrivals = {rank: _irecv(core, rank, _COME, 1) for rank in range(1, core.size)}
+    for rank, (work, _) in arrivals.items():
+        try:
+            work.wait(max(0.0, end - time.monotonic()))
+        except TimeoutError:
+            missing.append(rank)
+            if not wait_all:
+                break
+    return missing
+
+
 def _named(pg: ProcessGroup, missing: Sequence[int], seconds: float) -> str:
-    who = f"Rank {missing[0]}" if len(missing) == 1 else f"Ranks {', '.join(map(str, missing))}"
+    ranks = [str(pg.ranks[rank]) for rank in missing]
+    who = f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {', '.join(ranks)}"
     return f"[Rank {pg.ranks[pg.rank()]}]: {who} failed to pass monitoredBarrier in {round(seconds * 1000)} ms"
 
 
-def _tell(core: Group, ranks: Sequence[int], text: str) -> None:
+def _tell(core: Group, text: str) -> None:
     """Small messages, kept for those that are late. A dead rank's cannot be sent, and need not be."""
     content = array.array("B", text.encode()[:_TEXT].ljust(_TEXT, b"\0"))
     sends = []
-    for rank in ranks:
+    for rank in range(1, core.size):
         try:
             sends.append(core.isend(content, rank, _TOLD))
         except PeerLost:
-            return
+            continue
     if not text:
         for send in sends:
             send.wait()
@@ -103,13 +111,13 @@ def _tell(core: Group, ranks: Sequence[int], text: str) -> None:
 
 def _report(pg: ProcessGroup, seconds: float) -> None:
     core = pg.core
-    core.send(array.array("B", [1]), 0, _COME)
-    work, content = _irecv(core, 0, _TOLD, _TEXT)
     try:
+        core.send(array.array("B", [1]), 0, _COME)
+        work, content = _irecv(core, 0, _TOLD, _TEXT)
         work.wait(seconds + _GRACE)
     except (PeerLost, TimeoutError) as error:
         culprits = error.ranks if isinstance(error, PeerLost) and error.ranks else (0,)
-        raise DistError(f"{_named(pg, [pg.ranks[rank] for rank in culprits], seconds)}: {error}") from error
+        raise DistError(f"{_named(pg, culprits, seconds)}: {error}") from error
     text = content.tobytes().rstrip(b"\0").decode(errors="replace")
     if text:
         raise DistError(f"[Rank {pg.ranks[pg.rank()]}]: monitoredBarrier failed elsewhere: {text}")
