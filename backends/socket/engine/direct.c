@@ -229,7 +229,7 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     if ((new_reach || new_map) && (rc = try_ways(&r, new_reach, new_map)))
         return rc;
     bool open = (!reaches || d->reach == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
-    bool slots = !open || (reaches && plan->shared && !forced), free_choice = !slots && reaches && !forced;
+    bool slots = !open || (reaches && plan->shared && d->symmetric && !forced), free_choice = !slots && reaches && !forced;
     int way = free_choice ? choose(&r, choice->tries) : slots ? STAGED : DIRECT;
     choice->agreed = way;
     int64_t before = clock_now();

@@ -41,7 +41,7 @@ struct direct_plan {
     uint64_t offered_out;
     bool pushed;                 /* peers may write to `out` */
     bool pushes;                 /* told to all: this rank has time to do part of the others' copying */
-    bool shared;                 /* private arrays go through slots, which is faster: results are written past the caches */
+    bool shared;                 /* private arrays beside symmetric ones go through slots: results are written past the caches */
     int (*staged)(struct acomm_op *op);
     int (*move)(struct rounds *r); /* reads what others offer and writes the result */
 };

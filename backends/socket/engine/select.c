@@ -15,8 +15,8 @@
 
 /* kind, name, function, where, checks headers itself, bytes up to, ranks up to (0: any).
  * The rows of a kind stand together. Bytes are those of the whole array: all ranks' blocks together for the gathering and
- * scattering kinds. The order of reduction of "whole", "sliced", "bruck", "records" and "pairwise" is that of the ranks, so
- * their bits are the same. */
+ * scattering kinds. Rows behind one without a limit are for who tells or measures another choice. The order of reduction of
+ * "whole", "sliced", "bruck", "records" and "pairwise" is that of the ranks, so their bits are the same. */
 static const struct algorithm TABLE[] = {
     {ACOMM_ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(16), 0},
     {ACOMM_ALL_REDUCE, "direct", direct_all_reduce, SYMMETRIC, true, ALWAYS, 0},
@@ -47,6 +47,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_BROADCAST, "shared", shared_broadcast, SYMMETRIC, true, KiB(64), 0},
     {ACOMM_BROADCAST, "direct", direct_broadcast, SYMMETRIC, true, ALWAYS, 0},
     {ACOMM_BROADCAST, "shared", shared_broadcast, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_BROADCAST, "direct", direct_broadcast, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_BROADCAST, "records", broadcast_bruck, HOSTS, true, KiB(8), 0},
     {ACOMM_BROADCAST, "leaders", hosts_broadcast, HOSTS, false, ALWAYS, 0},
     {ACOMM_BROADCAST, "bruck", broadcast_bruck, ANYWHERE, true, KiB(32), 8},
@@ -60,6 +61,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, true, KiB(64), 0},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, SYMMETRIC, true, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_ALL_GATHER, "direct", direct_all_gather, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "records", all_gather_bruck, HOSTS, true, KiB(64), 0},
     {ACOMM_ALL_GATHER, "leaders", hosts_all_gather, HOSTS, false, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "bruck", all_gather_bruck, ANYWHERE, true, KiB(512), 8},
@@ -99,6 +101,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_TO_ALL, "shared", shared_all_to_all, SYMMETRIC, true, KiB(64), 0},
     {ACOMM_ALL_TO_ALL, "direct", direct_all_to_all, SYMMETRIC, true, ALWAYS, 0},
     {ACOMM_ALL_TO_ALL, "shared", shared_all_to_all, ONE_HOST, true, ALWAYS, 0},
+    {ACOMM_ALL_TO_ALL, "direct", direct_all_to_all, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_TO_ALL, "records", all_to_all_bruck, HOSTS, true, KiB(16), 0},
     {ACOMM_ALL_TO_ALL, "bruck", all_to_all_bruck, ANYWHERE, true, KiB(32), 8},
     {ACOMM_ALL_TO_ALL, "bruck", all_to_all_bruck, ANYWHERE, true, KiB(8), 0},
