@@ -56,6 +56,15 @@ static void pieces_that_follow_each_other(void)
     }
 }
 
+/* Four bytes take as long as a look at the clock: that says nothing about the cores. */
+static void few_bytes_are_not_judged(void)
+{
+    struct stream_way way = {.bytes = ROOM};
+    prepare(65540);
+    stream_fill(&way, to, from, 65540);
+    CHECK_EQUAL(way.bytes, 65540); /* since the look at the first 65536 */
+}
+
 static void long_results(void)
 {
     prepare(100000);
@@ -73,6 +82,7 @@ int main(void)
     CHECK(from && to);
     TEST(every_way_writes_the_same);
     TEST(pieces_that_follow_each_other);
+    TEST(few_bytes_are_not_judged);
     TEST(long_results);
     free(from);
     free(to);

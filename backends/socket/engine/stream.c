@@ -88,7 +88,7 @@ static bool slow(void *to, const void *from, size_t bytes)
 /* Writes some of the bytes: how many. */
 static size_t fill_step(struct stream_way *way, void *to, const void *from, size_t bytes)
 {
-    bool ask = way->bytes >= (way->past ? AGAIN : STEP);
+    bool ask = way->bytes >= (way->past ? AGAIN : STEP) && bytes >= STREAM_MIN; /* the clock itself is slow for a few bytes */
     size_t most = ask && way->past ? TRIAL : STEP, part = bytes < most ? bytes : most;
     if (ask) {
         way->past = slow(to, from, part);
