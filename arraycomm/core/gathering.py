@@ -21,15 +21,12 @@ MEET, CARDS = STAGES = ("came", "cards")
 _COMPLETE = b"complete"
 _LONGEST = 2000  # characters of an error that the others are told
 _SHOWN = 20  # ranks that are named
+_ABSENT = "these ranks did not come"  # in the error of who gives up waiting, by which the others know it
 _WATCH = 0.5  # s between looks at whether the others live, for stores that do not notice an end
 
 
 class TooLate(DistStoreError):
     """Another rank gave up waiting, before all had come. It may try again: with another stage."""
-
-
-class _Absent(DistStoreError):
-    """What that rank got."""
 
 
 class Gathering:
@@ -74,7 +71,7 @@ class Gathering:
             end = self._await_end(stage, seconds, advice, watch)
         if not end.startswith(_COMPLETE):
             lost, place, why = end.decode(errors="replace").split("\0", 2)
-            if why.startswith(_Absent.__name__):
+            if _ABSENT in why:
                 raise TooLate(f"rank {self.rank} of {self.size}: rank {lost} ({place}) gave up waiting: {why}")
             raise PeerLost(f"rank {self.rank} of {self.size}: rank {lost} ({place}) failed while the group was set up: {why}",
                            ranks=(int(lost),))
@@ -96,8 +93,8 @@ class Gathering:
             if not absent:
                 raise
             shown = ", ".join(absent[:_SHOWN]) + (", ..." if len(absent) > _SHOWN else "")
-            raise _Absent(f"rank {self.rank} of {self.size}: timeout after {seconds:g} s, these ranks did not come: "
-                                 f"{shown}; {advice}") from error
+            raise DistStoreError(f"rank {self.rank} of {self.size}: timeout after {seconds:g} s, {_ABSENT}: {shown}; "
+                                 f"{advice}") from error
 
     def forget(self, stage: str) -> None:
         """Takes what this stage wrote out of the store. One rank calls it, when all have left."""

@@ -52,7 +52,7 @@ class Rank:
         return _total(self.world, self.rank)
 
     def split_off(self, members: list[int]) -> None:
-        self.split = self.world.split(members, "part")
+        self.split = self.world.split(members, "part", timeout=self.world.timeout)
 
     def split_total(self) -> list[float]:
         assert self.split is not None
