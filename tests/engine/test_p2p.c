@@ -213,7 +213,7 @@ static void answers_without_a_yield(void)
     bool gained = CPU_COUNT(&cores) < 2;
     for (int rank = 0; rank < 2; rank++)
         w->groups[rank].crowded = true;
-    for (int round = 0; round == 0 || (round < 200 && !gained); round++) {
+    for (int round = 0; round == 0 || (round < 3000 && !gained); round++) {
         world_run(w, answer_each_other);
         gained = gained || w->groups[0].p2p->gains || w->groups[1].p2p->gains;
     }
