@@ -84,7 +84,7 @@ def installed(built: Path) -> Path:
     environment = built.parent / "environment"
     run(sys.executable, "-m", "venv", environment, cwd=built)
     (packages,) = environment.glob("lib/python*/site-packages")
-    for name in ("cffi", "pycparser"):
+    for name in ("cffi", "pycparser", "msgpack"):
         distribution = metadata.distribution(name)
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
             (packages / top).symlink_to(Path(str(distribution.locate_file(top))).resolve())
