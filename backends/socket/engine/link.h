@@ -11,7 +11,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define LINK_MEASURED (32u << 10) /* bytes; such messages are worth two looks at the clock */
 #define LINK_BESIDE 56            /* bytes at most of a frame's head */
 
 enum channel { CHANNEL_CONTROL, CHANNEL_COLLECTIVE, CHANNEL_P2P, CHANNELS };
@@ -35,9 +34,6 @@ struct link_ops {
     void (*close)(struct link *link);
     /* Whether recv() would give something, at the cost of a look into memory. NULL: only a system call can tell. */
     bool (*waiting)(const struct link *link);
-    /* Receiving `bytes` of the row took so long, the sender's part included: the link may find out what suits. NULL: it
-     * does not. */
-    void (*took)(struct link *link, size_t bytes, int64_t ns);
     /* Sends `beside` bytes at head, whole or not at all, then the body's: without copying them together first. Returns what
      * it took of both. NULL: the link has no use for it. recv() gives the head alone. */
     ssize_t (*frame)(struct link *link, const void *head, size_t beside, const void *body, size_t bytes);

@@ -6,7 +6,6 @@
 
 #include "acomm.h"
 #include "bell.h"
-#include "choice.h"
 #include "link.h"
 #include "stream.h"
 
@@ -14,16 +13,10 @@
 #define SLOTS 128                  /* pieces under way at most */
 #define PIECE ((size_t)16 << 10)   /* of a long row: the other side copies one out while we copy the next one in, */
 #define PIECE_MIN ((size_t)4 << 10) /* and of a shorter one a quarter of it, down to here */
-#define PAST (1u << 23)            /* in a stamp, above the bytes in `data`: they were written past the caches */
-#define BESIDE_SHIFT 24            /* then the bytes beside the stamp, */
+#define BESIDE_SHIFT 24            /* in a stamp, above the bytes in `data`: those beside the stamp, */
 #define NUMBER_SHIFT 30            /* and the piece's number */
 #define AHEAD 1024                 /* bytes of `data` that come while the head is looked at: 20 to 40 ns of 400 for 1 KiB */
 #define LAZY (SLOTS / 4)           /* short pieces that the receiver takes before it says so */
-
-/* How long pieces are stored is the receiver's wish, because it sees what both sides' copies take together. A ring that is
- * longer than a core's own caches (shared.c) has lines in it that the receiver has long given back: ordinary stores reach
- * 28 GB/s in it where the cores share a cache, and 8 in a shorter one, where every line is fetched from the receiver. Where
- * the cores are far apart, ordinary stores fall to 2 GB/s and those past the caches stay at 15. */
 
 /* One piece of the stream: up to LINK_BESIDE bytes here, then those at the sender's place in `data`. So a short message costs one
  * cache line, and a longer one that and its own. The stamp says that the piece is there: its number, from 1, above its
@@ -37,11 +30,11 @@ _Static_assert(sizeof(struct slot) == LINE, "a slot is one cache line");
 /* Starts as zeros. */
 struct link_ring {
     _Alignas(2 * LINE) _Atomic uint64_t taken; /* pieces that the receiver has read; by the receiver only */
-    _Alignas(2 * LINE) _Atomic uint64_t past;  /* its wish: rows of which classes are stored past the caches (bits). It rests,
-                                                * in a line of its own */
-    _Atomic uint32_t withdrawn;                /* by the sender, once at most; see link.h */
+    _Alignas(2 * LINE) _Atomic uint32_t withdrawn; /* by the sender, once at most; see link.h */
     struct link_parts parts;
     _Alignas(2 * LINE) struct slot slots[SLOTS];
+    /* Longer than a core's own caches (shared.c): its lines were given back by the receiver long ago. Between neighbouring
+     * cores that makes 28 GB/s of 8. */
     _Alignas(2 * LINE) char data[];
 };
 
@@ -55,14 +48,12 @@ struct link_shm {
     /* the sender's */
     uint64_t taken, freed;  /* `taken` as last seen; the place that the receiver had then */
     uint64_t ends[SLOTS];   /* the place after each piece under way */
+    struct stream_way way;
     /* the receiver's */
     const char *from;       /* rest of the part of a piece that is being read, */
     size_t left, behind;    /* and what the piece has in `data` then */
     size_t used;            /* of `data`, by the whole piece */
     uint64_t told, told_place; /* pieces in ring->taken, and the place after them */
-    struct choice stores[CHOICE_CLASSES]; /* 0 ordinary, 1 past the caches: ns per byte */
-    uint64_t wish;          /* in ring->past */
-    bool met[2];            /* pieces stored so since the last measurement */
 };
 
 static struct link_shm *self(const struct link *link)
@@ -120,18 +111,13 @@ static void put(struct link_shm *s, const char *head, size_t beside, const char 
 {
     struct slot *slot = &s->ring->slots[s->pieces % SLOTS];
     char *data = s->ring->data + (s->place & (s->size - 1));
-    uint64_t wish = bytes < STREAM_MIN ? 0 : atomic_load_explicit(&s->ring->past, memory_order_relaxed);
-    bool past = wish >> choice_class(s->base.row) & 1;
     if (beside)
         memcpy(slot->bytes, head, beside);
-    if (past)
-        stream_copy(data, from, bytes);
-    else
-        stream_keep(data, from, bytes);
+    stream_fill(&s->way, data, from, bytes);
     s->place += lines(bytes);
     s->ends[s->pieces % SLOTS] = s->place;
     s->pieces++;
-    uint64_t stamp = s->pieces << NUMBER_SHIFT | beside << BESIDE_SHIFT | (past ? PAST : 0) | bytes;
+    uint64_t stamp = s->pieces << NUMBER_SHIFT | beside << BESIDE_SHIFT | bytes;
     atomic_store_explicit(&slot->stamp, stamp, memory_order_release);
 }
 
@@ -182,7 +168,7 @@ static int open_piece(struct link_shm *s)
     uint64_t stamp;
     if (!next_is_there(s, &stamp))
         return 0;
-    size_t bytes = stamp & (PAST - 1), beside = stamp >> BESIDE_SHIFT & ((1u << (NUMBER_SHIFT - BESIDE_SHIFT)) - 1);
+    size_t bytes = stamp & ((1u << BESIDE_SHIFT) - 1), beside = stamp >> BESIDE_SHIFT & ((1u << (NUMBER_SHIFT - BESIDE_SHIFT)) - 1);
     size_t offset = s->place & (s->size - 1);
     if (!(bytes + beside) || beside > LINK_BESIDE || bytes > s->piece || bytes > s->size - offset)
         return broken();
@@ -195,8 +181,6 @@ static int open_piece(struct link_shm *s)
         s->behind = bytes;
     }
     s->used = lines(bytes);
-    if (bytes >= STREAM_MIN)
-        s->met[(stamp & PAST) != 0] = true;
     return 1;
 }
 
@@ -247,21 +231,6 @@ static bool shm_waiting(const struct link *link)
     return s->left || next_is_there(s, &stamp);
 }
 
-static void shm_took(struct link *link, size_t bytes, int64_t ns)
-{
-    struct link_shm *s = self(link);
-    int class = choice_class(s->base.row);
-    struct choice *c = &s->stores[class];
-    if (s->met[0] != s->met[1])
-        choice_learn(c, s->met[1], bytes, ns);
-    s->met[0] = s->met[1] = false;
-    uint64_t bit = UINT64_C(1) << class, wish = s->wish & ~bit;
-    wish |= choice_way(c->tries, c->cost[0], c->cost[1]) ? bit : 0;
-    if (wish != s->wish)
-        atomic_store_explicit(&s->ring->past, wish, memory_order_relaxed);
-    s->wish = wish;
-}
-
 /* ---- */
 
 static int shm_descriptor(struct link *link)
@@ -275,7 +244,7 @@ static void shm_close(struct link *link)
     free(link); /* the ring belongs to the segment */
 }
 
-static const struct link_ops shm_ops = {shm_send, shm_recv, shm_descriptor, shm_close, shm_waiting, shm_took, shm_frame};
+static const struct link_ops shm_ops = {shm_send, shm_recv, shm_descriptor, shm_close, shm_waiting, shm_frame};
 
 struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct bell *ours,
                           struct bell *theirs)

@@ -174,7 +174,7 @@ static void tcp_close(struct link *link)
     free(t);
 }
 
-static const struct link_ops tcp_ops = {tcp_send, tcp_recv, tcp_descriptor, tcp_close, NULL, NULL, NULL};
+static const struct link_ops tcp_ops = {tcp_send, tcp_recv, tcp_descriptor, tcp_close, NULL, NULL};
 
 struct link *link_tcp_new(int peer, bool outgoing, int connections)
 {

@@ -111,7 +111,6 @@ struct p2p_in {
     char *to;                    /* NULL: nobody wants it */
     struct p2p_item *item;       /* whose buffer `to` is */
     struct p2p_message *message; /* or this one's data */
-    int64_t began;               /* when, where it is measured */
     bool open;                   /* a frame with payload is being read */
     size_t begin, end;           /* bytes read ahead */
     char buffer[P2P_SMALL];

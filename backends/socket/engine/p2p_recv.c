@@ -40,10 +40,8 @@ static struct p2p_item *find(struct p2p_list *list, uint64_t id)
 static void expect(struct p2p_peer *peer, char *to, uint64_t bytes, struct p2p_item *item, struct p2p_message *message)
 {
     struct p2p_in *in = &peer->in;
-    bool measured = item && bytes >= LINK_MEASURED && peer->from->ops->took;
     peer->from->row = bytes;
     peer->from->whole = item ? item->bytes : bytes;
-    in->began = measured ? clock_now() : 0;
     in->to = to;
     in->left = in->payload = bytes;
     in->item = item;
@@ -151,8 +149,6 @@ static void finish(struct p2p *p, struct p2p_peer *peer)
     struct p2p_in *in = &peer->in;
     struct p2p_item *item = in->item;
     struct p2p_message *message = in->message;
-    if (in->began)
-        peer->from->ops->took(peer->from, in->payload, clock_now() - in->began);
     in->open = false;
     in->item = NULL;
     in->message = NULL;

@@ -52,18 +52,6 @@ static ssize_t receive(struct transfer *t)
     return t->link->ops->recv(t->link, t->data + filled, left < room ? left : room);
 }
 
-/* After something has arrived: how long the message took, for a link that wants to know. */
-static void measure(struct transfer *t, size_t before)
-{
-    if (!t->link->ops->took || t->bytes < LINK_MEASURED)
-        return;
-    if (!before)
-        t->began = clock_now();
-    else if (t->done == t->bytes)
-        t->link->ops->took(t->link, t->bytes - t->first, clock_now() - t->began);
-    t->first = before ? t->first : t->done;
-}
-
 /* Bytes that a send may give now. */
 static size_t ready(const struct transfer *t)
 {
@@ -114,8 +102,6 @@ static ssize_t advance(struct acomm_op *op, struct transfer *t)
     t->done += (size_t)n;
     if (n && t->reduction)
         combine(t);
-    if (n && !t->link->outgoing)
-        measure(t, before);
     if (t->checked && before < sizeof(acomm_header) && t->done >= sizeof(acomm_header)) {
         int rc = agree_compare(op, t->link->peer, t->data);
         if (rc)

@@ -24,9 +24,6 @@ struct transfer {
     char *partial;
     bool swap;
     size_t combined;            /* bytes combined so far */
-    /* receives only: when the first bytes had come, and how many they were */
-    int64_t began;
-    size_t first;
 };
 
 /* A message of the operation to or from a rank of its team. */
