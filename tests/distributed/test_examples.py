@@ -8,11 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import arraycomm.distributed as dist
 from arraycomm.distributed import ReduceOp
 from arraycomm.launch.spawn import spawn
+
+from .ports import free_port
 
 LIMIT = timedelta(seconds=30)
 EXAMPLES: dict[int, list[Callable[[int], None]]] = {2: [], 3: [], 4: []}
@@ -155,6 +158,14 @@ def all_reduce_multigpu(rank: int) -> None:
 
 
 @of(2)
+def profiled(rank: int) -> None:
+    with torch.profiler.profile() as profile:
+        tensor = torch.randn(20, 10)
+        dist.all_reduce(tensor)
+    assert "gloo:all_reduce" in {event.name for event in profile.events()}
+
+
+@of(2)
 def monitored_barrier(rank: int) -> None:
     try:
         if dist.get_rank() != 1:
@@ -194,15 +205,36 @@ EXPECTED = ([0, 1, 10, 11, 12, 20, 21, 30, 31], [2, 3, 13, 14, 22, 32, 33], [4, 
 
 
 @of(4)
+def monitored_barrier_of_all(rank: int) -> None:
+    if dist.get_rank() == 0:
+        try:
+            dist.monitored_barrier(timeout=timedelta(seconds=0.2), wait_all_ranks=True)
+        except RuntimeError as error:
+            assert "Ranks 1, 2, 3 failed to pass monitoredBarrier in 200 ms" in str(error)
+        else:
+            raise AssertionError("passed alone")
+
+
+def scattered(output: list[torch.Tensor], input: list[torch.Tensor]) -> None:
+    """What the documents call similar to an all_to_all."""
+    for i in range(dist.get_world_size()):
+        dist.scatter(output[i], input if i == dist.get_rank() else [], src=i)
+
+
+@of(4)
 def all_to_all_single(rank: int) -> None:
     input = torch.arange(4) + rank * 4
     output = torch.empty([4], dtype=torch.int64)
     dist.all_to_all_single(output, input)
     equal(output, [torch.tensor([r, r + 4, r + 8, r + 12]) for r in range(4)])
+    scattered(list(output.fill_(-1).chunk(4)), list(input.chunk(4)))
+    equal(output, [torch.tensor([r, r + 4, r + 8, r + 12]) for r in range(4)])
     output = torch.empty(sum(UNEVEN_OUT[rank]), dtype=torch.int64)
     dist.all_to_all_single(output, UNEVEN_ROWS[rank], list(UNEVEN_OUT[rank]), list(UNEVEN_IN[rank]))
     equal(output, [torch.tensor(row) for row in EXPECTED])
     input = torch.tensor([1 + 1j, 2 + 2j, 3 + 3j, 4 + 4j], dtype=torch.cfloat) + 4 * rank * (1 + 1j)
+    with pytest.raises(ValueError, match="dtype"):  # as printed; torch refuses it too
+        dist.all_to_all_single(torch.empty([4], dtype=torch.int64), input)
     output = torch.empty([4], dtype=torch.cfloat)
     dist.all_to_all_single(output, input)
     equal(output, [torch.tensor([n * (1 + 1j) for n in (r + 1, r + 5, r + 9, r + 13)]) for r in range(4)])
@@ -213,6 +245,8 @@ def all_to_all(rank: int) -> None:
     output = list(torch.empty([4], dtype=torch.int64).chunk(4))
     dist.all_to_all(output, list((torch.arange(4) + rank * 4).chunk(4)))
     equal(output, [[torch.tensor([n]) for n in (r, r + 4, r + 8, r + 12)] for r in range(4)])
+    scattered(output, list((torch.arange(4) - rank * 4).chunk(4)))
+    equal(output, [[torch.tensor([n]) for n in (r, r - 4, r - 8, r - 12)] for r in range(4)])
     output = [torch.empty(n, dtype=torch.int64) for n in UNEVEN_OUT[rank]]
     dist.all_to_all(output, list(UNEVEN_ROWS[rank].split(UNEVEN_IN[rank])))
     equal(torch.cat(output), [torch.tensor(row) for row in EXPECTED])
@@ -222,13 +256,14 @@ def all_to_all(rank: int) -> None:
     equal(torch.cat(output), [torch.tensor([n * (1 + 1j) for n in (r + 1, r + 5, r + 9, r + 13)]) for r in range(4)])
 
 
-def run(rank: int, folder: str) -> None:
+def run(rank: int, folder: str, port: int) -> None:
     warnings.simplefilter("ignore", FutureWarning)
     torch.set_num_threads(1)
     for size, examples in sorted(EXAMPLES.items(), reverse=True):
         if rank >= size:
             return
-        dist.init_process_group("gloo", init_method=f"file://{folder}/{size}", rank=rank, world_size=size, timeout=LIMIT)
+        method = f"tcp://127.0.0.1:{port}" if size == 4 else f"file://{folder}/{size}"
+        dist.init_process_group("gloo", init_method=method, rank=rank, world_size=size, timeout=LIMIT)
         for example in examples:
             example(rank)
         dist.barrier()
@@ -236,7 +271,7 @@ def run(rank: int, folder: str) -> None:
 
 
 def test_examples(tmp_path: Path) -> None:
-    context = spawn(run, (str(tmp_path),), nprocs=4, join=False)
+    context = spawn(run, (str(tmp_path), free_port()), nprocs=4, join=False)
     assert context is not None
     try:
         assert context.join(120), "the ranks hang"

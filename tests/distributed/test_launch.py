@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,8 @@ import pytest
 
 import arraycomm.distributed as dist
 from arraycomm.distributed.launch import parse_args
+
+from .ports import free_port
 
 LIMIT = 60  # s
 PROGRAM = """
@@ -118,12 +119,6 @@ def test_arguments() -> None:
     found = parse_args(["--standalone", "--rdzv-endpoint=h:1", "p"])
     assert (found.nnodes, found.master_addr, found.master_port, found.use_env) == (1, None, 0, False)
     assert parse_args(["--nnodes=2", "--master-addr=h", "p"]).master_port == 29500
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def meet(index: int, size: int, port: int | None, init_method: str | None) -> None:

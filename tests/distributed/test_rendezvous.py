@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import arraycomm.distributed as dist
 
 from ..threads import at_once
+from .ports import free_port
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LIMIT = timedelta(seconds=30)
@@ -22,12 +22,6 @@ LIMIT = timedelta(seconds=30)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*VARIABLES, "ARRAYCOMM_STORE", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT", "USE_LIBUV"):
         monkeypatch.delenv(name, raising=False)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def meet(url: Any, *arguments: Any, **keywords: Any) -> Any:
