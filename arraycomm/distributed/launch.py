@@ -16,7 +16,6 @@ from arraycomm.launch.environ import Place
 
 __all__ = ["launch", "main", "parse_args"]
 
-_DEFAULT_PORT = 29500  # for several nodes; one node takes a free port
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -58,14 +57,7 @@ def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
         options.master_addr, options.master_port = options.rdzv_endpoint
     if options.standalone:
         options.nnodes, options.node_rank, options.master_addr, options.master_port = 1, 0, None, 0
-    if options.node_rank >= options.nnodes:
-        parser.error(f"--node-rank {options.node_rank} is not below --nnodes {options.nnodes}")
-    if options.nnodes > 1 and options.master_addr is None:
-        parser.error("--nnodes > 1 needs --master-addr (or --rdzv-endpoint), an address of node 0 that all nodes reach")
-    if options.nnodes > 1 and options.master_port == 0:
-        options.master_port = _DEFAULT_PORT
-    if options.module and options.no_python:
-        parser.error("-m and --no-python exclude each other")
+    job.check(parser, options)
     if options.max_restarts:
         parser.error("--max-restarts: ranks are not restarted here; with torchrun they are, and programs join its store")
     return options
@@ -83,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--node-rank", type=_whole, default=0, metavar="R", help="this node's number, from 0")
     add("--master-addr", metavar="ADDRESS", help="address of node 0 (default: loopback, one node only)")
     add("--master-port", type=_whole, default=0, metavar="PORT",
-        help=f"port of the store on node 0 (default: a free one; for several nodes {_DEFAULT_PORT})")
+        help=f"port of the store on node 0 (default: a free one; for several nodes {job.DEFAULT_PORT})")
     add("--use-env", action="store_true", help="do not pass --local-rank=R to the program, which reads LOCAL_RANK")
     add("--standalone", action="store_true", help="one node, any free port")
     add("--rdzv-backend", choices=("static", "c10d"), default="static", help="both mean the store on node 0")
@@ -111,7 +103,7 @@ def _whole(text: str) -> int:
 def _endpoint(text: str) -> tuple[str, int]:
     """HOST, HOST:PORT, [IPv6]:PORT."""
     host, _, port = text.rpartition(":") if text.startswith("[") or text.count(":") == 1 else (text, "", "")
-    return host.strip("[]"), _whole(port) if port else _DEFAULT_PORT
+    return host.strip("[]"), _whole(port) if port else job.DEFAULT_PORT
 
 
 def _nodes(text: str) -> int:

@@ -8,9 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .job import launch
-
-DEFAULT_PORT = 29500  # torchrun's; only for several nodes, one node takes a free port
+from .job import DEFAULT_PORT, check, launch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,14 +22,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog="Underscores work too (--nproc_per_node). Example: arraycomm-run --nproc-per-node 4 train.py --epochs 3")
     _add_options(parser)
     options = parser.parse_args(arguments)
-    if options.node_rank >= options.nnodes:
-        parser.error(f"--node-rank {options.node_rank} is not below --nnodes {options.nnodes}")
-    if options.nnodes > 1 and options.master_addr is None:
-        parser.error("--nnodes > 1 needs --master-addr, an address of node 0 that all nodes reach")
-    if options.nnodes > 1 and options.master_port == 0:
-        options.master_port = DEFAULT_PORT
-    if options.module and options.no_python:
-        parser.error("-m and --no-python exclude each other")
+    check(parser, options)
     return options
 
 

@@ -14,6 +14,8 @@ from .environ import SECRET_VARIABLES, Place
 from .nodes import Meeting, meet
 from .run import Job, Plan
 
+DEFAULT_PORT = 29500  # torchrun's; only for several nodes, one node takes a free port
+
 
 class Extras:
     """What a launcher adds to a rank's arguments, before the user's, and to its environment."""
@@ -23,6 +25,18 @@ class Extras:
 
     def variables(self, place: Place) -> dict[str, str]:
         return {}
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends with the parser's error where options contradict each other; fills in the port of several nodes."""
+    if options.node_rank >= options.nnodes:
+        parser.error(f"--node-rank {options.node_rank} is not below --nnodes {options.nnodes}")
+    if options.nnodes > 1 and options.master_addr is None:
+        parser.error("--nnodes > 1 needs --master-addr, an address of node 0 that all nodes reach")
+    if options.nnodes > 1 and options.master_port == 0:
+        options.master_port = DEFAULT_PORT
+    if options.module and options.no_python:
+        parser.error("-m and --no-python exclude each other")
 
 
 def launch(options: argparse.Namespace, extras: Extras | None = None, *, for_torch: bool = False) -> int:
