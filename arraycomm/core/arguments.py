@@ -124,6 +124,8 @@ def destination(template: Any, src: Buffer, shape: tuple[int, ...], out: Any, *,
     `distinct`. Raises ValueError otherwise.
     """
     dtype = src.dtype
+    if out is None and src.device_type != DeviceType.CPU:
+        return _on_device(template, src, shape)
     if out is None:
         block = allocate(shape, dtype)
         return Destination(block, lambda: wrap(block, template))
@@ -136,6 +138,18 @@ def destination(template: Any, src: Buffer, shape: tuple[int, ...], out: Any, *,
         raise ValueError("out and x are on different devices; use an out on the device of x")
     _check_overlap(src, dst, inside, contains, distinct)
     return Destination(dst, lambda: out)
+
+
+def _on_device(template: Any, src: Buffer, shape: tuple[int, ...]) -> Destination:
+    """A new array on the device of the input: by its library's own allocator, or in memory that the library takes over."""
+    from .arrays import empty_like  # not for those whose arrays are on the host
+    from .cuda.memory import allocate_on
+
+    made = empty_like(template, shape)
+    if made is not None:
+        return Destination(resolve_out(made), lambda: made)
+    block = allocate_on(src, shape)
+    return Destination(block, lambda: wrap(block, template))
 
 
 def _check_overlap(src: Buffer, dst: Buffer, inside: int | None, contains: int | None, distinct: bool) -> None:

@@ -15,11 +15,13 @@ from collections.abc import Callable
 from arraycomm._engine import Buffer, allocate
 
 from .errors import ImmutableOutput, StridedOutput
-from .types import CODES, DType
+from .types import CODES, DeviceType, DType
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
+
+_LEGACY, _UNORDERED = 1, -1  # streams as DLPack numbers them: CUDA's legacy default stream; no order wanted
 
 _SUPPORTED = ", ".join(dtype.label for dtype in DType)
 
@@ -85,7 +87,7 @@ def no_memory(array: object, _cause: object) -> TypeError:
 
 
 def device_strided(_array: object, _cause: object) -> ValueError:
-    return ValueError("the array is not C-contiguous and not in host memory; pass a contiguous copy, x.contiguous()")
+    return ValueError("the array is not C-contiguous and not in host memory; pass a contiguous copy made by its library")
 
 
 def device_copy(_array: object, _cause: object) -> ValueError:
@@ -195,6 +197,57 @@ def received() -> type:
     return Received
 
 
+# ---- arrays on CUDA devices ----
+
+
+def jax_has_devices() -> bool:
+    """Whether JAX, which is loaded, has arrays on more than the CPU."""
+    return set(importlib.import_module("jax.extend.backend").backends()) != {"cpu"}
+
+
+def cuda_stream(array: object, index: int) -> int:
+    """The stream on which the array's library works now on this device, as a DLPack number.
+
+    1, the legacy default stream, for libraries without current streams, JAX among them: what they export is ordered for
+    whichever stream they are asked.
+    """
+    root = type(array).__module__.partition(".")[0]
+    if root == "cupy":
+        return int(sys.modules["cupy"].cuda.get_current_stream(index).ptr) or _LEGACY
+    if root == "torch":
+        return int(sys.modules["torch"].cuda.current_stream(index).cuda_stream) or _LEGACY
+    return _LEGACY
+
+
+def contiguous(array: Any) -> Any:
+    """A packed copy on the array's own device, made by its library."""
+    if hasattr(array, "contiguous"):  # torch
+        return array.detach().contiguous()
+    if hasattr(array, "__dlpack__") and hasattr(array, "copy"):  # CuPy
+        return array.copy(order="C")
+    raise device_strided(array, None)
+
+
+def order_consumer(buffer: Buffer, stream: int | None) -> None:
+    """Before a library takes over a Buffer on a CUDA device: its stream waits for what is under way on the Buffer's."""
+    from .cuda.runtime import runtime
+
+    theirs = _LEGACY if stream is None else stream
+    if theirs not in (_UNORDERED, buffer.stream):
+        runtime().order(after=buffer.stream, stream=theirs, device=buffer.device_index)
+
+
+def empty_like(template: Any, shape: tuple[int, ...]) -> Any:
+    """A new array of the template's library, dtype and CUDA device by the library's own allocator; None where it has no arrays
+    that may be written."""
+    if _derives(template, "torch", "Tensor"):
+        return template.detach().new_empty(shape)
+    if _derives(template, "cupy", "ndarray"):
+        with template.device:
+            return sys.modules["cupy"].empty(shape, template.dtype)
+    return None
+
+
 _importers: dict[type, Callable[..., Any] | None] = {}
 
 
@@ -281,7 +334,7 @@ def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
         return array
     from_dlpack = _importer(template)
     if from_dlpack is None:
-        return memoryview(buffer)
+        return memoryview(buffer) if buffer.device_type == DeviceType.CPU else buffer
     array = from_dlpack(buffer)
     if _derives(template, "jax", "Array") and array.device != template.device:
         array = sys.modules["jax"].device_put(array, template.device)

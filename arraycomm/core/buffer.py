@@ -8,6 +8,8 @@ memoryview or a DLPack capsule of it; None where arraycomm allocated the memory 
     dtype         DType's number
     device_type   DeviceType's number; 1 is the CPU (pinned host memory counts as CPU)
     device_index  int
+    stream        where the contents are in order, a DLPack number: 0 in host memory; on CUDA devices 1 and 2 are the default
+                  streams, everything else is a cudaStream_t. Who reads or writes there comes after what is enqueued on it.
     readonly      results may not be written here
     shape         tuple of ints
     owner         what must stay alive

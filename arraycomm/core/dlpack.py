@@ -1,21 +1,22 @@
 """Any array to a Buffer, and a result back to an array of the same library. Compiled; see native/resolve.c and wrap.c.
 
 `resolve(array) -> Buffer`
-    for reading. Takes NumPy, torch, JAX and whatever has `__dlpack__` or the buffer protocol. A strided host array
-    is packed into a copy, whose Buffer is read-only; a strided array on another device is refused. Waits until a JAX
-    value is ready.
+    for reading. Takes NumPy, torch, JAX, CuPy and whatever has `__dlpack__` or the buffer protocol. A strided array is
+    packed into a copy, whose Buffer is read-only; on a device its own library makes it. Waits until a JAX value on the host
+    is ready. On a CUDA device nothing waits: the contents are in order on the Buffer's `stream`.
 `resolve_out(array) -> Buffer`
     for writing. Refuses read-only and immutable memory (JAX always) and strided arrays.
 `pack(array) -> Buffer`
     a packed copy in writable memory of its own, ready for `wrap`.
 `allocate(shape, dtype) -> Buffer`
     64-byte aligned host memory (uninitialised) for a result. `dtype` is DType's number.
-`adopt(shape, dtype, address, release, context) -> Buffer`
+`adopt(shape, dtype, address, release, context[, device_type, device_index, stream]) -> Buffer`
     the same over memory that exists already; `release(context)`, a C function given by its address, gives it back from
     any thread when nothing refers to it any more.
 `wrap(buffer, template) -> array`
     an array over that memory, without a copy, of the library that `template` belongs to; a memoryview where that
     library has no arrays. Call it when the result has been written: JAX arrays are immutable and may be read at once.
+    On a CUDA device it is enough that what writes it is enqueued on the Buffer's stream: the library's own is made to wait.
 `overlaps(a, b) -> bool`
     whether two Buffers share a byte.
 

@@ -18,6 +18,7 @@ struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape,
     b->dtype = dtype;
     b->device_type = DL_CPU;
     b->device_index = 0;
+    b->stream = 0;
     b->readonly = 0;
     b->shape = shape;
     b->owner = Py_NewRef(owner);
@@ -86,14 +87,15 @@ static int64_t count_of_shape(PyObject *shape, int width)
 
 static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"address", "count", "dtype", "device_type", "device_index", "readonly", "shape", "owner", NULL};
-    unsigned long long address;
+    static char *names[] = {"address", "count", "dtype", "device_type", "device_index", "readonly", "shape", "owner", "stream",
+                            NULL};
+    unsigned long long address, stream = 0;
     long long count;
     int dtype, device_type, device_index, readonly;
     PyObject *shape, *owner;
     (void)type;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KLiiipO!O:Buffer", names, &address, &count, &dtype, &device_type,
-                                     &device_index, &readonly, &PyTuple_Type, &shape, &owner))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KLiiipO!O|K:Buffer", names, &address, &count, &dtype, &device_type,
+                                     &device_index, &readonly, &PyTuple_Type, &shape, &owner, &stream))
         return NULL;
     if (dtype < 0 || dtype >= ACOMM_DTYPES || count < 0) {
         PyErr_Format(PyExc_ValueError, "a Buffer of %lld elements of dtype number %d", count, dtype);
@@ -106,6 +108,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (b) {
         b->device_type = device_type;
         b->device_index = device_index;
+        b->stream = stream;
         b->readonly = (char)readonly;
     }
     return (PyObject *)b;
@@ -142,15 +145,17 @@ PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssiz
     return count < 0 ? NULL : (PyObject *)buffer_allocate((int)dtype, count, args[0]);
 }
 
-/* adopt(shape, dtype, address, release, context): memory that somebody else made, as if allocate() had; `release` is the
- * address of a function void (void *) that gives it back, called with `context` when nothing refers to it any more. */
+/* adopt(shape, dtype, address, release, context[, device type, device index, stream]): memory that somebody else made, as if
+ * allocate() had; `release` is the address of a function void (void *) that gives it back, called with `context` when nothing
+ * refers to it any more. */
 PyObject *buffer_adopt(PyObject *module, PyObject *args)
 {
     PyObject *shape;
-    int dtype;
-    unsigned long long address, release, context;
+    int dtype, device_type = DL_CPU, device_index = 0;
+    unsigned long long address, release, context, stream = 0;
     (void)module;
-    if (!PyArg_ParseTuple(args, "O!iKKK:adopt", &PyTuple_Type, &shape, &dtype, &address, &release, &context))
+    if (!PyArg_ParseTuple(args, "O!iKKK|iiK:adopt", &PyTuple_Type, &shape, &dtype, &address, &release, &context,
+                          &device_type, &device_index, &stream))
         return NULL;
     if (dtype < 0 || dtype >= ACOMM_DTYPES)
         return PyErr_Format(PyExc_ValueError, "there is no dtype number %d", dtype);
@@ -163,6 +168,11 @@ PyObject *buffer_adopt(PyObject *module, PyObject *args)
         return PyErr_NoMemory();
     struct buffer *b = buffer_new(memory->data, count, dtype, Py_NewRef(shape), Py_None, memory);
     memory_release(memory);
+    if (b) {
+        b->device_type = device_type;
+        b->device_index = device_index;
+        b->stream = stream;
+    }
     return (PyObject *)b;
 }
 
@@ -186,6 +196,7 @@ static PyObject *part(PyObject *self, PyObject *args)
     if (p) {
         p->device_type = b->device_type;
         p->device_index = b->device_index;
+        p->stream = b->stream;
         p->readonly = b->readonly;
     }
     return (PyObject *)p;
@@ -275,6 +286,7 @@ static PyMemberDef members[] = {
     {"dtype", T_INT, offsetof(struct buffer, dtype), READONLY, "DType's number"},
     {"device_type", T_INT, offsetof(struct buffer, device_type), READONLY, "DeviceType's number; 1 is the CPU"},
     {"device_index", T_INT, offsetof(struct buffer, device_index), READONLY, NULL},
+    {"stream", T_ULONGLONG, offsetof(struct buffer, stream), READONLY, "DLPack's number; 0 in host memory"},
     {"readonly", T_BOOL, offsetof(struct buffer, readonly), READONLY, "results may not be written here"},
     {"shape", T_OBJECT, offsetof(struct buffer, shape), READONLY, NULL},
     {"owner", T_OBJECT, offsetof(struct buffer, owner), READONLY, "what must stay alive"},

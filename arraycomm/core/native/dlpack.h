@@ -10,7 +10,9 @@ enum dl_code {
     DL_FLOAT8_E4M3FNUZ, DL_FLOAT8_E5M2, DL_FLOAT8_E5M2FNUZ, DL_FLOAT8_E8M0FNU
 };
 enum dl_flags { DL_READ_ONLY = 1, DL_IS_COPIED = 2, DL_SUBBYTE_PADDED = 4 };
-enum dl_device_type { DL_CPU = 1, DL_CUDA_HOST = 3, DL_ROCM_HOST = 11 }; /* those whose memory the host reaches */
+enum dl_device_type { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, DL_ROCM_HOST = 11, DL_CUDA_MANAGED = 13 };
+/* Streams as __dlpack__ takes them. 0 would be ambiguous; every other number is a cudaStream_t. */
+enum dl_stream { DL_STREAM_UNORDERED = -1, DL_STREAM_LEGACY = 1, DL_STREAM_PER_THREAD = 2 };
 
 #define DL_MAJOR 1
 #define DL_MINOR 3

@@ -117,7 +117,17 @@ static PyObject *legacy_capsule(struct buffer *b)
     return capsule;
 }
 
-/* Host memory only: a stream means nothing, and another device or a copy is not offered. */
+/* The stream of the consumer is made to wait for what is under way on ours (arraycomm.core.arrays knows how). */
+static int order_consumer(PyObject *self, PyObject *stream)
+{
+    if (((struct buffer *)self)->device_type == DL_CPU)
+        return 0; /* a stream means nothing */
+    PyObject *done = refuse_call("order_consumer", self, stream ? stream : Py_None);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* Another device or a copy is not offered. */
 PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"stream", "max_version", "dl_device", "copy", NULL};
@@ -130,6 +140,8 @@ PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     if (version != Py_None && !PyArg_ParseTuple(version, "ii:max_version", &major, &minor))
+        return NULL;
+    if (order_consumer(self, stream))
         return NULL;
     struct buffer *b = (struct buffer *)self;
     return major >= DL_MAJOR ? versioned_capsule(b) : legacy_capsule(b);

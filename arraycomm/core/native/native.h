@@ -55,6 +55,7 @@ struct view_type {
     bool torch, capsule;  /* capsule: has __dlpack__ */
     bool fields;          /* a NumPy array whose fields may be read */
     bool legacy_writable; /* its capsules without flags are known to be writable */
+    bool jax;
 };
 struct view {
     char *data;
@@ -62,6 +63,7 @@ struct view {
     const int64_t *shape, *strides; /* strides NULL: packed */
     int64_t unit;                   /* bytes that a stride counts in */
     int dtype, device_type, device_index;
+    uint64_t stream;                /* as struct buffer's */
     bool readonly, derived;         /* derived: not the array's own memory, writing there would be lost */
     PyObject *owner;                /* what keeps the memory; a reference of the view's own */
     Py_buffer buffer;               /* held while shape and strides are read */
@@ -95,6 +97,7 @@ struct buffer {
     unsigned long long address;
     long long count;
     int dtype, device_type, device_index;
+    unsigned long long stream; /* on which the contents are in order, a DLPack number; 0: the host's memory, always in order */
     char readonly;
     PyObject *shape, *owner;
     struct memory *memory; /* NULL: somebody else's memory, which `owner` keeps */

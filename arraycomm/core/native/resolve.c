@@ -9,6 +9,7 @@ static struct buffer *plain(const struct view *view, int64_t count)
     if (b) {
         b->device_type = view->device_type;
         b->device_index = view->device_index;
+        b->stream = view->stream;
         b->readonly = view->readonly || view->derived;
     }
     return b;
@@ -33,14 +34,25 @@ static int64_t usable(const struct view *view, PyObject *object)
     return count;
 }
 
-static struct buffer *copied(const struct view *view, PyObject *object, const char *refusal)
+static struct buffer *readable(const struct view *view, PyObject *object);
+
+/* Its own library packs an array that does not lie on the host. */
+static struct buffer *packed_elsewhere(PyObject *object)
 {
-    int64_t count = usable(view, object);
-    if (count >= 0 && view->device_type == DL_CPU)
-        return packed(view, count);
-    if (count >= 0)
-        refuse(refusal, object, NULL);
-    return NULL;
+    struct view view;
+    PyObject *contiguous = refuse_call("contiguous", object, NULL);
+    if (!contiguous || view_open(&view, contiguous)) {
+        Py_XDECREF(contiguous);
+        return NULL;
+    }
+    struct buffer *b = NULL;
+    if (view_packed(&view))
+        b = readable(&view, contiguous);
+    else
+        refuse("device_strided", object, NULL);
+    view_close(&view);
+    Py_DECREF(contiguous); /* the Buffer's owner keeps it */
+    return b;
 }
 
 static struct buffer *readable(const struct view *view, PyObject *object)
@@ -50,7 +62,7 @@ static struct buffer *readable(const struct view *view, PyObject *object)
         return NULL;
     if (view_packed(view))
         return plain(view, count);
-    struct buffer *b = copied(view, object, "device_strided");
+    struct buffer *b = view->device_type == DL_CPU ? packed(view, count) : packed_elsewhere(object);
     if (b)
         b->readonly = 1; /* who takes the input as output must not write into its copy */
     return b;
@@ -73,7 +85,12 @@ PyObject *resolve_pack(PyObject *module, PyObject *object)
     (void)module;
     if (view_open(&view, object))
         return NULL;
-    struct buffer *b = copied(&view, object, "device_copy");
+    int64_t count = usable(&view, object);
+    struct buffer *b = NULL;
+    if (count >= 0 && view.device_type == DL_CPU)
+        b = packed(&view, count);
+    else if (count >= 0)
+        refuse("device_copy", object, NULL);
     view_close(&view);
     return (PyObject *)b;
 }

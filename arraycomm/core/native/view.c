@@ -9,7 +9,7 @@
 static struct view_type types[TYPES];
 static int types_known;
 
-static PyObject *name_of_dlpack, *name_of_dtype, *name_of_max_version, *name_of_is_neg, *name_of_is_conj;
+static PyObject *name_of_dlpack, *name_of_dlpack_device, *name_of_dtype, *name_of_max_version, *name_of_is_neg, *name_of_is_conj;
 
 /* ---- classification ---- */
 
@@ -119,6 +119,7 @@ static struct view_type classify(PyTypeObject *type)
     struct view_type t = {.type = type, .kind = VIEW_REFUSED, .torch = derives(type, "torch", "Tensor")};
     t.capsule = has(type, "__dlpack__");
     t.legacy_writable = t.torch || derives(type, "cupy", "ndarray");
+    t.jax = derives(type, "jax", "Array");
     if (type == buffer_type)
         t.kind = VIEW_OWN;
     if (type == buffer_type || derives(type, "numpy.ma", "MaskedArray") || derives(type, "torch.distributed.tensor", "DTensor"))
@@ -161,6 +162,7 @@ static int open_own(struct view *view, const struct buffer *b)
     view->dtype = b->dtype;
     view->device_type = b->device_type;
     view->device_index = b->device_index;
+    view->stream = b->stream;
     view->readonly = b->readonly;
     view->owner = Py_NewRef((PyObject *)b);
     return 0;
@@ -254,28 +256,88 @@ static int check_torch(struct view *view, PyObject *object, const struct view_ty
     return lazy ? open_resolved(view, object, type) : 0;
 }
 
+static bool is_cuda(int device_type)
+{
+    return device_type == DL_CUDA || device_type == DL_CUDA_MANAGED;
+}
+
+/* The exchange API hands arrays over as they are: their contents are in order on the library's current stream. */
+static int exchange_stream(struct view *view, const struct dl_exchange *exchange, PyObject *object)
+{
+    void *stream = NULL;
+    if (!is_cuda(view->device_type))
+        return 0;
+    if (exchange->current_stream && exchange->current_stream(view->device_type, view->device_index, &stream))
+        return refuse("unreadable", object, NULL);
+    view->stream = stream ? (uintptr_t)stream : DL_STREAM_LEGACY;
+    return 0;
+}
+
 static int open_exchange(struct view *view, PyObject *object, const struct view_type *type)
 {
     struct dl_tensor tensor;
     if (type->exchange->borrow(object, &tensor))
         return refuse("unreadable", object, NULL);
-    if (take_tensor(view, &tensor, object))
+    if (take_tensor(view, &tensor, object) || exchange_stream(view, type->exchange, object))
         return -1;
     view->owner = Py_NewRef(object);
     return type->torch ? check_torch(view, object, type) : 0;
 }
 
+/* Whether the array lies on a CUDA device, and on which. What does not say lies on the host. */
+static bool on_cuda(PyObject *object, int *index)
+{
+    int type = DL_CPU;
+    PyObject *device = PyObject_CallMethodObjArgs(object, name_of_dlpack_device, NULL);
+    if (!device || !PyArg_ParseTuple(device, "ii", &type, index))
+        PyErr_Clear();
+    Py_XDECREF(device);
+    return is_cuda(type);
+}
+
+/* JAX arrays whose type has no letter come here too, and asking one where it lies takes longer than the rest: they are asked
+ * where JAX has more than the CPU, which it settles when it makes its first array. */
+static bool may_be_elsewhere(const struct view_type *type)
+{
+    static int jax_has_devices = -1;
+    if (type->jax && jax_has_devices < 0) {
+        PyObject *answer = refuse_call("jax_has_devices", NULL, NULL);
+        jax_has_devices = !answer || PyObject_IsTrue(answer);
+        Py_XDECREF(answer);
+        PyErr_Clear();
+    }
+    return !type->jax || jax_has_devices;
+}
+
+/* The stream on which the array's library works: the producer makes it wait for what it has under way elsewhere. */
+static int capsule_stream(struct view *view, PyObject *object, const struct view_type *type)
+{
+    int index = 0;
+    if (!may_be_elsewhere(type) || !on_cuda(object, &index))
+        return 0;
+    PyObject *number = PyLong_FromLong(index), *stream = number ? refuse_call("cuda_stream", object, number) : NULL;
+    view->stream = stream ? PyLong_AsUnsignedLongLong(stream) : 0;
+    Py_XDECREF(number);
+    Py_XDECREF(stream);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* The owner is a capsule that nobody consumes: dropping it calls the producer's deleter. */
-static PyObject *call_dlpack(PyObject *object)
+static PyObject *call_dlpack(PyObject *object, uint64_t stream)
 {
     PyObject *method = PyObject_GetAttr(object, name_of_dlpack);
     PyObject *kwargs = method ? Py_BuildValue("{O(ii)}", name_of_max_version, DL_MAJOR, DL_MINOR) : NULL;
+    PyObject *number = kwargs && stream ? PyLong_FromUnsignedLongLong(stream) : NULL;
+    if (number && PyDict_SetItemString(kwargs, "stream", number))
+        Py_CLEAR(kwargs);
+    Py_XDECREF(number);
     PyObject *none = kwargs ? PyTuple_New(0) : NULL;
     PyObject *capsule = none ? PyObject_Call(method, none, kwargs) : NULL;
     /* Producers from before DLPack 1.0 do not know max_version. */
     if (none && !capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear();
-        capsule = PyObject_Call(method, none, NULL);
+        PyDict_DelItem(kwargs, name_of_max_version);
+        capsule = PyObject_Call(method, none, kwargs);
     }
     Py_XDECREF(none);
     Py_XDECREF(kwargs);
@@ -302,7 +364,9 @@ static int take_capsule(struct view *view, PyObject *capsule, PyObject *object, 
 
 static int open_capsule(struct view *view, PyObject *object, const struct view_type *type)
 {
-    view->owner = call_dlpack(object);
+    if (capsule_stream(view, object, type))
+        return -1;
+    view->owner = call_dlpack(object, view->stream);
     if (!view->owner)
         return refuse("unreadable", object, NULL);
     if (take_capsule(view, view->owner, object, type))
@@ -336,6 +400,7 @@ static void clear(struct view *view)
     view->owner = NULL;
     view->dtype = -1;
     view->device_index = 0;
+    view->stream = 0;
     view->readonly = view->derived = view->buffered = false;
 }
 
@@ -421,6 +486,7 @@ bool view_packed(const struct view *view)
 int view_init(void)
 {
     name_of_dlpack = PyUnicode_InternFromString("__dlpack__");
+    name_of_dlpack_device = PyUnicode_InternFromString("__dlpack_device__");
     name_of_dtype = PyUnicode_InternFromString("dtype");
     name_of_max_version = PyUnicode_InternFromString("max_version");
     name_of_is_neg = PyUnicode_InternFromString("is_neg");

@@ -1,0 +1,99 @@
+"""libcudart: where it is found, and the functions that are used of it. Bound by cffi at run time, nothing is compiled.
+
+Pointers, streams and events are declared as integers, as a Buffer has them: C passes both alike on x86-64 and AArch64.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+
+from .. import settings
+from ..errors import DistBackendError
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+# CUDA Runtime API; unchanged from CUDA 11 to 13, the attributes' tail aside.
+DECLARATIONS = """
+    struct cudaPointerAttributes { int type; int device; uintptr_t devicePointer; uintptr_t hostPointer; long reserved[8]; };
+    int cudaRuntimeGetVersion(int *version);
+    int cudaDriverGetVersion(int *version);
+    int cudaGetDeviceCount(int *count);
+    int cudaGetDevice(int *device);
+    int cudaSetDevice(int device);
+    int cudaDeviceGetPCIBusId(char *id, int length, int device);
+    const char *cudaGetErrorName(int code);
+    const char *cudaGetErrorString(int code);
+    int cudaGetLastError(void);
+    int cudaMalloc(uintptr_t *pointer, size_t bytes);
+    int cudaFree(uintptr_t pointer);
+    int cudaHostAlloc(uintptr_t *pointer, size_t bytes, unsigned flags);
+    int cudaFreeHost(uintptr_t pointer);
+    int cudaMemcpyAsync(uintptr_t to, uintptr_t from, size_t bytes, int kind, uintptr_t stream);
+    int cudaMemcpy2DAsync(uintptr_t to, size_t to_pitch, uintptr_t from, size_t from_pitch, size_t width, size_t height,
+                          int kind, uintptr_t stream);
+    int cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, uintptr_t pointer);
+    int cudaStreamCreateWithFlags(uintptr_t *stream, unsigned flags);
+    int cudaStreamDestroy(uintptr_t stream);
+    int cudaStreamSynchronize(uintptr_t stream);
+    int cudaStreamWaitEvent(uintptr_t stream, uintptr_t event, unsigned flags);
+    int cudaEventCreateWithFlags(uintptr_t *event, unsigned flags);
+    int cudaEventRecord(uintptr_t event, uintptr_t stream);
+    int cudaEventQuery(uintptr_t event);
+    int cudaEventDestroy(uintptr_t event);
+"""
+
+VARIABLE = "ARRAYCOMM_CUDART_LIBRARY"
+_MAJORS = (13, 12)  # of CUDA, the newest first
+_INSTALL = ("install the package nvidia-cuda-runtime-cu12 (or nvidia-cuda-runtime, for CUDA 13), or set "
+            f"{VARIABLE} to the path of libcudart.so")
+
+
+def _mapped() -> Iterator[str]:
+    """What the process has loaded already, by torch or CuPy, say."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = line.partition("/")[1:]
+            if "/libcudart" in line:
+                yield "".join(path).strip()
+
+
+def _packaged() -> Iterator[str]:
+    """NVIDIA's packages of this environment: nvidia/cuda_runtime (CUDA 12), nvidia/cu13 (CUDA 13)."""
+    found = importlib.util.find_spec("nvidia")
+    for root in (found.submodule_search_locations or ()) if found else ():
+        for major, folder in zip(_MAJORS, ("cu13", "cuda_runtime"), strict=True):
+            path = os.path.join(root, folder, "lib", f"libcudart.so.{major}")
+            if os.path.exists(path):
+                yield path
+
+
+def candidates() -> Iterator[str]:
+    """Paths and names to try, in order."""
+    chosen = settings.get(VARIABLE)
+    if chosen:
+        yield chosen
+        return
+    yield from dict.fromkeys(_mapped())
+    yield from _packaged()
+    yield from (f"libcudart.so.{major}" for major in _MAJORS)
+    yield "libcudart.so"
+
+
+def load() -> tuple[Any, Any, str]:
+    """cffi's FFI and library, and where it was found. DistBackendError that says what is missing."""
+    from cffi import FFI  # takes 30 ms with its parser
+
+    ffi = FFI()
+    ffi.cdef(DECLARATIONS)
+    failures = []
+    for path in candidates():
+        try:
+            return ffi, ffi.dlopen(path), path
+        except OSError as error:
+            failures.append(str(error))
+    why = failures[0] if settings.get(VARIABLE) else "it is not loaded, no package brings it and the system has none"
+    raise DistBackendError(f"arrays on a GPU need CUDA's runtime library, libcudart: {why}; {_INSTALL}")

@@ -1,0 +1,194 @@
+"""CUDA's runtime as Python calls that raise: the one place where its errors become ours."""
+
+from __future__ import annotations
+
+import types
+
+from ..errors import DistBackendError, ResourceError
+from .library import load
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+TO_HOST, TO_DEVICE, ON_DEVICE = 2, 1, 3  # cudaMemcpyKind
+_MEMORY, _NOT_READY = 2, 600  # cudaErrorMemoryAllocation, cudaErrorNotReady
+_NON_BLOCKING = 1  # cudaStreamNonBlocking: no order with the legacy default stream but by events
+_UNTIMED = 2  # cudaEventDisableTiming
+_PORTABLE = 1  # cudaHostAllocPortable: pinned for all devices
+
+
+class Runtime:
+    """The library, loaded. Streams and events are the integers that CUDA gives. Any thread may call.
+
+    Raises ResourceError where memory is out, DistBackendError for every other error, an earlier asynchronous one included.
+    """
+
+    def __init__(self) -> None:
+        self.ffi, self.lib, self.path = load()
+        self._made = self.ffi.new  # looked up often
+
+    def check(self, code: int, doing: str) -> None:
+        """Raises for a code that is no success. doing: "copy 8 bytes to the host"."""
+        if code == 0:
+            return
+        self.lib.cudaGetLastError()  # it is told once: the next call of another library must not find it
+        name, text = (self.ffi.string(function(code)).decode() for function in
+                      (self.lib.cudaGetErrorName, self.lib.cudaGetErrorString))
+        kind = ResourceError if code == _MEMORY else DistBackendError
+        raise kind(f"CUDA failed to {doing}: {text} ({name}, {code})")
+
+    def _integer(self, function: Any, doing: str) -> int:
+        out = self._made("int *")
+        self.check(function(out), doing)
+        return int(out[0])
+
+    def _handle(self, function: Any, doing: str, *arguments: int) -> int:
+        out = self._made("uintptr_t *")
+        self.check(function(out, *arguments), doing)
+        return int(out[0])
+
+    # ---- devices ----
+
+    def versions(self) -> tuple[int, int]:
+        """Of the runtime and of CUDA that the driver supports (0: no driver), as 12080 for 12.8."""
+        return (self._integer(self.lib.cudaRuntimeGetVersion, "tell its version"),
+                self._integer(self.lib.cudaDriverGetVersion, "tell the driver's version"))
+
+    def device_count(self) -> int:
+        """Raises where there is no driver, or one that is too old."""
+        return self._integer(self.lib.cudaGetDeviceCount, "count the devices")
+
+    def device(self) -> int:
+        """The calling thread's current device."""
+        return self._integer(self.lib.cudaGetDevice, "tell the current device")
+
+    def bus_id(self, device: int) -> str:
+        """The device's place on the PCI bus: equal for two processes that use the same GPU."""
+        out = self._made("char[32]")
+        self.check(self.lib.cudaDeviceGetPCIBusId(out, 32, device), f"tell the bus of device {device}")
+        return str(self.ffi.string(out).decode())
+
+    def on(self, device: int) -> _On:
+        """A context in which this device is the calling thread's current one."""
+        return _On(self, device)
+
+    def set_device(self, device: int) -> None:
+        self.check(self.lib.cudaSetDevice(device), f"use device {device}")
+
+    # ---- memory ----
+
+    def malloc(self, nbytes: int, device: int) -> int:
+        with self.on(device):
+            return self._handle(self.lib.cudaMalloc, f"allocate {nbytes} bytes on device {device}", nbytes)
+
+    def free(self, pointer: int) -> None:
+        self.check(self.lib.cudaFree(pointer), "free memory of a device")
+
+    def host_alloc(self, nbytes: int) -> int:
+        """Pinned host memory."""
+        return self._handle(self.lib.cudaHostAlloc, f"allocate {nbytes} bytes of pinned host memory", nbytes, _PORTABLE)
+
+    def free_host(self, pointer: int) -> None:
+        self.check(self.lib.cudaFreeHost(pointer), "free pinned host memory")
+
+    def copy(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        self.check(self.lib.cudaMemcpyAsync(to, source, nbytes, kind, stream), f"copy {nbytes} bytes")
+
+    def copy_rows(self, to: int, to_pitch: int, source: int, source_pitch: int, width: int, rows: int, kind: int,
+                  stream: int) -> None:
+        """`rows` runs of `width` bytes, which begin `pitch` bytes after each other."""
+        self.check(self.lib.cudaMemcpy2DAsync(to, to_pitch, source, source_pitch, width, rows, kind, stream),
+                   f"copy {rows} times {width} bytes")
+
+    def pointer_type(self, pointer: int) -> tuple[int, int]:
+        """(0 unregistered host, 1 host, 2 device, 3 managed memory; its device)."""
+        out = self._made("struct cudaPointerAttributes *")
+        self.check(self.lib.cudaPointerGetAttributes(out, pointer), "look a pointer up")
+        return int(out.type), int(out.device)
+
+    # ---- streams and events ----
+
+    def stream(self, device: int) -> int:
+        """A new stream, ordered with others by events only."""
+        with self.on(device):
+            return self._handle(self.lib.cudaStreamCreateWithFlags, f"make a stream on device {device}", _NON_BLOCKING)
+
+    def destroy_stream(self, stream: int) -> None:
+        self.check(self.lib.cudaStreamDestroy(stream), "destroy a stream")
+
+    def synchronize(self, stream: int) -> None:
+        """Blocks until all that was enqueued there has ended, however long that takes."""
+        self.check(self.lib.cudaStreamSynchronize(stream), "carry out what was enqueued")
+
+    def event(self, device: int) -> int:
+        with self.on(device):
+            return self._handle(self.lib.cudaEventCreateWithFlags, f"make an event on device {device}", _UNTIMED)
+
+    def destroy_event(self, event: int) -> None:
+        """Also before it has come: then it goes when it does."""
+        self.check(self.lib.cudaEventDestroy(event), "destroy an event")
+
+    def record(self, event: int, stream: int) -> None:
+        """The event comes when what was enqueued on the stream until now has ended."""
+        self.check(self.lib.cudaEventRecord(event, stream), "record an event")
+
+    def wait_event(self, stream: int, event: int) -> None:
+        """What is enqueued on the stream from now on begins after the event. Does not block."""
+        self.check(self.lib.cudaStreamWaitEvent(stream, event, 0), "make a stream wait for an event")
+
+    def came(self, event: int) -> bool:
+        """Whether the event has come. Does not block. Raises the error of what was to end before it."""
+        code = self.lib.cudaEventQuery(event)
+        if code == _NOT_READY:
+            self.lib.cudaGetLastError()  # the answer counts as an error for who asks for the last one
+            return False
+        self.check(code, "carry out what was enqueued")
+        return True
+
+    def order(self, *, after: int, stream: int, device: int) -> None:
+        """What is enqueued on `stream` from now on begins when all that is enqueued on `after` has ended."""
+        with self.on(device):
+            event = self._handle(self.lib.cudaEventCreateWithFlags, "make an event", _UNTIMED)
+            try:
+                self.record(event, after)
+                self.wait_event(stream, event)
+            finally:
+                self.destroy_event(event)
+
+
+class _On:
+    """A class: a generator's context costs more than the calls. Who gives a stream of another device gets an error from CUDA."""
+
+    __slots__ = ("_before", "_device", "_runtime")
+
+    def __init__(self, runtime: Runtime, device: int) -> None:
+        self._runtime, self._device = runtime, device
+
+    def __enter__(self) -> None:
+        self._before = self._runtime.device()
+        if self._before != self._device:
+            self._runtime.set_device(self._device)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: types.TracebackType | None) -> None:
+        if self._before != self._device:
+            self._runtime.set_device(self._before)
+
+
+_runtime: list[Runtime] = []
+
+
+def runtime() -> Runtime:
+    """The process's one. DistBackendError that says what is missing."""
+    if not _runtime:
+        _runtime.append(Runtime())
+    return _runtime[0]
+
+
+def unavailable() -> str | None:
+    """None where there are devices to work with, otherwise one sentence."""
+    try:
+        return None if runtime().device_count() else "CUDA finds no device here"
+    except DistBackendError as error:
+        return str(error)

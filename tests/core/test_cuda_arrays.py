@@ -1,0 +1,190 @@
+"""Arrays on CUDA devices as Buffers and back: devices, streams, results. Over the stand-in for CUDA's runtime."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from arraycomm.core import arguments
+from arraycomm.core.cuda import runtime as runtime_module
+from arraycomm.core.cuda.runtime import runtime
+from arraycomm.core.dlpack import adopt, resolve, resolve_out, wrap
+from arraycomm.core.errors import DistBackendError, ImmutableOutput, ResourceError
+from arraycomm.core.types import DType
+from tests.standin import arrays, build
+
+from .arrays import DTYPES, numpy_dtype
+
+FLOAT32 = int(DType.FLOAT32)
+
+
+@pytest.fixture(autouse=True)
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[arrays.Cuda]:
+    monkeypatch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
+    monkeypatch.setattr(runtime_module, "_runtime", [])
+    arrays.cuda().tell("standin_reset", 2)
+    yield arrays.cuda()
+    arrays.cuda().tell("standin_reset", 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.label)
+def test_an_array_is_read(dtype: DType) -> None:
+    x = arrays.asarray(np.ones((2, 3)), numpy_dtype(dtype), device=1)
+    buffer = resolve(x)
+    assert (buffer.device_type, buffer.device_index, buffer.address) == (2, 1, x.address)
+    assert (buffer.shape, buffer.dtype, buffer.count) == ((2, 3), dtype, 6)
+    assert not buffer.readonly
+    assert x.asked == [1] and buffer.stream == 1  # the legacy default stream: nobody knows this library's own
+
+
+def test_the_library_s_current_stream_is_found() -> None:
+    with arrays.as_cupy() as kind:
+        x = arrays.asarray([1.0, 2.0], "float32", kind=kind)
+        other = arrays.cuda().make("cudaStreamCreateWithFlags", 1)
+        assert resolve(x).stream == arrays.current_stream() and x.asked == [arrays.current_stream()]
+        with arrays.use_stream(other):
+            assert resolve(x).stream == other
+
+
+def test_host_memory_has_no_stream() -> None:
+    assert resolve(np.zeros(3)).stream == 0
+
+
+def test_a_part_keeps_device_and_stream() -> None:
+    buffer = resolve(arrays.asarray(np.arange(6), device=1)).part(2, (3,))
+    assert (buffer.device_type, buffer.device_index, buffer.stream) == (2, 1, 1)
+    assert "device 2:1" in repr(buffer)
+
+
+def test_the_host_may_not_read_it() -> None:
+    with pytest.raises(BufferError, match="device type 2 cannot be read by the host"):
+        memoryview(resolve(arrays.asarray([1.0])))
+
+
+def test_strided_arrays_are_packed_by_their_library() -> None:
+    x = arrays.asarray(np.arange(12).reshape(3, 4), "int32")
+    buffer = resolve(x[:, 1:3])
+    assert buffer.readonly and buffer.shape == (3, 2) and buffer.device_type == 2
+    arrays.cuda().call("cudaStreamSynchronize", arrays.current_stream())
+    assert arrays.Array(buffer.address, (3, 2), "int32", 0).numpy().tolist() == [[1, 2], [5, 6], [9, 10]]
+
+
+def test_outputs_are_checked() -> None:
+    x = arrays.asarray(np.zeros((3, 4)))
+    assert resolve_out(x).address == x.address
+    with pytest.raises(ValueError, match="not C-contiguous"):
+        resolve_out(x[:, 1:3])
+    with pytest.raises(ImmutableOutput, match="read-only"):
+        resolve_out(arrays.asarray([1.0], kind=arrays.Frozen))
+
+
+def test_an_array_without_elements() -> None:
+    buffer = resolve(arrays.asarray(np.zeros((0, 3))))
+    assert (buffer.count, buffer.device_type) == (0, 2)
+
+
+# ---- results ----
+
+
+def destination(x: arrays.Array, shape: tuple[int, ...]) -> arguments.Destination:
+    return arguments.destination(x, resolve(x), shape, None)
+
+
+def test_a_result_comes_from_the_library_s_own_allocator() -> None:
+    with arrays.as_cupy() as kind:
+        x = arrays.asarray([1.0, 2.0], "float32", device=1, kind=kind)
+        to = destination(x, (3, 2))
+        made = to.array()
+        assert type(made) is kind and made.shape == (3, 2) and made.dtype == np.float32
+        assert (made.ordinal, made.address) == (1, to.buffer.address) and made is to.array()
+
+
+def test_a_result_of_arrays_that_cannot_be_written_is_taken_over() -> None:
+    x = arrays.asarray([1.0, 2.0], "float32", device=1, kind=arrays.Frozen)
+    to = destination(x, (5,))
+    assert (to.buffer.device_type, to.buffer.device_index) == (2, 1)
+    written = np.arange(5, dtype=np.float32)
+    arrays.Array(to.buffer.address, (5,), "float32", 1).fill(written).numpy()
+    made = to.array()
+    assert type(made) is arrays.Frozen and made.address == to.buffer.address
+    assert np.array_equal(made.numpy(), written)
+
+
+def test_the_memory_of_a_result_goes_with_its_array(cuda: arrays.Cuda) -> None:
+    to = destination(arrays.asarray([1.0], kind=arrays.Frozen), (1000,))
+    address, made = to.buffer.address, to.array()
+    del to
+    assert cuda.tell("standin_reach", address, 1)
+    del made
+    assert not cuda.tell("standin_reach", address, 1)
+
+
+def test_a_result_on_another_device_than_the_current_one() -> None:
+    before = runtime().device()
+    assert destination(arrays.asarray([1.0], device=1 - before, kind=arrays.Frozen), (2,)).buffer.device_index == 1 - before
+    assert runtime().device() == before
+
+
+def test_no_memory_for_a_result(cuda: arrays.Cuda) -> None:
+    x = arrays.asarray([1.0], kind=arrays.Frozen)
+    cuda.tell("standin_fail", b"cudaMalloc", 1, 2)
+    with pytest.raises(ResourceError, match=r"CUDA failed to allocate 800 bytes on device 0: out of memory"):
+        destination(x, (100,))
+    assert destination(x, (100,)).buffer.count == 100
+
+
+def test_who_takes_a_result_over_waits_for_its_stream() -> None:
+    """The memory is written later, on a stream; the consumer's stream comes after that."""
+    stream = runtime().stream(0)
+    x = arrays.empty((4,), "float32")
+    block = adopt((4,), FLOAT32, x.address, _nothing(), 0, 2, 0, stream)
+    with arrays.use_stream(stream):
+        x.fill([1, 2, 3, 4])
+    taken = wrap(block, arrays.asarray([1.0], "float32"))
+    assert taken.numpy().tolist() == [1, 2, 3, 4]
+
+
+def _nothing() -> int:
+    """The address of a function that gives nothing back: cudaGetLastError."""
+    cuda = runtime()
+    return int(cuda.ffi.cast("uintptr_t", cuda.ffi.addressof(cuda.lib, "cudaGetLastError")))
+
+
+# ---- the runtime ----
+
+
+def test_an_error_names_what_failed(cuda: arrays.Cuda) -> None:
+    cuda.tell("standin_fail", b"cudaEventRecord", 1, 400)
+    with pytest.raises(DistBackendError, match=r"CUDA failed to record an event: .* \(cudaErrorInvalidResourceHandle, 400\)"):
+        runtime().record(runtime().event(0), runtime().stream(0))
+
+
+def test_an_event_comes_after_what_is_before_it() -> None:
+    stream, event, go = runtime().stream(0), runtime().event(0), threading.Event()
+    arrays.compute(lambda: go.wait(10), stream)
+    runtime().record(event, stream)
+    assert not runtime().came(event)
+    go.set()
+    runtime().synchronize(stream)
+    assert runtime().came(event)
+
+
+def test_a_missing_library_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARRAYCOMM_CUDART_LIBRARY", "/nowhere/libcudart.so")
+    with pytest.raises(DistBackendError, match=r"need CUDA's runtime library, libcudart: .*/nowhere/libcudart.so.*install"):
+        runtime()
+    assert "libcudart" in (runtime_module.unavailable() or "")
+
+
+def test_devices() -> None:
+    assert runtime().device_count() == 2 and runtime_module.unavailable() is None
+    assert runtime().bus_id(0) != runtime().bus_id(1)
+    assert runtime().pointer_type(arrays.asarray([1.0], device=1).address) == (2, 1)
+
+
+def test_no_framework_is_loaded_for_it() -> None:
+    assert "cupy" not in sys.modules

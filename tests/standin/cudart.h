@@ -1,0 +1,32 @@
+/* What the files of the stand-in for CUDA's runtime share; see cudart.c. */
+#ifndef CUDART_H
+#define CUDART_H
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+#define MAX_DEVICES 8
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_DEVICE = 101, BAD_HANDLE = 400, NOT_READY = 600, ILLEGAL_ADDRESS = 700 };
+
+extern pthread_mutex_t lock;    /* over everything */
+extern pthread_cond_t changed;  /* anything */
+extern int sticky;              /* what every call returns from now on */
+extern __thread int current;    /* device */
+extern __thread bool serving;   /* this thread is a stream: Python may collect garbage there, and waits for nobody then */
+
+/* Before a call does anything: takes the lock, or gives the code that it returns. */
+int begin(const char *function);
+/* Returns the lock; the code. */
+int end(int code);
+/* Where bytes lie that programs see at this address, NULL where there is no such memory. Under the lock. */
+char *reach(uintptr_t address, size_t bytes, bool *pinned);
+
+struct stream;
+/* The stream of a handle, NULL for none; 0, 1 and 2 are the current device's default streams, which are one here. Under the lock. */
+struct stream *stream_of(uintptr_t handle);
+/* Has run(argument) called by the stream, in its order. Under the lock. */
+void stream_run(struct stream *stream, void (*run)(void *), void *argument);
+bool streams_busy(void);
+#endif
