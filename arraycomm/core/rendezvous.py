@@ -241,12 +241,11 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
         turn = world.add(f"turn/{place.rank}", 1)
         store = PrefixStore(f"{prefix}/{turn}", meeting.store)
         try:
-            addresses = _meet(store, meeting, place, secret, max(end - time.monotonic(), 0.001))
+            job, addresses = _meet(store, meeting, place, secret, max(end - time.monotonic(), 0.001))
             break
         except TooLate:  # their next try has the next number
             if time.monotonic() >= end:
                 raise
-    job = store.get("job").decode()
     if place.rank == 0 and turn > 1 and meeting.store.lists_keys:
         old = PrefixStore(f"{prefix}/{turn - 1}", meeting.store)  # all ranks have left that one
         for key in old.list_keys():
@@ -255,15 +254,13 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
                       meeting.close)
 
 
-def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, seconds: float) -> list[str]:
-    """Waits for all ranks; where this one listens."""
-    if place.rank == 0:
-        store.set("job", os.urandom(16).hex())
+def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, seconds: float) -> tuple[str, list[str]]:
+    """Waits for all ranks; the job's name, which the last one makes up, and where this one listens."""
     gathering = Gathering(store, place.rank, place.size)
     gathering.enter()
     try:
-        gathering.wait(MEET, seconds, _ADVICE)
-        return _addresses(meeting, place, secret)
+        job = gathering.wait(MEET, seconds, _ADVICE, result=lambda: os.urandom(16).hex().encode())
+        return job.decode(), _addresses(meeting, place, secret)
     except BaseException as error:
         gathering.fail(error)
         raise

@@ -55,10 +55,11 @@ def get(name: str, environ: Mapping[str, str] | None = None) -> str:
     """The value of a setting: its variable, else a fallback variable, else the default."""
     row = TABLE[name]
     env = os.environ if environ is None else environ
-    for variable in (row.name, *row.fallbacks):
-        value = env.get(variable, "")
-        if value != "":
-            return value
+    for variable in (name, *row.fallbacks):
+        if variable in env:  # get() would raise and catch where it is not set, as most are
+            value = env[variable]
+            if value != "":
+                return value
     return row.default
 
 

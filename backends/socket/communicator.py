@@ -104,7 +104,7 @@ class SocketCommunicator:
         size = lib.acomm_segment_bytes(len(local), piece)
         keep = (ffi.new("int32_t[]", list(self._members)), ffi.new("int32_t[]", hosts),
                 *(ffi.new("char[]", text.encode()) for text in (algorithms, *tuned)))
-        segment = self._endpoint.share_segment(self._id, local, size) if len(local) > 1 else None
+        segment = self._endpoint.share_segment(self._id, local, size, world=self._owns) if len(local) > 1 else None
         options = ffi.new("acomm_group_options *", {
             "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1],
             "segment_fd": -1 if segment is None else segment.fileno(), "segment_bytes": size, "piece_bytes": piece,

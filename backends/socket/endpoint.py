@@ -70,6 +70,7 @@ class Endpoint:
         self._changed = threading.Condition(self._lock)  # a segment was fetched, or something is known of a peer
         self._groups: dict[int, _Registered] = {}
         self._offers = segment.Offers()
+        self._lent: segment.Lent | None = None  # of the first rank of each host
         self._arrivals = Arrivals(timeout)
         self._arrived = False  # the predecessor's control connection
         self._acceptor: Acceptor | None = None
@@ -97,15 +98,23 @@ class Endpoint:
         names = [listener.getsockname()[:2] for listener in listeners if listener.family != socket.AF_UNIX]
         self._acceptor = Acceptor(listeners, self._secret, self.job, self._admit, check=self._welcome,
                                   on_shortage=self._cannot_accept, name=f"{self.name}-acceptor")
-        mine = peers.this_process(names, self._path, self.tuning)
+        self._lent = segment.Lent()
+        mine = peers.this_process(names, self._path, self._lent.name, self.tuning)
         self._peers = peers.exchange(store, self.rank, self.size, mine, self.timeout)
         self.connections = self._peers.connections
-        if self._peers.hosts.index(self._peers.hosts[self.rank]) == self.rank:  # one of a host is enough
-            local.sweep(os.path.dirname(self._path))
+        self._begin_host()
         self._close_ring()
         self._connector = threading.Thread(target=self._connect_asked, name=f"arraycomm-{self.name}-connector",
                                            daemon=True)
         threads.start(self._connector)
+
+    def _begin_host(self) -> None:
+        """What the first rank of each host does for all of it, and no other."""
+        if self._peers.hosts.index(self._peers.hosts[self.rank]) == self.rank:
+            local.sweep(os.path.dirname(self._path))
+        elif self._lent:
+            self._lent.close()
+            self._lent = None
 
     def _open_node(self) -> None:
         beat, silence = settings.get_number("ARRAYCOMM_HEARTBEAT"), settings.get_number("ARRAYCOMM_SILENCE")
@@ -204,37 +213,40 @@ class Endpoint:
                 for sock, _ in self._arrivals.take(group_id, purpose):
                     sock.close()
 
-    def share_segment(self, group_id: int, local_members: Sequence[int], size: int) -> io.FileIO:
-        """Shared memory of these world ranks of one host, this one among them; the caller closes it.
+    def share_segment(self, group_id: int, local_members: Sequence[int], size: int, *, world: bool = False) -> io.FileIO:
+        """Shared memory of these world ranks of one host, this one among them; the caller closes it. `world`: of all ranks.
 
         The lowest of them makes it and returns when all others have it: nobody may leave while it is needed.
         Raises ResourceError, DistNetworkError, PeerLost.
         """
         owner = min(local_members)
         if owner != self.rank:
-            return self._fetch_segment(owner, group_id, size)
-        made = segment.create(size)
+            lent = segment.take(self._peers[owner].pid, self._peers[owner].lent, size, self.rank) if world else None
+            return lent or self._fetch_segment(owner, group_id, size)
+        made = self._lent.take(size) if world and self._lent else segment.create(size)
         with self._lock:
             self._offers.offer(group_id, made, set(local_members) - {self.rank})
             for sock, hello in self._arrivals.take(group_id, Purpose.SEGMENT):
                 self._offers.hand_out(sock, hello)
         try:
-            self._await_fetched(group_id)
+            self._await_fetched(group_id, world=world)
             return made
         except BaseException:
             made.close()
             raise
 
-    def _await_fetched(self, group_id: int) -> None:
+    def _await_fetched(self, group_id: int, *, world: bool) -> None:
         end = time.monotonic() + self.timeout
+        taken = self._lent.taken if world and self._lent else frozenset[int]()
         with self._changed:
-            while awaited := self._offers.awaited(group_id):
+            while awaited := self._offers.awaited(group_id) - taken:
                 for other in awaited:
                     self._check_there(other)
                 if not self._changed.wait(end - time.monotonic()):
                     absent = ", ".join(f"rank {other} ({self.place(other)})" for other in sorted(awaited))
                     raise DistNetworkError(f"rank {self.rank}: {absent} did not fetch the shared memory within "
                                            f"{self.timeout:g} s: not in init() or split() as this rank is, or stopped")
+            self._offers.withdraw(group_id)
 
     def _fetch_segment(self, owner: int, group_id: int, size: int) -> io.FileIO:
         who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"
@@ -321,13 +333,17 @@ class Endpoint:
 
     def _connect_asked(self) -> None:
         """The connector's thread."""
-        poll = select.poll()
+        poll, lent = select.poll(), self._lent
         poll.register(self._event, select.POLLIN)
+        if lent:
+            poll.register(lent, select.POLLIN)
         while not self.closed:
-            poll.poll()
+            ready = poll.poll()
             if not self.closed:
                 self._answer_requests()
                 with self._lock:
+                    if lent and any(found == lent.fileno() for found, _ in ready):
+                        lent.hear()
                     self._changed.notify_all()
 
     def _answer_requests(self) -> None:
@@ -425,6 +441,8 @@ class Endpoint:
     def _close_descriptors(self) -> None:
         self._arrivals.close()
         self._offers.close()
+        if self._lent:
+            self._lent.close()
 
     def _after_fork(self) -> None:
         """In the child: its copies would keep the parent's connections open. The node has closed its own."""

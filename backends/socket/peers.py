@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from arraycomm.core.tuning import Tuning
 
-_CARD = "arraycomm rank 2"  # what a card starts with
+_CARD = "arraycomm rank 3"  # what a card starts with
 # Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
 # "the same host" also says that loopback is the same.
 _NAMESPACES = ("net", "pid", "ipc", "mnt")
@@ -37,6 +37,7 @@ class Peer(Record):
     pid: int
     addresses: tuple[tuple[str, int], ...]  # numeric address and port of each TCP listener
     path: str  # of its Unix listener
+    lent: str  # the name of the memory that it lends (segment.Lent)
     alike: dict[str, str]  # what must be the same everywhere, by name
 
     @property
@@ -55,14 +56,14 @@ def host_key() -> str:
     return "/".join([settings.get("ARRAYCOMM_HOSTID") or boot, *spaces, str(os.geteuid())])
 
 
-def this_process(addresses: Sequence[tuple[str, int]], path: str, tuned: Tuning | None = None) -> Peer:
+def this_process(addresses: Sequence[tuple[str, int]], path: str, lent: str = "", tuned: Tuning | None = None) -> Peer:
     wanted = int(settings.get_number("ARRAYCOMM_SOCKET_CONNECTIONS")) or len(addresses)
     if not 1 <= wanted <= 64:
         raise ValueError(f"ARRAYCOMM_SOCKET_CONNECTIONS must be 0 to 64, got {wanted}")
     alike = {name: settings.get(name) for name in _ALIKE}
     alike["ARRAYCOMM_TUNING"] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
     alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
-    return Peer(host_key(), wanted, socket.gethostname(), os.getpid(), tuple(addresses), path, alike)
+    return Peer(host_key(), wanted, socket.gethostname(), os.getpid(), tuple(addresses), path, lent, alike)
 
 
 class Peers:
@@ -73,13 +74,16 @@ class Peers:
         self._cards = cards
         self.hosts: list[bytes] = []  # equal on ranks that share memory
         self.connections = 0  # the most that anybody would like
+        start, alike = _start(mine).encode(), _alike(mine).encode()
+        if all(card.startswith(start) and card.endswith(alike) for card in cards):  # one host
+            self.hosts, self.connections = [mine.host.encode()] * len(cards), mine.connections
+            return
         for rank, card in enumerate(cards):
             fields = card.split(b"\0", 3)
             if len(fields) < 4 or fields[0] != _CARD.encode() or not fields[2].isdigit():
                 raise _no_card(rank, "it starts otherwise")
             self.hosts.append(fields[1])
             self.connections = max(self.connections, int(fields[2]))
-        alike = _alike(mine).encode()
         if not all(card.endswith(alike) for card in cards):
             self._compare()
 
@@ -129,7 +133,12 @@ def alone(addresses: Sequence[tuple[str, int]]) -> Peers:
 def _encode(peer: Peer) -> str:
     """Strings between NULs, which neither paths nor variables can hold. json would take longer to load than to use."""
     addresses = ",".join(f"{address} {port}" for address, port in peer.addresses)
-    return "\0".join((_CARD, peer.host, str(peer.connections), peer.hostname, str(peer.pid), addresses, peer.path)) + _alike(peer)
+    return _start(peer) + "\0".join((peer.hostname, str(peer.pid), addresses, peer.path, peer.lent)) + _alike(peer)
+
+
+def _start(peer: Peer) -> str:
+    """Of a card; equal on ranks of one host that wish for as many connections."""
+    return f"{_CARD}\0{peer.host}\0{peer.connections}\0"
 
 
 def _alike(peer: Peer) -> str:
@@ -138,9 +147,10 @@ def _alike(peer: Peer) -> str:
 
 def _decode(rank: int, card: bytes) -> Peer:
     try:
-        _, host, connections, hostname, pid, addresses, path, *alike = card.decode().split("\0")
+        _, host, connections, hostname, pid, addresses, path, lent, *alike = card.decode().split("\0")
         listeners = tuple((address, int(port)) for address, port in (pair.split(" ") for pair in addresses.split(",")))
-        return Peer(host, int(connections), hostname, int(pid), listeners, path, dict(item.split("=", 1) for item in alike))
+        return Peer(host, int(connections), hostname, int(pid), listeners, path, lent,
+                    dict(item.split("=", 1) for item in alike))
     except ValueError as error:
         raise _no_card(rank, str(error)) from None
 

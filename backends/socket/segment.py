@@ -1,4 +1,6 @@
-"""The shared memory of a group's ranks on one host: a sealed memfd, handed over on a Unix socket."""
+"""The shared memory of a group's ranks on one host: a sealed memfd. That of a world is lent, so that its ranks take it without
+a handshake; where the system does not permit that, and for other groups, it is handed over on a Unix socket.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,36 @@ from arraycomm.core.log import log
 
 # A peer that could shrink the file would kill this process with SIGBUS.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_RANK = struct.Struct("<I")
 _TOKEN = b"\x01"  # a descriptor has to travel with at least one byte
 
 
 def create(size: int) -> io.FileIO:
     """A memory file of `size` bytes; memory is taken when it is first used. Raises ResourceError."""
+    segment = _new()
     try:
-        segment = io.FileIO(os.memfd_create("arraycomm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+")
+        _seal(segment, size)
+        return segment
+    except BaseException:
+        segment.close()
+        raise
+
+
+def _new() -> io.FileIO:
+    try:
+        return io.FileIO(os.memfd_create("arraycomm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+")
     except OSError as error:
-        raise ResourceError(f"cannot make {size} bytes of shared memory: {error.strerror}") from error
+        raise ResourceError(f"cannot make a file of shared memory: {error.strerror}; see `ulimit -n`") from error
+
+
+def _seal(segment: io.FileIO, size: int) -> None:
+    """Gives it its size for good. Does nothing where another rank has done so: _check() tells whether it is the same."""
     try:
         segment.truncate(size)
         fcntl.fcntl(segment, fcntl.F_ADD_SEALS, _SEALS)
-        return segment
+    except PermissionError:
+        return  # sealed
     except OSError as error:
-        segment.close()
         raise ResourceError(f"cannot make {size} bytes of shared memory: {error.strerror}; free memory, or lower "
                             "ARRAYCOMM_PIECE_BYTES") from error
 
@@ -64,6 +81,77 @@ def _check(segment: io.FileIO, size: int) -> None:
     if found != size:
         raise DistNetworkError(f"it made {found} bytes where {size} are needed: ARRAYCOMM_PIECE_BYTES and the version "
                                "of arraycomm must be the same on all ranks")
+
+
+class Lent:
+    """An empty memory file that peers take by themselves, through /proc: the kernel lets nobody in but this user's processes.
+    And a pipe, in which they say that they have it.
+
+    It is there before anybody knows how long it must be. Whoever comes first gives it its size.
+    """
+
+    def __init__(self) -> None:
+        """Raises ResourceError."""
+        self._file = _new()
+        self._said, self._say = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.name = f"{os.fstat(self._file.fileno()).st_ino} {self._file.fileno()} {self._say}"  # for this rank's card
+        self.taken: set[int] = set()  # who has said so
+
+    def fileno(self) -> int:
+        """What can be read when somebody has."""
+        return self._said
+
+    def hear(self) -> None:
+        """Reads what peers have said. Does not block."""
+        said = os.read(self._said, _RANK.size * 1024)
+        self.taken.update(rank for rank, in _RANK.iter_unpack(said))
+
+    def take(self, size: int) -> io.FileIO:
+        """This rank's own; the caller closes it. Raises as create() and receive() do."""
+        return _taken(io.FileIO(os.dup(self._file.fileno()), "r+"), size)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not self._file.closed:
+            self._file.close()
+            os.close(self._said)
+            os.close(self._say)
+
+
+def take(pid: int, name: str, size: int, rank: int) -> io.FileIO | None:
+    """What the process `pid` has lent, for `rank`. None where the system does not permit that, or the process has gone.
+
+    Raises as create() and receive() do.
+    """
+    inode, file, pipe = map(int, name.split(" "))
+    try:
+        segment = io.FileIO(os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK), "r+")
+    except OSError:
+        return None
+    if os.fstat(segment.fileno()).st_ino != inode:  # another process has this number by now
+        segment.close()
+        return None
+    segment = _taken(segment, size)
+    try:
+        say = os.open(f"/proc/{pid}/fd/{pipe}", os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            os.write(say, _RANK.pack(rank))
+        finally:
+            os.close(say)
+        return segment
+    except OSError:
+        segment.close()
+        return None
+
+
+def _taken(segment: io.FileIO, size: int) -> io.FileIO:
+    try:
+        _seal(segment, size)
+        _check(segment, size)
+        return segment
+    except BaseException:
+        segment.close()
+        raise
 
 
 class Offers:

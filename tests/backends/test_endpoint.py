@@ -21,6 +21,12 @@ def test_world_works_and_ends(start: Any, transport: str) -> None:
     world.results("close")
 
 
+def test_memory_comes_by_a_connection_where_it_cannot_be_taken(start: Any) -> None:
+    world = start(4, environ=over("shm"), changes={rank: {"forbidden": True} for rank in (1, 3)}).opened()
+    assert world.results("total") == [[10.0, 10.0]] * 4
+    world.results("close")
+
+
 def test_several_hosts(start: Any) -> None:
     hosts = {rank: {"environ": {"ARRAYCOMM_HOSTID": name}} for rank, name in enumerate("aabc")}
     world = start(4, changes=hosts).opened()

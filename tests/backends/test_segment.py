@@ -66,3 +66,38 @@ def test_segment_is_handed_out_once_to_each() -> None:
                 with pytest.raises(DistNetworkError):
                     segment.receive(theirs, 4096)
     assert 7 not in offers
+
+
+def test_lent_memory_is_taken_without_a_handshake() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    lent = segment.Lent()
+    with lent.take(8192) as made:
+        for rank in (3, 5):
+            taken = segment.take(os.getpid(), lent.name, 8192, rank)
+            assert taken is not None
+            with taken:
+                os.pwrite(made.fileno(), b"hello", 100)
+                assert os.pread(taken.fileno(), 5, 100) == b"hello"
+                with pytest.raises(OSError):
+                    taken.truncate(1)
+        lent.hear()
+        assert lent.taken == {3, 5}
+        with pytest.raises(DistNetworkError, match="8192 bytes where 4096"):
+            segment.take(os.getpid(), lent.name, 4096, 7)
+    inode, file, pipe = lent.name.split(" ")
+    assert segment.take(os.getpid(), f"{int(inode) + 1} {file} {pipe}", 8192, 9) is None
+    lent.close()
+    lent.close()
+    assert segment.take(os.getpid(), lent.name, 8192, 9) is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_who_comes_first_gives_lent_memory_its_size() -> None:
+    lent = segment.Lent()
+    taken = segment.take(os.getpid(), lent.name, 4096, 1)
+    assert taken is not None
+    with taken, lent.take(4096) as made:
+        assert os.fstat(made.fileno()).st_size == 4096
+    with pytest.raises(DistNetworkError, match="4096 bytes where 8192"):
+        lent.take(8192)
+    lent.close()
