@@ -335,6 +335,30 @@ def test_close_ends_requests_of_other_threads(master: TCPStore) -> None:
     master.set("still", "open")
 
 
+def test_lingers_for_clients_that_work_and_not_for_those_that_all_wait() -> None:
+    """Ranks that came back for the next world, into this server, would wait for ranks that cannot come here any more."""
+    master = TCPStore("127.0.0.1", 0, is_master=True, secret=SECRET, timeout=timedelta(seconds=10))
+    first, second = (TCPStore("127.0.0.1", master.port, secret=SECRET, timeout=timedelta(seconds=60)) for _ in range(2))
+    for client in (first, second):
+        client.set("here", "")
+
+    def run(number: int) -> object:
+        if number == 0:
+            start = time.monotonic()
+            master.close(linger=50)
+            return time.monotonic() - start
+        time.sleep(0.3)  # while the server waits for this client, which has no request under way
+        try:
+            return (first if number == 1 else second).get("never")
+        except StoreClosed:
+            return "closed"
+
+    took, *others = at_once(3, run)
+    assert others == ["closed", "closed"] and isinstance(took, float) and 0.2 < took < 10
+    first.close()
+    second.close()
+
+
 def test_nothing_is_left_behind() -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))

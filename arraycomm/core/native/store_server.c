@@ -27,10 +27,11 @@ struct store_server {
     pthread_mutex_t lock;
     pthread_cond_t left;
     struct store_client *clients;
-    int count, waiting;
+    int count;
+    _Atomic int waiting;
     int64_t next_end;      /* no request that waits has an earlier deadline */
     int skip, next_skip;   /* see await_events */
-    _Atomic bool stopping;
+    _Atomic bool lingering, stopping;
     struct store_will *wills;
     struct store_buffer answer;
     char chunk[CHUNK];
@@ -59,6 +60,11 @@ static void list(struct store_server *s, struct store_client *c, struct store_en
     s->waiting++;
     if (c->end < s->next_end)
         s->next_end = c->end;
+    if (s->lingering) { /* see await_leaving */
+        pthread_mutex_lock(&s->lock);
+        pthread_cond_broadcast(&s->left);
+        pthread_mutex_unlock(&s->lock);
+    }
 }
 
 static void unlist(struct store_server *s, struct store_client *c)
@@ -417,12 +423,15 @@ void store_server_counts(struct store_server *s, int *clients, int *waiting)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Until all clients have left, or all that are here wait for keys that nobody is left to bring: ranks that came back for the
+ * next world before this server, of the last one, was closed. They look for the next server once they hear of the end. */
 static void await_leaving(struct store_server *s, int64_t linger)
 {
     int64_t end = now() + linger;
     struct timespec until = {end / 1000000000, end % 1000000000};
     pthread_mutex_lock(&s->lock);
-    while (s->count && pthread_cond_timedwait(&s->left, &s->lock, &until) != ETIMEDOUT)
+    s->lingering = true;
+    while (s->waiting < s->count && pthread_cond_timedwait(&s->left, &s->lock, &until) != ETIMEDOUT)
         ;
     pthread_mutex_unlock(&s->lock);
 }
