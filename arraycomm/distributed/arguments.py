@@ -164,7 +164,9 @@ def as_many(name: str, xs: Sequence[Any], size: int) -> None:
 
 
 def peer(pg: ProcessGroup, global_rank: Any, group_rank: Any) -> int:
-    """The rank in the group that is meant. ValueError when both or none are given, or it has no such rank."""
+    """The rank in the group that is meant. ValueError when both or none are given, it has no such rank, or it is closed."""
+    if pg.closed:
+        raise ValueError(f"Group {pg!r} is not registered: it is closed; create another with new_group()")
     if group_rank is not None:
         if global_rank is not None:
             raise ValueError("Can't specify both group_rank and global_rank")

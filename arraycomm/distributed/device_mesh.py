@@ -37,9 +37,9 @@ class DeviceMesh:
     backend_override: {dimension or its name: backend, pg_options, or both in a tuple} for the groups of these dimensions.
     Makes the default group (env://) where there is none.
 
-    Raises RuntimeError for a device type with an index, names that are not distinct or not one for each dimension, ranks
-    that the world has not or that come twice, more ranks than the world has, and unknown keys of backend_override;
-    TypeError without a mesh; ValueError, or PeerLost that tells of it, when the ranks give different meshes.
+    Raises RuntimeError for a device type with an index, names that are not distinct or not one for each dimension, more
+    ranks than the world has, and unknown keys of backend_override; TypeError without a mesh; ValueError for ranks that the
+    world has not or that come twice, and, or PeerLost that tells of it, when the ranks give different meshes.
     """
 
     def __init__(self, device_type: str, mesh: Any = None, *, mesh_dim_names: Sequence[str] | None = None,
@@ -86,7 +86,8 @@ class DeviceMesh:
         return tuple(self._grid.length(axes) for axes in self._dims)
 
     def size(self, mesh_dim: int | str | None = None) -> int:
-        """The number of ranks, of the mesh or along one dimension. IndexError, KeyError for one that it has not."""
+        """The number of ranks, of the mesh or along one dimension. IndexError, KeyError for one that it has not, TypeError for
+        what is neither a number nor a name."""
         if mesh_dim is None:
             return self._grid.length([axis for axes in self._dims for axis in axes])
         return self._grid.length(self._axes(mesh_dim))
@@ -144,8 +145,10 @@ class DeviceMesh:
         """The group along a dimension, given by its number or name; of a mesh of one dimension, the only one.
 
         RuntimeError without `mesh_dim` where there are several dimensions, and without groups; IndexError for a number and
-        KeyError for a name that it has not; IndexError outside of the mesh.
+        KeyError for a name that it has not; AssertionError for neither; IndexError outside of the mesh.
         """
+        if mesh_dim is not None and not isinstance(mesh_dim, (int, str)):
+            raise AssertionError(f"mesh_dim must be an int or a name, got {mesh_dim!r}")
         if mesh_dim is None and self.ndim > 1:
             raise RuntimeError(f"Found the DeviceMesh have {self.ndim} dimensions: give `mesh_dim` when it has more than "
                                "one, or use get_all_groups()")
@@ -157,9 +160,13 @@ class DeviceMesh:
 
     def _axes(self, mesh_dim: int | str) -> Axes:
         if not isinstance(mesh_dim, str):
+            if not isinstance(mesh_dim, int):
+                raise TypeError(f"a dimension is a number or a name, got {mesh_dim!r}")
             if not -self.ndim <= mesh_dim < self.ndim:
                 raise IndexError(f"dimension {mesh_dim} of a DeviceMesh that has {self.ndim}")
             return self._dims[mesh_dim]
+        if self._names is None:
+            raise KeyError("No `mesh_dim_names` found.")
         found = self._by_name().get(mesh_dim)
         if found is None:
             raise KeyError(f"Mesh dimension {mesh_dim!r} does not exist. Available mesh dimensions are: {self._names}")
@@ -177,23 +184,23 @@ class DeviceMesh:
         """The part of the mesh along these dimensions that this rank is in.
 
         RuntimeError without names and for dimensions that overlap, KeyError for unknown names and another order than the
-        mesh's, TypeError for numbers.
+        mesh's, TypeError for a number.
         """
         if self._names is None:
             raise RuntimeError("Cannot slice a DeviceMesh without mesh_dim_names!")
         wanted = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else mesh_dim_names
-        if not isinstance(wanted, (tuple, list)) or not all(isinstance(name, str) for name in wanted):
+        if not isinstance(wanted, (tuple, list)):
             raise TypeError(f"a DeviceMesh is indexed by names of its dimensions, got {mesh_dim_names!r}")
         known, names = self._by_name(), tuple(wanted)
         if not known.keys() >= set(names):
             raise KeyError(f"Invalid mesh_dim_names {names} specified. Valid mesh_dim_names are {list(known)}.")
         dims = tuple(known[name] for name in names)
-        axes = [axis for dim in dims for axis in dim]
+        axes = [axis for dim in dims for axis in dim if self._grid.shape[axis] > 1]  # one of a single rank may stand anywhere
         if len(set(axes)) != len(axes):
             raise RuntimeError(f"Slicing overlapping dim_names {names} is not allowed.")
         if axes != sorted(axes):
             raise KeyError(f"Invalid mesh_dim_names {names} specified. Mesh dim indices should be in ascending order.")
-        if self._grid.coordinate is None and len(axes) < len(self._grid.shape):
+        if self._grid.coordinate is None and sum(map(len, dims)) < len(self._grid.shape):
             raise RuntimeError(f"rank {self._grid.rank} is not in the mesh, so no part of it along {names} is its own")
         return self if names == self._names else DeviceMesh._part(self, dims, names)
 
@@ -227,6 +234,8 @@ class DeviceMesh:
         groups = [group] if not isinstance(group, (list, tuple)) else list(group)
         if not groups:
             raise ValueError("Expects at least one ProcessGroup to be passed")
+        if not all(hasattr(one, "for_array") for one in groups):
+            raise TypeError(f"from_group takes a ProcessGroup of arraycomm.distributed or a list of them, got {group!r}")
         listed = isinstance(group, (list, tuple))
         if listed and mesh is None:
             raise ValueError("Must pass mesh if passing multiple ProcessGroups")
@@ -268,7 +277,7 @@ def _check_ranks(ranks: Sequence[int]) -> None:
         raise RuntimeError(f"Mesh should not be bigger than default world size {world}, but found {len(ranks)} ranks!")
     wrong = [rank for rank in ranks if not 0 <= rank < world]
     if wrong:
-        raise RuntimeError(f"the mesh has ranks {wrong}, and the world those from 0 to {world - 1}")
+        raise ValueError(f"the mesh has ranks {wrong}, and the world those from 0 to {world - 1}")
 
 
 def _prepare(device_type: str) -> None:

@@ -19,7 +19,10 @@ CODES: dict[str, tuple[int, ...]] = {
 
 
 def type_of(device: Any) -> str:
-    """"cuda" for "cuda:1", a torch.device or a device number. RuntimeError for a type that nobody knows."""
+    """"cuda" for "cuda:1", a torch.device or a device number. RuntimeError for a type that nobody knows, TypeError for what
+    is none of these."""
+    if not isinstance(device, (str, int)) and not hasattr(device, "type"):
+        raise TypeError(f"a device is a str as \"cuda:0\", a torch.device or a number, got {device!r}")
     name = "cuda" if isinstance(device, int) else str(getattr(device, "type", device)).partition(":")[0]
     if name not in CODES:
         raise RuntimeError(f"Expected one of {', '.join(CODES)} as the device type, got {device!r}")

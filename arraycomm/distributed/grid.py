@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .process_group import ProcessGroup
 
 Axes = tuple[int, ...]
+_ROWS = (list, tuple, range)
 
 
 class Grid:
@@ -40,7 +41,10 @@ class Grid:
         return math.prod(self.shape[axis] for axis in axes)
 
     def stride(self, axes: Axes) -> int | tuple[int, ...]:
-        """Steps between neighbours; one for each axis where one number does not tell them."""
+        """Steps between neighbours; one for each axis where one number does not tell them. An axis of one rank has none."""
+        axes = tuple(axis for axis in axes if self.shape[axis] > 1)
+        if not axes:
+            return ()
         even = all(self.strides[a] == self.strides[b] * self.shape[b] for a, b in itertools.pairwise(axes))
         return self.strides[axes[-1]] if even else tuple(self.strides[axis] for axis in axes)
 
@@ -120,7 +124,7 @@ def read_mesh(mesh: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         mesh = mesh.tolist()
     shape: list[int] = []
     level = mesh
-    while isinstance(level, (list, tuple)):
+    while isinstance(level, _ROWS):
         if not level:
             raise ValueError("a mesh needs at least one rank along each dimension")
         shape.append(len(level))
@@ -128,18 +132,18 @@ def read_mesh(mesh: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     ranks = tuple(_leaves(mesh, shape))
     if len(set(ranks)) != len(ranks):
         twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
-        raise RuntimeError(f"each rank may be in a mesh once; there twice or more: {twice}")
+        raise ValueError(f"each rank may be in a mesh once; there twice or more: {twice}")
     return tuple(shape), ranks
 
 
 def _leaves(level: Any, shape: Sequence[int]) -> Iterable[int]:
     if not shape:
-        if isinstance(level, (list, tuple)):
+        if isinstance(level, _ROWS):
             raise ValueError("the rows of a mesh must be equally long")
         if isinstance(level, bool) or not hasattr(level, "__index__") and (not isinstance(level, float) or level % 1):
             raise TypeError(f"a mesh holds global ranks, which are integers; got {level!r}")
         return [int(level)]
-    if not isinstance(level, (list, tuple)) or len(level) != shape[0]:
+    if not isinstance(level, _ROWS) or len(level) != shape[0]:
         raise ValueError("the rows of a mesh must be equally long")
     return itertools.chain.from_iterable(_leaves(part, shape[1:]) for part in level)
 

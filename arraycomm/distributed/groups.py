@@ -54,7 +54,7 @@ def get_group_rank(group: Any, global_rank: int) -> int:
 def get_global_rank(group: Any, group_rank: int) -> int:
     """The global rank of a rank of `group`. ValueError when it has no such rank."""
     found = _open(group)
-    if not 0 <= group_rank < len(found.ranks):
+    if not isinstance(group_rank, int) or not 0 <= group_rank < len(found.ranks):
         raise ValueError(f"Group rank {group_rank} is not part of group {found}, which has ranks 0 to "
                          f"{len(found.ranks) - 1}")
     return found.ranks[group_rank]
@@ -63,9 +63,11 @@ def get_global_rank(group: Any, group_rank: int) -> int:
 def get_process_group_ranks(group: Any) -> list[int]:
     """The group's global ranks, in group order; None: of the default group.
 
-    For NON_GROUP_MEMBER the members of the last group that this rank did not become one of.
+    For NON_GROUP_MEMBER the members of the last group that this rank did not become one of; ValueError where there is none.
     """
     if is_outside(group):
+        if not state.outside:
+            raise ValueError("GroupMember.NON_GROUP_MEMBER stands for no group yet: this rank was left out of none")
         return list(state.outside)
     return list(_open(group).ranks)
 

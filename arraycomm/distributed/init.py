@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import timedelta
 
 from arraycomm.core.rendezvous import rendezvous
@@ -11,9 +12,8 @@ from . import backend as backends
 from . import devices
 from .backend import Backend, BackendConfig
 from .groups import agree
-from .process_group import ProcessGroup, open_world, part_of, seconds_of
-from .rendezvous import registered
-from .rendezvous import rendezvous as schemes
+from .process_group import ProcessGroup, check_ranks, open_world, part_of, seconds_of, shown
+from .rendezvous import place
 from .world import NOT_INITIALIZED, is_outside, resolve, state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -88,10 +88,11 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     world_size. timeout: for this call and as the default of the group's operations; None: 30 minutes.
     device_id: the accelerator that this process works on (torch.device, "cuda:0" or a number); without `backend` its
     type's backend is taken. pg_options: for a backend that a program registered in the extended form.
-    group_name is ignored, as in torch.
+    _ranks: tells worlds apart that meet in one store; their group has a name of its own. group_name is ignored, as in torch.
 
-    Raises ValueError for a second call, missing or contradicting arguments; AssertionError for store with init_method,
-    a store without rank and world_size, an unknown backend; TypeError for a timeout that is no timedelta;
+    Raises ValueError for a second call and for missing arguments; AssertionError for store with init_method, a store without
+    rank and world_size, arguments that the URL has already, an unknown backend; RuntimeError for an unknown scheme and
+    arguments of other types; TypeError for a timeout that is no timedelta;
     DistBackendError for a backend that cannot be used here; DistStoreError when not all ranks come in time.
     """
     if state.default is not None:
@@ -108,9 +109,10 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     device = devices.bound(device_id)
     for name in config.names():
         backends.check(name)
-    meeting = _meet(init_method, store, rank, world_size, seconds)
+    alone = shown(check_ranks(_ranks, sys.maxsize)) if _ranks else ""
+    meeting = _meet(init_method, store, rank, world_size, seconds, f"world of {alone}" if alone else "world")
     cores = open_world(meeting, config, seconds, pg_options)
-    name = state.next_name()
+    name = state.next_name() if not alone else f"{alone}#0"
     state.default = ProcessGroup(cores, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
                                  bound_device_id=device)
     state.groups[name], state.meeting = state.default, meeting
@@ -128,15 +130,14 @@ def _asked(backend: Any, device_id: Any) -> str:
     return Backend.UNDEFINED if device_id is None else backends.get_default_backend_for_device(device_id)
 
 
-def _meet(init_method: str | None, store: Any, rank: int, size: int, seconds: float) -> Rendezvous:
-    if init_method is not None and registered(init_method):
-        store, rank, size = next(schemes(init_method, rank, size, timeout=timedelta(seconds=seconds)))
-        init_method = None
-    url = "env://" if store is None and init_method is None else init_method
-    if url == "env://" and state.shared is not None:
-        return part_of(state.shared, "world")[0]
-    return rendezvous(url, rank=None if rank < 0 else rank, world_size=None if size < 0 else size, store=store,
-                      timeout=timedelta(seconds=seconds))
+def _meet(init_method: str | None, store: Any, rank: int, size: int, seconds: float, world: str) -> Rendezvous:
+    timeout, url = timedelta(seconds=seconds), None
+    if store is None:
+        url, store, rank, size = place(init_method, rank, size, timeout)
+    if store is None and url == "env://" and state.shared is not None:
+        return part_of(state.shared, world)[0]
+    return rendezvous(url if store is None else None, rank=None if rank < 0 else rank, world_size=None if size < 0 else size,
+                      store=store, timeout=timeout, name=world)
 
 
 def destroy_process_group(group: Any = None) -> None:

@@ -34,7 +34,7 @@ def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None,
             core = None  # the long way finds out what is the matter
     pg = resolve(group)
     to = _other(pg, dst, group_dst)
-    arguments.message("tensor", tensor)
+    _sendable(tensor, tag)
     entered(group, "send")
     pg.for_array(tensor).send(tensor, to, tag)
 
@@ -51,7 +51,7 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
     if pg is None:
         return -1
     source = _source(pg, src, group_src)
-    _receivable(tensor)
+    _receivable(tensor, tag)
     return pg.ranks[pg.for_array(tensor).recv(tensor, source, tag, out=tensor).source]
 
 
@@ -62,7 +62,7 @@ def isend(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None
     if pg is None:
         return None
     to = peer(pg, dst, group_dst)
-    arguments.message("tensor", tensor)
+    _sendable(tensor, tag)
     return Message(pg.for_array(tensor).isend(tensor, to, tag), (tensor,))
 
 
@@ -73,7 +73,7 @@ def irecv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None
     if pg is None:
         return None
     source = _source(pg, src, group_src)
-    _receivable(tensor)
+    _receivable(tensor, tag)
     return Receive(pg.for_array(tensor).irecv(tensor, source, tag, out=tensor), (tensor,))
 
 
@@ -88,9 +88,18 @@ def _source(pg: ProcessGroup, src: Any, group_src: Any) -> int | None:
     return None if src is None and group_src is None else peer(pg, src, group_src)
 
 
-def _receivable(tensor: Any) -> None:
-    """Packed, and writable where it lies."""
+def _sendable(tensor: Any, tag: Any) -> None:
+    """A packed array and a tag. TypeError, and RuntimeError as in torch for one below 0, otherwise."""
     arguments.message("tensor", tensor)
+    if not hasattr(tag, "__index__"):
+        raise TypeError(f"tag must be an int, got {tag!r}")
+    if tag < 0:
+        raise RuntimeError(f"Tag must be nonnegative, got {tag}")
+
+
+def _receivable(tensor: Any, tag: Any) -> None:
+    """As _sendable(), and writable where it lies."""
+    _sendable(tensor, tag)
     arguments.written("tensor", tensor)
 
 
@@ -139,9 +148,9 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
         return []
     for op in p2p_op_list:
         if op.op is isend:
-            arguments.message("tensor", op.tensor)
+            _sendable(op.tensor, op.tag)
         else:
-            _receivable(op.tensor)
+            _receivable(op.tensor, op.tag)
     return [_started(op) for op in p2p_op_list]
 
 

@@ -41,27 +41,52 @@ def rendezvous(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) ->
     Raises RuntimeError for arguments of other types and unknown schemes, AssertionError where arguments repeat what the
     query says, ValueError for what is missing (when the item is asked for).
     """
+    handler, complete = _checked(url, rank, world_size)
+    return handler(complete, **kwargs)
+
+
+def place(url: str | None, rank: int, world_size: int, timeout: timedelta) -> tuple[str, core.Store | None, int, int]:
+    """(URL, store or None, rank, size) of what init_process_group() was given: a URL of ours for the core, which opens its
+    stores itself, or what a program's own handler yields. None is env://; rank and size are -1 where the environment is to
+    tell them. Raises as rendezvous().
+    """
+    if url is None:
+        _check_types(rank, world_size)
+        return "env://", None, rank, world_size
+    handler, complete = _checked(url, rank, world_size)
+    if handler not in _BUILT_IN:
+        return url, *next(handler(complete, timeout=timeout))
+    query, bare = _query(complete), url.partition("?")[0]
+    if handler is not _env:
+        _required(query, bare.partition(":")[0])
+    told = [number(query, name) if name in query else -1 for name in _OWN]
+    return bare, None, told[0], told[1]
+
+
+def _checked(url: str, rank: int, world_size: int) -> tuple[Handler, str]:
+    """Who knows the URL's scheme, and the URL with rank and size in its query."""
     from urllib.parse import parse_qs, urlsplit
 
-    for name, value, kind in (("url", url, str), ("rank", rank, int), ("world_size", world_size, int)):
-        if not isinstance(value, kind):
-            raise RuntimeError(f"`{name}` must be {'a string' if kind is str else 'an integer'}. Got {value!r}")
+    if not isinstance(url, str):
+        raise RuntimeError(f"`url` must be a string. Got {url!r}")
+    _check_types(rank, world_size)
     parts = urlsplit(url)
-    if (rank, world_size) != (-1, -1):
-        if any(name in parse_qs(parts.query) for name in _OWN):
-            raise AssertionError(f"The url: {url} has node-specific arguments(rank, world_size) already.")
-        given = [f"{name}={value}" for name, value in zip(_OWN, (rank, world_size), strict=True) if value != -1]
-        url = parts._replace(query="&".join(filter(None, [parts.query, *given]))).geturl()
     handler = _handlers.get(parts.scheme)
     if handler is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted(_handlers))
-        raise RuntimeError(f"No rendezvous handler for {parts.scheme}:// (there are {known})")
-    return handler(url, **kwargs)
+        raise RuntimeError(f"No rendezvous handler for {parts.scheme}:// in {url!r} (there are {known})")
+    if (rank, world_size) == (-1, -1):
+        return handler, url
+    if any(name in parse_qs(parts.query) for name in _OWN):
+        raise AssertionError(f"The url: {url} has node-specific arguments(rank, world_size) already.")
+    given = [f"{name}={value}" for name, value in zip(_OWN, (rank, world_size), strict=True) if value != -1]
+    return handler, parts._replace(query="&".join(filter(None, [parts.query, *given]))).geturl()
 
 
-def registered(url: str) -> bool:
-    """Whether a program has registered this URL's scheme."""
-    return url.partition("://")[0] in _handlers.keys() - _BUILT_IN
+def _check_types(rank: object, world_size: object) -> None:
+    for name, value in zip(_OWN, (rank, world_size), strict=True):
+        if not isinstance(value, int):
+            raise RuntimeError(f"`{name}` must be an integer. Got {value!r}")
 
 
 def _query(url: str) -> dict[str, str]:
@@ -131,4 +156,4 @@ def _store(host: str, port: int, rank: int, size: int, timeout: timedelta, libuv
 
 
 _handlers: dict[str, Handler] = {"tcp": _tcp, "file": _file, "env": _env}
-_BUILT_IN = frozenset(_handlers)
+_BUILT_IN = frozenset(_handlers.values())

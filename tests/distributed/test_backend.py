@@ -81,6 +81,10 @@ def test_a_registered_backend() -> None:
     assert world.core.all_reduce(np.arange(3.0)).tolist() == [0, 1, 2] and dist.get_backend() == "mine"
     dist.new_group([0])
     assert recorder.asked == [(0, 1, 1800.0)] * 2  # a communicator for each group
+    with pytest.warns(UserWarning, match="'mine' is registered already and replaced"):
+        Backend.register_backend("MINE", Recorder().plain, devices="cpu")
+    dist.new_group([0])
+    assert len(recorder.asked) == 2
     with pytest.raises(AssertionError, match="registered are gloo, mine"):
         dist.new_group(backend="foo")
 
@@ -112,8 +116,7 @@ class OnCuda:
 
 @pytest.mark.usefixtures("registry")
 def test_what_cannot_be_registered() -> None:
-    Backend.register_backend("mine", Recorder().plain)
-    for name, devices, text in (("mine", None, "registered already"), ("GLOO", None, "registered already"),
+    for name, devices, text in (("gloo", None, "registered already, by arraycomm"), ("GLOO", None, "registered already"),
                                 ("other", "tpu", "unknown device types tpu")):
         with pytest.raises(ValueError, match=text):
             Backend.register_backend(name, Recorder().plain, devices=devices)

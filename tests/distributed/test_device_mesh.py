@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,9 +64,13 @@ def check_errors(mesh: DeviceMesh) -> None:
         (lambda: init_device_mesh("cpu", (2, 4)), RuntimeError, "world size 4, but found 8"),
         (lambda: init_device_mesh("cpu", (2.0, 2)), TypeError, "integers above 0"),
         (lambda: DeviceMesh("cpu"), TypeError, "needs `mesh`"),
-        (lambda: DeviceMesh("cpu", [0, 1, 1, 2]), RuntimeError, r"twice or more: \[1\]"),
-        (lambda: DeviceMesh("cpu", [0, 1, 2, 7]), RuntimeError, r"ranks \[7\]"),
+        (lambda: DeviceMesh("cpu", [0, 1, 1, 2]), ValueError, r"twice or more: \[1\]"),
+        (lambda: DeviceMesh("cpu", [0, 1, 2, 7]), ValueError, r"ranks \[7\]"),
         (lambda: DeviceMesh("cpu", [[0, 1], [2]]), ValueError, "equally long"),
+        (lambda: DeviceMesh("cpu", range(4)).get_group("dp"), KeyError, "No `mesh_dim_names` found"),
+        (lambda: mesh.get_local_rank(1.5), AssertionError, "must be an int or a name, got 1.5"),  # type: ignore[arg-type]
+        (lambda: mesh.size(1.5), TypeError, "a number or a name, got 1.5"),  # type: ignore[arg-type]
+        (lambda: DeviceMesh.from_group("x", "cpu"), TypeError, "takes a ProcessGroup.* got 'x'"),  # type: ignore[arg-type]
         (lambda: DeviceMesh("cpu", ["a"]), TypeError, "integers; got 'a'"),
         (lambda: DeviceMesh("cpu", [0, 1], _init_backend=False).get_group(), RuntimeError, "not initialized"),
         (lambda: init_device_mesh("cpu", (4,), backend_override={1: "gloo"}), RuntimeError, "invalid keys"),
@@ -145,6 +151,46 @@ def test_local_ranks_of_the_documents() -> None:
     for rank in range(8):
         mesh = DeviceMesh(device_type="cuda", mesh=[[0, 1, 2, 3], [4, 5, 6, 7]], _init_backend=False, _rank=rank)
         assert mesh.get_coordinate() == (rank // 4, rank % 4)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3), (2, 1, 2), (1, 1), (3, 2, 2)])
+def test_beside_torchs_own(shape: tuple[int, ...]) -> None:
+    """What every rank's mesh and its parts look like, and the kinds of errors. Torch's world is of its fake backend."""
+    torch = pytest.importorskip("torch.distributed")
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    grid, names = np.arange(np.prod(shape)).reshape(shape), ("a", "b", "c")[:len(shape)]
+    calls: list[Callable[[Any], Any]] = [
+        told, lambda mesh: mesh.size(9), lambda mesh: mesh.size(1.5), lambda mesh: mesh[0], lambda mesh: mesh[0, 1],
+        lambda mesh: mesh["no"], lambda mesh: mesh["a", "no"], lambda mesh: told(mesh._flatten())]
+    for count in range(1, len(shape) + 1):
+        for wanted in itertools.permutations(names, count):
+            flat, other = "flat" + "".join(wanted), next((name for name in names if name not in wanted), "no")
+            calls += [lambda mesh, wanted=wanted: told(mesh[wanted]),  # type: ignore[misc]
+                      lambda mesh, wanted=wanted, flat=flat: told(mesh[wanted]._flatten(flat)),  # type: ignore[misc]
+                      lambda mesh, flat=flat: told(mesh[flat]),  # type: ignore[misc]
+                      lambda mesh, flat=flat, other=other: told(mesh[flat, other])]  # type: ignore[misc]
+    for rank in range(grid.size):
+        torch.init_process_group("fake", store=fake.FakeStore(), rank=rank, world_size=grid.size)
+        try:
+            for given in (names, None):
+                ours = DeviceMesh("cpu", grid.tolist(), mesh_dim_names=given, _init_backend=False, _rank=rank)
+                torchs = torch.device_mesh.DeviceMesh("cpu", grid.tolist(), mesh_dim_names=given)
+                for number, call in enumerate(calls):
+                    assert outcome(call, ours) == outcome(call, torchs), f"call {number} of rank {rank}, names {given}"
+        finally:
+            torch.destroy_process_group()
+
+
+def told(mesh: Any) -> tuple[Any, ...]:
+    return (repr(mesh), mesh.shape, mesh.ndim, mesh.size(), mesh.mesh_dim_names, tuple(mesh.get_coordinate()), mesh.mesh.tolist(),
+            [mesh.size(axis) for axis in range(mesh.ndim)])
+
+
+def outcome(call: Callable[[Any], Any], mesh: Any) -> Any:
+    try:
+        return call(mesh)
+    except Exception as error:
+        return type(error)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 4), (2, 3, 2), (2, 1, 2, 3)])
