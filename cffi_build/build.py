@@ -1,4 +1,4 @@
-"""The cffi side of the engine: acomm.h is the one source of the declarations."""
+"""The cffi side of the engine: acomm.h and acomm_mpi.h are the one source of the declarations."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from cffi import FFI
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ROOT / "backends" / "socket" / "engine"
+MPI = ROOT / "backends" / "mpi" / "engine"
 NATIVE = ROOT / "arraycomm" / "core" / "native"
+FOLDERS = (ENGINE, MPI, NATIVE)
 MODULE = "arraycomm._engine"
 
 
 def declarations() -> str:
-    """acomm.h as cffi's parser takes it: without preprocessor lines."""
-    lines = (ENGINE / "acomm.h").read_text(encoding="utf-8").splitlines()
+    """The public headers as cffi's parser takes them: without preprocessor lines."""
+    lines = [line for header in (ENGINE / "acomm.h", MPI / "acomm_mpi.h")
+             for line in header.read_text(encoding="utf-8").splitlines()]
     return "\n".join(line for line in lines if not line.startswith("#"))
 
 
@@ -23,7 +26,7 @@ def generate(target: Path) -> None:
     ffi = FFI()
     ffi.cdef(declarations())
     # The init function is ours (native/module.c): it calls cffi's and adds the functions that read arrays.
-    ffi.set_source(MODULE, '#define PyInit__engine engine_cffi_init\n#include "acomm.h"')
+    ffi.set_source(MODULE, '#define PyInit__engine engine_cffi_init\n#include "acomm_mpi.h"')
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_suffix(".new")
     ffi.emit_c_code(str(fresh))
@@ -34,9 +37,9 @@ def generate(target: Path) -> None:
 
 
 def sources() -> list[Path]:
-    """The hand-written C files: the engine's, and those that turn Python's arrays into buffers."""
-    return sorted(ENGINE.rglob("*.c")) + sorted(NATIVE.rglob("*.c"))
+    """The hand-written C files: the engine's, the MPI backend's, and those that turn Python's arrays into buffers."""
+    return [path for folder in FOLDERS for path in sorted(folder.rglob("*.c"))]
 
 
 def headers() -> list[Path]:
-    return sorted(ENGINE.rglob("*.h")) + sorted(NATIVE.rglob("*.h"))
+    return [path for folder in FOLDERS for path in sorted(folder.rglob("*.h"))]

@@ -66,7 +66,7 @@ class BuildEngine(build_ext):
     def run_compiler(self, source: str, target: Path) -> None:
         level = ["-O1", "-g"] if sanitizers() else ["-O3"]
         limited = ["-DPy_LIMITED_API=0x030b0000"] if LIMITED else []
-        folders = [build.ENGINE, build.NATIVE, sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
+        folders = [*build.FOLDERS, sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
         self.spawn([*self.compiler.compiler_so, *FLAGS, *level, *sanitizers(), *limited,
                     *(f"-I{folder}" for folder in dict.fromkeys(map(str, folders))),
                     "-c", source, "-o", str(target)])

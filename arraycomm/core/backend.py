@@ -114,6 +114,10 @@ class Backend(Protocol):
     def unavailable(self) -> str | None:
         """None when it can be used here, otherwise one sentence: what is missing and how to get it."""
 
+    def meet(self, timeout: float) -> Rendezvous | None:
+        """All ranks, where whatever started them has brought them together for this backend (MPI). None: they meet in a
+        store, which rendezvous() finds. Called when nobody says where to meet."""
+
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> Communicator:
         """The communicator of the world. Every rank calls it; blocks until all have, at most `timeout` seconds.
 

@@ -12,6 +12,7 @@ from .errors import DistBackendError
 
 _TABLE: dict[str, str] = {
     "socket": "arraycomm.backends.socket:SocketBackend",
+    "mpi": "arraycomm.backends.mpi:MpiBackend",
 }
 
 

@@ -45,6 +45,7 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_STORE", "", "launcher@ADDRESS:PORT: the launcher serves the store there; set by our launcher"),
         Setting("ARRAYCOMM_TORCH_STORE", "0", "1: arraycomm.distributed's TCPStore speaks torch's wire, which knows no secret, "
                 "between hosts too"),
+        Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is looked for, see docs/mpi.md"),
         Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one"),
         Setting("ARRAYCOMM_CUDART_LIBRARY", "", "path of libcudart.so, for arrays on GPUs; empty: it is searched for"),
     )

@@ -38,8 +38,11 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     if seconds <= 0:
         raise ValueError(f"timeout must be above 0 seconds, got {seconds}")
     chosen = registry.get(backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0])
-    meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store,
-                         timeout=timedelta(seconds=seconds), name=name)
+    told = (init_method, rank, world_size, store) != (None,) * 4
+    meeting = None if told else chosen.meet(seconds)
+    if meeting is None:
+        meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store,
+                             timeout=timedelta(seconds=seconds), name=name)
     return open_group(meeting, chosen, seconds, name)
 
 

@@ -20,6 +20,9 @@ class SocketBackend:
     def unavailable(self) -> str | None:
         return None  # the engine is compiled with the package
 
+    def meet(self, timeout: float) -> Rendezvous | None:
+        return None
+
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> SocketCommunicator:
         endpoint = Endpoint(meeting.rank, meeting.size, meeting.store, meeting.secret, job=meeting.job, name=name,
                             timeout=timeout, addresses=meeting.addresses)

@@ -16,7 +16,7 @@ from arraycomm.core.log import log
 from arraycomm.core.types import ReduceOp
 
 from .endpoint import Endpoint
-from .errors import Translator
+from ..errors import Translator
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:

@@ -7,14 +7,30 @@ from pathlib import Path
 
 import pytest
 
+from .mpi import LIBRARIES
 from .worlds import Settings, World
 
 SIZES = (1, 2, 3, 4, 5, 8)
 TRANSPORTS = ("shm", "tcp")
+MPI_SIZES = {"openmpi": (2, 4), "mpich": (3,), "impi": (2,), "abi": (2,)}  # without --mpi-all
 
 
-@pytest.fixture(scope="session", params=[Settings(size, transport) for transport in TRANSPORTS for size in SIZES],
-                ids=lambda settings: f"{settings.transport}-{settings.size}")
+def _settings(backends: tuple[str, ...], every_mpi: bool) -> list[Settings]:
+    made = [Settings(size, transport) for transport in TRANSPORTS for size in SIZES]
+    if "mpi" not in backends:
+        return made
+    return made + [Settings(size, mpi=library) for library in LIBRARIES
+                   for size in ((1, 2, 3, 4) if every_mpi else MPI_SIZES[library])]  # fmt: skip
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "world" in metafunc.fixturenames:
+        backends = getattr(metafunc.module, "BACKENDS", ("socket", "mpi"))
+        metafunc.parametrize("world", _settings(backends, metafunc.config.getoption("--mpi-all")), indirect=True, scope="session",
+                             ids=lambda settings: f"{settings.mpi or settings.transport}-{settings.size}")
+
+
+@pytest.fixture(scope="session")
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Every size over every transport."""
     made = World(request.param, tmp_path_factory.mktemp("world"))

@@ -11,6 +11,8 @@ from arraycomm.core import tuning
 
 from .worlds import World
 
+BACKENDS = ("socket",)  # algorithms are the engine's
+
 Special = Callable[..., World]
 EDGES = [1, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 2047, 2049, 4095, 4096, 4097, 8191, 8193, 20_000]
 

@@ -12,12 +12,14 @@ import importlib
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +42,7 @@ class Settings(NamedTuple):
     transport: str = "auto"
     environ: tuple[tuple[str, str], ...] = ()
     hosts: tuple[str, ...] = ()
+    mpi: str = ""  # the library (see mpi.py), where mpirun is to start the ranks
 
     def variables(self, rank: int) -> dict[str, str]:
         host = {"ARRAYCOMM_HOSTID": self.hosts[rank]} if self.hosts else {}
@@ -107,6 +110,7 @@ class World:
         self._folder = folder
         self._context: SpawnContext | None = None
         self._pipes: list[Connection] = []
+        self._mpirun: Mpirun | None = None
 
     @property
     def size(self) -> int:
@@ -114,7 +118,7 @@ class World:
 
     def run(self, task: str, *, limit: float = LIMIT, **parameters: Any) -> list[Answer]:
         """Runs "module.function" on all ranks. AssertionError with all failures, by rank."""
-        if self._context is None:
+        if not self._pipes:
             self._start()
         for pipe in self._pipes:
             pipe.send((task, parameters))
@@ -129,6 +133,10 @@ class World:
         return answers
 
     def _start(self) -> None:
+        if self.settings.mpi:
+            self._mpirun = Mpirun(self.settings, self._folder)
+            self._pipes = self._mpirun.pipes
+            return
         context = multiprocessing.get_context("forkserver")
         pairs = [context.Pipe() for _ in range(self.size)]
         self._pipes = [ours for ours, _ in pairs]
@@ -158,21 +166,28 @@ class World:
 
     def _give_up(self, reason: str, answered: Sequence[bool]) -> None:
         """Ends the world and raises AssertionError with every rank's stacks."""
-        assert self._context is not None
         stacks = []
-        for rank, process in enumerate(self._context.processes):
+        for rank in range(self.size):
             state = "had answered" if answered[rank] else "had not answered"
-            stacks.append(f"rank {rank} (exit code {process.exitcode}) {state}\n{self._stack(rank, process)}")
+            stacks.append(f"rank {rank} {state}\n{self._stack(rank)}")
         self.close()
         raise AssertionError(f"{reason} in {self.settings}\n" + "\n".join(stacks))
 
-    def _stack(self, rank: int, process: Any) -> str:
+    def _stack(self, rank: int) -> str:
         file = self._folder / f"stack-{rank}"
-        if process.exitcode is None:
-            os.kill(process.pid, signal.SIGUSR1)
+        if self._mpirun is not None:
+            pid: int | None = self._mpirun.pids[rank]
+        else:
+            assert self._context is not None
+            process = self._context.processes[rank]
+            pid = process.pid if process.exitcode is None else None
+        with contextlib.suppress(ProcessLookupError):
+            if pid is None:
+                return f"it has ended\n{file.read_text()}"
+            os.kill(pid, signal.SIGUSR1)
             deadline = time.monotonic() + 2
             while time.monotonic() < deadline and not file.read_text().endswith("\n"):
-                process.join(0.05)
+                time.sleep(0.05)
         return file.read_text()
 
     def close(self) -> None:
@@ -183,6 +198,51 @@ class World:
         if self._context is not None:
             self._context.close()
             self._context = None
+        if self._mpirun is not None:
+            self._mpirun.close()
+            self._mpirun = None
+
+
+class Mpirun:
+    """Ranks that an mpirun starts: they connect here. AssertionError with what was printed when they do not."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        from . import mpi
+
+        self._output = (folder / "mpirun").open("w+")
+        variables = mpi.environ(settings.mpi) | settings.variables(0)
+        with tempfile.TemporaryDirectory() as short, Listener(os.path.join(short, "ranks")) as listener:
+            assert isinstance(listener.address, str)
+            self._process = subprocess.Popen(
+                [*mpi.command(settings.mpi, settings.size), sys.executable, "-m", "tests.conformance.mpi", listener.address,
+                 str(folder)], env=variables, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True)
+            found: dict[int, tuple[Connection, int]] = {}
+            deadline = time.monotonic() + LIMIT
+            while len(found) < settings.size:
+                # A listener has no timeout of its own.
+                if not wait([listener._listener._socket], 0.5):  # type: ignore[attr-defined]
+                    if self._process.poll() is not None or time.monotonic() > deadline:
+                        self.close()
+                        raise AssertionError(f"the ranks of {settings} did not come:\n{self.printed()}")
+                    continue
+                pipe = listener.accept()
+                assert isinstance(pipe, Connection)
+                rank, pid = pipe.recv()
+                found[rank] = pipe, pid
+        self.pipes = [found[rank][0] for rank in range(settings.size)]
+        self.pids = [found[rank][1] for rank in range(settings.size)]
+
+    def printed(self) -> str:
+        self._output.seek(0)
+        return self._output.read()
+
+    def close(self) -> None:
+        """The ranks end by themselves when their connections are closed; else they are killed."""
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
 
 def _unlike(digests: Sequence[Mapping[str, bytes]]) -> list[str]:
@@ -206,10 +266,15 @@ def serve(rank: int, pipes: Sequence[Connection], settings: Settings, folder: st
         faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
         os.environ.update(settings.variables(rank))
         with arraycomm.init(timeout=LIMIT / 2) as group:
-            while (answer := _serve_one(pipes[rank], group)) is not None:
-                pipes[rank].send(answer)
-                if answer.broken:
-                    return
+            serve_group(pipes[rank], group)
+
+
+def serve_group(pipe: Connection, group: arraycomm.Group) -> None:
+    """Does tasks until the parent closes the pipe, or one breaks the world."""
+    while (answer := _serve_one(pipe, group)) is not None:
+        pipe.send(answer)
+        if answer.broken:
+            return
 
 
 def _serve_one(pipe: Connection, group: arraycomm.Group) -> Answer | None:

@@ -33,7 +33,8 @@ enum acomm_code {
     ACOMM_PROTOCOL = -10,    /* a peer sent what no peer of this version sends */
     ACOMM_INTERRUPTED = -11, /* a signal handler of the caller raised (Ctrl-C) */
     ACOMM_FORKED = -12,      /* used in a child made by fork after init */
-    ACOMM_TRUNCATED = -13    /* a received message has another size or dtype than the posted receive */
+    ACOMM_TRUNCATED = -13,   /* a received message has another size or dtype than the posted receive */
+    ACOMM_LIBRARY = -14      /* the library underneath (MPI) failed; its words are the failure's text */
 };
 
 /* Fixed on the wire; new ones are appended. Names in arraycomm/core/types.py follow this order. */

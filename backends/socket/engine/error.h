@@ -17,6 +17,7 @@
     X(ACOMM_PROTOCOL, "a peer broke the wire protocol")                                                  \
     X(ACOMM_INTERRUPTED, "interrupted by a signal")                                                      \
     X(ACOMM_FORKED, "a group cannot be used in a forked child")                                          \
-    X(ACOMM_TRUNCATED, "the message does not fit the posted receive")
+    X(ACOMM_TRUNCATED, "the message does not fit the posted receive")                                    \
+    X(ACOMM_LIBRARY, "the library underneath failed")
 
 #endif

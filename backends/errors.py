@@ -1,4 +1,4 @@
-"""The engine's failures as exceptions: the one place where its codes become text and types."""
+"""Failures of native code as exceptions: the one place where acomm.h's codes become text and types. For all backends."""
 
 from __future__ import annotations
 
@@ -74,10 +74,13 @@ class Translator:
     def __init__(self, rank: int, size: int, name: str, place: Callable[[int], str]) -> None:
         self._who = f"rank {rank} of {size} in group {name!r}"
         self._rank = rank
-        self._size, self._place = size, place  # of a rank: "host h, pid p"
+        self._size, self._place = size, place  # of a rank: "host h, pid p", or "" unknown
 
     def _peer(self, rank: int) -> str:
-        return f"rank {rank} ({self._place(rank)})" if 0 <= rank < self._size else "a rank"
+        if not 0 <= rank < self._size:
+            return "a rank"
+        place = self._place(rank)
+        return f"rank {rank} ({place})" if place else f"rank {rank}"
 
     def _cause(self, failure: Any) -> str:
         code, text = failure.code, ffi.string(failure.text).decode(errors="replace")

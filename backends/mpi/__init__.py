@@ -1,0 +1,72 @@
+"""The MPI backend: Open MPI, MPICH, Intel MPI and the MPI-5 ABI, bound at run time. See docs/mpi.md."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from arraycomm._engine import ffi, lib
+from arraycomm.core.digest import sha256
+from arraycomm.core.errors import DistBackendError
+from arraycomm.core.rendezvous import Rendezvous
+from arraycomm.core.store import HashStore
+from arraycomm.core.types import DeviceType
+
+from ..errors import Translator
+from . import process
+from .communicator import MpiCommunicator, options
+from .library import Library, load
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["MpiBackend", "MpiCommunicator"]
+
+
+class MpiBackend:
+    """Follows arraycomm.core.backend.Backend."""
+
+    name = "mpi"
+    devices = frozenset((int(DeviceType.CPU), int(DeviceType.CUDA_HOST), int(DeviceType.ROCM_HOST)))
+
+    def unavailable(self) -> str | None:
+        try:
+            load()
+        except DistBackendError as error:
+            return str(error)
+        return None
+
+    def meet(self, timeout: float) -> Rendezvous:
+        """MPI_COMM_WORLD: the ranks have met already, so the store is this process's own."""
+        rank, size = process.world(process.begin())
+        return Rendezvous(rank, size, HashStore(timedelta(seconds=timeout)), None, "mpi", [])
+
+    def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> MpiCommunicator:
+        library = process.begin()
+        rank, size = process.world(library)
+        if (rank, size) != (meeting.rank, meeting.size):
+            raise DistBackendError(f"rank {meeting.rank} of {meeting.size} was given, but this process is rank {rank} of "
+                                   f"{size} in MPI's world: leave both to MPI")
+        return _open(library, lib.acomm_mpi_world(library.handle), name, timeout)
+
+    def wrap(self, address: int, *, name: str, timeout: float) -> MpiCommunicator:
+        """Of an MPI communicator whose handle lies at `address`. All its ranks call it."""
+        library = process.begin()
+        kind = "int *" if lib.acomm_mpi_handle_bytes(library.handle) == 4 else "intptr_t *"
+        comm = int(ffi.cast(kind, address)[0]) & 0xFFFFFFFFFFFFFFFF
+        return _open(library, comm, name, timeout)
+
+
+def _open(library: Library, comm: int, name: str, timeout: float) -> MpiCommunicator:
+    rank, size = process.place(library, comm)
+    out: Any = ffi.new("acomm_group **")
+    failure = ffi.new("acomm_failure *")
+    if lib.acomm_mpi_open(library.handle, comm, options(name, timeout, size), out, failure):
+        raise Translator(rank, size, name, lambda rank: "").failure(failure)
+    made = MpiCommunicator(library, out[0], name, timeout)
+    try:
+        made.meet(int.from_bytes(sha256(name.encode()).digest()[:4], "little"), timeout)  # all open the same world
+    except BaseException as error:
+        made.close(type(error).__name__)
+        raise
+    return made

@@ -1,0 +1,220 @@
+"""MpiCommunicator: the Communicator over MPI. One method per operation: arguments down, code up."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+
+from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
+from arraycomm.core import settings
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.digest import sha256
+from arraycomm.core.errors import Aborted, PeerLost
+from arraycomm.core.types import ReduceOp
+
+from ..errors import KINDS, Translator
+from .library import Library
+from .process import groups, local_size
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_NULL = ffi.NULL
+_kept: list[object] = []  # memory of failed operations that MPI may still use: it cannot take every request back
+
+
+def _nanoseconds(timeout: float | None) -> int:
+    """Below 0: the group's own."""
+    return -1 if timeout is None else max(0, min(int(timeout * 1e9), 2**62))
+
+
+def _address(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
+
+
+def _counts(counts: Sequence[int] | None) -> Any:
+    return _NULL if counts is None else ffi.new("uint64_t[]", list(counts))
+
+
+def options(name: str, timeout: float, size: int) -> Any:
+    return ffi.new("acomm_mpi_options *", {
+        "id": int.from_bytes(sha256(name.encode()).digest()[:8], "little"), "timeout": _nanoseconds(timeout),
+        "check": settings.get_flag("ARRAYCOMM_CHECK"), "local": local_size(size)})
+
+
+class MpiCommunicator:
+    """One rank's end of a group that MPI carries. See arraycomm.core.backend for the contract."""
+
+    def __init__(self, library: Library, group: Any, name: str, timeout: float) -> None:
+        """group: an acomm_group, which is freed with it."""
+        self.name = name
+        self.rank: int = lib.acomm_mpi_rank(group)
+        self.size: int = lib.acomm_mpi_size(group)
+        self.timeout = timeout
+        self.closed = self._freed = False
+        self.lock = threading.RLock()
+        self._library = library
+        self._group = group
+        self._translate = Translator(self.rank, self.size, name, lambda rank: "")
+        self.shortcut = Shortcut(_address(lib.acomm_mpi_lend()), _address(group), self.rank, self.size, self._call_error)
+        groups.add(self)
+
+    # ---- errors ----
+
+    def _call_error(self, code: int, address: int) -> Exception:
+        """For a native call or an operation, whose own failure lies at `address`. Raises what a signal handler raised."""
+        if code == lib.ACOMM_INTERRUPTED and (error := interrupted()) is not None:
+            raise error
+        failure = ffi.cast("acomm_failure *", address)
+        return self._translate.failure(failure) if failure.code else self._error(code)
+
+    def _error(self, code: int) -> Exception:
+        if code == lib.ACOMM_INTERRUPTED and (error := interrupted()) is not None:
+            raise error
+        failure = ffi.new("acomm_failure *")
+        if not self._freed and lib.acomm_mpi_failure(self._group, failure):
+            return self._translate.failure(failure)
+        return self._translate.code(code)
+
+    def _run(self, kind: str, *, async_op: bool, owners: tuple[object, ...], counts: Any = _NULL, receives: Any = _NULL,
+             **fields: Any) -> Operation | None:
+        call = ffi.new("acomm_call *", {"kind": KINDS.index(kind), "root": -1, "factor": 1.0, **fields})
+        with self.lock if async_op else contextlib.nullcontext():
+            if self.closed:
+                raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
+            if async_op:
+                out = ffi.new("acomm_op **")
+                code = lib.acomm_mpi_start(self._group, call, counts, receives, out)
+                if not code:
+                    return self.shortcut.operation(_address(out[0]), owners)
+            else:
+                code = lib.acomm_mpi_run(self._group, call, counts, receives)
+        if code:
+            if not self._freed and lib.acomm_mpi_stuck(self._group):
+                _kept.append(owners)
+            raise self._error(code)
+        return None
+
+    # ---- collectives ----
+
+    def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> Operation | None:
+        return self._run("all_reduce", **_in(src), out=dst.address, redop=op.code, factor=op.factor, layout=layout,
+                         timeout=_nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+
+    def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
+               timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        return self._run("reduce", **_in(src), out=dst.address if dst else 0, redop=op.code, factor=op.factor, root=root,
+                         layout=layout, timeout=_nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+
+    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                  async_op: bool = False) -> Operation | None:
+        return self._run("broadcast", **_out(dst, src), root=root, layout=layout, timeout=_nanoseconds(timeout),
+                         async_op=async_op, owners=(src, dst))
+
+    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
+                   timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        each = _counts(counts)
+        return self._run("all_gather", **_in(src), out=dst.address, counts=each, layout=layout,
+                         timeout=_nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
+
+    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
+               async_op: bool = False) -> Operation | None:
+        return self._run("gather", **_in(src), out=dst.address if dst else 0, root=root, layout=layout,
+                         timeout=_nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+
+    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                async_op: bool = False) -> Operation | None:
+        return self._run("scatter", **_out(dst, src), root=root, layout=layout, timeout=_nanoseconds(timeout),
+                         async_op=async_op, owners=(src, dst))
+
+    def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
+                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        each = _counts(counts)
+        return self._run("reduce_scatter", **_out(dst, src), redop=op.code, factor=op.factor, counts=each, layout=layout,
+                         timeout=_nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
+
+    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
+                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> Operation | None:
+        sends, receives = _counts(send_counts), _counts(recv_counts)
+        return self._run("all_to_all", **_in(src) | {"count": src.count // self.size}, out=dst.address, counts=sends,
+                         receives=receives, layout=layout, timeout=_nanoseconds(timeout), async_op=async_op,
+                         owners=(src, dst, sends, receives))
+
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        return self._run("barrier", timeout=_nanoseconds(timeout), async_op=async_op, owners=())
+
+    def meet(self, layout: int, timeout: float) -> None:
+        """A barrier in which ranks compare more than that: `layout`."""
+        self._run("barrier", layout=layout | 1, timeout=_nanoseconds(timeout), async_op=False, owners=())
+
+    def symmetric(self, nbytes: int, *, timeout: float | None = None) -> None:
+        self.barrier(timeout=timeout)  # a collective call, here as anywhere
+        return None  # the library finds its own way to the peers' memory
+
+    # ---- point to point ----
+
+    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Operation | None:
+        return self._run("send", **_in(src), root=peer, tag=tag, timeout=_nanoseconds(timeout), async_op=async_op,
+                         owners=(src,))
+
+    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Operation:
+        work = self._run("recv", **_out(dst, None), root=-1 if peer is None else peer, tag=tag,
+                         timeout=_nanoseconds(timeout), async_op=True, owners=(dst,))
+        assert work is not None  # async_op is True
+        if not async_op:
+            work.wait()
+        return work
+
+    def batch(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()  # every operation progresses by itself
+
+    # ---- groups ----
+
+    def split(self, members: Sequence[int], name: str, *, timeout: float) -> MpiCommunicator:
+        out, failure = ffi.new("acomm_group **"), ffi.new("acomm_failure *")
+        ranks = ffi.new("int32_t[]", list(members))
+        if self.closed:
+            raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init()")
+        if lib.acomm_mpi_part(self._group, ranks, len(members), options(name, timeout, len(members)), out, failure):
+            raise self._translate.failure(failure)
+        return MpiCommunicator(self._library, out[0], name, timeout)
+
+    def check_peers(self) -> None:
+        if self.size == 1 or self.closed:
+            return
+        why = ffi.new("char[192]")
+        rank = lib.acomm_mpi_missing(self._group, why)
+        if rank >= 0:
+            raise PeerLost(f"rank {self.rank} of {self.size} in group {self.name!r}: rank {rank} was lost: "
+                           f"{ffi.string(why).decode(errors='replace')}", ranks=(rank,))
+
+    def abort(self, reason: str) -> None:
+        with self.lock:
+            if not self.closed:
+                lib.acomm_mpi_abort(self._group, reason.encode()[:190])
+
+    def close(self, reason: str = "") -> None:
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+        self.shortcut.close()
+        lib.acomm_mpi_stop(self._group, f"left with {reason}".encode()[:191] if reason else _NULL)
+        with self.lock:
+            self.shortcut.end()
+            self._freed = True
+        lib.acomm_mpi_close(self._group)
+
+
+def _in(src: Buffer) -> dict[str, Any]:
+    return {"in": src.address, "count": src.count, "dtype": src.dtype}
+
+
+def _out(dst: Buffer, src: Buffer | None) -> dict[str, Any]:
+    return {"in": src.address if src else 0, "out": dst.address, "count": dst.count, "dtype": dst.dtype}

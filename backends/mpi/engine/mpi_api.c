@@ -1,0 +1,336 @@
+/* Entry points: run here, or queue for the worker; wait. */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "mpi_group.h"
+#include "mpi_messages.h"
+#include "reduce.h"
+#include "wait.h"
+
+#define LOOK_NS 1000000 /* between turns of the worker for messages that nobody waits for */
+
+static int check(const struct mpi_op *op)
+{
+    const struct acomm_group *g = op->group;
+    const acomm_call *c = &op->call;
+    bool rooted = c->kind == ACOMM_REDUCE || c->kind == ACOMM_BROADCAST || c->kind == ACOMM_GATHER || c->kind == ACOMM_SCATTER;
+    if (c->dtype < 0 || c->dtype >= ACOMM_DTYPES || c->root < (rooted || c->kind == ACOMM_SEND ? 0 : -1) || c->root >= g->size)
+        return ACOMM_ARGUMENT;
+    if (mpi_reduces(op) && !reduce_supported(c->dtype, c->redop))
+        return ACOMM_UNSUPPORTED;
+    if (group_was_forked(g))
+        return ACOMM_FORKED;
+    return atomic_load_explicit(&g->poisoned, memory_order_relaxed);
+}
+
+/* ---- the end of operations ---- */
+
+void mpi_wake(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+void mpi_end_op(struct mpi_op *op, int status)
+{
+    struct acomm_group *g = op->group;
+    bool owned = op->owned;
+    op->status = status;
+    if (status && status != ACOMM_TRUNCATED)
+        acomm_mpi_failure(g, &op->failure);
+    if (atomic_exchange(&op->state, MPI_ENDED) == MPI_ABANDONED)
+        free(op);
+    if (owned)
+        mpi_wake(g);
+}
+
+/* ---- collectives ---- */
+
+static int run_collective(struct mpi_op *op)
+{
+    op->sequence = ++op->group->sequence;
+    int rc = atomic_load_explicit(&op->group->poisoned, memory_order_relaxed);
+    return rc ? rc : mpi_collective(op);
+}
+
+static void take_first(struct acomm_group *g)
+{
+    struct mpi_op *op = g->first;
+    g->first = op->next;
+    g->last = g->first ? g->last : NULL;
+    pthread_mutex_unlock(&g->lock);
+    pthread_mutex_lock(&g->turn);
+    int rc = run_collective(op);
+    pthread_mutex_unlock(&g->turn);
+    atomic_fetch_sub(&g->pending, 1);
+    mpi_end_op(op, rc);
+    pthread_mutex_lock(&g->lock);
+}
+
+static void rest(struct acomm_group *g)
+{
+    struct timespec t;
+    if (!messages_busy(g)) {
+        pthread_cond_wait(&g->changed, &g->lock);
+        return;
+    }
+    pthread_mutex_unlock(&g->lock);
+    messages_progress(g);
+    pthread_mutex_lock(&g->lock);
+    if (g->first || g->stops)
+        return;
+    clock_gettime(CLOCK_REALTIME, &t);
+    int64_t ns = t.tv_nsec + LOOK_NS;
+    t = (struct timespec){t.tv_sec + ns / 1000000000, ns % 1000000000};
+    pthread_cond_timedwait(&g->changed, &g->lock, &t);
+}
+
+static void *work(void *argument)
+{
+    struct acomm_group *g = argument;
+    pthread_mutex_lock(&g->lock);
+    while (!g->stops || g->first) {
+        if (g->first)
+            take_first(g);
+        else
+            rest(g);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
+
+int mpi_work(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    int rc = 0;
+    if (!g->works && !g->stops) {
+        rc = pthread_create(&g->worker, NULL, work, g) ? ACOMM_RESOURCE : 0;
+        g->works = !rc;
+    }
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    return rc;
+}
+
+static int enqueue(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    int rc = mpi_work(g);
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&g->lock);
+    if (g->stops) {
+        pthread_mutex_unlock(&g->lock);
+        return ACOMM_CLOSED;
+    }
+    atomic_fetch_add(&g->pending, 1);
+    op->next = NULL;
+    *(g->last ? &g->last->next : &g->first) = op;
+    g->last = op;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    return 0;
+}
+
+/* ---- waiting ---- */
+
+/* 0 once ended, 1 past `until`, ACOMM_INTERRUPTED: a handler raised. */
+static int await_collective(struct mpi_op *op, int64_t until)
+{
+    struct acomm_group *g = op->group;
+    for (unsigned turn = 0; !mpi_ended(op); turn++) {
+        int64_t now = clock_now();
+        if (now >= until)
+            return 1;
+        if (turn < 100) {
+            sched_yield();
+            continue;
+        }
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME, &t);
+        int64_t left = until - now < WAIT_LOOK_NS ? until - now : WAIT_LOOK_NS, ns = t.tv_nsec + left;
+        t = (struct timespec){t.tv_sec + ns / 1000000000, ns % 1000000000};
+        pthread_mutex_lock(&g->lock);
+        if (!mpi_ended(op))
+            pthread_cond_timedwait(&g->changed, &g->lock, &t);
+        pthread_mutex_unlock(&g->lock);
+        if (wait_interrupted())
+            return ACOMM_INTERRUPTED;
+    }
+    return 0;
+}
+
+static int await_message(struct mpi_op *op, int64_t until)
+{
+    unsigned turns = 0;
+    int64_t look = until == 0 ? 0 : clock_now() + WAIT_LOOK_NS;
+    for (;;) {
+        int rc = messages_progress(op->group);
+        if (mpi_ended(op))
+            return 0;
+        if (!rc && until != 0)
+            rc = mpi_turn(op, &turns, op->call.root);
+        if (rc && !mpi_ended(op))
+            messages_forget(op, rc);
+        if (mpi_ended(op))
+            return 0;
+        if (until == 0 || (until != INT64_MAX && clock_now() >= until))
+            return 1;
+        if (!op->synchronous && turns % 1024 == 1023 && clock_now() >= look) {
+            look = clock_now() + WAIT_LOOK_NS;
+            if (wait_interrupted())
+                return ACOMM_INTERRUPTED;
+        }
+    }
+}
+
+static int await(struct mpi_op *op, int64_t timeout)
+{
+    struct acomm_group *g = op->group;
+    int64_t until = timeout < 0 ? INT64_MAX : timeout ? clock_now() + timeout : 0;
+    if (mpi_ended(op))
+        return op->status;
+    if (group_was_forked(g))
+        return ACOMM_FORKED;
+    atomic_fetch_add(&g->inside, 1);
+    int rc = op->call.kind < ACOMM_SEND ? await_collective(op, until) : await_message(op, until);
+    atomic_fetch_sub(&g->inside, 1);
+    return rc ? rc : op->status;
+}
+
+/* ---- calls ---- */
+
+static struct mpi_op describe(struct acomm_group *g, const acomm_call *call, const uint64_t *counts, const uint64_t *receives)
+{
+    return (struct mpi_op){.group = g, .call = *call, .counts = counts, .receives = receives, .synchronous = true,
+                           .width = acomm_dtype_bytes(call->dtype)};
+}
+
+/* Behind others: as an asynchronous one. */
+static int queue_and_wait(struct mpi_op *op)
+{
+    op->synchronous = false; /* the worker runs it */
+    op->owned = true;
+    int rc = enqueue(op);
+    while (!rc && !mpi_ended(op)) {
+        rc = await_collective(op, INT64_MAX);
+        if (rc == ACOMM_INTERRUPTED)
+            mpi_fail_op(op, rc, -1, NULL);
+        rc = 0;
+    }
+    if (!rc)
+        mpi_wake(op->group); /* who ended it has let go of the lock: it was on our stack */
+    return rc ? rc : op->status;
+}
+
+static int run(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    int rc = check(op);
+    if (rc)
+        return rc;
+    if (op->call.kind >= ACOMM_SEND) {
+        rc = messages_post(op);
+        return rc ? rc : await(op, -1);
+    }
+    if (atomic_load(&g->pending) || pthread_mutex_trylock(&g->turn))
+        return queue_and_wait(op);
+    if (atomic_load(&g->pending)) {
+        pthread_mutex_unlock(&g->turn);
+        return queue_and_wait(op);
+    }
+    rc = run_collective(op);
+    pthread_mutex_unlock(&g->turn);
+    return rc;
+}
+
+int acomm_mpi_run(struct acomm_group *g, acomm_call *call, const uint64_t *counts, const uint64_t *receives)
+{
+    struct mpi_op op = describe(g, call, counts, receives);
+    atomic_fetch_add(&g->inside, 1);
+    int rc = run(&op);
+    atomic_fetch_sub(&g->inside, 1);
+    if (call->kind >= ACOMM_SEND) {
+        call->root = op.call.root;
+        call->tag = op.call.tag;
+    }
+    if (rc == ACOMM_TRUNCATED && call->failure)
+        *call->failure = op.failure;
+    return rc;
+}
+
+int acomm_mpi_start(struct acomm_group *g, const acomm_call *call, const uint64_t *counts, const uint64_t *receives,
+                    acomm_op **out)
+{
+    struct mpi_op *op = malloc(sizeof *op);
+    if (!op)
+        return ACOMM_RESOURCE;
+    *op = describe(g, call, counts, receives);
+    op->synchronous = false;
+    op->owned = true;
+    int rc = check(op);
+    if (!rc)
+        rc = call->kind < ACOMM_SEND ? enqueue(op) : messages_post(op);
+    if (!rc && call->kind >= ACOMM_SEND && !mpi_ended(op))
+        rc = mpi_work(g); /* it goes on though nobody waits */
+    if (rc)
+        free(op);
+    else
+        *out = (acomm_op *)op;
+    return rc;
+}
+
+/* ---- what native callers are lent ---- */
+
+static int run_plain(acomm_group *group, acomm_call *call)
+{
+    return acomm_mpi_run(group, call, NULL, NULL);
+}
+
+static int start_plain(acomm_group *group, const acomm_call *call, acomm_op **out)
+{
+    return acomm_mpi_start(group, call, NULL, NULL, out);
+}
+
+static int wait_for(acomm_op *op, int64_t timeout)
+{
+    return await((struct mpi_op *)op, timeout);
+}
+
+static int source(acomm_op *handle, int32_t *rank, int64_t *tag, uint64_t *bytes)
+{
+    const struct mpi_op *op = (const struct mpi_op *)handle;
+    if (!mpi_ended(op))
+        return ACOMM_ARGUMENT;
+    *rank = op->call.root;
+    *tag = op->call.tag;
+    *bytes = op->bytes;
+    return 0;
+}
+
+static int failure(acomm_op *handle, acomm_failure *out)
+{
+    const struct mpi_op *op = (const struct mpi_op *)handle;
+    if (!mpi_ended(op) || !op->status)
+        return 0;
+    *out = op->failure;
+    return 1;
+}
+
+static void abandon(acomm_op *handle)
+{
+    struct mpi_op *op = (struct mpi_op *)handle;
+    int under_way = MPI_UNDER_WAY;
+    if (!atomic_compare_exchange_strong(&op->state, &under_way, MPI_ABANDONED))
+        free(op);
+}
+
+const acomm_entries *acomm_mpi_lend(void)
+{
+    static const acomm_entries entries = {.run = run_plain, .start = start_plain, .wait = wait_for, .source = source,
+                                          .failure = failure, .free = abandon};
+    return &entries;
+}

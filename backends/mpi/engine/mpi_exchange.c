@@ -1,0 +1,152 @@
+/* Every rank's record to every rank: what it calls, with the contents where they are short. Bruck's concatenation (Bruck
+ * and others, 1997): in round k everybody passes on the 2^k records that it has. Nothing of a caller's is written before all
+ * records have been compared, and reductions go in rank order. */
+#include <string.h>
+
+#include "mpi_group.h"
+#include "op.h"
+#include "reduce.h"
+
+#define SHORT_BYTES 4096  /* contents of a record; */
+#define SHORT_ALL 32768   /* of all records together */
+
+struct record { uint64_t bytes; acomm_header header; }; /* the contents follow, filled up to 8 bytes */
+#define FULL(bytes) (((bytes) + 7) & ~(uint64_t)7)
+#define LONGEST (sizeof(struct record) + SHORT_BYTES)
+
+uint64_t mpi_total(const struct mpi_op *op, const uint64_t *counts)
+{
+    uint64_t total = counts ? 0 : op->call.count * (uint64_t)op->group->size;
+    for (int i = 0; counts && i < op->group->size; i++)
+        total += counts[i];
+    return total;
+}
+
+/* Elements that a giving rank has. */
+static uint64_t given(const struct mpi_op *op)
+{
+    int kind = op->call.kind;
+    bool divided = kind == ACOMM_SCATTER || kind == ACOMM_REDUCE_SCATTER || kind == ACOMM_ALL_TO_ALL;
+    return kind == ACOMM_BARRIER ? 0 : divided ? mpi_total(op, op->counts) : op->call.count;
+}
+
+bool mpi_is_short(const struct mpi_op *op)
+{
+    uint64_t bytes = given(op) * op->width;
+    return !op->counts && bytes <= SHORT_BYTES && bytes * (uint64_t)op->group->size <= SHORT_ALL;
+}
+
+static bool gives(const struct mpi_op *op)
+{
+    bool rooted = op->call.kind == ACOMM_BROADCAST || op->call.kind == ACOMM_SCATTER;
+    return !rooted || op->call.root == op->group->rank;
+}
+
+static uint64_t write_record(const struct mpi_op *op, char *to)
+{
+    struct record *mine = (struct record *)to;
+    mine->bytes = mpi_is_short(op) && gives(op) ? given(op) * op->width : 0;
+    mpi_header(op, &mine->header);
+    if (mine->bytes)
+        memcpy(mine + 1, (const void *)op->call.in, mine->bytes);
+    return sizeof *mine + FULL(mine->bytes);
+}
+
+static uint64_t length(const char *records, int number)
+{
+    uint64_t bytes = 0;
+    while (number--)
+        bytes += sizeof(struct record) + FULL(((const struct record *)(records + bytes))->bytes);
+    return bytes;
+}
+
+/* All records, from this rank's own on. */
+static int concatenate(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    char *all = g->records;
+    uint64_t have = write_record(op, all);
+    for (int distance = 1; distance < g->size; distance *= 2) {
+        int number = distance < g->size - distance ? distance : g->size - distance;
+        int rc = mpi_take(op, all + have, (uint64_t)number * LONGEST, (g->rank + distance) % g->size);
+        if (!rc)
+            rc = mpi_give(op, all, length(all, number), (g->rank - distance + g->size) % g->size);
+        int waited = mpi_wait(op);
+        if (rc || waited)
+            return rc ? rc : waited;
+        have += length(all + have, number);
+    }
+    return 0;
+}
+
+/* The record of each rank, in rank order, as contents. */
+static int compare(struct mpi_op *op, const void **contents)
+{
+    struct acomm_group *g = op->group;
+    const char *at = g->records;
+    const acomm_header *mine = &((const struct record *)at)->header, *first = NULL, *other = NULL;
+    int odd = -1, reference = -1;
+    const acomm_header *headers[g->size];
+    for (int i = 0; i < g->size; i++) {
+        int rank = (g->rank + i) % g->size;
+        headers[rank] = &((const struct record *)at)->header;
+        contents[rank] = at + sizeof(struct record);
+        at += length(at, 1);
+    }
+    for (int rank = 0; rank < g->size && g->check; rank++) { /* every rank finds the same two */
+        if (!first)
+            first = headers[rank], reference = rank;
+        else if (!other && !op_agrees(first, headers[rank]))
+            other = headers[rank], odd = rank;
+    }
+    if (!other)
+        return 0;
+    acomm_failure failure = {.code = ACOMM_MISMATCH, .origin = reference, .culprit = odd, .sequence = mine->sequence,
+                             .mine = *first, .theirs = *other};
+    if (g->rank == odd) { /* from its own side, as everywhere */
+        failure.origin = odd, failure.culprit = reference;
+        failure.mine = *other, failure.theirs = *first;
+    }
+    return mpi_poison(g, &failure); /* the others see it themselves */
+}
+
+static void join(const struct mpi_op *op, const void **contents, uint64_t offset, uint64_t bytes)
+{
+    for (int rank = 0; rank < op->group->size; rank++)
+        memcpy((char *)op->call.out + (uint64_t)rank * bytes, (const char *)contents[rank] + offset, bytes);
+}
+
+static void finish(const struct mpi_op *op, const void **contents)
+{
+    const acomm_call *c = &op->call;
+    int size = op->group->size, me = op->group->rank;
+    uint64_t bytes = c->count * op->width;
+    struct reduction reduction = {c->dtype, c->redop, c->factor, size};
+    if (!c->out || !bytes)
+        return;
+    if (c->kind == ACOMM_REDUCE_SCATTER)
+        for (int rank = 0; rank < size; rank++)
+            contents[rank] = (const char *)contents[rank] + (uint64_t)me * bytes;
+    if (mpi_reduces(op))
+        reduce_all(&reduction, (void *)c->out, contents, size, c->count);
+    else if (c->kind == ACOMM_BROADCAST)
+        memcpy((void *)c->out, contents[c->root], bytes);
+    else if (c->kind == ACOMM_SCATTER)
+        memcpy((void *)c->out, (const char *)contents[c->root] + (uint64_t)me * bytes, bytes);
+    else
+        join(op, contents, c->kind == ACOMM_ALL_TO_ALL ? (uint64_t)me * bytes : 0, bytes);
+}
+
+int mpi_exchange(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    const void *contents[g->size];
+    if (!mpi_grow(&g->records, &g->records_room, (size_t)g->size * LONGEST))
+        return mpi_fail_op(op, ACOMM_RESOURCE, -1, "no memory for records");
+    int rc = concatenate(op);
+    if (!rc)
+        rc = compare(op, contents);
+    if (!rc && mpi_is_short(op) && op->call.kind != ACOMM_BARRIER)
+        finish(op, contents);
+    return rc;
+}

@@ -1,0 +1,365 @@
+/* The beginning, the failure and the end of a group. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "mpi_group.h"
+#include "mpi_messages.h"
+#include "op.h"
+#include "wait.h"
+
+#define FAREWELL_NS 100000000 /* for the last news to leave */
+
+/* Processes made by fork so far, counted in each of them. */
+static _Atomic unsigned forks;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void count_fork(void)
+{
+    atomic_fetch_add(&forks, 1);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+bool group_was_forked(const struct acomm_group *g)
+{
+    return atomic_load_explicit(&forks, memory_order_relaxed) != g->forks;
+}
+
+/* ---- failures ---- */
+
+void mpi_header(const struct mpi_op *op, acomm_header *out)
+{
+    const acomm_call *c = &op->call;
+    struct acomm_op seen = {.sequence = op->sequence, .count = op->counts ? 0 : c->count, .layout = c->layout, .kind = c->kind,
+                            .dtype = c->dtype, .redop = c->redop, .factor = c->factor, .send_counts = op->counts,
+                            .root = c->kind < ACOMM_SEND ? c->root : -1};
+    *out = (acomm_header){0};
+    op_header(&seen, out); /* the same as in the socket engine, and compared as there */
+}
+
+int mpi_poison(struct acomm_group *g, const acomm_failure *failure)
+{
+    pthread_mutex_lock(&g->lock);
+    if (!atomic_load(&g->poisoned)) {
+        g->failure = *failure;
+        g->failed = failure->code != ACOMM_CLOSED;
+        atomic_store(&g->poisoned, failure->code);
+    }
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    return atomic_load(&g->poisoned);
+}
+
+int mpi_fail(struct acomm_group *g, const acomm_failure *failure)
+{
+    bool first = !atomic_load(&g->poisoned);
+    int code = mpi_poison(g, failure);
+    if (first)
+        messages_spread(g, failure);
+    return code;
+}
+
+static void fill(const struct mpi_op *op, acomm_failure *failure)
+{
+    failure->origin = op->group->rank;
+    failure->sequence = op->sequence;
+    failure->elapsed = op->started ? clock_now() - op->started : 0;
+    mpi_header(op, &failure->mine);
+}
+
+int mpi_fail_op(struct mpi_op *op, int code, int culprit, const char *text)
+{
+    acomm_failure failure = {.code = code, .culprit = culprit};
+    fill(op, &failure);
+    snprintf(failure.text, sizeof failure.text, "%s", text ? text : "");
+    return mpi_fail(op->group, &failure);
+}
+
+/* The first rank that the library knows to be dead, or -1. */
+static int dead_rank(struct acomm_group *g)
+{
+    const acomm_mpi *mpi = g->mpi;
+    uint64_t all = 0, dead = 0;
+    int size = 0, first = 0, rank = -1;
+    if (mpi->Comm_group(g->comm, &all) || mpi->Comm_get_failed(g->comm, &dead))
+        return -1;
+    mpi_handle from = mpi_read(mpi, &dead);
+    if (!mpi->Group_size(from, &size) && size)
+        mpi->Group_translate_ranks(from, 1, &first, mpi_read(mpi, &all), &rank);
+    mpi->Group_free(&dead);
+    mpi->Group_free(&all);
+    return rank >= 0 && rank < g->size ? rank : -1;
+}
+
+void mpi_explain(struct acomm_group *g, int code, int peer, acomm_failure *out)
+{
+    if (mpi_tells_of_death(g->mpi, code)) {
+        int rank = dead_rank(g);
+        out->code = ACOMM_LOST;
+        out->culprit = rank < 0 ? peer : rank;
+        snprintf(out->text, sizeof out->text, "its process has ended");
+        return;
+    }
+    out->code = ACOMM_LIBRARY;
+    out->culprit = peer;
+    mpi_words(g->mpi, code, out->text);
+}
+
+int mpi_fail_library(struct mpi_op *op, int code, int peer)
+{
+    acomm_failure failure = {0};
+    fill(op, &failure);
+    mpi_explain(op->group, code, peer, &failure);
+    return mpi_fail(op->group, &failure);
+}
+
+int acomm_mpi_failure(struct acomm_group *g, acomm_failure *out)
+{
+    pthread_mutex_lock(&g->lock);
+    bool failed = atomic_load(&g->poisoned) != 0;
+    if (failed)
+        *out = g->failure;
+    pthread_mutex_unlock(&g->lock);
+    return failed;
+}
+
+void acomm_mpi_abort(struct acomm_group *g, const char *text)
+{
+    acomm_failure failure = {.code = ACOMM_ABORTED, .culprit = -1, .origin = g->rank};
+    snprintf(failure.text, sizeof failure.text, "%s", text);
+    if (!group_was_forked(g))
+        mpi_fail(g, &failure);
+}
+
+/* ---- beginning ---- */
+
+static void release(struct acomm_group *g)
+{
+    free(g->requests.handles);
+    free(g->requests.facts);
+    free(g->records);
+    free(g->scratch);
+    pthread_mutex_destroy(&g->turn);
+    pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&g->changed);
+    free(g);
+}
+
+static struct acomm_group *create(acomm_mpi *mpi, const acomm_mpi_options *options)
+{
+    struct acomm_group *g = calloc(1, sizeof *g);
+    if (!g)
+        return NULL;
+    pthread_once(&fork_once, watch_forks);
+    g->mpi = mpi;
+    g->id = options->id;
+    g->timeout = options->timeout;
+    g->check = options->check;
+    g->forks = atomic_load(&forks);
+    g->crowded = wait_crowded(options->local);
+    pthread_mutex_init(&g->turn, NULL);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->changed, NULL);
+    return g;
+}
+
+static int refuse(struct acomm_group *g, int code, int rc, acomm_failure *failure)
+{
+    *failure = (acomm_failure){.code = code, .culprit = -1, .origin = g ? g->rank : -1};
+    if (rc)
+        mpi_words(g->mpi, rc, failure->text);
+    if (g)
+        release(g);
+    return code;
+}
+
+/* A duplicate, within the timeout. */
+static int duplicate(struct acomm_group *g, mpi_handle comm, uint64_t *made)
+{
+    uint64_t request = 0;
+    int flag = 0, rc = g->mpi->Comm_idup(comm, made, &request);
+    int64_t end = clock_now() + g->timeout;
+    while (!rc && !flag) {
+        rc = g->mpi->Test(&request, &flag, g->mpi->ignore);
+        if (rc || flag)
+            break;
+        if (clock_now() > end)
+            return ACOMM_TIMEOUT;
+        if (wait_interrupted())
+            return ACOMM_INTERRUPTED;
+        sched_yield();
+    }
+    return rc;
+}
+
+static int begin(struct acomm_group *g, uint64_t made, struct acomm_group **out, acomm_failure *failure)
+{
+    const acomm_mpi *mpi = g->mpi;
+    g->comm = mpi_read(mpi, &made);
+    int rc = mpi->Comm_set_errhandler(g->comm, mpi->errors_return);
+    if (!rc)
+        rc = mpi->Comm_rank(g->comm, &g->rank);
+    if (!rc)
+        rc = mpi->Comm_size(g->comm, &g->size);
+    if (rc)
+        return refuse(g, ACOMM_LIBRARY, rc, failure);
+    rc = messages_open(g);
+    if (rc)
+        return refuse(g, rc, 0, failure);
+    *out = g;
+    return 0;
+}
+
+int acomm_mpi_open(acomm_mpi *mpi, uintptr_t comm, const acomm_mpi_options *options, struct acomm_group **out,
+                   acomm_failure *failure)
+{
+    uint64_t made = 0;
+    struct acomm_group *g = create(mpi, options);
+    if (!g)
+        return refuse(NULL, ACOMM_RESOURCE, 0, failure);
+    if (comm == mpi->world)
+        mpi->Comm_set_errhandler(comm, mpi->errors_return);
+    int rc = duplicate(g, comm, &made);
+    if (rc)
+        return refuse(g, rc < 0 ? rc : ACOMM_LIBRARY, rc < 0 ? 0 : rc, failure);
+    return begin(g, made, out, failure);
+}
+
+int acomm_mpi_part(struct acomm_group *parent, const int32_t *members, int size, const acomm_mpi_options *options,
+                   struct acomm_group **out, acomm_failure *failure)
+{
+    acomm_mpi *mpi = parent->mpi;
+    uint64_t all = 0, some = 0, made = 0;
+    struct acomm_group *g = create(mpi, options);
+    if (!g)
+        return refuse(NULL, ACOMM_RESOURCE, 0, failure);
+    int rc = mpi->Comm_group(parent->comm, &all);
+    if (!rc)
+        rc = mpi->Group_incl(mpi_read(mpi, &all), size, members, &some);
+    if (!rc) /* the tag keeps apart groups that are made of overlapping ranks at one time */
+        rc = mpi->Comm_create_group(parent->comm, mpi_read(mpi, &some), (int)(options->id % TAG_LAST), &made);
+    if (some)
+        mpi->Group_free(&some);
+    if (all)
+        mpi->Group_free(&all);
+    if (rc)
+        return refuse(g, ACOMM_LIBRARY, rc, failure);
+    return begin(g, made, out, failure);
+}
+
+int acomm_mpi_rank(struct acomm_group *g)
+{
+    return g->rank;
+}
+
+int acomm_mpi_size(struct acomm_group *g)
+{
+    return g->size;
+}
+
+int acomm_mpi_missing(struct acomm_group *g, char *text)
+{
+    acomm_failure failure;
+    int rank = messages_missing(g);
+    if (rank >= 0)
+        snprintf(text, 192, "it has closed the group");
+    else if (acomm_mpi_failure(g, &failure) && failure.code == ACOMM_LOST)
+        rank = failure.culprit, memcpy(text, failure.text, sizeof failure.text);
+    return rank;
+}
+
+int acomm_mpi_stuck(struct acomm_group *g)
+{
+    return atomic_load(&g->stuck);
+}
+
+/* ---- the end ---- */
+
+static pthread_mutex_t waiting_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct acomm_group *waiting; /* closed, for their peers' goodbye */
+
+static void stop_worker(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    bool works = g->works;
+    g->stops = true;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    if (works)
+        pthread_join(g->worker, NULL);
+}
+
+void acomm_mpi_stop(struct acomm_group *g, const char *why)
+{
+    bool orderly = !atomic_load(&g->poisoned) && !(why && *why);
+    acomm_failure failure = {.code = ACOMM_LOST, .culprit = g->rank, .origin = g->rank};
+    acomm_failure closed = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank};
+    if (group_was_forked(g))
+        return;
+    if (why && *why) {
+        snprintf(failure.text, sizeof failure.text, "%s", why);
+        messages_spread(g, &failure);
+    }
+    mpi_poison(g, &closed);
+    stop_worker(g);
+    messages_end(g);
+    while (atomic_load(&g->inside)) /* they look at the poison every few microseconds */
+        sched_yield();
+    if (orderly)
+        messages_goodbye(g);
+    else
+        g->failed = true;
+    int64_t end = clock_now() + FAREWELL_NS;
+    while (messages_flying(g) && clock_now() < end) {
+        messages_progress(g);
+        sched_yield();
+    }
+}
+
+/* Frees the closed groups whose peers have said goodbye. */
+static void reap(void)
+{
+    pthread_mutex_lock(&waiting_lock);
+    for (struct acomm_group **at = &waiting; *at;) {
+        struct acomm_group *g = *at;
+        if (!messages_over(g)) {
+            at = &g->next;
+            continue;
+        }
+        *at = g->next;
+        uint64_t comm = 0;
+        memcpy(&comm, &g->comm, g->mpi->handle_bytes);
+        messages_free(g);
+        g->mpi->Comm_free(&comm);
+        release(g);
+    }
+    pthread_mutex_unlock(&waiting_lock);
+}
+
+/* The communicator of a group that has failed stays for good: messages may still come for it, and MPI would give them to the
+ * next one of its number. */
+void acomm_mpi_close(struct acomm_group *g)
+{
+    if (!group_was_forked(g) && !g->failed) {
+        pthread_mutex_lock(&waiting_lock);
+        g->next = waiting;
+        waiting = g;
+        pthread_mutex_unlock(&waiting_lock);
+        reap();
+    }
+}
+
+void acomm_mpi_end(acomm_mpi *mpi)
+{
+    reap();
+    for (struct acomm_group *g = waiting; g; g = g->next)
+        messages_free(g); /* or MPI_Finalize would find a receive under way */
+    waiting = NULL;
+    mpi->Finalize();
+}

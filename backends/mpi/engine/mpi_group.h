@@ -1,0 +1,127 @@
+/* A group over MPI, its operations, and what the files of this folder share.
+ *
+ * One communicator a group. Tag 0: messages and news (mpi_messages.h). Tag 1: collectives, which are alone on it, one after
+ * the other. From tag 2 on: the contents of long messages. Memory moves as bytes: what MPI knows of types serves its own
+ * reductions only. */
+#ifndef MPI_GROUP_H
+#define MPI_GROUP_H
+#include <pthread.h>
+#include <stdatomic.h>
+#include "mpi_library.h"
+
+enum { TAG_NEWS, TAG_COLLECTIVE, TAG_CONTENTS, TAG_LAST = 32767 }; /* every MPI has tags up to that */
+#define PIECE_BYTES ((uint64_t)1 << 30) /* of one request: MPI's counts are ints */
+
+enum { MPI_UNDER_WAY, MPI_ENDED, MPI_ABANDONED };
+
+struct mpi_op {
+    struct acomm_group *group;
+    acomm_call call;
+    const uint64_t *counts, *receives; /* per rank, or NULL when even; borrowed until the end */
+    size_t width;                /* bytes of one element */
+    uint64_t sequence;           /* of a collective: number in the group */
+    int64_t started, deadline, next_look; /* clock_now(); 0 until it has to wait */
+    uint64_t bytes;              /* received */
+    bool synchronous;            /* its caller waits, and answers Ctrl-C */
+    bool owned;                  /* by a handle, not on its caller's stack */
+    _Atomic int state;           /* abandoned by its owner before the end: freed then */
+    int status;                  /* valid once ended, as the failure */
+    acomm_failure failure;
+    struct mpi_op *next;         /* queue, or posted receives */
+};
+
+/* Requests of the collective that runs. */
+struct mpi_requests {
+    char *handles;               /* as wide as the library's */
+    struct request_facts { int peer; bool takes; } *facts;
+    int number, room;
+};
+
+struct acomm_group {
+    acomm_mpi *mpi;
+    mpi_handle comm;
+    uint64_t id;
+    int rank, size;
+    int64_t timeout;
+    bool check, crowded;
+    unsigned forks;
+    /* collectives */
+    pthread_mutex_t turn;        /* who runs a collective */
+    pthread_mutex_t lock;        /* queue, failure; the condition goes with it */
+    pthread_cond_t changed;
+    struct mpi_op *first, *last; /* queue */
+    _Atomic int pending;         /* queued or run from there */
+    _Atomic int inside;          /* threads in an operation */
+    bool works, stops;           /* there is a worker; it is to end */
+    pthread_t worker;
+    uint64_t sequence;
+    struct mpi_requests requests;
+    char *records, *scratch;     /* grown when needed, under `turn` */
+    size_t records_room, scratch_room;
+    /* the end */
+    _Atomic int poisoned;        /* code of the failure, or 0 */
+    _Atomic bool stuck;          /* requests that could not be taken back may still use callers' memory */
+    acomm_failure failure;
+    bool failed;                 /* by more than being closed */
+    struct mpi_messages *messages;
+    struct acomm_group *next;    /* closed groups that wait for their peers' goodbye */
+};
+
+/* ---- mpi_group.c ---- */
+bool group_was_forked(const struct acomm_group *g);
+/* Records the first failure and tells the peers; returns the code that the operation ends with. */
+int mpi_fail(struct acomm_group *g, const acomm_failure *failure);
+/* The same for an operation: what it is and how long it took are added. */
+int mpi_fail_op(struct mpi_op *op, int code, int culprit, const char *text);
+/* The same for an error code of the library; peer: whom the request was for. */
+int mpi_fail_library(struct mpi_op *op, int code, int peer);
+/* What an error of the library means, without recording it. */
+void mpi_explain(struct acomm_group *g, int code, int peer, acomm_failure *out);
+/* Records what a peer told of, or what messages ran into; tells nobody. */
+int mpi_poison(struct acomm_group *g, const acomm_failure *failure);
+void mpi_header(const struct mpi_op *op, acomm_header *out);
+/* The operation ends; `op` may be gone then. */
+void mpi_end_op(struct mpi_op *op, int status);
+/* Waiters look again. */
+void mpi_wake(struct acomm_group *g);
+/* Begins the worker, once. */
+int mpi_work(struct acomm_group *g);
+
+/* ---- mpi_wait.c ---- */
+/* A turn of waiting: spins, yields or sleeps, and looks at deadline, signals, poison and news. 0 or a code. */
+int mpi_turn(struct mpi_op *op, unsigned *turns, int culprit);
+/* Begin moving bytes between here and a rank; 0 or the code that the operation fails with. */
+int mpi_give(struct mpi_op *op, const void *data, uint64_t bytes, int peer);
+int mpi_take(struct mpi_op *op, void *data, uint64_t bytes, int peer);
+/* A place for a request of a collective of the library's own. NULL: no memory. */
+void *mpi_request(struct mpi_op *op);
+/* All of them have ended. After a failure they have been taken back, or the group is stuck. */
+int mpi_wait(struct mpi_op *op);
+/* At least that much of *place; false without memory. */
+bool mpi_grow(char **place, size_t *room, size_t bytes);
+
+/* ---- mpi_collectives.c ---- */
+int mpi_collective(struct mpi_op *op);
+/* mpi_exchange.c: headers, and short contents with them, to everybody. */
+bool mpi_is_short(const struct mpi_op *op);
+int mpi_exchange(struct mpi_op *op);
+/* mpi_blocks.c: a block for each rank and from each. */
+int mpi_blocks(struct mpi_op *op);
+/* mpi_reduce.c: reductions in pieces. */
+int mpi_reduction(struct mpi_op *op);
+
+static inline bool mpi_reduces(const struct mpi_op *op)
+{
+    return op->call.kind == ACOMM_ALL_REDUCE || op->call.kind == ACOMM_REDUCE || op->call.kind == ACOMM_REDUCE_SCATTER;
+}
+/* Elements of a rank's block. */
+static inline uint64_t mpi_count(const struct mpi_op *op, const uint64_t *counts, int rank)
+{
+    return counts ? counts[rank] : op->call.count;
+}
+static inline bool mpi_ended(const struct mpi_op *op)
+{
+    return atomic_load_explicit(&op->state, memory_order_acquire) == MPI_ENDED;
+}
+uint64_t mpi_total(const struct mpi_op *op, const uint64_t *counts);
+#endif

@@ -1,0 +1,469 @@
+/* See mpi_messages.h. One lock for all of it; a flight is a set of requests under way, of one operation or of nobody's. */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "mpi_messages.h"
+
+#define INLINE_BYTES 4096
+
+enum { MESSAGE, GOODBYE, FAILURE };
+struct head {
+    uint64_t group;      /* id */
+    uint64_t count;      /* elements; goodbye: collectives that the rank has finished */
+    uint64_t bytes;
+    int64_t tag;
+    int32_t source, dtype, what;
+    int32_t ticket;      /* tag of the contents, or 0: they follow the head */
+};
+#define ARRIVAL_BYTES (sizeof(struct head) + INLINE_BYTES)
+
+struct mpi_flight {
+    struct mpi_flight *next;
+    struct mpi_op *op;   /* ends with it; NULL: nobody's */
+    void *memory;        /* freed with it */
+    int number, ended;
+    char requests[];
+};
+struct arrival { struct arrival *next; struct head head; /* contents follow */ };
+
+struct mpi_messages {
+    pthread_mutex_t lock;
+    char *arriving;                  /* the receive from any source writes here */
+    uint64_t request;                /* its handle, in as many bytes as those have */
+    struct mpi_op *posted, **posted_end;
+    struct arrival *unexpected, **unexpected_end;
+    struct mpi_flight *flights;
+    int *tickets;                    /* next tag of contents for each rank */
+    uint64_t *left;                  /* of each rank: 0 it is there, else 1 + collectives before its goodbye */
+    int gone;                        /* ranks that have left */
+};
+
+/* ---- flights ---- */
+
+static struct mpi_flight *new_flight(struct acomm_group *g, struct mpi_op *op, int room, void *memory)
+{
+    struct mpi_flight *f = calloc(1, sizeof *f + (size_t)room * g->mpi->handle_bytes);
+    if (!f)
+        return NULL;
+    f->op = op;
+    f->memory = memory;
+    f->next = g->messages->flights;
+    g->messages->flights = f;
+    return f;
+}
+
+static void *next_request(struct acomm_group *g, struct mpi_flight *f)
+{
+    return f->requests + (size_t)f->number++ * g->mpi->handle_bytes;
+}
+
+static int pieces(uint64_t bytes)
+{
+    return (int)((bytes + PIECE_BYTES - 1) / PIECE_BYTES);
+}
+
+static int move_contents(struct acomm_group *g, struct mpi_flight *f, char *data, uint64_t bytes, int peer, int tag, bool takes)
+{
+    const acomm_mpi *mpi = g->mpi;
+    for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
+        int part = (int)(bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES);
+        void *request = next_request(g, f);
+        int rc = takes ? mpi->Irecv(data + at, part, mpi->byte, peer, tag, g->comm, request)
+                       : mpi->Isend(data + at, part, mpi->byte, peer, tag, g->comm, request);
+        if (rc) {
+            f->number--;
+            return rc;
+        }
+    }
+    return 0;
+}
+
+/* Ends those whose requests have ended; 0 or an error of the library, by the flight's own operation. */
+static int test_flights(struct acomm_group *g)
+{
+    for (struct mpi_flight **at = &g->messages->flights; *at;) {
+        struct mpi_flight *f = *at;
+        int flag = 1, rc = 0;
+        while (f->ended < f->number && flag && !rc) {
+            rc = g->mpi->Test(f->requests + (size_t)f->ended * g->mpi->handle_bytes, &flag, g->mpi->ignore);
+            f->ended += !rc && flag;
+        }
+        if (rc)
+            return rc;
+        if (f->ended < f->number) {
+            at = &f->next;
+            continue;
+        }
+        *at = f->next;
+        free(f->memory);
+        if (f->op)
+            mpi_end_op(f->op, 0);
+        free(f);
+    }
+    return 0;
+}
+
+/* ---- arrivals ---- */
+
+static void describe(const struct mpi_op *op, acomm_header *out)
+{
+    *out = (acomm_header){.count = op->call.count, .kind = (uint8_t)op->call.kind, .dtype = (uint8_t)op->call.dtype, .root = -1};
+}
+
+static void refuse(struct mpi_op *op, const struct head *head)
+{
+    op->failure = (acomm_failure){.code = ACOMM_TRUNCATED, .origin = op->group->rank, .culprit = head->source};
+    describe(op, &op->failure.mine);
+    op->failure.theirs = (acomm_header){.count = head->count, .kind = ACOMM_SEND, .dtype = (uint8_t)head->dtype, .root = -1};
+}
+
+/* A message meets its receive. Contents that do not fit are received into nowhere. */
+static int meet(struct acomm_group *g, struct mpi_op *op, const struct head *head, const void *contents)
+{
+    bool fits = op->call.count == head->count && op->call.dtype == head->dtype;
+    op->call.root = head->source;
+    op->call.tag = head->tag;
+    op->bytes = head->bytes;
+    if (!fits)
+        refuse(op, head);
+    if (!head->ticket) {
+        if (fits)
+            memcpy((void *)op->call.out, contents, head->bytes);
+        mpi_end_op(op, fits ? 0 : ACOMM_TRUNCATED);
+        return 0;
+    }
+    char *to = fits ? (char *)op->call.out : malloc(head->bytes);
+    struct mpi_flight *f = to ? new_flight(g, fits ? op : NULL, pieces(head->bytes), fits ? NULL : to) : NULL;
+    if (!fits)
+        mpi_end_op(op, ACOMM_TRUNCATED);
+    return f ? move_contents(g, f, to, head->bytes, head->source, head->ticket, true) : 0;
+}
+
+static bool matches(const struct mpi_op *op, const struct head *head)
+{
+    return (op->call.root < 0 || op->call.root == head->source) && op->call.tag == head->tag;
+}
+
+static int deliver(struct acomm_group *g, const struct head *head, const void *contents)
+{
+    struct mpi_messages *m = g->messages;
+    for (struct mpi_op **at = &m->posted; *at; at = &(*at)->next) {
+        struct mpi_op *op = *at;
+        if (!matches(op, head))
+            continue;
+        *at = op->next;
+        if (m->posted_end == &op->next)
+            m->posted_end = at;
+        return meet(g, op, head, contents);
+    }
+    size_t bytes = head->ticket ? 0 : head->bytes;
+    struct arrival *a = malloc(sizeof *a + bytes);
+    if (!a)
+        return mpi_poison(g, &(acomm_failure){.code = ACOMM_RESOURCE, .culprit = -1, .origin = g->rank});
+    a->next = NULL;
+    a->head = *head;
+    memcpy(a + 1, contents, bytes);
+    *m->unexpected_end = a;
+    m->unexpected_end = &a->next;
+    return 0;
+}
+
+static int receive_next(struct acomm_group *g)
+{
+    return g->mpi->Irecv(g->messages->arriving, ARRIVAL_BYTES, g->mpi->byte, g->mpi->any_source, TAG_NEWS, g->comm,
+                         &g->messages->request);
+}
+
+static int hear(struct acomm_group *g)
+{
+    struct mpi_messages *m = g->messages;
+    struct head head;
+    memcpy(&head, m->arriving, sizeof head);
+    const char *contents = m->arriving + sizeof head;
+    if (head.group != g->id || head.source < 0 || head.source >= g->size)
+        return 0; /* of a group before, whose communicator had the same number */
+    if (head.what == MESSAGE)
+        return deliver(g, &head, contents);
+    if (head.what == FAILURE) {
+        acomm_failure failure;
+        memcpy(&failure, contents, sizeof failure);
+        mpi_poison(g, &failure);
+    } else if (!m->left[head.source]) {
+        m->left[head.source] = 1 + head.count;
+        m->gone++;
+    }
+    return 0;
+}
+
+/* With the lock. 0 or an error of the library. */
+static int progress(struct acomm_group *g)
+{
+    for (;;) {
+        int flag = 0, rc = g->mpi->Test(&g->messages->request, &flag, g->mpi->ignore);
+        if (rc)
+            return rc;
+        if (!flag)
+            return test_flights(g);
+        rc = hear(g);
+        if (!rc)
+            rc = receive_next(g);
+        if (rc)
+            return rc;
+    }
+}
+
+/* Without the lock: an error of the library is the group's. */
+static int failed(struct acomm_group *g, int rc)
+{
+    int poisoned = atomic_load(&g->poisoned);
+    if (!rc || poisoned)
+        return poisoned;
+    acomm_failure failure = {.culprit = -1, .origin = g->rank};
+    mpi_explain(g, rc, -1, &failure);
+    return mpi_fail(g, &failure);
+}
+
+int messages_progress(struct acomm_group *g)
+{
+    if (pthread_mutex_trylock(&g->messages->lock))
+        return 0; /* somebody else is at it */
+    int rc = progress(g);
+    pthread_mutex_unlock(&g->messages->lock);
+    return failed(g, rc);
+}
+
+/* A rank without which the operation cannot end, or -1. */
+static int missed(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    const struct mpi_messages *m = g->messages;
+    bool message = op->call.kind >= ACOMM_SEND;
+    if (!m->gone)
+        return -1;
+    if (message && op->call.root >= 0)
+        return m->left[op->call.root] ? op->call.root : -1;
+    for (int rank = 0; rank < g->size; rank++)
+        if (message ? m->gone == g->size - 1 && rank != g->rank : m->left[rank] && op->sequence > m->left[rank] - 1)
+            return rank;
+    return -1;
+}
+
+int messages_news(struct mpi_op *op)
+{
+    int rc = messages_progress(op->group);
+    if (rc || mpi_ended(op))
+        return rc;
+    int rank = missed(op);
+    return rank < 0 ? 0 : mpi_fail_op(op, ACOMM_LOST, rank, "it has closed the group");
+}
+
+/* ---- posting ---- */
+
+static int post_receive(struct mpi_op *op)
+{
+    struct mpi_messages *m = op->group->messages;
+    for (struct arrival **at = &m->unexpected; *at; at = &(*at)->next) {
+        struct arrival *a = *at;
+        if (!matches(op, &a->head))
+            continue;
+        *at = a->next;
+        if (m->unexpected_end == &a->next)
+            m->unexpected_end = at;
+        int rc = meet(op->group, op, &a->head, a + 1);
+        free(a);
+        return rc;
+    }
+    op->next = NULL;
+    *m->posted_end = op;
+    m->posted_end = &op->next;
+    return 0;
+}
+
+static int next_ticket(struct mpi_messages *m, int peer)
+{
+    int *ticket = &m->tickets[peer];
+    *ticket = *ticket < TAG_CONTENTS || *ticket == TAG_LAST ? TAG_CONTENTS : *ticket + 1;
+    return *ticket;
+}
+
+static int post_send(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    uint64_t bytes = op->call.count * op->width;
+    bool is_short = bytes <= INLINE_BYTES;
+    struct head head = {.group = g->id, .count = op->call.count, .bytes = bytes, .tag = op->call.tag, .source = g->rank,
+                        .dtype = op->call.dtype, .what = MESSAGE,
+                        .ticket = is_short ? 0 : next_ticket(g->messages, op->call.root)};
+    char *packet = malloc(sizeof head + (is_short ? bytes : 0));
+    struct mpi_flight *f = packet ? new_flight(g, op, 1 + (is_short ? 0 : pieces(bytes)), packet) : NULL;
+    if (!f) {
+        free(packet);
+        return mpi_poison(g, &(acomm_failure){.code = ACOMM_RESOURCE, .culprit = -1, .origin = g->rank});
+    }
+    memcpy(packet, &head, sizeof head);
+    if (is_short && bytes)
+        memcpy(packet + sizeof head, (const void *)op->call.in, bytes);
+    op->bytes = bytes;
+    int rc = g->mpi->Isend(packet, (int)(sizeof head + (is_short ? bytes : 0)), g->mpi->byte, op->call.root, TAG_NEWS, g->comm,
+                           next_request(g, f));
+    if (!rc && !is_short)
+        rc = move_contents(g, f, (char *)op->call.in, bytes, op->call.root, head.ticket, false);
+    return rc ? rc : test_flights(g);
+}
+
+int messages_post(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    pthread_mutex_lock(&g->messages->lock);
+    int rc = atomic_load(&g->poisoned);
+    if (!rc)
+        rc = op->call.kind == ACOMM_SEND ? post_send(op) : post_receive(op);
+    pthread_mutex_unlock(&g->messages->lock);
+    return rc < 0 ? rc : failed(g, rc);
+}
+
+bool messages_busy(struct acomm_group *g)
+{
+    return g->messages->flights || g->messages->posted;
+}
+
+bool messages_flying(struct acomm_group *g)
+{
+    return g->messages->flights != NULL;
+}
+
+/* ---- news ---- */
+
+static void tell(struct acomm_group *g, struct head head, const void *contents, size_t bytes)
+{
+    char *packet = malloc(sizeof head + bytes);
+    struct mpi_flight *f = packet ? new_flight(g, NULL, g->size, packet) : NULL;
+    if (!f) {
+        free(packet);
+        return;
+    }
+    memcpy(packet, &head, sizeof head);
+    memcpy(packet + sizeof head, contents, bytes);
+    for (int rank = 0; rank < g->size; rank++) {
+        if (rank == g->rank || g->messages->left[rank])
+            continue;
+        if (g->mpi->Isend(packet, (int)(sizeof head + bytes), g->mpi->byte, rank, TAG_NEWS, g->comm, next_request(g, f)))
+            f->number--; /* a dead rank needs no news */
+    }
+}
+
+void messages_spread(struct acomm_group *g, const acomm_failure *failure)
+{
+    if (g->size == 1)
+        return;
+    pthread_mutex_lock(&g->messages->lock);
+    tell(g, (struct head){.group = g->id, .source = g->rank, .what = FAILURE}, failure, sizeof *failure);
+    pthread_mutex_unlock(&g->messages->lock);
+}
+
+void messages_goodbye(struct acomm_group *g)
+{
+    if (g->size == 1)
+        return;
+    pthread_mutex_lock(&g->messages->lock);
+    tell(g, (struct head){.group = g->id, .source = g->rank, .what = GOODBYE, .count = g->sequence}, "", 0);
+    pthread_mutex_unlock(&g->messages->lock);
+}
+
+int messages_missing(struct acomm_group *g)
+{
+    messages_progress(g);
+    for (int rank = 0; rank < g->size; rank++)
+        if (g->messages->left[rank])
+            return rank;
+    return -1;
+}
+
+/* ---- beginning and end ---- */
+
+int messages_open(struct acomm_group *g)
+{
+    struct mpi_messages *m = g->messages = calloc(1, sizeof *m);
+    if (!m || !(m->arriving = malloc(ARRIVAL_BYTES)) || !(m->tickets = calloc((size_t)g->size, sizeof *m->tickets))
+        || !(m->left = calloc((size_t)g->size, sizeof *m->left)))
+        return ACOMM_RESOURCE;
+    pthread_mutex_init(&m->lock, NULL);
+    m->posted_end = &m->posted;
+    m->unexpected_end = &m->unexpected;
+    return receive_next(g) ? ACOMM_LIBRARY : ACOMM_OK;
+}
+
+void messages_forget(struct mpi_op *op, int code)
+{
+    struct mpi_messages *m = op->group->messages;
+    pthread_mutex_lock(&m->lock);
+    for (struct mpi_op **at = &m->posted; *at; at = &(*at)->next) {
+        if (*at != op)
+            continue;
+        *at = op->next;
+        if (m->posted_end == &op->next)
+            m->posted_end = at;
+        break;
+    }
+    for (struct mpi_flight *f = m->flights; f; f = f->next)
+        if (f->op == op) {
+            f->op = NULL;
+            atomic_store(&op->group->stuck, true);
+        }
+    if (!mpi_ended(op))
+        mpi_end_op(op, code);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void messages_end(struct acomm_group *g)
+{
+    struct mpi_messages *m = g->messages;
+    int code = atomic_load(&g->poisoned);
+    pthread_mutex_lock(&m->lock);
+    while (m->posted) {
+        struct mpi_op *op = m->posted;
+        m->posted = op->next;
+        mpi_end_op(op, code);
+    }
+    m->posted_end = &m->posted;
+    for (struct mpi_flight *f = m->flights; f; f = f->next) {
+        struct mpi_op *op = f->op;
+        f->op = NULL;
+        if (op) {
+            atomic_store(&g->stuck, true);
+            mpi_end_op(op, code);
+        }
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+bool messages_over(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->messages->lock);
+    progress(g);
+    bool over = g->messages->gone == g->size - 1 && !g->messages->flights;
+    pthread_mutex_unlock(&g->messages->lock);
+    return over;
+}
+
+void messages_free(struct acomm_group *g)
+{
+    struct mpi_messages *m = g->messages;
+    int flag = mpi_read(g->mpi, &m->request) == g->mpi->no_request;
+    if (!flag)
+        g->mpi->Cancel(&m->request);
+    while (!flag && !g->mpi->Test(&m->request, &flag, g->mpi->ignore) && !flag)
+        sched_yield();
+    while (m->unexpected) {
+        struct arrival *a = m->unexpected;
+        m->unexpected = a->next;
+        free(a);
+    }
+    free(m->arriving);
+    free(m->tickets);
+    free(m->left);
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+}

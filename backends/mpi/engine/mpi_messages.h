@@ -1,0 +1,33 @@
+/* Messages between ranks, and the ranks' news of each other.
+ *
+ * Every message begins with a head on tag 0, for which one receive from any source is always posted: we match them ourselves,
+ * by tags of 63 bits, and see dtype and length before anything is written. Short contents come with the head, long ones
+ * follow by a tag of their own. News come the same way: a goodbye, a failure. */
+#ifndef MPI_MESSAGES_H
+#define MPI_MESSAGES_H
+#include "mpi_group.h"
+
+int messages_open(struct acomm_group *g);
+/* Posts a send or a receive. 0, or the code that it is refused with. */
+int messages_post(struct mpi_op *op);
+/* Ends an operation that its caller gives up. */
+void messages_forget(struct mpi_op *op, int code);
+/* A turn of progress, for waiters of messages and the worker. 0 or the group's code. */
+int messages_progress(struct acomm_group *g);
+/* The same from within a collective, which fails when a rank that it needs has left. */
+int messages_news(struct mpi_op *op);
+/* Whether something is under way that needs turns. */
+bool messages_busy(struct acomm_group *g);
+/* Whether requests are under way. */
+bool messages_flying(struct acomm_group *g);
+/* Tells all peers: of a failure, or goodbye after `sequence` collectives. */
+void messages_spread(struct acomm_group *g, const acomm_failure *failure);
+void messages_goodbye(struct acomm_group *g);
+/* A rank that has said goodbye or is known to be dead, or -1. */
+int messages_missing(struct acomm_group *g);
+/* Ends every operation with the group's failure. */
+void messages_end(struct acomm_group *g);
+/* Whether all peers have said goodbye, so that no message can come any more. */
+bool messages_over(struct acomm_group *g);
+void messages_free(struct acomm_group *g);
+#endif

@@ -1,0 +1,169 @@
+/* Requests of a collective, and waiting for them. MPI makes progress only inside its functions and has nothing to sleep on,
+ * so a wait asks again and again: at once at first, then yielding, after a while with sleeps between. */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "mpi_group.h"
+#include "mpi_messages.h"
+#include "wait.h"
+
+#define SPINS 400           /* turns of about 50 ns, with a core for every rank */
+#define SPINS_CROWDED 4
+#define LOOKS 16            /* turns between two looks at clock and poison, past the spinning */
+#define PATIENT_NS 20000000 /* then it sleeps between turns, for a hundredth of the time that it has waited, */
+#define NAP_NS 1000000      /* at most this */
+#define GRACE_NS 200000000  /* for requests of a failed operation to end */
+
+static void nap(int64_t waited)
+{
+    int64_t ns = waited / 100 < NAP_NS ? waited / 100 : NAP_NS;
+    nanosleep(&(struct timespec){0, ns}, NULL);
+}
+
+static int look(struct mpi_op *op, int culprit)
+{
+    struct acomm_group *g = op->group;
+    int64_t now = clock_now();
+    if (!op->started) {
+        op->started = now;
+        op->deadline = now + (op->call.timeout < 0 ? g->timeout : op->call.timeout);
+        op->next_look = now + WAIT_LOOK_NS;
+    }
+    int rc = atomic_load(&g->poisoned);
+    if (!rc)
+        rc = messages_news(op);
+    if (rc)
+        return rc;
+    if (now >= op->deadline)
+        return mpi_fail_op(op, ACOMM_TIMEOUT, culprit, NULL);
+    if (now >= op->next_look) {
+        op->next_look = now + WAIT_LOOK_NS;
+        if (op->synchronous && wait_interrupted())
+            return mpi_fail_op(op, ACOMM_INTERRUPTED, -1, NULL);
+    }
+    if (now - op->started > PATIENT_NS)
+        nap(now - op->started);
+    return 0;
+}
+
+int mpi_turn(struct mpi_op *op, unsigned *turns, int culprit)
+{
+    unsigned turn = (*turns)++, spins = op->group->crowded ? SPINS_CROWDED : SPINS;
+    if (turn < spins)
+        return 0;
+    if (turn % LOOKS == 0) {
+        int rc = look(op, culprit);
+        if (rc)
+            return rc;
+    }
+    sched_yield();
+    return 0;
+}
+
+bool mpi_grow(char **place, size_t *room, size_t bytes)
+{
+    if (bytes <= *room)
+        return true;
+    free(*place);
+    *place = NULL;
+    *room = 0;
+    if (posix_memalign((void **)place, 64, bytes))
+        return false;
+    *room = bytes;
+    return true;
+}
+
+static void *place(struct acomm_group *g, int peer, bool takes)
+{
+    struct mpi_requests *r = &g->requests;
+    if (r->number == r->room) {
+        int room = r->room ? 2 * r->room : 16;
+        char *handles = realloc(r->handles, (size_t)room * g->mpi->handle_bytes);
+        r->handles = handles ? handles : r->handles;
+        struct request_facts *facts = handles ? realloc(r->facts, (size_t)room * sizeof *facts) : NULL;
+        r->facts = facts ? facts : r->facts;
+        if (!facts)
+            return NULL;
+        r->room = room;
+    }
+    r->facts[r->number] = (struct request_facts){peer, takes};
+    return r->handles + (size_t)r->number++ * g->mpi->handle_bytes;
+}
+
+void *mpi_request(struct mpi_op *op)
+{
+    return place(op->group, -1, false);
+}
+
+static int move(struct mpi_op *op, char *data, uint64_t bytes, int peer, bool takes)
+{
+    struct acomm_group *g = op->group;
+    const acomm_mpi *mpi = g->mpi;
+    do {
+        int part = (int)(bytes < PIECE_BYTES ? bytes : PIECE_BYTES);
+        void *request = place(g, peer, takes);
+        if (!request)
+            return mpi_fail_op(op, ACOMM_RESOURCE, -1, "no memory for requests");
+        int rc = takes ? mpi->Irecv(data, part, mpi->byte, peer, TAG_COLLECTIVE, g->comm, request)
+                       : mpi->Isend(data, part, mpi->byte, peer, TAG_COLLECTIVE, g->comm, request);
+        if (rc) {
+            g->requests.number--;
+            return mpi_fail_library(op, rc, peer);
+        }
+        data += part;
+        bytes -= (uint64_t)part;
+    } while (bytes);
+    return 0;
+}
+
+int mpi_give(struct mpi_op *op, const void *data, uint64_t bytes, int peer)
+{
+    return move(op, (char *)data, bytes, peer, false);
+}
+
+int mpi_take(struct mpi_op *op, void *data, uint64_t bytes, int peer)
+{
+    return move(op, data, bytes, peer, true);
+}
+
+/* Receives are cancelled. Sends and collectives cannot be: they get a moment to end. */
+static void take_back(struct acomm_group *g)
+{
+    const acomm_mpi *mpi = g->mpi;
+    int64_t end = clock_now() + GRACE_NS;
+    for (int i = 0; i < g->requests.number; i++) {
+        void *request = g->requests.handles + (size_t)i * mpi->handle_bytes;
+        int flag = mpi_read(mpi, request) == mpi->no_request;
+        if (!flag && g->requests.facts[i].takes)
+            mpi->Cancel(request);
+        while (!flag && !mpi->Test(request, &flag, mpi->ignore) && !flag && clock_now() < end)
+            sched_yield();
+        if (!flag)
+            atomic_store(&g->stuck, true);
+    }
+}
+
+int mpi_wait(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    const acomm_mpi *mpi = g->mpi;
+    int rc = atomic_load_explicit(&g->poisoned, memory_order_relaxed);
+    for (int i = 0; i < g->requests.number && !rc; i++) {
+        void *request = g->requests.handles + (size_t)i * mpi->handle_bytes;
+        unsigned turns = 0;
+        int flag = 0;
+        for (;;) {
+            int code = mpi->Test(request, &flag, mpi->ignore);
+            if (code)
+                rc = mpi_fail_library(op, code, g->requests.facts[i].peer);
+            if (rc || flag || (rc = mpi_turn(op, &turns, g->requests.facts[i].peer)))
+                break;
+        }
+    }
+    if (rc)
+        take_back(g);
+    g->requests.number = 0;
+    return rc;
+}

