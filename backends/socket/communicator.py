@@ -15,8 +15,8 @@ from arraycomm.core.errors import Aborted
 from arraycomm.core.log import log
 from arraycomm.core.types import ReduceOp
 
-from .endpoint import Endpoint
 from ..errors import Translator
+from .endpoint import Endpoint
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
