@@ -9,8 +9,6 @@
 #include "reduce.h"
 #include "wait.h"
 
-#define LOOK_NS 1000000 /* between turns of the worker for messages that nobody waits for */
-
 static int check(const struct mpi_op *op)
 {
     const struct acomm_group *g = op->group;
@@ -27,7 +25,7 @@ static int check(const struct mpi_op *op)
 
 /* ---- the end of operations ---- */
 
-void mpi_wake(struct acomm_group *g)
+static void wake(struct acomm_group *g)
 {
     pthread_mutex_lock(&g->lock);
     pthread_cond_broadcast(&g->changed);
@@ -44,7 +42,7 @@ void mpi_end_op(struct mpi_op *op, int status)
     if (atomic_exchange(&op->state, MPI_ENDED) == MPI_ABANDONED)
         free(op);
     if (owned)
-        mpi_wake(g);
+        wake(g);
 }
 
 /* ---- collectives ---- */
@@ -70,24 +68,6 @@ static void take_first(struct acomm_group *g)
     pthread_mutex_lock(&g->lock);
 }
 
-static void rest(struct acomm_group *g)
-{
-    struct timespec t;
-    if (!messages_busy(g)) {
-        pthread_cond_wait(&g->changed, &g->lock);
-        return;
-    }
-    pthread_mutex_unlock(&g->lock);
-    messages_progress(g);
-    pthread_mutex_lock(&g->lock);
-    if (g->first || g->stops)
-        return;
-    clock_gettime(CLOCK_REALTIME, &t);
-    int64_t ns = t.tv_nsec + LOOK_NS;
-    t = (struct timespec){t.tv_sec + ns / 1000000000, ns % 1000000000};
-    pthread_cond_timedwait(&g->changed, &g->lock, &t);
-}
-
 static void *work(void *argument)
 {
     struct acomm_group *g = argument;
@@ -96,43 +76,27 @@ static void *work(void *argument)
         if (g->first)
             take_first(g);
         else
-            rest(g);
+            pthread_cond_wait(&g->changed, &g->lock);
     }
     pthread_mutex_unlock(&g->lock);
     return NULL;
 }
 
-int mpi_work(struct acomm_group *g)
-{
-    pthread_mutex_lock(&g->lock);
-    int rc = 0;
-    if (!g->works && !g->stops) {
-        rc = pthread_create(&g->worker, NULL, work, g) ? ACOMM_RESOURCE : 0;
-        g->works = !rc;
-    }
-    pthread_cond_broadcast(&g->changed);
-    pthread_mutex_unlock(&g->lock);
-    return rc;
-}
-
 static int enqueue(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
-    int rc = mpi_work(g);
-    if (rc)
-        return rc;
     pthread_mutex_lock(&g->lock);
-    if (g->stops) {
-        pthread_mutex_unlock(&g->lock);
-        return ACOMM_CLOSED;
+    int rc = g->stops ? ACOMM_CLOSED : g->works ? 0 : pace_thread(&g->worker, work, g);
+    if (!rc) {
+        g->works = true;
+        atomic_fetch_add(&g->pending, 1);
+        op->next = NULL;
+        *(g->last ? &g->last->next : &g->first) = op;
+        g->last = op;
+        pthread_cond_broadcast(&g->changed);
     }
-    atomic_fetch_add(&g->pending, 1);
-    op->next = NULL;
-    *(g->last ? &g->last->next : &g->first) = op;
-    g->last = op;
-    pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
-    return 0;
+    return rc;
 }
 
 /* ---- waiting ---- */
@@ -221,8 +185,6 @@ static int queue_and_wait(struct mpi_op *op)
             mpi_fail_op(op, rc, -1, NULL);
         rc = 0;
     }
-    if (!rc)
-        mpi_wake(op->group); /* who ended it has let go of the lock: it was on our stack */
     return rc ? rc : op->status;
 }
 
@@ -274,8 +236,6 @@ int acomm_mpi_start(struct acomm_group *g, const acomm_call *call, const uint64_
     int rc = check(op);
     if (!rc)
         rc = call->kind < ACOMM_SEND ? enqueue(op) : messages_post(op);
-    if (!rc && call->kind >= ACOMM_SEND && !mpi_ended(op))
-        rc = mpi_work(g); /* it goes on though nobody waits */
     if (rc)
         free(op);
     else

@@ -210,6 +210,8 @@ static int begin(struct acomm_group *g, uint64_t made, struct acomm_group **out,
     if (rc)
         return refuse(g, ACOMM_LIBRARY, rc, failure);
     rc = messages_open(g);
+    if (!rc)
+        rc = pace_add(g);
     if (rc)
         return refuse(g, rc, 0, failure);
     *out = g;
@@ -281,9 +283,6 @@ int acomm_mpi_stuck(struct acomm_group *g)
 
 /* ---- the end ---- */
 
-static pthread_mutex_t waiting_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct acomm_group *waiting; /* closed, for their peers' goodbye */
-
 static void stop_worker(struct acomm_group *g)
 {
     pthread_mutex_lock(&g->lock);
@@ -322,44 +321,19 @@ void acomm_mpi_stop(struct acomm_group *g, const char *why)
     }
 }
 
-/* Frees the closed groups whose peers have said goodbye. */
-static void reap(void)
+void group_free(struct acomm_group *g)
 {
-    pthread_mutex_lock(&waiting_lock);
-    for (struct acomm_group **at = &waiting; *at;) {
-        struct acomm_group *g = *at;
-        if (!messages_over(g)) {
-            at = &g->next;
-            continue;
-        }
-        *at = g->next;
-        uint64_t comm = 0;
-        memcpy(&comm, &g->comm, g->mpi->handle_bytes);
-        messages_free(g);
-        g->mpi->Comm_free(&comm);
-        release(g);
-    }
-    pthread_mutex_unlock(&waiting_lock);
+    uint64_t comm = 0;
+    memcpy(&comm, &g->comm, g->mpi->handle_bytes);
+    messages_free(g);
+    g->mpi->Comm_free(&comm);
+    release(g);
 }
 
 /* The communicator of a group that has failed stays for good: messages may still come for it, and MPI would give them to the
  * next one of its number. */
 void acomm_mpi_close(struct acomm_group *g)
 {
-    if (!group_was_forked(g) && !g->failed) {
-        pthread_mutex_lock(&waiting_lock);
-        g->next = waiting;
-        waiting = g;
-        pthread_mutex_unlock(&waiting_lock);
-        reap();
-    }
-}
-
-void acomm_mpi_end(acomm_mpi *mpi)
-{
-    reap();
-    for (struct acomm_group *g = waiting; g; g = g->next)
-        messages_free(g); /* or MPI_Finalize would find a receive under way */
-    waiting = NULL;
-    mpi->Finalize();
+    if (!group_was_forked(g))
+        pace_close(g);
 }

@@ -64,7 +64,8 @@ struct acomm_group {
     acomm_failure failure;
     bool failed;                 /* by more than being closed */
     struct mpi_messages *messages;
-    struct acomm_group *next;    /* closed groups that wait for their peers' goodbye */
+    struct acomm_group *next;    /* all of the process (mpi_pace.c) */
+    bool closed;                 /* by its user; it waits for its peers' goodbye */
 };
 
 /* ---- mpi_group.c ---- */
@@ -82,10 +83,15 @@ int mpi_poison(struct acomm_group *g, const acomm_failure *failure);
 void mpi_header(const struct mpi_op *op, acomm_header *out);
 /* The operation ends; `op` may be gone then. */
 void mpi_end_op(struct mpi_op *op, int status);
-/* Waiters look again. */
-void mpi_wake(struct acomm_group *g);
-/* Begins the worker, once. */
-int mpi_work(struct acomm_group *g);
+/* Gives everything back, the communicator too. */
+void group_free(struct acomm_group *g);
+
+/* ---- mpi_pace.c ---- */
+int pace_add(struct acomm_group *g);
+/* It is freed when all peers have left it, unless it has failed. */
+void pace_close(struct acomm_group *g);
+/* A thread that gets no signals. */
+int pace_thread(pthread_t *thread, void *(*function)(void *), void *argument);
 
 /* ---- mpi_wait.c ---- */
 /* A turn of waiting: spins, yields or sleeps, and looks at deadline, signals, poison and news. 0 or a code. */

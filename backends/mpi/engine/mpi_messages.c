@@ -324,11 +324,6 @@ int messages_post(struct mpi_op *op)
     return rc < 0 ? rc : failed(g, rc);
 }
 
-bool messages_busy(struct acomm_group *g)
-{
-    return g->messages->flights || g->messages->posted;
-}
-
 bool messages_flying(struct acomm_group *g)
 {
     return g->messages->flights != NULL;

@@ -12,12 +12,10 @@ int messages_open(struct acomm_group *g);
 int messages_post(struct mpi_op *op);
 /* Ends an operation that its caller gives up. */
 void messages_forget(struct mpi_op *op, int code);
-/* A turn of progress, for waiters of messages and the worker. 0 or the group's code. */
+/* A turn of progress, for whoever waits. 0 or the group's code. */
 int messages_progress(struct acomm_group *g);
 /* The same from within a collective, which fails when a rank that it needs has left. */
 int messages_news(struct mpi_op *op);
-/* Whether something is under way that needs turns. */
-bool messages_busy(struct acomm_group *g);
 /* Whether requests are under way. */
 bool messages_flying(struct acomm_group *g);
 /* Tells all peers: of a failure, or goodbye after `sequence` collectives. */
