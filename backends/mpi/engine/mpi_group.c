@@ -301,6 +301,9 @@ void acomm_mpi_stop(struct acomm_group *g, const char *why)
     acomm_failure closed = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank};
     if (group_was_forked(g))
         return;
+    messages_progress(g);
+    /* What a cut operation has sent may still lie somewhere. */
+    bool cut = atomic_load(&g->pending) || atomic_load(&g->inside) || messages_flying(g);
     if (why && *why) {
         snprintf(failure.text, sizeof failure.text, "%s", why);
         messages_spread(g, &failure);
@@ -312,7 +315,7 @@ void acomm_mpi_stop(struct acomm_group *g, const char *why)
         sched_yield();
     if (orderly)
         messages_goodbye(g);
-    else
+    if (!orderly || cut)
         g->failed = true;
     int64_t end = clock_now() + FAREWELL_NS;
     while (messages_flying(g) && clock_now() < end) {
@@ -330,8 +333,8 @@ void group_free(struct acomm_group *g)
     release(g);
 }
 
-/* The communicator of a group that has failed stays for good: messages may still come for it, and MPI would give them to the
- * next one of its number. */
+/* The communicator of a group that has failed, or whose operations were cut, stays for good: messages may still come for it, and
+ * MPI would give them to the next one of its number. It gives no number away that one of the ranks still has. */
 void acomm_mpi_close(struct acomm_group *g)
 {
     if (!group_was_forked(g))
