@@ -60,9 +60,24 @@ static void pieces_that_follow_each_other(void)
 static void few_bytes_are_not_judged(void)
 {
     struct stream_way way = {.bytes = ROOM};
-    prepare(65540);
-    stream_fill(&way, to, from, 65540);
-    CHECK_EQUAL(way.bytes, 65540); /* since the look at the first 65536 */
+    prepare(16388);
+    stream_fill(&way, to, from, 16388);
+    CHECK(way.ordinary > 0); /* of the first 16384; the last four were no trial of the other stores */
+    stream_fill(&way, to, from, 4096);
+    CHECK(way.ordinary == 0);
+    CHECK_EQUAL(way.bytes, 0);
+}
+
+/* Neither way is kept for good, however slow or fast it once looked. */
+static void both_ways_are_tried_again(void)
+{
+    for (int past = 0; past < 2; past++) {
+        struct stream_way way = {.past = past};
+        prepare(ROOM - EDGE);
+        stream_fill(&way, to, from, ROOM - EDGE);
+        CHECK(way.bytes < ROOM / 2); /* since the trial */
+        check(to, from, ROOM - EDGE);
+    }
 }
 
 static void long_results(void)
@@ -83,6 +98,7 @@ int main(void)
     TEST(every_way_writes_the_same);
     TEST(pieces_that_follow_each_other);
     TEST(few_bytes_are_not_judged);
+    TEST(both_ways_are_tried_again);
     TEST(long_results);
     free(from);
     free(to);

@@ -73,31 +73,42 @@ void stream_copy(void *to, const void *from, size_t bytes)
 }
 #endif
 
-#define SLOW 4                       /* bytes/ns of ordinary stores: 2 to 3 between far cores, 6 to 50 between others */
-#define STEP ((size_t)64 << 10)      /* bytes between two looks at the clock */
-#define AGAIN ((uint64_t)4 << 20)    /* bytes written past the caches until ordinary stores are tried again, */
-#define TRIAL ((size_t)16 << 10)     /* with so many: 7 us at worst */
+#define AGAIN ((uint64_t)4 << 20)    /* bytes written between two trials, */
+#define TRIAL ((size_t)16 << 10)     /* of so many by each way: 3 us at worst */
+#define READER 25                    /* bytes/ns that who reads loses when they come from memory: 20 instead of 60 to 100 */
 
-static bool slow(void *to, const void *from, size_t bytes)
+/* ns per byte. */
+static float timed(void (*copy)(void *, const void *, size_t), void *to, const void *from, size_t bytes)
 {
     int64_t before = clock_now();
-    stream_keep(to, from, bytes);
-    return (uint64_t)(clock_now() - before) * SLOW > bytes;
+    copy(to, from, bytes);
+    return (float)(clock_now() - before) / (float)bytes;
+}
+
+/* A part of a trial: ordinary stores, then those past the caches. */
+static size_t try_step(struct stream_way *way, void *to, const void *from, size_t bytes)
+{
+    size_t part = bytes < TRIAL ? bytes : TRIAL;
+    if (way->ordinary == 0) {
+        way->ordinary = timed(stream_keep, to, from, part);
+    } else {
+        way->past = way->ordinary > timed(stream_copy, to, from, part) + 1.0f / READER;
+        way->ordinary = 0;
+        way->bytes = 0;
+    }
+    return part;
 }
 
 /* Writes some of the bytes: how many. */
 static size_t fill_step(struct stream_way *way, void *to, const void *from, size_t bytes)
 {
-    bool ask = way->bytes >= (way->past ? AGAIN : STEP) && bytes >= STREAM_MIN; /* the clock itself is slow for a few bytes */
-    size_t most = ask && way->past ? TRIAL : STEP, part = bytes < most ? bytes : most;
-    if (ask) {
-        way->past = slow(to, from, part);
-        way->bytes = 0;
-    } else if (way->past) {
+    if (way->bytes >= AGAIN && bytes >= STREAM_MIN) /* the clock itself is slow for a few bytes */
+        return try_step(way, to, from, bytes);
+    size_t part = way->bytes < AGAIN && AGAIN - way->bytes < bytes ? (size_t)(AGAIN - way->bytes) : bytes;
+    if (way->past)
         stream_copy(to, from, part);
-    } else {
+    else
         stream_keep(to, from, part);
-    }
     way->bytes += part;
     return part;
 }

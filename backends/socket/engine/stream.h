@@ -1,11 +1,12 @@
 /* Copying between memory of ours and memory that another core writes or reads too.
  *
- * Ordinary stores first fetch each line from the core that read it last: 2 GB/s where the cores are far apart, 7 to 9 where
- * they are close. Non-temporal stores write past the caches and take the line from nobody: 40 to 50 GB/s either way, and the
+ * Ordinary stores first fetch each line from the core that read it last: 2 to 10 GB/s where the cores are far apart, 7 to 60 where
+ * they are close. Non-temporal stores write past the caches and take the line from nobody: 40 to 60 GB/s either way, and the
  * reader then finds it in memory. They are weakly ordered: stream_copy ends with a fence, so that a stamp stored
  * afterwards is seen after the data. Ordinary stores win where cores share a cache and the line was read long ago.
- * How far apart the cores are changes while a program runs (virtual machines move them), so who writes looks at how fast it
- * goes. */
+ * How far apart the cores are changes while a program runs (virtual machines move them), so who writes tries both now and then,
+ * and takes ordinary stores unless they cost more than the others and the reader's way to memory. No speed by itself says how
+ * far the cores are: ordinary stores of what comes from memory are as slow as those between the far cores of another CPU. */
 #ifndef ACOMM_STREAM_H
 #define ACOMM_STREAM_H
 #include <stdbool.h>
@@ -23,7 +24,8 @@ void stream_keep(void *to, const void *from, size_t bytes);
 /* What a rank knows of the cores that read what it writes. Zeros at the beginning. */
 struct stream_way {
     bool past;                   /* they are far apart: past the caches */
-    uint64_t bytes;              /* written since that was last found out */
+    float ordinary;              /* ns per byte of ordinary stores in a trial that has not tried the others yet; else 0 */
+    uint64_t bytes;              /* written since the last trial */
 };
 /* By whichever stores are cheaper to memory that another core has read and will read next. */
 void stream_fill(struct stream_way *way, void *to, const void *from, size_t bytes);
