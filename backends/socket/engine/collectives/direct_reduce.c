@@ -20,8 +20,9 @@
 
 struct inputs {
     const void **at;             /* by rank, of the block */
-    char *scratch;
+    char *scratch;               /* room for a block of every rank; this one needs none for its own, */
     size_t block;
+    char *result;                /* which is for results that go past the caches; NULL: they are written where they belong */
 };
 
 /* Addresses of all ranks' contributions to bytes [from, from + bytes); what is not mapped is read into scratch. */
@@ -54,7 +55,7 @@ static bool all_mapped(const struct rounds *r, bool out)
     return true;
 }
 
-static int prepare(struct rounds *r, struct inputs *inputs)
+static int prepare(struct rounds *r, struct inputs *inputs, bool past)
 {
     size_t table = ((size_t)r->ranks * sizeof *inputs->at + 63) / 64 * 64;
     inputs->block = all_mapped(r, false) ? BLOCK_MAPPED : BLOCK_READ;
@@ -63,6 +64,7 @@ static int prepare(struct rounds *r, struct inputs *inputs)
         return group_fail_op(r->op, ACOMM_RESOURCE, r->op->group->rank, ENOMEM, NULL);
     inputs->at = (const void **)(void *)memory;
     inputs->scratch = memory + table;
+    inputs->result = past ? inputs->scratch + (size_t)(r->ranks - 1) * inputs->block : NULL;
     return 0;
 }
 
@@ -86,13 +88,16 @@ static int reduce(struct rounds *r, struct span s, char *out, bool pushes)
     const struct acomm_op *op = r->op;
     struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
     struct inputs inputs = {.at = NULL};
-    int rc = prepare(r, &inputs);
+    int rc = prepare(r, &inputs, !pushes && s.bytes >= STREAM_LONG);
     for (uint64_t at = 0; at < s.bytes && !rc; at += inputs.block) {
         size_t part = s.bytes - at < inputs.block ? s.bytes - at : inputs.block;
         rc = collect(r, &inputs, s.offset + at, part);
         if (rc)
             return rc;
-        reduce_all(&reduction, out + at, inputs.at, r->ranks, part / op->width);
+        char *to = inputs.result ? inputs.result : out + at;
+        reduce_all(&reduction, to, inputs.at, r->ranks, part / op->width);
+        if (inputs.result)
+            stream_copy(out + at, to, part);
         if (pushes)
             push(r, s.offset + at, out + at, part);
         if (at % LOOK == 0)

@@ -31,10 +31,12 @@ static void reduce_block(const struct rounds *r, char *out, const void **in, siz
     const struct acomm_op *op = r->op;
     struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
     _Alignas(64) char block[BLOCK];
-    char *to = out ? out : block;
+    char *to = out && !r->past ? out : block;
     reduce_all(&reduction, to, in, r->ranks, bytes / op->width);
     if (copy)
         rounds_fill(r, copy, to, bytes);
+    if (out && to != out)
+        stream_copy(out, to, bytes);
 }
 
 void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot,
@@ -42,7 +44,7 @@ void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t of
 {
     const void *few[STACK_RANKS];
     const void **in = r->ranks <= STACK_RANKS ? few : r->inputs;
-    size_t step = copy ? BLOCK : bytes;
+    size_t step = copy || r->past ? BLOCK : bytes;
     for (size_t at = 0; at < bytes; at += step) {
         size_t part = bytes - at < step ? bytes - at : step;
         for (int rank = 0; rank < r->ranks; rank++)
