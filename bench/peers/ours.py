@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .protocol import Call, Missing, Peer
 
 # "ours/NAME" on the table: the settings of its ranks. Where it wants arrays of its own, see `place`.
+_PIECE = 1 << 20
 _WAYS = {
     "records": ("broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"),
     "leader": ("all_reduce", "reduce"),
@@ -75,7 +76,11 @@ class Contender(Peer):
             return values
         import ml_dtypes
 
-        return values.astype(ml_dtypes.bfloat16)
+        # In the memory of `values`, whose pages are chosen; never ahead of what is still to be converted.
+        array = values.view(ml_dtypes.bfloat16)[: len(values)]
+        for at in range(0, len(values), _PIECE):
+            array[at:at + _PIECE] = values[at:at + _PIECE].astype(ml_dtypes.bfloat16)
+        return array
 
     def values(self, array: Any) -> NDArray[np.float32]:
         return np.asarray(array, np.float32)
