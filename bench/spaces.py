@@ -6,7 +6,12 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import subprocess
+import sys
+from pathlib import Path
+
+_FOLDER = Path("/run/netns")  # where iproute2 keeps names
 
 
 class SpaceError(RuntimeError):
@@ -20,7 +25,7 @@ def missing(tools: tuple[str, ...] = ("tc",)) -> str:
     for tool in ("ip", "nsenter", *tools):
         if shutil.which(tool) is None:
             return f"network namespaces need `{tool}` (iproute2; nsenter: util-linux; nft: nftables)"
-    name = f"ac-probe-{os.getpid()}"
+    name = f"{_prefix(os.getpid())}probe"
     tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
     if tried.returncode:
         return f"`ip netns add` does not work here: {tried.stderr.strip()}"
@@ -43,19 +48,48 @@ def run(command: str, space: str = "") -> str:
     return done.stdout
 
 
+def _prefix(pid: int | str) -> str:
+    """What the names of a process's namespaces begin with: its id, where that counts, and when it started (in ticks after boot),
+    which tells it from a later one of this id. "" where there is no such process."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+        return f"ac-{os.stat('/proc/self/ns/pid').st_ino}-{pid}-{status.rpartition(')')[2].split()[19]}-"
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def sweep() -> list[str]:
+    """Removes the namespaces that killed processes left, and ends what still runs in them. Their names."""
+    ours, found = _prefix(os.getpid()).split("-")[1], []
+    for name in sorted(os.listdir(_FOLDER)) if _FOLDER.is_dir() else ():
+        words = name.split("-")
+        if len(words) != 5 or words[:2] != ["ac", ours] or name.startswith(_prefix(words[2]) or " "):
+            continue
+        with contextlib.suppress(SpaceError):  # another run may sweep as well
+            for pid in run(f"ip netns pids {name}").split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            run(f"ip netns delete {name}")
+            found.append(name)
+    return found
+
+
 class Spaces:
     """`count` namespaces, each with `links` interfaces eth0, eth1, ...; host h has the address 10.77.LINK.h+1 there.
 
-    The bridges live in a namespace of their own, so that nothing of the machine's network is touched.
+    The bridges live in a namespace of their own, so that nothing of the machine's network is touched. Those that an earlier
+    process left because it was killed are removed first, which is told on stderr.
     """
 
     def __init__(self, count: int, links: int = 1) -> None:
-        unique = secrets.token_hex(3)
-        self.switch = f"ac-{unique}-switch"
-        self.names = [f"ac-{unique}-{host}" for host in range(count)]
+        begin = _prefix(os.getpid()) + secrets.token_hex(3)
+        self.switch = f"{begin}s"
+        self.names = [f"{begin}h{host}" for host in range(count)]
         self.links = links
 
     def __enter__(self) -> Spaces:
+        if stale := sweep():
+            print(f"removed network namespaces that a killed process left: {', '.join(stale)}", file=sys.stderr)
         try:
             for name in (self.switch, *self.names):
                 run(f"ip netns add {name}")

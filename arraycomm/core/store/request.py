@@ -50,6 +50,7 @@ class RequestStore(Store):
         return self._wait_call(Op.GET, [key])[0]
 
     def get_within(self, key: str, timeout: timedelta) -> bytes:
+        seconds_of(timeout)
         return self._wait_call(Op.GET, [key], timeout)[0]
 
     def add(self, key: str, amount: int) -> int:

@@ -12,12 +12,11 @@ from ..auth import Hello, Purpose, connect
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
 from ..secret import find, require
 from . import inside
-from .base import seconds_of
 from .connections import GRACE
 from .lines import Line, Lines
 from .request import RequestStore, key_bytes, value_bytes
 from .server import StoreServer, keep_alive
-from .table import MAX_KEY, POSTED, Op, failure
+from .table import MAX_KEY, POSTED, TIMED_OUT, Op, failure
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
 _WORKERS, _COMPLETE = b"\0workers", b"\0complete"
 _MAX_MILLISECONDS = 2**32 - 1
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def _milliseconds(seconds: float) -> int:
@@ -133,8 +133,8 @@ class TCPStore(RequestStore):
             raise failure(code, strings)
         return strings
 
-    def _ask(self, op: int, keys: Sequence[str], milliseconds: int = 0) -> list[bytes] | None:
-        answer = self._connections.ask(op, keys, milliseconds)
+    def _ask(self, op: int, keys: Sequence[str]) -> list[bytes] | None:
+        answer = self._connections.ask(op, keys, 0)
         if answer is None:
             return None
         if answer[0]:
@@ -142,12 +142,16 @@ class TCPStore(RequestStore):
         return answer[1]
 
     def _wait_call(self, op: int, keys: Sequence[str], timeout: timedelta | None = None) -> list[bytes]:
-        seconds = seconds_of(self.timeout if timeout is None else timeout)
-        try:
-            strings = self._ask(op, keys, _milliseconds(seconds))
-        except TimeoutError:
-            raise self._timed_out(seconds, keys) from None
-        return super()._wait_call(op, keys, timeout) if strings is None else strings
+        """Few calls of Python: where clients are many their caches are cold, and each costs as much as the server."""
+        limit = self.timeout if timeout is None else timeout
+        answer = self._connections.ask(op, keys, min(max(limit // _MILLISECOND, 0), _MAX_MILLISECONDS))
+        if answer is None:
+            return super()._wait_call(op, keys, timeout)
+        if answer[0] == TIMED_OUT:
+            raise self._timed_out(limit.total_seconds(), keys)
+        if answer[0]:
+            raise failure(*answer)
+        return answer[1]
 
     def check(self, keys: Sequence[str]) -> bool:
         strings = self._ask(Op.CHECK, keys)
