@@ -3,6 +3,8 @@
 from setuptools.build_meta import *  # noqa: F403
 from setuptools.build_meta import build_editable, get_requires_for_build_editable, prepare_metadata_for_build_editable
 
+import cffi_build.requirement  # noqa: F401 - ends the build where setuptools is too old
+
 __all__ = [  # noqa: F405
     "build_editable",
     "build_sdist",
