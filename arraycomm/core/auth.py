@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from . import threads
-from .address import is_loopback, packed
+from .address import is_loopback
 from .digest import same
 from .errors import AuthFailed
 from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, tag
@@ -32,8 +32,6 @@ _RETRY_ACCEPT = 0.1  # s without accepting after descriptors ran out
 _SHORTAGE = 2.0  # s without descriptors after which the owner is told
 _OUT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 _RETRY_DROPPED = 0.05  # s before a busy server is asked again
-
-_MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address written as one of IPv6
 
 _CAUSES = ("it is not a rank of an arraycomm job of this version, runs as another user without a common secret, or is "
            "stopped or too busy; check address and port")
@@ -175,32 +173,12 @@ def check_user(sock: socket.socket, secret: bytes | None) -> None:
 
 
 def _loopback_user(sock: socket.socket) -> int | None:
-    """The user of the other end of a loopback connection, by the kernel's tables; None where there is no /proc."""
-    # Of an IPv4 connection the other end may be a socket of both families, as those of torch's clients.
-    tables = [("tcp6", b"")] if sock.family == socket.AF_INET6 else [("tcp", b""), ("tcp6", _MAPPED)]
-    known = False
-    for table, before in tables:
-        ends = f"{_kernel_name(sock.getpeername(), before)} {_kernel_name(sock.getsockname(), before)} "
-        try:
-            with open(f"/proc/net/{table}", encoding="ascii") as rows:
-                # "  sl  local_address rem_address   st tx_queue:rx_queue tr:tm->when retrnsmt   uid ..."
-                lines = [row.partition(": ")[2] for row in rows]
-        except OSError:
-            continue
-        known = True
-        for line in lines:
-            if line.startswith(ends):
-                return int(line.split()[6])
-    if not known:
-        return None
-    raise HandshakeBroken(f"{_peer(sock)} is gone, or its user cannot be told")
+    from . import loopback  # here: for jobs without a secret alone
 
-
-def _kernel_name(address: tuple[str, int], before: bytes = b"") -> str:
-    """"0100007F:1F90" for 127.0.0.1 port 8080 on a little-endian machine."""
-    raw = before + packed(address[0])
-    words = struct.unpack(f"={len(raw) // 4}I", raw)
-    return "".join(f"{word:08X}" for word in words) + f":{address[1]:04X}"
+    try:
+        return loopback.user(sock)
+    except ConnectionAbortedError:
+        raise HandshakeBroken(f"{_peer(sock)} is gone, or its user cannot be told") from None
 
 
 def _peer(sock: socket.socket) -> str:
