@@ -6,15 +6,18 @@ ARRAYCOMM_BUILD_SANITIZE=address,undefined builds with these sanitizers; CC and 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
+from logging import INFO
 from pathlib import Path
 
 from setuptools import Extension
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
+from setuptools.errors import CompileError
 
 from cffi_build import build
 
@@ -42,6 +45,7 @@ class BuildEngine(build_ext):
             ext.depends = [os.path.relpath(path, build.ROOT) for path in build.headers()]
 
     def build_extension(self, ext: Extension) -> None:
+        self.find_compiler()
         # Sanitized objects lie apart, so that both kinds of build stay incremental.
         folder = Path(self.build_temp, "_".join(["engine", *sanitizers()[:1]]).replace("=", "-").replace(",", "-"))
         generated = folder / "_engine.c"
@@ -54,6 +58,17 @@ class BuildEngine(build_ext):
                 pool.map(lambda path: self.compile_one(path, folder, newest), [str(generated), *ext.sources])
             )
         self.compiler.link_shared_object(objects, str(target), extra_postargs=["-pthread", *sanitizers()])
+
+    def find_compiler(self) -> None:
+        """Pythons remember the compiler that they were built with, which need not be here: then `cc`."""
+        wanted = self.compiler.compiler_so[0]
+        if shutil.which(wanted):
+            return
+        if "CC" in os.environ or not shutil.which("cc"):
+            raise CompileError(f"the C compiler {wanted} is not on PATH: install one (gcc or clang, as `cc`), or name one by CC")
+        self.announce(f"{wanted}, with which this Python was built, is not on PATH: cc is used", INFO)
+        for command in (self.compiler.compiler_so, self.compiler.linker_so):
+            command[0] = "cc"
 
     def compile_one(self, source: str, folder: Path, newest_header: float) -> str:
         name = "_engine" if source.startswith(str(folder)) else source.replace(os.sep, "_")[: -len(".c")]
