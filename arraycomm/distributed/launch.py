@@ -16,6 +16,24 @@ from arraycomm.launch.environ import Place
 
 __all__ = ["launch", "main", "parse_args"]
 
+_OUTPUT = "output goes to the console, and with --log-dir to files as well"
+_TORCHRUN = "use torchrun, which starts programs of this module too"
+# Options of torch's launcher that are not here, and what there is instead.
+_REFUSED = {
+    "-t --tee": _OUTPUT, "-r --redirects": _OUTPUT, "--local-ranks-filter --local_ranks_filter": _OUTPUT,
+    "--duplicate-stdout-filters --duplicate_stdout_filters": _OUTPUT,
+    "--duplicate-stderr-filters --duplicate_stderr_filters": _OUTPUT, "--logs-specs --logs_specs": _OUTPUT,
+    "--rdzv-conf --rdzv_conf": "all nodes have 300 s to come", "--local-addr --local_addr": "give --master-addr",
+    "--shutdown-timeout --shutdown_timeout": "ranks have 1.2 s after SIGTERM, 10 s after a signal that is passed on",
+    "--signals-to-handle --signals_to_handle": "SIGINT, SIGTERM and SIGHUP are passed on",
+    "--event-log-handler --event_log_handler": _TORCHRUN, "--run-path --run_path": _TORCHRUN,
+    "--numa-binding --numa_binding": _TORCHRUN, "--virtual-local-rank --virtual_local_rank": _TORCHRUN,
+}
+
+
+class _Refused(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.error(f"{self.option_strings[-1 if len(self.option_strings[0]) == 2 else 0]} is not here: {self.const}")
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -32,19 +50,20 @@ def launch(args: argparse.Namespace) -> None:
 
 class _Extras(job.Extras):
     def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
+        self._options, self.restarts = options, options.max_restarts
 
     def arguments(self, place: Place) -> Sequence[str]:
         return () if self._options.use_env else (f"--local-rank={place.local_rank}",)
 
-    def variables(self, place: Place) -> dict[str, str]:
+    def variables(self, place: Place, attempt: int) -> dict[str, str]:
         return {
+            "GROUP_WORLD_SIZE": str(place.world_size // place.local_world_size),
             "ROLE_NAME": self._options.role,
             "ROLE_RANK": str(place.rank),
             "ROLE_WORLD_SIZE": str(place.world_size),
             "TORCHELASTIC_RUN_ID": self._options.rdzv_id,
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RESTART_COUNT": str(attempt),
+            "TORCHELASTIC_MAX_RESTARTS": str(self.restarts),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
 
@@ -58,8 +77,8 @@ def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
     if options.standalone:
         options.nnodes, options.node_rank, options.master_addr, options.master_port = 1, 0, None, 0
     job.check(parser, options)
-    if options.max_restarts:
-        parser.error("--max-restarts: ranks are not restarted here; with torchrun they are, and programs join its store")
+    if options.max_restarts and options.nnodes > 1:
+        parser.error("--max-restarts: ranks of one node are restarted here; of several nodes by torchrun, for our programs too")
     return options
 
 
@@ -77,16 +96,20 @@ def _parser() -> argparse.ArgumentParser:
     add("--master-port", type=_whole, default=0, metavar="PORT",
         help=f"port of the store on node 0 (default: a free one; for several nodes {job.DEFAULT_PORT})")
     add("--use-env", action="store_true", help="do not pass --local-rank=R to the program, which reads LOCAL_RANK")
+    add("--use-env=True", action="store_true", dest="use_env", help=argparse.SUPPRESS)  # as the documents write it
     add("--standalone", action="store_true", help="one node, any free port")
     add("--rdzv-backend", choices=("static", "c10d"), default="static", help="both mean the store on node 0")
     add("--rdzv-endpoint", type=_endpoint, metavar="HOST:PORT", help="--master-addr and --master-port in one")
     add("--rdzv-id", default="none", metavar="NAME", help="told to the ranks as TORCHELASTIC_RUN_ID")
     add("--role", default="default", metavar="NAME", help="told to the ranks as ROLE_NAME")
-    add("--max-restarts", type=_whole, default=0, metavar="0", help="only 0")
+    add("--max-restarts", type=_whole, default=0, metavar="N",
+        help="start all ranks again when one fails, N times at most; one node")
     add("--monitor-interval", type=float, metavar="S", help="of no effect: ends of ranks are events here")
     add("--start-method", choices=("spawn", "fork", "forkserver"), help="of no effect: programs are started anew")
     add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to DIR/rank-R.log")
     add("--no-python", action="store_true", help="the program is started itself, not by Python")
+    for names, instead in _REFUSED.items():
+        parser.add_argument(*names.split(), action=_Refused, nargs="?", const=instead, help=argparse.SUPPRESS)
     parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module's name")
     parser.add_argument("program", metavar="training_script", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")

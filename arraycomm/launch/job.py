@@ -18,12 +18,17 @@ DEFAULT_PORT = 29500  # torchrun's; only for several nodes, one node takes a fre
 
 
 class Extras:
-    """What a launcher adds to a rank's arguments, before the user's, and to its environment."""
+    """What a launcher adds to a rank's arguments, before the user's, and to its environment, and how often it starts all ranks
+    again after one has failed. Only one node's: several would have to agree on it.
+    """
+
+    restarts = 0
 
     def arguments(self, place: Place) -> Sequence[str]:
         return ()
 
-    def variables(self, place: Place) -> dict[str, str]:
+    def variables(self, place: Place, attempt: int) -> dict[str, str]:
+        """attempt: from 0."""
         return {}
 
 
@@ -47,7 +52,7 @@ def launch(options: argparse.Namespace, extras: Extras | None = None, *, for_tor
     try:
         with meet(options.nnodes, options.node_rank, options.nproc_per_node, options.master_addr,
                   options.master_port, for_torch=for_torch) as meeting:
-            code = Job(_plan(options, meeting, extras or Extras())).run()
+            code = _run(options, meeting, extras or Extras())
             meeting.leave(code)
             return code
     except (DistError, OSError, ValueError) as error:
@@ -55,19 +60,31 @@ def launch(options: argparse.Namespace, extras: Extras | None = None, *, for_tor
         return 1
 
 
-def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras) -> Plan:
-    if options.log_dir is not None:
-        options.log_dir.mkdir(parents=True, exist_ok=True)
+def _run(options: argparse.Namespace, meeting: Meeting, extras: Extras) -> int:
+    for attempt in range(extras.restarts + 1):
+        job = Job(_plan(options, meeting, extras, attempt))
+        code = job.run()
+        if not job.failed or attempt == extras.restarts:
+            break
+        print(f"arraycomm-run: all ranks are started again, restart {attempt + 1} of {extras.restarts}", file=sys.stderr)
+    return code
+
+
+def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt: int) -> Plan:
+    """Each attempt after the first has its own folder of logs."""
+    logs = options.log_dir if options.log_dir is None or not attempt else options.log_dir / f"restart-{attempt}"
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
     base = _base_environ(options.nproc_per_node)
     local = options.nproc_per_node
     commands, environs = [], []
     for index in range(local):
         place = Place(options.node_rank * local + index, options.nnodes * local, index, local, options.node_rank,
                       meeting.address, meeting.port)
-        environs.append({**base, **extras.variables(place), **place.variables(meeting.secret_fd)})
+        environs.append({**base, **extras.variables(place, attempt), **place.variables(meeting.secret_fd)})
         commands.append(_command(options, extras.arguments(place)))
     inherit = () if meeting.secret_fd is None else (meeting.secret_fd,)
-    return Plan(commands, environs, inherit, prefix=options.prefix, log_dir=options.log_dir)
+    return Plan(commands, environs, inherit, prefix=options.prefix, log_dir=logs)
 
 
 def _base_environ(nproc: int) -> dict[str, str]:

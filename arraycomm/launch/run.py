@@ -91,6 +91,11 @@ class Job:
         finally:
             self._close()
 
+    @property
+    def failed(self) -> bool:
+        """Whether a rank has, by itself: not because a signal ended the job."""
+        return bool(self._failures) and not self._received
+
     def _start(self) -> None:
         for command, environ in zip(self.plan.commands, self.plan.environs, strict=True):
             rank = RankProcess(int(environ["RANK"]), command, environ, self._lifeline, self.plan.inherit)

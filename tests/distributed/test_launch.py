@@ -82,6 +82,35 @@ def test_a_failing_rank_ends_the_job(tmp_path: Path) -> None:
     assert done.returncode == 7 and "exited with code 7" in done.stderr
 
 
+RESTARTED = """
+import os, sys
+import numpy as np
+import arraycomm.distributed as dist
+count, most = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["TORCHELASTIC_MAX_RESTARTS"]
+dist.init_process_group("gloo")
+x = np.ones(2)
+dist.all_reduce(x)
+if int(count) < int(sys.argv[1]) and dist.get_rank() == 1:
+    sys.exit(3 + int(count))
+dist.barrier()
+print(f"{dist.get_rank()} {x[0]} {count} {most} {os.environ['GROUP_WORLD_SIZE']}\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_restarts(failures: int, tmp_path: Path) -> None:
+    """All ranks start again, meet in the same store and find the number of the attempt; the last failure counts."""
+    (tmp_path / "program.py").write_text(RESTARTED)
+    done = run("--nproc-per-node=2", "--max-restarts=2", "--use-env", "--log-dir", tmp_path / "logs", tmp_path / "program.py",
+               str(failures))
+    assert "all ranks are started again, restart 1 of 2" in done.stderr and "restart 2 of 2" in done.stderr
+    assert (tmp_path / "logs" / "restart-2" / "rank-0.log").exists()
+    if failures == 2:
+        assert done.returncode == 0 and sorted(done.stdout.splitlines()) == [f"{rank} 2.0 2 2 1" for rank in range(2)]
+    else:
+        assert done.returncode == 5 and not done.stdout
+
+
 def test_programs_with_torch_itself(tmp_path: Path) -> None:
     """Where the launcher's store serves both."""
     pytest.importorskip("torch")
@@ -104,8 +133,10 @@ def test_torchrun(option: str, program: Path) -> None:
 @pytest.mark.parametrize(("arguments", "text"), [
     (["--nproc-per-node", "0", "p"], "number of processes"), (["--nnodes=1:2", "p"], "torchrun"),
     (["--node-rank=1", "p"], "not below --nnodes"), (["--nnodes=2", "p"], "--master-addr"),
-    (["--max-restarts=1", "p"], "torchrun"), (["-m", "--no-python", "p"], "exclude"), ([], "training_script"),
-    (["--rdzv-endpoint=h:x", "--nnodes=2", "p"], "whole number"), (["--tee=3", "p"], "")])
+    (["--max-restarts=1", "--nnodes=2", "--master-addr=h", "p"], "torchrun"), (["-m", "--no-python", "p"], "exclude"),
+    ([], "training_script"),
+    (["--rdzv-endpoint=h:x", "--nnodes=2", "p"], "whole number"), (["--tee=3", "p"], "--tee is not here: output goes"),
+    (["-r", "3", "p"], "--redirects is not here"), (["--run_path", "p"], "--run-path is not here: use torchrun")])
 def test_refused_arguments(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse_args(arguments)
@@ -119,6 +150,8 @@ def test_arguments() -> None:
     found = parse_args(["--standalone", "--rdzv-endpoint=h:1", "p"])
     assert (found.nnodes, found.master_addr, found.master_port, found.use_env) == (1, None, 0, False)
     assert parse_args(["--nnodes=2", "--master-addr=h", "p"]).master_port == 29500
+    found = parse_args(["--use-env=True", "p", "--use-env=False", "--tee=3"])  # what follows the program is the program's
+    assert found.use_env and found.arguments == ["--use-env=False", "--tee=3"]
 
 
 def meet(index: int, size: int, port: int | None, init_method: str | None) -> None:
