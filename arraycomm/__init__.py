@@ -32,7 +32,7 @@ from .core.errors import (
     ResourceError,
 )
 from .core.group import Group
-from .core.start import init
+from .core.start import from_mpi4py, init
 from .core.types import DType, ReduceOp, premul_sum
 from .core.work import Received, Work
 
@@ -62,6 +62,7 @@ __all__ = [
     "ReduceOp",
     "ResourceError",
     "Work",
+    "from_mpi4py",
     "init",
     "premul_sum",
     "spawn",

@@ -43,6 +43,16 @@ def backends() -> dict[str, str | None]:
     return {name: registry.why_unavailable(name) for name in registry.names()}
 
 
+def libraries() -> dict[str, dict[str, Any]]:
+    """Backend -> what it says of the library under it, for those that can be used here and have one."""
+    found = {}
+    for name, reason in backends().items():
+        describe = getattr(registry.load(name), "describe", None) if reason is None else None
+        if describe is not None:
+            found[name] = describe()
+    return found
+
+
 def operations() -> list[str]:
     """The operations of the interface; every backend has all of them."""
     return [name for name, slot in vars(Communicator).items()
@@ -104,7 +114,7 @@ def network(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def collect() -> dict[str, Any]:
     """Everything that is printed, as JSON's types."""
-    return {"versions": versions(), "backends": backends(), "operations": table(),
+    return {"versions": versions(), "backends": backends(), "libraries": libraries(), "operations": table(),
             "settings": settings_in_use(os.environ), "selection": selection(os.environ),
             "network": network(os.environ)}  # fmt: skip
 
@@ -114,7 +124,9 @@ def render(found: Mapping[str, Any]) -> str:
     lines = ["Versions"]
     lines += [f"  {name:<12} {version or 'not installed'}" for name, version in found["versions"].items()]
     lines += ["", "Backends"]
-    lines += [f"  {name:<12} {reason or 'available'}" for name, reason in found["backends"].items()]
+    for name, reason in found["backends"].items():
+        lines.append(f"  {name:<12} {reason or 'available'}")
+        lines += [f"  {'':<12} {key}: {value}" for key, value in found["libraries"].get(name, {}).items()]
     lines += ["", "Operations: the backends that can be used here, by device", *_grid(found["operations"])]
     lines += ["", "Network", *_network_lines(found["network"])]
     lines += ["", "Algorithms", *_selection_lines(found["selection"])]

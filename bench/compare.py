@@ -140,7 +140,8 @@ class Field:
         return [name for name in self.versions if peer_class(name, self.files.get(name)).network(name)]
 
     def start(self, name: str, size: int) -> Start:
-        python = self.pythons.get(name) or self.pythons.get(LIBRARIES.get(name.partition("/")[0], "")) or sys.executable
+        others = (name, LIBRARIES.get(name.partition("/")[0], ""), name.partition("/")[2])
+        python = next((self.pythons[other] for other in others if other in self.pythons), sys.executable)
         return Start(name, size, self.scratch, python, self.files.get(name), self.given.timeout,
                      self.spaces if size > 1 else None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 
 from . import registry, settings
@@ -12,13 +13,42 @@ from .rendezvous import Rendezvous, rendezvous
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from .store.base import Store
+
+
+def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: str = "mpi4py") -> Group:
+    """A group of the ranks of an mpi4py communicator, all of which call it. The communicator is duplicated and stays yours.
+
+    timeout: as in init(). Raises TypeError for anything else, ValueError for a null or inter-communicator,
+    DistBackendError where MPI runs with less than MPI_THREAD_MULTIPLE.
+    """
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or not isinstance(comm, module.Comm):
+        raise TypeError(f"from_mpi4py needs an mpi4py communicator, got {type(comm).__name__}")
+    if comm == module.COMM_NULL or comm.Is_inter():
+        raise ValueError("from_mpi4py needs an intra-communicator that is not MPI.COMM_NULL")
+    seconds, backend = _seconds(timeout), registry.get("mpi")
+    mpi: Any = backend  # no other one wraps what has been made elsewhere
+    return Group(mpi.wrap(module._addressof(comm), name=name, timeout=seconds), backend, seconds)
+
+
+def _seconds(timeout: float | timedelta | None) -> float:
+    if timeout is None:
+        timeout = settings.get_number("ARRAYCOMM_TIMEOUT")
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    if seconds <= 0:
+        raise ValueError(f"timeout must be above 0 seconds, got {seconds}")
+    return seconds
 
 
 def init(init_method: str | None = None, *, rank: int | None = None, world_size: int | None = None,
          store: Store | None = None, backend: str | None = None, timeout: float | timedelta | None = None,
          name: str = "world") -> Group:
     """The group of all ranks. Every rank calls it; it returns when all have come.
+
+    With backend "mpi" the ranks are MPI_COMM_WORLD's, and nothing else needs to be said (docs/mpi.md).
 
     init_method: "env://" (default: what the launcher, torchrun, mpirun, srun or a Kubernetes indexed job set),
         "tcp://host:port" or "file:///path"; or give `store`. A process without any of these is a world of its own.
@@ -32,11 +62,7 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     time or the store is lost, PeerLost when another one fails meanwhile, DistNetworkError and AuthFailed from connecting,
     DistBackendError when the backend cannot be used.
     """
-    if timeout is None:
-        timeout = settings.get_number("ARRAYCOMM_TIMEOUT")
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    if seconds <= 0:
-        raise ValueError(f"timeout must be above 0 seconds, got {seconds}")
+    seconds = _seconds(timeout)
     chosen = registry.get(backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0])
     told = (init_method, rank, world_size, store) != (None,) * 4
     meeting = None if told else chosen.meet(seconds)

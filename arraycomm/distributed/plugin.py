@@ -41,6 +41,9 @@ class PluginBackend:
     def unavailable(self) -> str | None:
         return None
 
+    def meet(self, timeout: float) -> Rendezvous | None:
+        return None
+
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> Communicator:
         """Raises TypeError when what the function made is no Communicator, else what it raises."""
         if self._plugin.extended_api:

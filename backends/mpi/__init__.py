@@ -36,6 +36,17 @@ class MpiBackend:
             return str(error)
         return None
 
+    def describe(self) -> dict[str, str]:
+        """For arraycomm-info."""
+        facts = load().facts()
+        tolerant = "has ULFM's functions; they act under mpirun --with-ft ulfm" if facts.family == "Open MPI" else (
+            "has some of ULFM's functions, unproved here")
+        return {"library": f"{facts.version} ({facts.path})", "standard": f"MPI {facts.standard[0]}.{facts.standard[1]}",
+                "family": facts.family,
+                "killed ranks": tolerant if facts.fault_tolerant else "no ULFM: mpirun ends the job when one is killed",
+                "threads": f"MPI_THREAD_{(facts.threads or 'multiple').upper()}"
+                           + ("" if facts.threads else ", which init() will ask for")}
+
     def meet(self, timeout: float) -> Rendezvous:
         """MPI_COMM_WORLD: the ranks have met already, so the store is this process's own."""
         rank, size = process.world(process.begin())

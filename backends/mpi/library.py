@@ -45,7 +45,7 @@ class Library:
     def facts(self) -> Facts:
         found = ffi.new("acomm_mpi_facts *")
         lib.acomm_mpi_ask(self.handle, found)
-        version = ffi.string(found.version).decode(errors="replace").partition(",")[0].replace("\t", " ").strip()
+        version = " ".join(ffi.string(found.version).decode(errors="replace").partition(",")[0].split())
         return Facts(self.path, version, ffi.string(found.family).decode(), (found.standard[0], found.standard[1]),
                      bool(found.initialized), bool(found.finalized),
                      None if found.threads < 0 else LEVELS[found.threads], bool(found.fault_tolerant))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .communicator import MpiCommunicator
 
 _PATIENCE = 10.0  # s that MPI_Finalize may take in a process that ends by an exception: its peers may never come
+_begun: list[Library] = []
 groups: weakref.WeakSet[MpiCommunicator] = weakref.WeakSet()
 
 
@@ -33,11 +34,12 @@ def begin() -> Library:
     if facts.finalized:
         raise DistBackendError(f"{facts.version} has been finalised in this process, and MPI cannot begin again: call "
                                "arraycomm.init() before MPI_Finalize")
-    if not facts.initialized:
+    if library not in _begun:
         why = ffi.new("char[256]")
-        if lib.acomm_mpi_begin(library.handle, why):
+        if lib.acomm_mpi_begin(library.handle, facts.initialized, why):
             raise DistBackendError(f"MPI_Init_thread of {facts.version} ({facts.path}) failed: {ffi.string(why).decode()}")
-        atexit.register(_end, library)
+        _begun.append(library)
+        atexit.register(_end, library, not facts.initialized)
     level = library.facts().threads
     if level != "multiple":
         raise DistBackendError(f"{facts.version} runs with MPI_THREAD_{(level or 'single').upper()}, and arraycomm's groups "
@@ -77,8 +79,8 @@ def _failed() -> bool:
     return getattr(sys, "last_value", None) is not None
 
 
-def _end(library: Library) -> None:
-    """At exit. What is open is closed first, so that the peers hear of it."""
+def _end(library: Library, ours: bool) -> None:
+    """At exit. What is open is closed first, so that the peers hear of it. ours: we initialised MPI, so we finalise it."""
     error: Any = getattr(sys, "last_value", None)
     for group in list(groups):
         try:
@@ -87,7 +89,7 @@ def _end(library: Library) -> None:
             log().warning("group %r at exit: %s", group.name, problem)
     if library.facts().finalized:
         return
-    ending = threading.Thread(target=lib.acomm_mpi_end, args=(library.handle,), daemon=True)
+    ending = threading.Thread(target=lib.acomm_mpi_end, args=(library.handle, ours), daemon=True)
     ending.start()
     # MPI_Finalize waits for all processes. After an error they may wait for us in turn: then mpirun, which sees a process
     # end without it, ends the job.

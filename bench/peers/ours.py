@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import mpi
 from .protocol import Call, Missing, Peer
 
 # "ours/NAME" on the table: the settings of its ranks. Where it wants arrays of its own, see `place`.
@@ -34,7 +35,15 @@ VARIANTS: dict[str, dict[str, str]] = {
     "shm": {"ARRAYCOMM_TRANSPORT": "shm"},
     "symmetric": {"ARRAYCOMM_TRANSPORT": "shm"},
     "tcp": {"ARRAYCOMM_TRANSPORT": "tcp"},
+    # The MPI backend over each library, in the environment of the contender of that name, where arraycomm is installed too.
+    **{library: {"ARRAYCOMM_BACKEND": "mpi"} for library in mpi.WHEELS},
 }
+
+
+def _library(name: str) -> str | None:
+    """The MPI library of a variant."""
+    way = name.partition("/")[2]
+    return way if way in mpi.WHEELS else None
 
 
 class Contender(Peer):
@@ -49,7 +58,7 @@ class Contender(Peer):
 
     @classmethod
     def network(cls, name: str) -> bool:
-        return name not in ("ours/shm", "ours/symmetric")
+        return name not in ("ours/shm", "ours/symmetric") and _library(name) is None
 
     @classmethod
     def version(cls, name: str) -> str:
@@ -59,7 +68,20 @@ class Contender(Peer):
 
     @classmethod
     def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
-        return VARIANTS[name.partition("/")[2]]
+        library = _library(name)
+        return VARIANTS[name.partition("/")[2]] | (mpi.environ(library, python, directory) if library else {})
+
+    @classmethod
+    def command(cls, name: str, python: str, program: list[str], size: int) -> list[list[str]]:
+        library = _library(name)
+        if library is None:
+            return super().command(name, python, program, size)
+        return mpi.command(library, python, program, size, mpi.remedy(library))
+
+    @classmethod
+    def clear(cls, name: str, since: float) -> None:
+        if _library(name):
+            mpi.clear(since)
 
     @classmethod
     def spread(cls, name: str, addresses: list[str], interface: str, directory: str) -> dict[str, str]:

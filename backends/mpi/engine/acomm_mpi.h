@@ -21,10 +21,11 @@ typedef struct acomm_mpi_facts {
 /* Opens the library at `path` (NULL: symbols of the process). 0, or ACOMM_LIBRARY and why in `text` (256 bytes). */
 int acomm_mpi_load(const char *path, acomm_mpi **out, char *text);
 void acomm_mpi_ask(acomm_mpi *mpi, acomm_mpi_facts *out);
-/* MPI_Init_thread with MPI_THREAD_MULTIPLE. Blocks, and cannot be given up: the launcher brings the processes together. */
-int acomm_mpi_begin(acomm_mpi *mpi, char *text);
-/* MPI_Finalize. Groups are to be closed first. */
-void acomm_mpi_end(acomm_mpi *mpi);
+/* MPI_Init_thread with MPI_THREAD_MULTIPLE, unless somebody has initialised it. Blocks, and cannot be given up: the launcher brings
+ * the processes together. Called once. */
+int acomm_mpi_begin(acomm_mpi *mpi, int initialized, char *text);
+/* Groups, which are to be closed first, let go of MPI; `finalizes`: then MPI_Finalize. */
+void acomm_mpi_end(acomm_mpi *mpi, int finalizes);
 uintptr_t acomm_mpi_world(acomm_mpi *mpi);
 /* Handles of this implementation are ints (4) or pointers (8). */
 int acomm_mpi_handle_bytes(acomm_mpi *mpi);

@@ -7,12 +7,17 @@
 #include "op.h"
 #include "reduce.h"
 
-#define SHORT_BYTES 4096  /* contents of a record; */
-#define SHORT_ALL 32768   /* of all records together */
+#define SHORT_ALL 32768 /* contents of all records together */
 
 struct record { uint64_t bytes; acomm_header header; }; /* the contents follow, filled up to 8 bytes */
 #define FULL(bytes) (((bytes) + 7) & ~(uint64_t)7)
-#define LONGEST (sizeof(struct record) + SHORT_BYTES)
+
+/* Bytes that a record may have here. */
+static size_t longest(const struct acomm_group *g)
+{
+    size_t contents = SHORT_ALL / (size_t)g->size;
+    return sizeof(struct record) + FULL(contents < g->mpi->short_bytes ? contents : g->mpi->short_bytes);
+}
 
 uint64_t mpi_total(const struct mpi_op *op, const uint64_t *counts)
 {
@@ -33,7 +38,7 @@ static uint64_t given(const struct mpi_op *op)
 bool mpi_is_short(const struct mpi_op *op)
 {
     uint64_t bytes = given(op) * op->width;
-    return !op->counts && bytes <= SHORT_BYTES && bytes * (uint64_t)op->group->size <= SHORT_ALL;
+    return !op->counts && bytes <= op->group->mpi->short_bytes && bytes * (uint64_t)op->group->size <= SHORT_ALL;
 }
 
 static bool gives(const struct mpi_op *op)
@@ -68,7 +73,7 @@ static int concatenate(struct mpi_op *op)
     uint64_t have = write_record(op, all);
     for (int distance = 1; distance < g->size; distance *= 2) {
         int number = distance < g->size - distance ? distance : g->size - distance;
-        int rc = mpi_take(op, all + have, (uint64_t)number * LONGEST, (g->rank + distance) % g->size);
+        int rc = mpi_take(op, all + have, (uint64_t)number * longest(g), (g->rank + distance) % g->size);
         if (!rc)
             rc = mpi_give(op, all, length(all, number), (g->rank - distance + g->size) % g->size);
         int waited = mpi_wait(op);
@@ -141,7 +146,7 @@ int mpi_exchange(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     const void *contents[g->size];
-    if (!mpi_grow(&g->records, &g->records_room, (size_t)g->size * LONGEST))
+    if (!mpi_grow(&g->records, &g->records_room, (size_t)g->size * longest(g)))
         return mpi_fail_op(op, ACOMM_RESOURCE, -1, "no memory for records");
     int rc = concatenate(op);
     if (!rc)

@@ -90,6 +90,8 @@ void group_free(struct acomm_group *g);
 int pace_add(struct acomm_group *g);
 /* It is freed when all peers have left it, unless it has failed. */
 void pace_close(struct acomm_group *g);
+/* From now on MPI_Finalize, whoever calls it, finds nothing of ours under way. An error of the library, or 0. */
+int pace_watch_end(acomm_mpi *mpi);
 /* A thread that gets no signals. */
 int pace_thread(pthread_t *thread, void *(*function)(void *), void *argument);
 

@@ -33,15 +33,12 @@ typedef uintptr_t mpi_handle;
     X(true, Irecv, (void *out, int count, mpi_handle type, int peer, int tag, mpi_handle comm, void *request))       \
     X(true, Test, (void *request, int *flag, void *status))                                                          \
     X(true, Cancel, (void *request))                                                                                 \
+    X(true, Comm_create_keyval, (int (*copy)(mpi_handle, int, void *, void *, void *, int *),                        \
+                                 int (*leave)(mpi_handle, int, void *, void *), int *key, void *extra))             \
+    X(true, Comm_set_attr, (mpi_handle comm, int key, void *value))                                                  \
     X(true, Error_class, (int code, int *class))                                                                     \
     X(true, Error_string, (int code, char *text, int *length))                                                       \
     X(true, Ibcast, (void *data, int count, mpi_handle type, int root, mpi_handle comm, void *request))              \
-    X(true, Iallreduce, (const void *in, void *out, int count, mpi_handle type, mpi_handle op, mpi_handle comm,      \
-                         void *request))                                                                             \
-    X(true, Iallgather, (const void *in, int count, mpi_handle type, void *out, int received, mpi_handle as,         \
-                         mpi_handle comm, void *request))                                                            \
-    X(true, Ialltoall, (const void *in, int count, mpi_handle type, void *out, int received, mpi_handle as,          \
-                        mpi_handle comm, void *request))                                                             \
     X(false, Abi_get_version, (int *version, int *subversion))
 /* ULFM; their names begin with MPIX_. */
 #define MPIX_FUNCTIONS(X)                                                                                            \
@@ -50,13 +47,11 @@ typedef uintptr_t mpi_handle;
 struct acomm_mpi {
     const char *family;
     size_t handle_bytes;
-    mpi_handle world, byte, no_request, no_group, errors_return;
-    mpi_handle types[ACOMM_DTYPES]; /* 0: it has none that we use */
-    mpi_handle ops[ACOMM_REDOPS];
+    mpi_handle world, self, byte, no_request, errors_return;
+    uint64_t short_bytes;           /* contents up to that travel with the headers */
     int any_source, multiple;       /* MPI_ANY_SOURCE, MPI_THREAD_MULTIPLE */
     int failed, failed_pending, revoked; /* ULFM's error classes */
     void *ignore;                   /* MPI_STATUS_IGNORE */
-    void *in_place;
 #define MPI_MEMBER(required, name, parameters) int (*name) parameters;
     MPI_FUNCTIONS(MPI_MEMBER)
     MPIX_FUNCTIONS(MPI_MEMBER)

@@ -6,7 +6,7 @@
 #include "mpi_group.h"
 #include "reduce.h"
 
-#define SLICE_BYTES ((uint64_t)256 << 10) /* of one rank and round */
+#define SLICE_BYTES ((uint64_t)512 << 10) /* of one rank and round */
 
 struct slice { uint64_t start, count; };
 

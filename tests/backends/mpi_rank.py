@@ -1,0 +1,109 @@
+"""A rank of test_mpi.py: `mpi_rank.py CASE`. Prints what it met; exits with 0 unless the case is to end it otherwise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+import arraycomm
+
+
+def say(group: arraycomm.Group, text: str) -> None:
+    """A whole line at once: some mpiruns mix what ranks write in parts."""
+    os.write(1, f"rank {group.rank}: {text}\n".encode())
+
+
+_LONG = 200_000  # elements: past what travels with the comparison
+
+
+def late(group: arraycomm.Group, length: int) -> None:
+    """Rank 1 comes after rank 0 has given up; then it hears of that."""
+    if group.rank == 1:
+        time.sleep(1.5)
+    group.all_reduce(np.ones(length), timeout=0.5 if group.rank == 0 else 20)
+
+
+def leaves(group: arraycomm.Group) -> None:
+    if group.rank == 1:
+        raise KeyError("my own mistake")
+    group.all_reduce(np.ones(_LONG))
+
+
+def closes(group: arraycomm.Group) -> None:
+    if group.rank == 1:
+        group.close()
+    else:
+        group.barrier()
+
+
+def aborts(group: arraycomm.Group) -> None:
+    if group.rank == 1:
+        group.abort("enough of it")
+    group.barrier()
+
+
+def killed(group: arraycomm.Group) -> None:
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    group.all_reduce(np.ones(_LONG))
+
+
+def large(group: arraycomm.Group) -> None:
+    """3 GiB, and so past what an int counts. One rank's share of it at a time is not enough memory for CI otherwise."""
+    count = (3 << 30) // 4 + 5
+    x = np.full(count, group.rank + 1, np.int32)
+    group.all_reduce(x, out=x)
+    total = group.size * (group.size + 1) // 2
+    say(group, f"large {'right' if (x[:: 1 << 10] == total).all() and x[-1] == total else 'WRONG'}")
+
+
+def wrapped(group: arraycomm.Group) -> None:
+    """mpi4py in the process: its communicator, its own traffic beside ours, its end."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    backwards = comm.Split(0, -comm.rank)
+    with arraycomm.from_mpi4py(backwards) as twin:
+        ours = twin.all_gather(np.array([comm.rank])).tolist()
+        theirs = backwards.allgather(comm.rank)
+    good = ours == theirs == list(range(comm.size))[::-1] and twin.rank == backwards.rank and comm.allreduce(1) == group.size
+    say(group, f"wrapped {'right' if good else 'WRONG'}")
+    for wrong in (3, MPI.COMM_NULL):
+        try:
+            arraycomm.from_mpi4py(wrong)
+        except (TypeError, ValueError) as error:
+            say(group, f"{type(error).__name__} {error}")
+
+
+def facade(group: arraycomm.Group) -> None:
+    import arraycomm.distributed as dist
+
+    dist.init_process_group("mpi")
+    x = np.ones(3, np.float32)
+    dist.all_reduce(x)
+    same = dist.is_mpi_available() and dist.get_backend() == "mpi" and dist.get_rank() == group.rank
+    say(group, f"facade {'right' if same and x.tolist() == [group.size] * 3 else 'WRONG'}")
+    dist.destroy_process_group()
+
+
+CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
+         "aborts": aborts, "killed": killed, "large": large, "wrapped": wrapped, "facade": facade}
+
+
+def main(case: str) -> None:
+    if case == "wrapped":
+        import mpi4py.MPI  # noqa: F401  it initialises MPI, and ends it
+    with arraycomm.init(timeout=60) as group:
+        group.barrier()
+        try:
+            CASES[case](group)
+        except arraycomm.GroupError as error:
+            say(group, f"{type(error).__name__} {error.ranks} {error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,105 @@
+"""The MPI backend's own promises, under each library's mpirun; what all backends promise is in tests/conformance."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import mpi
+
+LIMIT = 90.0  # s for one world; only ends what hangs
+PROGRAM = str(Path(__file__).with_name("mpi_rank.py"))
+EVERYWHERE = pytest.mark.parametrize("library", mpi.LIBRARIES)
+
+
+def run(library: str, size: int, *arguments: str, options: tuple[str, ...] = (), environ: dict[str, str] | None = None) -> str:
+    """What the ranks printed. AssertionError with it when they do not end."""
+    launch = mpi.command(library, size)
+    command = [launch[0], *options, *launch[1:], sys.executable, *(arguments or (PROGRAM,))]
+    with subprocess.Popen(command, env=mpi.environ(library) | (environ or {}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, start_new_session=True) as process:
+        try:
+            return process.communicate(timeout=LIMIT)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            raise AssertionError(f"{command} did not end:\n{process.communicate()[0]}") from None
+
+
+def lines(printed: str, rank: int) -> list[str]:
+    return [line.partition(": ")[2] for line in printed.splitlines() if line.startswith(f"rank {rank}: ")]
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("case", ["late", "late long"])
+def test_timeout(library: str, case: str) -> None:
+    """Who gives up names who did not come; who comes later hears of it."""
+    printed = run(library, 2, PROGRAM, case)
+    for rank in range(2):
+        assert [line.split(" rank ")[0] for line in lines(printed, rank)] == ["CollectiveTimeout (1,)"], printed
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(("case", "words"), [("leaves", "left with KeyError"), ("closes", "has closed the group")])
+def test_peer_lost(library: str, case: str, words: str) -> None:
+    printed = run(library, 2, PROGRAM, case)
+    found = lines(printed, 0)
+    assert len(found) == 1 and found[0].startswith("PeerLost (1,)") and words in found[0], printed
+
+
+@EVERYWHERE
+def test_abort(library: str) -> None:
+    printed = run(library, 3, PROGRAM, "aborts")
+    for rank in range(3):
+        assert any("Aborted" in line and "enough of it" in line for line in lines(printed, rank)), printed
+
+
+def test_killed_rank_with_ulfm() -> None:
+    printed = run("openmpi", 3, PROGRAM, "killed", options=("--with-ft", "ulfm"))
+    for rank in (0, 2):
+        assert any(line.startswith("PeerLost (1,)") for line in lines(printed, rank)), printed
+
+
+@pytest.mark.parametrize("library", list(mpi.WHEELS))
+@pytest.mark.parametrize("case", ["wrapped", "facade"])
+def test_neighbours(library: str, case: str) -> None:
+    """mpi4py in the process, and arraycomm.distributed."""
+    printed = run(library, 3, PROGRAM, case, environ={"MPI4PY_LIBMPI": str(_file(library))})
+    for rank in range(3):
+        found = lines(printed, rank)
+        assert found[0] == f"{case} right", printed
+        assert case == "facade" or [line.split()[0] for line in found[1:]] == ["TypeError", "ValueError"], printed
+
+
+def _file(library: str) -> Path:
+    return next((mpi.prefix(library) / "lib").glob("libmpi.so.*"))
+
+
+def test_mpirun_of_another_library() -> None:
+    """Each rank would be a world of its own: it is told so."""
+    wrong = {"ARRAYCOMM_MPI_LIBRARY": str(_file("openmpi"))}
+    printed = run("mpich", 2, "-c", "import arraycomm; arraycomm.init()", environ=wrong)
+    assert "sees a world of one process" in printed and "Open MPI" in printed and "mpirun (MPICH)" in printed, printed
+
+
+def test_no_library(tmp_path: Path) -> None:
+    """What was asked for is not replaced."""
+    wrong = tmp_path / "libmpi.so.40"
+    wrong.write_bytes(b"no library")
+    code = "import arraycomm.info, sys; print(arraycomm.info.backends()['mpi'])"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "ARRAYCOMM_MPI_LIBRARY": str(wrong)},
+                          capture_output=True, text=True, check=True)
+    assert "no MPI library can be loaded" in done.stdout and str(wrong) in done.stdout and "by name" not in done.stdout
+
+
+@EVERYWHERE
+def test_info(library: str) -> None:
+    environ = mpi.environ(library)
+    environ.setdefault("ARRAYCOMM_MPI_LIBRARY", str(_file(library)))
+    done = subprocess.run([sys.executable, "-m", "arraycomm.info"], env=environ, capture_output=True, text=True, check=True)
+    family = {"openmpi": "Open MPI", "abi": "MPI ABI"}.get(library, "MPICH")
+    for words in (f"family: {family}", "killed ranks: ", "threads: MPI_THREAD_MULTIPLE"):
+        assert words in done.stdout
