@@ -2,9 +2,9 @@
 
 Small: every rank calls into C and learns of the others by one trip of a cache line. Ranks that share a processor do so
 one after another, and all but one of the switches between them are on the way. Large: every byte that is received is
-written once, at the speed of a copy, by as many ranks at once as there are processors. Of arrays that do not all fit into the L3
-cache, as much as fits counts as copied there. The larger of both counts: whether they can overlap is what an algorithm has to
-find out.
+written once, at the speed of a copy, by as many ranks at once as there are processors; of a reduce_scatter, which reads
+more than it writes, half of both counts. Of arrays that do not all fit into the L3 cache, as much as fits counts as copied
+there. The larger of both counts: whether they can overlap is what an algorithm has to find out.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Limits:
         return crowd * entry + (crowd - 1) * (self.figures.get("switch") or 0.0)
 
     def _large(self, operation: str, size: int, ranks: int) -> float:
-        # Who writes, and how much each of them. A rank's own share of a sum needs no copy.
+        # Who writes, and how much each of them.
         writers, each = {
-            "reduce_scatter": (ranks, size * (ranks - 1) / ranks),
+            "reduce_scatter": (ranks, size * (1 + 1 / ranks) / 2),
             "broadcast": (ranks - 1, size),
             "sendrecv": (ranks // 2, size),
             "barrier": (ranks, 0),

@@ -35,7 +35,7 @@ def test_small_ones_cost_a_call_each_and_the_switches_between_them(ranks, time):
 
 @pytest.mark.parametrize(("operation", "ranks", "bytes_in_turn", "together"), [
     ("all_reduce", 2, 1.0, True), ("all_reduce", 4, 2.0, True), ("all_gather", 2, 1.0, True), ("all_to_all", 4, 2.0, True),
-    ("reduce_scatter", 2, 0.5, True), ("reduce_scatter", 4, 1.5, True), ("broadcast", 2, 1.0, False),
+    ("reduce_scatter", 2, 0.75, True), ("reduce_scatter", 4, 1.25, True), ("broadcast", 2, 1.0, False),
     ("broadcast", 4, 1.5, True), ("sendrecv", 2, 1.0, False), ("sendrecv", 5, 1.0, True)])  # fmt: skip
 def test_large_ones_write_what_is_received_once(operation, ranks, bytes_in_turn, together):
     size = 1 << 28

@@ -3,9 +3,12 @@
  * the number of ranks; but each rank talks to all others at once. The bits are those of the shared-memory forms.
  * reduce does the same and gives the result to the root only.
  *
- * The results of one segment travel together with the parts of the next. */
+ * The results of one segment travel together with the parts of the next. Headers travel before the first parts, which nobody
+ * takes from a peer whose header differs, and nothing is written into the array before all have been compared: a turn of all
+ * ranks less than comparing first. */
 #include <errno.h>
 
+#include "../agree.h"
 #include "partials.h"
 
 #define SLICES ((size_t)2 << 20)   /* bytes of all ranks' parts of a slice together */
@@ -20,8 +23,10 @@ struct direct {
     uint64_t segments;
     char *parts;              /* n slices; the own one holds the result where there is no output */
     const void **inputs;      /* n, in rank order */
-    struct transfer *list;    /* 4 a peer */
+    struct transfer *list;    /* PEER_TRANSFERS a peer */
+    acomm_header mine, *theirs; /* n */
 };
+#define PEER_TRANSFERS 4     /* of parts and headers, or of results and parts */
 
 static size_t slice_bytes(const struct acomm_op *op)
 {
@@ -39,11 +44,13 @@ static int open_direct(struct direct *d, struct acomm_op *op)
     d->everybody = op->kind == ACOMM_ALL_REDUCE;
     d->slice = slice / op->width;
     d->segments = d->slice ? (op->count + d->slice * n - 1) / (d->slice * n) : 0;
-    d->list = group_scratch(op, n * (4 * sizeof *d->list + sizeof *d->inputs + slice));
+    d->list = group_scratch(op, n * (PEER_TRANSFERS * sizeof *d->list + sizeof *d->inputs + sizeof *d->theirs + slice));
     if (!d->list)
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
-    d->inputs = (const void **)(d->list + 4 * n);
-    d->parts = (char *)(d->inputs + n);
+    d->inputs = (const void **)(d->list + PEER_TRANSFERS * n);
+    d->theirs = (acomm_header *)(d->inputs + n);
+    d->parts = (char *)(d->theirs + n);
+    op_header(op, &d->mine);
     return 0;
 }
 
@@ -71,6 +78,14 @@ static bool gets_result(const struct direct *d, int rank)
     return d->everybody || rank == d->op->root;
 }
 
+static int add_headers(struct direct *d, int peer, int used)
+{
+    d->list[used] = transfer_to(d->op, peer, &d->mine, sizeof d->mine);
+    d->list[used + 1] = transfer_from(d->op, peer, &d->theirs[peer], sizeof d->mine);
+    d->list[used + 1].checked = true;
+    return used + 2;
+}
+
 static int add_results(const struct direct *d, uint64_t segment, int peer, int used)
 {
     struct span own = slice_of(d, segment, d->rank), theirs = slice_of(d, segment, peer);
@@ -88,7 +103,7 @@ static int add_parts(const struct direct *d, uint64_t segment, int peer, int use
     *to = transfer_to(d->op, peer, d->op->in + theirs.offset, theirs.bytes);
     *from = transfer_from(d->op, peer, part_of(d, peer), own.bytes);
     for (struct transfer *t = &d->list[before]; t < to; t++)
-        *(t->link && t->link->outgoing ? &to->after : &from->after) = t; /* results go first over the same link */
+        *(t->link && t->link->outgoing ? &to->after : &from->after) = t; /* goes first over the same link */
     return used + 2;
 }
 
@@ -106,12 +121,17 @@ static int run_direct(struct acomm_op *op)
 {
     struct direct d;
     int rc = open_direct(&d, op);
+    bool tells = op->group->check && !op->compared;
+    if (!rc && tells && !d.segments)
+        return agree(op);
     for (uint64_t step = 0; step <= d.segments && !rc && d.segments; step++) {
         int used = 0;
         for (int i = 0; i < d.n - 1; i++) {
             int before = used, peer = pattern_pairwise_to(d.rank, d.n, i);
             if (step > 0)
                 used = add_results(&d, step - 1, peer, used);
+            else if (tells)
+                used = add_headers(&d, peer, used);
             if (step < d.segments)
                 used = add_parts(&d, step, peer, used, before);
         }
