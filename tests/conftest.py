@@ -14,3 +14,4 @@ sys.path.append(str(ROOT))
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sanitize-all", action="store_true", help="run the whole conformance suite with sanitizers (hours)")
     parser.addoption("--mpi-all", action="store_true", help="run it over every MPI library with 1 to 4 ranks (half an hour)")
+    parser.addoption("--races", action="store_true", help="run all of the engine's tests in C under ThreadSanitizer (minutes)")

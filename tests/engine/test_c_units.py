@@ -2,7 +2,8 @@
 
 The first line of a test_*.c names the engine files it is linked with: `/* engine: loop.c reduce*.c collectives/ */`, or
 `all`. Where it ends in `; also -O3 */` the test runs a second time, optimised as in the extension: vectorised code
-differs from what the sanitizers see. ARRAYCOMM_TEST_CC chooses another compiler than cc.
+differs from what the sanitizers see. `--races` runs nearly all under ThreadSanitizer as well. ARRAYCOMM_TEST_CC chooses another
+compiler than cc.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ENGINE = HERE.parents[1] / "backends" / "socket" / "engine"
 COMPILER = os.environ.get("ARRAYCOMM_TEST_CC", "cc")
 FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wshadow"]
 CHECKED = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+RACES = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=thread", "-Wno-error=tsan"]  # fences, which it does not know
 TIMEOUT = 120  # seconds for one program
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"no C compiler {COMPILER!r} found")
@@ -66,6 +68,9 @@ def environment() -> dict[str, str]:
 
 
 TESTS = sorted(HERE.glob("test_*.c"))
+RACED = ("test_node", "test_node_leaving")  # short ones, always run under ThreadSanitizer
+# One writes into memory as a hostile rank would, the other is of processes and of the time that they take.
+NOT_RACED = ("test_transfer", "test_window")
 
 
 def run(test: Path, directory: Path, flags: list[str], compiler: str = COMPILER, emulator: tuple[str, ...] = ()) -> None:
@@ -80,6 +85,13 @@ def run(test: Path, directory: Path, flags: list[str], compiler: str = COMPILER,
 @pytest.mark.parametrize("test", TESTS, ids=lambda path: path.stem)
 def test_sanitized(test: Path, tmp_path: Path) -> None:
     run(test, tmp_path, sanitizers())
+
+
+@pytest.mark.parametrize("test", [test for test in TESTS if test.stem not in NOT_RACED], ids=lambda path: path.stem)
+def test_races(test: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if test.stem not in RACED and not request.config.getoption("--races"):
+        pytest.skip("minutes: run by --races")
+    run(test, tmp_path, RACES)
 
 
 @pytest.mark.parametrize("test", [test for test in TESTS if first_line(test)[1]], ids=lambda path: path.stem)

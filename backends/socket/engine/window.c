@@ -19,20 +19,22 @@
 #define YIELDS 200      /* then somebody else has the writer's core, or it is stopped */
 #define LOOK_NS 1000000
 
-static struct { uint64_t key; pid_t of; } self; /* a forked child draws its own */
+/* The upper half is the process id: a forked child draws its own. One word, as threads may open groups at the same time. */
+static _Atomic uint64_t self;
 
 void window_open(struct shared *s)
 {
     struct window *w = shared_window(s, s->rank);
-    uint64_t fresh = 0;
-    pid_t pid = getpid();
-    if (self.of != pid && getrandom(&fresh, sizeof fresh, GRND_NONBLOCK) == sizeof fresh) {
-        self.key = fresh | 1;
-        self.of = pid;
+    uint64_t key = atomic_load(&self), pid = (uint64_t)getpid();
+    uint32_t fresh = 0;
+    if (key >> 32 != pid && getrandom(&fresh, sizeof fresh, GRND_NONBLOCK) == sizeof fresh) {
+        uint64_t drawn = pid << 32 | fresh | 1;
+        if (atomic_compare_exchange_strong(&self, &key, drawn))
+            key = drawn; /* otherwise another thread's */
     }
-    w->pid = pid;
-    w->key = self.of == pid ? self.key : 0;
-    w->key_at = (uint64_t)(uintptr_t)&self.key;
+    w->pid = (pid_t)pid;
+    w->key = key >> 32 == pid ? key : 0;
+    w->key_at = (uint64_t)(uintptr_t)&self;
 }
 
 bool window_reaches(const struct shared *s, int rank)
