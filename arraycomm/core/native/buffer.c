@@ -56,7 +56,13 @@ static void dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     Py_XDECREF(b->shape);
     Py_XDECREF(b->owner);
-    memory_release(b->memory);
+    if (b->device_type == DL_CPU) {
+        memory_release(b->memory);
+    } else { /* freeing waits for the device, and what runs there may call Python */
+        Py_BEGIN_ALLOW_THREADS
+        memory_release(b->memory);
+        Py_END_ALLOW_THREADS
+    }
     PyObject_Free(self);
     Py_DECREF(type);
 }
