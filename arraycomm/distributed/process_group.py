@@ -144,12 +144,30 @@ class ProcessGroup(Operations):
         for engine in self.engines():
             engine.abort("ProcessGroup.abort() was called")
 
+    def boxed(self) -> BoxedGroup:
+        """The group in a box; ProcessGroup.unbox() takes it out again."""
+        return BoxedGroup(self)
+
+    @staticmethod
+    def unbox(arg0: BoxedGroup) -> ProcessGroup:
+        """What boxed() was called on. TypeError for anything else."""
+        if not isinstance(arg0, BoxedGroup):
+            raise TypeError(f"unbox() takes what boxed() gave, got {type(arg0)}")
+        return arg0.group
+
     def get_group_store(self) -> PrefixStore:
         """A store of this group's own, in which its ranks can meet. ValueError when the world is closed."""
         meeting = state.meeting or state.shared
         if meeting is None or self.closed:
             raise ValueError(f"group {self.group_name!r} is closed, and its store with it")
         return PrefixStore(f"group/{self.core.name}", meeting.store)
+
+
+class BoxedGroup:
+    """A group as an opaque object."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group = group
 
 
 def check_rank(rank: Any, size: int) -> int:

@@ -45,6 +45,8 @@ def check_members(rank: int) -> None:
     assert (group.group_name, group.group_desc, group.rank(), group.size()) == ("1", "undefined", rank // 2, 2)
     assert group.name() == "gloo" == dist.get_backend(group) and dist.get_backend_config(group) == "cpu:gloo,cuda:gloo"
     assert dist.get_group_rank(group, 2) == 1 and dist.get_global_rank(group, 1) == 2
+    assert dist.ProcessGroup.unbox(group.boxed()) is group
+    refused(TypeError, r"what boxed\(\) gave", lambda: dist.ProcessGroup.unbox(group))
     refused(ValueError, "Global rank 1 is not part of group", lambda: dist.get_group_rank(group, 1))
     refused(ValueError, "Group rank 2 is not part of group", lambda: dist.get_global_rank(group, 2))
     dist.destroy_process_group(group)
