@@ -160,6 +160,14 @@ def as_many(name: str, xs: Sequence[Any], size: int) -> None:
         raise RuntimeError(f"`{name}`: invalid tensor list size {len(xs)}, must be the size of the group, {size}")
 
 
+def whole(name: str, numbers: Any) -> list[int]:
+    """The numbers of a list, none for None. TypeError unless they are whole."""
+    try:
+        return [] if numbers is None else [operator.index(n) for n in numbers]
+    except TypeError:
+        raise wrong_type(name, "list of int", numbers) from None
+
+
 # ---- ranks ----
 
 
@@ -176,9 +184,12 @@ def peer(pg: ProcessGroup, global_rank: Any, group_rank: Any) -> int:
         return rank
     if global_rank is None:
         raise ValueError("Must specify global_rank or group_rank")
-    found = pg.place.get(operator.index(global_rank))
+    try:
+        found = pg.place.get(operator.index(global_rank))
+    except TypeError:  # torch looks it up as it is
+        found = None
     if found is None:
-        raise ValueError(f"Global rank {global_rank} is not part of group {pg.group_name!r}, which has {list(pg.ranks)}")
+        raise ValueError(f"Global rank {global_rank!r} is not part of group {pg.group_name!r}, which has {list(pg.ranks)}")
     return found
 
 

@@ -188,9 +188,11 @@ def all_to_all_single(output: Any, input: Any, output_split_sizes: Sequence[int]
     source = arguments.read("input", input)
     place, settle = arguments.written("output", output)
     arguments.same_dtype(source, place)
-    sends, receives = (_splits(pg.size(), source, input_split_sizes), _splits(pg.size(), place, output_split_sizes))
+    give = arguments.whole("input_split_sizes", input_split_sizes)
+    take = arguments.whole("output_split_sizes", output_split_sizes)
+    sends, receives = _splits(pg.size(), source, give), _splits(pg.size(), place, take)
     core, async_op, source, to = pg.for_array(input), bool(async_op), arguments.apart(flat(source), place), flat(place)
-    if not input_split_sizes and not output_split_sizes:
+    if not give and not take:
         if source.count != to.count:
             raise RuntimeError(f"`output` has {to.count} elements and `input` {source.count}, but no split sizes")
         pending = core.all_to_all(source, out=to, async_op=async_op)
@@ -199,7 +201,7 @@ def all_to_all_single(output: Any, input: Any, output_split_sizes: Sequence[int]
     return ended(pending, async_op, (output,), settle)
 
 
-def _splits(size: int, buffer: Buffer, rows: Sequence[int] | None) -> list[int]:
+def _splits(size: int, buffer: Buffer, rows: Sequence[int]) -> list[int]:
     """Elements for each rank. RuntimeError, with torch's words, where they do not fit."""
     if not buffer.shape:
         raise RuntimeError("all_to_all_single cuts along dim 0, and a 0-d tensor has none")
@@ -210,7 +212,7 @@ def _splits(size: int, buffer: Buffer, rows: Sequence[int] | None) -> list[int]:
     if len(rows) != size:
         raise RuntimeError(f"Number of tensor splits not equal to group size: {len(rows)} splits, {size} ranks")
     if sum(rows) != buffer.shape[0] or min(rows) < 0:
-        raise RuntimeError(f"Split sizes doesn't match total dim 0 size: {list(rows)} of {buffer.shape[0]}")
+        raise RuntimeError(f"Split sizes doesn't match total dim 0 size: {rows} of {buffer.shape[0]}")
     return [n * row(buffer.shape) for n in rows]
 
 
