@@ -42,14 +42,16 @@ class Future:
         return self._value
 
     def then(self, callback: Callable[[Future], Any]) -> Future:
-        """A Future of what callback(this future) returns, called once this one is complete."""
+        """A Future of what callback(this future) returns, called once this one is complete; of a RuntimeError if that raises."""
         after = Future()
 
         def run(future: Future) -> None:
             try:
                 value = callback(future)
             except Exception as error:
-                after.set_exception(error)
+                told = RuntimeError(f"Got the following error when running the callback: {type(error).__name__}: {error}")
+                told.__cause__ = error
+                after.set_exception(told)
             else:
                 after.set_result(value)
 

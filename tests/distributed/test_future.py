@@ -28,6 +28,8 @@ def test_a_result(kind: Any) -> None:
     assert seen == [3, 3]
     with pytest.raises(RuntimeError):
         future.set_result(4)
+    with pytest.raises(RuntimeError, match="Got the following error when running the callback: ZeroDivisionError: "):
+        future.then(lambda done: done.value() / 0).wait()
 
 
 @pytest.mark.parametrize("kind", KINDS)
