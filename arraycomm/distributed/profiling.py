@@ -27,11 +27,18 @@ _PROFILER = "torch.autograd.profiler"
 # Where torch's name of the operation is not the core's with an underscore behind.
 _OPERATORS = {"all_reduce": "allreduce_", "all_gather": "allgather_", "all_to_all": "alltoall_", "barrier": "barrier",
               "send": "send", "isend": "send", "irecv": "recv_"}
+# Where it is the function's that the program called, of several that are one in the core.
+_BY_FUNCTION = {("all_gather_single", "all_gather"): "_allgather_base_",
+                ("reduce_scatter_single", "reduce_scatter"): "_reduce_scatter_base_",
+                ("all_to_all_single", "all_to_all"): "alltoall_base_",
+                ("all_reduce_coalesced", "all_reduce"): "allreduce_coalesced_",
+                ("all_gather_coalesced", "all_gather"): "allgather_coalesced_"}
 _PLAIN = {"isend": "send", "irecv": "recv"}
 
 
-def follow(group: ProcessGroup) -> None:
-    """Labels the group's operations while the profiler runs."""
+def follow(group: ProcessGroup, function: str) -> None:
+    """Labels the group's operations while the profiler runs; this thread's next ones are of this function."""
+    _given.function = function
     names = {core: name for core, name in zip(group.cores.values(), group.config.device_backend_map.values(), strict=True)}
     for core, name in names.items():
         if not isinstance(core, Watched) or not any(isinstance(watcher, Labels) for watcher in core._watchers):
@@ -68,7 +75,7 @@ class Labels:
         detach(group, self)
 
 
-_given = threading.local()  # .name: what record_comm() says
+_given = threading.local()  # .name: what record_comm() says; .function: what the program called last
 
 
 @contextmanager
@@ -85,5 +92,6 @@ def names(call: Call, backend: str) -> tuple[str, str]:
     """The outer and the inner label."""
     any_source = call.name in ("recv", "irecv") and call.parameters.get("source") is None
     operator = "recv_any_source_" if any_source else _OPERATORS.get(call.name, f"{call.name}_")
+    operator = _BY_FUNCTION.get((getattr(_given, "function", ""), call.name), operator)
     plain = f"{backend}:{'recvAnySource' if any_source else _PLAIN.get(call.name, call.name)}"
     return f"c10d::{operator}", getattr(_given, "name", None) or plain

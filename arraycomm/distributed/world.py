@@ -121,5 +121,5 @@ def member(group: Any, what: str, level: int = 3) -> ProcessGroup | None:
     if state.profiles():
         from .profiling import follow  # for those who profile
 
-        follow(found)
+        follow(found, what)
     return found

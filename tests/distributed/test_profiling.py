@@ -37,10 +37,21 @@ def test_torch_profiler(world: dist.ProcessGroup) -> None:
             work.wait()
     found = Counter(event.name for event in profile.events() if event.name.startswith(("gloo:", "c10d::", "mine")))
     assert found == {"c10d::allreduce_": 3, "gloo:all_reduce": 2, "mine": 1, "c10d::broadcast_": 1, "gloo:broadcast": 1,
-                     "c10d::allgather_": 2, "gloo:all_gather": 2, "c10d::barrier": 1, "gloo:barrier": 1, "c10d::send": 2,
+                     "c10d::allgather_": 1, "c10d::_allgather_base_": 1,
+                     "gloo:all_gather": 2, "c10d::barrier": 1, "gloo:barrier": 1, "c10d::send": 2,
                      "gloo:send": 2, "c10d::recv_": 1, "gloo:recv": 1, "c10d::recv_any_source_": 1, "gloo:recvAnySource": 1}
     inner = next(event for event in profile.events() if event.name == "gloo:broadcast")
     assert inner.cpu_parent.name == "c10d::broadcast_"
+    with torch.profiler.profile() as profile:
+        dist.reduce_scatter_single(torch.empty(4), x)
+        dist.reduce_scatter(torch.empty(4), [x])
+        dist.all_to_all_single(torch.empty(4), x)
+        dist.all_to_all([torch.empty(4)], [x])
+        dist.all_reduce_coalesced([x])
+        dist.all_gather_coalesced([[torch.empty(4)]], [x])
+    operators = [event.name for event in profile.events() if event.name.startswith("c10d::")]
+    assert operators == ["c10d::_reduce_scatter_base_", "c10d::reduce_scatter_", "c10d::alltoall_base_", "c10d::alltoall_",
+                         "c10d::allreduce_coalesced_", "c10d::allgather_coalesced_"]
     dist.all_reduce(x, group=world)
     assert type(core) is arraycomm.Group
 
