@@ -205,6 +205,11 @@ static PyObject *run(struct trip *t)
     Py_END_ALLOW_THREADS
     if (code == ACOMM_UNSUPPORTED || code == ACOMM_ARGUMENT)
         return declined();
+    if (code && t->s->entries->stuck && t->s->entries->stuck(group, NULL)) { /* kept for good */
+        Py_XINCREF(t->model);
+        Py_XINCREF(t->given[ROLE_OUT]);
+        Py_XINCREF(t->owners[1]);
+    }
     if (code)
         return failed(t->s, code, &failure);
     return Py_NewRef(Py_None);

@@ -288,9 +288,14 @@ static void abandon(acomm_op *handle)
         free(op);
 }
 
+static int stuck(acomm_group *group, const acomm_op *op)
+{
+    return acomm_mpi_stuck(op ? ((const struct mpi_op *)op)->group : group);
+}
+
 const acomm_entries *acomm_mpi_lend(void)
 {
     static const acomm_entries entries = {.run = run_plain, .start = start_plain, .wait = wait_for, .source = source,
-                                          .failure = failure, .free = abandon};
+                                          .failure = failure, .free = abandon, .stuck = stuck};
     return &entries;
 }

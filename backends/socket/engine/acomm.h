@@ -222,6 +222,8 @@ typedef struct acomm_entries {
     int (*source)(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes);
     int (*failure)(acomm_op *op, acomm_failure *out);
     void (*free)(acomm_op *op);
+    /* Whether memory of a failed operation may still be used, for good; op NULL: of one that was run. NULL: never. */
+    int (*stuck)(acomm_group *group, const acomm_op *op);
 } acomm_entries;
 const acomm_entries *acomm_lend(void);
 
