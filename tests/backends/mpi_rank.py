@@ -98,8 +98,8 @@ def main(case: str) -> None:
     if case == "wrapped":
         import mpi4py.MPI  # noqa: F401  it initialises MPI, and ends it
     with arraycomm.init(timeout=60) as group:
-        group.barrier()
         try:
+            group.barrier()  # from which a slow rank may be called away
             CASES[case](group)
         except arraycomm.GroupError as error:
             say(group, f"{type(error).__name__} {error.ranks} {error}")
