@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-
 def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
          group_dst: int | None = None) -> None:
     """Sends an array; returns when it may be changed again. ValueError for this rank itself, and outside of the group."""
@@ -61,7 +60,7 @@ def isend(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None
     pg = entered(group, "isend")
     if pg is None:
         return None
-    to = peer(pg, dst, group_dst)
+    to = _rank("dst", pg, dst, group_dst)
     _sendable(tensor, tag)
     return Message(pg.for_array(tensor).isend(tensor, to, tag), (tensor,))
 
@@ -77,15 +76,22 @@ def irecv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None
     return Receive(pg.for_array(tensor).irecv(tensor, source, tag, out=tensor), (tensor,))
 
 
+def _rank(name: str, pg: ProcessGroup, rank: Any, group_rank: Any) -> int:
+    """As peer(), but TypeError for what is no whole number, as torch's messages raise and its collectives do not."""
+    if rank is not None and not hasattr(rank, "__index__"):
+        raise arguments.wrong_type(name, "int", rank)
+    return peer(pg, rank, group_rank)
+
+
 def _other(pg: ProcessGroup, dst: Any, group_dst: Any) -> int:
-    rank = peer(pg, dst, group_dst)
+    rank = _rank("dst", pg, dst, group_dst)
     if rank == pg.rank():
         raise ValueError("Invalid destination rank: destination rank should not be the same as the rank of the current process.")
     return rank
 
 
 def _source(pg: ProcessGroup, src: Any, group_src: Any) -> int | None:
-    return None if src is None and group_src is None else peer(pg, src, group_src)
+    return None if src is None and group_src is None else _rank("src", pg, src, group_src)
 
 
 def _sendable(tensor: Any, tag: Any) -> None:

@@ -169,7 +169,8 @@ class World:
         stacks = []
         for rank in range(self.size):
             state = "had answered" if answered[rank] else "had not answered"
-            stacks.append(f"rank {rank} {state}\n{self._stack(rank)}")
+            code = "" if self._context is None else f" (exit code {self._context.processes[rank].exitcode})"
+            stacks.append(f"rank {rank}{code} {state}\n{self._stack(rank)}")
         self.close()
         raise AssertionError(f"{reason} in {self.settings}\n" + "\n".join(stacks))
 
