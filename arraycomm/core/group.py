@@ -29,10 +29,9 @@ from .arguments import Destination
 from .backend import Backend, Communicator
 from .buffer import Buffer
 from .dlpack import adopt, allocate, resolve, wrap
-from .errors import DeviceError
 from .exchange import agreed_counts, first_dimensions, gather_integers
 from .objects import ObjectCollectives
-from .types import Device, DeviceType, ReduceOp
+from .types import ReduceOp
 from .work import Received, Work
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -91,10 +90,15 @@ class Group(ObjectCollectives, Shortcuts):
     def _readable(self, x: Any) -> Buffer:
         src = resolve(x)
         if src.device_type not in self._devices:
-            raise DeviceError(f"backend {self.backend!r} does not move arrays on "
-                             f"{Device(DeviceType(src.device_type), src.device_index)}; copy the array to the CPU, or use "
-                             "a backend for that device")
+            self._reach(src)
         return src
+
+    def _reach(self, src: Buffer) -> None:
+        """The first array on a device that the backend does not move: from now on by way of the host. DeviceError."""
+        from .cuda.staged import DEVICES, stage  # not for groups without such arrays
+
+        self._communicator = stage(self._communicator, src, self._devices, self.timeout, self.backend)
+        self._devices |= DEVICES
 
     # ---- collectives ----
 

@@ -6,6 +6,7 @@ exact bits that the rank-order algorithms must give.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from arraycomm.core.types import DType
 
 FRAMEWORKS = ("numpy", "jax", "torch")
+CUDA = ("cuda", "frozen", "cupy")  # arrays on a device of the stand-in for CUDA's runtime (tests/standin/arrays.py)
 OPS = ("sum", "product", "min", "max", "band", "bor", "bxor", "avg", "premul_sum")
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -51,6 +53,9 @@ def make(framework: str, array: np.ndarray[Any, Any]) -> Any:
         return array.copy()
     if framework == "jax":
         return _jax().array(array, copy=True)
+    if framework in CUDA:
+        library = _standin(framework)
+        return library.asarray(array, kind=_KINDS[framework])
     import torch
 
     if array.dtype.isbuiltin == 1:
@@ -60,6 +65,8 @@ def make(framework: str, array: np.ndarray[Any, Any]) -> Any:
 
 def back(array: Any) -> np.ndarray[Any, Any]:
     """The elements as NumPy has them."""
+    if framework_of(array) in CUDA:
+        return np.asarray(array.numpy())
     if framework_of(array) != "torch":
         return np.asarray(array)
     import torch
@@ -73,7 +80,24 @@ def back(array: Any) -> np.ndarray[Any, Any]:
 
 def framework_of(array: Any) -> str:
     name = type(array).__module__.split(".")[0]
+    if name == "tests":
+        return "frozen" if array.immutable else "cuda"
     return "jax" if name in ("jax", "jaxlib") else name
+
+
+_KINDS: dict[str, type] = {}
+_for_good = contextlib.ExitStack()
+
+
+def _standin(framework: str) -> Any:
+    """The test's own library of arrays on CUDA devices; under CuPy's name from the first such array on."""
+    from tests.standin import arrays
+
+    if not _KINDS:
+        _KINDS.update(cuda=arrays.Array, frozen=arrays.Frozen)
+    if framework == "cupy" and framework not in _KINDS:
+        _KINDS["cupy"] = _for_good.enter_context(arrays.as_cupy())
+    return arrays
 
 
 @functools.cache

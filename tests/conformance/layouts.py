@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,7 @@ def in_place(context: Context, framework: str) -> None:
                reduced("sum", parts)[me * count : (me + 1) * count])
 
 
-def given_out(context: Context, framework: str) -> None:
+def given_out(context: Context, framework: str, others: Sequence[str] = ("numpy",)) -> None:
     """Results in separate arrays of the caller, which are returned; out may be of another library."""
     group, size, me = context.group, context.size, context.rank
     inputs = [contents("int32", (size, 2), rank, 27) for rank in range(size)]
@@ -112,7 +112,7 @@ def given_out(context: Context, framework: str) -> None:
         ("all_to_all", lambda out: group.all_to_all(x, out=out), column[0]),
     ]
     for name, call, want in calls:
-        for other in (framework, "numpy"):
+        for other in (framework, *others):
             out = make(other, np.zeros_like(want))
             context.check(call(out) is out, f"{name} gives its out")
             expect(context, f"{name} into out of {other}", out, want)

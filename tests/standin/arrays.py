@@ -173,8 +173,10 @@ class Array:
         size = max(1, self.nbytes) if self.strides is None else 1 + sum(
             (n - 1) * s for n, s in zip(self.shape, self.strides, strict=True) if n)
         reached = cuda().tell("standin_reach", self.address, size) if self.nbytes else None
-        raw = (ctypes.c_char * (size if self.strides is None else size + self.dtype.itemsize - 1)).from_address(reached) if (
-            reached) else bytearray(16)
+        raw: Any = bytearray(16)
+        if reached:
+            raw = (ctypes.c_char * (size if self.strides is None else size + self.dtype.itemsize - 1)).from_address(reached)
+            raw.keeps = self  # a capsule of it keeps the memory
         return np.ndarray(self.shape, self.dtype, raw, strides=self.strides)
 
     def fill(self, values: Any) -> Array:
@@ -193,11 +195,19 @@ class Array:
         return self._seen().copy()
 
     def __getitem__(self, key: Any) -> Array:
-        view = self._seen()
-        part = view[key]
-        offset = part.__array_interface__["data"][0] - view.__array_interface__["data"][0] if part.size else 0
+        return self._viewed(self._seen()[key])
+
+    def _viewed(self, part: np.ndarray[Any, Any]) -> Array:
+        start = self._seen().__array_interface__["data"][0]
+        offset = part.__array_interface__["data"][0] - start if part.size else 0
         packed = part.flags.c_contiguous
         return type(self)(self.address + offset, part.shape, self.dtype, self.ordinal, None if packed else part.strides, self)
+
+    def t(self) -> Array:
+        return self._viewed(self._seen().T)
+
+    def expand(self, *shape: int) -> Array:
+        return self._viewed(np.broadcast_to(self._seen(), shape))
 
     def copy(self, order: str = "C") -> Array:
         made = empty(self.shape, self.dtype, self.ordinal)

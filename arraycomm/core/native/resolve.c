@@ -60,7 +60,7 @@ static struct buffer *readable(const struct view *view, PyObject *object)
     int64_t count = usable(view, object);
     if (count < 0)
         return NULL;
-    if (view_packed(view))
+    if (!count || view_packed(view))
         return plain(view, count);
     struct buffer *b = view->device_type == DL_CPU ? packed(view, count) : packed_elsewhere(object);
     if (b)
@@ -104,7 +104,7 @@ static struct buffer *writable(const struct view *view, PyObject *object)
         refuse("readonly_out", object, NULL);
     else if (view->derived)
         refuse("derived_out", object, NULL);
-    else if (!view_packed(view))
+    else if (count && !view_packed(view))
         refuse("strided_out", object, NULL);
     else
         return plain(view, count);

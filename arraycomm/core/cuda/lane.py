@@ -1,0 +1,137 @@
+"""A device's way to the host: a stream in each direction, pinned memory, and what an operation that failed has left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ..buffer import Buffer
+from ..errors import CollectiveTimeout, DistError
+from ..log import log
+from .pinned import Block, Pool
+from .runtime import TO_DEVICE, TO_HOST, Runtime
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_SPINS = 200  # looks at an event before the first sleep: about 100 us
+_LONGEST_NAP = 0.001  # s
+_PATIENCE = 5.0  # s that close() waits for what a failed operation has left
+
+
+class Lane:
+    """One communicator's on one device."""
+
+    def __init__(self, cuda: Runtime, pool: Pool, device: int) -> None:
+        self.cuda, self.device, self._pool = cuda, device, pool
+        self.down, self.up = cuda.stream(device), cuda.stream(device)
+        self._events: list[int] = []
+        self._left: list[tuple[int, Any]] = []
+        self._lock = threading.Lock()  # over what is left: Works end in any thread
+
+    def block(self, nbytes: int) -> Block:
+        return self._pool.take(nbytes)
+
+    def event(self) -> int:
+        """One that nobody waits for; give() it back."""
+        return self._events.pop() if self._events else self.cuda.event(self.device)
+
+    def give(self, event: int) -> None:
+        self._events.append(event)
+
+    def after(self, buffer: Buffer, stream: int) -> None:
+        """What is enqueued on our stream comes after what is under way on the buffer's."""
+        if buffer.count:
+            self.cuda.order(after=buffer.stream, stream=stream, device=self.device)
+
+    def copy(self, to_host: bool, buffer: Buffer, slices: list[tuple[int, int]], pinned: int) -> None:
+        """Enqueues the slices (first element, elements) of a device array, packed one after the other in pinned memory."""
+        width = buffer.nbytes // buffer.count if buffer.count else 1
+        kind, stream = (TO_HOST, self.down) if to_host else (TO_DEVICE, self.up)
+        if _even(slices):
+            self._copy_rows(buffer.address, slices, width, pinned, kind, stream)
+            return
+        for start, count in slices:
+            device = buffer.address + start * width
+            to, source = (pinned, device) if to_host else (device, pinned)
+            self.cuda.copy(to, source, count * width, kind, stream)
+            pinned += count * width
+
+    def _copy_rows(self, address: int, slices: list[tuple[int, int]], width: int, pinned: int, kind: int,
+                   stream: int) -> None:
+        (start, count), (second, _) = slices[:2]
+        device, pitch, run = address + start * width, (second - start) * width, count * width
+        if kind == TO_HOST:
+            self.cuda.copy_rows(pinned, run, device, pitch, run, len(slices), kind, stream)
+        else:
+            self.cuda.copy_rows(device, pitch, pinned, run, run, len(slices), kind, stream)
+
+    def wait(self, event: int, deadline: float, doing: str) -> None:
+        """Blocks the host until the event has come; CollectiveTimeout. CUDA has no wait that ends by a time, so it is polled."""
+        looks = 0
+        while not self.cuda.came(event):
+            looks += 1
+            if looks < _SPINS:
+                continue
+            if time.monotonic() > deadline:
+                raise CollectiveTimeout(f"{doing}: device {self.device} has not come to it in time: what the program enqueued "
+                                        "there before is still under way")
+            time.sleep(min(_LONGEST_NAP, 2e-5 * (looks - _SPINS + 1)))
+
+    # ---- after a failure ----
+
+    def leave(self, held: Any) -> None:
+        """What is enqueued is not waited for: `held`, all memory that it uses, stays until it has been carried out."""
+        for stream in (self.down, self.up):
+            try:
+                event = self.event()
+                self.cuda.record(event, stream)
+            except DistError:
+                event = 0  # nobody can tell any more when it ends: held for good
+            with self._lock:
+                self._left.append((event, held))
+
+    def reap(self) -> bool:
+        """Lets go what has ended; whether nothing is left."""
+        if not self._left:
+            return True
+        with self._lock:
+            ended = [pair for pair in self._left if self._ended(pair[0])]
+            self._left = [pair for pair in self._left if pair not in ended]
+        for event, _ in ended:
+            self.give(event)
+        return not self._left
+
+    def _ended(self, event: int) -> bool:
+        try:
+            return bool(event) and self.cuda.came(event)
+        except DistError:
+            return True  # CUDA carries nothing out any more
+
+    def close(self) -> None:
+        """Waits a moment for what is left; what does not end keeps its memory as long as the process lives."""
+        deadline = time.monotonic() + _PATIENCE
+        while not self.reap() and time.monotonic() < deadline:
+            time.sleep(_LONGEST_NAP)
+        if self._left:
+            log().warning("device %d still has copies of a failed operation enqueued; their memory is never freed", self.device)
+            _forever.append(self._left)
+        for destroy, handles in ((self.cuda.destroy_event, self._events), (self.cuda.destroy_stream, [self.down, self.up])):
+            for handle in handles:
+                try:
+                    destroy(handle)
+                except DistError as error:
+                    log().warning("%s", error)
+                    return  # so it would be said for each
+
+
+_forever: list[Any] = []
+
+
+def _even(slices: list[tuple[int, int]]) -> bool:
+    """Whether they are several, of one length, at equal distances."""
+    if len(slices) < 2:
+        return False
+    step = slices[1][0] - slices[0][0]
+    return all(count == slices[0][1] and start == slices[0][0] + i * step for i, (start, count) in enumerate(slices))

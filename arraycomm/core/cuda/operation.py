@@ -1,0 +1,237 @@
+"""One collective on arrays of a device, through pinned host memory, piece by piece.
+
+While the host carries out a piece, the device copies the pieces around it: what follows comes down, what is done goes up. All
+order between copies is in events; the host waits for a piece to be down, and at the end for the last to be up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from .. import backend
+from ..buffer import Buffer
+from ..dlpack import overlaps
+from ..errors import CollectiveTimeout
+from . import pieces
+from .lane import Lane
+from .pinned import Block
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_DEPTH = 3  # pieces in pinned memory: one comes down, one is with the host, one goes up
+
+
+class Side:
+    """The array that an operation reads or writes on this rank, and its blocks (elements of each)."""
+
+    def __init__(self, buffer: Buffer, blocks: list[int], per_piece: int) -> None:
+        self.buffer, self._blocks, self._per_piece = buffer, blocks, per_piece
+        self._width = buffer.nbytes // buffer.count if buffer.count else 1
+
+    def slices(self, index: int) -> list[tuple[int, int]]:
+        return pieces.slices(self._blocks, index, self._per_piece)
+
+    def nbytes(self) -> int:
+        """Of the first piece, which is as long as any."""
+        return sum(pieces.counts(self._blocks, 0, self._per_piece)) * self._width
+
+    def pinned(self, index: int, block: Block) -> Buffer:
+        """A piece in pinned memory, as the host's communicator takes it."""
+        count = sum(pieces.counts(self._blocks, index, self._per_piece))
+        return Buffer(block.address, count, self.buffer.dtype, 1, 0, False, (count,), block)
+
+
+class _Slot:
+    """Pinned memory of one piece, and the events of its copies. `busy`: its last copy up may be under way."""
+
+    def __init__(self, lane: Lane, source: Side | None, target: Side | None, together: bool) -> None:
+        self.down, self.up, self.busy = lane.event(), lane.event(), False
+        self.source: Block | None
+        self.target: Block | None
+        if together:
+            self.source = lane.block(max(side.nbytes() for side in (source, target) if side is not None))
+            self.target = self.source
+        else:
+            self.source = lane.block(source.nbytes()) if source else None
+            self.target = lane.block(target.nbytes()) if target else None
+
+
+class Operation:
+    """The operation on this rank.
+
+    source, target: None where this rank gives or gets nothing. together: the host may write a piece where it read it.
+    call(source, target, index, async_op=, timeout=): the host's operation on piece `index`.
+    """
+
+    def __init__(self, name: str, source: Side | None, target: Side | None, number: int, deadline: float,
+                 call: Callable[..., Any], *, together: bool = False) -> None:
+        self.name, self._source, self._target, self._number = name, source, target, number
+        self._deadline, self._call, self._together = deadline, call, together
+        self._slots: list[_Slot] = []
+        self.timeout = deadline - time.monotonic()
+        self.touches = [side.buffer for side in (source, target) if side is not None]
+
+    def begin(self, lane: Lane, *, whole: bool) -> None:
+        """Takes pinned memory (whole: for all pieces at once) and puts our streams behind the program's."""
+        self._lane = lane
+        lane.reap()
+        if self._source:
+            lane.after(self._source.buffer, lane.down)
+        if self._target:
+            lane.after(self._target.buffer, lane.up)
+        for _ in range(self._number if whole else min(_DEPTH, self._number)):
+            self._slots.append(_Slot(lane, self._source, self._target, self._together))
+
+    def run(self) -> None:
+        """All of it."""
+        ahead = len(self._slots)
+        for index in range(min(ahead, self._number)):
+            self._download(index)
+        for index in range(self._number):
+            self._start(index, async_op=False)
+            self._upload(index)
+            if index + ahead < self._number:
+                self._download(index + ahead)
+        self.end(self._deadline)
+
+    def started(self) -> list[backend.Work]:
+        """The host's work for every piece, begun as soon as it is down. settle() each when it has ended, then end()."""
+        for index in range(self._number):
+            self._download(index)
+        return [self._start(index, async_op=True) for index in range(self._number)]
+
+    def settle(self, index: int) -> None:
+        self._upload(index)
+
+    def landed(self) -> bool:
+        """Whether all that settle() enqueued has been carried out."""
+        return all(not slot.busy or self._lane.cuda.came(slot.up) for slot in self._slots)
+
+    def _slot(self, index: int) -> _Slot:
+        return self._slots[index % len(self._slots)]
+
+    def _download(self, index: int) -> None:
+        slot = self._slot(index)
+        if self._source is None or slot.source is None:
+            return
+        if slot.busy:
+            self._lane.cuda.wait_event(self._lane.down, slot.up)
+        self._lane.copy(True, self._source.buffer, self._source.slices(index), slot.source.address)
+        self._lane.cuda.record(slot.down, self._lane.down)
+
+    def _start(self, index: int, *, async_op: bool) -> Any:
+        slot = self._slot(index)
+        if self._source is not None:
+            self._lane.wait(slot.down, self._deadline, self.name)
+        elif slot.busy:
+            self._lane.wait(slot.up, self._deadline, self.name)
+        source = self._source.pinned(index, slot.source) if self._source and slot.source else None
+        target = self._target.pinned(index, slot.target) if self._target and slot.target else None
+        return self._call(source, target, index, async_op=async_op, timeout=max(0.0, self._deadline - time.monotonic()))
+
+    def _upload(self, index: int) -> None:
+        slot = self._slot(index)
+        if self._target is None or slot.target is None:
+            return
+        self._lane.copy(False, self._target.buffer, self._target.slices(index), slot.target.address)
+        self._lane.cuda.record(slot.up, self._lane.up)
+        slot.busy = True
+
+    def end(self, deadline: float) -> None:
+        """Waits for the copies up. The pinned memory is free then."""
+        for slot in self._slots:
+            if slot.busy:
+                self._lane.wait(slot.up, deadline, self.name)
+            slot.busy = False
+        self._release()
+
+    def _release(self) -> None:
+        while self._slots:
+            slot = self._slots.pop()
+            self._lane.give(slot.down)
+            self._lane.give(slot.up)
+
+    def abandon(self) -> None:
+        """After a failure, or when nobody waits for the end: what is enqueued keeps its memory."""
+        if self._slots:
+            self._lane.leave((self._slots, self.touches))
+            self._slots = []
+
+    def follows(self, other: Operation) -> bool:
+        """Whether it reads or writes what the other one has yet to write."""
+        written = other._target
+        return written is not None and any(overlaps(buffer, written.buffer) for buffer in self.touches)
+
+
+class StagedWork:
+    """An asynchronous one under way. Who waits carries its result up; see core.backend.Work."""
+
+    def __init__(self, operation: Operation, works: list[backend.Work],
+                 fail: Callable[[Operation, BaseException], BaseException]) -> None:
+        self.operation = operation
+        self._works, self._fail = works, fail
+        self._settled, self.ended = 0, False
+        self._error: BaseException | None = None
+        self._lock = threading.Lock()
+
+    def wait(self, timeout: float | None = None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self.ended:
+                return
+            try:
+                self._finish(deadline)
+            except TimeoutError as error:
+                if type(error) is TimeoutError:  # the caller's time, not the operation's own: it goes on
+                    raise
+                raise self._failed(error) from None
+            except BaseException as error:
+                raise self._failed(error) from None
+
+    def _finish(self, deadline: float | None) -> None:
+        while self._settled < len(self._works):
+            self._works[self._settled].wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            self._settle()
+        try:
+            self.operation.end(time.monotonic() + self.operation.timeout if deadline is None else deadline)
+        except CollectiveTimeout as error:
+            raise error if deadline is None else TimeoutError(str(error)) from None
+        self.ended = True
+
+    def _settle(self) -> None:
+        self.operation.settle(self._settled)
+        self._settled += 1
+
+    def _failed(self, error: BaseException) -> BaseException:
+        self._error = self._fail(self.operation, error)
+        self.ended = True
+        return self._error
+
+    def done(self) -> bool:
+        with self._lock:
+            if self.ended:
+                return True
+            try:
+                while self._settled < len(self._works) and self._works[self._settled].done():
+                    self._works[self._settled].wait()
+                    self._settle()
+                if self._settled < len(self._works) or not self.operation.landed():
+                    return False
+                self.operation.end(time.monotonic())
+                self.ended = True
+            except BaseException as error:
+                self._failed(error)
+            return True
+
+    def source(self) -> tuple[int, int, int]:
+        return self._works[0].source()
+
+    def __del__(self) -> None:
+        if not self.ended:
+            self.operation.abandon()

@@ -1,0 +1,48 @@
+"""Pinned host memory that GPUs copy to and from, kept for the next operation: to pin pages costs more than to copy them."""
+
+from __future__ import annotations
+
+from ..log import log
+from .runtime import Runtime
+
+_SMALLEST = 64 << 10  # bytes
+_KEPT_BYTES = 512 << 20  # of free blocks, by size classes; what is beyond goes back
+
+
+class Block:
+    """Pinned memory; goes back to its pool when nobody refers to it. Its owner sees to it that no copy is under way then."""
+
+    def __init__(self, pool: Pool, address: int, nbytes: int) -> None:
+        self.pool, self.address, self.nbytes = pool, address, nbytes
+
+    def __del__(self) -> None:
+        self.pool.put(self.address, self.nbytes)
+
+
+class Pool:
+    """Blocks of a power of two. Any thread."""
+
+    def __init__(self, cuda: Runtime) -> None:
+        self._cuda = cuda
+        self._free: dict[int, list[int]] = {}  # lists' pop and append are atomic: blocks come back from any thread
+        self._kept = 0
+
+    def take(self, nbytes: int) -> Block:
+        """A block of at least as many bytes. ResourceError when there is no memory that can be pinned."""
+        size = max(_SMALLEST, 1 << max(0, nbytes - 1).bit_length())
+        try:
+            address = self._free.setdefault(size, []).pop()
+            self._kept -= size
+        except IndexError:
+            address = self._cuda.host_alloc(size)
+        return Block(self, address, size)
+
+    def put(self, address: int, size: int) -> None:
+        if self._kept + size <= _KEPT_BYTES:
+            self._kept += size
+            self._free.setdefault(size, []).append(address)
+            return
+        try:
+            self._cuda.free_host(address)
+        except RuntimeError as error:
+            log().warning("%s", error)

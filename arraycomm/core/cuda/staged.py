@@ -1,0 +1,256 @@
+"""A communicator of the host's memory for arrays on CUDA devices too: they are staged through pinned memory.
+
+Around any communicator that moves host arrays. Those go straight to it; collectives on arrays of a device are cut into pieces
+(operation.py), and each piece is an operation of the host's communicator. In one collective either all ranks' arrays are on
+devices or none: ranks compare that, as shape and dtype. Messages go whole, from device or host to device or host.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from ..backend import Communicator, Work
+from ..buffer import Buffer
+from ..errors import CollectiveMismatch, DeviceError
+from ..types import DeviceType, DType, ReduceOp
+from . import pieces
+from .lane import Lane
+from .operation import Operation, Side, StagedWork
+from .pinned import Pool
+from .runtime import Runtime, runtime
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+DEVICES = frozenset((int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED)))
+_pools: list[Pool] = []  # the process's one: pinned memory serves all devices and groups
+
+
+def _pool(cuda: Runtime) -> Pool:
+    if not _pools:
+        _pools.append(Pool(cuda))
+    return _pools[0]
+
+
+class StagedCommunicator:
+    """See arraycomm.core.backend for the contract. `timeout`: the default of its operations, in seconds.
+
+    An asynchronous collective returns when its input has been copied to the host, and its result is copied to the device by
+    who waits: wait(), or done() until it is true.
+    """
+
+    def __init__(self, host: Communicator, timeout: float) -> None:
+        self._host, self._timeout = host, timeout
+        self._cuda = runtime()
+        self._lanes: dict[int, Lane] = {}
+        self._under_way: list[weakref.ref[StagedWork]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)  # what moves no arrays: rank, size, barrier, abort, split and others
+
+    def _lane(self, device: int) -> Lane:
+        if device not in self._lanes:
+            self._lanes[device] = Lane(self._cuda, _pool(self._cuda), device)
+        return self._lanes[device]
+
+    # ---- collectives ----
+
+    def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> Work | None:
+        if src.device_type not in DEVICES:
+            return self._host.all_reduce(src, dst, op, layout=layout, timeout=timeout, async_op=async_op)
+        return self._staged("all_reduce", src, [src.count], dst, [dst.count], layout, timeout, async_op, together=True,
+                            call=lambda source, target, _, **more: self._host.all_reduce(source, target, op, **more))
+
+    def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
+               timeout: float | None = None, async_op: bool = False) -> Work | None:
+        if src.device_type not in DEVICES:
+            return self._host.reduce(src, dst, op, root, layout=layout, timeout=timeout, async_op=async_op)
+        return self._staged("reduce", src, [src.count], dst, [src.count], layout, timeout, async_op, together=True,
+                            call=lambda source, target, _, **more: self._host.reduce(source, target, op, root, **more))
+
+    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                  async_op: bool = False) -> Work | None:
+        if dst.device_type not in DEVICES:
+            return self._host.broadcast(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
+        return self._staged("broadcast", src, [dst.count], dst, [dst.count], layout, timeout, async_op, together=True,
+                            call=lambda source, target, _, **more: self._host.broadcast(source, target, root, **more))
+
+    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
+                   timeout: float | None = None, async_op: bool = False) -> Work | None:
+        if src.device_type not in DEVICES:
+            return self._host.all_gather(src, dst, counts, layout=layout, timeout=timeout, async_op=async_op)
+        each = self._each(src.count, counts)
+
+        def call(source: Buffer, target: Buffer, now: list[int] | None, **more: Any) -> Work | None:
+            return self._host.all_gather(source, target, now, **more)
+
+        return self._staged("all_gather", src, [each[self._host.rank]], dst, each, layout, timeout, async_op,
+                            uneven=counts is not None, call=call)
+
+    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
+               async_op: bool = False) -> Work | None:
+        if src.device_type not in DEVICES:
+            return self._host.gather(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
+        return self._staged("gather", src, [src.count], dst, self._each(src.count), layout, timeout, async_op,
+                            call=lambda source, target, _, **more: self._host.gather(source, target, root, **more))
+
+    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                async_op: bool = False) -> Work | None:
+        if dst.device_type not in DEVICES:
+            return self._host.scatter(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
+        return self._staged("scatter", src, self._each(dst.count), dst, [dst.count], layout, timeout, async_op,
+                            call=lambda source, target, _, **more: self._host.scatter(source, target, root, **more))
+
+    def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
+                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Work | None:
+        if src.device_type not in DEVICES:
+            return self._host.reduce_scatter(src, dst, op, counts, layout=layout, timeout=timeout, async_op=async_op)
+
+        def call(source: Buffer, target: Buffer, now: list[int] | None, **more: Any) -> Work | None:
+            return self._host.reduce_scatter(source, target, op, now, **more)
+
+        return self._staged("reduce_scatter", src, self._each(dst.count, counts), dst, [dst.count], layout, timeout,
+                            async_op, uneven=counts is not None, call=call)
+
+    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
+                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> Work | None:
+        if src.device_type not in DEVICES:
+            return self._host.all_to_all(src, dst, send_counts, recv_counts, layout=layout, timeout=timeout,
+                                         async_op=async_op)
+        if send_counts is not None:  # nobody knows the longest part of all ranks: one piece
+            return self._staged("all_to_all", src, [src.count], dst, [dst.count], layout, timeout, async_op, cut=False,
+                                call=lambda source, target, _, **more: self._host.all_to_all(
+                                    source, target, send_counts, recv_counts, **more))
+        each = self._each(src.count // self._host.size)
+        return self._staged("all_to_all", src, each, dst, each, layout, timeout, async_op,
+                            call=lambda source, target, _, **more: self._host.all_to_all(source, target, **more))
+
+    def _each(self, count: int, counts: Sequence[int] | None = None) -> list[int]:
+        return [count] * self._host.size if counts is None else list(counts)
+
+    def _staged(self, name: str, src: Buffer | None, gives: list[int], dst: Buffer | None, gets: list[int], layout: int,
+                timeout: float | None, async_op: bool, *, call: Callable[..., Any], together: bool = False,
+                uneven: bool = False, cut: bool = True) -> Work | None:
+        """gives, gets: elements of the blocks of src and of dst, on ranks that have none too. uneven: of different length."""
+        any_buffer = src if src is not None else dst
+        assert any_buffer is not None
+        blocks = gives if len(gives) > len(gets) else gets
+        longest = max(*gives, *gets)
+        per_piece = pieces.elements(DType(any_buffer.dtype).itemsize, len(blocks), pieces.PIECE_BYTES) if cut else max(1, longest)
+        number = pieces.number(longest, per_piece)
+
+        def step(source: Buffer | None, target: Buffer | None, index: int, **more: Any) -> Any:
+            now = pieces.counts(blocks, index, per_piece) if uneven else None
+            return call(source, target, now, layout=_layout(layout, index, number), **more)
+
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        operation = Operation(name, Side(src, gives, per_piece) if src else None, Side(dst, gets, per_piece) if dst else None,
+                              number, deadline, step, together=together)
+        try:
+            self._settle_before(operation)
+            operation.begin(self._lane(any_buffer.device_index), whole=async_op)
+            if async_op:
+                return self._begun(StagedWork(operation, operation.started(), self._failed))
+            operation.run()
+        except BaseException as error:
+            raise self._failed(operation, error) from error.__cause__
+        return None
+
+    def _begun(self, work: StagedWork) -> StagedWork:
+        self._under_way.append(weakref.ref(work))
+        return work
+
+    def _settle_before(self, operation: Operation) -> None:
+        """The order of a group's operations is that of the calls: what they have yet to write is written before it is read."""
+        works = [work for work in (reference() for reference in self._under_way) if work is not None and not work.ended]
+        self._under_way = [weakref.ref(work) for work in works]
+        for work in works:
+            if operation.follows(work.operation):
+                work.wait()
+
+    def _failed(self, operation: Operation, error: BaseException) -> BaseException:
+        """What to raise. The peers, who may wait for this rank's next piece, are told; those who know already take no notice."""
+        self._host.abort(f"{operation.name} of arrays on a GPU: {type(error).__name__}: {error}")
+        operation.abandon()
+        if isinstance(error, CollectiveMismatch):
+            return CollectiveMismatch(f"{error}. Here the array is on a GPU, of which this was a piece: in one call all ranks' "
+                                      "arrays must be on GPUs, or none", ranks=error.ranks, sequence=error.sequence)
+        return error
+
+    # ---- point to point ----
+
+    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Work | None:
+        if src.device_type not in DEVICES:
+            return self._host.send(src, peer, tag, timeout=timeout, async_op=async_op)
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        operation = Operation("send", Side(src, [src.count], max(1, src.count)), None, 1, deadline,
+                              lambda source, _target, _index, **more: self._host.send(source, peer, tag, **more))
+        return self._message(operation, src.device_index, async_op)
+
+    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Work:
+        if dst.device_type not in DEVICES:
+            return self._host.recv(dst, peer, tag, timeout=timeout, async_op=async_op)
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        operation = Operation("recv", None, Side(dst, [dst.count], max(1, dst.count)), 1, deadline,
+                              lambda _source, target, _index, **more: self._host.recv(target, peer, tag, **more))
+        work = self._message(operation, dst.device_index, True)
+        assert work is not None
+        if not async_op:
+            work.wait()
+        return work
+
+    def _message(self, operation: Operation, device: int, async_op: bool) -> Work | None:
+        try:
+            operation.begin(self._lane(device), whole=True)
+            if async_op:
+                return StagedWork(operation, operation.started(), self._unsent)
+            operation.run()
+        except BaseException as error:
+            raise self._unsent(operation, error) from error.__cause__
+        return None
+
+    def _unsent(self, operation: Operation, error: BaseException) -> BaseException:
+        """As _failed(): a message that failed leaves the group as it is."""
+        operation.abandon()
+        return error
+
+    # ---- the end ----
+
+    def close(self, reason: str = "") -> None:
+        try:
+            self._host.close(reason)
+        finally:
+            while self._lanes:
+                self._lanes.popitem()[1].close()
+
+
+def _layout(layout: int, index: int, number: int) -> int:
+    """What ranks compare: beside what they compare on the host that it is staged, which piece this is, and of how many."""
+    return hash((0x57A6ED, layout, index, number)) & 0xFFFFFFFF | 1
+
+
+def stage(communicator: Communicator, src: Buffer, devices: frozenset[int], timeout: float, name: str) -> Communicator:
+    """A communicator for arrays as `src` too, around one for `devices`, which are not its own.
+
+    Raises DeviceError where that cannot be, DistBackendError where CUDA's runtime is missing.
+    """
+    if src.device_type not in DEVICES or int(DeviceType.CPU) not in devices:
+        raise DeviceError(f"backend {name!r} does not move arrays on {_place(src)}; copy the array to the CPU, or use a "
+                          "backend for that device")
+    staged: Any = StagedCommunicator(communicator, timeout)
+    found: Communicator = staged
+    return found
+
+
+def _place(src: Buffer) -> str:
+    try:
+        return f"{DeviceType(src.device_type).name.lower()}:{src.device_index}"
+    except ValueError:
+        return f"a device of DLPack's type {src.device_type}"

@@ -1,0 +1,225 @@
+"""Tasks: arrays on CUDA devices on a backend that moves host arrays. Over the stand-in for CUDA's runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from arraycomm.core.cuda import pieces
+from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout, DistBackendError, DistError
+from tests.standin import arrays
+
+from .data import contents, reduced
+from .expect import expect, given
+from .worlds import Context
+
+
+def piece_bytes(context: Context, nbytes: int) -> None:
+    """Cuts arrays into pieces of so many bytes from now on."""
+    pieces.PIECE_BYTES = nbytes
+
+
+_Call = tuple[str, Callable[..., Any], Any]
+
+
+def _calls(context: Context, framework: str, count: int) -> tuple[Any, list[_Call]]:
+    """An input, and every collective on it with what it must give."""
+    group, size, me = context.group, context.size, context.rank
+    inputs = [contents("float32", (size * count,), rank, 61) for rank in range(size)]
+    x = given(context, framework, inputs[me])
+    part = slice(me * count, (me + 1) * count)
+    uneven = [contents("int16", (count // 2 + rank, 3), rank, 62) for rank in range(size)]
+    y = given(context, framework, uneven[me])
+    shares = [size * count - (size - 1) * (count // 2)] + [count // 2] * (size - 1)
+    share = slice(sum(shares[:me]), sum(shares[: me + 1]))
+    total, root = reduced("sum", inputs), size - 1
+    return x, [
+        ("all_reduce", lambda **how: group.all_reduce(x, **how), total),
+        ("reduce", lambda **how: group.reduce(x, root, **how), total if me == root else None),
+        ("broadcast", lambda **how: group.broadcast(x, root, **how), inputs[root]),
+        ("all_gather", lambda **how: group.all_gather(x, **how), np.concatenate(inputs)),
+        ("uneven all_gather", lambda **how: group.all_gather(y, uneven=True, **how), np.concatenate(uneven)),
+        ("gather", lambda **how: group.gather(x, root, **how), np.concatenate(inputs) if me == root else None),
+        ("scatter", lambda **how: group.scatter(x if me == root else None, root, like=x[part], **how), inputs[root][part]),
+        ("reduce_scatter", lambda **how: group.reduce_scatter(x, **how), total[part]),
+        ("uneven reduce_scatter", lambda **how: group.reduce_scatter(x, counts=shares, **how), total[share]),
+        ("all_to_all", lambda **how: group.all_to_all(x, **how), np.concatenate([a[part] for a in inputs])),
+        ("uneven all_to_all", lambda **how: group.all_to_all(x, send_counts=shares, **how),
+         np.concatenate([a[share] for a in inputs])),
+    ]
+
+
+def every_kind(context: Context, framework: str, counts: tuple[int, ...] = (1, 7, 100, 1000), *, later: bool = False) -> None:
+    """Each collective on arrays of several pieces, which are written late. later: asynchronously, waited for in reverse."""
+    for count in counts:
+        x, calls = _calls(context, framework, count)
+        started = [(name, call(async_op=True) if later else call(), want) for name, call, want in calls]
+        for name, got, want in reversed(started):
+            if later:
+                got = got.result(60)
+            if want is None:
+                context.check(got is None, f"{name}: {got!r} where nothing comes")
+            else:
+                expect(context, f"{name} of {count} {framework} later={later}", got, want, like=x)
+
+
+def order_of_calls(context: Context) -> None:
+    """A later operation on an earlier one's out sees its result, whether anybody has waited for it or not."""
+    x = given(context, "cuda", np.full(500, context.rank + 1.0, np.float32))
+    works = [context.group.all_reduce(x, "max" if i else "sum", out=x, async_op=True) for i in range(4)]
+    context.group.all_reduce(x, "min", out=x)
+    total = context.size * (context.size + 1) / 2
+    context.check((x.numpy() == total).all(), f"after four in place: {x.numpy()[:3]}, want {total}")
+    for work in works:
+        context.check(work.result(60) is x, "result of an operation with out")
+
+
+def between(context: Context) -> None:
+    """Operations on the host's arrays between asynchronous ones on a device's: one order for both."""
+    group, kept = context.group, []
+    for i in range(6):
+        x = given(context, "cuda", np.full(400, float(i), np.float32))
+        kept.append((i, group.all_reduce(x, async_op=True)))
+        host = group.all_reduce(np.full(3, 10.0 + i))
+        context.check((host == context.size * (10.0 + i)).all(), f"host array {i}")
+    for i, work in kept:
+        context.check((work.result(60).numpy() == context.size * i).all(), f"device array {i}")
+
+
+def messages(context: Context) -> None:
+    """Between devices, and between a device and the host."""
+    group, size, me = context.group, context.size, context.rank
+    right, left = (me + 1) % size, (me - 1) % size
+    for count in (0, 1, 5000):
+        mine, theirs = (contents("float32", (count,), rank, 63) for rank in (me, left))
+        for give in ("cuda", "numpy"):
+            for take in ("cuda", "frozen", "numpy"):
+                work = group.isend(given(context, give, mine), right, 3)
+                got = group.recv(given(context, take, np.zeros_like(mine)), left, 3)
+                context.check((got.source, got.tag) == (left, 3), f"came from {got.source}, {got.tag}")
+                expect(context, f"{count} from {give} to {take}", got.array, theirs)
+                work.wait(60)
+        with group.batch():
+            group.send(given(context, "cuda", mine), right)
+            pending = group.recv(given(context, "cuda", mine), left)
+        expect(context, f"batch of {count}", pending.result().array, theirs)
+
+
+def split(context: Context) -> None:
+    """Groups made before and after the first array on a device."""
+    group = context.group
+    halves = [group.split(context.rank % 2)]
+    group.all_reduce(given(context, "cuda", np.ones(3, np.float32)))
+    halves.append(group.split(context.rank % 2))
+    for half in halves:
+        assert half is not None
+        with half:
+            got = half.all_reduce(given(context, "cupy", np.ones(300, np.float32)))
+            context.check((got.numpy() == half.size).all(), f"sum in a half: {got.numpy()[:3]}")
+            half.barrier()
+
+
+def other_device(context: Context) -> None:
+    """Ranks on different devices, none of them the current one."""
+    arrays.cuda().tell("standin_reset", 4)
+    device = (context.rank + 1) % 4
+    x = arrays.asarray(np.full(300, 2.0, np.float32), device=device)
+    got = context.group.all_reduce(x)
+    context.check(got.ordinal == device and (got.numpy() == 2 * context.size).all(), f"on device {got.ordinal}")
+
+
+# ---- what goes wrong: every rank gets an error, nobody gets wrong numbers ----
+
+
+def fails(context: Context, function: str, nth: int, code: int, *, later: bool) -> None:
+    """The nth call of a function of CUDA's fails on the last rank; later: an asynchronous operation."""
+    cuda, group = arrays.cuda(), context.group
+    x = given(context, "cuda", np.full(2000, 1.0, np.float32))
+    group.all_reduce(x)
+    if context.rank == context.size - 1:
+        cuda.tell("standin_fail", function.encode(), nth, code)
+    y = caught = None
+    try:
+        y = group.all_reduce(x, async_op=True).result(60) if later else group.all_reduce(x)
+    except DistError as error:
+        caught = error
+    cuda.tell("standin_fail", b"", 0, 0)
+    told = caught is not None and (context.rank != context.size - 1 or f", {code})" in str(caught))
+    right = y is not None and (y.numpy() == context.size).all()
+    context.check(told or right, f"{function} {nth}: {caught!r}, {y and y.numpy()[:3]}")
+    if context.rank == context.size - 1 and caught is not None:
+        context.check(isinstance(caught, DistBackendError), f"{function} {nth}: {caught!r}")
+
+
+def fails_later(context: Context, nth: int) -> None:
+    """A copy fails when it is carried out: the rank hears of it, and its peers do."""
+    cuda, group = arrays.cuda(), context.group
+    x = given(context, "cuda", np.full(2000, 1.0, np.float32))
+    group.all_reduce(x)
+    if context.rank == 0:
+        cuda.tell("standin_fail_later", nth, 719)
+    caught = y = None
+    try:
+        y = group.all_reduce(x)
+    except DistError as error:
+        caught = error
+    cuda.tell("standin_reset", 1)
+    if context.rank == 0:
+        context.check(caught is not None and "719" in str(caught), f"asynchronous error: {caught!r}")
+    else:
+        context.check(caught is not None or (y is not None and (y.numpy() == context.size).all()), "a peer of it")
+
+
+def stuck(context: Context) -> None:
+    """What the program enqueued before does not end: the operation's time does, and the copies keep their memory."""
+    import threading
+
+    go, group = threading.Event(), context.group
+    x = given(context, "cuda", np.full(2000, 1.0, np.float32))
+    group.all_reduce(x)
+    if context.rank == 0:
+        arrays.compute(lambda: go.wait(60), arrays.current_stream())
+    try:
+        group.all_reduce(x, timeout=0.5)
+        context.check(False, "an operation that could not end has ended")
+    except DistError as error:
+        if context.rank == 0:
+            context.check(isinstance(error, CollectiveTimeout) and "device 0" in str(error), f"stuck: {error!r}")
+    del x
+    go.set()
+    arrays.cuda().call("cudaStreamSynchronize", arrays.current_stream())
+    group._communicator._lane(0).cuda.synchronize(group._communicator._lane(0).down)
+    context.check(group._communicator._lane(0).reap(), "what was left is let go")
+
+
+def slow(context: Context) -> None:
+    """Copies that take long are waited for."""
+    arrays.cuda().tell("standin_slow", 20_000_000)
+    x = given(context, "cuda", np.full(700, 3.0, np.float32))
+    got = context.group.all_reduce(x)
+    context.check((got.numpy() == 3 * context.size).all(), f"slow copies: {got.numpy()[:3]}")
+    arrays.cuda().tell("standin_reset", 1)
+
+
+def forgotten(context: Context) -> None:
+    """Works that nobody waits for hold their memory as long as they need it, and do not disturb those that follow."""
+    for i in range(20):
+        x = given(context, "cuda", np.full(900, float(i), np.float32))
+        context.group.all_reduce(x, async_op=True)
+        got = context.group.all_reduce(x)
+        context.check((got.numpy() == i * context.size).all(), f"after a forgotten one: {got.numpy()[:3]}")
+
+
+def mixed(context: Context) -> None:
+    """One rank's array on a device, another's on the host, in one collective: refused on all ranks."""
+    x = given(context, "cuda" if context.rank == 0 else "numpy", np.ones(5, np.float32))
+    try:
+        context.group.all_reduce(x)
+        context.check(False, "arrays on device and host in one call were taken")
+    except CollectiveMismatch as error:
+        if context.rank == 0:
+            context.check("all ranks' arrays must be on GPUs, or none" in str(error), str(error))
+    except DistError as error:
+        context.check(context.rank != 0, f"{error!r}")

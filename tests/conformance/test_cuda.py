@@ -1,0 +1,101 @@
+"""Arrays on CUDA devices over the CPU engine: staged through pinned memory. Over the stand-in for CUDA's runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.standin import build
+
+from .data import CUDA
+from .worlds import Settings, World
+
+
+def settings(size: int) -> Settings:
+    return Settings(size, "auto", (("ARRAYCOMM_CUDART_LIBRARY", build.cudart()),))
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 4])
+def cuda_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(settings(request.param), tmp_path_factory.mktemp("world"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair(special: Callable[..., World]) -> World:
+    """Two ranks for one test that breaks their group."""
+    made = special(2, environ=dict(settings(2).environ))
+    made.run("cuda.piece_bytes", nbytes=1024)
+    return made
+
+
+DTYPES = ("bool", "int8", "int64", "bfloat16", "float32", "float64", "complex64", "float8_e4m3fn")
+
+
+@pytest.mark.parametrize("framework", CUDA)
+def test_operations(cuda_world: World, framework: str) -> None:
+    dtypes = DTYPES if framework == "cuda" else ("bfloat16", "float32")
+    cuda_world.run("reductions.matrix", framework=framework, dtypes=dtypes)
+    cuda_world.run("movement.matrix", framework=framework, dtypes=dtypes)
+
+
+@pytest.mark.parametrize("framework", CUDA)
+def test_shapes(cuda_world: World, framework: str) -> None:
+    cuda_world.run("layouts.small", framework=framework)
+    cuda_world.run("movement.uneven", framework=framework, rows=[[1], [3, 0], [0, 0, 5]])
+    cuda_world.run("movement.lists", framework=framework)
+
+
+def test_strides_and_outputs(cuda_world: World) -> None:
+    cuda_world.run("layouts.strided", framework="cuda")
+    cuda_world.run("layouts.in_place", framework="cuda")
+    cuda_world.run("layouts.given_out", framework="cuda", others=("cuda", "cupy"))
+
+
+@pytest.mark.parametrize("nbytes", [256, 4096])
+@pytest.mark.parametrize("later", [False, True])
+def test_pieces(cuda_world: World, nbytes: int, later: bool) -> None:
+    cuda_world.run("cuda.piece_bytes", nbytes=nbytes)
+    for framework in CUDA:
+        cuda_world.run("cuda.every_kind", framework=framework, later=later)
+    cuda_world.run("cuda.piece_bytes", nbytes=4 << 20)
+
+
+def test_asynchrony(cuda_world: World) -> None:
+    cuda_world.run("asynchrony.in_flight", framework="cuda")
+    cuda_world.run("cuda.order_of_calls")
+    cuda_world.run("cuda.between")
+    cuda_world.run("cuda.forgotten")
+
+
+def test_messages_and_groups(cuda_world: World) -> None:
+    cuda_world.run("cuda.messages")
+    cuda_world.run("cuda.split")
+    cuda_world.run("cuda.other_device")
+    cuda_world.run("cuda.slow")
+
+
+# ---- what goes wrong ----
+
+FUNCTIONS = ("cudaMemcpyAsync", "cudaEventRecord", "cudaEventQuery", "cudaStreamWaitEvent", "cudaEventCreateWithFlags")
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_call_fails(pair: World, function: str, later: bool) -> None:
+    pair.run("cuda.fails", function=function, nth=3, code=999, later=later)
+
+
+@pytest.mark.parametrize("nth", [1, 4])
+def test_a_copy_fails_later(pair: World, nth: int) -> None:
+    pair.run("cuda.fails_later", nth=nth, limit=20)
+
+
+def test_a_device_that_is_stuck(pair: World) -> None:
+    pair.run("cuda.stuck", limit=20)
+
+
+def test_device_and_host_in_one_call(pair: World) -> None:
+    pair.run("cuda.mixed", limit=20)
