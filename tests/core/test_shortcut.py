@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
+import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -269,3 +271,9 @@ def test_jax_results_by_either_importer(monkeypatch: pytest.MonkeyPatch) -> None
     assert type(direct) is type(public) and direct.dtype == public.dtype and direct.shape == public.shape
     assert direct.sharding == public.sharding and direct.committed == public.committed
     assert direct.weak_type == public.weak_type
+
+
+@pytest.mark.parametrize("environ", [{}, {"ARRAYCOMM_ALGORITHM": "all_reduce=ring,broadcast=chain,all_gather=ring"},
+                                     {"ARRAYCOMM_TRANSPORT": "tcp"}], ids=["slots", "links", "tcp"])  # fmt: skip
+def test_who_waits_lets_other_threads_run(environ: dict[str, str]) -> None:
+    subprocess.run([sys.executable, "-m", "tests.core.thread_ranks"], env=os.environ | environ, check=True, timeout=60)

@@ -190,6 +190,12 @@ static PyObject *begin(struct trip *t)
     return code ? failed(s, code, &failure) : operation_new(s, op, t->owners[0], t->owners[1]);
 }
 
+/* The GIL; lock: where to keep the thread's state. */
+static void let_go(void *lock)
+{
+    *(PyThreadState **)lock = PyEval_SaveThread();
+}
+
 /* None when it went well, or the Operation that was begun; NotImplemented, or NULL with an exception. */
 static PyObject *run(struct trip *t)
 {
@@ -200,9 +206,15 @@ static PyObject *run(struct trip *t)
     acomm_failure failure;
     failure.code = 0;
     t->call.failure = &failure;
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *thread = NULL;
+    t->call.lock = &thread;
+    if (t->call.count * (uint64_t)dtype_rows[t->call.dtype].width <= t->s->entries->held)
+        t->call.let_go = let_go;
+    else
+        let_go(&thread);
     code = t->s->entries->run(group, &t->call);
-    Py_END_ALLOW_THREADS
+    if (thread)
+        PyEval_RestoreThread(thread);
     if (code == ACOMM_UNSUPPORTED || code == ACOMM_ARGUMENT)
         return declined();
     if (code && t->s->entries->stuck && t->s->entries->stuck(group, NULL)) { /* kept for good */

@@ -209,6 +209,9 @@ typedef struct acomm_call {
     int32_t kind, dtype, redop;
     int32_t root;        /* point to point: the peer; after a receive its source */
     acomm_failure *failure; /* filled when this operation fails and the group does not; may be NULL */
+    /* A lock of the caller's (Python's), which it holds where this is not NULL: called once, before anything is waited for. */
+    void (*let_go)(void *lock);
+    void *lock;
 } acomm_call;
 /* Blocks. */
 int acomm_run(acomm_group *group, acomm_call *call);
@@ -222,6 +225,7 @@ typedef struct acomm_entries {
     int (*source)(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes);
     int (*failure)(acomm_op *op, acomm_failure *out);
     void (*free)(acomm_op *op);
+    uint64_t held;       /* run() takes contents of up to so many bytes a rank with the caller's lock; 0: none */
     /* Whether memory of a failed operation may still be used, for good; op NULL: of one that was run. NULL: never. */
     int (*stuck)(acomm_group *group, const acomm_op *op);
 } acomm_entries;

@@ -1,12 +1,16 @@
 /* Entry points: take the arguments down, run or queue. */
 
 #include <errno.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "clock.h"
 #include "error.h"
 #include "group.h"
 #include "p2p.h"
 #include "reduce.h"
+
+#define HELD_BYTES 4096 /* copied in a microsecond */
 
 const char *acomm_code_text(int code)
 {
@@ -219,19 +223,32 @@ int acomm_recv(acomm_group *group, uintptr_t out, uint64_t count, int dtype, int
     return post(&op, handle);
 }
 
-static struct acomm_op describe(acomm_group *group, const acomm_call *c)
+static void describe(struct acomm_op *op, acomm_group *group, const acomm_call *c)
 {
     bool message = c->kind >= ACOMM_SEND;
-    return (struct acomm_op){.group = group, .kind = c->kind, .in = (const char *)c->in, .out = (char *)c->out,
-                             .count = c->count, .dtype = c->dtype, .redop = c->redop, .factor = c->factor,
-                             .layout = c->layout, .root = message ? -1 : c->root, .peer = message ? c->root : 0,
-                             .tag = c->tag, .timeout = c->timeout};
+    memset(op, 0, offsetof(struct acomm_op, failure));
+    op->group = group;
+    op->kind = c->kind;
+    op->in = (const char *)c->in;
+    op->out = (char *)c->out;
+    op->count = c->count;
+    op->dtype = c->dtype;
+    op->redop = c->redop;
+    op->factor = c->factor;
+    op->layout = c->layout;
+    op->root = message ? -1 : c->root;
+    op->peer = message ? c->root : 0;
+    op->tag = c->tag;
+    op->timeout = c->timeout;
 }
 
 /* A message: acomm_send() or acomm_recv() without a handle, whose results stay in the call. */
 static int run_message(acomm_group *group, acomm_call *c)
 {
-    struct acomm_op op = describe(group, c);
+    struct acomm_op op;
+    describe(&op, group, c);
+    op.let_go = c->let_go;
+    op.lock = c->lock;
     int rc = post(&op, NULL);
     c->root = op.peer;
     if (rc == ACOMM_TRUNCATED && c->failure)
@@ -243,7 +260,10 @@ int acomm_run(acomm_group *group, acomm_call *c)
 {
     if (c->kind >= ACOMM_SEND)
         return run_message(group, c);
-    struct acomm_op op = describe(group, c);
+    struct acomm_op op;
+    describe(&op, group, c);
+    op.let_go = c->let_go;
+    op.lock = c->lock;
     return submit(&op, NULL);
 }
 
@@ -252,7 +272,8 @@ int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
     acomm_op *handle = group_new_op(group);
     if (!handle)
         return ACOMM_RESOURCE;
-    struct acomm_op op = describe(group, c);
+    struct acomm_op op;
+    describe(&op, group, c);
     int rc = c->kind >= ACOMM_SEND ? post(&op, handle) : submit(&op, handle);
     if (rc)
         op_abandon(handle);
@@ -264,7 +285,8 @@ int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
 const acomm_entries *acomm_lend(void)
 {
     static const acomm_entries entries = {.run = acomm_run, .start = acomm_start, .wait = acomm_wait,
-                                          .source = acomm_op_source, .failure = acomm_op_failure, .free = acomm_op_free};
+                                          .source = acomm_op_source, .failure = acomm_op_failure, .free = acomm_op_free,
+                                          .held = HELD_BYTES};
     return &entries;
 }
 

@@ -66,6 +66,7 @@ static void find_absent(const struct acomm_op *op, acomm_failure *failure)
 int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text)
 {
     struct acomm_group *g = op->group;
+    op_let_go(op);
     int poisoned = atomic_load(&g->poisoned);
     if (poisoned) {
         name_operation(op); /* a wait ended because the group had failed: that failure counts */

@@ -364,6 +364,7 @@ int group_run(struct acomm_op *op)
         end_turn(g);
         return rc;
     }
+    op_let_go(op);
     atomic_fetch_add(&g->inside, 1);
     int rc = enqueue(op, false);
     if (!rc)

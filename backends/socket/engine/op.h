@@ -35,7 +35,6 @@ struct acomm_op {
     /* the end */
     _Atomic int done;            /* enum op_state; futex */
     int status;                  /* code, valid once done */
-    acomm_failure failure;       /* valid when status < 0 */
     struct acomm_op *next;       /* queue, free list or posted list */
     bool shares;                 /* part of acomm_group_share(): from its end on there are symmetric arrays */
     bool synchronous;            /* runs in its caller's thread, which answers Ctrl-C */
@@ -46,7 +45,19 @@ struct acomm_op {
     bool guest;                  /* run by a thread of the caller, which leaves at `leave_at` and for Ctrl-C */
     bool interrupted;            /* it left for Ctrl-C */
     int64_t leave_at;            /* clock_now(); 0: when it would have to wait */
+    void (*let_go)(void *lock);  /* NULL, or the caller holds its lock (acomm_call) */
+    void *lock;
+    acomm_failure failure;       /* valid when status < 0. The last member: it is not cleared when an operation is described */
 };
+
+/* Before the operation waits, locks what others hold for long, or calls who may: giving Python's lock up and taking it again
+ * costs as much as all else that a short operation does which finds its peers there. */
+static inline void op_let_go(struct acomm_op *op)
+{
+    if (op->let_go)
+        op->let_go(op->lock);
+    op->let_go = NULL;
+}
 
 /* An abandoned operation was freed by its owner before the end: the engine recycles it then. One that is awaited has a
  * thread asleep on its futex: waking nobody costs a system call. */

@@ -18,6 +18,21 @@ void p2p_acquire(struct p2p *p)
     atomic_fetch_sub(&p->wanted, 1);
 }
 
+void p2p_acquire_for(struct p2p *p, struct acomm_op *op)
+{
+    if (!pthread_mutex_trylock(&p->lock))
+        return;
+    op_let_go(op);
+    p2p_acquire(p);
+}
+
+void p2p_release_for(struct p2p *p, struct acomm_op *op)
+{
+    if (p->trouble.code)
+        op_let_go(op);
+    p2p_release(p);
+}
+
 void p2p_release(struct p2p *p)
 {
     if (!p->trouble.code || p->trouble.reported) {
@@ -234,9 +249,9 @@ int p2p_post(struct p2p *p, struct acomm_op *op)
     uint64_t bytes;
     if (!valid(p, op, &bytes))
         return ACOMM_ARGUMENT;
-    p2p_acquire(p);
+    p2p_acquire_for(p, op);
     int rc = p->code ? p->code : post(p, op, bytes);
-    p2p_release(p);
+    p2p_release_for(p, op);
     return rc;
 }
 

@@ -183,6 +183,9 @@ struct p2p {
 
 /* p2p.c */
 void p2p_acquire(struct p2p *p);
+/* The same with the caller's own lock (op.h), which is given up before anything is waited for. */
+void p2p_acquire_for(struct p2p *p, struct acomm_op *op);
+void p2p_release_for(struct p2p *p, struct acomm_op *op);
 /* Gives the lock to threads that wait for it, then takes it again. */
 void p2p_pause(struct p2p *p);
 /* Unlocks, and reports the trouble that was found meanwhile to the group. */

@@ -146,7 +146,7 @@ int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
     bool seen = false;
     if (op_ended(op))
         return op->status;
-    p2p_acquire(p);
+    p2p_acquire_for(p, op);
     while (!rc) {
         bool moved = leads(p, &w) && p2p_progress_pass(p, w.wait.sleepy);
         if (op_ended(op))
@@ -154,6 +154,7 @@ int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
         seen = (moved || !seen) && p->leader == &w && peek(p, op); /* what is there may not be for us */
         if (seen)
             continue;
+        op_let_go(op);
         op_begin(op);
         rc = step(p, op, &w, moved);
         if (!rc && w.wait.sleepy && !op_ended(op))
@@ -161,7 +162,7 @@ int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
     }
     if (p->leader == &w)
         p2p_progress_hand_over(p);
-    p2p_release(p);
+    p2p_release_for(p, op);
     return op_ended(op) && rc != ACOMM_INTERRUPTED ? op->status : rc;
 }
 

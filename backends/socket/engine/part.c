@@ -48,6 +48,8 @@ int part_perform(struct acomm_op *op)
     if (op->team->size == 1)
         return run_alone(op);
     op->algorithm = select_algorithm(g, op);
+    if (op->algorithm->where != ONE_HOST && op->algorithm->where != SYMMETRIC)
+        op_let_go(op); /* it waits in parts, and for links that others make */
     int rc = !begins_right(op) && g->check && !op->compared ? agree(op) : 0;
     return rc ? rc : op->algorithm->run(op);
 }

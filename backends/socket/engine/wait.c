@@ -148,6 +148,7 @@ static void yield(struct wait_stolen *stolen, int64_t now)
 static int look(struct wait *w)
 {
     struct acomm_op *op = w->op;
+    op_let_go(op);
     op_begin(op);
     int64_t now = clock_now();
     if (now >= op->deadline)

@@ -1,0 +1,34 @@
+"""Two ranks as threads of one process: whoever waits for the other with the interpreter's lock waits for ever."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import arraycomm
+from arraycomm.core.store import HashStore
+
+from ..threads import at_once
+
+STORE = HashStore()
+
+
+def _exchange(group: arraycomm.Group, turn: int) -> None:
+    x, other = np.full(2, group.rank + turn, np.float32), 1 - group.rank
+    assert group.all_reduce(x)[0] == 1 + 2 * turn
+    assert group.broadcast(x, root=turn % 2)[0] == turn % 2 + turn
+    assert list(group.all_gather(x[:1])) == [turn, turn + 1]
+    if group.rank == turn % 2:
+        group.send(x, other)
+    else:
+        assert group.recv(x, other).array[0] == other + turn
+    group.barrier()
+
+
+def work(rank: int) -> None:
+    with arraycomm.init(rank=rank, world_size=2, store=STORE, timeout=20.0) as group:
+        for turn in range(50):
+            _exchange(group, turn)
+
+
+if __name__ == "__main__":
+    at_once(2, work)
