@@ -396,6 +396,10 @@ class Group(ObjectCollectives, Shortcuts):
             while self._children:
                 steps.callback(self._children.pop().close, reason)
 
+    def on_close(self, function: Callable[[], None] | None) -> None:
+        """What close() calls at its end, instead of what it called so far."""
+        self._on_close = function
+
     @property
     def closed(self) -> bool:
         """Whether close() was called."""

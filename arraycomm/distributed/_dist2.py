@@ -2,19 +2,24 @@
 
     group = new_group("gloo", timeout=timedelta(seconds=60), device="cpu")
     group.allreduce(x).wait()
+
+arraycomm.dist2 is this module with the classes that its methods take and give.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
-from arraycomm.core.rendezvous import rendezvous
+from arraycomm.core.rendezvous import Rendezvous, rendezvous
 
 from . import backend as backends
+from . import devices
 from .backend import Backend, BackendConfig
+from .members import Nobody
 from .process_group import ProcessGroup, open_world, part_of, seconds_of
 from .reduce_op import ReduceOp
 from .world import state
@@ -45,27 +50,71 @@ def register_backend(name: str, func: ProcessGroupFactory) -> None:
 
 
 def new_group(backend: str, timeout: timedelta, device: Any, **kwargs: Any) -> Any:
-    """A group of all ranks, which meet as init_process_group() says for env://. Every rank calls it.
+    """A group that nothing registers, of ranks that all call it. Closed by its shutdown().
 
-    Closed by its shutdown(). kwargs: for a registered factory; our own backends take none.
-    Raises ValueError for an unknown backend, TypeError for a timeout that is no timedelta or keywords that nobody takes.
+    device: which this process works on, as "cpu" or "cuda:0". kwargs: for a registered factory. Our own backends take
+    init_method, or store, with rank and world_size, as init_process_group(): then the group is a world of its own, of which a
+    process may have several. Without any of these all ranks of the environment meet (env://). With enable_reconfigure=True and
+    a store nobody is waited for: the group has no members before its reconfigure().
+    Raises ValueError for an unknown backend or a device that it does not serve, TypeError for a timeout that is no timedelta
+    and for keywords that nobody takes, RuntimeError for a device that nobody knows.
     """
     factory = state.factories.get(backend)
     if factory is None and not backends.is_registered(backend):
         known = [*backends.registered(), *state.factories]
         raise ValueError(f"Backend {backend} not registered; registered are {', '.join(known)}")
-    if factory is None and kwargs:
-        raise TypeError(f"backend {backend!r} takes no {', '.join(kwargs)}")
     seconds = seconds_of(timeout)
+    if factory is not None:
+        meeting, _ = _part_of_environment(timeout)
+        return factory(meeting.store, meeting.rank, meeting.size, timeout, device, **kwargs)
+    config, bound, store = BackendConfig(backend), _bound(backend, device), kwargs.get("store")
+    if kwargs.pop("enable_reconfigure", False):
+        meeting, name = _alone(backend, **kwargs)
+        cores: Any = dict.fromkeys(config.device_backend_map, Nobody(seconds))
+    else:
+        meeting, name = _meet(backend, timeout, **kwargs)
+        cores = open_world(meeting, config, seconds, None)
+    return ProcessGroup(cores, range(meeting.size), name=name, desc=None, backend=Backend(backend), config=config,
+                        meeting=meeting, bound_device_id=bound, base=store)
+
+
+def _bound(backend: str, device: Any) -> Any:
+    """The device as a group keeps it: None for the host, or where no number was given."""
+    kind, served = devices.type_of(device), BackendConfig(backend).device_backend_map
+    if kind not in served:
+        raise ValueError(f"backend {backend!r} does not serve devices of type {kind}; it serves {', '.join(served)}")
+    numbered = isinstance(device, int) or ":" in str(device)
+    return devices.bound(device) if kind != "cpu" and numbered else None
+
+
+def _meet(backend: str, timeout: timedelta, *, init_method: str | None = None, store: Any = None, rank: int | None = None,
+          world_size: int | None = None, **unknown: Any) -> tuple[Rendezvous, str]:
+    """Where the ranks of a new group have met, and its name."""
+    if unknown:
+        raise TypeError(f"backend {backend!r} takes no {', '.join(unknown)}; it takes init_method, store, rank and world_size")
+    if (init_method, store, rank, world_size) == (None,) * 4:
+        return _part_of_environment(timeout)
+    meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store, timeout=timeout, name="object")
+    return meeting, f"object {meeting.job[:8]}"
+
+
+def _alone(backend: str, *, store: Any = None, **unknown: Any) -> tuple[Rendezvous, str]:
+    """For a group without members: nobody is met before reconfigure()."""
+    if unknown:
+        raise TypeError(f"backend {backend!r} takes no {', '.join(unknown)} together with enable_reconfigure: reconfigure() "
+                        "tells rank and size")
+    if store is None:
+        raise TypeError("enable_reconfigure needs store=, in which the members will meet")
+    job = os.urandom(16).hex()
+    return Rendezvous(-1, 0, store, None, job, []), f"object {job[:8]}"
+
+
+def _part_of_environment(timeout: timedelta) -> tuple[Rendezvous, str]:
+    """All groups of env:// meet in one store, because its address can be served once."""
     met = state.meeting or state.shared
     if met is None:
         met = state.shared = rendezvous("env://", timeout=timeout, name="objects")
-    meeting, name = part_of(met, "object")
-    if factory is not None:
-        return factory(meeting.store, meeting.rank, meeting.size, timeout, device, **kwargs)
-    config = BackendConfig(backend)
-    cores = open_world(meeting, config, seconds, None)
-    return ProcessGroup(cores, range(meeting.size), name=name, desc=None, backend=Backend(backend), config=config)
+    return part_of(met, "object")
 
 
 def current_process_group() -> Any:

@@ -25,7 +25,13 @@ def all_reduce_coalesced(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: Proce
                          async_op: bool = False) -> Work | None:
     """all_reduce of each array of a list, of one dtype. FutureWarning, as torch's."""
     _deprecated("all_reduce_coalesced")
-    pg = entered(group, "all_reduce_coalesced")
+    return reduce_all(tensors, op, group, async_op)
+
+
+def reduce_all(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
+               async_op: bool = False) -> Work | None:
+    """all_reduce_coalesced() without its warning, which is not for ProcessGroup's method."""
+    pg = entered(group, "all_reduce_coalesced", 5)
     if pg is None:
         return None
     xs = tensors if isinstance(tensors, list) else [tensors]
@@ -48,7 +54,13 @@ def all_gather_coalesced(output_tensor_lists: list[list[Any]], input_tensor_list
                          group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
     """Every rank's list of arrays: output_tensor_lists[r][i] gets input_tensor_list[i] of rank r. FutureWarning, as torch's."""
     _deprecated("all_gather_coalesced")
-    pg = entered(group, "all_gather_coalesced")
+    return gather_all(output_tensor_lists, input_tensor_list, group, async_op)
+
+
+def gather_all(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any], group: ProcessGroup | None = None,
+               async_op: bool = False) -> Work | None:
+    """all_gather_coalesced() without its warning."""
+    pg = entered(group, "all_gather_coalesced", 5)
     if pg is None:
         return None
     sources = arguments.read_all("input_tensor_list", input_tensor_list)

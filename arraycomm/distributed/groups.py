@@ -131,7 +131,7 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
     if world.rank() in members:
         cores = open_part(world, _meeting(), members, turn, config, seconds, pg_options)
         group: Any = ProcessGroup(cores, members, name=name, desc=group_desc, backend=asked, config=config,
-                                  bound_device_id=device)
+                                  meeting=_meeting(), bound_device_id=device)
         state.groups[name] = group
     else:
         state.outside, group = tuple(members), GroupMember.NON_GROUP_MEMBER

@@ -114,7 +114,7 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     cores = open_world(meeting, config, seconds, pg_options)
     name = state.next_name() if not alone else f"{alone}#0"
     state.default = ProcessGroup(cores, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
-                                 bound_device_id=device)
+                                 meeting=meeting, bound_device_id=device)
     state.groups[name], state.meeting = state.default, meeting
     if os.environ.get("TORCH_DIST_INIT_BARRIER") == "1":
         try:

@@ -1,8 +1,8 @@
 """ProcessGroup's own methods, over the functions of this package: each begins an operation and gives its Work.
 
-Parameters and names are torch's; ranks are ranks of the group. Where torch takes a list of arrays for one operation, a list
-of one or the array itself is taken. timeout: a timedelta for this operation, None takes the group's. opts: one of
-options.py, also in the place of op, root or timeout. Errors are those of the functions.
+Names, parameters and their forms (forms.py) are torch's; ranks are ranks of the group. Where torch takes a list of arrays for
+one operation, a list of one or the array itself is taken. timeout: a timedelta for this operation, None takes the group's.
+opts: one of options.py. Errors are those of the functions.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 
+from .forms import forms
+
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
 
     from arraycomm.core.group import Group
 
+    from .options import Options
     from .process_group import ProcessGroup
     from .work import Work
 
@@ -60,16 +63,14 @@ def _inner(lists: Any) -> Any:
     return lists[0] if lists and isinstance(lists[0], (list, tuple)) else lists
 
 
-def _told(opts: Any, timeout: Any = None, op: Any = None, root: Any = None, root_name: str = "") -> dict[str, Any]:
-    """Named arguments of the function, of what is given: a value, or one of options.py."""
-    from .options import Options
-
-    opts = next((value for value in (opts, op, root, timeout) if isinstance(value, Options)), None)
+def _told(opts: Options | None, root_name: str = "", **named: Any) -> dict[str, Any]:
+    """Named arguments of the function, of what was given: values, or the fields of opts. root_name: the function's for root."""
     if opts is not None:
-        timeout = opts.timeout if opts.timeout > timedelta(0) else None
-        op, root = getattr(opts, "reduceOp", None), getattr(opts, "rootRank", None)
-    told = {"timeout": timeout, "op": op, root_name: root}
-    return {name: value for name, value in told.items() if value is not None}
+        named = {"timeout": opts.timeout if opts.timeout > timedelta(0) else None,
+                 "op": getattr(opts, "reduceOp", None), "root": getattr(opts, "rootRank", None)}
+    if root_name:
+        named[root_name] = named.pop("root")
+    return {name: value for name, value in named.items() if name != "root" and value is not None}
 
 
 class Operations:
@@ -91,86 +92,105 @@ class Operations:
 
     # ---- one array a rank ----
 
-    def allreduce(self, tensors: Any, op: Any = None, timeout: timedelta | None = None, opts: Any = None) -> Work:
-        return self._begin("collectives.all_reduce", _one(tensors), async_op=True, **_told(opts, timeout, op))
+    @forms("(tensors, opts=AllreduceOptions())", "(tensors, op=ReduceOp.SUM, timeout=None)",
+           "(tensor, op=ReduceOp.SUM, timeout=None)")
+    def allreduce(self, tensors: Any, op: Any = None, timeout: timedelta | None = None, opts: Options | None = None) -> Work:
+        return self._begin("collectives.all_reduce", _one(tensors), async_op=True, **_told(opts, timeout=timeout, op=op))
 
-    def broadcast(self, tensors: Any, root: Any = 0, timeout: timedelta | None = None, opts: Any = None) -> Work:
+    @forms("(tensors, opts=BroadcastOptions())", "(tensor, root, timeout=None)")
+    def broadcast(self, tensors: Any, root: int = 0, timeout: timedelta | None = None, opts: Options | None = None) -> Work:
         return self._begin("collectives.broadcast", _one(tensors), async_op=True,
-                           **_told(opts, timeout, root=root, root_name="group_src"))
+                           **_told(opts, "group_src", timeout=timeout, root=root))
 
-    def reduce(self, tensors: Any, root: Any = 0, op: Any = None, timeout: timedelta | None = None, opts: Any = None) -> Work:
+    @forms("(tensors, opts=ReduceOptions())", "(tensor, root, op=ReduceOp.SUM, timeout=None)")
+    def reduce(self, tensors: Any, root: int = 0, op: Any = None, timeout: timedelta | None = None,
+               opts: Options | None = None) -> Work:
         return self._begin("collectives.reduce", _one(tensors), async_op=True,
-                           **_told(opts, timeout, op, root, root_name="group_dst"))
+                           **_told(opts, "group_dst", timeout=timeout, op=op, root=root))
 
-    def all_gather_single(self, output: Any, input: Any, timeout: timedelta | None = None, opts: Any = None) -> Work:
-        return self._begin("collectives.all_gather_single", output, input, async_op=True, **_told(opts, timeout))
+    @forms("(output, input, opts=AllgatherOptions())")
+    def all_gather_single(self, output: Any, input: Any, opts: Options | None = None) -> Work:
+        return self._begin("collectives.all_gather_single", output, input, async_op=True, **_told(opts))
 
-    def reduce_scatter_single(self, output: Any, input: Any, op: Any = None, timeout: timedelta | None = None,
-                              opts: Any = None) -> Work:
-        return self._begin("collectives.reduce_scatter_single", output, input, async_op=True, **_told(opts, timeout, op))
+    @forms("(outputTensor, inputTensor, opts=ReduceScatterOptions())")
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Options | None = None) -> Work:
+        return self._begin("collectives.reduce_scatter_single", output, input, async_op=True, **_told(opts))
 
-    def all_to_all_single(self, output: Any, input: Any, output_split_sizes: Sequence[int] | None = None,
-                          input_split_sizes: Sequence[int] | None = None, timeout: timedelta | None = None,
-                          opts: Any = None) -> Work:
-        return self._begin("collectives.all_to_all_single", output, input, list(output_split_sizes or ()) or None,
-                           list(input_split_sizes or ()) or None, async_op=True, **_told(opts, timeout))
+    @forms("(output, input, output_split_sizes, input_split_sizes, opts=AllToAllOptions())",
+           "(output, input, output_split_sizes, input_split_sizes, timeout=None)")
+    def all_to_all_single(self, output: Any, input: Any, output_split_sizes: Sequence[int], input_split_sizes: Sequence[int],
+                          timeout: timedelta | None = None, opts: Options | None = None) -> Work:
+        return self._begin("collectives.all_to_all_single", output, input, list(output_split_sizes) or None,
+                           list(input_split_sizes) or None, async_op=True, **_told(opts, timeout=timeout))
 
     alltoall_base = all_to_all_single
 
     # ---- lists ----
 
-    def allgather(self, output_tensors: Any, input_tensor: Any, timeout: timedelta | None = None, opts: Any = None) -> Work:
-        return self._begin("lists.all_gather", _inner(output_tensors), _one(input_tensor), async_op=True,
-                           **_told(opts, timeout))
+    @forms("(output_tensors, input_tensors, opts=AllgatherOptions())", "(output_tensors, input_tensor, timeout=None)")
+    def allgather(self, outputs: Any, inputs: Any, timeout: timedelta | None = None, opts: Options | None = None) -> Work:
+        return self._begin("lists.all_gather", _inner(outputs), _one(inputs), async_op=True, **_told(opts, timeout=timeout))
 
-    def gather(self, output_tensors: Any, input_tensor: Any, root: Any = 0, timeout: timedelta | None = None,
-               opts: Any = None) -> Work:
-        return self._begin("lists.gather", _one(input_tensor), _inner(output_tensors) or None, async_op=True,
-                           **_told(opts, timeout, root=root, root_name="group_dst"))
+    @forms("(output_tensors, input_tensors, opts=GatherOptions())", "(output_tensors, input_tensor, root, timeout=None)")
+    def gather(self, outputs: Any, inputs: Any, root: int = 0, timeout: timedelta | None = None,
+               opts: Options | None = None) -> Work:
+        return self._begin("lists.gather", _one(inputs), _inner(outputs) or None, async_op=True,
+                           **_told(opts, "group_dst", timeout=timeout, root=root))
 
-    def scatter(self, output_tensor: Any, input_tensors: Any, root: Any = 0, timeout: timedelta | None = None,
-                opts: Any = None) -> Work:
-        return self._begin("lists.scatter", _one(output_tensor), _inner(input_tensors) or None, async_op=True,
-                           **_told(opts, timeout, root=root, root_name="group_src"))
+    @forms("(output_tensors, input_tensors, opts=ScatterOptions())", "(output_tensor, input_tensors, root, timeout=None)")
+    def scatter(self, outputs: Any, inputs: Any, root: int = 0, timeout: timedelta | None = None,
+                opts: Options | None = None) -> Work:
+        return self._begin("lists.scatter", _one(outputs), _inner(inputs) or None, async_op=True,
+                           **_told(opts, "group_src", timeout=timeout, root=root))
 
-    def reduce_scatter(self, output: Any, input: Any, op: Any = None, timeout: timedelta | None = None,
-                       opts: Any = None) -> Work:
-        return self._begin("lists.reduce_scatter", _one(output), _inner(input), async_op=True, **_told(opts, timeout, op))
+    @forms("(output_tensors, input_tensors, opts=ReduceScatterOptions())",
+           "(output, input, op=ReduceOp.SUM, timeout=None)")
+    def reduce_scatter(self, outputs: Any, inputs: Any, op: Any = None, timeout: timedelta | None = None,
+                       opts: Options | None = None) -> Work:
+        return self._begin("lists.reduce_scatter", _one(outputs), _inner(inputs), async_op=True,
+                           **_told(opts, timeout=timeout, op=op))
 
-    def alltoall(self, output_tensors: Any, input_tensors: Any, timeout: timedelta | None = None, opts: Any = None) -> Work:
-        return self._begin("lists.all_to_all", output_tensors, input_tensors, async_op=True, **_told(opts, timeout))
+    @forms("(output_tensors, input_tensors, opts=AllToAllOptions())")
+    def alltoall(self, outputs: Any, inputs: Any, opts: Options | None = None) -> Work:
+        return self._begin("lists.all_to_all", list(outputs), list(inputs), async_op=True, **_told(opts))
 
     # ---- several operations as one ----
 
-    def allreduce_coalesced(self, tensors: Any, op: Any = None, opts: Any = None) -> Work:
-        return self._begin("coalesce.all_reduce_coalesced", list(tensors), async_op=True, **_told(opts, op=op))
+    @forms("(tensors, opts=AllreduceCoalescedOptions())")
+    def allreduce_coalesced(self, tensors: Any, opts: Options | None = None) -> Work:
+        return self._begin("coalesce.reduce_all", list(tensors), async_op=True, **_told(opts))
 
-    def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Work:
-        return self._begin("coalesce.all_gather_coalesced", output_lists, input_list, async_op=True, **_told(opts))
+    @forms("(output_lists, input_list, opts=AllgatherOptions())")
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Options | None = None) -> Work:
+        return self._begin("coalesce.gather_all", outputs, inputs, async_op=True, **_told(opts))
 
-    def all_gather_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None) -> Work:
+    @forms("(outputs, inputs, opts=AllgatherOptions())")
+    def all_gather_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Options | None = None) -> Work:
         return self._begin_all("collectives.all_gather_single", outputs, inputs, **_told(opts))
 
-    def reduce_scatter_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], op: Any = None,
-                                        opts: Any = None) -> Work:
-        return self._begin_all("collectives.reduce_scatter_single", outputs, inputs, **_told(opts, op=op))
+    @forms("(outputs, inputs, opts=ReduceScatterOptions())")
+    def reduce_scatter_single_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any],
+                                        opts: Options | None = None) -> Work:
+        return self._begin_all("collectives.reduce_scatter_single", outputs, inputs, **_told(opts))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     # ---- messages and barriers ----
 
-    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:  # noqa: N803 - torch's name
+    def send(self, tensors: Any, dstRank: int, tag: int) -> Work:  # noqa: N803 - torch's name
         return self._begin("point_to_point.isend", _one(tensors), tag=tag, group_dst=dstRank)
 
-    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:  # noqa: N803
+    def recv(self, tensors: Any, srcRank: int, tag: int) -> Work:  # noqa: N803
         return self._begin("point_to_point.irecv", _one(tensors), tag=tag, group_src=srcRank)
 
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        return self._begin("point_to_point.irecv", _one(tensors), tag=tag)
+    def recv_anysource(self, arg0: Any, arg1: int) -> Work:
+        """arg0: where to. arg1: the tag."""
+        return self._begin("point_to_point.irecv", _one(arg0), tag=arg1)
 
-    def barrier(self, timeout: Any = None, opts: Any = None) -> Work:
-        return self._begin("barriers.barrier", async_op=True, **_told(opts, timeout))
+    @forms("(opts=BarrierOptions())", "(timeout=None)")
+    def barrier(self, timeout: timedelta | None = None, opts: Options | None = None) -> Work:
+        return self._begin("barriers.barrier", async_op=True, **_told(opts, timeout=timeout))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         import_module(".barriers", __package__).monitored_barrier(self, timeout, wait_all_ranks)

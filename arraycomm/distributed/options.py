@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from .reduce_op import ReduceOp
@@ -29,6 +30,10 @@ class _Rooted(Options):
     def __init__(self) -> None:
         super().__init__()
         self.rootRank = 0
+
+
+class AllgatherOptions(Options):
+    """Of allgather() and its relatives."""
 
 
 class AllToAllOptions(Options):
@@ -78,3 +83,18 @@ class BarrierOptions(Options):
         super().__init__()
         self.device: Any = None
         self.device_ids: list[int] = []
+
+
+class ReconfigureOptions:
+    """Of reconfigure(). uuid: a number that these members have not used before. handles: of the members, a list in the order
+    of their ranks, or a set. timeout: for the call; None takes the group's. hints: accepted and not used."""
+
+    def __init__(self, uuid: int = 0, handles: Sequence[str] | set[str] = (), timeout: timedelta | None = None,
+                 hints: dict[str, str] | None = None) -> None:
+        self.uuid = uuid
+        self.handles = handles
+        self.timeout = timeout
+        self.hints = hints or {}
+
+    def __repr__(self) -> str:
+        return f"ReconfigureOptions(uuid={self.uuid!r}, handles={self.handles!r}, timeout={self.timeout!r})"

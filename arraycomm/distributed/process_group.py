@@ -11,11 +11,13 @@ from arraycomm.core.digest import sha256
 from arraycomm.core.errors import DeviceError
 from arraycomm.core.group import Group
 from arraycomm.core.start import open_group
-from arraycomm.core.watch import Watched
+from arraycomm.core.watch import Watched, attach
 
 from . import backend as backends
 from . import debug, devices
 from .backend import Backend, BackendConfig, BackendType
+from .hooks import Hooked
+from .members import Members
 from .operations import Operations, Timed
 from .plugin import PluginBackend
 from .store import PrefixStore
@@ -26,37 +28,49 @@ if TYPE_CHECKING:
     from typing import Any
 
     from arraycomm.core.rendezvous import Rendezvous
+    from arraycomm.core.store import Store
 
 _SHOWN = 8  # ranks that a group's name in messages lists
 
 
-class ProcessGroup(Operations):
+class ProcessGroup(Operations, Hooked, Members):
     """Ranks that communicate. Made by init_process_group() and new_group().
 
     Attributes: core (the arraycomm.Group that carries its operations; with several backends the CPU's), ranks (global
     ranks in group order), place (a global rank's rank here), group_name (of no other group that is open), group_desc,
-    bound_device_id (None or a device), backend (as it was asked for), config (BackendConfig).
+    bound_device_id (None or a device), backend (as it was asked for), config (BackendConfig), meeting (where its world's
+    ranks have met).
     """
 
     BackendType = BackendType
     UNDEFINED, GLOO, NCCL, UCC, MPI, XCCL, CUSTOM = BackendType
 
     def __init__(self, cores: Mapping[str, Group], ranks: Sequence[int], *, name: str, desc: str | None, backend: str,
-                 config: BackendConfig, bound_device_id: Any = None) -> None:
-        """cores: by device type."""
-        self.core = cores["cpu"] if "cpu" in cores else next(iter(cores.values()))
-        self.ranks = tuple(ranks)
-        self.place = {global_rank: rank for rank, global_rank in enumerate(self.ranks)}
+                 config: BackendConfig, meeting: Rendezvous, bound_device_id: Any = None, base: Store | None = None) -> None:
+        """cores: by device type. meeting: where the world's ranks have met. base: where those meet who reconfigure."""
         self.group_name, self.group_desc = name, desc or "undefined"
         self.backend, self.config = backend, config
         self.bound_device_id = bound_device_id
+        self.base = PrefixStore("reconfigure", base or meeting.store)
+        self.install(cores, ranks, meeting)
+
+    def install(self, cores: Mapping[str, Group], ranks: Sequence[int], meeting: Rendezvous) -> None:
+        """Makes these the members."""
+        self.meeting = meeting
+        self.core = cores["cpu"] if "cpu" in cores else next(iter(cores.values()))
+        self.ranks = tuple(ranks)
+        self.place = {global_rank: rank for rank, global_rank in enumerate(self.ranks)}
         self.cores = dict(cores)
         self.agreements = self.splits = 0  # so far; equal on its ranks
         self._by_code = {code: core for device, core in cores.items() for code in devices.CODES[device]}
         self._single = all(core is self.core for core in cores.values())
-        debug.opened(self)
+        if self.size():
+            debug.opened(self)
         self.watched = any(isinstance(core, Watched) for core in cores.values())  # for good: by a trace, or checks
         self.hold(None)
+        if self.hooks is not None:
+            self.hooks.failed = False
+            self.watch(self.hooks)
 
     def __repr__(self) -> str:
         return (f"<arraycomm.distributed.ProcessGroup {self.group_name!r} ({self.group_desc}): rank {self.rank()} of "
@@ -108,24 +122,61 @@ class ProcessGroup(Operations):
         self.core = timed[self.cores["cpu"] if "cpu" in self.cores else next(iter(self.cores.values()))]
         self.hold(self.collected)
 
+    def get_backend(self, device: Any) -> Group:
+        """The core group that carries the operations on arrays of this device. ValueError where there is none."""
+        kind = devices.type_of(device)
+        if kind not in self.cores:
+            raise DeviceError(f"No backend type associated with device type {kind}: group {self.group_name!r} has {self.config}")
+        return self.cores[kind]
+
+    def watch(self, watcher: Any) -> None:
+        """Tells a Watcher (arraycomm.core.watch) of all operations from now on."""
+        for engine in self.engines():
+            if engine.size:
+                attach(engine, watcher)
+        self.watched = True
+        self.hold(self.collected)
+
+    @property
+    def use_pg_for_symm_mem_rendezvous(self) -> bool:
+        """True, and it cannot be changed: symmetric arrays, of core.empty(), are always agreed on by the group itself."""
+        return True
+
+    @use_pg_for_symm_mem_rendezvous.setter
+    def use_pg_for_symm_mem_rendezvous(self, value: bool) -> None:
+        if not value:
+            raise ValueError("symmetric arrays are always agreed on by the group itself; there is no other way")
+
     def split_group(self, ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None,
-                    group_name: str | None = None, group_desc: str | None = None) -> ProcessGroup | None:
+                    group_name: str | None = None, group_desc: str | None = None,
+                    device_types: Sequence[Any] | None = None) -> ProcessGroup | None:
         """A group of these ranks of this group, in this order; None outside of it. Every rank of this group calls it.
 
         Ranks that do not overlap may be given by different ranks at once. timeout: None takes this group's.
-        Raises ValueError for ranks that the group does not have or that come twice. opts: for other backends than ours.
+        device_types: of which devices it takes arrays; None: of all that this group does.
+        Raises ValueError for ranks that the group does not have or that come twice, and for a device that it has no backend
+        for. opts: for other backends than ours.
         """
         members = check_ranks(ranks, self.size())
+        config = self.config if device_types is None else self._config_of(device_types)
         label = f"{shown(members)}/{self.splits}"
         self.splits += 1
         if self.rank() not in members:
             return None
         seconds = self.core.timeout if timeout is None else seconds_of(timeout)
-        _announce_ignored(self.config, opts)
-        cores = by_device(self.config.names(), self.config, lambda name: self._core_of(name).subgroup(
-            members, label, timeout=seconds))
+        _announce_ignored(config, opts)
+        cores = by_device(config.names(), config, lambda name: self._core_of(name).subgroup(members, label, timeout=seconds))
         return ProcessGroup(cores, [self.ranks[rank] for rank in members], name=group_name or f"{self.group_name}:{label}",
-                            desc=group_desc, backend=self.backend, config=self.config, bound_device_id=self.bound_device_id)
+                            desc=group_desc, backend=self.backend, config=config, meeting=self.meeting,
+                            bound_device_id=self.bound_device_id)
+
+    def _config_of(self, device_types: Sequence[Any]) -> BackendConfig:
+        kinds = dict.fromkeys(devices.type_of(device) for device in device_types)
+        if not kinds:
+            raise ValueError("split_group: device_types is empty; pass None for all devices of this group")
+        for kind in kinds:
+            self.get_backend(kind)
+        return BackendConfig(",".join(f"{kind}:{self.config.device_backend_map[kind]}" for kind in kinds))
 
     def _core_of(self, name: str) -> Group:
         return next(core for device, core in self.cores.items() if self.config.device_backend_map[device] == name)
@@ -140,7 +191,9 @@ class ProcessGroup(Operations):
             engine.close()
 
     def abort(self) -> None:
-        """Ends every operation under way, here and on the peers. Does not block."""
+        """Ends every operation under way, here and on the peers, after the abort hooks have run. Does not block."""
+        if self.hooks is not None:
+            self.hooks.run_abort()
         for engine in self.engines():
             engine.abort("ProcessGroup.abort() was called")
 
@@ -157,10 +210,9 @@ class ProcessGroup(Operations):
 
     def get_group_store(self) -> PrefixStore:
         """A store of this group's own, in which its ranks can meet. ValueError when the world is closed."""
-        meeting = state.meeting or state.shared
-        if meeting is None or self.closed:
+        if self.closed:
             raise ValueError(f"group {self.group_name!r} is closed, and its store with it")
-        return PrefixStore(f"group/{self.core.name}", meeting.store)
+        return PrefixStore(f"group/{self.core.name}", self.meeting.store)
 
 
 class BoxedGroup:

@@ -125,7 +125,7 @@ def _open(parent: ProcessGroup, members: Sequence[int], config: BackendConfig, s
           desc: str | None, name: str) -> ProcessGroup:
     cores = open_part(default_group(), _meeting(), members, _next_turn(members), config, seconds, pg_options)
     made = ProcessGroup(cores, members, name=name, desc=desc, backend=str(config) if parent.config is not config else
-                        parent.backend, config=config, bound_device_id=parent.bound_device_id)
+                        parent.backend, config=config, meeting=_meeting(), bound_device_id=parent.bound_device_id)
     state.groups[name] = made
     return made
 
@@ -182,6 +182,6 @@ def _shrink_world(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) 
     state.meeting = meeting.part(remaining, f"shrunk/{old.core.name}/{len(shrunk)}")
     name = state.next_name()
     state.default = ProcessGroup(cores, range(len(remaining)), name=name, desc=old.group_desc, backend=old.backend,
-                                 config=old.config, bound_device_id=old.bound_device_id)
+                                 config=old.config, meeting=state.meeting, bound_device_id=old.bound_device_id)
     state.groups[name] = state.default
     return state.default

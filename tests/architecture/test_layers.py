@@ -17,6 +17,7 @@ FOLDERS = {"arraycomm": "arraycomm", "arraycomm.backends": "backends", "arraycom
 ALLOWED = {
     "arraycomm.core": set(),
     "arraycomm.distributed": {"arraycomm.core", "arraycomm.launch"},
+    "arraycomm.dist2": {"arraycomm.distributed"},
     "arraycomm.frameworks": {"arraycomm.core"},
     "arraycomm.backends": {"arraycomm.core"},
     "arraycomm.launch": {"arraycomm.core"},

@@ -1,8 +1,9 @@
-"""The facade beside torch.distributed's names, parameters and defaults: `python -m tests.distributed.api` writes the table
-docs/distributed-api.md.
+"""The facade and dist2 beside the names, parameters and defaults of torch's: `python -m tests.distributed.api` writes the tables
+docs/distributed-api.md and docs/dist2-api.md.
 
-torch_distributed_2.13.json holds what is compared. Parameters and names that begin with an underscore are nobody's to
-rely on and are left out, as are the methods that Backend has from str. differences.py gives the reason for each difference.
+torch_distributed_2.13.json and torch_dist2.json hold what is compared. Parameters and names that begin with an underscore are
+nobody's to rely on and are left out, as are the methods that Backend has from str. differences.py gives the reason for each
+difference. "forms" are the parameters of a method that can be called in several ways (arraycomm/distributed/forms.py).
 """
 
 from __future__ import annotations
@@ -19,9 +20,30 @@ from typing import Any, NamedTuple
 
 from .differences import ENVIRONMENT, REASONS
 
-DATA = Path(__file__).with_name("torch_distributed_2.13.json")
-TABLE = Path(__file__).resolve().parents[2] / "docs" / "distributed-api.md"
-FACADE = "arraycomm.distributed"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+class Side(NamedTuple):
+    """What is compared: the data beside this file, and the package of ours. table: in docs."""
+
+    file: str
+    package: str
+    table: str
+    theirs: str
+
+    @property
+    def data(self) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads(Path(__file__).with_name(self.file).read_text())
+        return data
+
+    @property
+    def path(self) -> Path:
+        return DOCS / self.table
+
+
+FACADE = Side("torch_distributed_2.13.json", "arraycomm.distributed", "distributed-api.md", "torch.distributed")
+DIST2 = Side("torch_dist2.json", "arraycomm.dist2", "dist2-api.md", "torch.distributed._dist2")
+SIDES = (FACADE, DIST2)
 
 
 class Finding(NamedTuple):
@@ -43,11 +65,6 @@ class Row(NamedTuple):
     documented: bool
     call: str
     findings: list[Finding]
-
-
-def load() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(DATA.read_text())
-    return data
 
 
 # ---- texts ----
@@ -107,6 +124,12 @@ def _text(value: Any) -> str:
     return re.sub(r"<(\w+\.\w+): [^>]*>", r"\1", repr(value))
 
 
+def _forms(name: str, theirs: list[str], ours: Any) -> Iterator[Finding]:
+    mine = list(getattr(ours, "forms", ())) or [call_text(ours)]
+    if mine != theirs:
+        yield Finding(name, f"`{' or '.join(mine)}` instead of `{' or '.join(theirs)}`")
+
+
 def _member(owner: str, ours: Any, member: str, theirs: str) -> Iterator[Finding]:
     name = f"{owner}.{member}"
     if not _has(ours, member):
@@ -126,9 +149,11 @@ def _compare(name: str, theirs: dict[str, Any], ours: Any) -> Iterator[Finding]:
     if theirs["kind"] in ("class", "exception") and not inspect.isclass(ours):
         yield Finding(name, "is no class")
         return
-    if theirs["kind"] == "function" and not callable(ours):
+    if theirs["kind"] in ("function", "method") and not callable(ours):
         yield Finding(name, "cannot be called")
         return
+    if "forms" in theirs:
+        yield from _forms(name, theirs["forms"], ours)
     if "call" in theirs:
         yield from _call(name, theirs["call"], ours)
     if "value" in theirs and repr(ours) != theirs["value"]:
@@ -144,30 +169,43 @@ def _compare(name: str, theirs: dict[str, Any], ours: Any) -> Iterator[Finding]:
         yield from _member(name, ours, member, text)
 
 
-def _row(module: str, name: str, theirs: dict[str, Any] | str, data: dict[str, Any]) -> Row:
+def _find(place: Any, name: str) -> tuple[bool, Any]:
+    """Whether a module has a name, or a member of a class of it ("ProcessGroup.send"), and what it is."""
+    *owners, last = name.split(".")
+    for owner in owners:
+        if not hasattr(place, owner):
+            return False, None
+        place = getattr(place, owner)
+    found = _has(place, last) if inspect.isclass(place) else hasattr(place, last)
+    return found, getattr(place, last, None)
+
+
+def _row(side: Side, module: str, name: str, theirs: dict[str, Any] | str, data: dict[str, Any]) -> Row:
     full = f"{module}.{name}" if module else name
     same = theirs == "same"
     entry = data["modules"][""][name] if isinstance(theirs, str) else theirs
-    path = f"{FACADE}.{module}" if module else FACADE
-    row = Row(module, name, entry["documented"], entry.get("call", ""), [])
+    path = f"{side.package}.{module}" if module else side.package
+    row = Row(module, name, entry["documented"], " or ".join(entry.get("forms", ())) or entry.get("call", ""), [])
     try:
         place = importlib.import_module(path)
     except ModuleNotFoundError:
         row.findings.append(Finding(full, f"no module {path}"))
         return row
-    if not hasattr(place, name):
+    there, ours = _find(place, name)
+    if not there:
         row.findings.append(Finding(full, "missing"))
     elif not same:
-        row.findings.extend(_compare(full, entry, getattr(place, name)))
-    elif getattr(place, name) is not getattr(importlib.import_module(FACADE), name, None):
-        row.findings.append(Finding(full, f"is not what {FACADE} has under this name"))
+        row.findings.extend(_compare(full, entry, ours))
+    elif ours is not getattr(importlib.import_module(side.package), name, None):
+        row.findings.append(Finding(full, f"is not what {side.package} has under this name"))
     return row
 
 
-def rows() -> list[Row]:
+def rows(side: Side = FACADE) -> list[Row]:
     """Everything that torch has, documented or not."""
-    data = load()
-    found = [_row(module, name, theirs, data) for module, names in data["modules"].items() for name, theirs in names.items()]
+    data = side.data
+    found = [_row(side, module, name, theirs, data) for module, names in data["modules"].items()
+             for name, theirs in names.items()]
     return [row for row in found if not _missing_above(row)]
 
 
@@ -182,16 +220,17 @@ def unexplained(found: list[Row]) -> list[Finding]:
 
 
 def stale(found: list[Row]) -> list[str]:
-    """Reasons for differences that there are not."""
+    """Reasons for differences that there are not. found: of all sides."""
     unused = set(REASONS) - {finding.name for row in found for finding in row.findings}
-    return sorted(unused | set(ENVIRONMENT) - set(load()["environment"]))
+    variables = {name for side in SIDES for name in side.data["environment"]}
+    return sorted(unused | set(ENVIRONMENT) - variables)
 
 
 # ---- the table ----
 
-HEAD = """# arraycomm.distributed beside torch.distributed
+HEAD = """# {package} beside {theirs}
 
-Made by `python -m tests.distributed.api`, which compares the facade with the names, parameters, defaults, members and bases
+Made by `python -m tests.distributed.api`, which compares the package with the names, parameters, defaults, members and bases
 of {of}. A test keeps this table up to date and every difference explained.
 
 "same" means: present, with the same parameters in the same order, the same defaults, the same members; where torch does not
@@ -211,21 +250,24 @@ def _lines(found: list[Row]) -> Iterator[str]:
         yield f"| {name} | {'yes' if row.documented else ''} | {'<br>'.join(texts).replace('|', chr(92) + '|') or 'same'} |"
 
 
-def table() -> str:
-    found = rows()
+def table(side: Side = FACADE) -> str:
+    found, data = rows(side), side.data
     same = sum(not row.findings for row in found)
-    parts = [HEAD.format(of=load()["of"], count=len(found), same=same, different=len(found) - same)]
+    parts = [HEAD.format(of=data["of"], package=side.package, theirs=side.theirs, count=len(found), same=same,
+                         different=len(found) - same)]
     for module in dict.fromkeys(row.module for row in found):
-        parts.append(f"## {FACADE}{'.' + module if module else ''}\n")
+        parts.append(f"## {side.package}{'.' + module if module else ''}\n")
         parts.append("\n".join(_lines([row for row in found if row.module == module])) + "\n")
-    variables = (f"| `{name}` | {meaning} | {ENVIRONMENT.get(name, 'same')} |" for name, meaning in load()["environment"].items())
-    parts.append("\n".join(["## Environment variables\n", "| variable | in torch | here |", "|---|---|---|", *variables]) + "\n")
+    lines = [f"| `{name}` | {meaning} | {ENVIRONMENT.get(name, 'same')} |" for name, meaning in data["environment"].items()]
+    if lines:
+        parts.append("\n".join(["## Environment variables\n", "| variable | in torch | here |", "|---|---|---|", *lines]) + "\n")
     return "\n".join(parts)
 
 
 def main() -> int:
-    TABLE.write_text(table())
-    found = rows()
+    for side in SIDES:
+        side.path.write_text(table(side))
+    found = [row for side in SIDES for row in rows(side)]
     for finding in unexplained(found):
         print(f"{finding.name}: {finding.text}")
     for name in stale(found):

@@ -8,11 +8,11 @@ from __future__ import annotations
 _DDP = "belongs to DistributedDataParallel's C++ reducer; average gradients by all_reduce"
 
 REASONS: dict[str, str] = {
+    "ProcessGroup.new_window": "one-sided windows are not there yet",
+    "ProcessGroup.supports_window": "one-sided windows are not there yet",
     "BuiltinCommHookType": _DDP,
     "GradBucket": _DDP,
     "Logger": _DDP,
-    "ProcessGroup.merge_remote_group": "joins groups of separate worlds over torch's own stores; make one world of all ranks",
-    "ProcessGroup.use_pg_for_symm_mem_rendezvous": "of torch's symmetric memory on GPUs; Group.empty() makes ours",
     "ProcessGroupGloo": "the C++ class of torch's gloo backend, which is not what answers here; ask get_backend(group)",
     "Reducer": _DDP,
 }

@@ -1,4 +1,4 @@
-"""The facade has what torch.distributed documents, and the committed table says so."""
+"""The facade and dist2 have what torch documents, and the committed tables say so."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.distributed import api
 
 @pytest.fixture(scope="module")
 def found() -> list[api.Row]:
-    return api.rows()
+    return [row for side in api.SIDES for row in api.rows(side)]
 
 
 def test_nothing_is_missing_or_different_without_a_reason(found: list[api.Row]) -> None:
@@ -20,8 +20,16 @@ def test_no_reason_is_out_of_date(found: list[api.Row]) -> None:
     assert api.stale(found) == []
 
 
-def test_the_committed_table_is_what_the_command_makes() -> None:
-    assert api.TABLE.read_text() == api.table(), "run python -m tests.distributed.api"
+@pytest.mark.parametrize("side", api.SIDES, ids=lambda side: side.package)
+def test_the_committed_table_is_what_the_command_makes(side: api.Side) -> None:
+    assert side.path.read_text() == api.table(side), "run python -m tests.distributed.api"
+
+
+def test_every_documented_form_of_dist2_has_a_row(found: list[api.Row]) -> None:
+    theirs = api.DIST2.data["modules"][""]
+    ours = {row.name: row.call for row in api.rows(api.DIST2)}
+    assert len(theirs) > 60 and list(ours) == list(theirs)
+    assert all(form in ours[name] for name, entry in theirs.items() for form in entry.get("forms", ()))
 
 
 def test_a_difference_is_seen() -> None:
@@ -33,4 +41,6 @@ def test_a_difference_is_seen() -> None:
     assert not list(api._compare("all", {**theirs, "call": "(tensor, group=..., async_op=False)"}, ours))
     assert [f.text for f in api._compare("E", {"kind": "exception", "bases": ["OSError"]}, ValueError)] == [
         "does not derive from OSError"]
+    assert [f.text for f in api._compare("all", {"kind": "method", "forms": ["(tensor)", "(tensors)"]}, ours)] == [
+        "`(tensor, group=None, async_op=False)` instead of `(tensor) or (tensors)`"]
     assert [f.name for f in api._compare("E", {"kind": "class", "members": {"no": "method ()"}}, ValueError)] == ["E.no"]

@@ -12,6 +12,7 @@ import pytest
 import arraycomm
 import arraycomm.distributed as dist
 from arraycomm.distributed import _dist2
+from arraycomm.distributed.options import AllgatherOptions, ReduceScatterOptions
 
 RANKS = 3
 LIMIT = timedelta(seconds=60)
@@ -51,7 +52,7 @@ def check_options(rank: int, group: Any) -> None:
     both.rootRank, both.reduceOp = 2, dist.ReduceOp.MAX
     group.reduce([x := np.array([5 - rank])], both).wait()
     assert rank != 2 or x.tolist() == [5]
-    group.allgather([ys := [np.zeros(1, int) for _ in range(RANKS)]], [np.array([rank])], dist.AllToAllOptions()).wait()
+    group.allgather([ys := [np.zeros(1, int) for _ in range(RANKS)]], [np.array([rank])], AllgatherOptions()).wait()
     assert [int(y[0]) for y in ys] == [0, 1, 2]
     group.barrier(dist.BarrierOptions()).wait()
 
@@ -70,7 +71,6 @@ def check_lists(rank: int, group: Any) -> None:
     assert [int(part[0]) for part in parts] == [rank, 10 + rank, 20 + rank]
 
 
-@pytest.mark.filterwarnings("ignore:.*coalesced.*:FutureWarning")
 def check_several(rank: int, group: Any) -> None:
     pair = [np.array([rank]), np.array([rank + 1])]
     group.allreduce_coalesced(pair).wait()
@@ -79,7 +79,9 @@ def check_several(rank: int, group: Any) -> None:
         work = call(outputs := [np.zeros(3, int) for _ in range(2)], [np.array([rank]), np.array([-rank])])
         assert work.wait() and work.is_completed() and [y.tolist() for y in work.result()] == [[0, 1, 2], [0, -1, -2]]
         assert outputs[1].tolist() == [0, -1, -2]
-    group.reduce_scatter_single_coalesced(outputs := [np.zeros(1, int)], [np.arange(3)], dist.ReduceOp.MAX).wait()
+    largest = ReduceScatterOptions()
+    largest.reduceOp = dist.ReduceOp.MAX
+    group.reduce_scatter_single_coalesced(outputs := [np.zeros(1, int)], [np.arange(3)], largest).wait()
     assert outputs[0].tolist() == [rank]
     with pytest.raises(ValueError, match="as many outputs as inputs"):
         group.all_gather_single_coalesced(outputs, [])
@@ -89,7 +91,7 @@ def check_messages(rank: int, group: Any) -> None:
     sent, come = np.array([rank]), np.zeros(1, int)
     works = [group.send([sent], (rank + 1) % RANKS, 5), group.recv([come], (rank - 1) % RANKS, 5)]
     assert all(work.wait() for work in works) and come[0] == (rank - 1) % RANKS
-    works = [group.send(sent, (rank + 1) % RANKS), group.recv_anysource(come)]
+    works = [group.send([sent], (rank + 1) % RANKS, 0), group.recv_anysource([come], 0)]
     assert all(work.wait() for work in works) and works[1].source_rank() == (rank - 1) % RANKS
     assert group.barrier().wait() and group.barrier(LIMIT).wait()
     group.monitored_barrier(LIMIT, wait_all_ranks=True)

@@ -1,0 +1,68 @@
+"""The object-oriented successor of torch.distributed's interface, for any array that speaks DLPack: groups are objects that
+nothing registers, and a process may have ranks in several worlds.
+
+    from arraycomm import dist2
+    group = dist2.new_group("gloo", timeout=timedelta(seconds=60), device="cpu")
+    group.allreduce(x).wait()
+
+docs/dist2.md describes it. Everything is made of arraycomm.distributed: the same groups, options, stores and Works.
+"""
+
+from __future__ import annotations
+
+from arraycomm.distributed._dist2 import (
+    ProcessGroup,
+    ProcessGroupFactory,
+    ReduceOp,
+    current_process_group,
+    new_group,
+    process_group,
+    register_backend,
+)
+from arraycomm.distributed.hooks import HookOpName, PostHookArgs, PreHookArgs
+from arraycomm.distributed.options import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReconfigureOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+from arraycomm.distributed.store import FileStore, HashStore, PrefixStore, Store
+from arraycomm.distributed.tcp_store import TCPStore
+from arraycomm.distributed.work import Work
+
+__all__ = [
+    "AllToAllOptions",
+    "AllgatherOptions",
+    "AllreduceCoalescedOptions",
+    "AllreduceOptions",
+    "BarrierOptions",
+    "BroadcastOptions",
+    "FileStore",
+    "GatherOptions",
+    "HashStore",
+    "HookOpName",
+    "PostHookArgs",
+    "PreHookArgs",
+    "PrefixStore",
+    "ProcessGroup",
+    "ProcessGroupFactory",
+    "ReconfigureOptions",
+    "ReduceOp",
+    "ReduceOptions",
+    "ReduceScatterOptions",
+    "ScatterOptions",
+    "Store",
+    "TCPStore",
+    "Work",
+    "current_process_group",
+    "new_group",
+    "process_group",
+    "register_backend",
+]

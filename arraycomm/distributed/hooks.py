@@ -1,0 +1,169 @@
+"""Hooks of a ProcessGroup: functions that are called before and after each of its operations is issued, and when it fails.
+
+A group without hooks pays nothing: the first one makes its core groups watched ones (core/watch.py), by which hooks see what
+the functions of this package and the group's methods begin, once per operation of the core.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.errors import GroupError
+from arraycomm.core.log import log
+from arraycomm.core.record import Record
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from arraycomm.core.group import Group
+    from arraycomm.core.watch import Call
+
+
+class HookOpName(enum.IntEnum):
+    """What an operation is. Forms of one collective (of lists, of one output) have one name."""
+
+    SEND = 0
+    RECV = 1
+    BROADCAST = 2
+    ALLREDUCE = 3
+    REDUCE = 4
+    ALLGATHER = 5
+    REDUCE_SCATTER = 6
+    ALLTOALL = 7
+    BARRIER = 8
+    SCATTER = 9
+    GATHER = 10
+
+
+_NAMES = {"all_reduce": HookOpName.ALLREDUCE, "all_gather": HookOpName.ALLGATHER, "all_to_all": HookOpName.ALLTOALL,
+          "isend": HookOpName.SEND, "irecv": HookOpName.RECV,
+          **{name.lower(): member for name, member in HookOpName.__members__.items()}}
+_OWN_TAGS = 2**62 - 2  # from here on messages are this package's: of monitored_barrier() and of objects
+
+
+class PreHookArgs(Record):
+    """name; op_id (counts the group's operations); the arrays that are read and written.
+
+    Arrays are the caller's where the engine uses them as they are, otherwise what it uses instead: a list that is joined,
+    a strided array that is packed.
+    """
+
+    name: HookOpName
+    op_id: int
+    input_tensors: list[Any]
+    output_tensors: list[Any]
+
+
+class PostHookArgs(Record):
+    """As PreHookArgs, of the same operation."""
+
+    name: HookOpName
+    op_id: int
+    input_tensors: list[Any]
+    output_tensors: list[Any]
+
+
+class Hooks:
+    """The hooks of one group, by their numbers; a Watcher of its core groups."""
+
+    def __init__(self) -> None:
+        self.pre: dict[int, Callable[[PreHookArgs], Any]] = {}
+        self.post: dict[int, Callable[[PostHookArgs], Any]] = {}
+        self.abort: dict[int, Callable[[], Any]] = {}
+        self.failed = False  # the abort hooks have run
+        self._count = 0
+
+    def begin(self, call: Call) -> list[PostHookArgs]:
+        """What it gives is emptied when the post hooks have run."""
+        if call.parameters.get("tag", 0) >= _OWN_TAGS:
+            return []
+        given, out = call.parameters.get("x"), call.parameters.get("out")
+        about = (_NAMES[call.name], self._count, [] if given is None else [_array(given)], [] if out is None else [_array(out)])
+        self._count += 1
+        for _, hook in sorted(self.pre.items()):
+            hook(PreHookArgs(*about))
+        return [PostHookArgs(*about)]
+
+    def begun(self, token: list[PostHookArgs]) -> None:
+        while token:
+            args = token.pop()
+            for _, hook in sorted(self.post.items()):
+                hook(args)
+
+    def end(self, token: list[PostHookArgs], error: BaseException | None) -> None:
+        if isinstance(error, GroupError):
+            self.run_abort()
+        elif error is None:
+            self.begun(token)
+
+    def run_abort(self) -> None:
+        """Once for a group. What a hook raises is logged: the failure goes on."""
+        if self.failed:
+            return
+        self.failed = True
+        for number, hook in sorted(self.abort.items()):
+            try:
+                hook()
+            except Exception as error:
+                log().warning("abort hook %d raised %s: %s", number, type(error).__name__, error)
+
+    def follow(self, child: Group) -> None:
+        """Groups that are split off have hooks of their own."""
+
+    def closed(self, group: Group) -> None:
+        """Nothing to give back."""
+
+
+def _array(x: Any) -> Any:
+    if not isinstance(x, Buffer):
+        return x
+    return x.owner if hasattr(x.owner, "__dlpack__") else x
+
+
+class Hooked:
+    """What ProcessGroup inherits. A hook_id is a number of the caller's own; a hook with the same one is replaced.
+
+    Hooks are called in the order of their numbers, in the thread that calls the operation. Raises TypeError for what is no
+    number or cannot be called.
+    """
+
+    hooks: Hooks | None = None
+
+    def register_pre_hook(self, hook_id: int, hook: Callable[[PreHookArgs], Any]) -> None:
+        """Calls hook before each operation is issued. What it raises is raised instead of the operation."""
+        self._register("pre", hook_id, hook)
+
+    def register_post_hook(self, hook_id: int, hook: Callable[[PostHookArgs], Any]) -> None:
+        """Calls hook after each operation was issued: a Work may still be under way. Not when the call raised."""
+        self._register("post", hook_id, hook)
+
+    def register_abort_hook(self, hook_id: int, hook: Callable[[], Any]) -> None:
+        """Calls hook once, when an operation fails or times out, or before abort()."""
+        self._register("abort", hook_id, hook)
+
+    def unregister_pre_hook(self, hook_id: int) -> None:
+        self._unregister("pre", hook_id)
+
+    def unregister_post_hook(self, hook_id: int) -> None:
+        self._unregister("post", hook_id)
+
+    def unregister_abort_hook(self, hook_id: int) -> None:
+        self._unregister("abort", hook_id)
+
+    def _register(self: Any, kind: str, hook_id: int, hook: Callable[..., Any]) -> None:
+        if not hasattr(hook_id, "__index__"):
+            raise TypeError(f"register_{kind}_hook: hook_id is an int, got {hook_id!r}")
+        if not callable(hook):
+            raise TypeError(f"register_{kind}_hook: the hook cannot be called, got {hook!r}")
+        if self.hooks is None:
+            self.hooks = Hooks()
+            self.watch(self.hooks)
+        setattr(self.hooks, kind, {**getattr(self.hooks, kind), int(hook_id): hook})  # a new one: others may be reading
+
+    def _unregister(self, kind: str, hook_id: int) -> None:
+        if self.hooks is not None:
+            there = getattr(self.hooks, kind)
+            setattr(self.hooks, kind, {number: hook for number, hook in there.items() if number != hook_id})

@@ -1,0 +1,167 @@
+"""Who is in a ProcessGroup, when that changes: groups of separate worlds are merged, and ranks come and go without a restart."""
+
+from __future__ import annotations
+
+import array
+import os
+from datetime import timedelta
+
+from arraycomm.core.digest import sha256
+from arraycomm.core.errors import DistStoreError
+from arraycomm.core.rendezvous import rendezvous
+from arraycomm.core.store import PrefixStore
+
+from .options import ReconfigureOptions
+from .work import Several, Work
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from arraycomm.core.rendezvous import Rendezvous
+    from arraycomm.core.store import Store
+
+    from .process_group import ProcessGroup
+
+_HANDLE = "arraycomm"  # what our handles begin with
+
+
+class Nobody:
+    """Stands for the core group of a ProcessGroup that has no members yet: reconfigure() gives it some."""
+
+    rank, size, closed, backend = -1, 0, False, "socket"
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+
+    def close(self, reason: str = "") -> None:
+        self.closed = True
+
+    def abort(self, reason: str = "") -> None:
+        """Nothing is under way."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise RuntimeError("the group was made with enable_reconfigure=True and has no members yet: call reconfigure()")
+
+
+class Members:
+    """What ProcessGroup inherits. base: the store in which those meet who reconfigure."""
+
+    base: Store
+    _handle = ""
+
+    def merge_remote_group(self: Any, store: Store, size: int, timeout: timedelta = timedelta(seconds=1800),
+                           group_name: str | None = None, group_desc: str | None = None) -> ProcessGroup:
+        """A new group of the ranks of several groups, of other worlds as well. All their ranks call it with the same store.
+
+        size: of the new group. Ranks of one group stay together, in their order; groups follow each other as they come.
+        timeout: for this call, and the default of the new group's operations.
+        Raises ValueError for a size that is no sum of the groups', what init_process_group() raises when not all come.
+        """
+        from .process_group import seconds_of
+
+        seconds = seconds_of(timeout)
+        if size < self.size():
+            raise ValueError(f"merge_remote_group: size is {size}, but this group alone has {self.size()} ranks")
+        begin = self._draw(store, size)
+        turn, first = divmod(begin, size)
+        if first + self.size() > size:
+            raise ValueError(f"merge_remote_group: size is {size}, but {first} ranks of other groups and {self.size()} of this "
+                             "one have come")
+        meeting = rendezvous(rank=first + self.rank(), world_size=size, store=PrefixStore(f"merge/{turn}", store),
+                             timeout=timeout, name="merged")
+        return self._made(meeting, seconds, group_name or f"merged {meeting.job[:8]}", group_desc)
+
+    def _draw(self: Any, store: Store, size: int) -> int:
+        """How many ranks of all groups have come to the store before those of this one: told by its first rank."""
+        told, failure = array.array("q", [-1]), None
+        if self.rank() == 0:
+            try:
+                told[0] = store.add(f"merge/ranks of {size}", self.size()) - self.size()
+            except Exception as error:
+                failure = error
+        self.core.broadcast(told, 0, out=told)
+        if failure is not None:
+            raise failure
+        if told[0] < 0:
+            raise DistStoreError("merge_remote_group: the first rank of this group could not use the store; it says why")
+        return told[0]
+
+    @property
+    def supports_reconfigure(self: Any) -> bool:
+        """Whether reconfigure() can be called: not where the ranks are MPI's. RuntimeError for several backends."""
+        engines = self.engines()
+        if len(engines) > 1:
+            raise RuntimeError(f"reconfiguring is not for groups of multiple backends, as {self.config}")
+        return bool(engines[0].backend != "mpi")
+
+    def get_reconfigure_handle(self: Any) -> str:
+        """What stands for this process's end of the group in ReconfigureOptions.handles. The same for the group's life."""
+        if not self.supports_reconfigure:
+            raise RuntimeError(f"group {self.group_name!r} cannot be reconfigured: its ranks are MPI's")
+        if not self._handle:
+            self._handle = f"{_HANDLE}:{os.urandom(16).hex()}"
+        return str(self._handle)
+
+    def reconfigure(self: Any, opts: ReconfigureOptions) -> Work:
+        """Gives this group the members that opts.handles names, in their order; they alone call it, all with the same opts.
+
+        What was under way with the former members ends. Groups that were split off before are closed. Returns when all have
+        come, with a Work that has ended. A list gives ranks in its order; a set is sorted.
+        Raises TypeError and ValueError for wrong options, RuntimeError for a uuid that was used before, what
+        init_process_group() raises when not all come: the group is as before then.
+        """
+        handles = self._checked(opts)
+        uuid, mine = int(opts.uuid), self.get_reconfigure_handle()
+        if self.base.add(f"uuid/{uuid}/{mine}", 1) > 1:
+            raise RuntimeError(f"reconfigure: uuid {uuid} is already used; take another one each time")
+        which = sha256("\n".join(handles).encode()).hexdigest()[:16]
+        timeout = opts.timeout or timedelta(seconds=self.core.timeout)
+        meeting = rendezvous(rank=handles.index(mine), world_size=len(handles), timeout=timeout, name="reconfigured",
+                             store=PrefixStore(f"{uuid}/{which}", self.base))
+        self._become(meeting)
+        return Work(Several(()), ())
+
+    def _checked(self: Any, opts: ReconfigureOptions) -> list[str]:
+        if not isinstance(opts, ReconfigureOptions):
+            raise TypeError(f"reconfigure takes ReconfigureOptions, got {type(opts).__name__}")
+        handles = sorted(opts.handles) if isinstance(opts.handles, (set, frozenset)) else list(opts.handles)
+        if not all(isinstance(handle, str) for handle in handles) or not hasattr(opts.uuid, "__index__"):
+            raise TypeError(f"ReconfigureOptions: handles are str and uuid is an int, got {opts}")
+        if opts.timeout is not None and not isinstance(opts.timeout, timedelta):
+            raise TypeError(f"ReconfigureOptions: timeout is a datetime.timedelta or None, got {opts.timeout!r}")
+        strange = [handle for handle in handles if not handle.startswith(f"{_HANDLE}:")]
+        if strange or len(set(handles)) != len(handles):
+            raise ValueError(f"ReconfigureOptions: each handle is one that get_reconfigure_handle() gave, and stands there once; "
+                             f"got {handles}")
+        if self.get_reconfigure_handle() not in handles:
+            raise ValueError("ReconfigureOptions: this process's handle is not among the handles: only members call "
+                             "reconfigure()")
+        return handles
+
+    def _made(self: Any, meeting: Rendezvous, seconds: float, name: str, desc: str | None) -> ProcessGroup:
+        from .process_group import open_world
+
+        cores = open_world(meeting, self.config, seconds, None)
+        made: ProcessGroup = type(self)(cores, range(meeting.size), name=name, desc=desc, backend=self.backend,
+                                        config=self.config, meeting=meeting, bound_device_id=self.bound_device_id)
+        return made
+
+    def _become(self: Any, meeting: Rendezvous) -> None:
+        """Takes the place of the former members. They are left when the new ones have met: none of these needs them any more."""
+        from .process_group import open_world
+        from .world import state
+
+        cores = open_world(meeting, self.config, self.core.timeout, None)
+        former, closing = self.engines(), self.meeting.close
+        for core in cores.values():
+            core.on_close(closing)  # the store stays until the last members leave
+        for engine in former:
+            if not isinstance(engine, Nobody):
+                engine.on_close(None)
+            engine.close("reconfigure()")
+        if state.default is self:
+            state.meeting = meeting
+        self.install(cores, range(meeting.size), meeting._replace(close=closing))

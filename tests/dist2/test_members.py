@@ -1,0 +1,152 @@
+"""Groups whose members change: merged with groups of other worlds, and reconfigured."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+import arraycomm
+from arraycomm import dist2
+from tests.threads import at_once
+
+from .groups import LIMIT, on_ranks, open_group
+
+
+def _ranks(group: Any, value: int) -> list[int]:
+    """Every rank's value, in rank order."""
+    group.all_gather_single(y := np.zeros(group.size(), int), np.array([value])).wait()
+    return y.tolist()
+
+
+def _options(uuid: int, handles: Any, timeout: timedelta = LIMIT) -> dist2.ReconfigureOptions:
+    return dist2.ReconfigureOptions(uuid, handles, timeout)
+
+
+def _handles(group: Any, store: Any, key: str, who: int, size: int) -> list[str]:
+    store.set(f"{key}/{who}", group.get_reconfigure_handle())
+    return [store.get(f"{key}/{other}").decode() for other in range(size)]
+
+
+# ---- merging ----
+
+def test_groups_of_several_worlds_are_merged() -> None:
+    worlds, common = [dist2.HashStore(), dist2.HashStore()], dist2.HashStore()
+
+    def work(number: int) -> tuple[Any, ...]:
+        world, rank = (0, number) if number < 3 else (1, number - 3)  # of three ranks and of two
+        group = open_group(worlds[world], rank, (3, 2)[world])
+        found = []
+        for turn in range(2):  # the same store again
+            merged = group.merge_remote_group(common, 5, LIMIT, f"all {turn}", "of two worlds")
+            found.append((merged.size(), tuple(_ranks(merged, number)), merged.group_name, merged.group_desc))
+            merged.shutdown()
+        group.barrier().wait()
+        group.shutdown()
+        return tuple(found)
+
+    answers = at_once(5, work)
+    assert len(set(answers)) == 1
+    for turn, (size, order, name, desc) in enumerate(answers[0]):
+        assert (size, name, desc) == (5, f"all {turn}", "of two worlds") and order in ((0, 1, 2, 3, 4), (3, 4, 0, 1, 2))
+
+
+def test_a_size_that_cannot_be_is_refused() -> None:
+    def work(group: Any) -> None:
+        with pytest.raises(ValueError, match="this group alone has 2 ranks"):
+            group.merge_remote_group(dist2.HashStore(), 1)
+        with pytest.raises(TypeError, match="timedelta"):
+            group.merge_remote_group(dist2.HashStore(), 2, 3)
+
+    on_ranks(2, work)
+
+
+# ---- reconfiguring ----
+
+def test_ranks_leave_and_come_back() -> None:
+    store = dist2.HashStore()
+
+    def work(group: Any) -> list[Any]:
+        me, found = group.rank(), []
+        first = _handles(group, store, "first", me, 4)
+        if me != 1:
+            group.reconfigure(_options(1, [first[r] for r in (3, 0, 2)])).wait()
+            found.append((group.rank(), group.size(), _ranks(group, me)))
+        again = _handles(group, store, "again", me, 4)
+        assert again == first
+        group.reconfigure(_options(2, set(again))).wait()
+        found.append((group.size(), sorted(_ranks(group, me))))
+        return found
+
+    answers = on_ranks(4, work)
+    whole = (4, [0, 1, 2, 3])
+    assert answers == [[(1, 3, [3, 0, 2]), whole], [whole], [(2, 3, [3, 0, 2]), whole], [(0, 3, [3, 0, 2]), whole]]
+
+
+def test_a_newcomer_joins_a_running_world() -> None:
+    store = dist2.HashStore()
+
+    def work(number: int) -> list[int]:
+        if number < 2:
+            group = open_group(store, number, 2)
+            assert _ranks(group, number) == [0, 1]
+        else:
+            group = dist2.new_group("gloo", LIMIT, "cpu", store=store, enable_reconfigure=True)
+            assert (group.rank(), group.size()) == (-1, 0)
+            with pytest.raises(RuntimeError, match=r"no members yet: call reconfigure\(\)"):
+                group.barrier()
+        calls: list[Any] = []
+        group.register_pre_hook(0, calls.append)
+        group.reconfigure(_options(1, _handles(group, store, "all", number, 3))).wait()
+        found = _ranks(group, number)
+        assert len(calls) == 1
+        group.barrier().wait()
+        group.shutdown()
+        return found
+
+    assert at_once(3, work) == [[0, 1, 2]] * 3
+
+
+def test_after_an_abort_a_group_is_reconfigured() -> None:
+    store = dist2.HashStore()
+
+    def work(group: Any) -> list[int]:
+        me, failures = group.rank(), []
+        group.register_abort_hook(0, lambda: failures.append(me))
+        if me == 0:
+            group.abort()
+        with pytest.raises(arraycomm.Aborted):
+            group.allreduce(np.ones(1)).wait()
+        group.reconfigure(_options(7, _handles(group, store, "x", me, 2))).wait()
+        assert failures == [me]
+        return _ranks(group, me)
+
+    assert on_ranks(2, work) == [[0, 1]] * 2
+
+
+def test_wrong_options_leave_the_group_as_it_was() -> None:
+    def work(group: Any) -> None:
+        mine = group.get_reconfigure_handle()
+        for opts, error, text in ((None, TypeError, "takes ReconfigureOptions"), (_options(1, [5]), TypeError, "handles are str"),
+                                  (_options("1", [mine]), TypeError, "uuid is an int"),  # type: ignore[arg-type]
+                                  (_options(1, [mine], 3), TypeError, "timeout is"),  # type: ignore[arg-type]
+                                  (_options(1, [mine, mine]), ValueError, "stands there once"),
+                                  (_options(1, [mine, "other"]), ValueError, "stands there once"),
+                                  (_options(1, []), ValueError, "not among the handles")):
+            with pytest.raises(error, match=text):
+                group.reconfigure(opts)
+        with pytest.raises(arraycomm.DistStoreError, match="did not come"):
+            group.reconfigure(_options(1, [mine, "arraycomm:nobody"], timedelta(seconds=0.2)))
+        with pytest.raises(RuntimeError, match="uuid 1 is already used"):
+            group.reconfigure(_options(1, [mine]))
+        assert group.supports_reconfigure and _ranks(group, 5) == [5]
+
+    on_ranks(1, work)
+
+
+def test_what_enable_reconfigure_needs() -> None:
+    for named, text in (({}, "needs store="), ({"store": dist2.HashStore(), "rank": 0}, "takes no rank")):
+        with pytest.raises(TypeError, match=text):
+            dist2.new_group("gloo", LIMIT, "cpu", enable_reconfigure=True, **named)
