@@ -166,7 +166,7 @@ def test_forms(check: Callable[[Any, int, int], None], size: int) -> None:
 
 
 WRONG: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
-    (lambda g: g.allreduce(np.zeros(1), timeout=3), TypeError, r"(?s)allreduce\(\): incompatible .*int\).*\n.*timeout: timedelta"),
+    (lambda g: g.allreduce(np.zeros(1), timeout=3), TypeError, r"(?s)allreduce\(\): incompatible .*int\).*timeout: timedelta"),
     (lambda g: g.allreduce(np.zeros(1), dist2.BroadcastOptions()), TypeError, "BroadcastOptions"),
     (lambda g: g.allreduce(), TypeError, "incompatible"),
     (lambda g: g.allreduce(np.zeros(1), tensors=[np.zeros(1)]), TypeError, "incompatible"),
