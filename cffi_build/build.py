@@ -1,4 +1,4 @@
-"""The cffi side of the engine: acomm.h and acomm_mpi.h are the one source of the declarations."""
+"""The cffi side of the engine: its public headers are the one source of the declarations."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ROOT / "backends" / "socket" / "engine"
 MPI = ROOT / "backends" / "mpi" / "engine"
 NATIVE = ROOT / "arraycomm" / "core" / "native"
-FOLDERS = (ENGINE, MPI, NATIVE)
+FRAMEWORKS = ROOT / "arraycomm" / "frameworks" / "native"
+FOLDERS = (ENGINE, MPI, NATIVE, FRAMEWORKS)
+HEADERS = (ENGINE / "acomm.h", MPI / "acomm_mpi.h", FRAMEWORKS / "acomm_xla.h")
 MODULE = "arraycomm._engine"
 
 
 def declarations() -> str:
     """The public headers as cffi's parser takes them: without preprocessor lines."""
-    lines = [line for header in (ENGINE / "acomm.h", MPI / "acomm_mpi.h")
-             for line in header.read_text(encoding="utf-8").splitlines()]
+    lines = [line for header in HEADERS for line in header.read_text(encoding="utf-8").splitlines()]
     return "\n".join(line for line in lines if not line.startswith("#"))
 
 
@@ -26,7 +27,7 @@ def generate(target: Path) -> None:
     ffi = FFI()
     ffi.cdef(declarations())
     # The init function is ours (native/module.c): it calls cffi's and adds the functions that read arrays.
-    ffi.set_source(MODULE, '#define PyInit__engine engine_cffi_init\n#include "acomm_mpi.h"')
+    ffi.set_source(MODULE, '#define PyInit__engine engine_cffi_init\n#include "acomm_mpi.h"\n#include "acomm_xla.h"')
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_suffix(".new")
     ffi.emit_c_code(str(fresh))
@@ -37,7 +38,8 @@ def generate(target: Path) -> None:
 
 
 def sources() -> list[Path]:
-    """The hand-written C files: the engine's, the MPI backend's, and those that turn Python's arrays into buffers."""
+    """The hand-written C files: the engine's, the MPI backend's, those that turn Python's arrays into buffers, and the
+    frameworks'."""
     return [path for folder in FOLDERS for path in sorted(folder.rglob("*.c"))]
 
 

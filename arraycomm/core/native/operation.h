@@ -14,6 +14,8 @@ struct shortcut {
     PyObject *error;               /* error(code, address of an acomm_failure) -> exception */
     struct operation_links under_way; /* latest first; the list holds a reference to each */
     int starting;                  /* threads that are in the engine to start one */
+    struct door *door;             /* door.h; NULL: nobody has asked for the number */
+    int64_t number;
 };
 
 int operation_init(PyObject *module);

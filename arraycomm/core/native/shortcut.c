@@ -4,8 +4,8 @@
  * the method's Python code goes the long way, which is the reference, handles the rest and explains what is wrong. Ranks
  * may go different ways in one call; the engine cannot tell. The backend lends the entry points as an address, so nothing
  * here knows it. */
+#include "door.h"
 #include "forms.h"
-#include "operation.h"
 #include <math.h>
 #include <string.h>
 #include <structmember.h>
@@ -361,16 +361,27 @@ PyObject *shortcut_take(PyObject *self, int kind, bool begins, PyObject **given)
 static PyObject *shortcut_close(PyObject *self, PyObject *none)
 {
     (void)none;
-    ((struct shortcut *)self)->group = NULL;
-    Py_INCREF(Py_None);
-    return Py_None;
+    struct shortcut *s = (struct shortcut *)self;
+    s->group = NULL;
+    if (s->door)
+        door_close(s->door);
+    return Py_NewRef(Py_None);
 }
 
 static PyObject *shortcut_end(PyObject *self, PyObject *none)
 {
+    struct shortcut *s = (struct shortcut *)self;
     (void)none;
-    operation_end_all((struct shortcut *)self);
+    operation_end_all(s);
+    if (s->door)
+        door_end(s->door);
     return Py_NewRef(Py_None);
+}
+
+static PyObject *shortcut_number(PyObject *self, PyObject *report)
+{
+    int64_t number = door_open((struct shortcut *)self, report);
+    return number < 0 ? NULL : PyLong_FromLongLong(number);
 }
 
 /* operation(handle, owners) */
@@ -428,6 +439,7 @@ static void dealloc(PyObject *self)
 static PyMethodDef methods[] = {
     {"close", shortcut_close, METH_NOARGS, "From now on everything is declined."},
     {"end", shortcut_end, METH_NOARGS, "The engine has ended all operations: their handles are given back."},
+    {"number", shortcut_number, METH_O, "number(report) -> the group's number for native callers, see door.h"},
     {"operation", shortcut_operation, METH_VARARGS,
      "operation(handle, owners) -> Operation for a handle at an address, with what its memory belongs to"},
     {NULL, NULL, 0, NULL},

@@ -1,0 +1,15 @@
+"""Collectives for JAX programs: inside jit, scan, cond, while, vmap, grad and shard_map, and outside. See docs/jax.md."""
+
+from . import batching, derivatives  # noqa: F401  (they register their rules)
+from .errors import errors as errors
+from .jit import jit as jit
+from .operations import all_gather as all_gather
+from .operations import all_reduce as all_reduce
+from .operations import all_to_all as all_to_all
+from .operations import barrier as barrier
+from .operations import broadcast as broadcast
+from .operations import permute as permute
+from .operations import recv as recv
+from .operations import reduce as reduce
+from .operations import reduce_scatter as reduce_scatter
+from .operations import send as send

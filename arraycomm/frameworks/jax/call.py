@@ -1,0 +1,19 @@
+"""Call: what an operation is told besides its array. Part of compiled programs' keys, so it can be hashed and compared."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from arraycomm.core.group import Group
+from arraycomm.core.types import OPS, ReduceOp
+
+
+class Call(NamedTuple):
+    """root: of a permutation the rank that is sent to; of a message the peer. source: of a permutation. -1: none."""
+
+    kind: str
+    group: Group
+    op: ReduceOp = OPS["sum"]
+    root: int = -1
+    source: int = -1
+    tag: int = 0

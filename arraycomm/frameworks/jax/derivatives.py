@@ -1,0 +1,88 @@
+"""Derivatives. The loss is the sum of all ranks' losses: a rank's gradient is that of the sum by its own arrays.
+
+So what went to all ranks collects from all: sum transposes to sum, all_gather to reduce_scatter and back, broadcast to reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax.interpreters import ad
+
+from arraycomm.core.types import OPS
+
+from .call import Call
+from .primitives import PRIMITIVES, bind
+
+_LINEAR = ("sum", "avg", "premul_sum")
+_SUM = OPS["sum"]
+
+
+def _transposed(call: Call) -> Call:
+    """The call that moves cotangents back."""
+    if call.kind == "reduce":
+        return call._replace(kind="broadcast", op=_SUM)
+    if call.kind == "broadcast":
+        return call._replace(kind="reduce")
+    if call.kind == "permute":
+        return call._replace(root=call.source, source=call.root)
+    if call.kind == "all_gather":
+        return call._replace(kind="reduce_scatter")
+    if call.kind == "reduce_scatter":
+        return call._replace(kind="all_gather", op=_SUM)
+    return call
+
+
+def _factor(call: Call) -> float:
+    """What avg and premul_sum multiply by where the transpose moves and does not reduce."""
+    if call.kind not in ("reduce", "reduce_scatter"):
+        return 1.0
+    return 1 / call.group.size if call.op.name == "avg" else call.op.factor
+
+
+def _transpose(cotangent: Any, x: Any, *, call: Call) -> list[Any]:
+    factor = _factor(call)
+    back = bind(ad.instantiate_zeros(cotangent), _transposed(call))
+    return [back if factor == 1.0 else back * jnp.asarray(factor, back.dtype)]
+
+
+def _along_extremes(x: Any, tangent: Any, result: Any, call: Call) -> Any:
+    """min and max: the tangents of the ranks that have the extreme, in equal parts, as jnp.max's."""
+    total = call._replace(kind="all_reduce", op=_SUM)
+    has = (x == result).astype(tangent.dtype)
+    return bind(tangent * (has / bind(has, total)), total)
+
+
+def _jvp(primals: Any, tangents: Any, *, call: Call) -> tuple[Any, Any]:
+    (x,), (tangent,) = primals, tangents
+    result = bind(x, call)
+    if isinstance(tangent, ad.Zero):
+        return result, ad.Zero.from_primal_value(result)
+    if call.kind in ("all_reduce", "reduce", "reduce_scatter") and call.op.name not in _LINEAR:
+        if call.kind == "all_reduce" and call.op.name in ("min", "max"):
+            return result, _along_extremes(x, tangent, result, call)
+        raise NotImplementedError(f"{call.kind} has no derivative for op {call.op.name!r}; it has for {', '.join(_LINEAR)}"
+                                  + (", min, max" if call.kind == "all_reduce" else ""))
+    return result, bind(tangent, call)
+
+
+def _jvp_message(primals: Any, tangents: Any, *, call: Call) -> Any:
+    if isinstance(tangents[0], ad.Zero):
+        result = PRIMITIVES[call.kind].bind(*primals, call=call)
+        return result, [] if call.kind == "send" else ad.Zero.from_primal_value(result)
+    raise NotImplementedError(f"{call.kind} has no derivative, because the other side's is not known here: use permute, "
+                              "which has, or jax.lax.stop_gradient on what is sent")
+
+
+def _register() -> None:
+    rules: dict[str, Callable[..., Any]] = {"send": _jvp_message, "recv": _jvp_message}
+    for kind, primitive in PRIMITIVES.items():
+        if kind != "barrier":
+            ad.primitive_jvps[primitive] = rules.get(kind, _jvp)
+        if kind not in ("barrier", "send", "recv"):
+            ad.primitive_transposes[primitive] = _transpose
+
+
+_register()

@@ -1,0 +1,68 @@
+"""Operations outside compiled programs: the group's own methods, in order with the programs that are under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import effect
+from .call import Call
+
+
+def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that the group's methods take: the dimension that is cut is not one of its own there."""
+    return tuple(shape) if len(shape) == 1 else (shape[0] * shape[1], *shape[2:])
+
+
+def run(x: Any, call: Call) -> Any:
+    """The operation at once, on a concrete x."""
+    effect.settle()
+    return _RUN[call.kind](call.group, x, call)
+
+
+def _reduce(group: Any, x: Any, call: Call) -> Any:
+    result = group.reduce(x, call.root, call.op)
+    return jnp.zeros_like(x) if result is None else result
+
+
+def _reduce_scatter(group: Any, x: Any, call: Call) -> Any:
+    return group.reduce_scatter(x.reshape(merged(x.shape)), call.op).reshape(x.shape[1:])
+
+
+def _all_to_all(group: Any, x: Any, call: Call) -> Any:
+    return group.all_to_all(x.reshape(merged(x.shape))).reshape(x.shape)
+
+
+def _permute(group: Any, x: Any, call: Call) -> Any:
+    sent = group.isend(x, call.root, call.tag) if call.root >= 0 else None
+    result = group.recv(x, call.source, call.tag).array if call.source >= 0 else jnp.zeros_like(x)
+    if sent is not None:
+        sent.wait()
+    return result
+
+
+def _send(group: Any, x: Any, call: Call) -> list[Any]:
+    group.send(x, call.root, call.tag)
+    return []
+
+
+def _barrier(group: Any, x: Any, call: Call) -> list[Any]:
+    group.barrier()
+    return []
+
+
+_RUN: dict[str, Callable[[Any, Any, Call], jax.Array | list[Any]]] = {
+    "all_reduce": lambda group, x, call: group.all_reduce(x, call.op),
+    "reduce": _reduce,
+    "broadcast": lambda group, x, call: group.broadcast(x, call.root),
+    "all_gather": lambda group, x, call: group.all_gather(x, form="stack"),
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "permute": _permute,
+    "send": _send,
+    "recv": lambda group, x, call: group.recv(x, None if call.root < 0 else call.root, call.tag).array,
+    "barrier": _barrier,
+}

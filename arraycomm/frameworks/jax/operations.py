@@ -1,0 +1,117 @@
+"""The operations, for JAX arrays: usable eagerly and inside jit, scan, cond, while, vmap, grad and shard_map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax._src.core import trace_ctx
+
+from arraycomm.core import arguments, shapes
+from arraycomm.core.group import Group
+from arraycomm.core.types import DType, ReduceOp
+
+from . import eager
+from .call import Call
+from .primitives import bind
+
+
+def _array(x: Any) -> Any:
+    """x as JAX's array, of a dtype that can be moved."""
+    x = x if isinstance(x, jax.Array) else jnp.asarray(x)
+    arguments.dtype(x.dtype)
+    return x
+
+
+def _run(x: Any, call: Call) -> Any:
+    if trace_ctx.is_top_level() and not isinstance(x, jax.core.Tracer):
+        result = eager.run(x, call)
+        return None if call.kind in ("barrier", "send") else result
+    return bind(x, call)
+
+
+def _reduction(x: Any, op: str | ReduceOp) -> ReduceOp:
+    return arguments.reduction(op, DType(arguments.dtype(x.dtype)))
+
+
+def all_reduce(x: Any, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
+    """The elementwise reduction of every rank's x, on every rank. The bits are the same on all ranks."""
+    x = _array(x)
+    return _run(x, Call("all_reduce", group, _reduction(x, op)))
+
+
+def all_gather(x: Any, *, form: str = "concat", group: Group) -> jax.Array:
+    """Every rank's x, in rank order: joined along the first dimension ("concat"), or along a new one in front ("stack").
+
+    Of equal shapes.
+    """
+    x = _array(x)
+    if form not in ("concat", "stack"):
+        raise ValueError(f"form must be 'concat' or 'stack', got {form!r}")
+    stacked = _run(x, Call("all_gather", group))
+    return stacked.reshape(shapes.gathered(x.shape, group.size, form, None))
+
+
+def reduce_scatter(x: Any, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
+    """The reduction of every rank's x, cut into equal parts along the first dimension; rank r gets part r."""
+    x = _array(x)
+    part = shapes.divided(x.shape, group.size, "reduce_scatter")
+    return _run(x.reshape(group.size, *part), Call("reduce_scatter", group, _reduction(x, op)))
+
+
+def all_to_all(x: Any, *, group: Group) -> jax.Array:
+    """Equal parts of x along the first dimension, part d to rank d; the result joins those that come, in rank order."""
+    x = _array(x)
+    part = shapes.divided(x.shape, group.size, "all_to_all")
+    return _run(x.reshape(group.size, *part), Call("all_to_all", group)).reshape(x.shape)
+
+
+def broadcast(x: Any, root: int = 0, *, group: Group) -> jax.Array:
+    """The root's x on every rank; elsewhere x tells shape and dtype."""
+    arguments.rank("root", root, group.size)
+    return _run(_array(x), Call("broadcast", group, root=root))
+
+
+def reduce(x: Any, root: int = 0, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
+    """As all_reduce, but only the root gets the result; the other ranks get zeros."""
+    arguments.rank("root", root, group.size)
+    x = _array(x)
+    return _run(x, Call("reduce", group, _reduction(x, op), root=root))
+
+
+def permute(x: Any, pairs: Sequence[tuple[int, int]], tag: int = 0, *, group: Group) -> jax.Array:
+    """x from rank to rank, by (source, dest) pairs, all at once; a rank that is nobody's dest gets zeros.
+
+    Each rank is the source of at most one pair, and the dest of at most one. The same pairs on all ranks.
+    """
+    arguments.tag(tag)
+    for source, dest in pairs:
+        arguments.rank("source", source, group.size)
+        arguments.rank("dest", dest, group.size)
+    sources, dests = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    if len(set(sources)) < len(sources) or len(set(dests)) < len(dests):
+        raise ValueError(f"permute takes each rank as source once and as dest once at most, got {list(pairs)}")
+    to, back = dict(pairs), {dest: source for source, dest in pairs}
+    return _run(_array(x), Call("permute", group, root=to.get(group.rank, -1), source=back.get(group.rank, -1), tag=tag))
+
+
+def send(x: Any, dest: int, tag: int = 0, *, group: Group) -> None:
+    """Sends x to rank `dest`, which receives it by recv(). Blocks as Group.send(): to exchange arrays, use permute()."""
+    arguments.rank("dest", dest, group.size)
+    arguments.tag(tag)
+    _run(_array(x), Call("send", group, root=dest, tag=tag))
+
+
+def recv(like: Any, source: int | None = None, tag: int = 0, *, group: Group) -> jax.Array:
+    """A message of like's shape and dtype, from rank `source` or any (None)."""
+    arguments.tag(tag)
+    if source is not None:
+        arguments.rank("source", source, group.size)
+    return _run(_array(like), Call("recv", group, root=-1 if source is None else source, tag=tag))
+
+
+def barrier(*, group: Group) -> None:
+    """Ends when every rank has called it; what comes after it among these operations comes after it."""
+    _run(None, Call("barrier", group))

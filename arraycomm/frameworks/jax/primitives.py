@@ -1,0 +1,111 @@
+"""One JAX primitive per operation: its result's shape, and how a compiled program calls the engine.
+
+`x` is as the operation moves it: reduce_scatter and all_to_all cut a first dimension that is as long as the group, and
+all_gather's result has such a dimension more.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src.core import abstract_token
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from arraycomm._engine import ffi, lib
+from arraycomm.core import arguments, shapes
+
+from . import eager
+from .call import Call
+from .effect import EFFECT
+from .errors import number
+
+_TARGET = "arraycomm_call"
+_KINDS = {"all_reduce": lib.ACOMM_ALL_REDUCE, "reduce": lib.ACOMM_REDUCE, "broadcast": lib.ACOMM_BROADCAST,
+          "all_gather": lib.ACOMM_ALL_GATHER, "reduce_scatter": lib.ACOMM_REDUCE_SCATTER,
+          "all_to_all": lib.ACOMM_ALL_TO_ALL, "barrier": lib.ACOMM_BARRIER, "send": lib.ACOMM_SEND,
+          "recv": lib.ACOMM_RECV, "permute": lib.ACOMM_XLA_PERMUTE}
+_SILENT = ("barrier", "send")  # without a result
+_CUT = ("reduce_scatter", "all_to_all")
+
+
+def bind(x: Any, call: Call) -> Any:
+    """The operation, of a traced or a concrete x (None for a barrier)."""
+    operands = () if x is None else (x,)
+    result = PRIMITIVES[call.kind].bind(*operands, call=call)
+    return None if call.kind in _SILENT else result
+
+
+def _shape(x: Any, call: Call) -> tuple[int, ...]:
+    if call.kind == "all_gather":
+        return (call.group.size, *x.shape)
+    return tuple(x.shape[1:] if call.kind == "reduce_scatter" else x.shape)
+
+
+def _abstract(*operands: Any, call: Call) -> tuple[Any, set[Any]]:
+    if call.kind in _SILENT:
+        return [], {EFFECT}
+    return ShapedArray(_shape(operands[0], call), operands[0].dtype), {EFFECT}
+
+
+# ---- the call in a program ----
+
+
+def _gives(call: Call) -> bool:
+    """Whether this rank's x takes part."""
+    if call.kind == "permute":
+        return call.root >= 0
+    return call.kind not in ("barrier", "recv") and (call.kind != "broadcast" or call.root == call.group.rank)
+
+
+def _gets(call: Call) -> bool:
+    if call.kind == "permute":
+        return call.source >= 0
+    return call.kind not in _SILENT and (call.kind != "reduce" or call.root == call.group.rank)
+
+
+def _fields(call: Call, operands: Any) -> np.ndarray[Any, Any]:
+    """What enum acomm_xla_field lists."""
+    x = operands[0] if operands else ShapedArray((0,), np.dtype("int8"))
+    shape = eager.merged(x.shape) if call.kind in _CUT else x.shape
+    count = int(np.prod(shape, dtype=np.int64)) // (call.group.size if call.kind in _CUT else 1)
+    bits = struct.unpack("=q", struct.pack("=d", call.op.factor))[0]
+    layout = 0 if call.kind in ("barrier", "send", "recv", "permute") else shapes.layout(tuple(shape))
+    values = [number(call.group), _KINDS[call.kind], count, arguments.dtype(x.dtype), call.op.code, bits, call.root, call.source,
+              call.tag, layout, _gives(call), _gets(call)]
+    assert len(values) == lib.ACOMM_XLA_FIELDS
+    return np.array(values, np.int64)
+
+
+def _lower(context: Any, *operands: Any, call: Call) -> Any:
+    token = context.tokens_in.get(EFFECT)
+    with_token = context.replace(avals_in=(*context.avals_in, abstract_token), avals_out=(*context.avals_out, abstract_token))
+    rule = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True)
+    *results, token = rule(with_token, *operands, token, call=_fields(call, context.avals_in))
+    context.set_tokens_out(mlir.TokenSet({EFFECT: token}))
+    return results
+
+
+def _register() -> None:
+    address = int(ffi.cast("uintptr_t", ffi.addressof(lib, "acomm_xla_call")))
+    import ctypes  # only here: jax takes ctypes' functions
+
+    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
+    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+
+
+def _primitive(kind: str) -> Primitive:
+    primitive = Primitive(f"arraycomm_{kind}")
+    primitive.multiple_results = kind in _SILENT
+    primitive.def_impl(lambda *operands, call: eager.run(operands[0] if operands else None, call))
+    primitive.def_effectful_abstract_eval(_abstract)
+    mlir.register_lowering(primitive, _lower, platform="cpu")
+    return primitive
+
+
+_register()
+PRIMITIVES = {kind: _primitive(kind) for kind in _KINDS}

@@ -1,0 +1,27 @@
+/* Public header of what compiled XLA programs call, beside acomm.h. */
+#ifndef ACOMM_XLA_H
+#define ACOMM_XLA_H
+#include "acomm.h"
+
+/* What the attribute "call" of a call in a program holds: int64s in this order. Ranks are the group's, -1 none. */
+enum acomm_xla_field {
+    ACOMM_XLA_GROUP,   /* its number, see core/native/door.h */
+    ACOMM_XLA_KIND,    /* enum acomm_kind, or ACOMM_XLA_PERMUTE */
+    ACOMM_XLA_COUNT,   /* as acomm_call's, and so are the next ones */
+    ACOMM_XLA_DTYPE,
+    ACOMM_XLA_REDOP,
+    ACOMM_XLA_FACTOR,  /* the bits of a double */
+    ACOMM_XLA_ROOT,    /* point to point: the peer; of a permutation who is sent to */
+    ACOMM_XLA_SOURCE,  /* of a permutation: who sends to this rank */
+    ACOMM_XLA_TAG,
+    ACOMM_XLA_LAYOUT,
+    ACOMM_XLA_GIVES,   /* 1: this rank's operand takes part */
+    ACOMM_XLA_GETS,    /* 1: the result is written; 0: it is zeros, where there is one */
+    ACOMM_XLA_FIELDS
+};
+enum { ACOMM_XLA_PERMUTE = 100 }; /* sends to one rank and receives from another, at once */
+
+/* The handler, of XLA's FFI (an XLA_FFI_Handler). */
+void *acomm_xla_call(void *frame);
+
+#endif

@@ -1,0 +1,235 @@
+"""What the ranks run. Every function is a task of conformance/worlds.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+import arraycomm.frameworks.jax as comm
+
+from ...conformance.worlds import Context
+
+ROWS, COLUMNS = 6, 5  # rows: a multiple of every size that is tested
+
+
+def contribution(rank: int, dtype: str = "float32") -> np.ndarray:
+    """What a rank gives; any rank can make every other's."""
+    values = np.arange(ROWS * COLUMNS).reshape(ROWS, COLUMNS) * (rank + 1) % 11 + rank
+    return values.astype(jnp.dtype(dtype))
+
+
+def _everyone(context: Context, dtype: str = "float32") -> list[np.ndarray]:
+    return [contribution(rank, dtype) for rank in range(context.size)]
+
+
+def _expected(context: Context) -> dict[str, np.ndarray]:
+    """By NumPy, from all ranks' contributions."""
+    rank, size, all_x = context.rank, context.size, _everyone(context)
+    part, total = ROWS // size, sum(all_x)
+    return {
+        "all_reduce": total,
+        "all_reduce max": np.max(all_x, axis=0),
+        "all_reduce avg": total / np.float32(size),
+        "all_gather": np.concatenate(all_x),
+        "all_gather stack": np.stack(all_x),
+        "reduce_scatter": total[rank * part:(rank + 1) * part],
+        "all_to_all": np.concatenate([x[rank * part:(rank + 1) * part] for x in all_x]),
+        "broadcast": all_x[size - 1],
+        "reduce": total if rank == 1 else np.zeros_like(total),
+        "permute": all_x[(rank - 1) % size],
+        "permute some": all_x[0] if rank == 1 else np.zeros_like(total),
+        "recv": all_x[0] if rank == 1 else all_x[rank],
+    }
+
+
+def _all_operations(context: Context, x: Any) -> dict[str, Any]:
+    group, size = context.group, context.size
+    found = {
+        "all_reduce": comm.all_reduce(x, group=group),
+        "all_reduce max": comm.all_reduce(x, "max", group=group),
+        "all_reduce avg": comm.all_reduce(x, "avg", group=group),
+        "all_gather": comm.all_gather(x, group=group),
+        "all_gather stack": comm.all_gather(x, form="stack", group=group),
+        "reduce_scatter": comm.reduce_scatter(x, group=group),
+        "all_to_all": comm.all_to_all(x, group=group),
+        "broadcast": comm.broadcast(x, size - 1, group=group),
+        "reduce": comm.reduce(x, 1, group=group),
+        "permute": comm.permute(x, [(r, (r + 1) % size) for r in range(size)], group=group),
+        "permute some": comm.permute(x, [(0, 1)], group=group),
+        "recv": comm.recv(x, 0, tag=3, group=group) if context.rank == 1 else x,
+    }
+    if context.rank == 0:
+        comm.send(x, 1, tag=3, group=group)
+    comm.barrier(group=group)
+    return found
+
+
+WAYS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "eager": lambda f: f, "jax.jit": jax.jit, "jit": comm.jit,
+}
+
+
+def operations(context: Context) -> None:
+    expected = _expected(context)
+    for way, wrap in WAYS.items():
+        program = wrap(lambda x: _all_operations(context, x))
+        for turn in range(2):
+            found = program(jnp.asarray(contribution(context.rank)))
+            for name, value in expected.items():
+                context.check(isinstance(found[name], jax.Array), f"{way} {name}: {type(found[name])}")
+                context.check(np.array_equal(found[name], value), f"{way} {name}, call {turn}: {found[name]}, not {value}")
+
+
+def mixed_ways(context: Context) -> None:
+    """Some ranks call it in a program, others outside, others with NumPy: the engine cannot tell."""
+    group, way = context.group, list(WAYS.values())[context.rank % 3]
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"):
+        method, x = getattr(comm, name), contribution(context.rank)
+        mine = getattr(group, name)(x) if context.rank == context.size - 1 else way(lambda x: method(x, group=group))(x)  # noqa: B023
+        other = np.asarray(getattr(group, name)(x))
+        context.check(np.array_equal(mine, other), f"{name}: {mine}, not {other}")
+
+
+def dtypes(context: Context) -> None:
+    """The bits of programs are those of Group."""
+    names = ("bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32", "complex64", "float8_e4m3fn")
+    for name in names:
+        x = jnp.asarray(contribution(context.rank, name))
+        op = "max" if name == "bool" else "sum"
+        inside = comm.jit(lambda x: comm.all_reduce(x, op, group=context.group))(x)  # noqa: B023
+        outside = context.group.all_reduce(np.asarray(x), op)
+        context.check(inside.dtype == x.dtype, f"{name}: {inside.dtype}")
+        context.check(np.asarray(inside).tobytes() == outside.tobytes(), f"{name}: {inside}, not {outside}")
+    for shape in ((), (0,), (0, 3), (1, 1, 1)):
+        x = jnp.full(shape, context.rank + 1.0)
+        total = comm.jit(lambda x: comm.all_reduce(x, group=context.group))(x)
+        gathered = comm.jit(lambda x: comm.all_gather(x, group=context.group))(x)
+        n = context.size
+        context.check(np.array_equal(total, np.full(shape, n * (n + 1) / 2)), f"all_reduce of {shape}")
+        context.check(gathered.shape == ((n * shape[0], *shape[1:]) if shape else (n,)), f"all_gather of {shape}")
+
+
+def order(context: Context) -> None:
+    """Calls without any data between them, of one shape: another order would give other results, or a mismatch."""
+    group, size = context.group, context.size
+    ops = ["sum", "max", "min", "sum", "product"] * 4
+
+    def program(xs: list[Any]) -> list[Any]:
+        results = []
+        for turn, (op, x) in enumerate(zip(ops, xs, strict=True)):
+            results.append(comm.all_reduce(x, op, group=group))
+            if turn % 3 == 0:
+                comm.barrier(group=group)
+            results.append(comm.broadcast(x, turn % size, group=group))
+        return results
+
+    xs = [jnp.full(3, float(turn + context.rank)) for turn in range(len(ops))]
+    want = [np.asarray(y) for y in program(xs)]
+    for way in ("jax.jit", "jit"):
+        for found, expected in zip(WAYS[way](program)(xs), want, strict=True):
+            context.check(np.array_equal(found, expected), f"{way}: {found}, not {expected}")
+
+
+def order_of_programs(context: Context) -> None:
+    """Programs that are started one after the other and not waited for, with eager calls between them."""
+    group = context.group
+    long = jax.jit(lambda x: comm.all_reduce(jax.lax.fori_loop(0, 40, lambda i, a: jnp.sin(a @ a), x), group=group))
+    short = jax.jit(lambda x: comm.all_reduce(x[:2, :2], "max", group=group))
+    other = comm.jit(lambda x: comm.all_reduce(x[:3, :3], "min", group=group))
+    x = jnp.eye(300) * (context.rank + 1)
+    for _ in range(3):
+        first, second = long(x), short(x)
+        third = comm.all_reduce(x[:2, :2], "sum", group=group)
+        fourth = long(x)
+        fifth = other(x)
+        n = context.size
+        for label, found, want in (("second", second, n), ("third", third, n * (n + 1) / 2), ("fifth", fifth, 1)):
+            context.check(np.array_equal(found, want * np.eye(len(found), dtype=np.float32)), f"{label}: {found}")
+        context.check(np.array_equal(first, fourth), "a program's result changed")
+
+
+def control_flow(context: Context) -> None:
+    group, size = context.group, context.size
+
+    def scanned(x: Any) -> Any:
+        def body(carry: Any, i: Any) -> tuple[Any, Any]:
+            return comm.all_reduce(carry, group=group) / size + i, comm.broadcast(carry, 0, group=group)
+        return jax.lax.scan(body, x, jnp.arange(3.0))
+
+    def chosen(x: Any, which: Any) -> Any:
+        return jax.lax.cond(which, lambda x: comm.all_reduce(x, group=group), lambda x: comm.all_reduce(x, "max", group=group), x)
+
+    def repeated(x: Any) -> Any:
+        return jax.lax.while_loop(lambda x: x[0] < 100, lambda x: comm.all_reduce(x, group=group), x)
+
+    x = jnp.arange(4.0) + context.rank
+    middle = np.arange(4) + (size - 1) / 2
+    for way in ("jax.jit", "jit"):
+        last, seen = WAYS[way](scanned)(x)
+        context.check(np.allclose(last, middle + 3), f"{way} scan: {last}")
+        context.check(np.allclose(seen, [np.arange(4), middle, middle + 1]), f"{way} scan: {seen}")
+        context.check(np.array_equal(WAYS[way](chosen)(x, True), middle * size), f"{way} cond")
+        context.check(np.array_equal(WAYS[way](chosen)(x, False), np.arange(4) + size - 1), f"{way} cond")
+        found = WAYS[way](repeated)(jnp.ones(2))
+        context.check(found[0] == next(size**k for k in range(9) if size**k >= 100), f"{way} while: {found}")
+
+
+def mapped(context: Context) -> None:
+    """vmap over every dimension is the operation on each slice."""
+    group, size = context.group, context.size
+    pairs = [(r, (r + 1) % size) for r in range(size)]
+    functions: dict[str, Callable[[Any], Any]] = {
+        "all_reduce": lambda x: comm.all_reduce(x, group=group),
+        "all_gather": lambda x: comm.all_gather(x, group=group),
+        "reduce_scatter": lambda x: comm.reduce_scatter(x, group=group),
+        "all_to_all": lambda x: comm.all_to_all(x, group=group),
+        "broadcast": lambda x: comm.broadcast(x, size - 1, group=group),
+        "permute": lambda x: comm.permute(x, pairs, group=group),
+    }
+    x = jnp.asarray(np.arange(ROWS * ROWS * 2).reshape(ROWS, ROWS, 2) * (context.rank + 1), jnp.float32)
+    for name, function in functions.items():
+        for dim in range(3):
+            want = np.stack([np.asarray(function(part)) for part in jnp.moveaxis(x, dim, 0)])
+            found = jax.vmap(function, in_axes=dim)(x)
+            context.check(np.array_equal(found, want), f"vmap of {name} over {dim}")
+        found = comm.jit(jax.vmap(jax.vmap(function)))(x[:2])
+        want = [[np.asarray(function(row)) for row in rows] for rows in x[:2]]
+        context.check(np.array_equal(found, want), f"twice, in jit: {name}")
+    rows = jnp.asarray(contribution(context.rank))
+    if context.rank == 0:
+        jax.vmap(lambda row: comm.send(row, 1, group=group), in_axes=1)(rows)
+    elif context.rank == 1:
+        got = jax.vmap(lambda row: comm.recv(row, 0, group=group), in_axes=1)(rows)
+        context.check(np.array_equal(got, contribution(0).T), "vmap of a message")
+
+
+def sharded(context: Context) -> None:
+    mesh = Mesh(np.array(jax.devices()), ("devices",))
+    spec = PartitionSpec("devices")
+    program = jax.shard_map(lambda x: comm.all_reduce(x, group=context.group), mesh=mesh, in_specs=spec, out_specs=spec)
+    want = sum(_everyone(context))
+    for way, wrap in WAYS.items():
+        context.check(np.array_equal(wrap(program)(jnp.asarray(contribution(context.rank))), want), way)
+
+
+def jit_options(context: Context) -> None:
+    group = context.group
+
+    def function(x: Any, op: str, *, scale: int, extra: dict[str, Any]) -> Any:
+        return {"y": comm.all_reduce(x, op, group=group) * scale + extra["a"]}
+
+    program = comm.jit(function, static_argnums=1, static_argnames="scale", donate_argnums=0)
+    for op, scale in (("sum", 2), ("max", 3), ("sum", 2)):
+        x = jnp.full(300, context.rank + 1.0)
+        found = program(x, op, scale=scale, extra={"a": jnp.ones(300)})["y"]
+        reduced = context.size if op == "max" else context.size * (context.size + 1) / 2
+        context.check(np.array_equal(found, np.full(300, reduced * scale + 1)), f"{op}: {found}")
+        context.check(x.is_deleted(), "a donated argument is still there")
+    context.check(comm.jit(lambda: comm.barrier(group=group))() is None, "a program of a barrier")
+    nested = comm.jit(lambda x: comm.jit(lambda x: comm.all_reduce(x, group=group))(x) + 1)
+    context.check(np.array_equal(nested(jnp.ones(2)), np.full(2, context.size + 1)), "jit in jit")

@@ -1,0 +1,17 @@
+"""The operations, eagerly and in programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Programs
+
+
+@pytest.mark.parametrize("task", ["operations", "dtypes", "order", "order_of_programs", "control_flow", "mapped", "sharded"])
+def test_with_two_ranks(pair: Programs, task: str) -> None:
+    pair.run(f"programs.{task}")
+
+
+@pytest.mark.parametrize("task", ["operations", "mixed_ways", "order"])
+def test_with_three_ranks(three: Programs, task: str) -> None:
+    three.run(f"programs.{task}")
