@@ -202,14 +202,14 @@ class Acceptor:
     they talk, and one line in the log a minute. The listening sockets belong to the Acceptor. Where
     descriptors or memory for connections stay out for 2 s, `on_shortage(error)` is called now and then. Not usable after a fork.
 
-    `stranger(sock, said)` may take a connection (not blocking) that speaks something else, known by a first byte of 0; it
-    raises AuthFailed for one that it does not want.
+    `stranger(sock)` may take a connection (not blocking, nothing of it read) that speaks something else, known by a first byte of
+    0; it raises AuthFailed for one that it does not want.
     """
 
     def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str,
                  callback: Callable[[socket.socket, Hello], None], *, check: Check | None = None,
                  on_shortage: Callable[[OSError], None] | None = None, name: str = "acceptor",
-                 stranger: Callable[[socket.socket, bytes], None] | None = None) -> None:
+                 stranger: Callable[[socket.socket], None] | None = None) -> None:
         self._listeners, self._secret, self._job = list(listeners), secret, job
         self._callback, self._check, self._on_shortage, self._stranger = callback, check, on_shortage, stranger
         self._short_since = self._short_last = 0.0
@@ -310,10 +310,10 @@ class Acceptor:
             return  # dropped earlier in this round
         handshake = half.handshake
         try:
-            data = sock.recv(handshake.wanted)
-            if self._stranger is not None and data[:1] == b"\0" and handshake.wanted == HELLO_BYTES:
-                self._pass_on(sock, data, self._stranger)
+            if self._stranger is not None and handshake.wanted == HELLO_BYTES and sock.recv(1, socket.MSG_PEEK) == b"\0":
+                self._pass_on(sock, self._stranger)
                 return
+            data = sock.recv(handshake.wanted)
             reply = handshake.feed(data) if data else b""
             if handshake.hello is not None and _has_left(sock):
                 handshake.hello, handshake.error = None, "it closed the connection before it was admitted"
@@ -341,10 +341,10 @@ class Acceptor:
                            hello.purpose.value, hello.sender)
             sock.close()
 
-    def _pass_on(self, sock: socket.socket, said: bytes, stranger: Callable[[socket.socket, bytes], None]) -> None:
+    def _pass_on(self, sock: socket.socket, stranger: Callable[[socket.socket], None]) -> None:
         self._forget(sock)  # not after: it may be closed by then
         try:
-            stranger(sock, said)
+            stranger(sock)
         except (AuthFailed, OSError) as error:
             self._complain(sock, str(error))
             sock.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import struct
 import subprocess
@@ -24,7 +26,6 @@ from ..threads import at_once
 
 LIMIT = timedelta(seconds=30)
 
-# In a process of its own: torch keeps the GIL in list_keys(), which the gate needs.
 THEIRS = """
 import sys
 from datetime import timedelta
@@ -221,6 +222,51 @@ def test_a_request_in_single_bytes(server: dist.TCPStore) -> None:
     assert struct.unpack("<Iq", answer) == (77, 5) and server.get("n") == b"5"
 
 
+def test_a_wait_is_given_up_in_one_piece_with_it(server: dist.TCPStore) -> None:
+    """As it comes where the server had no processor meanwhile. The next request is answered as usual."""
+    wait = struct.pack("<BQQ3s", 6, 1, 3, b"/no")
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.settimeout(10)
+        sock.sendall(struct.pack("<BI", 0, 0x3C85F7CE) + wait + bytes([12]) + struct.pack("<BI", 13, 77))
+        answer = b""
+        while len(answer) < 5:
+            answer += sock.recv(5 - len(answer))
+        assert answer == b"\1" + struct.pack("<I", 77)
+        server.set("no", "it comes when nobody waits any more")
+        sock.sendall(struct.pack("<BI", 13, 78))
+        assert sock.recv(5) == struct.pack("<I", 78)
+
+
+def test_why_a_client_is_disconnected(server: dist.TCPStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Told to whoever runs the server; a child made by fork, which keeps the pipe open, does not hold up its end."""
+    store = TorchStore("127.0.0.1", server.port, LIMIT)
+    store.set("text", "abc")
+    child = os.fork()
+    if not child:
+        signal.pause()
+    try:
+        with pytest.raises(ValueError, match="not a decimal number"):
+            store.add("text", 1)
+        server.close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert "disconnected, as its protocol has no errors: cannot add to key 'text'" in caplog.text
+
+
+def test_torch_asks_a_server_of_its_own_process(server: dist.TCPStore) -> None:
+    """While it keeps the GIL, as in list_keys(), and while this process's threads do."""
+    torch = pytest.importorskip("torch.distributed")
+    store = torch.TCPStore("127.0.0.1", server.port, 2, False, LIMIT)
+    server.set("k", "v")
+    store.set("l", "w")
+    assert store.get("k") == b"v"  # waits for it: neither set is answered
+    assert sorted(store.list_keys()) == ["k", "l"] and store.num_keys() == 3
+    with pytest.raises(torch.DistStoreError):
+        store.wait(["no"], timedelta(milliseconds=50))
+    assert store.get("l") == b"w"
+
+
 def test_stores_of_the_core_do_not_speak_it() -> None:
     with TCPStoreAlone() as store, socket.create_connection(("127.0.0.1", store.port)) as sock:
         sock.settimeout(10)
@@ -239,10 +285,10 @@ class TCPStoreAlone:
 
 
 def test_from_elsewhere_by_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate(b"", b"", None)
+    gate = Gate(None)
     try:
         with pytest.raises(AuthFailed, match="ARRAYCOMM_TORCH_STORE=1"):
-            gate.offer(_Elsewhere(), b"")  # type: ignore[arg-type]
+            gate.offer(_Elsewhere())  # type: ignore[arg-type]
     finally:
         gate.close()
     asked: list[str] = []

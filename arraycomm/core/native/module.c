@@ -28,6 +28,8 @@ static PyMethodDef functions[] = {
     {"store_apply", store_python_apply, METH_VARARGS, "store_apply(table, op, strings) -> (code, strings, False), or the missing key"},
     {"store_serve", store_python_serve, METH_NOARGS, "store_serve() -> a server without clients"},
     {"store_admit", store_python_admit, METH_VARARGS, "store_admit(server, descriptor): serves an admitted client"},
+    {"store_admit_torch", store_python_admit_torch, METH_VARARGS,
+     "store_admit_torch(server, descriptor, world size, complaints): serves a client of torch's kind"},
     {"store_counts", store_python_counts, METH_O, "store_counts(server) -> (clients, waiting requests)"},
     {"store_end", store_python_end, METH_VARARGS, "store_end(server, linger): ends it; it must not be used any more"},
     {"store_line", store_python_line, METH_VARARGS, "store_line(descriptor, seconds) -> a client's end; with seconds it asks for pipes"},

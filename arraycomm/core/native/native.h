@@ -153,6 +153,7 @@ PyObject *store_python_table(PyObject *module, PyObject *none);
 PyObject *store_python_apply(PyObject *module, PyObject *args);
 PyObject *store_python_serve(PyObject *module, PyObject *none);
 PyObject *store_python_admit(PyObject *module, PyObject *args);
+PyObject *store_python_admit_torch(PyObject *module, PyObject *args);
 PyObject *store_python_counts(PyObject *module, PyObject *capsule);
 PyObject *store_python_end(PyObject *module, PyObject *args);
 PyObject *store_python_line(PyObject *module, PyObject *args);

@@ -125,8 +125,10 @@ bool store_line_post(struct store_line *l, const char *data, size_t size);
 /* ---- store_server.c: one thread answers all clients ---- */
 struct store_server;
 struct store_server *store_server_new(void); /* NULL with errno set */
-/* Any thread. Takes the connected, admitted socket. 0, or -1 with errno set and the socket still the caller's. */
-int store_server_admit(struct store_server *s, int fd);
+struct store_torch;
+/* Any thread. Takes the connected, admitted socket, and for a client that speaks torch's protocol its translator, else NULL. 0, or
+ * -1 with errno set and both still the caller's. */
+int store_server_admit(struct store_server *s, int fd, struct store_torch *torch);
 void store_server_counts(struct store_server *s, int *clients, int *waiting);
 /* Waits up to `linger` ns for the clients to leave, then ends the thread and all connections, and frees the server.
  * In a child made by fork it only closes the child's copies. Blocks. */

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "store_client.h"
+#include "store_torch.h"
 
 static int control(struct store_client *c, int how, int fd, uint32_t events)
 {
@@ -16,12 +17,13 @@ static int control(struct store_client *c, int how, int fd, uint32_t events)
     return epoll_ctl(c->epoll, how, fd, &event);
 }
 
-struct store_client *store_client_new(int epoll, int sock)
+struct store_client *store_client_new(int epoll, int sock, struct store_torch *torch)
 {
     struct store_client *c = calloc(1, sizeof *c);
     if (!c)
         return NULL;
     c->epoll = epoll;
+    c->torch = torch;
     c->sock = c->from = c->to = sock;
     c->offered[0] = c->offered[1] = -1;
     if (!control(c, EPOLL_CTL_ADD, sock, EPOLLIN))
@@ -57,6 +59,7 @@ void store_client_free(struct store_client *c)
     store_buffer_free(&c->in);
     store_buffer_free(&c->out);
     store_buffer_free(&c->late);
+    store_torch_free(c->torch);
     free(c);
 }
 
@@ -165,6 +168,12 @@ void store_client_answer(struct store_client *c, const struct store_buffer *answ
     watch_for_room(c, true);
 }
 
+void store_client_break(struct store_client *c)
+{
+    c->broken = true;
+    shutdown(c->sock, SHUT_RDWR);
+}
+
 void store_client_flush(struct store_client *c)
 {
     ssize_t sent = put(c, c->out.data + c->sent, c->out.size - c->sent);
@@ -177,4 +186,33 @@ void store_client_flush(struct store_client *c)
         store_buffer_free(&c->out);
         watch_for_room(c, false);
     }
+}
+
+/* ---- waiting ---- */
+
+void store_client_list(struct store_client *c, struct store_entry *entry)
+{
+    struct store_client *last = entry->last_waiter;
+    c->at = entry;
+    c->before = last;
+    c->after = NULL;
+    if (last)
+        last->after = c;
+    else
+        entry->first_waiter = c;
+    entry->last_waiter = c;
+}
+
+void store_client_unlist(struct store_client *c)
+{
+    struct store_entry *entry = c->at;
+    if (c->before)
+        c->before->after = c->after;
+    else
+        entry->first_waiter = c->after;
+    if (c->after)
+        c->after->before = c->before;
+    else
+        entry->last_waiter = c->before;
+    c->at = NULL;
 }

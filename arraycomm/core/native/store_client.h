@@ -15,11 +15,12 @@ struct store_client {
     struct store_entry *at;              /* waits for this key; NULL: does not wait */
     struct store_client *before, *after; /* of those that wait for it, oldest first */
     int64_t end;                         /* of the waiting */
+    struct store_torch *torch;           /* what it speaks; NULL: frames */
     bool broken;
 };
 
-/* NULL with errno set, and the socket still the caller's. */
-struct store_client *store_client_new(int epoll, int sock);
+/* NULL with errno set, and the socket and the translator still the caller's. */
+struct store_client *store_client_new(int epoll, int sock, struct store_torch *torch);
 void store_client_free(struct store_client *c);
 /* As recv(); never blocks. Descriptors that come along are kept, as an offer. */
 ssize_t store_client_receive(struct store_client *c, char *data, size_t room);
@@ -28,4 +29,9 @@ void store_client_adopt(struct store_client *c);
 /* Sends an answer, now or as soon as the client reads. */
 void store_client_answer(struct store_client *c, const struct store_buffer *answer);
 void store_client_flush(struct store_client *c);
+/* The last of those that wait for this entry's key; and no longer one of them. */
+void store_client_list(struct store_client *c, struct store_entry *entry);
+void store_client_unlist(struct store_client *c);
+/* It is to be dropped; an event will tell. */
+void store_client_break(struct store_client *c);
 #endif

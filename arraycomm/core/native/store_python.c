@@ -5,6 +5,7 @@
 #include <time.h>
 #include "native.h"
 #include "store.h"
+#include "store_torch.h"
 
 #define TABLE "arraycomm.store_table"
 #define SERVER "arraycomm.store_server"
@@ -113,6 +114,15 @@ PyObject *store_python_serve(PyObject *module, PyObject *none)
     return server ? PyCapsule_New(server, SERVER, NULL) : PyErr_SetFromErrno(PyExc_OSError);
 }
 
+static PyObject *admit(PyObject *capsule, int fd, struct store_torch *torch)
+{
+    struct store_server *server = PyCapsule_GetPointer(capsule, SERVER);
+    if (server && !store_server_admit(server, fd, torch))
+        return Py_NewRef(Py_None);
+    store_torch_free(torch);
+    return server ? PyErr_SetFromErrno(PyExc_OSError) : NULL;
+}
+
 /* store_admit(server, descriptor): the server owns it from here on; OSError */
 PyObject *store_python_admit(PyObject *module, PyObject *args)
 {
@@ -121,10 +131,21 @@ PyObject *store_python_admit(PyObject *module, PyObject *args)
     int fd;
     if (!PyArg_ParseTuple(args, "Oi", &capsule, &fd))
         return NULL;
-    struct store_server *server = PyCapsule_GetPointer(capsule, SERVER);
-    if (!server)
+    return admit(capsule, fd, NULL);
+}
+
+/* store_admit_torch(server, descriptor, world size, complaints): the same of a client that speaks the protocol of torch's store; 0
+ * is no world size. When it is disconnected a line is written to `complaints`, a pipe that does not block. */
+PyObject *store_python_admit_torch(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *capsule;
+    int fd, complaints;
+    long long world_size;
+    if (!PyArg_ParseTuple(args, "OiLi", &capsule, &fd, &world_size, &complaints))
         return NULL;
-    return store_server_admit(server, fd) ? PyErr_SetFromErrno(PyExc_OSError) : Py_NewRef(Py_None);
+    struct store_torch *torch = store_torch_new(world_size, complaints);
+    return torch ? admit(capsule, fd, torch) : PyErr_NoMemory();
 }
 
 /* store_counts(server) -> (clients, requests that wait) */

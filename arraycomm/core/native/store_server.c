@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "store_client.h"
+#include "store_torch.h"
 
 #define EVENTS 64
 #define CHUNK (256 << 10) /* bytes taken from one client before the others get a turn */
@@ -33,7 +34,7 @@ struct store_server {
     int skip, next_skip;   /* see await_events */
     _Atomic bool lingering, stopping;
     struct store_will *wills;
-    struct store_buffer answer;
+    struct store_buffer answer, told; /* on the table, and what that is for a client of torch's kind */
     char chunk[CHUNK];
 };
 
@@ -48,15 +49,7 @@ static int64_t now(void)
 
 static void list(struct store_server *s, struct store_client *c, struct store_entry *entry)
 {
-    struct store_client *last = entry->last_waiter;
-    c->at = entry;
-    c->before = last;
-    c->after = NULL;
-    if (last)
-        last->after = c;
-    else
-        entry->first_waiter = c;
-    entry->last_waiter = c;
+    store_client_list(c, entry);
     s->waiting++;
     if (c->end < s->next_end)
         s->next_end = c->end;
@@ -70,31 +63,34 @@ static void list(struct store_server *s, struct store_client *c, struct store_en
 static void unlist(struct store_server *s, struct store_client *c)
 {
     struct store_entry *entry = c->at;
-    if (c->before)
-        c->before->after = c->after;
-    else
-        entry->first_waiter = c->after;
-    if (c->after)
-        c->after->before = c->before;
-    else
-        entry->last_waiter = c->before;
-    c->at = NULL;
+    store_client_unlist(c);
     s->waiting--;
     store_table_tidy(s->table, entry);
+}
+
+/* What is in s->answer. */
+static void reply(struct store_server *s, struct store_client *c)
+{
+    if (!c->torch)
+        store_client_answer(c, &s->answer);
+    else if (!store_torch_answer(c->torch, &s->answer, &s->told))
+        store_client_break(c);
+    else if (s->told.size)
+        store_client_answer(c, &s->told);
 }
 
 static void answer_code(struct store_server *s, struct store_client *c, int code)
 {
     store_frame_begin(&s->answer, code, 0, 0);
     store_frame_end(&s->answer);
-    store_client_answer(c, &s->answer);
+    reply(s, c);
 }
 
 /* What is in s->answer, now or, where the request was posted and has failed, with the next answer. */
 static void answer_request(struct store_server *s, struct store_client *c, const struct store_frame *request)
 {
     if (!(request->code & STORE_POSTED))
-        store_client_answer(c, &s->answer);
+        reply(s, c);
     else if (s->answer.data[4] != STORE_OK && !c->late.size)
         store_buffer_append(&c->late, s->answer.data, s->answer.size);
 }
@@ -127,7 +123,8 @@ static void retry(struct store_server *s, struct store_bytes key)
         struct store_frame request;
         c->at = NULL;
         s->waiting--;
-        store_frame_parse(&request, c->in.data, c->in.size); /* it was whole when it came */
+        const struct store_buffer *waits = c->torch ? &c->torch->frame : &c->in;
+        store_frame_parse(&request, waits->data, waits->size); /* it was whole when it came */
         attempt(s, c, &request);
         if (!c->at)
             store_buffer_free(&c->in);
@@ -228,16 +225,52 @@ static int64_t requests(struct store_server *s, struct store_client *c, const ch
     return (int64_t)done;
 }
 
+static void carry_out(struct store_server *s, struct store_client *c)
+{
+    struct store_torch *t = c->torch;
+    do {
+        struct store_frame frame;
+        store_frame_parse(&frame, t->frame.data, t->frame.size);
+        request(s, c, &frame);
+    } while (!c->broken && store_torch_next(t));
+    c->broken |= t->frame.failed;
+    if (!c->at)
+        store_buffer_free(&t->frame);
+}
+
+/* As requests(), of a client of torch's kind; who waits may only give that up. */
+static int64_t torch_requests(struct store_server *s, struct store_client *c, const char *data, size_t size)
+{
+    size_t done = 0;
+    while (done < size && !c->broken && !c->out.size) {
+        int64_t length = 1;
+        if (!c->at)
+            length = store_torch_read(c->torch, data + done, size - done, &s->told);
+        else if (store_torch_cancels(data + done, size - done, &s->told))
+            unlist(s, c);
+        else
+            return -1;
+        if (length <= 0)
+            return length ? -1 : (int64_t)done;
+        done += (size_t)length;
+        if (s->told.size)
+            store_client_answer(c, &s->told);
+        else if (c->torch->frame.size)
+            carry_out(s, c);
+    }
+    return done == size ? (int64_t)done : -1;
+}
+
 static void take(struct store_server *s, struct store_client *c, size_t size)
 {
-    if (c->at || c->out.size || (c->in.size && !store_buffer_append(&c->in, s->chunk, size))) {
+    if ((c->at && !c->torch) || c->out.size || (c->in.size && !store_buffer_append(&c->in, s->chunk, size))) {
         c->broken = true;
         return;
     }
     bool kept = c->in.size;
     const char *data = kept ? c->in.data : s->chunk;
     size_t all = kept ? c->in.size : size;
-    int64_t done = requests(s, c, data, all);
+    int64_t done = c->torch ? torch_requests(s, c, data, all) : requests(s, c, data, all);
     size_t rest = done < 0 ? 0 : all - (size_t)done;
     if (done < 0 || (!kept && rest && !store_buffer_append(&c->in, data + done, rest))) {
         c->broken = true;
@@ -305,7 +338,7 @@ static void say_goodbye(struct store_server *s)
     store_frame_begin(&s->answer, STORE_CLOSED, 0, 0);
     store_frame_end(&s->answer);
     for (struct store_client *c = s->clients; c && !s->answer.failed; c = c->next)
-        if (!c->out.size)
+        if (!c->out.size && !c->torch)
             store_client_answer(c, &s->answer);
 }
 
@@ -330,6 +363,8 @@ static void *run(void *argument)
             expire(s);
         if (s->answer.room > CHUNK) /* a rare one; not to be kept */
             store_buffer_free(&s->answer);
+        if (s->told.room > CHUNK)
+            store_buffer_free(&s->told);
     }
     say_goodbye(s);
     return NULL;
@@ -371,6 +406,7 @@ static void release(struct store_server *s)
     if (s->table)
         store_table_free(s->table);
     store_buffer_free(&s->answer);
+    store_buffer_free(&s->told);
     free(s);
 }
 
@@ -399,10 +435,10 @@ struct store_server *store_server_new(void)
     return s;
 }
 
-int store_server_admit(struct store_server *s, int fd)
+int store_server_admit(struct store_server *s, int fd, struct store_torch *torch)
 {
     pthread_mutex_lock(&s->lock); /* until it is listed: the thread may drop it at once */
-    struct store_client *c = store_client_new(s->epoll, fd);
+    struct store_client *c = store_client_new(s->epoll, fd, torch);
     if (c) {
         c->next = s->clients;
         c->link = &s->clients;

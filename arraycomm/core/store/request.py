@@ -10,7 +10,7 @@ from ..errors import DistStoreError, QueueEmptyError
 from .base import Store, barrier_timeout, seconds_of
 from .table import Op
 
-_BARRIER = b"\0barrier/"  # before a barrier's key: all have come. As torch_gate.py
+_BARRIER = b"\0barrier/"  # before a barrier's key: all have come. As native/store_torch.c
 
 
 class RequestStore(Store):

@@ -5,10 +5,9 @@ in.
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Sequence
 
-from arraycomm._engine import store_admit, store_counts, store_end, store_serve
+from arraycomm._engine import store_admit, store_admit_torch, store_counts, store_end, store_serve
 
 from ..auth import Acceptor, Hello, Purpose
 from ..errors import ResourceError
@@ -29,10 +28,9 @@ class StoreServer:
             raise ResourceError(f"cannot start the store's thread: {error.strerror}; see `ulimit -n`, `ulimit -u` and "
                                 "`ulimit -v`") from error
         self._closed = False
-        self._lock = threading.Lock()  # links against the end
         self._gate = gate
         if gate is not None:
-            gate.link, gate.checked = self.link, not secret
+            gate.admit, gate.checked = self._admit_torch, not secret
         try:
             self._acceptor = Acceptor(listeners, secret, job, self._admit, check=_welcome, name="store-acceptor",
                                       stranger=None if gate is None else gate.offer)
@@ -51,31 +49,21 @@ class StoreServer:
             self._end(linger)
 
     def _end(self, linger: float) -> None:
-        with self._lock:
-            self._closed = True
+        self._closed = True
         store_end(self._server, linger)
         if self._gate is not None:
             self._gate.close()
-
-    def link(self) -> socket.socket:
-        """The client's end of a new connection from within this process. Raises OSError when the server ends."""
-        mine, its = socket.socketpair()
-        with its, self._lock:
-            try:
-                if self._closed:
-                    raise ConnectionAbortedError("the store is being closed")
-                store_admit(self._server, its.fileno())
-            except BaseException:
-                mine.close()
-                raise
-            its.detach()
-        return mine
 
     def _admit(self, sock: socket.socket, _: Hello) -> None:
         """In the acceptor's thread, which has ended when the server does."""
         if sock.family != socket.AF_UNIX:
             keep_alive(sock)
         store_admit(self._server, sock.fileno())
+        sock.detach()
+
+    def _admit_torch(self, sock: socket.socket, world_size: int, complaints: int) -> None:
+        """As _admit, of a client that speaks the protocol of torch's store."""
+        store_admit_torch(self._server, sock.fileno(), world_size, complaints)
         sock.detach()
 
 

@@ -22,7 +22,7 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from .torch_gate import Gate
 
-_WORKERS, _COMPLETE = b"\0workers", b"\0complete"
+_WORKERS, _COMPLETE = b"\0workers", b"\0complete"  # as native/store_torch.c
 _MAX_MILLISECONDS = 2**32 - 1
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -221,7 +221,7 @@ def _opener(host: str, port: int, secret: bytes | None, job: str) -> Callable[[]
 def _gate(world_size: int | None) -> Gate:
     from .torch_gate import Gate  # rare
 
-    return Gate(_WORKERS, _COMPLETE, world_size)
+    return Gate(world_size)
 
 
 def _foreign(error: DistNetworkError) -> bool:
