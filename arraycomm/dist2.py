@@ -35,6 +35,7 @@ from arraycomm.distributed.options import (
 )
 from arraycomm.distributed.store import FileStore, HashStore, PrefixStore, Store
 from arraycomm.distributed.tcp_store import TCPStore
+from arraycomm.distributed.window import Window, WindowAccessType, WindowAttr
 from arraycomm.distributed.work import Work
 
 __all__ = [
@@ -60,6 +61,9 @@ __all__ = [
     "ScatterOptions",
     "Store",
     "TCPStore",
+    "Window",
+    "WindowAccessType",
+    "WindowAttr",
     "Work",
     "current_process_group",
     "new_group",

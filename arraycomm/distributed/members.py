@@ -41,7 +41,7 @@ class Nobody:
         """Nothing is under way."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("__"):
             raise AttributeError(name)
         raise RuntimeError("the group was made with enable_reconfigure=True and has no members yet: call reconfigure()")
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from arraycomm.core.rendezvous import Rendezvous
     from arraycomm.core.store import Store
 
+    from .window import Window
+
 _SHOWN = 8  # ranks that a group's name in messages lists
 
 
@@ -51,6 +53,7 @@ class ProcessGroup(Operations, Hooked, Members):
         self.group_name, self.group_desc = name, desc or "undefined"
         self.backend, self.config = backend, config
         self.bound_device_id = bound_device_id
+        self.windows = 0  # that were made; equal on its ranks
         self.base = PrefixStore("reconfigure", base or meeting.store)
         self.install(cores, ranks, meeting)
 
@@ -146,6 +149,22 @@ class ProcessGroup(Operations, Hooked, Members):
     def use_pg_for_symm_mem_rendezvous(self, value: bool) -> None:
         if not value:
             raise ValueError("symmetric arrays are always agreed on by the group itself; there is no other way")
+
+    @property
+    def supports_window(self) -> bool:
+        """Whether new_window() can be called: where the engine of this package carries the operations."""
+        return all(engine.backend == "socket" for engine in self.engines())
+
+    def new_window(self, tensor: Any = None) -> Window:
+        """A Window, with the tensor if one is given; all ranks call it. RuntimeError where supports_window is False."""
+        from .window import Window  # few programs use it
+
+        if not self.supports_window:
+            raise RuntimeError(f"group {self.group_name!r} has no windows: they need arraycomm's own engine, not {self.config}")
+        window = Window(self)
+        if tensor is not None:
+            window.tensor_register(tensor)
+        return window
 
     def split_group(self, ranks: Sequence[int], timeout: timedelta | None = None, opts: Any = None,
                     group_name: str | None = None, group_desc: str | None = None,

@@ -8,8 +8,6 @@ from __future__ import annotations
 _DDP = "belongs to DistributedDataParallel's C++ reducer; average gradients by all_reduce"
 
 REASONS: dict[str, str] = {
-    "ProcessGroup.new_window": "one-sided windows are not there yet",
-    "ProcessGroup.supports_window": "one-sided windows are not there yet",
     "BuiltinCommHookType": _DDP,
     "GradBucket": _DDP,
     "Logger": _DDP,

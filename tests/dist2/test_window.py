@@ -1,0 +1,226 @@
+"""One-sided windows: what ranks do to each other's arrays, over memory and over TCP."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import arraycomm
+from arraycomm import dist2
+
+from .groups import LIMIT, on_ranks
+
+LONG = 300_000  # float64: beyond what is sent at once
+
+
+@pytest.fixture(params=["auto", "tcp"], autouse=True)
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("ARRAYCOMM_TRANSPORT", request.param)
+    return str(request.param)
+
+
+def test_put_and_signal() -> None:
+    def work(group: Any) -> list[float]:
+        me, size = group.rank(), group.size()
+        window = group.new_window(mine := np.zeros(4))
+        right, left = (me + 1) % size, (me - 1) % size
+        assert window.put(np.array([me + 1.0, me + 2.0]), right, 1).is_completed()
+        window.signal(right)
+        assert window.wait_signal(left).is_success()
+        found = mine.tolist()
+        window.tensor_deregister()
+        return found
+
+    assert on_ranks(4, work) == [[0.0, r + 1.0, r + 2.0, 0.0] for r in (3, 0, 1, 2)]
+
+
+def test_get_reads_what_its_owner_never_gave() -> None:
+    def work(group: Any) -> None:
+        window = group.new_window(np.arange(float(LONG)) + group.rank())
+        for source in range(group.size()):  # oneself among them
+            works = [window.get(y := np.zeros(LONG), source, async_op=True),
+                     window.get(tail := np.zeros(3), source, LONG - 3, True)]
+            assert all(work.wait() for work in works) and works[0].result()[0] is y
+            assert y[0] == source and y[-1] == LONG - 1 + source and tail.tolist() == y[-3:].tolist()
+        window.fence()
+        window.tensor_deregister()
+
+    on_ranks(3, work)
+
+
+@pytest.mark.parametrize("name", ["SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"])
+def test_accumulate_is_atomic(name: str) -> None:
+    op, times = getattr(dist2.ReduceOp, name), 5
+
+    def work(group: Any) -> list[int]:
+        me = group.rank()
+        window = group.new_window(mine := np.full(LONG // 50, 6))
+        for _ in range(times):
+            for target in range(group.size()):
+                window.accumulate(np.full(LONG // 50, me + 2), target, op=op)
+        window.fence()
+        assert (mine == mine[0]).all()
+        value = int(mine[0])
+        window.tensor_deregister()
+        return [value]
+
+    expected = {"SUM": 6 + times * 9, "PRODUCT": 6 * 24**times, "MIN": 2, "MAX": 6, "BAND": 0, "BOR": 7, "BXOR": 6 ^ 2 ^ 3 ^ 4}
+    assert on_ranks(3, work) == [[expected[name]]] * 3
+
+
+def test_one_ranks_operations_take_effect_in_their_order() -> None:
+    def work(group: Any) -> None:
+        me, peer, random_of = group.rank(), 1 - group.rank(), random.Random(group.rank())
+        window, model, length = group.new_window(np.zeros(2 * LONG)), np.zeros(LONG), LONG
+        works = []
+        for turn in range(60):  # each rank in a half of its own, of the peer's array
+            count = random_of.choice([1, 7, 1000, length])
+            at, value = random_of.randrange(length - count + 1), np.full(count, float(turn))
+            if turn % 3:
+                works.append(window.put(value, peer, me * length + at, async_op=True))
+                model[at:at + count] = value
+            else:
+                works.append(window.accumulate(value, peer, me * length + at, async_op=True))
+                model[at:at + count] += value
+        window.get(seen := np.zeros(length), peer, me * length)
+        assert (seen == model).all() and all(work.wait() for work in works)
+        window.fence()
+        window.tensor_deregister()
+
+    on_ranks(2, work)
+
+
+def test_signals_are_counted() -> None:
+    def work(group: Any) -> None:
+        me, peer = group.rank(), 1 - group.rank()
+        window = group.new_window(np.zeros(1))
+        if me == 0:
+            for _ in range(3):
+                window.signal(peer, async_op=True).wait()
+        else:
+            waiting = window.wait_signal(peer, async_op=True)
+            window.wait_signal(peer)
+            window.wait_signal(peer)
+            assert waiting.wait() and waiting.is_completed() and waiting.wait()
+        late = window.wait_signal(peer, async_op=True, timeout=timedelta(seconds=0.2))
+        assert not late.is_completed()
+        with pytest.raises(RuntimeError, match="has not ended within 0.05 s"):
+            late.wait(timedelta(seconds=0.05))
+        with pytest.raises(arraycomm.CollectiveTimeout, match=f"no signal of rank {peer} came in time") as caught:
+            late.wait()
+        assert caught.value.ranks == (peer,)
+        window.tensor_deregister()
+
+    on_ranks(2, work)
+
+
+def test_several_threads_and_windows() -> None:
+    def work(group: Any) -> None:
+        peer, windows = 1 - group.rank(), [group.new_window(np.zeros(8, np.float32)) for _ in range(2)]
+
+        def hammer(slot: int) -> None:
+            for turn in range(40):
+                for window in windows:
+                    window.accumulate(np.ones(1, np.float32), peer, slot)
+                    window.get(np.zeros(8, np.float32), peer)
+                assert turn >= 0
+
+        threads = [threading.Thread(target=hammer, args=(slot,)) for slot in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        group.allreduce(np.ones(3)).wait()  # the group's own operations go on beside
+        for window in windows:
+            window.fence()
+            assert window.get_tensor().tolist() == [40.0] * 4 + [0.0] * 4
+            window.tensor_deregister()
+
+    on_ranks(2, work)
+
+
+def test_properties_and_registration() -> None:
+    def work(group: Any) -> None:
+        assert group.supports_window
+        window = group.new_window()
+        for call in (window.fence, lambda: window.shape, lambda: window.put(np.zeros(1), 0)):
+            with pytest.raises(RuntimeError, match="has no tensor"):
+                call()
+        window.tensor_register(x := np.zeros((2, 3)))
+        with pytest.raises(RuntimeError, match="tensor_deregister"):
+            window.tensor_register(x)
+        assert (window.shape, window.dtype, window.get_size(), str(window.device)) == ([2, 3], np.float64, 48, "cpu")
+        me = group.rank()
+        assert window.get_tensor() is x and window.map_remote_tensor(me) is x
+        kinds = [window.get_attr(rank).access_type for rank in range(2)]
+        assert kinds[me] is dist2.WindowAccessType.UNIFIED and kinds[1 - me] is dist2.WindowAccessType.SEPARATE
+        with pytest.raises(RuntimeError, match="is reached by get"):
+            window.map_remote_tensor(1 - me)
+        window.tensor_deregister()
+        window.tensor_register(y := np.zeros(me + 1), owning=False)  # sizes may differ
+        assert window.get_tensor() is None
+        window.put(np.full(1, 5.0), 1, 1)
+        window.fence()
+        assert me == 0 or y.tolist() == [0.0, 5.0]
+        window.tensor_deregister()
+
+    on_ranks(2, work)
+
+
+def test_wrong_calls_are_refused_before_anything_is_sent() -> None:
+    def work(group: Any) -> None:
+        window, x = group.new_window(np.zeros(3)), np.zeros(2)
+        for call, error, text in (
+                (lambda: window.put(x, 1, 2), RuntimeError, "2 elements from 2 on exceed the window size: rank 1 has 3"),
+                (lambda: window.get(x, 1, -1), RuntimeError, "exceed the window size"),
+                (lambda: window.put(x, 2), ValueError, "rank"), (lambda: window.signal(-1), ValueError, "rank"),
+                (lambda: window.wait_signal(9), ValueError, "rank"), (lambda: window.get_attr(2), ValueError, "rank"),
+                (lambda: window.put(x.astype(np.float32), 1), ValueError, "dtype is float64, the array's float32"),
+                (lambda: window.get(x[::-1], 1), ValueError, "contiguous"), (lambda: window.put("x", 1), TypeError, "tensor"),
+                (lambda: window.put(x, 1, 0.5), TypeError, "offset"),
+                (lambda: window.accumulate(x, 1, op=dist2.ReduceOp.AVG), ValueError, "not avg"),
+                (lambda: window.accumulate(x, 1, op=dist2.ReduceOp.BAND), RuntimeError, "BAND"),
+                (lambda: group.new_window("x"), TypeError, "tensor")):
+            with pytest.raises(error, match=text):
+                call()
+        window.fence()
+        assert window.get_tensor().tolist() == [0.0] * 3
+        window.tensor_deregister()
+
+    on_ranks(2, work)
+
+
+def test_dtypes_must_agree() -> None:
+    def work(group: Any) -> None:
+        with pytest.raises(ValueError, match="rank 0 gives float64 and rank 1 float32"):
+            group.new_window(np.zeros(1, np.float32 if group.rank() else np.float64))
+
+    on_ranks(2, work)
+
+
+def _dies(rank: int, path: str) -> None:
+    group = dist2.new_group("gloo", LIMIT, "cpu")
+    window = group.new_window(np.zeros(4))
+    window.fence()
+    if rank == 1:
+        os._exit(0)
+    found = []
+    for call in (lambda: window.wait_signal(1), lambda: window.fence(), lambda: window.put(np.zeros(4), 1)):
+        try:
+            call()
+        except arraycomm.PeerLost as error:
+            found.append(error.ranks)
+    Path(path).write_text(repr(found))
+    group.shutdown()
+
+
+def test_a_dead_rank_is_told_to_who_waits_for_it(tmp_path: Path) -> None:
+    arraycomm.spawn(_dies, args=(str(tmp_path / "seen"),), nprocs=2)
+    assert (tmp_path / "seen").read_text() == "[(1,), (1,), (1,)]"
