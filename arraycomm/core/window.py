@@ -17,12 +17,12 @@ from collections.abc import Callable
 from . import arguments, threads
 from .buffer import Buffer
 from .dlpack import allocate, resolve, resolve_out
-from .errors import CollectiveTimeout, GroupError
+from .errors import CollectiveTimeout, DeviceError, GroupError
 from .exchange import gather_integers
 from .group import Group
 from .joined import flat
 from .local import reduce_into
-from .types import DType
+from .types import DeviceType, DType
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Window:
     def __init__(self, group: Group, x: Any, name: str, timeout: float | None = None) -> None:
         """x: contiguous and writable host memory; of one dtype on all ranks, of any size. name: of no other subgroup."""
         self.buffer = flat(resolve_out(x))
+        if self.buffer.device_type != DeviceType.CPU:
+            raise DeviceError("a window's array lies in host memory; arrays on a device can be put into it and got from it")
         self.dtype = self.buffer.dtype
         told = gather_integers(group._communicator, [self.buffer.count, self.dtype], timeout)
         self.counts = [count for count, _ in told]

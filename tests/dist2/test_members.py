@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import arraycomm
+import arraycomm.distributed as dist
 from arraycomm import dist2
 from tests.threads import at_once
 
@@ -124,6 +125,29 @@ def test_after_an_abort_a_group_is_reconfigured() -> None:
         return _ranks(group, me)
 
     assert on_ranks(2, work) == [[0, 1]] * 2
+
+
+def _default_group(rank: int) -> None:
+    dist.init_process_group("gloo", timeout=LIMIT)
+    world: Any = dist.group.WORLD
+    part = dist.new_group([0, 1])
+    store = dist.PrefixStore("handles", world.meeting.store)
+    handles = _handles(world, store, "x", rank, 3)
+    world.reconfigure(_options(1, handles[::-1])).wait()
+    assert dist.group.WORLD is world and dist.get_rank() == 2 - rank and _ranks(world, rank) == [2, 1, 0]
+    assert part == dist.GroupMember.NON_GROUP_MEMBER or part.closed
+    dist.all_reduce(x := np.array([rank]))
+    pair = dist.new_group([0, 2])
+    assert x.tolist() == [3] and (rank == 1) == (pair == dist.GroupMember.NON_GROUP_MEMBER)
+    if rank != 1:
+        dist.all_reduce(x, group=pair)
+        assert x.tolist() == [6]
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_the_default_group_is_reconfigured() -> None:
+    arraycomm.spawn(_default_group, nprocs=3)
 
 
 def test_wrong_options_leave_the_group_as_it_was() -> None:
