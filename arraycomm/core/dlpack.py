@@ -10,9 +10,12 @@
     a packed copy in writable memory of its own, ready for `wrap`.
 `allocate(shape, dtype) -> Buffer`
     64-byte aligned host memory (uninitialised) for a result. `dtype` is DType's number.
-`adopt(shape, dtype, address, release, context[, device_type, device_index, stream]) -> Buffer`
+`adopt(shape, dtype, address, release, context[, device_type, device_index, stream[, enter]]) -> Buffer`
     the same over memory that exists already; `release(context)`, a C function given by its address, gives it back from
-    any thread when nothing refers to it any more.
+    any thread when nothing refers to it any more. With `enter`, another one, that is done some time later, by a thread that
+    calls `enter(device_index)` before: for memory whose freeing waits for the device.
+`give_back()`
+    returns when all such memory that nothing refers to has been given back.
 `wrap(buffer, template) -> array`
     an array over that memory, without a copy, of the library that `template` belongs to; a memoryview where that
     library has no arrays. Call it when the result has been written: JAX arrays are immutable and may be read at once.
@@ -27,6 +30,6 @@ Sources: DLPack 1.3 (https://dmlc.github.io/dlpack/latest/), PEP 3118.
 
 from __future__ import annotations
 
-from arraycomm._engine import adopt, allocate, overlaps, pack, resolve, resolve_out, wrap
+from arraycomm._engine import adopt, allocate, give_back, overlaps, pack, resolve, resolve_out, wrap
 
-__all__ = ["adopt", "allocate", "overlaps", "pack", "resolve", "resolve_out", "wrap"]
+__all__ = ["adopt", "allocate", "give_back", "overlaps", "pack", "resolve", "resolve_out", "wrap"]

@@ -11,7 +11,9 @@ import ctypes
 import functools
 import itertools
 import os
+import queue
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -254,8 +256,21 @@ def empty(shape: tuple[int, ...], dtype: Any, device: int = 0, kind: type[Array]
         address = cuda().make("cudaMalloc", nbytes) if nbytes else 0
     made = kind(address, tuple(shape), dtype, device)
     if address:
-        weakref.finalize(made, cuda().call, "cudaFree", address).atexit = False
+        weakref.finalize(made, _freeing().put, address).atexit = False
     return made
+
+
+@functools.cache
+def _freeing() -> queue.SimpleQueue[int]:
+    """Of addresses, which a thread frees. CuPy, torch and JAX keep memory: none waits for the device when an array goes."""
+    dropped: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def free() -> None:
+        while True:
+            cuda().call("cudaFree", dropped.get())
+
+    threading.Thread(target=free, daemon=True).start()
+    return dropped
 
 
 def asarray(values: Any, dtype: Any = None, device: int = 0, kind: type[Array] = Array) -> Array:

@@ -131,11 +131,13 @@ static struct block *map(size_t bytes, int device)
     b->bytes = (bytes + 4095) / 4096 * 4096;
     b->device = device;
     b->fd = memfd_create("standin", MFD_CLOEXEC);
-    if (b->fd < 0 || ftruncate(b->fd, (off_t)b->bytes)) {
+    bool sized = b->fd >= 0 && !ftruncate(b->fd, (off_t)b->bytes);
+    b->reached = sized ? mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0) : MAP_FAILED;
+    if (b->reached == MAP_FAILED) {
+        close(b->fd);
         free(b);
         return NULL;
     }
-    b->reached = mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0);
     b->seen = device < 0 ? b->reached : mmap(NULL, b->bytes, PROT_NONE, MAP_SHARED, b->fd, 0);
     memset(b->reached, 0xA5, b->bytes < 65536 ? b->bytes : 65536);
     b->next = blocks;

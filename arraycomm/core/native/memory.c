@@ -137,6 +137,7 @@ struct memory *memory_new(size_t bytes)
         return NULL;
     atomic_init(&memory->references, 1);
     memory->release = NULL;
+    memory->enter = NULL;
     return memory;
 }
 
@@ -160,6 +161,8 @@ struct memory *memory_retain(struct memory *memory)
 void memory_release(struct memory *memory)
 {
     if (!memory || atomic_fetch_sub_explicit(&memory->references, 1, memory_order_acq_rel) != 1)
+        return;
+    if (memory->enter && later_release(memory))
         return;
     if (memory->release)
         memory->release(memory->context);

@@ -21,6 +21,7 @@ static PyMethodDef functions[] = {
     {"pack", resolve_pack, METH_O, "pack(array) -> Buffer: a copy in memory of its own"},
     {"allocate", FAST(buffer_allocate_shape), METH_FASTCALL, "allocate(shape, dtype) -> Buffer in memory of its own"},
     {"adopt", buffer_adopt, METH_VARARGS, "adopt(shape, dtype, address, release, context) -> Buffer over memory that exists"},
+    {"give_back", later_give_back, METH_NOARGS, "give_back(): waits until memory of devices that nobody needs is free"},
     {"wrap", FAST(wrap_array), METH_FASTCALL, "wrap(buffer, template) -> array of the template's library"},
     {"overlaps", FAST(buffer_overlaps), METH_FASTCALL, "overlaps(a, b): whether two Buffers share memory"},
     {"interrupted", interrupt_take, METH_NOARGS, "interrupted() -> what a signal handler raised inside the engine, or None"},

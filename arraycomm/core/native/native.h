@@ -38,6 +38,9 @@ struct memory {
     bool mapped;
     void (*release)(void *context); /* gives memory back that is not ours; NULL: it is */
     void *context;
+    int (*enter)(int device); /* not NULL: `release` waits for a device, this comes before it, in a thread for such (later.c) */
+    int device;
+    struct memory *next;      /* of those that wait for that thread */
 };
 /* One reference; NULL without an exception when memory is out. No GIL. */
 struct memory *memory_new(size_t bytes);
@@ -45,6 +48,11 @@ struct memory *memory_new(size_t bytes);
 struct memory *memory_adopt(char *data, size_t bytes, void (*release)(void *), void *context);
 struct memory *memory_retain(struct memory *memory); /* no GIL */
 void memory_release(struct memory *memory);          /* no GIL; NULL is fine */
+
+/* ---- later.c: memory of devices is given back by a thread of its own ---- */
+/* Takes the memory over, when nobody refers to it any more. Does not block. false: no thread can be started. */
+bool later_release(struct memory *memory);
+PyObject *later_give_back(PyObject *module, PyObject *none);
 
 /* ---- view.c: what one array says about itself, before anything is copied ---- */
 enum view_kind { VIEW_REFUSED, VIEW_OWN, VIEW_NUMPY, VIEW_EXCHANGE, VIEW_BUFFER, VIEW_CAPSULE };

@@ -1,0 +1,88 @@
+/* Memory of devices, given back by a thread of its own: cudaFree waits for the whole device. The last reference goes anywhere, in
+ * a garbage collection too, while locks are held; and where an operation hangs on the device only who watches it can end it. */
+#include "native.h"
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct memory *first;
+    unsigned long taken, given_back; /* blocks, since the start */
+    _Atomic pid_t process;           /* whose thread runs; 0: none yet */
+} waiting = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void *run(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&waiting.mutex);
+    for (;;) {
+        while (!waiting.first)
+            pthread_cond_wait(&waiting.changed, &waiting.mutex);
+        struct memory *memory = waiting.first;
+        waiting.first = memory->next;
+        pthread_mutex_unlock(&waiting.mutex);
+        memory->enter(memory->device);
+        memory->release(memory->context);
+        free(memory);
+        pthread_mutex_lock(&waiting.mutex);
+        waiting.given_back++;
+        pthread_cond_broadcast(&waiting.changed);
+    }
+    return NULL;
+}
+
+/* Under the mutex. */
+static bool start(void)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    bool started = !pthread_create(&thread, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started)
+        pthread_detach(thread);
+    return started;
+}
+
+bool later_release(struct memory *memory)
+{
+    pid_t me = getpid(), process = atomic_load(&waiting.process);
+    if (process && process != me)
+        return true; /* a forked child: the device is its parent's */
+    pthread_mutex_lock(&waiting.mutex);
+    bool running = atomic_load(&waiting.process) || start();
+    if (running) {
+        atomic_store(&waiting.process, me);
+        memory->next = waiting.first;
+        waiting.first = memory;
+        waiting.taken++;
+        pthread_cond_broadcast(&waiting.changed);
+    }
+    pthread_mutex_unlock(&waiting.mutex);
+    return running;
+}
+
+/* Returns when all that was taken over until now has been given back. No GIL. */
+static void wait(void)
+{
+    pthread_mutex_lock(&waiting.mutex);
+    unsigned long taken = waiting.taken;
+    while (waiting.given_back < taken && atomic_load(&waiting.process) == getpid())
+        pthread_cond_wait(&waiting.changed, &waiting.mutex);
+    pthread_mutex_unlock(&waiting.mutex);
+}
+
+/* give_back(): returns when no memory waits for a device any more. */
+PyObject *later_give_back(PyObject *module, PyObject *none)
+{
+    (void)module, (void)none;
+    Py_BEGIN_ALLOW_THREADS
+    wait();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
