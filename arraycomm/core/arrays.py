@@ -219,6 +219,16 @@ def cuda_stream(array: object, index: int) -> int:
     return _LEGACY
 
 
+def current_streams(index: int) -> list[int]:
+    """As cuda_stream(), of every library that is loaded and has current streams: for who has no array at hand."""
+    streams = []
+    if "cupy" in sys.modules:
+        streams.append(int(sys.modules["cupy"].cuda.get_current_stream(index).ptr) or _LEGACY)
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
+        streams.append(int(sys.modules["torch"].cuda.current_stream(index).cuda_stream) or _LEGACY)
+    return streams
+
+
 def contiguous(array: Any) -> Any:
     """A packed copy on the array's own device, made by its library."""
     if hasattr(array, "contiguous"):  # torch

@@ -13,6 +13,7 @@ from .errors import DistBackendError
 _TABLE: dict[str, str] = {
     "socket": "arraycomm.backends.socket:SocketBackend",
     "mpi": "arraycomm.backends.mpi:MpiBackend",
+    "nccl": "arraycomm.backends.nccl:NcclBackend",
 }
 
 

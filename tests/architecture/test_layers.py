@@ -29,6 +29,7 @@ ENGINE = "arraycomm._engine"
 # Third-party packages that a layer may import, at the top of a file or inside a function.
 FOREIGN: dict[str, set[str]] = {
     "arraycomm.core": {"cffi"},  # CUDA's runtime, bound when the first array on a GPU comes
+    "arraycomm.backends": {"cffi"},  # libraries that are bound when a group asks for them
     "arraycomm.frameworks": {"numpy", "jax", "torch", "cupy"},
     "arraycomm.bench": {"numpy", "jax", "torch", "ml_dtypes", "rich", "matplotlib", "jaxlib", "mlx", "mpi4py"},
 }

@@ -22,3 +22,14 @@ def cudart() -> str:
     library = Path(_folder().name, "standin_cudart.so")  # by another name: nobody else is to find it
     subprocess.run(["cc", *FLAGS, *map(str, sorted(HERE.glob("cudart*.c"))), "-o", str(library)], check=True)
     return str(library)
+
+
+@functools.cache
+def nccl(version: int = 23203) -> str:
+    """Path of the stand-in for NCCL, which finds that for CUDA's runtime by itself. version: without what is newer."""
+    library = Path(_folder().name, f"standin_nccl_{version}.so")
+    engine = HERE.parents[1] / "backends" / "socket" / "engine"
+    sources = [*sorted(HERE.glob("nccl*.c")), *sorted(engine.glob("reduce*.c"))]
+    subprocess.run(["cc", *FLAGS, "-D_GNU_SOURCE", "-ffp-contract=off", f"-DSTANDIN_VERSION={version}", f"-I{engine}",
+                    *map(str, sources), cudart(), "-o", str(library), "-lm"], check=True)
+    return str(library)

@@ -128,6 +128,12 @@ PUBLIC int cudaStreamCreateWithFlags(uintptr_t *stream, unsigned flags)
     return end(OK);
 }
 
+PUBLIC int cudaStreamCreateWithPriority(uintptr_t *stream, unsigned flags, int priority)
+{
+    (void)priority;
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+
 PUBLIC int cudaStreamDestroy(uintptr_t handle)
 {
     int code = begin("cudaStreamDestroy");

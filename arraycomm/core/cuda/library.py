@@ -36,7 +36,7 @@ DECLARATIONS = """
     int cudaMemcpy2DAsync(uintptr_t to, size_t to_pitch, uintptr_t from, size_t from_pitch, size_t width, size_t height,
                           int kind, uintptr_t stream);
     int cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, uintptr_t pointer);
-    int cudaStreamCreateWithFlags(uintptr_t *stream, unsigned flags);
+    int cudaStreamCreateWithPriority(uintptr_t *stream, unsigned flags, int priority);
     int cudaStreamDestroy(uintptr_t stream);
     int cudaStreamSynchronize(uintptr_t stream);
     int cudaStreamWaitEvent(uintptr_t stream, uintptr_t event, unsigned flags);

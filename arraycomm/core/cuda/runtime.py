@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 TO_HOST, TO_DEVICE, ON_DEVICE = 2, 1, 3  # cudaMemcpyKind
 _MEMORY, _NOT_READY = 2, 600  # cudaErrorMemoryAllocation, cudaErrorNotReady
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: no order with the legacy default stream but by events
+_HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the device has
 _UNTIMED = 2  # cudaEventDisableTiming
 _PORTABLE = 1  # cudaHostAllocPortable: pinned for all devices
 
@@ -109,10 +110,11 @@ class Runtime:
 
     # ---- streams and events ----
 
-    def stream(self, device: int) -> int:
+    def stream(self, device: int, *, high_priority: bool = False) -> int:
         """A new stream, ordered with others by events only."""
         with self.on(device):
-            return self._handle(self.lib.cudaStreamCreateWithFlags, f"make a stream on device {device}", _NON_BLOCKING)
+            return self._handle(self.lib.cudaStreamCreateWithPriority, f"make a stream on device {device}", _NON_BLOCKING,
+                                _HIGHEST if high_priority else 0)
 
     def destroy_stream(self, stream: int) -> None:
         self.check(self.lib.cudaStreamDestroy(stream), "destroy a stream")

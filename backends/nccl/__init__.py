@@ -1,0 +1,58 @@
+"""The GPU backend: NCCL, loaded at run time, with nothing to compile.
+
+Arrays in host memory go over a socket communicator beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from arraycomm.core.errors import DistBackendError
+from arraycomm.core.rendezvous import Rendezvous
+from arraycomm.core.types import DeviceType
+
+from .declarations import version_text
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .communicator import NcclCommunicator
+
+__all__ = ["NcclBackend"]
+
+
+class NcclBackend:
+    """Follows arraycomm.core.backend.Backend.
+
+    options: fields of ncclConfig_t by name, for the communicators that it opens. high_priority: of the stream on which
+    asynchronous operations go. device: the ordinal of this rank's GPU; None takes the current one.
+    """
+
+    name = "nccl"
+    devices = frozenset(map(int, (DeviceType.CUDA, DeviceType.CUDA_MANAGED, DeviceType.CPU, DeviceType.CUDA_HOST)))
+
+    def __init__(self) -> None:
+        self.options: Mapping[str, Any] = {}
+        self.high_priority = False
+        self.device: int | None = None
+
+    def unavailable(self) -> str | None:
+        from .library import library
+
+        try:
+            found = library()
+        except DistBackendError as error:
+            return str(error)
+        from arraycomm.core.cuda.runtime import unavailable
+
+        missing = unavailable()
+        return None if missing is None else f"NCCL {version_text(found.version)} is here ({found.path}), but {missing}"
+
+    def meet(self, timeout: float) -> None:
+        return None  # it knows only what it is told
+
+    def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> NcclCommunicator:
+        from .opening import open_world
+
+        return open_world(meeting, name, timeout, self.options, priority=self.high_priority, device=self.device)

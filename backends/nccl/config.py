@@ -1,0 +1,55 @@
+"""ncclConfig_t: how a communicator is to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from arraycomm.core.errors import DistBackendError
+
+from .declarations import CONFIG, MAGIC, UNSET, version_text
+from .library import Library
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_KNOWN = 22902  # whose ncclConfig_t declarations.py has whole
+_STRINGS = frozenset(("netName", "commName"))
+
+
+def check(nccl: Library, options: Mapping[str, Any]) -> None:
+    """ValueError for an option that ncclConfig_t does not have, DistBackendError for one that needs another version."""
+    for name in options:
+        if name not in CONFIG:
+            raise ValueError(f"NCCL has no option {name!r}; it has {', '.join(CONFIG)}")
+        if nccl.version < CONFIG[name]:
+            raise DistBackendError(f"NCCL's option {name} needs version {version_text(CONFIG[name])} or later, and "
+                                   f"{nccl.path} is {version_text(nccl.version)}")
+    if options.get("blocking") not in (None, 0, UNSET):
+        raise ValueError("NCCL's option blocking must be 0: a blocking communicator cannot be aborted when a peer is lost")
+
+
+def make(nccl: Library, options: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    """A pointer to an ncclConfig_t with these fields set and all others left to NCCL, never blocking; and what must live as
+    long as it."""
+    made, alive = nccl.ffi.new("ncclConfig_t *"), []
+    made.size, made.magic, made.version = _size(nccl), MAGIC, min(nccl.version, _KNOWN)
+    for name in CONFIG:
+        if name not in _STRINGS:
+            setattr(made, name, UNSET)
+    for name, value in ({"blocking": 0} | dict(options)).items():
+        if name in _STRINGS:
+            alive.append(nccl.ffi.new("char[]", str(value).encode()))
+            setattr(made, name, alive[-1])
+        else:
+            setattr(made, name, 0 if name == "blocking" else int(value))
+    return made, alive
+
+
+def _size(nccl: Library) -> int:
+    """Of the struct as this version has it, no longer: it must not read fields that it would not know."""
+    known = [name for name, since in CONFIG.items() if since <= nccl.version]
+    fields = dict(nccl.ffi.typeof("ncclConfig_t").fields)
+    last = fields[known[-1]]
+    end = int(last.offset) + int(nccl.ffi.sizeof(last.type))
+    return (end + 7) // 8 * 8  # as the compiler pads it

@@ -1,0 +1,101 @@
+"""NCCL's C interface: what each function takes, and the version since which it is there.
+
+Pointers, handles and streams are declared as integers, as a Buffer has them: C passes both alike on x86-64 and AArch64.
+tests/backends/nccl/test_declarations.py compares all of it with the header and the symbols of two releases. Nothing here calls
+those for registered memory, shrinking and one-sided messages yet.
+"""
+
+from __future__ import annotations
+
+OLDEST = 21900  # versions are 10000 * major + 100 * minor + patch
+
+STRUCTS = """
+    typedef struct { char internal[128]; } ncclUniqueId;
+    typedef struct { int opCnt; int peer; int sigIdx; int ctx; } ncclWaitSignalDesc_t;
+    typedef struct {
+        size_t size; unsigned int magic; unsigned int version;
+        int blocking; int cgaClusterSize; int minCTAs; int maxCTAs; const char *netName; int splitShare;
+        int trafficClass; const char *commName; int collnetEnable; int CTAPolicy; int shrinkShare; int nvlsCTAs;
+        int nChannelsPerNetPeer; int nvlinkCentricSched; int graphUsageMode; int numRmaCtx;
+    } ncclConfig_t;
+"""
+
+# Function -> the first version that has it, what it returns, its parameters.
+FUNCTIONS: dict[str, tuple[int, str, str]] = {
+    "ncclGetVersion": (OLDEST, "int", "int *version"),
+    "ncclGetErrorString": (OLDEST, "const char *", "int result"),
+    "ncclGetLastError": (OLDEST, "const char *", "uintptr_t comm"),
+    "ncclGetUniqueId": (OLDEST, "int", "ncclUniqueId *id"),
+    "ncclCommInitRankConfig": (OLDEST, "int", "uintptr_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config"),
+    "ncclCommFinalize": (OLDEST, "int", "uintptr_t comm"),
+    "ncclCommDestroy": (OLDEST, "int", "uintptr_t comm"),
+    "ncclCommAbort": (OLDEST, "int", "uintptr_t comm"),
+    "ncclCommGetAsyncError": (OLDEST, "int", "uintptr_t comm, int *error"),
+    "ncclCommSplit": (OLDEST, "int", "uintptr_t comm, int color, int key, uintptr_t *made, ncclConfig_t *config"),
+    "ncclCommShrink": (22700, "int", "uintptr_t comm, int *excluded, int count, uintptr_t *made, ncclConfig_t *config, "
+                       "int flags"),
+    "ncclMemAlloc": (OLDEST, "int", "uintptr_t *pointer, size_t bytes"),
+    "ncclMemFree": (OLDEST, "int", "uintptr_t pointer"),
+    "ncclCommRegister": (OLDEST, "int", "uintptr_t comm, uintptr_t buffer, size_t bytes, uintptr_t *handle"),
+    "ncclCommDeregister": (OLDEST, "int", "uintptr_t comm, uintptr_t handle"),
+    "ncclCommWindowRegister": (22700, "int", "uintptr_t comm, uintptr_t buffer, size_t bytes, uintptr_t *window, int flags"),
+    "ncclCommWindowDeregister": (22700, "int", "uintptr_t comm, uintptr_t window"),
+    "ncclRedOpCreatePreMulSum": (OLDEST, "int", "int *op, void *scalar, int dtype, int residence, uintptr_t comm"),
+    "ncclRedOpDestroy": (OLDEST, "int", "int op, uintptr_t comm"),
+    "ncclReduce": (OLDEST, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int op, int root, uintptr_t comm, "
+                   "uintptr_t stream"),
+    "ncclBroadcast": (OLDEST, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int root, uintptr_t comm, "
+                      "uintptr_t stream"),
+    "ncclAllReduce": (OLDEST, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int op, uintptr_t comm, "
+                      "uintptr_t stream"),
+    "ncclReduceScatter": (OLDEST, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int op, uintptr_t comm, "
+                          "uintptr_t stream"),
+    "ncclAllGather": (OLDEST, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, uintptr_t comm, uintptr_t stream"),
+    "ncclAlltoAll": (22803, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, uintptr_t comm, uintptr_t stream"),
+    "ncclGather": (22803, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int root, uintptr_t comm, "
+                   "uintptr_t stream"),
+    "ncclScatter": (22803, "int", "uintptr_t src, uintptr_t dst, size_t count, int dtype, int root, uintptr_t comm, "
+                    "uintptr_t stream"),
+    "ncclSend": (OLDEST, "int", "uintptr_t src, size_t count, int dtype, int peer, uintptr_t comm, uintptr_t stream"),
+    "ncclRecv": (OLDEST, "int", "uintptr_t dst, size_t count, int dtype, int peer, uintptr_t comm, uintptr_t stream"),
+    "ncclPutSignal": (22902, "int", "uintptr_t src, size_t count, int dtype, int peer, uintptr_t window, size_t offset, "
+                      "int signal, int context, unsigned flags, uintptr_t comm, uintptr_t stream"),
+    "ncclSignal": (22902, "int", "int peer, int signal, int context, unsigned flags, uintptr_t comm, uintptr_t stream"),
+    "ncclWaitSignal": (22902, "int", "int count, ncclWaitSignalDesc_t *signals, uintptr_t comm, uintptr_t stream"),
+    "ncclGroupStart": (OLDEST, "int", "void"),
+    "ncclGroupEnd": (OLDEST, "int", "void"),
+}
+
+# Of enums and macros: name -> value, and the first version that has it.
+CONSTANTS: dict[str, tuple[int, int]] = {
+    "ncclSuccess": (0, OLDEST), "ncclUnhandledCudaError": (1, OLDEST), "ncclSystemError": (2, OLDEST),
+    "ncclInternalError": (3, OLDEST), "ncclInvalidArgument": (4, OLDEST), "ncclInvalidUsage": (5, OLDEST),
+    "ncclRemoteError": (6, OLDEST), "ncclInProgress": (7, OLDEST), "ncclTimeout": (8, 23000),
+    "ncclSum": (0, OLDEST), "ncclProd": (1, OLDEST), "ncclMax": (2, OLDEST), "ncclMin": (3, OLDEST), "ncclAvg": (4, OLDEST),
+    "ncclInt8": (0, OLDEST), "ncclUint8": (1, OLDEST), "ncclInt32": (2, OLDEST), "ncclUint32": (3, OLDEST),
+    "ncclInt64": (4, OLDEST), "ncclUint64": (5, OLDEST), "ncclFloat16": (6, OLDEST), "ncclFloat32": (7, OLDEST),
+    "ncclFloat64": (8, OLDEST), "ncclBfloat16": (9, OLDEST), "ncclFloat8e4m3": (10, 22400), "ncclFloat8e5m2": (11, 22400),
+    "ncclScalarHostImmediate": (1, OLDEST), "NCCL_SPLIT_NOCOLOR": (-1, OLDEST), "NCCL_UNIQUE_ID_BYTES": (128, OLDEST),
+    "NCCL_API_MAGIC": (0xCAFEBEEF, 22900), "NCCL_CONFIG_UNDEF_INT": (-(2**31), OLDEST),
+    "NCCL_WIN_COLL_SYMMETRIC": (1, 22700), "NCCL_CTA_POLICY_ZERO": (2, 22800), "NCCL_CTA_POLICY_EFFICIENCY": (1, 22700),
+    "NCCL_CTA_POLICY_DEFAULT": (0, 22700), "NCCL_SHRINK_ABORT": (1, 22700), "NCCL_SHRINK_DEFAULT": (0, 22700),
+}
+
+# Fields of ncclConfig_t, which only grows at its end, and the first version that has them.
+CONFIG: dict[str, int] = {
+    "blocking": OLDEST, "cgaClusterSize": OLDEST, "minCTAs": OLDEST, "maxCTAs": OLDEST, "netName": OLDEST,
+    "splitShare": OLDEST, "trafficClass": 22700, "commName": 22700, "collnetEnable": 22700, "CTAPolicy": 22700,
+    "shrinkShare": 22700, "nvlsCTAs": 22700, "nChannelsPerNetPeer": 22800, "nvlinkCentricSched": 22800,
+    "graphUsageMode": 22900, "numRmaCtx": 22900,
+}
+MAGIC, UNSET = CONSTANTS["NCCL_API_MAGIC"][0], CONSTANTS["NCCL_CONFIG_UNDEF_INT"][0]
+
+
+def source() -> str:
+    """What cffi reads."""
+    return STRUCTS + "".join(f"{returns} {name}({parameters});\n" for name, (_, returns, parameters) in FUNCTIONS.items())
+
+
+def version_text(version: int) -> str:
+    """22803 -> "2.28.3"."""
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"

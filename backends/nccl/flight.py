@@ -1,0 +1,134 @@
+"""Flight: what a communicator has under way, and who looks after it.
+
+Nobody waits for work on a GPU, so one thread a process, while anything is under way, looks whether it ends in time, whether the
+peers live, and whether NCCL has failed meanwhile.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+from arraycomm.core import threads
+from arraycomm.core.cuda.runtime import Runtime
+from arraycomm.core.errors import DistError
+from arraycomm.core.log import log
+
+from .work import NcclWork
+
+_LOOK = 0.02  # s between looks of the thread
+_MANY = 64  # works under way, from which on the caller looks for those that have ended
+
+
+class Flight:
+    """Works in the order in which they were enqueued. `check` raises what has befallen the communicator."""
+
+    def __init__(self, cuda: Runtime, device: int) -> None:
+        self.cuda, self.device = cuda, device
+        self._works: collections.deque[NcclWork] = collections.deque()
+        self._events: list[int] = []  # to be used again
+        self._lock = threading.Lock()
+
+    def enqueued(self, works: list[NcclWork], stream: int) -> None:
+        """All that was enqueued on the stream until now, these works among it."""
+        event = self._events.pop() if self._events else self.cuda.event(self.device)
+        self.cuda.record(event, stream)
+        for work in works:
+            work.event = event
+        self._works.extend(works)
+        if len(self._works) > _MANY:
+            self.reap()
+
+    def order(self, work: NcclWork, streams: set[int]) -> None:
+        """What comes on the streams begins after the work's end."""
+        with self._lock, self.cuda.on(self.device):
+            if not work.ended:  # else its event is another's by now
+                for stream in streams:
+                    self.cuda.wait_event(stream, work.event)
+
+    def look(self, work: NcclWork) -> bool:
+        """Whether a work has ended."""
+        with self._lock:
+            if not work.ended and work.event and self.cuda.came(work.event):
+                work.ended = True
+                work.buffers = ()
+        return work.ended
+
+    def reap(self) -> NcclWork | None:
+        """Forgets what has ended, and gives the first that has not."""
+        with self._lock:
+            while self._works and (self._works[0].ended or self.cuda.came(self._works[0].event)):
+                work = self._works.popleft()
+                work.ended = True
+                work.buffers = ()
+                if not self._works or self._works[0].event != work.event:  # a batch's works share one
+                    self._events.append(work.event)
+            first = self._works[0] if self._works else None
+        return first
+
+    def fail(self, error: DistError) -> None:
+        """What has not ended by now never will, whatever its event says after NCCL was aborted."""
+        self.reap()
+        with self._lock:
+            for work in self._works:
+                if not work.ended:
+                    work.error, work.ended = error, True
+
+    def close(self) -> None:
+        with self._lock:
+            for event in {*self._events, *(work.event for work in self._works)}:
+                self.cuda.destroy_event(event)
+            self._events.clear()
+            self._works.clear()
+
+
+class Watcher:
+    """The thread. Asleep while nothing is under way."""
+
+    def __init__(self) -> None:
+        self.awake = False
+        self._wake = threading.Event()
+        self._watched: weakref.WeakSet[object] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, communicator: object) -> None:
+        """communicator.tick() is called now and then; False: it has nothing under way."""
+        self._watched.add(communicator)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="arraycomm-nccl-watcher", daemon=True)
+            threads.start(self._thread)
+
+    def wake(self) -> None:
+        """Something is under way."""
+        self.awake = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            time.sleep(_LOOK)
+            self._wake.clear()
+            self.awake = False
+            if any([_tick(communicator) for communicator in list(self._watched)]):
+                self.wake()
+
+    def after_fork(self) -> None:
+        """The child has no thread, and its parent's communicators are not its own."""
+        self.__init__()  # type: ignore[misc]
+
+
+def _tick(communicator: object) -> bool:
+    tick: Callable[[], bool] = communicator.tick  # type: ignore[attr-defined]
+    try:
+        return tick()
+    except Exception:
+        log().exception("the thread that watches NCCL's operations")
+        return False
+
+
+watcher = Watcher()
+os.register_at_fork(after_in_child=watcher.after_fork)

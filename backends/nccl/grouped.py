@@ -1,0 +1,92 @@
+"""Grouped: collectives that NCCL does not have, or not in this version, as several of its calls that start together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.types import DType
+
+from .library import Library
+from .reductions import UINT8, Native
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    _Call = tuple[Any, ...]  # a function of NCCL and its arguments
+
+
+def _starts(sizes: Sequence[int], start: int) -> list[int]:
+    """The address at which each part begins."""
+    addresses = [start]
+    for size in sizes:
+        addresses.append(addresses[-1] + size)
+    return addresses
+
+
+class Grouped:
+    """Every method enqueues, and gives the first code that is no success. Sizes are in bytes."""
+
+    def __init__(self, nccl: Library, rank: int, size: int) -> None:
+        self._nccl, self._rank, self._size = nccl, rank, size
+
+    def _together(self, calls: Iterable[_Call]) -> int:
+        self._nccl.ncclGroupStart()
+        code = 0
+        for function, *arguments in calls:
+            code = code or function(*arguments)
+        return int(code or 0) if self._failed(code) else int(self._nccl.ncclGroupEnd())
+
+    def _failed(self, code: int) -> bool:
+        """A group that has begun must end, whatever came of its calls."""
+        if code:
+            self._nccl.ncclGroupEnd()
+        return bool(code)
+
+    def all_gather(self, src: Buffer, dst: Buffer, sizes: Sequence[int], comm: int, stream: int) -> int:
+        starts = _starts(sizes, dst.address)
+        return self._together((self._nccl.ncclBroadcast, src.address if root == self._rank else starts[root], starts[root], size,
+                               UINT8, root, comm, stream) for root, size in enumerate(sizes) if size)
+
+    def reduce_scatter(self, src: Buffer, dst: Buffer, counts: Sequence[int], width: int, how: Native, op: int, comm: int,
+                       stream: int) -> int:
+        starts = _starts([count * width for count in counts], src.address)
+        return self._together((self._nccl.ncclReduce, starts[root], dst.address if root == self._rank else starts[root],
+                               count * how.elements, how.dtype, op, root, comm, stream)
+                              for root, count in enumerate(counts) if count)
+
+    def gather(self, src: Buffer, dst: Buffer | None, root: int, comm: int, stream: int) -> int:
+        size = src.nbytes
+        if self._nccl.has("ncclGather"):
+            return int(self._nccl.ncclGather(src.address, dst.address if dst else 0, size, UINT8, root, comm, stream))
+        calls: list[_Call] = [(self._nccl.ncclSend, src.address, size, UINT8, root, comm, stream)]
+        if dst is not None:
+            calls += [(self._nccl.ncclRecv, dst.address + peer * size, size, UINT8, peer, comm, stream)
+                      for peer in range(self._size)]
+        return self._together(calls if size else ())
+
+    def scatter(self, src: Buffer | None, dst: Buffer, root: int, comm: int, stream: int) -> int:
+        size = dst.nbytes
+        if self._nccl.has("ncclScatter"):
+            return int(self._nccl.ncclScatter(src.address if src else 0, dst.address, size, UINT8, root, comm, stream))
+        calls: list[_Call] = [(self._nccl.ncclRecv, dst.address, size, UINT8, root, comm, stream)]
+        if src is not None:
+            calls += [(self._nccl.ncclSend, src.address + peer * size, size, UINT8, peer, comm, stream)
+                      for peer in range(self._size)]
+        return self._together(calls if size else ())
+
+    def all_to_all(self, src: Buffer, dst: Buffer, sends: Sequence[int] | None, receives: Sequence[int] | None, comm: int,
+                   stream: int) -> int:
+        """sends, receives: elements for and from each rank; None: even."""
+        part = src.nbytes // self._size
+        if sends is None and self._nccl.has("ncclAlltoAll"):
+            return int(self._nccl.ncclAlltoAll(src.address, dst.address, part, UINT8, comm, stream))
+        width = DType(src.dtype).itemsize
+        out = [part] * self._size if sends is None else [count * width for count in sends]
+        into = [part] * self._size if receives is None else [count * width for count in receives]
+        calls: list[_Call] = [(self._nccl.ncclSend, start, size, UINT8, peer, comm, stream)
+                              for peer, (start, size) in enumerate(zip(_starts(out, src.address), out, strict=False)) if size]
+        calls += [(self._nccl.ncclRecv, start, size, UINT8, peer, comm, stream)
+                  for peer, (start, size) in enumerate(zip(_starts(into, dst.address), into, strict=False)) if size]
+        return self._together(calls)

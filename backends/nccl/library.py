@@ -1,0 +1,118 @@
+"""libnccl: where it is found, and its functions as calls. Bound by cffi at run time, nothing is compiled."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+from arraycomm.core import settings
+from arraycomm.core.errors import DistBackendError
+
+from .declarations import FUNCTIONS, OLDEST, source, version_text
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+VARIABLE = "ARRAYCOMM_NCCL_LIBRARY"
+_NAME = "libnccl.so.2"
+_INSTALL = ("install the package nvidia-nccl-cu12 (or nvidia-nccl-cu13, for CUDA 13), or set "
+            f"{VARIABLE} to the path of {_NAME}")
+
+
+def _mapped() -> Iterator[str]:
+    """What the process has loaded already, by torch, CuPy or JAX: two of them would be two sets of connections."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            _, slash, path = line.partition("/")
+            if os.path.basename(path).startswith("libnccl.so"):
+                yield slash + path.rstrip("\n")
+
+
+def _packaged() -> Iterator[str]:
+    """NVIDIA's packages of this environment."""
+    for folder in sys.path:
+        path = os.path.join(folder, "nvidia", "nccl", "lib", _NAME)
+        if os.path.exists(path):
+            yield path
+
+
+def candidates() -> Iterator[str]:
+    """Paths and names to try, in order."""
+    chosen = settings.get(VARIABLE)
+    if chosen:
+        yield chosen
+        return
+    yield from dict.fromkeys(_mapped())
+    yield from _packaged()
+    yield _NAME
+
+
+class Library:
+    """`lib.ncclX(...)` gives NCCL's result code; an attribute that this version lacks is a DistBackendError."""
+
+    def __init__(self, ffi: Any, lib: Any, path: str) -> None:
+        self.ffi, self._lib, self.path = ffi, lib, path
+        out = ffi.new("int *")
+        code = lib.ncclGetVersion(out)
+        if code:
+            raise DistBackendError(f"{path} does not tell its version: code {code}")
+        self.version = int(out[0])
+        if self.version < OLDEST:
+            raise DistBackendError(f"{path} is NCCL {version_text(self.version)}, and {version_text(OLDEST)} or later is needed; "
+                                   f"{_INSTALL}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in FUNCTIONS:
+            raise AttributeError(name)
+        self.require(name)
+        try:
+            function = getattr(self._lib, name)
+        except AttributeError as error:  # cffi's own says so in the linker's words
+            raise DistBackendError(f"{self.path} has no {name}, though its version is {version_text(self.version)}") from error
+        setattr(self, name, function)  # from now on without this detour
+        return function
+
+    def has(self, name: str) -> bool:
+        """Whether this version has a function."""
+        return self.version >= FUNCTIONS[name][0]
+
+    def require(self, name: str) -> None:
+        """DistBackendError for a function that this version lacks, which names the one that has it."""
+        if not self.has(name):
+            raise DistBackendError(f"{name} needs NCCL {version_text(FUNCTIONS[name][0])} or later, and {self.path} is "
+                                   f"{version_text(self.version)}; {_INSTALL}")
+
+    def error_text(self, code: int, comm: int = 0) -> str:
+        """NCCL's words for a code, and for what went wrong last."""
+        text = self.ffi.string(self.ncclGetErrorString(code)).decode(errors="replace")
+        last = self.ncclGetLastError(comm)
+        detail = self.ffi.string(last).decode(errors="replace").strip() if last != self.ffi.NULL else ""
+        return f"{text}: {detail}" if detail and detail != text else text
+
+
+_loaded: dict[str, Library] = {}  # by what ARRAYCOMM_NCCL_LIBRARY said
+
+
+def library() -> Library:
+    """The process's one. DistBackendError that says what is missing."""
+    chosen = settings.get(VARIABLE)
+    if chosen not in _loaded:
+        _loaded[chosen] = _load()
+    return _loaded[chosen]
+
+
+def _load() -> Library:
+    from cffi import FFI  # takes 30 ms with its parser
+
+    ffi = FFI()
+    ffi.cdef(source())
+    failures = []
+    for path in candidates():
+        try:
+            return Library(ffi, ffi.dlopen(path), path)
+        except OSError as error:
+            failures.append(str(error))
+    why = failures[0] if settings.get(VARIABLE) else "it is not loaded, no package brings it and the system has none"
+    raise DistBackendError(f"the library of NCCL, {_NAME}, is missing: {why}; {_INSTALL}")

@@ -1,0 +1,111 @@
+"""How communicators are made: the world's, and those of some ranks of another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from arraycomm.core import registry
+from arraycomm.core.backend import Communicator
+from arraycomm.core.cuda.runtime import Runtime, runtime
+from arraycomm.core.dlpack import allocate
+from arraycomm.core.errors import DistBackendError, DistError
+from arraycomm.core.exchange import gather_integers
+from arraycomm.core.rendezvous import Rendezvous
+from arraycomm.core.types import DType
+
+from . import config
+from .canary import Canary
+from .communicator import NcclCommunicator
+from .handle import Handle
+from .library import Library, library
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+HOST = "socket"  # the backend beside NCCL
+
+
+def open_world(meeting: Rendezvous, name: str, timeout: float, options: Mapping[str, Any], *, priority: bool,
+               device: int | None) -> NcclCommunicator:
+    """device: None takes the calling thread's current one, or one by the rank on this host."""
+    nccl, cuda = library(), runtime()
+    config.check(nccl, options)
+    host = registry.get(HOST).open(meeting, name=name, timeout=timeout)
+    try:
+        place = meeting.rank if meeting.local_rank is None else meeting.local_rank
+        return _open(nccl, cuda, host, _device(cuda, place) if device is None else device, timeout, options, priority)
+    except BaseException as error:
+        host.close(type(error).__name__)
+        raise
+
+
+def _device(cuda: Runtime, place: int) -> int:
+    current = cuda.device()  # another than 0 was chosen by the program
+    return current or place % cuda.device_count()
+
+
+def _open(nccl: Library, cuda: Runtime, host: Communicator, device: int, timeout: float, options: Mapping[str, Any],
+          priority: bool, parent: NcclCommunicator | None = None) -> NcclCommunicator:
+    """All ranks of `host` call it. parent: split off it by ncclCommSplit, in the order of `host`."""
+    handle = Handle(nccl, f"rank {host.rank} of {host.size} in group {host.name!r}", _watch(host))
+    end = time.monotonic() + timeout
+    try:
+        with cuda.on(device):
+            if parent is None:
+                handle.init(host.size, host.rank, _unique_id(nccl, host, timeout), options, end - time.monotonic())
+            else:
+                with parent.lock:
+                    handle.split(parent.handle, 0, host.rank, options, timeout)
+            made = NcclCommunicator(handle, cuda, host, device, timeout, options, priority=priority)
+        handle.check = made.check_failure
+        return made
+    except BaseException:
+        handle.abort()
+        raise
+
+
+def _watch(host: Communicator) -> Any:
+    canary = Canary(host)
+
+    def check() -> None:
+        error = canary.error()
+        if error is not None:
+            raise error
+
+    return check
+
+
+def _unique_id(nccl: Library, host: Communicator, timeout: float) -> bytes:
+    """Made by rank 0, for all; in front of it the code of what went wrong there, so that nobody waits for nothing."""
+    room = allocate((1 + nccl.ffi.sizeof("ncclUniqueId"),), DType.UINT8)
+    memory = memoryview(room)
+    error: DistError | None = None
+    if host.rank == 0:
+        made = nccl.ffi.new("ncclUniqueId *")
+        code = nccl.ncclGetUniqueId(made)
+        memory[:] = bytes([1 if code else 0]) + bytes(nccl.ffi.buffer(made))
+        error = DistBackendError(f"ncclGetUniqueId failed: {nccl.error_text(code)}") if code else None
+    host.broadcast(room if host.rank == 0 else None, room, 0, timeout=timeout)
+    if error is not None:
+        raise error
+    if memory[0]:
+        raise DistBackendError(f"group {host.name!r}: rank 0 could not make NCCL's unique id; see what it printed")
+    return bytes(memory[1:])
+
+
+def split(parent: NcclCommunicator, members: Sequence[int], name: str, timeout: float) -> NcclCommunicator:
+    """Its members alone call it. Where these are all ranks of a healthy parent, it shares the parent's resources."""
+    host = parent.host.split(members, name, timeout=timeout)
+    whole = len(members) == parent.size
+    try:
+        mine = int(whole and parent.divisible and parent.failure is None and not parent.closed)
+        shares = all(flag for flag, in gather_integers(host, [mine], timeout))
+        return _open(parent.nccl, parent.cuda, host, parent.device, timeout, parent.options, parent.priority,
+                     parent if shares else None)
+    except BaseException as error:
+        if whole:
+            parent.divisible = False
+        host.close(type(error).__name__)
+        raise

@@ -1,0 +1,55 @@
+"""NcclWork: what was enqueued on a stream, and the event that comes when it has ended."""
+
+from __future__ import annotations
+
+import time
+
+from arraycomm.core.arrays import current_streams
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.errors import DistError
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from .flight import Flight
+
+_STEP = 1e-4  # s between looks at an event: NCCL and CUDA offer nothing to sleep on that a timeout could end
+
+
+class NcclWork:
+    """Follows arraycomm.core.backend.Work, but for wait(): without a timeout it does not block the host."""
+
+    __slots__ = ("_flight", "buffers", "deadline", "ended", "error", "event", "peer", "stream", "what")
+
+    def __init__(self, flight: Flight, what: str, stream: int, deadline: float, buffers: tuple[Buffer | None, ...]) -> None:
+        """stream: the caller's. deadline: of time.monotonic(). buffers: kept until the end."""
+        self._flight, self.what, self.stream, self.deadline, self.buffers = flight, what, stream, deadline, buffers
+        self.event = 0  # recorded once it is enqueued
+        self.ended = False
+        self.error: DistError | None = None
+        self.peer = (-1, 0, 0)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Without timeout: what the array's library enqueues from now on, and on the call's stream, begins after the end; returns
+        at once.
+
+        timeout: blocks the host until the end, for so many seconds at most.
+        """
+        if timeout is not None:
+            self._block(timeout)
+        if not self.done():
+            self._flight.order(self, {self.stream, *current_streams(self._flight.device)})
+        if self.error is not None:
+            raise self.error
+
+    def _block(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self.done():
+            if time.monotonic() >= end:
+                raise TimeoutError(f"{self.what} has not ended within {seconds:g} s; it goes on")
+            time.sleep(_STEP)
+
+    def done(self) -> bool:
+        return self.ended or self._flight.look(self)
+
+    def source(self) -> tuple[int, int, int]:
+        return self.peer

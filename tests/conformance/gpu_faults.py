@@ -1,0 +1,198 @@
+"""Tasks: what goes wrong in groups on GPUs. Each in a group of its own, split off the world's, which stays well."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+import arraycomm
+from tests.standin import arrays
+
+from .worlds import Context
+
+_SYSTEM_ERROR, _REMOTE_ERROR = 2, 6
+_SOON = 2.0  # s; told within one, on a crowded machine
+_OPENING = 8.0  # s; a rank that cannot fetch the others' memory tries again for a while
+_LONG = 20.0
+
+
+def tell(name: str, *arguments: Any) -> None:
+    """The stand-in for NCCL."""
+    getattr(ctypes.CDLL(os.environ["ARRAYCOMM_NCCL_LIBRARY"]), f"standin_nccl_{name}")(*arguments)
+
+
+def ones(count: int = 8) -> arrays.Array:
+    return arrays.asarray(np.ones(count, np.float32))
+
+
+@contextmanager
+def broken_group(context: Context) -> Iterator[arraycomm.Group]:
+    """A group that the task breaks; all ranks have seen enough when it ends."""
+    group = context.group.split(0)
+    assert group is not None
+    context.group.barrier()  # all have it
+    try:
+        yield group
+    finally:
+        context.group.barrier()
+        group.close("Broken")
+        tell("slow", ctypes.c_long(0))
+
+
+def raises(context: Context, label: str, call: Callable[[], object], kinds: tuple[type[BaseException], ...], *words: str,
+           within: float = _SOON) -> None:
+    begin = time.monotonic()
+    try:
+        call()
+    except kinds as error:
+        missing = [word for word in words if word not in str(error)]
+        context.check(not missing, f"{label}: {missing} not in {error}")
+    except Exception as error:
+        context.check(False, f"{label}: {type(error).__name__}: {error}")
+    else:
+        context.check(False, f"{label}: no error")
+    context.check(time.monotonic() - begin < within, f"{label}: after {time.monotonic() - begin:.2f} s")
+
+
+_ENDS = (arraycomm.Aborted, arraycomm.PeerLost)
+
+
+def failed_call(context: Context, function: str) -> None:
+    """On rank 0 a call of NCCL fails: an error that names it there, Aborted for all who wait, and for every later call."""
+    with broken_group(context) as group:
+        if context.rank == 0:
+            tell("fail", function.encode(), 1, _SYSTEM_ERROR)
+            raises(context, function, lambda: _call(group, function), (arraycomm.DistBackendError,),
+                   "rank 0 of ", "unhandled system error", "was told to fail")
+            raises(context, f"after {function}", lambda: group.all_reduce(ones()), (arraycomm.DistBackendError,), within=0.1)
+        else:
+            raises(context, f"a peer of {function}", lambda: _call(group, function).wait(_LONG), _ENDS)
+            raises(context, f"a peer after {function}", lambda: group.all_reduce(ones()), _ENDS, within=0.1)
+
+
+def _call(group: arraycomm.Group, function: str) -> Any:
+    if function == "ncclRedOpCreatePreMulSum":
+        return group.all_reduce(ones(), arraycomm.premul_sum(2.0), async_op=True)
+    if function == "ncclBroadcast":
+        return group.broadcast(ones(), async_op=True)
+    if function == "ncclGroupEnd":
+        return group.all_to_all(ones(group.size), send_counts=[1] * group.size, recv_counts=[1] * group.size, async_op=True)
+    return group.all_reduce(ones(), async_op=True)
+
+
+def failed_opening(context: Context, function: str, rank: int) -> None:
+    """A communicator that cannot be made is an error on all ranks, soon."""
+    kinds = (arraycomm.DistBackendError,) if context.rank == rank else (arraycomm.DistError,)
+    members, name = list(range(context.size)), f"{function} {rank}"
+    with broken_group(context) as group:
+        if function != "ncclCommSplit":
+            group.abort("so that the next one is made from the beginning")
+            members.reverse()
+        if context.rank == rank:
+            tell("fail", function.encode(), 1, _SYSTEM_ERROR)
+        raises(context, name, lambda: group.subgroup(members, name), kinds, within=_OPENING)
+        if function == "ncclCommSplit":  # the next one does not meet what is left of this one
+            with group.subgroup(members, f"{name} again") as again:
+                context.check((again.all_reduce(ones()).numpy() == context.size).all(), "a split after one that failed")
+
+
+def failed_batch(context: Context) -> None:
+    """A call that fails inside a batch, and one that is refused there: what came before it ends as well as it can."""
+    group = context.group
+    try:
+        with group.batch():
+            work = group.all_reduce(ones(), async_op=True)
+            group.all_reduce(arrays.asarray(np.ones(3, np.int16)), async_op=True)
+    except TypeError:
+        context.check((work.result().numpy() == context.size).all(), "what was called before the refusal")
+    with broken_group(context) as broken:
+        if context.rank == 0:
+            tell("fail", b"ncclAllReduce", 2, _SYSTEM_ERROR)
+
+        def batch() -> None:
+            with broken.batch():
+                works = [broken.all_reduce(ones(), async_op=True) for _ in range(3)]
+            for work in works:
+                work.wait(_LONG)
+
+        raises(context, "in a batch", batch, (arraycomm.DistBackendError,) if context.rank == 0 else _ENDS)
+        raises(context, "after it", lambda: broken.all_reduce(ones()), (arraycomm.DistError,), within=0.1)
+
+
+def too_slow(context: Context) -> None:
+    """An operation that does not end within its timeout ends with CollectiveTimeout, here or on a peer."""
+    with broken_group(context) as group:
+        tell("slow", ctypes.c_long(30_000_000_000))
+        begin = time.monotonic()
+        work = group.all_reduce(ones(), async_op=True, timeout=0.5)
+        work.wait()  # orders streams, and does not block
+        context.check(time.monotonic() - begin < 0.3, "wait() without a timeout blocked")
+        raises(context, "wait(0.1)", lambda: work.wait(0.1), (TimeoutError,), "has not ended within 0.1 s")
+        raises(context, "slow", lambda: work.wait(_LONG), (arraycomm.CollectiveTimeout, *_ENDS), "all_reduce")
+        context.check(work.done(), "it has ended")
+
+
+def never_comes(context: Context) -> None:
+    """Rank 0 does not take part, and aborts after a while."""
+    with broken_group(context) as group:
+        if context.rank == 0:
+            time.sleep(0.3)  # the others are inside; they may also come later
+            group.abort("no more of this")
+            raises(context, "own call", lambda: group.all_reduce(ones()), (arraycomm.Aborted,), "no more of this")
+        else:
+            raises(context, "abort of a peer", lambda: group.all_reduce(ones(), async_op=True).wait(_LONG), (arraycomm.Aborted,),
+                   "rank 0", "no more of this")
+
+
+def asynchronous_error(context: Context) -> None:
+    """What NCCL tells by ncclCommGetAsyncError."""
+    with broken_group(context) as group:
+        if context.rank == 0:
+            tell("fail_later", 1, _REMOTE_ERROR)
+        with suppress(arraycomm.DistError):  # who watches may see it, and tell the peers, before this has ended
+            group.all_reduce(ones(), async_op=True).wait(_LONG)
+        context.group.barrier()
+        if context.rank == 0:
+            raises(context, "error", lambda: group.all_reduce(ones()), (arraycomm.PeerLost,), "ncclRemoteError")
+        else:
+            raises(context, "peer's error", lambda: group.all_reduce(ones(), async_op=True).wait(_LONG), _ENDS)
+
+
+def closed_meanwhile(context: Context) -> None:
+    """close() ends what is under way; the memory of it is given back."""
+    group = context.group.split(0)
+    assert group is not None
+    if context.rank == 0:
+        context.group.barrier()
+        group.close("Interrupted")
+    else:
+        work = group.all_reduce(ones(), async_op=True)
+        context.group.barrier()
+        raises(context, "a peer that leaves", lambda: work.wait(_LONG), _ENDS)
+        group.close()
+        raises(context, "a closed group", lambda: group.all_reduce(ones()), _ENDS)
+    context.group.barrier()
+
+
+def die(rank: int, folder: str) -> None:
+    """A rank of a world of its own. The last one is killed; the others get PeerLost, and go on in a group of their own."""
+    group = arraycomm.init(timeout=_LONG)
+    context, last = Context(group), group.size - 1
+    group.all_reduce(ones()).numpy()
+    group.barrier()
+    if rank == last:
+        os._exit(0)
+    raises(context, "a rank was killed", lambda: group.all_reduce(ones(), async_op=True).wait(_LONG), (arraycomm.PeerLost,),
+           f"rank {last}", "process died")
+    with group.subgroup(list(range(last)), "survivors") as rest:
+        got = rest.all_reduce(ones()).numpy()
+    context.check((got == last).all(), f"the survivors' sum is {got}")
+    group.close("PeerLost")
+    with open(os.path.join(folder, str(rank)), "w") as file:
+        file.write("\n".join(context.failures) or "well")

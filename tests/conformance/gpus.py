@@ -1,0 +1,168 @@
+"""Tasks for groups whose arrays are on GPUs: those of the stand-in (tests/standin/arrays.py)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+import arraycomm
+from tests.standin import arrays
+
+from . import reductions as plain
+from .data import COMPLEX, OPS, contents, defined, reduced
+from .expect import expect
+from .worlds import Context
+
+_BITWISE = ("band", "bor", "bxor")
+
+
+def _native(op: str, dtype: str) -> bool:
+    if dtype == "bool":
+        return op != "bxor"
+    if dtype.startswith("float8") and op == "premul_sum":
+        return False
+    return op not in _BITWISE and not (dtype in COMPLEX and op == "product")
+
+
+def reductions(context: Context, dtypes: Sequence[str]) -> None:
+    """What NCCL does itself. The stand-in reduces as the engine does, so that bits can be compared: those of rank order."""
+    for dtype in dtypes:
+        for op in OPS:
+            if defined(op, dtype) and _native(op, dtype):
+                factor = 0.5 if dtype.startswith(("float", "complex", "bfloat")) else -3.0
+                for task in (plain.all_reduce, plain.reduce, plain.reduce_scatter):
+                    task(context, "cuda", dtype, op, factor, (3, 5), True, 0.0)
+
+
+def uneven_scatter(context: Context, rows: Sequence[Sequence[int]]) -> None:
+    for counts in rows:
+        counts = [counts[rank % len(counts)] for rank in range(context.size)]
+        inputs = [contents("float32", (sum(counts), 3), rank, 4, True) for rank in range(context.size)]
+        start = sum(counts[: context.rank])
+        y = context.group.reduce_scatter(arrays.asarray(inputs[context.rank]), counts=counts)
+        expect(context, f"reduce_scatter counts {counts}", y, reduced("sum", inputs)[start : start + counts[context.rank]])
+
+
+def in_flight(context: Context, number: int = 100) -> None:
+    """Many at once, waited for in another order, dropped, and one by one with a timeout."""
+    group, inputs = context.group, [np.arange(50, dtype=np.float32) + rank for rank in range(context.size)]
+    want = reduced("sum", inputs)
+    x = arrays.asarray(inputs[context.rank])
+    works = [group.all_reduce(x, async_op=True) for _ in range(number)]
+    for work in reversed(works[::2]):
+        expect(context, "all_reduce in flight", work.result(), want)
+    del works
+    work = group.all_gather(x, async_op=True)
+    work.wait(60.0)
+    context.check(work.done(), "a Work that was waited for with a timeout has ended")
+    expect(context, "all_gather in flight", work.result(), np.concatenate(inputs))
+    expect(context, "behind it", group.all_reduce(x), want)
+
+
+def streams(context: Context) -> None:
+    """Every operation comes after what its array's library enqueued before, and before what it enqueues afterwards, whichever
+    stream that works on; the host is not waited for."""
+    group, me = context.group, context.rank
+    other = arrays.cuda().make("cudaStreamCreateWithFlags", 1)
+    for async_op in (False, True):
+        x = arrays.asarray(np.full(1000, 1.0 + me, np.float32))
+        x.numpy()  # the two streams have no order
+        with arrays.use_stream(other):
+            x.fill(np.full(1000, 10.0 + me))
+            y = group.all_reduce(x, async_op=async_op)
+            y = y.result() if async_op else y
+            x.fill(np.zeros(1000))  # after the operation has read it
+            expect(context, f"all_reduce on another stream, async {async_op}", y,
+                   np.full(1000, sum(10.0 + rank for rank in range(context.size)), np.float32))
+        arrays.cuda().call("cudaStreamSynchronize", other)
+    with arrays.as_cupy() as kind:
+        _later(context, kind)
+
+
+def _later(context: Context, kind: type) -> None:
+    """Work.wait() orders the stream that is current then, not the one of the call."""
+    group = context.group
+    x = arrays.asarray(np.full(70_000, 1.0, np.float32), kind=kind)
+    context.group.barrier()
+    work = group.all_reduce(x, async_op=True)
+    with arrays.use_stream(arrays.cuda().make("cudaStreamCreateWithFlags", 1)):
+        expect(context, "waited for on another stream", work.result(), np.full(70_000, context.size, np.float32))
+
+
+def messages(context: Context) -> None:
+    """A ring, and everybody with everybody, in batches; lone messages between pairs."""
+    group, me, size = context.group, context.rank, context.size
+    mine = np.arange(9, dtype=np.int16) + 100 * me
+    with group.batch():
+        sends = [group.send(arrays.asarray(mine + peer), peer) for peer in range(size)]
+        receives = [group.recv(arrays.asarray(np.zeros(9, np.int16)), peer) for peer in range(size)]
+    for peer, work in enumerate(receives):
+        got = work.result()
+        expect(context, f"from {peer} in a batch", got.array, np.arange(9, dtype=np.int16) + 100 * peer + me)
+        context.check((got.source, got.tag) == (peer, 0), f"source {got.source}, tag {got.tag}")
+    for work in sends:
+        work.wait(60.0)
+    for first in range(0, size - 1, 2):
+        if me == first:
+            group.send(arrays.asarray(mine), first + 1)
+        elif me == first + 1:
+            got = group.recv(arrays.asarray(np.zeros(9, np.int16)), first)
+            expect(context, "a lone message", got.array, np.arange(9, dtype=np.int16) + 100 * first)
+    with group.batch():
+        work = group.all_reduce(arrays.asarray(np.ones(5, np.float32)), async_op=True)
+        again = group.all_reduce(arrays.asarray(np.full(3, 2.0, np.float32)), async_op=True)
+    expect(context, "a collective in a batch", work.result(), np.full(5, size, np.float32))
+    expect(context, "another one", again.result(), np.full(3, 2.0 * size, np.float32))
+
+
+def splits(context: Context) -> None:
+    """All ranks, in order and backwards (by ncclCommSplit), and the even and the odd ones (communicators of their own)."""
+    group, me, size = context.group, context.rank, context.size
+    everybody = list(range(size))
+    for color, key, members in ((0, 0, everybody), (0, -me, everybody[::-1]), (me % 2, 0, everybody[me % 2 :: 2])):
+        sub = group.split(color, key)
+        assert sub is not None
+        with sub:
+            y = sub.all_gather(arrays.asarray(np.array([me], np.int32)))
+            expect(context, f"split {color} {key}", y, np.array(members, np.int32))
+            sub.barrier()
+
+
+def beside(context: Context) -> None:
+    """Arrays in host memory, on the same group."""
+    for array in (np.ones(3, np.float32), arrays.asarray(np.ones(3, np.float32))):
+        expect(context, "of either kind", context.group.all_reduce(array), np.full(3, context.size, np.float32), like=array)
+
+
+def refusals(context: Context) -> None:
+    """What NCCL does not have is refused on every rank before anything is sent, and the group stays usable."""
+    group = context.group
+    small, bits = arrays.asarray(np.ones(3, np.int16)), arrays.asarray(np.ones(3, np.int32))
+    calls = ((TypeError, "int16", lambda: group.all_reduce(small)), (TypeError, "band", lambda: group.all_reduce(bits, "band")),
+             (ValueError, "tag", lambda: group.send(bits, 0, tag=1)), (ValueError, "source", lambda: group.recv(bits)))
+    for kind, word, call in calls:
+        try:
+            call()
+            context.check(False, f"{word} was taken")
+        except kind as error:
+            context.check(word in str(error), str(error))
+    expect(context, "after refusals", group.all_reduce(bits), np.full(3, context.size, np.int32))
+
+
+def left_over(context: Context) -> None:
+    """Groups that are closed leave no communicator and no operator of NCCL's."""
+    library = ctypes.CDLL(os.environ["ARRAYCOMM_NCCL_LIBRARY"])
+    counts = (ctypes.c_int * 2)()
+
+    def count() -> tuple[int, int]:
+        library.standin_nccl_counts(ctypes.byref(counts), ctypes.byref(counts, 4))
+        return counts[0], counts[1]
+
+    before = count()
+    for _ in range(3):
+        with context.group.split(0) as sub:
+            sub.all_reduce(arrays.asarray(np.ones(3, np.float32)), arraycomm.premul_sum(2.0))
+    context.check(count() == before == (1, 0), f"communicators and operators: {before} before, {count()} afterwards")

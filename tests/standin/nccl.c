@@ -1,0 +1,356 @@
+/* A stand-in for NCCL over the stand-in for CUDA's runtime, between processes of one host. Test material: nothing it does says
+ * how fast anything is.
+ *
+ * What is enqueued runs on its stream's thread, after GroupEnd. A communicator's ranks share a file, whose name is the unique
+ * id. Communicators must be asked for with blocking=0, come some time later, and hang without their peers, as in NCCL.
+ * It can be told to fail a call (standin_nccl_fail), to be slow (standin_nccl_slow) and to fail later, which
+ * ncclCommGetAsyncError then tells (standin_nccl_fail_later). -DSTANDIN_VERSION=22105 leaves out what that version lacks. */
+#include "nccl.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef struct { char internal[128]; } unique_id;
+struct config { /* as of 2.29 */
+    size_t size;
+    unsigned magic, version;
+    int blocking, cga_cluster_size, min_ctas, max_ctas;
+    const char *net_name;
+    int split_share, traffic_class;
+    const char *comm_name;
+    int collnet_enable, cta_policy, shrink_share, nvls_ctas, rest[4];
+};
+#define MAGIC 0xcafebeef
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char fail_name[64];
+static int fail_count, fail_code, later_count, later_code;
+_Atomic long slow_ns;
+static char last_error[200] = "";
+static _Atomic int communicators;
+_Atomic int operators;
+
+/* ---- being told ---- */
+
+PUBLIC void standin_nccl_fail(const char *function, int nth, int code)
+{
+    pthread_mutex_lock(&lock);
+    snprintf(fail_name, sizeof fail_name, "%s", function);
+    fail_count = nth;
+    fail_code = code;
+    pthread_mutex_unlock(&lock);
+}
+
+/* The nth task from now: an asynchronous error of its communicator. */
+PUBLIC void standin_nccl_fail_later(int nth, int code)
+{
+    pthread_mutex_lock(&lock);
+    later_count = nth;
+    later_code = code;
+    pthread_mutex_unlock(&lock);
+}
+
+PUBLIC void standin_nccl_slow(long nanoseconds)
+{
+    slow_ns = nanoseconds;
+}
+
+/* Communicators and reduction operators that are there. */
+PUBLIC void standin_nccl_counts(int *comms, int *ops)
+{
+    *comms = atomic_load(&communicators);
+    *ops = atomic_load(&operators);
+}
+
+int later(void)
+{
+    pthread_mutex_lock(&lock);
+    int code = later_count && !--later_count ? later_code : SUCCESS;
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int answer(const char *function)
+{
+    pthread_mutex_lock(&lock);
+    int code = fail_count && !strcmp(function, fail_name) && !--fail_count ? fail_code : SUCCESS;
+    if (code && code != IN_PROGRESS)
+        snprintf(last_error, sizeof last_error, "%s was told to fail", function);
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int wrong(int code, const char *text)
+{
+    snprintf(last_error, sizeof last_error, "%s", text);
+    return code;
+}
+
+/* ---- the library ---- */
+
+PUBLIC int ncclGetVersion(int *version)
+{
+    *version = STANDIN_VERSION;
+    return SUCCESS;
+}
+
+PUBLIC const char *ncclGetErrorString(int code)
+{
+    static const char *texts[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error",
+                                  "invalid argument", "invalid usage", "remote process exited or there was a network error",
+                                  "NCCL operation in progress"};
+    return code >= 0 && code <= IN_PROGRESS ? texts[code] : "unknown result code";
+}
+
+PUBLIC const char *ncclGetLastError(struct comm *comm)
+{
+    (void)comm;
+    return last_error;
+}
+
+PUBLIC int ncclGetUniqueId(unique_id *id)
+{
+    BEGIN;
+    const char *folder = getenv("TMPDIR");
+    memset(id, 0, sizeof *id);
+    snprintf(id->internal, sizeof id->internal - 16, "%s/standin-nccl-XXXXXX", folder ? folder : "/tmp");
+    int fd = mkstemp(id->internal);
+    if (fd < 0)
+        return wrong(SYSTEM_ERROR, "mkstemp");
+    close(fd);
+    return SUCCESS;
+}
+
+/* ---- communicators ---- */
+
+static struct shared *map(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof(struct shared)))
+        return NULL;
+    struct shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return shared == MAP_FAILED ? NULL : shared;
+}
+
+/* Waits for the other ranks; a split-off one finds out first who they are. */
+static void settle_split(struct comm *comm)
+{
+    struct comm *parent = comm->parent;
+    int turn = comm->turn, size = 0, rank = 0;
+    for (int other = 0; other < parent->size; other++) {
+        while (atomic_load(&parent->shared->splits[turn][other].turn) != turn + 1 && !atomic_load(&comm->aborted))
+            nap(20000);
+        int color = parent->shared->splits[turn][other].color, key = parent->shared->splits[turn][other].key;
+        if (color != comm->color)
+            continue;
+        size++;
+        rank += key < comm->key || (key == comm->key && other < parent->rank);
+    }
+    comm->rank = rank;
+    comm->size = size;
+}
+
+static void *join(void *argument)
+{
+    struct comm *comm = argument;
+    nap(1000000);
+    if (comm->parent)
+        settle_split(comm);
+    struct shared *shared = atomic_load(&comm->aborted) ? NULL : map(comm->path);
+    int code = !shared ? SYSTEM_ERROR : atomic_exchange(&shared->present[comm->rank], 1) ? BAD_USAGE : SUCCESS;
+    if (!code && atomic_fetch_add(&shared->joined, 1) + 1 == comm->size)
+        unlink(comm->path);
+    while (!code && atomic_load(&shared->joined) < comm->size && !atomic_load(&comm->aborted))
+        nap(100000);
+    comm->shared = shared;
+    comm->parent = NULL;
+    atomic_store(&comm->state, code);
+    atomic_fetch_sub(&comm->threads, 1);
+    return NULL;
+}
+
+static void start(struct comm *comm, void *(*run)(void *))
+{
+    pthread_t thread;
+    atomic_store(&comm->state, IN_PROGRESS);
+    atomic_fetch_add(&comm->threads, 1);
+    if (pthread_create(&thread, NULL, run, comm))
+        abort();
+    pthread_detach(thread);
+}
+
+static int check(const struct config *config)
+{
+    if (!config || config->magic != MAGIC || config->size < 48 || config->size > sizeof *config || config->version > 23203)
+        return wrong(BAD_ARGUMENT, "the config is not initialised");
+    if (config->blocking != 0)
+        return wrong(BAD_ARGUMENT, "the stand-in takes blocking=0 only");
+    return SUCCESS;
+}
+
+static struct comm *new_comm(const char *path, int rank, int size)
+{
+    struct comm *comm = calloc(1, sizeof *comm);
+    snprintf(comm->path, sizeof comm->path, "%s", path);
+    comm->rank = rank;
+    comm->size = size;
+    atomic_fetch_add(&communicators, 1);
+    return comm;
+}
+
+PUBLIC int ncclCommInitRankConfig(struct comm **made, int size, unique_id id, int rank, struct config *config)
+{
+    BEGIN;
+    int code = check(config);
+    if (code || size < 1 || size > MAX_RANKS || rank < 0 || rank >= size)
+        return code ? code : wrong(BAD_ARGUMENT, "ranks");
+    *made = new_comm(id.internal, rank, size);
+    start(*made, join);
+    return IN_PROGRESS;
+}
+
+PUBLIC int ncclCommSplit(struct comm *comm, int color, int key, struct comm **made, struct config *config)
+{
+    int turn = comm->splits++; /* also where it fails: the other ranks count it */
+    BEGIN;
+    int code = config ? check(config) : SUCCESS;
+    if (code || turn == MAX_SPLITS)
+        return code ? code : wrong(BAD_USAGE, "the stand-in has no room for more splits");
+    comm->shared->splits[turn][comm->rank].color = color;
+    comm->shared->splits[turn][comm->rank].key = key;
+    atomic_store(&comm->shared->splits[turn][comm->rank].turn, turn + 1);
+    *made = NULL;
+    if (color < 0)
+        return SUCCESS;
+    char path[256];
+    snprintf(path, sizeof path, "%.200s.%d.%d", comm->path, turn, color);
+    *made = new_comm(path, comm->rank, comm->size);
+    (*made)->parent = comm;
+    (*made)->color = color;
+    (*made)->key = key;
+    (*made)->turn = turn;
+    start(*made, join);
+    return IN_PROGRESS;
+}
+
+#if STANDIN_VERSION >= 22700
+PUBLIC int ncclCommShrink(struct comm *comm, int *excluded, int count, struct comm **made, struct config *config, int flags)
+{
+    BEGIN;
+    char path[256];
+    int rank = comm->rank, code = config ? check(config) : SUCCESS;
+    if (code || (!flags && atomic_load(&comm->tasks)))
+        return code ? code : wrong(BAD_USAGE, "operations are under way");
+    snprintf(path, sizeof path, "%.200s.s%d", comm->path, comm->shrinks++);
+    for (int i = 0; i < count; i++)
+        rank -= excluded[i] < comm->rank;
+    *made = new_comm(path, rank, comm->size - count);
+    start(*made, join);
+    return IN_PROGRESS;
+}
+
+PUBLIC int ncclCommWindowRegister(struct comm *comm, uintptr_t buffer, size_t bytes, uintptr_t *window, int flags)
+{
+    BEGIN;
+    (void)flags;
+    *window = buffer;
+    if (!standin_reach(buffer, bytes))
+        return wrong(BAD_ARGUMENT, "no device memory");
+    comm->registered++;
+    return SUCCESS;
+}
+
+PUBLIC int ncclCommWindowDeregister(struct comm *comm, uintptr_t window)
+{
+    BEGIN;
+    return window && comm->registered-- > 0 ? SUCCESS : wrong(BAD_ARGUMENT, "no such window");
+}
+#endif
+
+PUBLIC int ncclCommRegister(struct comm *comm, uintptr_t buffer, size_t bytes, uintptr_t *handle)
+{
+    BEGIN;
+    *handle = buffer;
+    if (!standin_reach(buffer, bytes))
+        return wrong(BAD_ARGUMENT, "no device memory");
+    comm->registered++;
+    return SUCCESS;
+}
+
+PUBLIC int ncclCommDeregister(struct comm *comm, uintptr_t handle)
+{
+    BEGIN;
+    return handle && comm->registered-- > 0 ? SUCCESS : wrong(BAD_ARGUMENT, "no such registration");
+}
+
+PUBLIC int ncclMemAlloc(uintptr_t *pointer, size_t bytes)
+{
+    BEGIN;
+    return cudaMalloc(pointer, bytes) ? CUDA_ERROR : SUCCESS;
+}
+
+PUBLIC int ncclMemFree(uintptr_t pointer)
+{
+    BEGIN;
+    return cudaFree(pointer) ? CUDA_ERROR : SUCCESS;
+}
+
+PUBLIC int ncclCommGetAsyncError(struct comm *comm, int *error)
+{
+    BEGIN;
+    *error = atomic_load(&comm->state);
+    return SUCCESS;
+}
+
+static void *finalize(void *argument)
+{
+    struct comm *comm = argument;
+    while (atomic_load(&comm->tasks) && !atomic_load(&comm->aborted))
+        nap(100000);
+    atomic_fetch_add(&comm->shared->finalized, 1);
+    while (atomic_load(&comm->shared->finalized) < comm->size && !atomic_load(&comm->aborted))
+        nap(100000);
+    atomic_store(&comm->state, SUCCESS);
+    atomic_fetch_sub(&comm->threads, 1);
+    return NULL;
+}
+
+PUBLIC int ncclCommFinalize(struct comm *comm)
+{
+    BEGIN;
+    if (atomic_load(&comm->state))
+        return wrong(BAD_USAGE, "not ready");
+    start(comm, finalize);
+    return IN_PROGRESS;
+}
+
+static void drop(struct comm *comm)
+{
+    atomic_store(&comm->aborted, 1);
+    while (atomic_load(&comm->tasks) || atomic_load(&comm->threads))
+        nap(100000);
+    if (comm->shared)
+        munmap(comm->shared, sizeof *comm->shared);
+    atomic_fetch_sub(&communicators, 1);
+    free(comm);
+}
+
+PUBLIC int ncclCommDestroy(struct comm *comm)
+{
+    BEGIN;
+    if (comm->registered)
+        return wrong(BAD_USAGE, "memory is registered");
+    drop(comm);
+    return SUCCESS;
+}
+
+PUBLIC int ncclCommAbort(struct comm *comm)
+{
+    BEGIN;
+    drop(comm);
+    return SUCCESS;
+}
