@@ -59,6 +59,7 @@ from .multi_gpu import (
     reduce_multigpu,
     reduce_scatter_multigpu,
 )
+from .nccl import ProcessGroupNCCL as ProcessGroupNCCL
 from .objects import (
     all_gather_object,
     broadcast_object_list,

@@ -14,7 +14,7 @@ from arraycomm.core.start import open_group
 from arraycomm.core.watch import Watched, attach
 
 from . import backend as backends
-from . import debug, devices
+from . import debug, devices, nccl
 from .backend import Backend, BackendConfig, BackendType
 from .hooks import Hooked
 from .members import Members
@@ -309,7 +309,7 @@ def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], t
     there = dict(zip(parent.config.device_backend_map.values(), parent.cores.values(), strict=True))
 
     def opener(name: str) -> Group:
-        if name in there and name not in Backend.plugins:
+        if name in there and name not in Backend.plugins and not (name == Backend.NCCL and pg_options is not None):
             return there[name].subgroup(ranks, label, timeout=timeout)
         return _open(name, meeting.part(ranks, f"{name} {label}"), ranks, timeout, pg_options, f"{name} {label}")
 
@@ -317,7 +317,8 @@ def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], t
 
 
 def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
-    takers = [name for name in config.names() if name in Backend.plugins and Backend.plugins[name].extended_api]
+    takers = [name for name in config.names() if name == Backend.NCCL or
+              (name in Backend.plugins and Backend.plugins[name].extended_api)]
     if pg_options is not None and not takers:
         warnings.warn(f"{config} has no options of its own: pg_options is ignored", stacklevel=5)
 
@@ -325,6 +326,8 @@ def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
 def _open(name: str, meeting: Rendezvous, ranks: Sequence[int], timeout: float, pg_options: Any, label: str) -> Group:
     plugin = Backend.plugins.get(name)
     engine = PluginBackend(name, plugin, pg_options, ranks) if plugin else backends.engine_for(name)
+    if name == Backend.NCCL:
+        nccl.configure(engine, pg_options)
     return open_group(meeting, engine, timeout, label)
 
 

@@ -1,0 +1,53 @@
+"""pg_options of backend nccl, over the stand-ins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import arraycomm
+import arraycomm.distributed as dist
+from tests.standin import arrays, build
+
+
+def whole_program(rank: int) -> None:
+    with arrays.as_cupy() as kind:  # what is written in place has to be of a library whose current stream is known
+        program(rank, kind)
+
+
+def program(rank: int, kind: type) -> None:
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    options.config.max_ctas = 4
+    assert dist.is_nccl_available()
+    dist.init_process_group("nccl", pg_options=options)
+    x = arrays.asarray(np.full(5, rank + 1.0, np.float32), kind=kind)
+    dist.all_reduce(x)
+    assert x.numpy().tolist() == [3.0] * 5
+    work = dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
+    assert work.wait() and x.numpy().tolist() == [3.0] * 5
+    objects = [None, None]
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": 0}, {"rank": 1}]
+    world = dist.group.WORLD.core._communicator
+    assert (dict(world.options), world.priority) == ({"maxCTAs": 4}, True)
+    other = dist.ProcessGroupNCCL.Options()
+    other.config.min_ctas = 2
+    made = dist.new_group([0, 1], pg_options=other).core._communicator
+    assert (dict(made.options), made.priority) == ({"minCTAs": 2}, False)
+    dist.destroy_process_group()
+
+
+def test_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
+    monkeypatch.setenv("ARRAYCOMM_NCCL_LIBRARY", build.nccl())
+    arraycomm.spawn(whole_program, nprocs=2)
+
+
+def test_config() -> None:
+    config = dist.ProcessGroupNCCL.NCCLConfig()
+    assert config.cta_policy is None and config.fields() == {}
+    config.cta_policy = config.CTA_POLICY_ZERO
+    config.comm_name = "mine"
+    assert config.fields() == {"CTAPolicy": 2, "commName": "mine"}
+    with pytest.raises(AttributeError, match="no field 'max_cta'; it has blocking"):
+        config.max_cta = 3
