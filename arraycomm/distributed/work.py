@@ -95,7 +95,7 @@ class Work:
 
     def get_future_result(self) -> Any:
         """A future of how it ended, as torch's WorkResult: 0 well, 1 a timeout, 2 any other error."""
-        return self._future(self._outcome)
+        return self._future(self.outcome)
 
     def boxed(self) -> Boxed:
         """The handle in a box; Work.unbox() takes it out again."""
@@ -124,7 +124,8 @@ class Work:
                 self._settle()
                 self._settle = None  # last: who finds None does not wait for the lock
 
-    def _outcome(self) -> int:
+    def outcome(self) -> int:
+        """Waits for the end; how it ended, as torch's WorkResult."""
         try:
             self._end(None)
         except CollectiveTimeout:

@@ -1,0 +1,139 @@
+"""ProcessGroup: torch.distributed's class over the facade's, whose checks, strided and list forms it takes over.
+
+What torch calls from Python finds these methods by their names; what it calls from C++ comes through its own trampoline
+(PyProcessGroup), which knows those that DistributedDataParallel and the functional collectives need.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from arraycomm.distributed import options
+from arraycomm.distributed.entry import UNPLAIN
+from arraycomm.distributed.operations import Operations
+from arraycomm.distributed.process_group import ProcessGroup as FacadeGroup
+from arraycomm.distributed.work import Work as FacadeWork
+
+from .work import ENDED, Futures, Work
+
+_OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product", dist.ReduceOp.MIN: "min",
+        dist.ReduceOp.MAX: "max"}  # what needs no look at the dtype
+_NO_LIMIT = timedelta(0)  # torch says -1 ms for the group's
+
+
+def _facade(value: Any) -> Any:
+    """torch's options as the facade's; anything else as it is."""
+    name = type(value).__name__
+    if not name.endswith("Options") or isinstance(value, options.Options):
+        return value
+    told = getattr(options, name)()
+    for name in ("timeout", "reduceOp", "rootRank"):
+        if hasattr(value, name):
+            setattr(told, name, getattr(value, name))
+    return told
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """Made by torch.distributed.init_process_group("arraycomm") and new_group().
+
+    Attributes: facade (the arraycomm.distributed.ProcessGroup that carries its operations), uses (how often each name of a
+    group of these ranks was used).
+    """
+
+    def __init__(self, facade: FacadeGroup, store: Any) -> None:
+        super().__init__(facade.rank(), facade.size())  # the form with a store makes no class of Python's
+        self._store = store
+        self.facade = facade
+        self.uses: Counter[tuple[Any, ...]] = Counter()
+        self._futures = Futures()
+
+    def name(self) -> str:
+        return "arraycomm"
+
+    getBackendName = _get_backend_name = name  # noqa: N815 - torch's names; the first for C++
+
+    @property
+    def group_name(self) -> str:
+        return self.facade.group_name
+
+    @property
+    def group_desc(self) -> str:
+        return self.facade.group_desc
+
+    def _set_group_desc(self, desc: str) -> None:
+        self.facade.group_desc = desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> ProcessGroup:
+        """This group is its own backend: torch's class has no constructor for Python."""
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"No backend type associated with device type {device}: backend 'arraycomm' moves tensors in "
+                               "host memory; name one for each, as in 'cpu:arraycomm,cuda:nccl'")
+        return self
+
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        return False
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.facade.set_timeout(timeout)
+
+    def shutdown(self) -> None:
+        """Frees the connections; destroy_process_group() calls it."""
+        self._futures.close()
+        self.facade.shutdown()
+
+    def abort(self) -> None:
+        self.facade.abort()
+
+    def allreduce(self, tensors: Any, *given: Any, **named: Any) -> Work:
+        """The one that must be short: a plain call goes to the core's method at once, and anything else the long way."""
+        opts = given[0] if len(given) == 1 and not named else None
+        if type(opts) is dist.AllreduceOptions and not torch.autograd.profiler._is_profiler_enabled:
+            try:
+                (tensor,) = tensors
+                async_op, limit = opts.asyncOp, opts.timeout
+                pending = self.facade.plain.all_reduce(tensor, _OPS[opts.reduceOp.op], out=tensor, async_op=async_op,
+                                                       timeout=None if limit < _NO_LIMIT else limit.total_seconds())
+            except (KeyError, *UNPLAIN):
+                pending = None  # the long way finds out what is the matter
+            else:
+                return Work(FacadeWork(pending if async_op else ENDED, tensors), self._futures)
+        return _long_allreduce(self, tensors, *given, **named)
+
+
+def _passed_on(name: str) -> Any:
+    """The facade's method with torch's options and Work."""
+    theirs = getattr(Operations, name)
+
+    @functools.wraps(theirs)
+    def method(self: ProcessGroup, *args: Any, **named: Any) -> Work:
+        named = {key: _facade(value) for key, value in named.items()}
+        return Work(theirs(self.facade, *map(_facade, args), **named), self._futures)
+
+    return method
+
+
+_long_allreduce = _passed_on("allreduce")
+for _name in ("broadcast", "reduce", "allgather", "gather", "scatter", "reduce_scatter", "alltoall", "all_gather_single",
+              "reduce_scatter_single", "all_to_all_single", "allreduce_coalesced", "allgather_coalesced",
+              "all_gather_single_coalesced", "reduce_scatter_single_coalesced", "barrier", "send", "recv", "recv_anysource"):
+    setattr(ProcessGroup, _name, _passed_on(_name))
+# Names that torch has given up and still uses.
+for _old, _new in (("_allgather_base", "all_gather_single"), ("_reduce_scatter_base", "reduce_scatter_single"),
+                   ("alltoall_base", "all_to_all_single"), ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
+                   ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")):
+    setattr(ProcessGroup, _old, getattr(ProcessGroup, _new))

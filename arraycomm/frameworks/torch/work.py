@@ -1,0 +1,111 @@
+"""Work: what the collectives give to torch, with futures of torch's own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+
+from arraycomm.core import threads
+from arraycomm.distributed.work import Work as FacadeWork
+
+_NO_LIMIT = timedelta(0)
+
+
+class Futures:
+    """Completes the futures of a group's operations, which end in the order of their calls, in a thread of its own.
+
+    Without the thread until the first one is asked for. Callbacks of the futures run in it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def of(self, value: Callable[[], Any]) -> torch.futures.Future[Any]:
+        """A future of value(), which may block. Its error is one that C++ sees too, as a RuntimeError with the same text."""
+        begin: Any = torch.futures.Future()
+        # then() and not set_exception(), whose error is a value to who waits in C++ (DistributedDataParallel does).
+        future = begin.then(lambda _: value())
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="arraycomm futures", daemon=True)
+                threads.start(self._thread)
+        if threading.current_thread() is self._thread:
+            begin.set_result(None)  # asked for by a callback, which may wait for it here
+        else:
+            self._waiting.put(begin)
+        return future
+
+    def _run(self) -> None:
+        while (begin := self._waiting.get()) is not None:
+            begin.set_result(None)
+
+    def close(self) -> None:
+        """Idempotent. Futures that were asked for before are completed."""
+        with self._lock:
+            if self._thread is not None:
+                self._waiting.put(None)
+
+
+class Work(torch.distributed.Work):
+    """The facade's Work as torch's, in Python and, by the names that torch looks for, in C++."""
+
+    def __init__(self, work: FacadeWork, futures: Futures) -> None:
+        super().__init__()
+        self._work, self._futures = work, futures
+
+    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
+        return self._work.wait(timeout)
+
+    def synchronize(self) -> None:
+        self._work.synchronize()
+
+    def block_current_stream(self) -> None:
+        self._work.block_current_stream()
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        return self._work.is_success()
+
+    def exception(self) -> BaseException | None:
+        return self._work.exception()
+
+    def result(self) -> list[Any]:
+        return self._work.result()
+
+    def source_rank(self) -> int:
+        return self._work.source_rank()
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Of result(). RuntimeError for messages, as in torch."""
+        return self._futures.of(self._work.result)
+
+    def get_future_result(self) -> torch.futures.Future[Any]:
+        """Of how it ended, as torch's WorkResult: 0 well, 1 a timeout, 2 any other error."""
+        return self._futures.of(self._work.outcome)
+
+
+class _Ended:
+    """The core's Work of an operation that has ended before its call returned."""
+
+    @staticmethod
+    def wait(timeout: float | None = None) -> None:
+        return
+
+    @staticmethod
+    def done() -> bool:
+        return True
+
+
+ENDED = _Ended()

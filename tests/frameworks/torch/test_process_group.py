@@ -1,0 +1,20 @@
+"""The same programs give the same over gloo and over arraycomm."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_programs(size: int, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.frameworks.torch.ranks", str(size), str(tmp_path)],
+                          cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = "\n".join((tmp_path / f"errors-{rank}").read_text() for rank in range(size)).strip()
+    assert not told, told
