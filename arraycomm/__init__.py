@@ -40,6 +40,7 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
+    from .core.gradients import GradientReducer
     from .launch.spawn import spawn
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ __all__ = [
     "DistError",
     "DistNetworkError",
     "DistStoreError",
+    "GradientReducer",
     "Group",
     "GroupError",
     "PeerLost",
@@ -74,4 +76,8 @@ def __getattr__(name: str) -> Any:
         from .launch.spawn import spawn
 
         return spawn
+    if name == "GradientReducer":
+        from .core.gradients import GradientReducer
+
+        return GradientReducer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,108 @@
+"""core/gradients.py: GradientReducer, on several ranks."""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import arraycomm
+from arraycomm.launch.spawn import spawn
+
+SHAPES = [(64, 33), (), (129,), (0,), (3, 5, 7), (2000,), (1,)]
+
+
+def _gradients(rank: int, dtype: Any = np.float32) -> list[Any]:
+    rng = np.random.default_rng(rank)
+    return [np.asarray(rng.normal(size=shape)).astype(dtype) for shape in SHAPES]
+
+
+def _run(task: Callable[[arraycomm.Group], None], size: int, **environ: str) -> None:
+    spawn(_rank, (task, environ), nprocs=size, start_method="fork")
+
+
+def _rank(rank: int, task: Callable[[arraycomm.Group], None], environ: dict[str, str]) -> None:
+    import os
+
+    faulthandler.dump_traceback_later(60, exit=True)
+    os.environ.update(environ)
+    with arraycomm.init(timeout=30) as group:
+        task(group)
+        group.barrier()
+
+
+def _the_same_bits(group: arraycomm.Group) -> None:
+    for dtype in (np.float32, np.float64, ml_dtypes.bfloat16):
+        mine = _gradients(group.rank, dtype)
+        expected = [group.all_reduce(x, op="avg") for x in mine]
+        for limit in (1, 1000, 9000, 25 << 20):
+            reducer = arraycomm.GradientReducer(group, mine, bucket_bytes=limit)
+            for _ in range(2):
+                for found, right in zip(reducer.reduce(mine), expected, strict=True):
+                    assert found.shape == right.shape and found.dtype == right.dtype
+                    assert found.tobytes() == right.tobytes(), (dtype, limit)
+
+
+@pytest.mark.parametrize("environ", [{}, {"ARRAYCOMM_TRANSPORT": "tcp", "ARRAYCOMM_ALGORITHM": "all_reduce=pairwise"}])
+def test_bits_do_not_depend_on_buckets(environ: dict[str, str]) -> None:
+    _run(_the_same_bits, 3, **environ)
+
+
+def _libraries(group: arraycomm.Group) -> None:
+    import torch
+
+    like = [np.zeros(5, np.float32), torch.zeros(3, 2), np.zeros(4, np.int64), torch.zeros(2)]
+    reducer = arraycomm.GradientReducer(group, like, op="sum")
+    assert reducer.buckets == [[2], [3, 1, 0]]
+    given = [np.full(5, group.rank, np.float32), torch.ones(3, 2), None if group.rank else np.arange(4), torch.ones(2)]
+    found = reducer.reduce(given)
+    total = sum(range(group.size))
+    assert isinstance(found[0], np.ndarray) and (found[0] == total).all()
+    assert isinstance(found[1], torch.Tensor) and found[1].shape == (3, 2) and (found[1] == group.size).all()
+    assert isinstance(found[2], np.ndarray) and (found[2] == np.arange(4)).all()
+    kept = found[1].clone()
+    outs = [np.empty(5, np.float32), torch.empty(3, 2), np.empty(4, np.int64), torch.empty(2)]
+    again = reducer.reduce(given, out=outs)
+    assert all(x is y for x, y in zip(again, outs, strict=True)) and (outs[1] == group.size).all()
+    assert torch.equal(found[1], kept)  # results are the caller's
+
+
+def test_libraries_missing_gradients_and_given_outputs() -> None:
+    pytest.importorskip("torch")
+    _run(_libraries, 2)
+
+
+def _order(group: arraycomm.Group) -> None:
+    mine = _gradients(group.rank)
+    reducer = arraycomm.GradientReducer(group, mine, bucket_bytes=600)
+    expected = [x.copy() for x in reducer.reduce(mine)]
+    for index in np.random.default_rng(group.rank).permutation(len(mine)):  # another order on each rank
+        reducer.push(int(index), mine[index])
+    assert all((x == y).all() for x, y in zip(reducer.finish(), expected, strict=True))
+    with pytest.raises(ValueError, match=r"arrays \[0, 1"):
+        reducer.finish()
+    with pytest.raises(ValueError, match="the reducer was made for float32 of shape"):
+        reducer.push(0, np.zeros(3, np.float32))
+    reducer.push(6, mine[6])
+    with pytest.raises(ValueError, match="pushed twice"):
+        reducer.push(6, mine[6])
+
+
+def test_arrays_may_come_in_any_order() -> None:
+    _run(_order, 3)
+
+
+def _unlike(group: arraycomm.Group) -> None:
+    with pytest.raises(arraycomm.CollectiveMismatch, match="rank 1 was given other shapes") as caught:
+        arraycomm.GradientReducer(group, [np.zeros(3 + (group.rank == 1))])
+    assert caught.value.ranks == (1,)
+    with pytest.raises(TypeError, match="band"):
+        arraycomm.GradientReducer(group, [np.zeros(3)], op="band")
+
+
+def test_ranks_that_differ() -> None:
+    _run(_unlike, 3)
