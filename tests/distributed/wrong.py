@@ -1,7 +1,7 @@
 """Wrong calls, the same for torch.distributed and for us: what each raises, side by side.
 
-`wrong_collectives.py` and other modules have tables of Cases. Every case is one call on every rank, in a group of its own that
-gives up after a few seconds, so that what the one refuses and the other waits for is seen too.
+The modules wrong_*.py have tables of Cases, CASES, for so many RANKS. Every case is one call on every rank, with a group
+of its own that gives up after a few seconds, so that what the one refuses and the other waits for is seen too.
 
     python -m tests.distributed.wrong [MODULE]      both messages of each case, of rank 0
 """
@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-RANKS = 3
+MODULES = ("wrong_collectives", "wrong_messages", "wrong_groups")
 PATIENCE = timedelta(seconds=4)  # of a group's operations
+QUICK = 3.0  # s for a call; none of ours waits for anybody
+LEAST = 12  # characters of a message
 LIMIT = 240  # s for a whole table
 THEIRS = "torch.distributed"
 KINDS = ("torch.distributed with torch", "arraycomm.distributed with torch", "arraycomm.distributed with numpy")
@@ -31,14 +35,16 @@ KINDS = ("torch.distributed with torch", "arraycomm.distributed with torch", "ar
 
 @dataclass
 class Site:
-    """Where a case is run: the module, the library of the arrays, this rank and a group of all ranks (and one without the
-    last)."""
+    """Where a case is run: the module, the library of the arrays, this rank of how many, a group of all ranks, one of the
+    first two and a closed one."""
 
     dist: Any
     library: str
     rank: int
-    group: Any
-    pair: Any
+    size: int
+    group: Any = None
+    pair: Any = None
+    closed: Any = None
     a: Any = field(init=False)  # two elements
     b: Any = field(init=False)  # three
 
@@ -47,7 +53,15 @@ class Site:
 
     @property
     def next(self) -> int:
-        return (self.rank + 1) % RANKS
+        return (self.rank + 1) % self.size
+
+    @property
+    def mesh(self) -> Any:
+        return importlib.import_module(f"{self.dist.__name__}.device_mesh")
+
+    @property
+    def strided(self) -> Any:
+        return self.zeros(6)[::2]
 
     def array(self, values: Any, dtype: str = "float32") -> Any:
         if self.library == "numpy":
@@ -67,7 +81,8 @@ class Case:
     """expected: what torch raises (None: nothing), by its class's name. says: a part of our message.
 
     ours: where ours raises something else (None: nothing), with the reason in `why`. only: "torch" or "numpy", where the call
-    makes sense with this library's arrays only. fatal: what it does to a process with torch, where it is not tried.
+    makes sense with this library's arrays only. fatal: what it does to a process with torch, where it is not tried. alone: run
+    after the world's end, by each rank alone.
     """
 
     name: str
@@ -78,6 +93,7 @@ class Case:
     why: str = ""
     only: str = ""
     fatal: str = ""
+    alone: bool = False
 
     @property
     def wanted(self) -> type[Exception] | None:
@@ -85,15 +101,20 @@ class Case:
 
 
 class Outcome(NamedTuple):
-    """The class's name ("" where nothing was raised), its bases, and the message."""
+    """The class's name ("" where nothing was raised), its bases, the message, and how long it took, s."""
 
     kind: str
     bases: list[str]
     text: str
+    took: float
 
 
 def cases(module: str) -> list[Case]:
     return list(importlib.import_module(f"tests.distributed.{module}").CASES)
+
+
+def ranks(module: str) -> int:
+    return int(importlib.import_module(f"tests.distributed.{module}").RANKS)
 
 
 def serve(rank: int, module: str, kind: str, folder: str) -> None:
@@ -103,34 +124,56 @@ def serve(rank: int, module: str, kind: str, folder: str) -> None:
         sys.modules["torch"] = None  # type: ignore[assignment]
     dist = importlib.import_module(name)
     warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS,
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks(module),
                             timeout=timedelta(seconds=60))
+    site = Site(dist, library, rank, ranks(module), closed=dist.new_group())
+    dist.barrier(site.closed)
+    dist.destroy_process_group(site.closed)
+    table = [case for case in cases(module) if case.only in ("", library) and not (case.fatal and name == THEIRS)]
     found: dict[str, Outcome] = {}
-    for case in cases(module):
-        if case.only in ("", library) and not (case.fatal and name == THEIRS):
-            Path(folder, f"{rank}.json").write_text(json.dumps(found | {case.name: ("not ended", [], "it hangs or kills")}))
-            found[case.name] = _outcome(case, dist, library, rank)
+    for case in sorted(table, key=lambda case: case.alone):
+        if case.alone and dist.is_initialized():
+            _end(site)
+        Path(folder, f"{rank}.json").write_text(json.dumps(found | {case.name: Outcome("not ended", [], "it hangs or kills", 0)}))
+        found[case.name] = _called(case, site) if case.alone else _in_groups(case, site)
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        _end(site)
 
 
-def _outcome(case: Case, dist: Any, library: str, rank: int) -> Outcome:
+def _end(site: Site) -> None:
+    """After a look whether the world has suffered."""
+    site.dist.all_reduce(total := site.zeros(3) + site.rank)
+    assert total.tolist() == [sum(range(site.size))] * 3
+    site.dist.barrier()
+    site.dist.destroy_process_group()
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ARRAYCOMM_STORE", "TORCHELASTIC_USE_AGENT_STORE"):
+        os.environ.pop(name, None)
+
+
+def _in_groups(case: Case, site: Site) -> Outcome:
+    dist = site.dist
     group, pair = dist.new_group(timeout=PATIENCE), dist.new_group([0, 1], timeout=PATIENCE)
     dist.barrier()  # gloo's connections break where one rank closes a group that another one still opens
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            case.call(Site(dist, library, rank, group, pair))
-        outcome = Outcome("", [], "")
-    except Exception as error:
-        outcome = Outcome(type(error).__name__, [base.__name__ for base in type(error).__mro__],
-                          str(error) or traceback.format_exc(limit=-1))
+        return _called(case, replace(site, group=group, pair=pair))
     finally:
         dist.barrier()
         for made in (group, pair):
             if made != dist.GroupMember.NON_GROUP_MEMBER:
                 dist.destroy_process_group(made)
-    return outcome
+
+
+def _called(case: Case, site: Site) -> Outcome:
+    start = time.monotonic()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            case.call(site)
+    except Exception as error:
+        return Outcome(type(error).__name__, [base.__name__ for base in type(error).__mro__],
+                       str(error) or traceback.format_exc(limit=-1), time.monotonic() - start)
+    return Outcome("", [], "", time.monotonic() - start)
 
 
 def run(module: str, kind: str) -> list[dict[str, Outcome]]:
@@ -138,21 +181,21 @@ def run(module: str, kind: str) -> list[dict[str, Outcome]]:
     from arraycomm.launch.spawn import spawn
 
     with tempfile.TemporaryDirectory() as folder:
-        context = spawn(serve, (module, kind, folder), nprocs=RANKS, join=False)
+        context = spawn(serve, (module, kind, folder), nprocs=ranks(module), join=False)
         assert context is not None
         try:
             if not context.join(LIMIT):
                 raise TimeoutError("the ranks hang")
         except Exception as error:
-            found = _found(folder)
+            found = _found(folder, ranks(module))
             raise RuntimeError(f"{kind}: after {[list(mine)[-1:] for mine in found]}: {error}") from None
         finally:
             context.close()
-        return _found(folder)
+        return _found(folder, ranks(module))
 
 
-def _found(folder: str) -> list[dict[str, Outcome]]:
-    files = (json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS))
+def _found(folder: str, size: int) -> list[dict[str, Outcome]]:
+    files = (json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(size))
     return [{name: Outcome(*outcome) for name, outcome in mine.items()} for mine in files]
 
 
@@ -163,11 +206,13 @@ def mistake(case: Case, outcome: Outcome, ours: bool) -> str:
         return f"raised {outcome.kind}: {outcome.text}" if outcome.kind else ""
     if wanted.__name__ not in outcome.bases:
         return f"{outcome.kind or 'nothing'} instead of {wanted.__name__}: {outcome.text}"
-    return f"{case.says!r} is not in the message: {outcome.text}" if ours and case.says not in outcome.text else ""
+    if ours and (case.says not in outcome.text or len(outcome.text) < LEAST):
+        return f"{case.says!r} is not in the message, or it says too little: {outcome.text}"
+    return f"it waited for {outcome.took:.1f} s" if ours and outcome.took > QUICK else ""
 
 
 def main() -> None:
-    modules = sys.argv[1:2] or ["wrong_collectives"]
+    modules = sys.argv[1:2] or MODULES
     for module in modules:
         tables = {}
         kinds = [k for k in KINDS if all(w in k for w in sys.argv[2:])]

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from .wrong import RANKS, Case, Site
+from .wrong import Case, Site
 
+RANKS = 3
 PARAMETER = "Invalid function argument. Expected parameter"
 UNLIKE = "tensors with different dtypes"
 
@@ -95,6 +96,7 @@ TYPES += [
          lambda s: s.dist.all_gather_coalesced([[s.a]] * RANKS, s.a, group=s.group)),
     Case("barrier with a number for device_ids", None, "device_ids type should be List[int]",
          lambda s: s.dist.barrier(s.group, device_ids=3), ours=TypeError, why="as torch's documents have it"),
+    Case("barrier with seconds", TypeError, "datetime.timedelta", lambda s: s.dist.barrier(s.group, timeout=3)),
     Case("monitored_barrier with seconds", TypeError, "datetime.timedelta",
          lambda s: s.dist.monitored_barrier(s.group, timeout=3)),
     Case("wait with seconds", TypeError, "datetime.timedelta",
@@ -222,6 +224,8 @@ SIZES = [
          lambda s: s.dist.all_to_all_single(s.array(1.0), s.array(1.0), group=s.group)),
     Case("all_to_all into a short list", RuntimeError, "list size 1",
          lambda s: s.dist.all_to_all([s.a], [s.a] * 3, group=s.group)),
+    Case("all_to_all into other sizes", RuntimeError, "which this rank sends to itself",
+         lambda s: s.dist.all_to_all([s.b] * 3, [s.a] * 3, group=s.group)),
     Case("all_to_all of empty lists", RuntimeError, "list size 0", lambda s: s.dist.all_to_all([], [], group=s.group)),
     Case("all_reduce_coalesced of nothing", RuntimeError, "at least one tensor",
          lambda s: s.dist.all_reduce_coalesced([], group=s.group)),
