@@ -93,6 +93,16 @@ from .tcp_store import TCPStore
 from .work import Work
 from .world import GroupMember, default_pg_timeout, group
 
+
+def __getattr__(name: str) -> object:
+    """Modules that torch.distributed has loaded when it is imported itself."""
+    if name != "distributed_c10d":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return import_module(f"{__name__}.{name}")
+
+
 __all__ = [
     "AllToAllOptions",
     "AllreduceCoalescedOptions",

@@ -3,4 +3,9 @@
 from __future__ import annotations
 
 from . import *  # noqa: F403
-from .world import default_group as _get_default_group  # noqa: F401 - what programs take from there in spite of its name
+
+# What programs take from there in spite of the names, older spellings among them.
+from .coalesce import _coalescing_manager  # noqa: F401
+from .collectives import all_gather_into_tensor as _all_gather_base  # noqa: F401
+from .collectives import reduce_scatter_tensor as _reduce_scatter_base  # noqa: F401
+from .world import default_group as _get_default_group  # noqa: F401

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.distributed import api
@@ -44,3 +47,13 @@ def test_a_difference_is_seen() -> None:
     assert [f.text for f in api._compare("all", {"kind": "method", "forms": ["(tensor)", "(tensors)"]}, ours)] == [
         "`(tensor, group=None, async_op=False)` instead of `(tensor) or (tensors)`"]
     assert [f.name for f in api._compare("E", {"kind": "class", "members": {"no": "method ()"}}, ValueError)] == ["E.no"]
+
+
+def test_the_module_behind_is_there_without_an_import_of_its_own() -> None:
+    """As in torch; loaded when asked for."""
+    program = ("import sys, arraycomm.distributed as dist\n"
+               "assert 'arraycomm.distributed.distributed_c10d' not in sys.modules and not hasattr(dist, 'no_such')\n"
+               "c10d = dist.distributed_c10d\n"
+               "assert c10d.all_reduce is dist.all_reduce and c10d._all_gather_base is dist.all_gather_into_tensor\n"
+               "assert c10d._coalescing_manager is dist._coalescing_manager and callable(c10d._get_default_group)")
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
