@@ -119,6 +119,105 @@ def mesh(rank, size):
     assert tensor.item() == 6
 
 
+def parameter_server(rank, size):
+    """Rank 0 holds the weights; the others ask for them and send gradients, in any order."""
+    pull, push, done = range(3)
+    weights, wanted = torch.zeros(5, dtype=torch.float64), torch.arange(5, dtype=torch.float64)
+    if rank > 0:
+        for step in range(5):
+            dist.send(torch.tensor([pull, step]), 0)
+            dist.recv(weights, src=0, tag=7)
+            request = dist.isend(torch.tensor([push, step]), 0)
+            dist.send((1 - wanted) * rank, dst=0, tag=step + 100)
+            request.wait()
+        dist.send(torch.tensor([done, 0]), 0)
+        dist.send_object_list([{"rank": rank}], dst=0)
+        return
+    left = size - 1
+    while left:
+        header = torch.zeros(2, dtype=torch.int64)
+        source = dist.recv(header)
+        kind, step = header.tolist()
+        if kind == pull:
+            dist.send(weights, dst=source, tag=7)
+        elif kind == push:
+            gradient = torch.zeros(5, dtype=torch.float64)
+            assert dist.recv(gradient, src=source, tag=step + 100) == source
+            weights -= gradient
+        else:
+            note = [None]
+            assert dist.recv_object_list(note, src=source) == source and note == [{"rank": source}]
+            left -= 1
+    assert torch.equal(weights, 5 * sum(range(size)) * (wanted - 1))
+
+
+def exchange(*ops):
+    for request in dist.batch_isend_irecv(list(ops)) if ops else []:
+        request.wait()
+
+
+def pipeline(rank, size):
+    """Each rank has one layer; parts of a batch go forward through them and gradients back, as in one process."""
+    def layer(stage):
+        torch.manual_seed(stage)
+        return torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh()).double()
+
+    stage, parts = layer(rank), torch.randn(3, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    inputs, outputs = [], []
+    for part in parts:
+        x = part.clone()
+        if rank > 0:
+            exchange(dist.P2POp(dist.irecv, x, rank - 1))
+        inputs.append(x.requires_grad_())
+        outputs.append(stage(x))
+        if rank < size - 1:
+            exchange(dist.P2POp(dist.isend, outputs[-1].detach(), rank + 1))
+    for x, y in zip(inputs, outputs, strict=True):
+        gradient = 2 * y.detach()
+        if rank < size - 1:
+            exchange(dist.P2POp(dist.irecv, gradient, rank + 1))
+        y.backward(gradient)
+        if rank > 0:
+            exchange(dist.P2POp(dist.isend, x.grad, rank - 1))
+    alone = torch.nn.Sequential(*(layer(r) for r in range(size)))
+    for part in parts:
+        (alone(part) ** 2).sum().backward()
+    for mine, expected in zip(stage.parameters(), alone[rank].parameters(), strict=True):
+        assert torch.allclose(mine.grad, expected.grad)
+
+
+class AllToAll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, receives, sends):
+        ctx.splits = sends, receives
+        y = x.new_empty((sum(receives), *x.shape[1:]))
+        dist.all_to_all_single(y, x.contiguous(), receives, sends)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        receives, sends = ctx.splits
+        y = gradient.new_empty((sum(receives), *gradient.shape[1:]))
+        dist.all_to_all_single(y, gradient.contiguous(), receives, sends)
+        return y, None, None
+
+
+def experts(rank, size):
+    """Tokens go to the rank of their expert and back, and gradients the same way."""
+    torch.manual_seed(rank)
+    tokens = torch.randn(17 + rank, 4, dtype=torch.float64, requires_grad=True)
+    expert = torch.randint(0, size, (len(tokens),))
+    order, sends = expert.argsort(stable=True), torch.bincount(expert, minlength=size)
+    receives = torch.empty_like(sends)
+    dist.all_to_all_single(receives, sends)
+    there = AllToAll.apply(tokens[order], receives.tolist(), sends.tolist()) * (rank + 1)
+    back = AllToAll.apply(there, sends.tolist(), receives.tolist())
+    found = torch.empty_like(back).index_copy(0, order, back)
+    assert torch.allclose(found, tokens * (expert + 1)[:, None])
+    found.sum().backward()
+    assert torch.equal(tokens.grad, (expert + 1.0)[:, None].expand(-1, 4).double())
+
+
 def objects(rank, size):
     output = [None] * size
     dist.all_gather_object(output, {"rank": rank, "list": [1, 2.5, "x"], "tensor": torch.full((2,), rank)})
@@ -146,7 +245,8 @@ def main():
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     rank, size = dist.get_rank(), dist.get_world_size()
     assert size == int(os.environ["WORLD_SIZE"]) == 4
-    for program in (blocking, immediate, sum_of_a_group, ring, data_parallel, mesh, objects, barrier_with_an_absent_rank):
+    for program in (blocking, immediate, sum_of_a_group, ring, data_parallel, parameter_server, pipeline, experts, mesh,
+                    objects, barrier_with_an_absent_rank):
         program(rank, size)
     print(f"rank {rank} is through")
     dist.destroy_process_group()
