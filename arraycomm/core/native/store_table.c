@@ -214,7 +214,7 @@ static bool write_value(struct work *w, struct store_bytes key, struct store_byt
     return true;
 }
 
-static const struct store_bytes nothing;
+static const struct store_bytes nothing = {"", 0};
 
 /* All of it is checked first; keys that are there already are counted as if they were new. */
 static bool set(struct work *w)
