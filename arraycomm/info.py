@@ -53,6 +53,13 @@ def libraries() -> dict[str, dict[str, Any]]:
     return found
 
 
+def gpus() -> dict[str, str]:
+    """What is here for arrays on CUDA devices, or what is missing."""
+    from .core.cuda.facts import facts
+
+    return facts()
+
+
 def operations() -> list[str]:
     """The operations of the interface; every backend has all of them."""
     return [name for name, slot in vars(Communicator).items()
@@ -114,7 +121,7 @@ def network(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def collect() -> dict[str, Any]:
     """Everything that is printed, as JSON's types."""
-    return {"versions": versions(), "backends": backends(), "libraries": libraries(), "operations": table(),
+    return {"versions": versions(), "backends": backends(), "libraries": libraries(), "gpus": gpus(), "operations": table(),
             "settings": settings_in_use(os.environ), "selection": selection(os.environ),
             "network": network(os.environ)}  # fmt: skip
 
@@ -127,6 +134,7 @@ def render(found: Mapping[str, Any]) -> str:
     for name, reason in found["backends"].items():
         lines.append(f"  {name:<12} {reason or 'available'}")
         lines += [f"  {'':<12} {key}: {value}" for key, value in found["libraries"].get(name, {}).items()]
+    lines += ["", "GPUs", *(f"  {key:<12} {value}" for key, value in found["gpus"].items())]
     lines += ["", "Operations: the backends that can be used here, by device", *_grid(found["operations"])]
     lines += ["", "Network", *_network_lines(found["network"])]
     lines += ["", "Algorithms", *_selection_lines(found["selection"])]

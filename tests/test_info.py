@@ -12,7 +12,7 @@ from arraycomm.core.errors import DistNetworkError
 def test_prints_everything(capsys):
     assert info.main([]) == 0
     text = capsys.readouterr().out
-    for title in ("Versions", "Backends", "Operations", "Network", "Settings"):
+    for title in ("Versions", "Backends", "GPUs", "Operations", "Network", "Settings"):
         assert title in text
     assert "socket       available" in text
     assert all(name in text for name in settings.TABLE)

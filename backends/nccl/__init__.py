@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NcclBackend"]
 
+# What else is done with its other calls, and the function that does it itself.
+_NATIVE = {"all_to_all": "ncclAlltoAll", "gather": "ncclGather", "scatter": "ncclScatter"}
+
 
 class NcclBackend:
     """Follows arraycomm.core.backend.Backend.
@@ -48,6 +51,14 @@ class NcclBackend:
 
         missing = unavailable()
         return None if missing is None else f"NCCL {version_text(found.version)} is here ({found.path}), but {missing}"
+
+    def describe(self) -> dict[str, str]:
+        """For arraycomm-info."""
+        from .library import library
+
+        found = library()
+        return {"library": f"NCCL {version_text(found.version)} ({found.path})",
+                "native": ", ".join(f"{what} {'yes' if found.has(name) else 'no'}" for what, name in _NATIVE.items())}
 
     def meet(self, timeout: float) -> None:
         return None  # it knows only what it is told

@@ -16,6 +16,7 @@ _MEMORY, _NOT_READY = 2, 600  # cudaErrorMemoryAllocation, cudaErrorNotReady
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: no order with the legacy default stream but by events
 _HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the device has
 _UNTIMED = 2  # cudaEventDisableTiming
+NO_DRIVER = "CUDA finds no driver for NVIDIA's GPUs (libcuda.so.1) here"
 _PORTABLE = 1  # cudaHostAllocPortable: pinned for all devices
 
 
@@ -191,6 +192,9 @@ def runtime() -> Runtime:
 def unavailable() -> str | None:
     """None where there are devices to work with, otherwise one sentence."""
     try:
-        return None if runtime().device_count() else "CUDA finds no device here"
+        cuda = runtime()
+        if not cuda.versions()[1]:
+            return NO_DRIVER
+        return None if cuda.device_count() else "CUDA finds no device here"
     except DistBackendError as error:
         return str(error)
