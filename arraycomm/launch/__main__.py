@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .job import DEFAULT_PORT, check, launch
+from .mpi import launch_mpi
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: the first failing rank's, 128 + n where it was signal n, 1 or 2 where the launch itself failed."""
-    return launch(_parse(arguments))
+    options = _parse(arguments)
+    return launch_mpi(options) if options.mpi else launch(options)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -23,6 +25,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     _add_options(parser)
     options = parser.parse_args(arguments)
     check(parser, options)
+    if options.mpi and options.nnodes > 1:
+        parser.error("--mpi starts the ranks of one node; for several nodes use the MPI library's own mpirun")
     return options
 
 
@@ -40,6 +44,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to DIR/rank-R.log")
     add("--no-prefix", dest="prefix", action="store_false", help="pass output on without [rank R] before each line")
     add("--no-python", action="store_true", help="the program is started itself, not by Python")
+    add("--mpi", action="store_true", help="the ranks are a world of MPI, without mpirun; one node only")
     parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module's name")
     parser.add_argument("program", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")

@@ -18,8 +18,8 @@ DEFAULT_PORT = 29500  # torchrun's; only for several nodes, one node takes a fre
 
 
 class Extras:
-    """What a launcher adds to a rank's arguments, before the user's, and to its environment, and how often it starts all ranks
-    again after one has failed. Only one node's: several would have to agree on it.
+    """What a launcher adds to a rank's arguments, before the user's, to its environment and to what it inherits, and how often
+    it starts all ranks again after one has failed. Only one node's: several would have to agree on it.
     """
 
     restarts = 0
@@ -30,6 +30,9 @@ class Extras:
     def variables(self, place: Place, attempt: int) -> dict[str, str]:
         """attempt: from 0."""
         return {}
+
+    def descriptors(self, place: Place) -> Sequence[int]:
+        return ()
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -77,13 +80,14 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
         logs.mkdir(parents=True, exist_ok=True)
     base = _base_environ(options.nproc_per_node)
     local = options.nproc_per_node
-    commands, environs = [], []
+    secret = () if meeting.secret_fd is None else (meeting.secret_fd,)
+    commands, environs, inherit = [], [], []
     for index in range(local):
         place = Place(options.node_rank * local + index, options.nnodes * local, index, local, options.node_rank,
                       meeting.address, meeting.port)
         environs.append({**base, **extras.variables(place, attempt), **place.variables(meeting.secret_fd)})
         commands.append(_command(options, extras.arguments(place)))
-    inherit = () if meeting.secret_fd is None else (meeting.secret_fd,)
+        inherit.append((*secret, *extras.descriptors(place)))
     return Plan(commands, environs, inherit, prefix=options.prefix, log_dir=logs)
 
 

@@ -30,11 +30,12 @@ _DRAIN_S = 1.0  # for the output of descendants that left their rank's process g
 
 @dataclass(frozen=True)
 class Plan:
-    """What to start on this node: one command and one environment per local rank, with RANK in it."""
+    """What to start on this node: of each local rank its command, its environment with RANK in it, and the descriptors that it
+    inherits."""
 
     commands: Sequence[Sequence[str]]
     environs: Sequence[Mapping[str, str]]
-    inherit: Sequence[int] = ()  # descriptors the ranks get
+    inherit: Sequence[Sequence[int]]
     prefix: bool = True
     log_dir: Path | None = None
 
@@ -97,8 +98,8 @@ class Job:
         return bool(self._failures) and not self._received
 
     def _start(self) -> None:
-        for command, environ in zip(self.plan.commands, self.plan.environs, strict=True):
-            rank = RankProcess(int(environ["RANK"]), command, environ, self._lifeline, self.plan.inherit)
+        for command, environ, inherit in zip(self.plan.commands, self.plan.environs, self.plan.inherit, strict=True):
+            rank = RankProcess(int(environ["RANK"]), command, environ, self._lifeline, inherit)
             self._ranks.append(rank)
             self._running += 1
             self._watch(rank.pidfd, partial(self._ended, rank))

@@ -15,6 +15,7 @@ from ..errors import Translator
 from . import process
 from .communicator import MpiCommunicator, options
 from .library import Library, load
+from .server import Server, serve
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ class MpiBackend:
             raise DistBackendError(f"rank {meeting.rank} of {meeting.size} was given, but this process is rank {rank} of "
                                    f"{size} in MPI's world: leave both to MPI")
         return _open(library, lib.acomm_mpi_world(library.handle), name, timeout)
+
+    def serve(self, size: int) -> Server:
+        """For a launcher: what brings `size` processes of this host together without mpirun."""
+        return serve(size)
 
     def wrap(self, address: int, *, name: str, timeout: float) -> MpiCommunicator:
         """Of an MPI communicator whose handle lies at `address`. All its ranks call it."""

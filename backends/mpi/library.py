@@ -79,7 +79,7 @@ def candidates() -> Iterator[tuple[str, str]]:
     chosen = settings.get(_VARIABLE)
     if chosen:
         yield _VARIABLE, chosen
-    for path in _loaded():
+    for path in loaded("libmpi.so", "libmpi_abi.so"):
         yield "loaded already", path
     for folder in _launchers():
         for path in _inside(folder):
@@ -90,11 +90,11 @@ def candidates() -> Iterator[tuple[str, str]]:
         yield "by name", name
 
 
-def _loaded() -> list[str]:
-    """MPI libraries that this process has mapped: mpi4py's, say."""
+def loaded(*names: str) -> list[str]:
+    """Libraries that this process has mapped whose files are named so: mpi4py's, say."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = dict.fromkeys(line.rstrip("\n").partition("/")[2] for line in maps)
-    return [f"/{path}" for path in paths if os.path.basename(path).startswith(("libmpi.so", "libmpi_abi.so"))]
+    return [f"/{path}" for path in paths if os.path.basename(path).startswith(names)]
 
 
 def _launchers() -> Iterator[str]:

@@ -65,7 +65,8 @@ def world(library: Library, environ: Mapping[str, str] = os.environ) -> tuple[in
         raise DistBackendError(
             f"this is rank {told.rank} of {told.size} by {told.launcher}, but {facts.version} ({facts.path}) sees a world of "
             "one process: the launcher does not speak to this MPI, and every rank would be alone. Start with the mpirun "
-            "that belongs to the library, or name the library that belongs to mpirun in ARRAYCOMM_MPI_LIBRARY")
+            "that belongs to the library or with arraycomm-run --mpi, or name the library that belongs to mpirun in "
+            "ARRAYCOMM_MPI_LIBRARY")
     return rank, size
 
 

@@ -79,6 +79,14 @@ def wrapped(group: arraycomm.Group) -> None:
             say(group, f"{type(error).__name__} {error}")
 
 
+def splits(group: arraycomm.Group) -> None:
+    part = group.split(group.rank % 2)
+    assert part is not None
+    with part:
+        total = part.all_reduce(np.array([group.rank])).item()
+    say(group, f"splits {'right' if total == sum(range(group.rank % 2, group.size, 2)) else 'WRONG'}")
+
+
 def facade(group: arraycomm.Group) -> None:
     import arraycomm.distributed as dist
 
@@ -91,7 +99,8 @@ def facade(group: arraycomm.Group) -> None:
 
 
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
-         "aborts": aborts, "killed": killed, "large": large, "wrapped": wrapped, "facade": facade}
+         "aborts": aborts, "killed": killed, "large": large, "wrapped": wrapped, "facade": facade,
+         "splits": splits}
 
 
 def main(case: str) -> None:

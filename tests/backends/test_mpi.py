@@ -19,14 +19,24 @@ EVERYWHERE = pytest.mark.parametrize("library", mpi.LIBRARIES)
 def run(library: str, size: int, *arguments: str, options: tuple[str, ...] = (), environ: dict[str, str] | None = None) -> str:
     """What the ranks printed. AssertionError with it when they do not end."""
     launch = mpi.command(library, size)
-    command = [launch[0], *options, *launch[1:], sys.executable, *(arguments or (PROGRAM,))]
-    with subprocess.Popen(command, env=mpi.environ(library) | (environ or {}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    return printed_by([launch[0], *options, *launch[1:], sys.executable, *arguments], mpi.environ(library) | (environ or {}))
+
+
+def printed_by(command: list[str], environ: dict[str, str]) -> str:
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, start_new_session=True) as process:
         try:
             return process.communicate(timeout=LIMIT)[0]
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             raise AssertionError(f"{command} did not end:\n{process.communicate()[0]}") from None
+
+
+def launched(library: str, size: int, *arguments: str) -> str:
+    """The same under our own launcher."""
+    environ = {"ARRAYCOMM_MPI_LIBRARY": str(_file(library)), **mpi.environ(library)}
+    command = ["-m", "arraycomm.launch", "--mpi", "--no-prefix", "--nproc-per-node", str(size), *arguments]
+    return printed_by([sys.executable, *command], environ)
 
 
 def lines(printed: str, rank: int) -> list[str]:
@@ -76,6 +86,23 @@ def test_neighbours(library: str, case: str) -> None:
 
 def _file(library: str) -> Path:
     return next((mpi.prefix(library) / "lib").glob("libmpi.so.*"))
+
+
+@EVERYWHERE
+def test_without_mpirun(library: str) -> None:
+    printed = launched(library, 3, PROGRAM, "splits")
+    assert [lines(printed, rank) for rank in range(3)] == [["splits right"]] * 3, printed
+
+
+def test_a_lost_rank_without_mpirun() -> None:
+    """The launcher ends the others, as always, and its server with them."""
+    printed = launched("mpich", 2, PROGRAM, "killed")
+    assert "rank 1" in printed and "SIGKILL" in printed, printed
+
+
+def test_one_node_without_mpirun() -> None:
+    printed = launched("mpich", 2, "--nnodes", "2", "--master-addr", "127.0.0.1", PROGRAM)
+    assert "--mpi starts the ranks of one node" in printed and "mpirun" in printed, printed
 
 
 def test_mpirun_of_another_library() -> None:

@@ -44,9 +44,9 @@ int mpi_collective(struct mpi_op *op)
     struct acomm_group *g = op->group;
     if (g->size == 1)
         return alone(op);
-    bool is_short = mpi_is_short(op);
-    int rc = is_short || g->check ? mpi_exchange(op) : 0;
-    if (rc || is_short)
+    op->is_short = mpi_is_short(op);
+    int rc = op->is_short || g->check ? mpi_exchange(op) : 0;
+    if (rc || op->is_short)
         return rc;
     if (mpi_reduces(op))
         return mpi_reduction(op);

@@ -50,7 +50,7 @@ static bool gives(const struct mpi_op *op)
 static uint64_t write_record(const struct mpi_op *op, char *to)
 {
     struct record *mine = (struct record *)to;
-    mine->bytes = mpi_is_short(op) && gives(op) ? given(op) * op->width : 0;
+    mine->bytes = op->is_short && gives(op) ? given(op) * op->width : 0;
     mpi_header(op, &mine->header);
     if (mine->bytes)
         memcpy(mine + 1, (const void *)op->call.in, mine->bytes);
@@ -151,7 +151,7 @@ int mpi_exchange(struct mpi_op *op)
     int rc = concatenate(op);
     if (!rc)
         rc = compare(op, contents);
-    if (!rc && mpi_is_short(op) && op->call.kind != ACOMM_BARRIER)
+    if (!rc && op->is_short && op->call.kind != ACOMM_BARRIER)
         finish(op, contents);
     return rc;
 }

@@ -36,10 +36,18 @@ bool group_was_forked(const struct acomm_group *g)
 void mpi_header(const struct mpi_op *op, acomm_header *out)
 {
     const acomm_call *c = &op->call;
-    struct acomm_op seen = {.sequence = op->sequence, .count = op->counts ? 0 : c->count, .layout = c->layout, .kind = c->kind,
-                            .dtype = c->dtype, .redop = c->redop, .factor = c->factor, .send_counts = op->counts,
-                            .root = c->kind < ACOMM_SEND ? c->root : -1};
-    *out = (acomm_header){0};
+    struct acomm_op seen; /* what op_header() reads of it: all of it is several lines of zeros */
+    seen.whole = NULL;
+    seen.sequence = op->sequence;
+    seen.count = op->counts ? 0 : c->count;
+    seen.layout = c->layout;
+    seen.kind = c->kind;
+    seen.dtype = c->dtype;
+    seen.redop = c->redop;
+    seen.factor = c->factor;
+    seen.send_counts = op->counts;
+    seen.root = c->kind < ACOMM_SEND ? c->root : -1;
+    seen.shares = false;
     op_header(&seen, out); /* the same as in the socket engine, and compared as there */
 }
 

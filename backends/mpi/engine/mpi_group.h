@@ -24,10 +24,11 @@ struct mpi_op {
     uint64_t bytes;              /* received */
     bool synchronous;            /* its caller waits, and answers Ctrl-C */
     bool owned;                  /* by a handle, not on its caller's stack */
+    bool is_short;               /* its contents travel with the headers */
     _Atomic int state;           /* abandoned by its owner before the end: freed then */
-    int status;                  /* valid once ended, as the failure */
-    acomm_failure failure;
+    int status;                  /* valid once ended */
     struct mpi_op *next;         /* queue, or posted receives */
+    acomm_failure failure;       /* valid once ended with an error */
 };
 
 /* Requests of the collective that runs. */
