@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _VARIABLE = "ARRAYCOMM_MPI_LIBRARY"
-# By file name, as they are installed: Open MPI 4 and 5, MPICH and its relatives, the MPI-5 ABI; then whatever is there.
-_NAMES = ("libmpi.so.40", "libmpi.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so")
+# By file name, as they are installed: Open MPI 4 and 5, MPICH and its relatives (Debian's is libmpich), the MPI-5 ABI; then any.
+_NAMES = ("libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so")
 _ANCESTORS = 4  # mpirun's own process on this host may be that many above a rank: wrappers lie between
 LEVELS = ("single", "funneled", "serialized", "multiple")
 
@@ -79,7 +79,7 @@ def candidates() -> Iterator[tuple[str, str]]:
     chosen = settings.get(_VARIABLE)
     if chosen:
         yield _VARIABLE, chosen
-    for path in loaded("libmpi.so", "libmpi_abi.so"):
+    for path in loaded("libmpi.so", "libmpich.so", "libmpi_abi.so"):
         yield "loaded already", path
     for folder in _launchers():
         for path in _inside(folder):

@@ -12,7 +12,6 @@ import socket
 import threading
 
 _MAXES = "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024"
-_SPACE = "arraycomm"  # name of the one table of keys
 
 
 class PmiServer:
@@ -20,6 +19,7 @@ class PmiServer:
 
     def __init__(self, size: int) -> None:
         self._size = size
+        self._space = f"arraycomm_{os.getpid()}_{os.urandom(4).hex()}"  # MPICH names shared memory after it
         # Which ranks share a host: from the first one on, one host of `size` ranks.
         self._keys = {"PMI_process_mapping": f"(vector,(0,1,{size}))"}
         self._pairs = [socket.socketpair() for _ in range(size)]
@@ -94,7 +94,7 @@ class PmiServer:
         """What is answered without a look at the table."""
         known = {"init": "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0", "get_maxes": _MAXES,
                  "get_appnum": "cmd=appnum appnum=0 rc=0", "get_universe_size": f"cmd=universe_size size={self._size} rc=0",
-                 "get_my_kvsname": f"cmd=my_kvsname kvsname={_SPACE} rc=0", "put": "cmd=put_result rc=0 msg=success",
+                 "get_my_kvsname": f"cmd=my_kvsname kvsname={self._space} rc=0", "put": "cmd=put_result rc=0 msg=success",
                  "finalize": "cmd=finalize_ack rc=0", "abort": ""}  # who aborts ends by itself, and waits for no answer
         return known.get(command, f"cmd={command}_result rc=-1 msg=not_offered")
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _STRING, _UINT16, _UINT32, _INFO, _DATA_ARRAY, _RANK, _REGEX = 3, 13, 14, 24, 39, 40, 49
 _DONE = (0, -157)  # PMIX_SUCCESS, PMIX_OPERATION_SUCCEEDED: there will be no callback
-_CALLBACKS = 64  # members of pmix_server_module_t, and room for more
 
 
 class _Bytes(ctypes.Structure):
@@ -69,6 +68,13 @@ def _at_once(process: Any, server_object: Any, callback: Any, data: Any) -> int:
     return -157
 
 
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t,
+                  ctypes.c_void_p, ctypes.c_void_p)
+def _no_control(process: Any, targets: Any, count: Any, infos: Any, number: Any, callback: Any, data: Any) -> int:
+    """Without it libpmix does not even do what it can do itself: remove the files that processes tell it of."""
+    return -47  # PMIX_ERR_NOT_SUPPORTED
+
+
 _FENCED = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p,
                            ctypes.c_void_p)
 
@@ -79,6 +85,10 @@ def _fence(processes: Any, count: Any, infos: Any, number: Any, data: Any, size:
     """All of this host's have come, and there are no others: what they brought is all there is."""
     callback(0, data, size, argument, None, None)
     return 0
+
+
+_CALLBACKS = 64  # members of pmix_server_module_t, and room for more
+_SERVED: dict[int, Any] = {0: _at_once, 1: _at_once, 3: _fence, 19: _no_control}  # client_connected, client_finalized, fence_nb
 
 
 class PmixServer:
@@ -102,9 +112,8 @@ class PmixServer:
             raise OSError(f"{function} gave {code}")
 
     def _begin(self) -> None:
-        # client_connected, client_finalized, abort, fence_nb
         self._module = (ctypes.c_void_p * _CALLBACKS)()
-        for place, function in ((0, _at_once), (1, _at_once), (3, _fence)):
+        for place, function in _SERVED.items():
             self._module[place] = ctypes.cast(function, ctypes.c_void_p).value
         options = self._infos([_info("pmix.srvr.tmpdir", _STRING, self._folder), _info("pmix.sys.tmpdir", _STRING, self._folder)])
         self._call("PMIx_server_init", self._module, options, ctypes.c_size_t(len(options)))

@@ -52,6 +52,23 @@ def killed(group: arraycomm.Group) -> None:
     group.all_reduce(np.ones(_LONG))
 
 
+def shrinks(group: arraycomm.Group) -> None:
+    """Those that live go on without the one that does not, more than once; not without one of them."""
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        group.all_reduce(np.ones(_LONG))
+    except arraycomm.PeerLost as error:
+        say(group, f"PeerLost {error.ranks}")
+    with group.subgroup([rank for rank in range(group.size) if rank != 1], "rest") as rest:
+        part = rest.split(rest.rank % 2)
+        assert part is not None
+        found = (rest.all_reduce(np.array([group.rank])).item(), part.all_reduce(np.ones(_LONG))[-1].item())
+        say(group, f"sums {found}")
+        rest.barrier()
+        part.close()
+
+
 def large(group: arraycomm.Group) -> None:
     """3 GiB, and so past what an int counts. One rank's share of it at a time is not enough memory for CI otherwise."""
     count = (3 << 30) // 4 + 5
@@ -100,7 +117,7 @@ def facade(group: arraycomm.Group) -> None:
 
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "killed": killed, "large": large, "wrapped": wrapped, "facade": facade,
-         "splits": splits}
+         "splits": splits, "shrinks": shrinks}
 
 
 def main(case: str) -> None:

@@ -73,6 +73,12 @@ def test_killed_rank_with_ulfm() -> None:
         assert any(line.startswith("PeerLost (1,)") for line in lines(printed, rank)), printed
 
 
+def test_going_on_without_a_killed_rank() -> None:
+    printed = run("openmpi", 4, PROGRAM, "shrinks", options=("--with-ft", "ulfm"))
+    for rank, alike in ((0, 2.0), (2, 1.0), (3, 2.0)):
+        assert lines(printed, rank) == ["PeerLost (1,)", f"sums {(5, alike)}"], printed
+
+
 @pytest.mark.parametrize("library", list(mpi.WHEELS))
 @pytest.mark.parametrize("case", ["wrapped", "facade"])
 def test_neighbours(library: str, case: str) -> None:

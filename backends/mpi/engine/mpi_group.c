@@ -11,6 +11,7 @@
 #include "wait.h"
 
 #define FAREWELL_NS 100000000 /* for the last news to leave */
+#define DEATHS_NS 10000000000 /* for the library to learn of every death that the caller knows of */
 
 /* Processes made by fork so far, counted in each of them. */
 static _Atomic unsigned forks;
@@ -241,26 +242,65 @@ int acomm_mpi_open(acomm_mpi *mpi, uintptr_t comm, const acomm_mpi_options *opti
     return begin(g, made, out, failure);
 }
 
+/* Ranks that the library knows to be dead. */
+static int count_dead(struct acomm_group *g)
+{
+    uint64_t dead = 0;
+    int number = 0;
+    if (!g->mpi->Comm_shrink || !g->mpi->Comm_get_failed || g->mpi->Comm_get_failed(g->comm, &dead))
+        return 0;
+    g->mpi->Group_size(mpi_read(g->mpi, &dead), &number);
+    g->mpi->Group_free(&dead);
+    return number;
+}
+
+/* A communicator without the dead, where there are any: all who live make it, so `members` has to be them. 0, an error of the
+ * library, or a code. */
+static int leave_out_dead(struct acomm_group *g, int members, uint64_t *made)
+{
+    int dead = count_dead(g);
+    int64_t end = clock_now() + DEATHS_NS;
+    if (!dead)
+        return 0;
+    for (; dead < g->size - members; dead = count_dead(g)) {
+        if (clock_now() > end)
+            return ACOMM_ARGUMENT;
+        if (wait_interrupted())
+            return ACOMM_INTERRUPTED;
+        messages_progress(g);
+        sched_yield();
+    }
+    return g->mpi->Comm_shrink(g->comm, made);
+}
+
 int acomm_mpi_part(struct acomm_group *parent, const int32_t *members, int size, const acomm_mpi_options *options,
                    struct acomm_group **out, acomm_failure *failure)
 {
     acomm_mpi *mpi = parent->mpi;
-    uint64_t all = 0, some = 0, made = 0;
+    uint64_t all = 0, some = 0, whole = 0, made = 0;
     struct acomm_group *g = create(mpi, options);
     if (!g)
         return refuse(NULL, ACOMM_RESOURCE, 0, failure);
-    int rc = mpi->Comm_group(parent->comm, &all);
+    int rc = leave_out_dead(parent, size, &whole);
+    if (!rc)
+        rc = mpi->Comm_group(parent->comm, &all);
     if (!rc)
         rc = mpi->Group_incl(mpi_read(mpi, &all), size, members, &some);
     if (!rc) /* the tag keeps apart groups that are made of overlapping ranks at one time */
-        rc = mpi->Comm_create_group(parent->comm, mpi_read(mpi, &some), (int)(options->id % TAG_LAST), &made);
+        rc = mpi->Comm_create_group(whole ? mpi_read(mpi, &whole) : parent->comm, mpi_read(mpi, &some),
+                                    (int)(options->id % TAG_LAST), &made);
     if (some)
         mpi->Group_free(&some);
     if (all)
         mpi->Group_free(&all);
+    if (whole)
+        mpi->Comm_free(&whole);
     if (rc)
-        return refuse(g, ACOMM_LIBRARY, rc, failure);
-    return begin(g, made, out, failure);
+        refuse(g, rc < 0 ? rc : ACOMM_LIBRARY, rc < 0 ? 0 : rc, failure);
+    if (rc == ACOMM_ARGUMENT)
+        snprintf(failure->text, sizeof failure->text, "%d rank(s) have died: a new group needs all others",
+                 count_dead(parent));
+    return rc ? failure->code : begin(g, made, out, failure);
 }
 
 int acomm_mpi_rank(struct acomm_group *g)

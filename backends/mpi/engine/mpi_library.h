@@ -42,7 +42,8 @@ typedef uintptr_t mpi_handle;
     X(false, Abi_get_version, (int *version, int *subversion))
 /* ULFM; their names begin with MPIX_. */
 #define MPIX_FUNCTIONS(X)                                                                                            \
-    X(false, Comm_get_failed, (mpi_handle comm, void *group))
+    X(false, Comm_get_failed, (mpi_handle comm, void *group))                                                        \
+    X(false, Comm_shrink, (mpi_handle comm, void *made))
 
 struct acomm_mpi {
     const char *family;
