@@ -86,8 +86,13 @@ def candidates() -> Iterator[tuple[str, str]]:
             yield "mpirun's own", path
     for path in _inside(os.path.join(sys.prefix, "lib")):
         yield "this Python environment", path
-    for name in _NAMES:
+    for name in _names():
         yield "by name", name
+
+
+def _names() -> list[str]:
+    """Under mpirun of MPICH and its relatives, Open MPI's comes last: it would end the process."""
+    return sorted(_NAMES, key=lambda name: name == "libmpi.so.40" and "PMI_FD" in os.environ)
 
 
 def loaded(*names: str) -> list[str]:
@@ -113,7 +118,7 @@ def _launchers() -> Iterator[str]:
 
 def _inside(folder: str) -> list[str]:
     found: dict[str, None] = {}
-    for name in _NAMES:
+    for name in _names():
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), name))):
             found[path] = None
     return list(found)

@@ -3,9 +3,6 @@ processes ask: PMIx in Open MPI, PMI-1 in MPICH and its relatives."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-
 from arraycomm.core.errors import DistBackendError
 
 from .library import load, loaded
@@ -44,9 +41,5 @@ def serve(size: int) -> Server:
 
 
 def _pmix() -> str | None:
-    """libpmix: the one that Open MPI is linked with, or that of its plug-ins."""
-    for path in loaded("libpmix.so"):
-        return path
-    with contextlib.suppress(OSError):
-        return str(ctypes.CDLL("libpmix.so.2")._name)
-    return None
+    """libpmix that Open MPI 5 is linked with. Version 4 has it in a plug-in, and takes no server but its mpirun."""
+    return next(iter(loaded("libpmix.so")), None)

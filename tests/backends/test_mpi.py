@@ -40,7 +40,9 @@ def launched(library: str, size: int, *arguments: str) -> str:
 
 
 def lines(printed: str, rank: int) -> list[str]:
-    return [line.partition(": ")[2] for line in printed.splitlines() if line.startswith(f"rank {rank}: ")]
+    """What a rank said. Another one's traceback, which comes in parts, may stand before it in a line."""
+    said = f"rank {rank}: "
+    return [line.partition(said)[2] for line in printed.splitlines() if said in line]
 
 
 @EVERYWHERE
