@@ -40,8 +40,8 @@ class MpiBackend:
     def describe(self) -> dict[str, str]:
         """For arraycomm-info."""
         facts = load().facts()
-        tolerant = "has ULFM's functions; they act under mpirun --with-ft ulfm" if facts.family == "Open MPI" else (
-            "has some of ULFM's functions, unproved here")
+        tolerant = ("ULFM: under mpirun --with-ft ulfm PeerLost, and the others can go on" if facts.family == "Open MPI" else
+                    "has ULFM's functions, unproved: mpirun ends the job when one is killed")
         return {"library": f"{facts.version} ({facts.path})", "standard": f"MPI {facts.standard[0]}.{facts.standard[1]}",
                 "family": facts.family,
                 "killed ranks": tolerant if facts.fault_tolerant else "no ULFM: mpirun ends the job when one is killed",

@@ -34,10 +34,17 @@ def leaves(group: arraycomm.Group) -> None:
 
 
 def closes(group: arraycomm.Group) -> None:
+    """The others are told, and can go on without it."""
     if group.rank == 1:
         group.close()
-    else:
+        return
+    try:
         group.barrier()
+    except arraycomm.PeerLost as error:
+        say(group, f"PeerLost {error.ranks} {error}")
+    rest = [rank for rank in range(group.size) if rank != 1]
+    with group.subgroup(rest, "rest") as part:
+        say(group, f"sum {part.all_reduce(np.array([group.rank])).item()}")
 
 
 def aborts(group: arraycomm.Group) -> None:

@@ -55,11 +55,18 @@ def test_timeout(library: str, case: str) -> None:
 
 
 @EVERYWHERE
-@pytest.mark.parametrize(("case", "words"), [("leaves", "left with KeyError"), ("closes", "has closed the group")])
-def test_peer_lost(library: str, case: str, words: str) -> None:
-    printed = run(library, 2, PROGRAM, case)
+def test_a_rank_that_raises(library: str) -> None:
+    printed = run(library, 2, PROGRAM, "leaves")
     found = lines(printed, 0)
-    assert len(found) == 1 and found[0].startswith("PeerLost (1,)") and words in found[0], printed
+    assert len(found) == 1 and found[0].startswith("PeerLost (1,)") and "left with KeyError" in found[0], printed
+
+
+@EVERYWHERE
+def test_going_on_without_a_rank_that_has_left(library: str) -> None:
+    printed = run(library, 3, PROGRAM, "closes")
+    for rank in (0, 2):
+        lost, total = lines(printed, rank)
+        assert lost.startswith("PeerLost (1,)") and "has closed the group" in lost and total == "sum 2", printed
 
 
 @EVERYWHERE

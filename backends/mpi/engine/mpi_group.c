@@ -1,4 +1,5 @@
 /* The beginning, the failure and the end of a group. */
+#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +113,7 @@ void mpi_explain(struct acomm_group *g, int code, int peer, acomm_failure *out)
         int rank = dead_rank(g);
         out->code = ACOMM_LOST;
         out->culprit = rank < 0 ? peer : rank;
+        out->errnum = ESRCH; /* tells a death from a farewell */
         snprintf(out->text, sizeof out->text, "its process has ended");
         return;
     }
@@ -254,13 +256,15 @@ static int count_dead(struct acomm_group *g)
     return number;
 }
 
-/* A communicator without the dead, where there are any: all who live make it, so `members` has to be them. 0, an error of the
- * library, or a code. */
+/* A communicator without the dead, where there are any: all who live make it, so `members` has to be them. A death that a peer
+ * told of the library learns of later. 0, an error of the library, or a code. */
 static int leave_out_dead(struct acomm_group *g, int members, uint64_t *made)
 {
-    int dead = count_dead(g);
+    acomm_failure failure;
     int64_t end = clock_now() + DEATHS_NS;
-    if (!dead)
+    bool told = acomm_mpi_failure(g, &failure) && failure.code == ACOMM_LOST && failure.errnum == ESRCH;
+    int dead = count_dead(g);
+    if (!told && !dead)
         return 0;
     for (; dead < g->size - members; dead = count_dead(g)) {
         if (clock_now() > end)
