@@ -76,15 +76,6 @@ def shrinks(group: arraycomm.Group) -> None:
         part.close()
 
 
-def large(group: arraycomm.Group) -> None:
-    """3 GiB, and so past what an int counts. One rank's share of it at a time is not enough memory for CI otherwise."""
-    count = (3 << 30) // 4 + 5
-    x = np.full(count, group.rank + 1, np.int32)
-    group.all_reduce(x, out=x)
-    total = group.size * (group.size + 1) // 2
-    say(group, f"large {'right' if (x[:: 1 << 10] == total).all() and x[-1] == total else 'WRONG'}")
-
-
 def wrapped(group: arraycomm.Group) -> None:
     """mpi4py in the process: its communicator, its own traffic beside ours, its end."""
     from mpi4py import MPI
@@ -123,7 +114,7 @@ def facade(group: arraycomm.Group) -> None:
 
 
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
-         "aborts": aborts, "killed": killed, "large": large, "wrapped": wrapped, "facade": facade,
+         "aborts": aborts, "killed": killed, "wrapped": wrapped, "facade": facade,
          "splits": splits, "shrinks": shrinks}
 
 

@@ -44,6 +44,14 @@ def more_than_4_gib(context: Context) -> None:
         context.check(_holds(x, 9, 9), "message")
 
 
+def more_than_3_gib(context: Context) -> None:
+    """Of four bytes each: bytes that an int cannot count, elements that it can."""
+    x = np.full((3 << 28) + 5, 1 + context.rank, np.int32)
+    context.group.all_reduce(x, out=x)
+    total = context.size * (context.size + 1) // 2
+    context.check(all((x[i : i + _STEP] == total).all() for i in range(0, x.size, _STEP)), "all_reduce of int32")
+
+
 def more_than_2_gi_elements(context: Context) -> None:
     x = _marked(2**31 + 9, 1 + context.rank, 10 + context.rank)
     context.group.all_reduce(x, out=x)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .worlds import World
+from .mpi import LIBRARIES
+from .worlds import Settings, World
 
 
 def _available() -> int:
@@ -16,9 +17,28 @@ def _available() -> int:
     return int(lines["MemAvailable"].split()[0]) * 1024
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "library" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--mpi-all")
+        metafunc.parametrize("library", LIBRARIES if every else LIBRARIES[:1])
+
+
 @pytest.mark.skipif(_available() < 10 << 30, reason="needs 10 GiB of free memory")
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_large(special: Callable[..., World], transport: str) -> None:
     world = special(2, transport)
     world.run("large.more_than_2_gi_elements")
     world.run("large.more_than_4_gib")
+
+
+@pytest.mark.skipif(_available() < 10 << 30, reason="needs 10 GiB of free memory")
+def test_large_over_mpi(library: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """MPI's counts are ints. Without --mpi-all one library, and the reductions alone."""
+    world = World(Settings(2, mpi=library), tmp_path)
+    try:
+        world.run("large.more_than_3_gib")
+        world.run("large.more_than_2_gi_elements")
+        if request.config.getoption("--mpi-all"):
+            world.run("large.more_than_4_gib")
+    finally:
+        world.close()

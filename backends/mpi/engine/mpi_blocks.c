@@ -55,7 +55,7 @@ int mpi_blocks(struct mpi_op *op)
     for (int first = 1; first < g->size; first += WAVE) {
         int rc = 0, end = first + WAVE < g->size ? first + WAVE : g->size;
         for (int step = first; step < end && !rc; step++) {
-            int from = (g->rank + step) % g->size, to = (g->rank - step + g->size) % g->size;
+            int from = mpi_neighbour(g, step), to = mpi_neighbour(g, -step);
             struct span in = incoming(op, from), out = outgoing(op, to);
             rc = in.bytes ? mpi_take(op, in.data, in.bytes, from) : 0;
             if (!rc && out.bytes)

@@ -12,8 +12,7 @@
 struct record { uint64_t bytes; acomm_header header; }; /* the contents follow, filled up to 8 bytes */
 #define FULL(bytes) (((bytes) + 7) & ~(uint64_t)7)
 
-/* Bytes that a record may have here. */
-static size_t longest(const struct acomm_group *g)
+size_t mpi_record_bytes(const struct acomm_group *g)
 {
     size_t contents = SHORT_ALL / (size_t)g->size;
     return sizeof(struct record) + FULL(contents < g->mpi->short_bytes ? contents : g->mpi->short_bytes);
@@ -73,9 +72,9 @@ static int concatenate(struct mpi_op *op)
     uint64_t have = write_record(op, all);
     for (int distance = 1; distance < g->size; distance *= 2) {
         int number = distance < g->size - distance ? distance : g->size - distance;
-        int rc = mpi_take(op, all + have, (uint64_t)number * longest(g), (g->rank + distance) % g->size);
+        int rc = mpi_take(op, all + have, (uint64_t)number * g->record_bytes, mpi_neighbour(g, distance));
         if (!rc)
-            rc = mpi_give(op, all, length(all, number), (g->rank - distance + g->size) % g->size);
+            rc = mpi_give(op, all, length(all, number), mpi_neighbour(g, -distance));
         int waited = mpi_wait(op);
         if (rc || waited)
             return rc ? rc : waited;
@@ -93,7 +92,7 @@ static int compare(struct mpi_op *op, const void **contents)
     int odd = -1, reference = -1;
     const acomm_header *headers[g->size];
     for (int i = 0; i < g->size; i++) {
-        int rank = (g->rank + i) % g->size;
+        int rank = mpi_neighbour(g, i);
         headers[rank] = &((const struct record *)at)->header;
         contents[rank] = at + sizeof(struct record);
         at += length(at, 1);
@@ -146,7 +145,7 @@ int mpi_exchange(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     const void *contents[g->size];
-    if (!mpi_grow(&g->records, &g->records_room, (size_t)g->size * longest(g)))
+    if (!mpi_grow(&g->records, &g->records_room, (size_t)g->size * g->record_bytes))
         return mpi_fail_op(op, ACOMM_RESOURCE, -1, "no memory for records");
     int rc = concatenate(op);
     if (!rc)

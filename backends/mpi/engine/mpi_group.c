@@ -220,6 +220,7 @@ static int begin(struct acomm_group *g, uint64_t made, struct acomm_group **out,
         rc = mpi->Comm_size(g->comm, &g->size);
     if (rc)
         return refuse(g, ACOMM_LIBRARY, rc, failure);
+    g->record_bytes = mpi_record_bytes(g);
     rc = messages_open(g);
     if (!rc)
         rc = pace_add(g);

@@ -45,6 +45,7 @@ struct acomm_group {
     int rank, size;
     int64_t timeout;
     bool check, crowded;
+    size_t record_bytes;         /* that a rank's record has at most (mpi_exchange.c) */
     unsigned forks;
     /* collectives */
     pthread_mutex_t turn;        /* who runs a collective */
@@ -112,6 +113,7 @@ bool mpi_grow(char **place, size_t *room, size_t bytes);
 /* ---- mpi_collectives.c ---- */
 int mpi_collective(struct mpi_op *op);
 /* mpi_exchange.c: headers, and short contents with them, to everybody. */
+size_t mpi_record_bytes(const struct acomm_group *g);
 bool mpi_is_short(const struct mpi_op *op);
 int mpi_exchange(struct mpi_op *op);
 /* mpi_blocks.c: a block for each rank and from each. */
@@ -119,6 +121,12 @@ int mpi_blocks(struct mpi_op *op);
 /* mpi_reduce.c: reductions in pieces. */
 int mpi_reduction(struct mpi_op *op);
 
+/* The rank that many places on, less than a whole round. No division: that costs a short operation a part of its time. */
+static inline int mpi_neighbour(const struct acomm_group *g, int places)
+{
+    int rank = g->rank + places;
+    return rank >= g->size ? rank - g->size : rank < 0 ? rank + g->size : rank;
+}
 static inline bool mpi_reduces(const struct mpi_op *op)
 {
     return op->call.kind == ACOMM_ALL_REDUCE || op->call.kind == ACOMM_REDUCE || op->call.kind == ACOMM_REDUCE_SCATTER;

@@ -39,7 +39,7 @@ static int reduce_slice(struct mpi_op *op, const struct slice *slices, char **ou
     char *space = scratch(op, ((uint64_t)g->size + 1) * bytes + 64);
     int rc = space ? 0 : ACOMM_RESOURCE;
     for (int step = 1; step < g->size && !rc; step++) {
-        int from = (g->rank + step) % g->size, to = (g->rank - step + g->size) % g->size;
+        int from = mpi_neighbour(g, step), to = mpi_neighbour(g, -step);
         char *part = space + (uint64_t)from * bytes;
         inputs[from] = part;
         if (mine.count)
@@ -66,7 +66,7 @@ static int pass_on(struct mpi_op *op, const struct slice *slices, const char *re
     struct slice mine = slices[g->rank];
     int rc = 0;
     for (int step = 1; step < g->size && !rc; step++) {
-        int from = (g->rank + step) % g->size, to = (g->rank - step + g->size) % g->size;
+        int from = mpi_neighbour(g, step), to = mpi_neighbour(g, -step);
         if (c->out && slices[from].count)
             rc = mpi_take(op, (char *)c->out + slices[from].start * op->width, slices[from].count * op->width, from);
         if (!rc && mine.count && (c->kind == ACOMM_ALL_REDUCE || to == c->root))
