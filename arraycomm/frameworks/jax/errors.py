@@ -18,6 +18,7 @@ _KEPT = 64  # exceptions of programs whose results nobody has looked at yet
 _kept: dict[int, BaseException] = {}
 _numbers = itertools.count(1)
 _places: dict[int, str] = {}
+FOREIGN = (jax.errors.JaxRuntimeError, ValueError)  # jaxlib raises ValueError where a program was dispatched without Python
 _pattern = re.compile(r"arraycomm error (\d+):")
 
 
@@ -52,15 +53,15 @@ def original(error: BaseException) -> BaseException | None:
 def errors() -> Iterator[None]:
     """Inside, errors of compiled programs are raised as what they are: PeerLost, CollectiveMismatch and the others.
 
-    jax raises its own JaxRuntimeError otherwise, whose text says the same. Errors come where a result is waited for.
+    jax raises JaxRuntimeError or ValueError otherwise, whose text says the same. Errors come where a result is waited for.
     """
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
+    except FOREIGN as error:
         raise_original(error)
 
 
-def raise_original(error: jax.errors.JaxRuntimeError) -> None:
+def raise_original(error: Exception) -> None:
     """Raises the exception that it stands for, or else itself."""
     ours = original(error)
     if ours is None:

@@ -16,7 +16,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from . import effect
-from .errors import raise_original
+from .errors import FOREIGN, raise_original
 
 # A whole program: its collectives have tokens of their own, so the effect ends here. JAX carries tokens of effects from one
 # program to the next in Python, which takes longer than a small collective.
@@ -78,7 +78,7 @@ def jit(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
             effect.settle()
             result, end = compiled(*args, **kwargs)
             end.block_until_ready()
-        except jax.errors.JaxRuntimeError as error:
+        except FOREIGN as error:
             raise_original(error)
         return result
     return call

@@ -1,0 +1,65 @@
+"""What goes wrong inside compiled programs: the exceptions are ours, and nothing hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ...faults import checks
+from ...faults.job import Job
+from . import fault_tasks
+
+Jobs = Callable[..., Job]
+
+
+@pytest.fixture
+def job() -> Iterator[Jobs]:
+    made: list[Job] = []
+
+    def make(size: int) -> Job:
+        made.append(Job(size, tasks=fault_tasks))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("way", ["jit", "jax.jit"])
+def test_a_rank_dies(job: Jobs, way: str) -> None:
+    """While the others wait in the middle of a program."""
+    ranks = job(3)
+    assert ranks.call("total", limit=60) == dict.fromkeys(range(3), 30.0)
+    ranks.begin("announced", [0, 1], way=way)
+    ranks.answers([0, 1])
+    time.sleep(0.1)  # into the program; where it has not come there yet, the same is seen
+    since = ranks.kill(2)
+    checks.lost(ranks.answers([0, 1]), ranks, 2, "process died", since, within=1)
+    said = ranks.call("text_of", [0, 1])
+    assert all("PeerLost" in text and "rank 2" in text and "all_reduce" in text for text in said.values()), said
+
+
+def test_the_group_is_closed(job: Jobs) -> None:
+    said = job(2).call("closed", limit=60)
+    assert all("group 'world': the group is closed" in text for text in said.values()), said
+
+
+def test_the_group_is_closed_meanwhile(job: Jobs) -> None:
+    ranks = job(2)
+    ranks.begin("closed_while_inside")
+    kind, said = ranks.answer(0, 60).value
+    assert kind == "Aborted" and "closed" in said, said
+
+
+def test_another_group_goes_on(job: Jobs) -> None:
+    assert job(2).call("after_a_failure", limit=60) == {0: [20.0, 20.0], 1: [20.0, 20.0]}
+
+
+def test_wrong_calls(job: Jobs) -> None:
+    said = job(2).call("wrong_calls", limit=60)[0]
+    words = ("unknown reduction 'median'", "bor is defined for integers", "multiple of the group's size", "root 7 is not a rank",
+             "int4) is not supported", "each rank as source once", "form must be")
+    expected = [word for word in words for _ in range(3)]  # by jax.jit, by jit and eagerly
+    assert all(word in text for word, text in zip(expected, said, strict=True)), said
