@@ -31,8 +31,9 @@ def _abstract(*operands: Any, jaxpr: Any) -> tuple[Any, Any]:
 
 def _lower(context: Any, *operands: Any, jaxpr: Any) -> Any:
     own = mlir.TokenSet({effect.EFFECT: hlo.create_token()})
-    inner = context.replace(tokens_in=own, tokens_out=None, avals_out=jaxpr.out_avals)
-    results = mlir.core_call_lowering(inner, *operands, name="arraycomm_program", call_jaxpr=jaxpr)
+    results, _ = mlir.jaxpr_subcomp(context.module_context, jaxpr.jaxpr, context.name_stack, own, (), *operands,
+                                    dim_var_values=context.dim_var_values, const_lowering=context.const_lowering,
+                                    outer_traceback=None)
     return [*results, mlir.ir_constant(jnp.uint8(0).__array__())]
 
 

@@ -15,6 +15,7 @@ from jax._src.core import abstract_token
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from jax.interpreters.mlir import ir
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import arguments, shapes
@@ -30,6 +31,7 @@ _KINDS = {"all_reduce": lib.ACOMM_ALL_REDUCE, "reduce": lib.ACOMM_REDUCE, "broad
           "all_to_all": lib.ACOMM_ALL_TO_ALL, "barrier": lib.ACOMM_BARRIER, "send": lib.ACOMM_SEND,
           "recv": lib.ACOMM_RECV, "permute": lib.ACOMM_XLA_PERMUTE}
 _SILENT = ("barrier", "send")  # without a result
+_IN_PLACE = ("all_reduce", "broadcast")  # the engine may write the result over x
 _CUT = ("reduce_scatter", "all_to_all")
 
 
@@ -81,10 +83,25 @@ def _fields(call: Call, operands: Any) -> np.ndarray[Any, Any]:
     return np.array(values, np.int64)
 
 
+def _may_be_overwritten(value: Any) -> bool:
+    """Whether a result may take this operand's memory: not where it is an argument of the program that is not donated.
+
+    Where it is needed later, XLA copies it first.
+    """
+    if not isinstance(value, ir.BlockArgument):
+        return True
+    function = value.owner.owner
+    if function.name != "func.func" or function.attributes["sym_visibility"] != ir.StringAttr.get("public"):
+        return True
+    attributes = ir.ArrayAttr(function.attributes["arg_attrs"])[value.arg_number]
+    return "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes
+
+
 def _lower(context: Any, *operands: Any, call: Call) -> Any:
+    in_place = call.kind in _IN_PLACE and _may_be_overwritten(operands[0])
     token = context.tokens_in.get(EFFECT)
     with_token = context.replace(avals_in=(*context.avals_in, abstract_token), avals_out=(*context.avals_out, abstract_token))
-    rule = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True)
+    rule = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True, operand_output_aliases={0: 0} if in_place else None)
     *results, token = rule(with_token, *operands, token, call=_fields(call, context.avals_in))
     context.set_tokens_out(mlir.TokenSet({EFFECT: token}))
     return results

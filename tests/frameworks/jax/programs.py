@@ -233,3 +233,24 @@ def jit_options(context: Context) -> None:
     context.check(comm.jit(lambda: comm.barrier(group=group))() is None, "a program of a barrier")
     nested = comm.jit(lambda x: comm.jit(lambda x: comm.all_reduce(x, group=group))(x) + 1)
     context.check(np.array_equal(nested(jnp.ones(2)), np.full(2, context.size + 1)), "jit in jit")
+
+
+def donated(context: Context) -> None:
+    """The result of a donated argument lies in its memory; one that is kept keeps its values."""
+    group, n = context.group, context.size
+    for way in (jax.jit, comm.jit):
+        for operation, want in ((lambda x: comm.all_reduce(x, group=group), n), (lambda x: comm.broadcast(x, 0, group=group), 1)):
+            x = jnp.ones(1000) + 0
+            place = x.unsafe_buffer_pointer()
+            y = way(operation, donate_argnums=0)(x)
+            context.check(x.is_deleted() and y.unsafe_buffer_pointer() == place, f"{way}: the result lies elsewhere")
+            kept = way(operation)(y)
+            context.check(bool((y == want).all() and (kept == want * want).all()), f"{way}: {y[:2]}, {kept[:2]}")
+
+        def again(x: Any) -> Any:
+            made = x * 3
+            total = comm.all_reduce(made, group=group)
+            return made, total, comm.broadcast(total, 0, group=group) + made
+
+        made, total, last = way(again)(jnp.ones(5))
+        context.check(bool((made == 3).all() and (total == 3 * n).all() and (last == 3 * n + 3).all()), f"{way}: used twice")
