@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-EXAMPLES = [ROOT / "examples" / name for name in ("data_parallel_numpy.py",)]
+EXAMPLES = [ROOT / "examples" / name for name in ("data_parallel_numpy.py", "data_parallel_torch.py")]
 
 
 def command(path: Path) -> list[str]:

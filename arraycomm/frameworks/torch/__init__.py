@@ -3,13 +3,19 @@
     torch.distributed.init_process_group("arraycomm")
 
 Where the package is installed, `import torch` does so by itself (pyproject.toml, entry point "torch.backends").
+DistributedDataParallel and the modules autograd and comm_hooks work over arraycomm.distributed, without torch.distributed.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch.distributed
 
-__all__ = ["register"]
+if TYPE_CHECKING:
+    from .parallel import DistributedDataParallel
+
+__all__ = ["DistributedDataParallel", "register"]
 
 
 def register() -> None:
@@ -22,7 +28,15 @@ def register() -> None:
     torch.distributed.Backend.register_backend("arraycomm", _create, extended_api=True, devices=["cpu"])
 
 
-def _create(options, pg_options):  # type: ignore[no-untyped-def]
+def __getattr__(name: str) -> Any:
+    if name == "DistributedDataParallel":  # not for everyone who imports torch
+        from .parallel import DistributedDataParallel
+
+        return DistributedDataParallel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _create(options: Any, pg_options: Any) -> Any:
     from .create import create  # with the first group: `import torch` stays as it was
 
     return create(options, pg_options)

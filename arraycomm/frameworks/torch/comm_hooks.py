@@ -1,0 +1,168 @@
+"""Communication hooks of DistributedDataParallel: hook(state, bucket) gives a future of the bucket's new gradients.
+
+Names and meaning are those of torch.distributed.algorithms.ddp_comm_hooks. state of the first three: a group of
+arraycomm.distributed, or None for the default group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from arraycomm.distributed.collectives import all_reduce
+from arraycomm.distributed.reduce_op import ReduceOp
+
+from .reducer import Bucket
+
+Hook = Callable[[Any, Bucket], Any]
+
+
+def _averaged(tensor: torch.Tensor, group: Any) -> Any:
+    work: Any = all_reduce(tensor, ReduceOp.AVG, group=group, async_op=True)
+    return work.get_future()
+
+
+def allreduce_hook(state: Any, bucket: Bucket) -> Any:
+    """What happens without a hook."""
+    return _averaged(bucket.buffer(), state)
+
+
+def _compressed(dtype: torch.dtype) -> Hook:
+    def hook(state: Any, bucket: Bucket) -> Any:
+        buffer = bucket.buffer()
+        return _averaged(buffer.to(dtype), state).then(lambda future: buffer.copy_(future.value()[0]))
+
+    return hook
+
+
+fp16_compress_hook = _compressed(torch.float16)
+bf16_compress_hook = _compressed(torch.bfloat16)
+
+
+def _wrapper(dtype: torch.dtype) -> Callable[[Hook], Hook]:
+    def wrap(hook: Hook) -> Hook:
+        def compressed(state: Any, bucket: Bucket) -> Any:
+            buffer = bucket.buffer()
+            bucket.set_buffer(buffer.to(dtype))
+            return hook(state, bucket).then(lambda ended: buffer.copy_(_one(ended.value())))
+
+        return compressed
+
+    return wrap
+
+
+def _one(value: Any) -> torch.Tensor:
+    return value[0] if isinstance(value, (list, tuple)) else value  # type: ignore[no-any-return]
+
+
+fp16_compress_wrapper = _wrapper(torch.float16)
+bf16_compress_wrapper = _wrapper(torch.bfloat16)
+
+
+class PowerSGDState:
+    """What powerSGD_hook keeps between steps: for each bucket the error of its last approximation, and P and Q.
+
+    matrix_approximation_rank: of P and Q. start_powerSGD_iter: steps (of all buckets) that are averaged as they are.
+    min_compression_rate: a gradient is approximated where that makes it smaller by at least this factor.
+    use_error_feedback: what an approximation leaves out is added to the next gradients. warm_start: Q begins as the last one.
+    """
+
+    def __init__(self, process_group: Any = None, matrix_approximation_rank: int = 1, start_powerSGD_iter: int = 1000,
+                 min_compression_rate: float = 2, use_error_feedback: bool = True, warm_start: bool = True,
+                 orthogonalization_epsilon: float = 0, random_seed: int = 0) -> None:
+        if matrix_approximation_rank < 1:
+            raise ValueError(f"matrix_approximation_rank must be at least 1, got {matrix_approximation_rank}")
+        if (use_error_feedback or warm_start) and start_powerSGD_iter <= 1:
+            raise ValueError("start_powerSGD_iter must be above 1 with use_error_feedback or warm_start, as in torch")
+        self.process_group, self.matrix_approximation_rank = process_group, matrix_approximation_rank
+        self.start_powerSGD_iter, self.min_compression_rate = start_powerSGD_iter, min_compression_rate
+        self.use_error_feedback, self.warm_start = use_error_feedback, warm_start
+        self.orthogonalization_epsilon = orthogonalization_epsilon
+        self.iter = 0
+        self.errors: dict[int, torch.Tensor] = {}
+        self.qs: dict[int, torch.Tensor] = {}
+        self.generator = torch.Generator().manual_seed(random_seed)  # equal on all ranks
+
+    def compresses(self, gradient: torch.Tensor) -> bool:
+        if gradient.dim() < 2:
+            return False
+        rows, columns = gradient.shape[0], gradient[0].numel()
+        return (rows + columns) * self.matrix_approximation_rank * self.min_compression_rate < rows * columns
+
+
+def powerSGD_hook(state: PowerSGDState, bucket: Bucket) -> Any:  # noqa: N802 - torch's name
+    """Gradients as products of two thin matrices, whose averages travel: PowerSGD (arXiv:1905.13727), a bucket's at once.
+
+    P travels before the hook returns, so that the order of collectives is the same on all ranks; Q while backward goes on.
+    """
+    buffer, group, index = bucket.buffer(), state.process_group, bucket.index()
+    if state.iter < state.start_powerSGD_iter:
+        state.iter += bucket.is_last()
+        return _averaged(buffer, group)
+    if state.use_error_feedback:
+        if index in state.errors:
+            buffer += state.errors[index]
+        state.errors[index] = buffer.clone()
+    matrices = [g.view(g.shape[0], -1) for g in bucket.gradients() if state.compresses(g)]
+    rest = [g for g in bucket.gradients() if not state.compresses(g)]
+    plain = torch.cat([g.reshape(-1) for g in rest]) if rest else buffer.new_empty(0)
+    ps, qs = _thin(state, index, matrices)
+    for m, p, q in zip(matrices, ps, qs, strict=True):
+        torch.matmul(m, q, out=p)
+    flat_p = torch.cat([p.reshape(-1) for p in ps]) if ps else buffer.new_empty(0)
+    together = torch.cat([plain, flat_p])
+    all_reduce(together, ReduceOp.AVG, group=group)
+    plain, flat_p = together[: plain.numel()], together[plain.numel() :]
+    ps = _cut(flat_p, ps)
+    for p in ps:
+        _orthogonalize(p, state.orthogonalization_epsilon)
+    for m, p, q in zip(matrices, ps, qs, strict=True):
+        torch.matmul(m.t(), p, out=q)
+    flat_q = torch.cat([q.reshape(-1) for q in qs]) if qs else buffer.new_empty(0)
+
+    def decompress(future: Any) -> torch.Tensor:
+        averaged = _cut(_one(future.value()), qs)
+        for m, p, q, kept in zip(matrices, ps, averaged, qs, strict=True):
+            torch.matmul(p, q.t(), out=m)
+            kept.copy_(q)
+        start = 0
+        for g in rest:
+            g.copy_(plain[start : start + g.numel()].view(g.shape))
+            start += g.numel()
+        if state.use_error_feedback:
+            state.errors[index] -= buffer
+        return buffer
+
+    state.iter += bucket.is_last()
+    return _averaged(flat_q, group).then(decompress)
+
+
+def _thin(state: PowerSGDState, index: int, matrices: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """P, to be filled, and Q: the last one, or random and equal on all ranks."""
+    ranks = [min(*m.shape, state.matrix_approximation_rank) for m in matrices]
+    ps = [m.new_empty(m.shape[0], r) for m, r in zip(matrices, ranks, strict=True)]
+    if not (state.warm_start and index in state.qs):
+        qs = [torch.randn(m.shape[1], r, generator=state.generator).to(m) for m, r in zip(matrices, ranks, strict=True)]
+        state.qs[index] = qs  # type: ignore[assignment]
+    found: Any = state.qs[index]
+    for q in found:
+        _orthogonalize(q, state.orthogonalization_epsilon)
+    return ps, found
+
+
+def _cut(flat: torch.Tensor, like: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [piece.view(x.shape) for piece, x in zip(flat.split([x.numel() for x in like]), like, strict=True)]
+
+
+def _orthogonalize(matrix: torch.Tensor, epsilon: float) -> None:
+    """The columns, in place (Gram-Schmidt). A column of zeros stays one."""
+    for i in range(matrix.shape[1]):
+        column = matrix[:, i]
+        norm = math.sqrt(float((column.double() ** 2).sum()))
+        column /= norm + (epsilon or torch.finfo(matrix.dtype).tiny)
+        if i + 1 < matrix.shape[1]:
+            others = matrix[:, i + 1 :]
+            others -= torch.outer(column, column @ others)

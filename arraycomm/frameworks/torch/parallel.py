@@ -1,0 +1,151 @@
+"""DistributedDataParallel over arraycomm.distributed: for torch modules, also where torch was built without torch.distributed."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from arraycomm.distributed import objects
+from arraycomm.distributed.collectives import broadcast
+from arraycomm.distributed.process_group import ProcessGroup
+from arraycomm.distributed.world import resolve
+
+from .parallel_log import ParallelLog
+from .reducer import Reducer
+
+
+class DistributedDataParallel(nn.Module):
+    """A module that every rank of a group trains on its own part of the data, with the same parameters on all ranks.
+
+    Backward averages the gradients over the ranks, in buckets that are under way while it computes the others. Parameters and
+    buffers are rank 0's from the beginning. Parameters, names and defaults are torch.nn.parallel.DistributedDataParallel's:
+
+    process_group: of arraycomm.distributed; None: the default group. broadcast_buffers: rank 0's before each forward.
+    bucket_cap_mb: MiB a bucket holds at most. find_unused_parameters: looks, after each forward, for parameters that its
+    outputs do not depend on. gradient_as_bucket_view: gradients lie in the buckets, which saves memory and a copy.
+    static_graph: all steps use the same parameters equally often. device_ids, output_device: None, or the one device of the
+    module. dim and check_reduction: accepted, without effect.
+
+    Raises RuntimeError for a module without parameters that need gradients or that differs between ranks, ValueError for
+    devices that are not the module's, TypeError for parameters on several devices.
+    """
+
+    def __init__(self, module: nn.Module, device_ids: list[Any] | None = None, output_device: Any = None, dim: int = 0,
+                 broadcast_buffers: bool = True, process_group: ProcessGroup | None = None, bucket_cap_mb: float | None = None,
+                 find_unused_parameters: bool = False, check_reduction: bool = False, gradient_as_bucket_view: bool = False,
+                 static_graph: bool = False) -> None:
+        super().__init__()
+        self.process_group = resolve(process_group)
+        ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        kept = [(name, p) for name, p in module.named_parameters() if name not in ignored]
+        reduced = [(name, p) for name, p in kept if p.requires_grad]
+        _check(reduced, device_ids, output_device)
+        if check_reduction:
+            warnings.warn("The `check_reduction` argument in `DistributedDataParallel` module is deprecated. Please avoid using "
+                          "it.", FutureWarning, stacklevel=2)
+        if find_unused_parameters and static_graph:
+            warnings.warn("You passed find_unused_parameters=true to DistributedDataParallel, `static_graph` will detect unused "
+                          "parameters automatically, so you do not need to set find_unused_parameters=true", stacklevel=2)
+        self.module = module
+        self.device_ids, self.output_device, self.dim = device_ids, output_device, dim
+        self.broadcast_buffers, self.find_unused_parameters = broadcast_buffers, find_unused_parameters
+        self.gradient_as_bucket_view, self.static_graph = gradient_as_bucket_view, static_graph
+        self.bucket_bytes_cap = int((25 if bucket_cap_mb is None else bucket_cap_mb) * 1024 * 1024) or 1
+        self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self._shared_buffers = [b for name, b in module.named_buffers() if name not in ignored]
+        self._check_alike(kept)
+        self._take_from_first([p for _, p in kept] + self._shared_buffers)
+        self._reducer = Reducer(self.process_group, reduced, self.bucket_bytes_cap, find_unused=find_unused_parameters,
+                                as_views=gradient_as_bucket_view, static=static_graph)
+        self._log = ParallelLog(self, self._reducer, [p for _, p in reduced])
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The module's; after it a backward of what it gives averages the gradients."""
+        began = time.monotonic()
+        synchronizes = torch.is_grad_enabled() and self.require_backward_grad_sync
+        if synchronizes:
+            self._reducer.check_finished()
+            self._log.iteration()
+        if self.require_forward_param_sync and self.broadcast_buffers:
+            self._take_from_first(self._shared_buffers)
+        outputs = self.module(*inputs, **kwargs)
+        self.require_forward_param_sync = synchronizes
+        if synchronizes:
+            outputs = self._reducer.prepare(outputs)
+            self._log.forward(time.monotonic() - began)
+        else:
+            self._reducer.skip()
+        return outputs
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of forwards inside add up on each rank; the first backward of a forward outside averages the sums."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    def register_comm_hook(self, state: Any, hook: Callable[[Any, Any], Any]) -> None:
+        """hook(state, bucket), called for each full bucket in the same order on all ranks, gives a future of its new gradients.
+
+        It replaces the averaging. comm_hooks.py has some. TypeError for what cannot be called, RuntimeError for a second one.
+        """
+        if not callable(hook):
+            raise TypeError("Communication hook must be callable.")
+        if self._reducer.hook is not None:
+            raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+        self._reducer.hook = lambda bucket: hook(state, bucket)
+
+    def _check_alike(self, parameters: list[tuple[str, torch.Tensor]]) -> None:
+        mine = [(name, list(p.shape), str(p.dtype), p.requires_grad) for name, p in parameters]
+        everybody: list[Any] = [None] * self.process_group.size()
+        objects.all_gather_object(everybody, mine, group=self.process_group)
+        for rank, theirs in enumerate(everybody):
+            if len(theirs) != len(everybody[0]):
+                raise RuntimeError(f"DDP expects same model across all ranks, but Rank 0 has {len(everybody[0])} params, while "
+                                   f"rank {rank} has inconsistent {len(theirs)} params.")
+            for number, (left, right) in enumerate(zip(theirs, everybody[0], strict=True)):
+                if list(left) != list(right):
+                    raise RuntimeError(f"[{rank}]: params[{number}] in this process, {left}, appears not to match the same param "
+                                       f"in process 0, {right} (name, sizes, dtype, requires_grad).")
+
+    @torch.no_grad()
+    def _take_from_first(self, tensors: list[torch.Tensor]) -> None:
+        """Rank 0's values in these tensors, one broadcast for all of a dtype."""
+        for alike in _by_kind(tensors):
+            flat = torch.cat([t.detach().reshape(-1) for t in alike])
+            broadcast(flat, group_src=0, group=self.process_group)
+            if self.process_group.rank() == 0:
+                continue
+            for t, piece in zip(alike, flat.split([t.numel() for t in alike]), strict=True):
+                t.detach().copy_(piece.view(t.shape))
+
+
+def _by_kind(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    kinds: dict[Any, list[torch.Tensor]] = {}
+    for t in tensors:
+        kinds.setdefault((t.dtype, t.device), []).append(t)
+    return list(kinds.values())
+
+
+def _check(reduced: list[tuple[str, torch.Tensor]], device_ids: list[Any] | None, output_device: Any) -> None:
+    if not reduced:
+        raise RuntimeError("DistributedDataParallel is not needed when a module doesn't have any parameters that require a "
+                           "gradient.")
+    devices = {p.device for _, p in reduced}
+    if len(devices) > 1:
+        raise TypeError("DistributedDataParallel's parameters must be on one device, but they are on "
+                        f"{sorted(map(str, devices))}")
+    (device,) = devices
+    if device.type == "cpu" and (device_ids or output_device is not None):
+        raise ValueError("DistributedDataParallel device_ids and output_device arguments only work with single-device GPU "
+                         f"modules, but got device_ids {device_ids}, output_device {output_device}, and parameters on cpu.")
+    if device_ids is not None and len(device_ids) > 1:
+        raise ValueError("device_ids can only be None or contain a single element.")

@@ -1,0 +1,287 @@
+"""Reducer: the gradients of a module's parameters, reduced in buckets while backward still computes others."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from arraycomm.core import buckets
+from arraycomm.distributed.collectives import all_reduce
+from arraycomm.distributed.process_group import ProcessGroup
+from arraycomm.distributed.reduce_op import ReduceOp
+
+_UNFINISHED = (
+    "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your module "
+    "has parameters that were not used in producing loss. You can enable unused parameter detection by passing the keyword "
+    "argument `find_unused_parameters=True` to DistributedDataParallel, and by making sure all `forward` function outputs "
+    "participate in calculating loss.\nParameters which did not receive grad for rank {rank}: {names}\n"
+    "Parameter indices which did not receive grad for rank {rank}: {indices}")
+
+
+class Bucket:
+    """Gradients that are reduced together: what a communication hook is given.
+
+    indices: of its parameters, in the order in which their gradients lie in the buffer.
+    """
+
+    def __init__(self, number: int, last: bool, indices: Sequence[int], parameters: Sequence[torch.Tensor],
+                 pg: ProcessGroup) -> None:
+        self.indices, self._number, self._last = indices, number, last
+        self._parameters = [parameters[index] for index in indices]
+        first = self._parameters[0]
+        count = sum(p.numel() for p in self._parameters)
+        if first.device.type == "cpu":  # memory that all ranks of a host reach: the collective copies nothing
+            self.whole = pg.core.empty(count, first.dtype, like=first.detach())
+        else:
+            self.whole = torch.empty(count, dtype=first.dtype, device=first.device)
+        self._buffer = self.whole
+        self.views = self.gradients()
+        self.missing = len(indices)
+        self.wait: Callable[[], Any] | None = None
+
+    def index(self) -> int:
+        """Its number, in the order in which buckets are reduced."""
+        return self._number
+
+    def buffer(self) -> torch.Tensor:
+        """The gradients, flat."""
+        return self._buffer
+
+    def set_buffer(self, tensor: torch.Tensor) -> None:
+        """Another tensor of as many elements in the buffer's place, for the hooks of this backward."""
+        self._buffer = tensor
+
+    def gradients(self) -> list[torch.Tensor]:
+        """As views of the buffer."""
+        pieces = self._buffer.split([p.numel() for p in self._parameters])
+        return [piece.view(p.shape) for piece, p in zip(pieces, self._parameters, strict=True)]
+
+    def parameters(self) -> list[torch.Tensor]:
+        return list(self._parameters)
+
+    def is_last(self) -> bool:
+        """Whether it is the last one of this backward."""
+        return self._last
+
+
+class Reducer:
+    """One backward at a time. Every rank has one, with alike parameters; buckets go off in the same order everywhere.
+
+    parameters: (name, tensor) of all that are reduced. find_unused: looks from the outputs which ones backward will not
+    reach. as_views: gradients lie in the buckets. static: what the first backward reached, and how often, holds for all.
+    hook: None averages; otherwise hook(bucket) gives a future of the bucket's new values.
+    Attributes: seconds, when backward began, the first bucket went off, backward's computing ended, and the last bucket came;
+    unused, the parameters that the last backward did not reach here.
+    """
+
+    def __init__(self, pg: ProcessGroup, parameters: Sequence[tuple[str, torch.Tensor]], limit: int, *, find_unused: bool,
+                 as_views: bool, static: bool) -> None:
+        self._pg, self._names, self._parameters = pg, [name for name, _ in parameters], [p for _, p in parameters]
+        self._find_unused, self._as_views, self._static = find_unused, as_views, static
+        self.hook: Callable[[Bucket], Any] | None = None
+        kinds = [(p.dtype, p.device) for p in self._parameters]
+        planned = buckets.plan([p.numel() * p.element_size() for p in self._parameters], kinds, limit)
+        self.buckets = [Bucket(number, number == len(planned) - 1, indices, self._parameters, pg)
+                        for number, indices in enumerate(planned)]
+        self._place = {index: (bucket, place) for bucket in self.buckets for place, index in enumerate(bucket.indices)}
+        self._times = [1] * len(self._parameters)  # that backward adds to each gradient
+        self._learning = static
+        self._active = self._queued = False
+        self.unused: list[int] = []
+        self._used = torch.ones(len(self._parameters), dtype=torch.int32)
+        self._counting: Any = None
+        self.seconds = [0.0] * 4
+        self._begin()
+        me = weakref.ref(self)
+        for index, p in enumerate(self._parameters):
+            p.register_post_accumulate_grad_hook(_told(me, index))
+
+    # ---- between forward and backward ----
+
+    def check_finished(self) -> None:
+        """RuntimeError, naming the parameters, where the backward before did not reach all."""
+        if self._active and any(self._counts) and self._next < len(self.buckets):
+            late = [index for index in range(len(self._parameters)) if self._left[index] > 0]
+            raise RuntimeError(_UNFINISHED.format(rank=self._pg.rank(), names=", ".join(self._names[index] for index in late),
+                                                  indices=" ".join(map(str, late))))
+
+    def prepare(self, outputs: Any) -> Any:
+        """After a forward whose backward is to reduce. The outputs, from which backward is to begin."""
+        self._begin()
+        self._active = True
+        if self._find_unused and not self._static:
+            reached = _reached(outputs)
+            self.unused = [index for index, p in enumerate(self._parameters) if p not in reached]
+        if not self._learning:
+            for index in self.unused:
+                self._left[index] = 0
+                self._ready(index)
+        return tree_map(self._sink, outputs) if self._static else outputs
+
+    def _sink(self, x: Any) -> Any:
+        """A backward inside of backward (a reentrant checkpoint's) ends before all is done: this tells the outer one."""
+        return _Sink.apply(self._follow, x) if isinstance(x, torch.Tensor) and x.requires_grad else x
+
+    def skip(self) -> None:
+        """After a forward whose backward is not to reduce: gradients add up."""
+        self._active = False
+
+    def _wait(self) -> None:
+        """For all buckets that are under way."""
+        for bucket in self.buckets:
+            if bucket.wait is not None:
+                bucket.wait()
+                bucket.wait = None
+        if self._counting is not None:
+            self._counting.wait()
+            self._counting = None
+
+    def _begin(self) -> None:
+        self._wait()  # where no backward came
+        self._next, self._left, self._counts = 0, list(self._times), [0] * len(self._parameters)
+        for bucket in self.buckets:
+            bucket.missing = len(bucket.indices)
+            bucket.set_buffer(bucket.whole)
+
+    # ---- in backward ----
+
+    def _come(self, index: int) -> None:
+        """Backward has added to a gradient."""
+        if not self._active:
+            return
+        if not self._static:
+            self._follow()
+        self._counts[index] += 1
+        if self._learning:
+            return
+        self._left[index] -= 1
+        if self._left[index] < 0:
+            raise RuntimeError(f"Expected to mark a variable ready only once: parameter {index}, {self._names[index]}, was "
+                               "reached again by this backward. One that several reentrant backward passes reach needs "
+                               "static_graph=True, and one that is used outside of `forward` is not seen by "
+                               "find_unused_parameters")
+        if self._left[index] == 0:
+            self._ready(index)
+
+    def _follow(self) -> None:
+        """Has _end() called when the backward that runs now has ended."""
+        if self._active and not self._queued:
+            self._queued = True
+            self.seconds[0] = time.monotonic()
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+
+    def _ready(self, index: int) -> None:
+        bucket, place = self._place[index]
+        gradient, view = self._parameters[index].grad, bucket.views[place]
+        if gradient is None:
+            view.zero_()
+        elif gradient.layout is not torch.strided:
+            raise RuntimeError(f"the gradient of {self._names[index]} is sparse, which this DistributedDataParallel does not "
+                               "reduce; use sparse=False")
+        elif gradient.data_ptr() != view.data_ptr() or gradient.stride() != view.stride():
+            view.copy_(gradient)
+        bucket.missing -= 1
+        while self._next < len(self.buckets) and not self.buckets[self._next].missing:
+            if self._next == 0:
+                self.seconds[1] = time.monotonic()
+            self.buckets[self._next].wait = self._start(self.buckets[self._next])
+            self._next += 1
+        if self._next == len(self.buckets) and (self._find_unused or self._static):
+            self._used[:] = 1
+            self._used[self.unused] = 0
+            self._counting = all_reduce(self._used, group=self._pg, async_op=True)
+
+    def _start(self, bucket: Bucket) -> Callable[[], Any]:
+        if self.hook is None:
+            work: Any = all_reduce(bucket.whole, ReduceOp.AVG, group=self._pg, async_op=True)
+            return work.wait  # type: ignore[no-any-return]
+        future = self.hook(bucket)
+        if not hasattr(future, "wait"):
+            raise TypeError(f"a communication hook gives a future of a tensor, got {type(future).__name__}")
+
+        def store() -> None:
+            value = future.wait()
+            value = value[0] if isinstance(value, (list, tuple)) else value
+            if value.data_ptr() != bucket.whole.data_ptr():
+                bucket.whole.copy_(value.view(-1))
+
+        return store
+
+    def _end(self) -> None:
+        """Backward has ended. Where not all gradients came, another one may bring them; else the next forward says so."""
+        self._queued = False
+        self.seconds[2] = time.monotonic()
+        if self._learning:
+            self._learn()
+        if self._next < len(self.buckets):
+            return
+        self._active = False
+        self._wait()
+        used = self._used.tolist()  # by how many ranks, where that was counted
+        for bucket in self.buckets:
+            for index, view in zip(bucket.indices, bucket.views, strict=True):
+                if used[index]:
+                    self._store(self._parameters[index], view)
+        self.seconds[3] = time.monotonic()
+
+    def _learn(self) -> None:
+        self._learning = False
+        self._times = [max(count, 1) for count in self._counts]
+        self.unused = [index for index, count in enumerate(self._counts) if not count]
+        self._left = [0] * len(self._parameters)
+        for index in reversed(range(len(self._parameters))):
+            self._ready(index)
+
+    def _store(self, parameter: torch.Tensor, view: torch.Tensor) -> None:
+        if self._as_views:
+            parameter.grad = view
+        elif parameter.grad is None:
+            parameter.grad = view.clone()
+        else:
+            parameter.grad.copy_(view)
+
+
+class _Sink(torch.autograd.Function):
+    """Its input; backward calls a function first."""
+
+    @staticmethod
+    def forward(ctx: Any, told: Callable[[], None], x: torch.Tensor) -> torch.Tensor:
+        ctx.told = told
+        return x.clone()  # a view could not be changed in place
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        ctx.told()
+        return None, gradient
+
+
+def _told(reducer: weakref.ref[Reducer], index: int) -> Callable[[Any], None]:
+    """A parameter's hook. It must not keep the reducer alive: a cycle through torch is not found by Python."""
+    def hook(_: Any) -> None:
+        found = reducer()
+        if found is not None:
+            found._come(index)
+
+    return hook
+
+
+def _reached(outputs: Any) -> set[torch.Tensor]:
+    """The parameters that a backward from these outputs adds gradients to."""
+    tensors = [x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor)]
+    found = {x for x in tensors if x.is_leaf and x.requires_grad}
+    waiting = [x.grad_fn for x in tensors if x.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            waiting.append(node)
+            if hasattr(node, "variable"):
+                found.add(node.variable)
+    return found

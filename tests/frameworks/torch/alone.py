@@ -1,0 +1,131 @@
+"""DistributedDataParallel where torch has no torch.distributed: python -m arraycomm.launch --nproc-per-node 2 alone.py"""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import types
+from typing import Any
+
+import torch
+import torch._dynamo  # torch's optimizers import it, and it what this torch has
+from torch import nn
+
+import arraycomm.distributed as dist
+
+
+class Absent(types.ModuleType):
+    """torch.distributed of a torch that was built without it, and nothing else."""
+
+    @staticmethod
+    def is_available() -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise AssertionError(f"torch.distributed.{name} is used")
+
+
+faulthandler.dump_traceback_later(60, exit=True)
+sys.modules["torch.distributed"] = torch.distributed = Absent("torch.distributed")  # type: ignore[assignment]
+
+from arraycomm.frameworks.torch import DistributedDataParallel, autograd, comm_hooks, register  # noqa: E402
+
+register()  # without effect
+
+
+class TwoLinLayerNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(10, 10, bias=False), nn.Linear(10, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.a(x), self.b(x)
+
+
+def learns_from_all() -> None:
+    """As one process that has everybody's data."""
+    x = torch.randn(2 * dist.get_world_size(), 10, generator=torch.Generator().manual_seed(1))
+    whole, shared = TwoLinLayerNet(), DistributedDataParallel(TwoLinLayerNet())
+    for model, mine in ((whole, x), (shared, x[2 * dist.get_rank():][:2])):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(25):
+            optimizer.zero_grad()
+            a, b = model(mine)
+            (a.square().mean() + (b - 1).square().mean()).backward()
+            optimizer.step()
+    torch.testing.assert_close(list(shared.module.parameters()), list(whole.parameters()), rtol=1e-5, atol=1e-6)
+
+
+def names_unused_parameters() -> None:
+    model = DistributedDataParallel(TwoLinLayerNet())
+    x = torch.ones(2, 10)
+    model(x)[1].sum().backward()
+    try:
+        model(x)
+    except RuntimeError as error:
+        told = str(error)
+    assert f"did not receive grad for rank {dist.get_rank()}: a.weight\n" in told and told.endswith(f"{dist.get_rank()}: 0"), told
+
+
+def refuses() -> None:
+    linear, sparse = nn.Linear(2, 2), DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
+    wrong: list[tuple[type[Exception], str, Any]] = [
+        (RuntimeError, "not needed", lambda: DistributedDataParallel(nn.ReLU())),
+        (ValueError, "single-device GPU", lambda: DistributedDataParallel(linear, device_ids=[0])),
+        (RuntimeError, "params", lambda: DistributedDataParallel(nn.Linear(2, 2 + dist.get_rank()))),
+        (RuntimeError, "has 2 params, while rank 1", lambda: DistributedDataParallel(nn.Linear(2, 2, dist.get_rank() == 0))),
+        (TypeError, "callable", lambda: DistributedDataParallel(linear).register_comm_hook(None, 3)),  # type: ignore[arg-type]
+        (TypeError, "use SUM or AVG", lambda: autograd.all_reduce(torch.ones(2), dist.ReduceOp.MAX)),
+        (RuntimeError, "sparse", lambda: sparse(torch.tensor([1])).sum().backward()),
+    ]
+    for kind, text, call in wrong:
+        try:
+            call()
+        except kind as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"no {kind.__name__} about {text!r}")
+
+
+def power_sgd_is_exact_for_few_samples() -> None:
+    """One sample a rank makes gradients of rank 2 on two ranks: two columns hold them."""
+    gradients = []
+    for hook in (None, comm_hooks.powerSGD_hook, comm_hooks.fp16_compress_wrapper(comm_hooks.powerSGD_hook)):
+        torch.manual_seed(3)
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 20)), bucket_cap_mb=0.003)
+        state = comm_hooks.PowerSGDState(matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1)
+        if hook is not None:
+            model.register_comm_hook(state, hook)
+        for step in range(4):
+            model.zero_grad()
+            x = torch.randn(1, 20, generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+            model(x).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+        assert hook is None or len(state.qs) == 2, state.qs  # both buckets were approximated
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(gradients[2], gradients[0], rtol=5e-2, atol=5e-2)
+
+
+def compresses_to_bfloat16() -> None:
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    model.register_comm_hook(None, comm_hooks.bf16_compress_hook)
+    model(torch.full((2, 4), 1 + 2.0**-12)).sum().backward()
+    assert (model.module.weight.grad == 2.0).all()  # rounded
+
+
+def main() -> None:
+    dist.init_process_group()
+    learns_from_all()
+    names_unused_parameters()
+    refuses()
+    power_sgd_is_exact_for_few_samples()
+    compresses_to_bfloat16()
+    print(f"rank {dist.get_rank()} is through")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+main()

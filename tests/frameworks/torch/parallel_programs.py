@@ -1,0 +1,167 @@
+"""Programs that use DistributedDataParallel or autograd-aware collectives, torch's or ours: the same results are expected.
+
+Called on every rank with what an Api names. Each gives tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from .programs import _data, _network
+
+
+class Api(NamedTuple):
+    ddp: Any
+    hooks: Any
+    powersgd: Any
+    functional: Any
+    dist: Any
+
+
+Program = Callable[[Api, int, int], Any]
+PROGRAMS: dict[str, Program] = {}
+
+
+def program(function: Program) -> Program:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def train(model: Any, rank: int, steps: int = 3) -> list[torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(_data(rank * 10 + step, 6, 8)), _data(rank + 77, 6, 4)).backward()
+        optimizer.step()
+    return [value.detach().clone() for value in model.state_dict().values()]
+
+
+@program
+def options(api: Api, rank: int, size: int) -> list[torch.Tensor]:
+    found = []
+    for given in ({}, {"bucket_cap_mb": 0.0001}, {"gradient_as_bucket_view": True}, {"static_graph": True},
+                  {"broadcast_buffers": False}, {"find_unused_parameters": True, "gradient_as_bucket_view": True}):
+        model = _network()
+        if rank:
+            with torch.no_grad():
+                model[0].weight.fill_(7.0)  # the first rank's count
+        found += train(api.ddp(model, **given), rank)
+    return found
+
+
+@program
+def accumulating(api: Api, rank: int, size: int) -> list[torch.Tensor]:
+    found = []
+    for given in ({}, {"gradient_as_bucket_view": True}):
+        model = api.ddp(_network(), **given)
+        for _ in range(2):
+            with model.no_sync():
+                model(_data(rank, 6, 8)).sum().backward()
+            found += [p.grad.clone() for p in model.parameters()]
+            model(_data(rank + 50, 6, 8)).sum().backward()
+            found += [p.grad.clone() for p in model.parameters()]
+        with torch.no_grad():
+            found.append(model(_data(rank, 6, 8)).mean())
+    return found
+
+
+class Branches(nn.Module):
+    """Which branch an input takes differs; the last one is for nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.first, self.branches = nn.Linear(8, 8), nn.ModuleList(nn.Linear(8, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, branch: int) -> dict[str, Any]:
+        return {"out": [self.branches[branch](self.first(x))]}
+
+
+@program
+def unused_parameters(api: Api, rank: int, size: int) -> list[torch.Tensor]:
+    found = []
+    for given in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.0001}):
+        model = api.ddp(Branches(), find_unused_parameters=True, **given)
+        for step in range(3):
+            model.zero_grad()
+            model(_data(rank + step, 6, 8), min(rank + step, 1))["out"][0].sum().backward()
+            assert model.module.branches[2].weight.grad is None
+            found += [torch.zeros(1) if p.grad is None else p.grad.clone() for p in model.parameters()]
+    static = api.ddp(Branches(), static_graph=True)
+    for _ in range(2):
+        static.zero_grad()
+        static(_data(rank, 6, 8), 1)["out"][0].sum().backward()
+        found += [torch.zeros(1) if p.grad is None else p.grad.clone() for p in static.parameters()]
+    return found
+
+
+@program
+def reentrant(api: Api, rank: int, size: int) -> list[torch.Tensor]:
+    """A layer that two reentrant checkpoints run: its gradient comes twice in a backward."""
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = checkpoint(self.layer, x, use_reentrant=True)
+            return checkpoint(self.layer, x, use_reentrant=True)
+
+    model = api.ddp(Twice(), static_graph=True)
+    for _ in range(2):
+        model.zero_grad()
+        model(_data(rank, 6, 8).requires_grad_()).sum().backward()
+    return [p.grad for p in model.parameters()]
+
+
+@program
+def hooks(api: Api, rank: int, size: int) -> list[torch.Tensor]:
+    found = []
+    seen: list[tuple[int, bool, int]] = []
+
+    def mine(state, bucket):  # without annotations: torch looks at them
+        seen.append((bucket.index(), bucket.is_last(), len(bucket.gradients())))
+        assert sum(p.numel() for p in bucket.parameters()) == bucket.buffer().numel()
+        work = api.dist.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0] / size)
+
+    for hook in (mine, api.hooks.allreduce_hook, api.hooks.fp16_compress_hook,
+                 api.hooks.fp16_compress_wrapper(api.hooks.allreduce_hook)):
+        model = api.ddp(_network())
+        model.register_comm_hook(None, hook)
+        found += train(model, rank)
+    assert seen == [(0, True, 6)] * 3, seen
+    return found
+
+
+@program
+def gradients_of_collectives(api: Api, rank: int, size: int) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+
+    def check(function: Callable[[torch.Tensor], Any]) -> None:
+        x = _data(rank, 2 * size, 3).requires_grad_()
+        ys = function(x)
+        ys = ys if isinstance(ys, tuple) else (ys,)
+        sum((y * _data(rank + 5 * i, *y.shape)).sum() for i, y in enumerate(ys)).backward()
+        found.extend([*(y.detach() for y in ys), x.grad])
+
+    f = api.functional
+    check(lambda x: f.all_reduce(x))
+    check(lambda x: f.all_gather(x))
+    check(lambda x: f.broadcast(x, 1))
+    check(lambda x: f.reduce_scatter(torch.empty(2, 3), list(x.split(2))))
+    check(lambda x: f.all_to_all([torch.empty(2, 3) for _ in range(size)], list(x.split(2))))
+    check(lambda x: f.all_to_all_single(torch.empty(2 * size, 3), x))
+    check(lambda x: f.scatter(list(x.split(2)), 0))
+    x = _data(rank, 4).requires_grad_()
+    kept = f.gather(x, 0)
+    sum((y * _data(i, 4)).sum() for i, y in enumerate(kept)).backward()
+    y = _data(rank, 4).requires_grad_()
+    (f.reduce(y, 1) * _data(3, 4)).sum().backward()
+    return [*found, x.grad, y.grad]

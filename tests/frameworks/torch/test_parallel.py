@@ -1,0 +1,45 @@
+"""DistributedDataParallel over arraycomm.distributed, beside torch's own over gloo and alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+HERE = Path(__file__).parent
+
+
+def start(*command: str, **environ: str) -> tuple[str, str]:
+    done = subprocess.run([sys.executable, "-m", *command], cwd=HERE.parents[2], capture_output=True, text=True, timeout=150,
+                          env={**os.environ, "OMP_NUM_THREADS": "1", **environ})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_as_torch(size: int, tmp_path: Path) -> None:
+    start("tests.frameworks.torch.parallel_ranks", str(size), str(tmp_path))
+    told = "\n".join((tmp_path / f"errors-{rank}").read_text() for rank in range(size)).strip()
+    assert not told, told
+
+
+def test_without_torch_distributed() -> None:
+    out, log = start("arraycomm.launch", "--nproc-per-node", "2", str(HERE / "alone.py"), TORCH_DISTRIBUTED_DEBUG="DETAIL",
+                     TORCH_CPP_LOG_LEVEL="INFO")
+    assert all(f"rank {rank} is through" in out for rank in range(2))
+    for text in ("[Rank 0]: DDP Initialized with:", "bucket_cap_bytes: 26214400", "total_parameter_size_bytes: 440",
+                 "module_name: TwoLinLayerNet", "dtypes: float32", "bucket_sizes: 440", "torch_distributed_debug: DETAIL",
+                 "[Rank 1 / 2] Training TwoLinLayerNet unused_parameter_size=0", "Avg forward compute time: ",
+                 "Avg backward compute time: ", "Avg backward comm. time: ", "Avg backward comm/comp overlap time: "):
+        assert text in log, f"{text!r} is not in\n{log}"
+
+
+def test_its_modules_do_not_need_torch_distributed() -> None:
+    """Beyond what alone.py runs."""
+    for name in ("parallel", "reducer", "comm_hooks", "parallel_log", "autograd"):
+        text = (HERE.parents[2] / "arraycomm" / "frameworks" / "torch" / f"{name}.py").read_text()
+        assert "import torch.distributed" not in text and "dist.distributed" not in text
