@@ -14,12 +14,12 @@ from .job import Extras, launch
 
 
 class _Ranks(Extras):
-    def __init__(self, server: Any) -> None:
-        """server: of the MPI backend."""
-        self._server = server
+    def __init__(self, library: str, server: Any) -> None:
+        """Of the MPI backend."""
+        self._library, self._server = library, server
 
     def variables(self, place: Place, attempt: int) -> dict[str, str]:
-        return {**self._server.variables(place.rank), "ARRAYCOMM_BACKEND": "mpi"}
+        return {**self._server.variables(place.rank), "ARRAYCOMM_BACKEND": "mpi", "ARRAYCOMM_MPI_LIBRARY": self._library}
 
     def descriptors(self, place: Place) -> Sequence[int]:
         descriptors: Sequence[int] = self._server.descriptors(place.rank)
@@ -28,11 +28,11 @@ class _Ranks(Extras):
 
 def launch_mpi(options: argparse.Namespace) -> int:
     """As launch(). 1 where no MPI library is found, or one whose processes need its own mpirun."""
-    backend: Any = registry.get("mpi")  # no other one has what serves processes
     try:
-        server = backend.serve(options.nproc_per_node)
+        backend: Any = registry.get("mpi")  # no other one has what serves processes
+        library, server = backend.serve(options.nproc_per_node)
     except DistError as error:
         print(f"arraycomm-run: {error}", file=sys.stderr)
         return 1
     with server:
-        return launch(options, _Ranks(server))
+        return launch(options, _Ranks(library, server))

@@ -61,9 +61,10 @@ class MpiBackend:
                                    f"{size} in MPI's world: leave both to MPI")
         return _open(library, lib.acomm_mpi_world(library.handle), name, timeout)
 
-    def serve(self, size: int) -> Server:
-        """For a launcher: what brings `size` processes of this host together without mpirun."""
-        return serve(size)
+    def serve(self, size: int) -> tuple[str, Server]:
+        """For a launcher: the library that its `size` processes of this host are to open, and what brings them together without
+        mpirun."""
+        return load().path, serve(size)
 
     def wrap(self, address: int, *, name: str, timeout: float) -> MpiCommunicator:
         """Of an MPI communicator whose handle lies at `address`. All its ranks call it."""

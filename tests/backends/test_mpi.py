@@ -135,6 +135,9 @@ def test_no_library(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "ARRAYCOMM_MPI_LIBRARY": str(wrong)},
                           capture_output=True, text=True, check=True)
     assert "no MPI library can be loaded" in done.stdout and str(wrong) in done.stdout and "by name" not in done.stdout
+    launched = subprocess.run([sys.executable, "-m", "arraycomm.launch", "--mpi", PROGRAM], capture_output=True, text=True,
+                              env={**os.environ, "ARRAYCOMM_MPI_LIBRARY": str(wrong)}, check=False)
+    assert launched.returncode == 1 and "no MPI library can be loaded" in launched.stderr and "Traceback" not in launched.stderr
 
 
 @EVERYWHERE
