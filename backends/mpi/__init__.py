@@ -15,11 +15,12 @@ from ..errors import Translator
 from . import process
 from .communicator import MpiCommunicator, options
 from .library import Library, load
-from .server import Server, serve
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
+
+    from .server import Server
 
 __all__ = ["MpiBackend", "MpiCommunicator"]
 
@@ -64,6 +65,8 @@ class MpiBackend:
     def serve(self, size: int) -> tuple[str, Server]:
         """For a launcher: the library that its `size` processes of this host are to open, and what brings them together without
         mpirun."""
+        from .server import serve  # for the launcher alone: ranks need none of what it loads
+
         return load().path, serve(size)
 
     def wrap(self, address: int, *, name: str, timeout: float) -> MpiCommunicator:

@@ -112,7 +112,8 @@ bool mpi_grow(char **place, size_t *room, size_t bytes);
 
 /* ---- mpi_collectives.c ---- */
 int mpi_collective(struct mpi_op *op);
-/* mpi_exchange.c: headers, and short contents with them, to everybody. */
+/* mpi_exchange.c: headers, and short contents with them, to everybody. Bytes that a rank's record may have; whether an
+ * operation's contents travel with the headers. */
 size_t mpi_record_bytes(const struct acomm_group *g);
 bool mpi_is_short(const struct mpi_op *op);
 int mpi_exchange(struct mpi_op *op);
