@@ -1,30 +1,54 @@
-"""Arrays of CuPy, torch and JAX on this rank's GPU, and back."""
+"""Arrays of CuPy, torch and JAX on this rank's GPU, and back. Over the stand-ins, those of tests/standin under CuPy's name."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import Any
 
 import numpy as np
 
+from arraycomm.core.cuda.runtime import runtime
 
-def found() -> list[str]:
-    """Those that are installed and can use a GPU here. Importing decides it, so it is for ranks, not for who starts them."""
+STANDIN = "standin"
+
+
+def use(rank: int) -> list[str]:
+    """The rank's GPU becomes the current one, several ranks' where there are too few; which libraries have arrays there.
+
+    Importing decides that, so it is for ranks, not for who starts them.
+    """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # ranks share a GPU's memory
+    device = rank % runtime().device_count()
+    runtime().set_device(device)
+    if os.path.basename(runtime().path).startswith(STANDIN):
+        return [STANDIN]
     usable = []
     if importlib.util.find_spec("cupy"):
+        import cupy
+
+        cupy.cuda.Device(device).use()
         usable.append("cupy")
     if importlib.util.find_spec("torch"):
         import torch
 
-        usable += ["torch"] if torch.cuda.is_available() else []
+        if torch.cuda.is_available():
+            torch.cuda.set_device(device)
+            usable.append("torch")
     if importlib.util.find_spec("jax"):
         import jax
 
         usable += ["jax"] if jax.default_backend() == "gpu" else []
+    assert usable, "no library here has arrays on a GPU: install CuPy, or torch or JAX for CUDA"
     return usable
 
 
 def make(framework: str, array: np.ndarray[Any, Any]) -> Any:
+    """On the current GPU."""
+    if framework == STANDIN:
+        from tests.conformance import data
+
+        return data.make("cupy", array)
     if framework == "cupy":
         import cupy
 
@@ -35,7 +59,7 @@ def make(framework: str, array: np.ndarray[Any, Any]) -> Any:
         return torch.from_numpy(array.copy()).cuda()
     import jax
 
-    return jax.device_put(array, jax.devices("gpu")[0])
+    return jax.device_put(array, jax.devices("gpu")[runtime().device()])
 
 
 def back(array: Any) -> np.ndarray[Any, Any]:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 
 import arraycomm
+from arraycomm.core import registry
 
 SIZES = [8 << (2 * step) for step in range(13)]  # 8 B to 128 MiB
 ROUNDS, SHORT = 15, 1 << 20
@@ -68,6 +69,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.overhead", description=__doc__)
     parser.add_argument("--nproc", type=int, default=2, help="ranks; with fewer GPUs set NCCL_MULTI_RANK_GPU_ENABLE=1")
     given = parser.parse_args()
+    missing = registry.why_unavailable("nccl")
+    if missing is not None:
+        print(missing, file=sys.stderr)
+        return 1
     os.environ.setdefault("NCCL_DEBUG", "WARN")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -212,10 +212,20 @@ class Array:
         return self._viewed(np.broadcast_to(self._seen(), shape))
 
     def copy(self, order: str = "C") -> Array:
-        made = empty(self.shape, self.dtype, self.ordinal)
+        return self._computed(lambda values: values, Array)
+
+    def __add__(self, number: float) -> Array:
+        return self._computed(lambda values: values + number, type(self))
+
+    def __mul__(self, number: float) -> Array:
+        return self._computed(lambda values: values * number, type(self))
+
+    def _computed(self, function: Callable[[np.ndarray[Any, Any]], Any], kind: type[Array]) -> Array:
+        """Later, on the current stream."""
+        made = empty(self.shape, self.dtype, self.ordinal, kind)
 
         def write() -> None:
-            made._seen()[...] = self._seen()
+            made._seen()[...] = function(self._seen())
 
         compute(write, current_stream(self.ordinal))
         return made
@@ -302,7 +312,8 @@ def from_dlpack(x: Any, kind: type[Array] = Frozen) -> Array:
 def as_cupy() -> Iterator[type[Array]]:
     """The library under CuPy's name, with what arraycomm asks of CuPy; gives its type of arrays."""
     module: Any = types.ModuleType("cupy")
-    cupy_array = type("ndarray", (Array,), {"__module__": "cupy", "device": property(lambda self: on(self.ordinal))})
+    cupy_array = type("ndarray", (Array,), {"__module__": "cupy", "get": Array.numpy,
+                                              "device": property(lambda self: on(self.ordinal))})
 
     def made(shape: tuple[int, ...], dtype: Any) -> Array:
         device = ctypes.c_int()
