@@ -33,8 +33,12 @@ def _is_root(value: Any) -> bool:
     return hasattr(value, "__index__") and not hasattr(value, "__dlpack__")
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
 # What tells the forms apart. Everything else is an array or a list, which the function looks at itself.
-_FITS: dict[str, Callable[[Any], bool]] = {"op": _is_op, "timeout": _is_timeout, "root": _is_root}
+_FITS: dict[str, Callable[[Any], bool]] = {"op": _is_op, "timeout": _is_timeout, "root": _is_root, "tensors": _is_list}
 _SHOWN = {"op": "op: ReduceOp", "timeout": "timeout: timedelta | None", "root": "root: int"}
 
 
@@ -51,7 +55,7 @@ class _Form:
         if "opts" in self.names:
             kind = getattr(options, parts[-1].partition("=")[2])
             self.fits["opts"] = lambda value: isinstance(value, kind)
-        self.leading = [name for name in self.names if name not in self.fits]
+        self.leading = [name for name in self.names if name not in ("op", "timeout", "root", "opts")]
 
     def bind(self, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any] | None:
         """The arguments by this form's names, or None where they do not fit."""

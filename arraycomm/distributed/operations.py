@@ -54,7 +54,7 @@ def _one(tensors: Any) -> Any:
     if not isinstance(tensors, (list, tuple)):
         return tensors
     if len(tensors) != 1:
-        raise ValueError(f"a list of one array is needed, got {len(tensors)}: a process has one array per operation")
+        raise RuntimeError(f"a list of one array is needed, got {len(tensors)}: a process has one array per operation")
     return tensors[0]
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MODULES = ("wrong_collectives", "wrong_messages", "wrong_groups")
+MODULES = ("wrong_collectives", "wrong_messages", "wrong_groups", "wrong_methods")
 PATIENCE = timedelta(seconds=4)  # of a group's operations
 QUICK = 3.0  # s for a call; none of ours waits for anybody
 LEAST = 12  # characters of a message
