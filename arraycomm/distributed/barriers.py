@@ -40,7 +40,7 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
         return None
     if device_ids is not None and not isinstance(device_ids, list):
         raise TypeError(f"Invalid function argument: device_ids type should be List[int], got {type(device_ids)}")
-    seconds = None if timeout is None else seconds_of(timeout)
+    seconds = pg.core.timeout if timeout is None else seconds_of(timeout)
     return ended(pg.core.barrier(async_op=bool(async_op), timeout=seconds), bool(async_op), ())
 
 

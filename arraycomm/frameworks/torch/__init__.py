@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed
-
 if TYPE_CHECKING:
     from .parallel import DistributedDataParallel
 
@@ -23,6 +21,8 @@ def register() -> None:
 
     Without effect in a torch that was built without torch.distributed.
     """
+    import torch.distributed  # here: it calls this function, and may be imported by the line at the end of this file
+
     if not torch.distributed.is_available() or "ARRAYCOMM" in torch.distributed.Backend._plugins:
         return
     torch.distributed.Backend.register_backend("arraycomm", _create, extended_api=True, devices=["cpu"])
