@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .communicator import MpiCommunicator
 
-_PATIENCE = 10.0  # s that MPI_Finalize may take in a process that ends by an exception: its peers may never come
+_PATIENCE = 10.0  # s that MPI_Finalize may take where it may wait for peers that never come
 _begun: list[Library] = []
 groups: weakref.WeakSet[MpiCommunicator] = weakref.WeakSet()
 
@@ -93,5 +93,7 @@ def _end(library: Library, ours: bool) -> None:
     ending = threading.Thread(target=lib.acomm_mpi_end, args=(library.handle, ours), daemon=True)
     ending.start()
     # MPI_Finalize waits for all processes. After an error they may wait for us in turn: then mpirun, which sees a process
-    # end without it, ends the job.
-    ending.join(_PATIENCE if _failed() else None)
+    # end without it, ends the job. After a death Open MPI's does not always end.
+    ending.join(_PATIENCE if _failed() or library.facts().died else None)
+    if ending.is_alive():
+        log().warning("MPI_Finalize has not ended within %g s: this process ends without it", _PATIENCE)

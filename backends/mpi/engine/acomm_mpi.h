@@ -16,6 +16,7 @@ typedef struct acomm_mpi_facts {
     int32_t initialized, finalized;
     int32_t threads;      /* MPI_Query_thread as 0 single to 3 multiple; -1 before initialisation */
     int32_t fault_tolerant; /* it has ULFM's functions */
+    int32_t died;         /* a process of the world has: MPI_Finalize may never end */
 } acomm_mpi_facts;
 
 /* Opens the library at `path` (NULL: symbols of the process). 0, or ACOMM_LIBRARY and why in `text` (256 bytes). */

@@ -53,12 +53,19 @@ void mpi_header(const struct mpi_op *op, acomm_header *out)
     op_header(&seen, out); /* the same as in the socket engine, and compared as there */
 }
 
+static bool is_death(const acomm_failure *failure)
+{
+    return failure->code == ACOMM_LOST && failure->errnum == ESRCH;
+}
+
 int mpi_poison(struct acomm_group *g, const acomm_failure *failure)
 {
     pthread_mutex_lock(&g->lock);
     if (!atomic_load(&g->poisoned)) {
         g->failure = *failure;
         g->failed = failure->code != ACOMM_CLOSED;
+        if (is_death(failure))
+            g->mpi->died = true;
         atomic_store(&g->poisoned, failure->code);
     }
     pthread_cond_broadcast(&g->changed);
@@ -263,7 +270,7 @@ static int leave_out_dead(struct acomm_group *g, int members, uint64_t *made)
 {
     acomm_failure failure;
     int64_t end = clock_now() + DEATHS_NS;
-    bool told = acomm_mpi_failure(g, &failure) && failure.code == ACOMM_LOST && failure.errnum == ESRCH;
+    bool told = acomm_mpi_failure(g, &failure) && is_death(&failure);
     int dead = count_dead(g);
     if (!told && !dead)
         return 0;

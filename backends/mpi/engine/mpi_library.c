@@ -126,7 +126,8 @@ void acomm_mpi_ask(acomm_mpi *mpi, acomm_mpi_facts *out)
 {
     char version[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING of any of them */
     int length = 0, level = -1;
-    *out = (acomm_mpi_facts){.family = mpi->family, .threads = -1, .fault_tolerant = mpi->Comm_get_failed && mpi->Comm_shrink};
+    *out = (acomm_mpi_facts){.family = mpi->family, .threads = -1, .fault_tolerant = mpi->Comm_get_failed && mpi->Comm_shrink,
+                             .died = mpi->died};
     mpi->Get_library_version(version, &length);
     snprintf(out->version, sizeof out->version, "%.*s", (int)strcspn(version, "\n"), version);
     mpi->Get_version(&out->standard[0], &out->standard[1]);

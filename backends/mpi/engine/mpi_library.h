@@ -1,6 +1,7 @@
 /* An MPI library: its functions by name, and what the implementations number differently. */
 #ifndef MPI_LIBRARY_H
 #define MPI_LIBRARY_H
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include "acomm_mpi.h"
@@ -53,6 +54,7 @@ struct acomm_mpi {
     int any_source, multiple;       /* MPI_ANY_SOURCE, MPI_THREAD_MULTIPLE */
     int failed, failed_pending, revoked; /* ULFM's error classes */
     void *ignore;                   /* MPI_STATUS_IGNORE */
+    _Atomic bool died;              /* a process of the world has */
 #define MPI_MEMBER(required, name, parameters) int (*name) parameters;
     MPI_FUNCTIONS(MPI_MEMBER)
     MPIX_FUNCTIONS(MPI_MEMBER)
