@@ -31,7 +31,7 @@ def create(options: Any, pg_options: Any) -> ProcessGroup:
         core, meeting = _world(options.store, options.group_rank, options.group_size, options.timeout)
     ranks = options.global_ranks_in_group or range(options.group_size)
     group = FacadeGroup({"cpu": core}, ranks, name=options.group_id, desc=None, backend="arraycomm",
-                        config=BackendConfig("gloo"), meeting=meeting)
+                        config=BackendConfig("cpu:gloo"), meeting=meeting)
     return ProcessGroup(group, options.store)
 
 

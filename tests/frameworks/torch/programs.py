@@ -183,6 +183,16 @@ def functional_collectives(rank: int, size: int, folder: Path) -> list[torch.Ten
     return [y + 0 for y in found] + [leaf.grad]
 
 
+@program
+def profiled(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
+    x, y = _data(rank, 4), _data(rank, 4)
+    with torch.autograd.profiler.profile() as profile:
+        dist.all_reduce(x)
+        dist.all_reduce(y, async_op=True).wait()
+    assert sum(event.name.endswith(":all_reduce") for event in profile.function_events) >= 2, profile
+    return [x, y]
+
+
 # ---- data parallel ----
 
 

@@ -1,0 +1,72 @@
+"""frameworks/compression.py: what is lost stays below what the module states, and all ranks have the same bits."""
+
+from __future__ import annotations
+
+import faulthandler
+from typing import Any
+
+import numpy as np
+import pytest
+
+import arraycomm
+from arraycomm.frameworks.compression import SCHEMES, compressed_all_reduce
+from arraycomm.launch.spawn import spawn
+
+BLOCK = 64
+
+
+def _rounding(x: Any, scheme: str) -> Any:
+    """The module's table, per element; x is flat."""
+    if scheme == "bfloat16":
+        return np.abs(x) * 2.0**-8
+    padded = np.zeros(-(-len(x) // BLOCK) * BLOCK)
+    padded[: len(x)] = np.abs(x)
+    largest = padded.reshape(-1, BLOCK).max(axis=1).repeat(BLOCK)[: len(x)]
+    return largest * 2.0**-7.9 if scheme == "int8" else np.maximum(np.abs(x) * 2.0**-4, largest * 2.0**-18)
+
+
+def _given(rank: int, count: int) -> Any:
+    rng = np.random.default_rng(rank)
+    return (rng.normal(size=count) * 10.0 ** rng.integers(-6, 6, size=count)).astype(np.float32)
+
+
+def _check(rank: int) -> None:
+    faulthandler.dump_traceback_later(60, exit=True)
+    with arraycomm.init(timeout=30) as group:
+        for scheme in SCHEMES:
+            for count in (0, 1, 63, 64, 1000, 20_000):
+                everybody = [_given(r, count) for r in range(group.size)]
+                for op, exact in (("sum", sum(x.astype(float) for x in everybody)),
+                                  ("avg", sum(x.astype(float) for x in everybody) / group.size)):
+                    found = compressed_all_reduce(group, everybody[rank], scheme, op=op, block=BLOCK)
+                    assert found.dtype == np.float32 and found.shape == (count,)
+                    scale = 1 if op == "sum" else group.size
+                    inputs = sum(_rounding(x, scheme) for x in everybody) / scale
+                    # The last rounding is of the sum, which may be off already; 1e-6: float32's own additions.
+                    limit = inputs + _rounding(np.abs(exact) + inputs, scheme) + 1e-6 * sum(np.abs(x) for x in everybody)
+                    assert (np.abs(found - exact) <= limit).all(), (scheme, count, op)
+                    assert (group.all_reduce(found, op="max") == found).all()
+        _odd(group)
+        group.barrier()
+
+
+def _odd(group: arraycomm.Group) -> None:
+    x = np.ones((4, 2 * BLOCK), np.float32)
+    x[1, 3] = np.inf if group.rank == 0 else 1
+    for scheme in ("float8", "int8"):
+        found = compressed_all_reduce(group, x, scheme, block=BLOCK)
+        assert np.isnan(found[1, :BLOCK]).all() and np.isfinite(np.delete(found, 1, axis=0)).all()
+    for wrong, kind, text in ((np.zeros(3), TypeError, "float32"), (np.zeros(3, np.float32), ValueError, "scheme is one of")):
+        with pytest.raises(kind, match=text):
+            compressed_all_reduce(group, wrong, "int8" if kind is TypeError else "int4")
+
+
+def test_compressed() -> None:
+    spawn(_check, nprocs=3, start_method="fork")
+
+
+def test_other_libraries() -> None:
+    torch = pytest.importorskip("torch")
+    with arraycomm.init() as group:
+        found = compressed_all_reduce(group, torch.ones(5, 3), "int8")
+    assert isinstance(found, torch.Tensor) and torch.equal(found, torch.ones(5, 3))
