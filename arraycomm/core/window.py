@@ -17,7 +17,7 @@ from collections.abc import Callable
 from . import arguments, threads
 from .buffer import Buffer
 from .dlpack import allocate, resolve, resolve_out
-from .errors import CollectiveTimeout, DeviceError, GroupError
+from .errors import Aborted, CollectiveTimeout, DeviceError, GroupError
 from .exchange import gather_integers
 from .group import Group
 from .joined import flat
@@ -195,9 +195,16 @@ class Window:
             for work in answers:
                 work.wait()
         except GroupError as error:
-            with self._came:
-                self._failure = error
-                self._came.notify_all()
+            self._fail(error)
+        except Exception as error:  # no memory, say: nobody waits for what will not be done
+            reason = f"rank {self._group.rank} could not do what was asked of its window: {type(error).__name__}: {error}"
+            self._group.abort(reason)
+            self._fail(Aborted(reason))
+
+    def _fail(self, error: GroupError) -> None:
+        with self._came:
+            self._failure = error
+            self._came.notify_all()
 
     def _do(self, kind: int, source: int, answers: list[Any], offset: int, count: int, detail: int) -> None:
         if kind in (SIGNAL, FENCE):

@@ -91,16 +91,18 @@ class Members:
 
     @property
     def supports_reconfigure(self: Any) -> bool:
-        """Whether reconfigure() can be called: not where the ranks are MPI's. RuntimeError for several backends."""
+        """Whether reconfigure() can be called: where the engine of this package carries the operations. RuntimeError for groups
+        of several backends."""
         engines = self.engines()
         if len(engines) > 1:
             raise RuntimeError(f"reconfiguring is not for groups of multiple backends, as {self.config}")
-        return bool(engines[0].backend != "mpi")
+        return bool(engines[0].backend == "socket")
 
     def get_reconfigure_handle(self: Any) -> str:
         """What stands for this process's end of the group in ReconfigureOptions.handles. The same for the group's life."""
         if not self.supports_reconfigure:
-            raise RuntimeError(f"group {self.group_name!r} cannot be reconfigured: its ranks are MPI's")
+            raise RuntimeError(f"group {self.group_name!r} cannot be reconfigured: that needs arraycomm's own engine, not "
+                               f"{self.config}")
         if not self._handle:
             self._handle = f"{_HANDLE}:{os.urandom(16).hex()}"
         return str(self._handle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,18 @@ def test_wrong_options_leave_the_group_as_it_was() -> None:
         with pytest.raises(RuntimeError, match="uuid 1 is already used"):
             group.reconfigure(_options(1, [mine]))
         assert group.supports_reconfigure and _ranks(group, 5) == [5]
+
+    on_ranks(1, work)
+
+
+def test_backends_that_cannot_be_reconfigured() -> None:
+    def work(group: Any) -> None:
+        for backends, error in (({"mpi"}, "needs arraycomm's own engine"), ({"socket", "nccl"}, "multiple backends")):
+            group.engines = lambda backends=backends: [SimpleNamespace(backend=name) for name in backends]
+            with pytest.raises(RuntimeError, match=error):
+                group.get_reconfigure_handle()
+        del group.engines
+        assert group.supports_reconfigure
 
     on_ranks(1, work)
 

@@ -205,6 +205,25 @@ def test_dtypes_must_agree() -> None:
     on_ranks(2, work)
 
 
+def test_an_owner_that_cannot_do_what_is_asked_fails_the_window_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: Any) -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr("arraycomm.core.window.reduce_into", fail)
+
+    def work(group: Any) -> None:
+        window = group.new_window(np.zeros(4))
+        if group.rank() == 0:
+            window.accumulate(np.ones(4), 1)
+        with pytest.raises(arraycomm.Aborted, match="rank 1 could not do what was asked of its window: MemoryError: no more"):
+            window.wait_signal(1 - group.rank())
+        window.tensor_deregister()
+        group.allreduce(x := np.ones(1)).wait()
+        assert x.tolist() == [2.0]
+
+    on_ranks(2, work)
+
+
 def _dies(rank: int, path: str) -> None:
     group = dist2.new_group("gloo", LIMIT, "cpu")
     window = group.new_window(np.zeros(4))
