@@ -10,12 +10,13 @@ from contextlib import AbstractContextManager, contextmanager
 from arraycomm.core.backend import Communicator, Work
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda.runtime import Runtime
-from arraycomm.core.errors import Aborted, CollectiveTimeout, DeviceError, DistError, PeerLost
+from arraycomm.core.errors import Aborted, CollectiveTimeout, DeviceError, DistBackendError, DistError, PeerLost
 from arraycomm.core.log import log
 from arraycomm.core.types import DeviceType, DType, ReduceOp
 
 from .canary import Canary
 from .declarations import version_text
+from .errors import IN_PROGRESS
 from .flight import Flight, watcher
 from .grouped import Grouped
 from .handle import Handle
@@ -62,30 +63,38 @@ class NcclCommunicator:
     def _run(self, what: str, call: Callable[[int, int], int], src: Buffer | None, dst: Buffer | None, timeout: float | None,
              async_op: bool) -> NcclWork | None:
         """call(comm, stream) enqueues, and gives NCCL's code."""
-        with self.lock, self.cuda.on(self.device):
-            self._check_ready()
-            seconds = self.timeout if timeout is None else timeout
-            own = async_op or self._batch is not None
-            theirs = self._streams_of(src, dst)
-            stream = self._stream if own else theirs[0]
-            for other in theirs:
-                if other != stream:
-                    self.cuda.order(after=other, stream=stream, device=self.device)
-            work = NcclWork(self._flight, f"{what} of rank {self.rank} of {self.size} in group {self.name!r}", theirs[0],
-                            time.monotonic() + seconds, (src, dst) if own else ())
-            code = call(self.handle.comm, stream)
-            if self._batch is not None:
-                self._batch.append(work)
-                if code:
-                    raise self._broken(self.handle.error(code, what))
-                return work if async_op else None
-            self._settle(code, what, seconds)
-            self._flight.enqueued([work], stream)
-            if not own and len(theirs) > 1:
-                self.cuda.order(after=stream, stream=theirs[1], device=self.device)
+        with self.lock:
+            try:
+                with self.cuda.on(self.device):
+                    work = self._enqueue(what, call, src, dst, self.timeout if timeout is None else timeout, async_op)
+            except DistBackendError as error:  # of CUDA's: the peers must not wait for this rank
+                raise self._broken(error) from None
         if not watcher.awake:
             watcher.wake()
         return work if async_op else None
+
+    def _enqueue(self, what: str, call: Callable[[int, int], int], src: Buffer | None, dst: Buffer | None, seconds: float,
+                 async_op: bool) -> NcclWork:
+        self._check_ready()
+        own = async_op or self._batch is not None
+        theirs = self._streams_of(src, dst)
+        stream = self._stream if own else theirs[0]
+        for other in theirs:
+            if other != stream:
+                self.cuda.order(after=other, stream=stream, device=self.device)
+        work = NcclWork(self._flight, f"{what} of rank {self.rank} of {self.size} in group {self.name!r}", theirs[0],
+                        time.monotonic() + seconds, (src, dst) if own else ())
+        code = call(self.handle.comm, stream)
+        if self._batch is not None:
+            self._batch.append(work)
+            if code not in (0, IN_PROGRESS):
+                raise self._broken(self.handle.error(code, what))
+            return work
+        self._settle(code, what, seconds)
+        self._flight.enqueued([work], stream)
+        if not own and len(theirs) > 1:
+            self.cuda.order(after=stream, stream=theirs[1], device=self.device)
+        return work
 
     def _streams_of(self, src: Buffer | None, dst: Buffer | None) -> list[int]:
         """On which the buffers are in order, each once."""
@@ -376,6 +385,9 @@ class NcclCommunicator:
                 log().info("group %r: NCCL was ended by force: %s", self.name, error)
             self._flight.fail(ending)
             self.handle.abort()
-            self._flight.close()
-            self.cuda.destroy_stream(self._stream)
+            try:
+                self._flight.close()
+                self.cuda.destroy_stream(self._stream)
+            except DistBackendError as error:
+                log().info("group %r: its stream and events stay: %s", self.name, error)
         self.host.close(reason)

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 from arraycomm.core import threads
 from arraycomm.core.cuda.runtime import Runtime
@@ -72,7 +73,8 @@ class Flight:
 
     def fail(self, error: DistError) -> None:
         """What has not ended by now never will, whatever its event says after NCCL was aborted."""
-        self.reap()
+        with suppress(DistError):  # where CUDA has failed nothing more is known to have ended
+            self.reap()
         with self._lock:
             for work in self._works:
                 if not work.ended:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.types import DType
 
+from .errors import IN_PROGRESS
 from .library import Library
 from .reductions import UINT8, Native
 
@@ -35,14 +36,11 @@ class Grouped:
         self._nccl.ncclGroupStart()
         code = 0
         for function, *arguments in calls:
-            code = code or function(*arguments)
-        return int(code or 0) if self._failed(code) else int(self._nccl.ncclGroupEnd())
-
-    def _failed(self, code: int) -> bool:
-        """A group that has begun must end, whatever came of its calls."""
-        if code:
-            self._nccl.ncclGroupEnd()
-        return bool(code)
+            code = int(function(*arguments))
+            if code not in (0, IN_PROGRESS):  # in a group a call only notes what is to be done
+                break
+        ended = int(self._nccl.ncclGroupEnd())  # a group that has begun must end, whatever came of its calls
+        return ended if code in (0, IN_PROGRESS) else code
 
     def all_gather(self, src: Buffer, dst: Buffer, sizes: Sequence[int], comm: int, stream: int) -> int:
         starts = _starts(sizes, dst.address)

@@ -164,6 +164,33 @@ def asynchronous_error(context: Context) -> None:
             raises(context, "peer's error", lambda: group.all_reduce(ones(), async_op=True).wait(_LONG), _ENDS)
 
 
+def broken_device(context: Context) -> None:
+    """CUDA fails on one rank, and with it every later call there: its peers hear of it, and the group can be closed."""
+    with broken_group(context) as group:
+        if context.rank == 0:
+            tell("slow", ctypes.c_long(200_000_000))
+            works = [group.all_reduce(ones(), async_op=True) for _ in range(3)]
+            _break_device()
+            raises(context, "a broken device", lambda: [work.wait(_LONG) for work in works], (arraycomm.DistBackendError,), "719")
+            context.group.barrier()  # the peers know
+            group.close("Broken")
+            arrays.cuda().tell("standin_reset", 1)
+        else:
+            raises(context, "a peer's device",
+                   lambda: [group.all_reduce(ones(), async_op=True).wait(_LONG) for _ in range(4)], _ENDS)
+            context.group.barrier()
+
+
+def _break_device() -> None:
+    """By a copy that fails when it is carried out."""
+    cuda, x = arrays.cuda(), ones()
+    pinned = cuda.make("cudaHostAlloc", 32, 1)
+    cuda.tell("standin_fail_later", 1, 719)
+    cuda.call("cudaMemcpyAsync", pinned, x.address, 32, 2, arrays.current_stream())
+    with suppress(RuntimeError):  # the error
+        cuda.call("cudaStreamSynchronize", arrays.current_stream())
+
+
 def closed_meanwhile(context: Context) -> None:
     """close() ends what is under way; the memory of it is given back."""
     group = context.group.split(0)

@@ -138,7 +138,8 @@ def test_no_unique_id(fragile: World) -> None:
     fragile.run("gpu_faults.failed_opening", function="ncclGetUniqueId", rank=2)  # rank 0 of the new group
 
 
-@pytest.mark.parametrize("task", ["failed_batch", "too_slow", "never_comes", "asynchronous_error", "closed_meanwhile"])
+@pytest.mark.parametrize("task", ["failed_batch", "too_slow", "never_comes", "asynchronous_error", "broken_device",
+                                  "closed_meanwhile"])
 def test_faults(fragile: World, task: str) -> None:
     fragile.run(f"gpu_faults.{task}")
 
