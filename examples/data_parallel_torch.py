@@ -1,4 +1,4 @@
-"""Data parallel training of a torch module over arraycomm.distributed, which needs no torch.distributed.
+"""Data parallel training of a torch module over arraycomm.distributed, which needs torch, but no torch.distributed.
 
     .venv/bin/arraycomm-run --nproc-per-node 2 examples/data_parallel_torch.py
 """
