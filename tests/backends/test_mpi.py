@@ -5,15 +5,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from arraycomm.bench.peers.mpi import clear
 from tests.conformance import mpi
 
 LIMIT = 90.0  # s for one world; only ends what hangs
 PROGRAM = str(Path(__file__).with_name("mpi_rank.py"))
 EVERYWHERE = pytest.mark.parametrize("library", mpi.LIBRARIES)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def segments() -> Iterator[None]:
+    """The libraries leave shared memory behind when a rank is killed."""
+    since = time.time()
+    yield
+    clear(since)
 
 
 def run(library: str, size: int, *arguments: str, options: tuple[str, ...] = (), environ: dict[str, str] | None = None) -> str:
