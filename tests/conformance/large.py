@@ -30,9 +30,9 @@ def _holds(array: np.ndarray[Any, Any], value: int, mark: int) -> bool:
     return fine and all((array[i : i + _STEP] == value).all() for i in range(0, array.size, _STEP))
 
 
-def more_than_4_gib(context: Context) -> None:
-    """In place, because the memory of the machine is finite."""
-    group, me, count = context.group, context.rank, 2**32 + 9
+def moved(context: Context, count: int) -> None:
+    """Bytes, in place, because the memory of the machine is finite."""
+    group, me = context.group, context.rank
     x = _marked(count, 5, 77) if me == 0 else np.zeros(count, np.uint8)
     group.broadcast(x, 0, out=x)
     context.check(_holds(x, 5, 77), "broadcast")
