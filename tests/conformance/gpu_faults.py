@@ -20,6 +20,7 @@ _SYSTEM_ERROR, _REMOTE_ERROR = 2, 6
 _SOON = 2.0  # s; told within one, on a crowded machine
 _OPENING = 8.0  # s; a rank that cannot fetch the others' memory tries again for a while
 _LONG = 20.0
+_AT_ONCE = 0.05
 
 
 def tell(name: str, *arguments: Any) -> None:
@@ -47,6 +48,18 @@ def broken_group(context: Context) -> Iterator[arraycomm.Group]:
 
 def raises(context: Context, label: str, call: Callable[[], object], kinds: tuple[type[BaseException], ...], *words: str,
            within: float = _SOON) -> None:
+    took = _raises(context, label, call, kinds, words)
+    context.check(took < within, f"{label}: after {took:.2f} s")
+
+
+def raises_at_once(context: Context, label: str, call: Callable[[], object], kinds: tuple[type[BaseException], ...]) -> None:
+    """Whenever it is called. The fastest of some tries counts: on a crowded machine a rank may have to wait for its turn."""
+    took = min(_raises(context, label, call, kinds, ()) for _ in range(5))
+    context.check(took < _AT_ONCE, f"{label}: after {took:.2f} s")
+
+
+def _raises(context: Context, label: str, call: Callable[[], object], kinds: tuple[type[BaseException], ...],
+            words: tuple[str, ...]) -> float:
     begin = time.monotonic()
     try:
         call()
@@ -57,7 +70,7 @@ def raises(context: Context, label: str, call: Callable[[], object], kinds: tupl
         context.check(False, f"{label}: {type(error).__name__}: {error}")
     else:
         context.check(False, f"{label}: no error")
-    context.check(time.monotonic() - begin < within, f"{label}: after {time.monotonic() - begin:.2f} s")
+    return time.monotonic() - begin
 
 
 _ENDS = (arraycomm.Aborted, arraycomm.PeerLost)
@@ -70,10 +83,10 @@ def failed_call(context: Context, function: str) -> None:
             tell("fail", function.encode(), 1, _SYSTEM_ERROR)
             raises(context, function, lambda: _call(group, function), (arraycomm.DistBackendError,),
                    "rank 0 of ", "unhandled system error", "was told to fail")
-            raises(context, f"after {function}", lambda: group.all_reduce(ones()), (arraycomm.DistBackendError,), within=0.1)
+            raises_at_once(context, f"after {function}", lambda: group.all_reduce(ones()), (arraycomm.DistBackendError,))
         else:
             raises(context, f"a peer of {function}", lambda: _call(group, function).wait(_LONG), _ENDS)
-            raises(context, f"a peer after {function}", lambda: group.all_reduce(ones()), _ENDS, within=0.1)
+            raises_at_once(context, f"a peer after {function}", lambda: group.all_reduce(ones()), _ENDS)
 
 
 def _call(group: arraycomm.Group, function: str) -> Any:
@@ -122,7 +135,7 @@ def failed_batch(context: Context) -> None:
                 work.wait(_LONG)
 
         raises(context, "in a batch", batch, (arraycomm.DistBackendError,) if context.rank == 0 else _ENDS)
-        raises(context, "after it", lambda: broken.all_reduce(ones()), (arraycomm.DistError,), within=0.1)
+        raises_at_once(context, "after it", lambda: broken.all_reduce(ones()), (arraycomm.DistError,))
 
 
 def too_slow(context: Context) -> None:
