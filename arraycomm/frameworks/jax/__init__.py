@@ -13,3 +13,4 @@ from .operations import recv as recv
 from .operations import reduce as reduce
 from .operations import reduce_scatter as reduce_scatter
 from .operations import send as send
+from .trees import all_reduce_tree as all_reduce_tree

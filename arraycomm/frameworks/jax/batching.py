@@ -16,9 +16,9 @@ def _batched(operands: Any, dims: Any, *, call: Call) -> tuple[Any, Any]:
     primitive = PRIMITIVES[call.kind]
     if call.kind == "all_gather":
         return primitive.bind(x, call=call), dim + 1
-    if call.kind in ("reduce_scatter", "all_to_all"):  # the first dimension is the one that is cut
+    if call.kind in ("reduce_scatter", "all_to_all", "reduce_parts"):  # the first dimension is the one that is cut
         result = primitive.bind(jnp.moveaxis(x, dim, 1), call=call)
-        return result, 0 if call.kind == "reduce_scatter" else 1
+        return result, 1 if call.kind == "all_to_all" else 0
     if call.kind == "send":
         return primitive.bind(jnp.moveaxis(x, dim, 0), call=call), []
     if call.kind == "recv":

@@ -17,6 +17,7 @@ from .call import Call
 from .primitives import PRIMITIVES, bind
 
 _LINEAR = ("sum", "avg", "premul_sum")
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_parts")
 _SUM = OPS["sum"]
 
 
@@ -37,14 +38,18 @@ def _transposed(call: Call) -> Call:
 
 def _factor(call: Call) -> float:
     """What avg and premul_sum multiply by where the transpose moves and does not reduce."""
-    if call.kind not in ("reduce", "reduce_scatter"):
+    if call.kind not in ("reduce", "reduce_scatter", "reduce_parts"):
         return 1.0
     return 1 / call.group.size if call.op.name == "avg" else call.op.factor
 
 
 def _transpose(cotangent: Any, x: Any, *, call: Call) -> list[Any]:
     factor = _factor(call)
-    back = bind(ad.instantiate_zeros(cotangent), _transposed(call))
+    cotangent = ad.instantiate_zeros(cotangent)
+    if call.kind == "reduce_parts":
+        back = jnp.broadcast_to(cotangent, (call.group.size, *cotangent.shape))
+    else:
+        back = bind(cotangent, _transposed(call))
     return [back if factor == 1.0 else back * jnp.asarray(factor, back.dtype)]
 
 
@@ -60,7 +65,7 @@ def _jvp(primals: Any, tangents: Any, *, call: Call) -> tuple[Any, Any]:
     result = bind(x, call)
     if isinstance(tangent, ad.Zero):
         return result, ad.Zero.from_primal_value(result)
-    if call.kind in ("all_reduce", "reduce", "reduce_scatter") and call.op.name not in _LINEAR:
+    if call.kind in _REDUCING and call.op.name not in _LINEAR:
         if call.kind == "all_reduce" and call.op.name in ("min", "max"):
             return result, _along_extremes(x, tangent, result, call)
         raise NotImplementedError(f"{call.kind} has no derivative for op {call.op.name!r}; it has for {', '.join(_LINEAR)}"

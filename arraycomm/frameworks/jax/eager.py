@@ -8,6 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from arraycomm._engine import lib
+from arraycomm.core.dlpack import allocate, resolve, wrap
+
 from . import effect
 from .call import Call
 
@@ -44,6 +47,16 @@ def _permute(group: Any, x: Any, call: Call) -> Any:
     return result
 
 
+def _reduce_parts(group: Any, x: Any, call: Call) -> Any:
+    """In rank order, with the bits of the engine's reductions."""
+    src = resolve(x)
+    out = allocate(tuple(x.shape[1:]), src.dtype)
+    addresses = [src.address + i * out.nbytes for i in range(group.size)]
+    code = lib.acomm_reduce_local(out.address, addresses, group.size, out.count, src.dtype, call.op.code, call.op.factor)
+    assert code == 0, code  # operation and dtype have been checked
+    return wrap(out, x)
+
+
 def _send(group: Any, x: Any, call: Call) -> list[Any]:
     group.send(x, call.root, call.tag)
     return []
@@ -62,6 +75,7 @@ _RUN: dict[str, Callable[[Any, Any, Call], jax.Array | list[Any]]] = {
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
     "permute": _permute,
+    "reduce_parts": _reduce_parts,
     "send": _send,
     "recv": lambda group, x, call: group.recv(x, None if call.root < 0 else call.root, call.tag).array,
     "barrier": _barrier,

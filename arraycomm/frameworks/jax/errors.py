@@ -11,6 +11,7 @@ import jax
 
 from arraycomm.core.errors import Aborted, DistError
 from arraycomm.core.group import Group
+from arraycomm.core.types import DeviceType
 
 from . import effect
 
@@ -25,7 +26,8 @@ _pattern = re.compile(r"arraycomm error (\d+):")
 def number(group: Group) -> int:
     """The group's number in compiled programs. TypeError where its backend has no entry points for them."""
     shortcut = group._communicator.shortcut
-    if shortcut is None:
+    # Memory of MPI's failed operations may stay in use, which XLA cannot know.
+    if shortcut is None or DeviceType.CPU not in group._devices or group.backend == "mpi":
         raise TypeError(f"backend {group.backend!r} cannot be called by compiled programs; call it outside jit")
     found = shortcut.number(_report)
     _places[found] = f"rank {group.rank} of {group.size} in group {group.name!r}"

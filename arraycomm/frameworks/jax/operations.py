@@ -112,6 +112,11 @@ def recv(like: Any, source: int | None = None, tag: int = 0, *, group: Group) ->
     return _run(_array(like), Call("recv", group, root=-1 if source is None else source, tag=tag))
 
 
+def reduce_parts(x: Any, op: ReduceOp, *, group: Group) -> jax.Array:
+    """The reduction of x over its first dimension, in order, with the engine's bits: a part of every rank. Nothing is sent."""
+    return _run(x, Call("reduce_parts", group, op))
+
+
 def barrier(*, group: Group) -> None:
     """Ends when every rank has called it; what comes after it among these operations comes after it."""
     _run(None, Call("barrier", group))

@@ -1,7 +1,7 @@
 """One JAX primitive per operation: its result's shape, and how a compiled program calls the engine.
 
 `x` is as the operation moves it: reduce_scatter and all_to_all cut a first dimension that is as long as the group, and
-all_gather's result has such a dimension more.
+all_gather's result has such a dimension more. reduce_parts reduces over such a dimension here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _TARGET = "arraycomm_call"
 _KINDS = {"all_reduce": lib.ACOMM_ALL_REDUCE, "reduce": lib.ACOMM_REDUCE, "broadcast": lib.ACOMM_BROADCAST,
           "all_gather": lib.ACOMM_ALL_GATHER, "reduce_scatter": lib.ACOMM_REDUCE_SCATTER,
           "all_to_all": lib.ACOMM_ALL_TO_ALL, "barrier": lib.ACOMM_BARRIER, "send": lib.ACOMM_SEND,
-          "recv": lib.ACOMM_RECV, "permute": lib.ACOMM_XLA_PERMUTE}
+          "recv": lib.ACOMM_RECV, "permute": lib.ACOMM_XLA_PERMUTE, "reduce_parts": lib.ACOMM_XLA_REDUCE_PARTS}
 _SILENT = ("barrier", "send")  # without a result
 _IN_PLACE = ("all_reduce", "broadcast")  # the engine may write the result over x
-_CUT = ("reduce_scatter", "all_to_all")
+_CUT = ("reduce_scatter", "all_to_all", "reduce_parts")
 
 
 def bind(x: Any, call: Call) -> Any:
@@ -45,7 +45,7 @@ def bind(x: Any, call: Call) -> Any:
 def _shape(x: Any, call: Call) -> tuple[int, ...]:
     if call.kind == "all_gather":
         return (call.group.size, *x.shape)
-    return tuple(x.shape[1:] if call.kind == "reduce_scatter" else x.shape)
+    return tuple(x.shape[1:] if call.kind in ("reduce_scatter", "reduce_parts") else x.shape)
 
 
 def _abstract(*operands: Any, call: Call) -> tuple[Any, set[Any]]:

@@ -6,7 +6,7 @@
 /* What the attribute "call" of a call in a program holds: int64s in this order. Ranks are the group's, -1 none. */
 enum acomm_xla_field {
     ACOMM_XLA_GROUP,   /* its number, see core/native/door.h */
-    ACOMM_XLA_KIND,    /* enum acomm_kind, or ACOMM_XLA_PERMUTE */
+    ACOMM_XLA_KIND,    /* enum acomm_kind or enum acomm_xla_kind */
     ACOMM_XLA_COUNT,   /* as acomm_call's, and so are the next ones */
     ACOMM_XLA_DTYPE,
     ACOMM_XLA_REDOP,
@@ -19,7 +19,10 @@ enum acomm_xla_field {
     ACOMM_XLA_GETS,    /* 1: the result is written; 0: it is zeros, where there is one */
     ACOMM_XLA_FIELDS
 };
-enum { ACOMM_XLA_PERMUTE = 100 }; /* sends to one rank and receives from another, at once */
+enum acomm_xla_kind {
+    ACOMM_XLA_PERMUTE = 100, /* sends to one rank and receives from another, at once */
+    ACOMM_XLA_REDUCE_PARTS   /* no communication: reduces as many arrays as there are ranks, which lie one after the other */
+};
 
 /* The handler, of XLA's FFI (an XLA_FFI_Handler). */
 void *acomm_xla_call(void *frame);

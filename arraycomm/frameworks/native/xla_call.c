@@ -14,6 +14,7 @@ struct visit {
     const struct xla_buffer *in, *out; /* NULL where there is none */
     const acomm_entries *entries;
     acomm_group *group;
+    int size;
     acomm_failure failure;
 };
 
@@ -132,9 +133,28 @@ static int permute(struct visit *v)
     return code ? code : sent;
 }
 
+static int reduce_parts(struct visit *v)
+{
+    acomm_call call = describe(v, 0);
+    uintptr_t *parts = malloc((size_t)v->size * sizeof *parts);
+    if (!parts)
+        return ACOMM_RESOURCE;
+    for (int i = 0; i < v->size; i++)
+        parts[i] = (uintptr_t)v->in->data + (uint64_t)i * call.count * acomm_dtype_bytes(call.dtype);
+    int code = acomm_reduce_local((uintptr_t)v->out->data, parts, v->size, call.count, call.dtype, call.redop, call.factor);
+    free(parts);
+    return code;
+}
+
 static int run(struct visit *v)
 {
-    return v->fields[ACOMM_XLA_KIND] == ACOMM_XLA_PERMUTE ? permute(v) : run_one(v);
+    switch (v->fields[ACOMM_XLA_KIND]) {
+    case ACOMM_XLA_PERMUTE:
+        return permute(v);
+    case ACOMM_XLA_REDUCE_PARTS:
+        return reduce_parts(v);
+    }
+    return run_one(v);
 }
 
 static xla_error *explained(struct door *door, const struct visit *v, int code)
@@ -159,6 +179,7 @@ void *acomm_xla_call(void *opaque)
         return error(frame, XLA_CODE_INVALID_ARGUMENT,
                      "arraycomm: the program's group is none of this process: it was compiled in another one");
     v.entries = door->entries;
+    v.size = door->size;
     int code = v.group ? run(&v) : ACOMM_CLOSED;
     xla_error *failed = code ? explained(door, &v, code) : NULL;
     door_leave(door);

@@ -1,0 +1,82 @@
+"""all_reduce of a whole tree of arrays, in few operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax._src.core import trace_ctx
+
+from arraycomm.core import arguments
+from arraycomm.core.group import Group
+from arraycomm.core.types import DType, ReduceOp
+
+from . import effect
+from .operations import all_gather, all_reduce, all_to_all, reduce_parts
+
+_RANK_ORDER = ("whole", "direct", "sliced", "pairwise")  # algorithms that reduce each element in rank order
+_EXACT = ("min", "max", "band", "bor", "bxor")
+
+
+def all_reduce_tree(tree: Any, op: str | ReduceOp = "avg", *, group: Group, bucket_bytes: int = 25 << 20) -> Any:
+    """The elementwise reduction of every rank's arrays; a tree of the same structure on all ranks.
+
+    Arrays of one dtype share an operation until their bytes fill a bucket: the last leaves first, whose gradients are there
+    first. The bits of the result do not depend on bucket_bytes, which is equal on all ranks.
+    """
+    if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes < 1:
+        raise ValueError(f"bucket_bytes must be an integer >= 1, got {bucket_bytes!r}")
+    leaves, structure = jax.tree.flatten(tree)
+    arrays = [leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves]
+    buckets = list(_buckets(arrays, bucket_bytes))
+    packed = [jnp.concatenate([arrays[i].reshape(-1) for i in bucket]) if len(bucket) > 1 else arrays[bucket[0]].reshape(-1)
+              for bucket in buckets]
+    results: list[Any] = [None] * len(arrays)
+    for bucket, whole in zip(buckets, _reduce(packed, op, group), strict=True):
+        start = 0
+        for i in bucket:
+            results[i] = whole[start : start + arrays[i].size].reshape(arrays[i].shape)
+            start += arrays[i].size
+    return jax.tree.unflatten(structure, results)
+
+
+def _buckets(arrays: Sequence[Any], most: int) -> Iterator[list[int]]:
+    """Numbers of the arrays of each bucket: of one dtype, from the last to the first."""
+    filling: dict[Any, tuple[list[int], int]] = {}
+    for i in reversed(range(len(arrays))):
+        members, held = filling.pop(arrays[i].dtype, ([], 0))
+        if members and held + arrays[i].nbytes > most:
+            yield members
+            members, held = [], 0
+        filling[arrays[i].dtype] = ([*members, i], held + arrays[i].nbytes)
+    for members, _ in filling.values():
+        yield members
+
+
+def _reduce(packed: Sequence[Any], op: str | ReduceOp, group: Group) -> list[Any]:
+    reductions = [arguments.reduction(op, DType(arguments.dtype(x.dtype))) for x in packed]
+    if not all(_same_bits(x, reduction, group) for x, reduction in zip(packed, reductions, strict=True)):
+        return [_in_rank_order(x, reduction, group) for x, reduction in zip(packed, reductions, strict=True)]
+    if not trace_ctx.is_top_level() or any(isinstance(x, jax.core.Tracer) for x in packed):
+        return [all_reduce(x, op, group=group) for x in packed]
+    effect.settle()
+    under_way = [group.all_reduce(x, op, async_op=True) for x in packed]  # the next one is begun while this one goes on
+    return [work.result() for work in under_way]
+
+
+def _same_bits(x: Any, op: ReduceOp, group: Group) -> bool:
+    """Whether an element's result is the same wherever it stands in an array, and however long that is."""
+    if group.size <= 2 or op.name in _EXACT or not jnp.issubdtype(x.dtype, jnp.inexact):
+        return True
+    ask: Callable[..., str] | None = getattr(group._communicator, "algorithm", None)
+    dtype = arguments.dtype(x.dtype)
+    return ask is not None and all(ask(0, 1 << bits, dtype, op.code) in _RANK_ORDER for bits in range(40))
+
+
+def _in_rank_order(x: Any, op: ReduceOp, group: Group) -> Any:
+    """The same result by moving only: who gets a part reduces it itself, in rank order."""
+    padded = jnp.pad(x, (0, -x.size % group.size))
+    parts = all_to_all(padded, group=group).reshape(group.size, -1)
+    return all_gather(reduce_parts(parts, op, group=group), group=group)[: x.size]
