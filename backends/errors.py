@@ -89,7 +89,7 @@ class Translator:
             return f"{peer} was lost: {text or 'the connection broke'}"
         if code == lib.ACOMM_TIMEOUT:
             last = f"; it was last seen in collective #{failure.peer_sequence}" if failure.peer_sequence else ""
-            return f"{peer} did not take part in time{last}" + (f" ({text})" if text else "")
+            return f"{peer} did not take part before the timeout was over{last}" + (f" ({text})" if text else "")
         if code == lib.ACOMM_MISMATCH:
             return (f"{self._peer(failure.origin)} called {describe(failure.mine)}, but {peer} called "
                     f"{describe(failure.theirs)}{_difference(failure.mine, failure.theirs)}; all ranks must call the same "

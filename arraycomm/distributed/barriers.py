@@ -12,7 +12,7 @@ from arraycomm.core.group import Group
 
 from .entry import UNPLAIN, current, entered
 from .process_group import ProcessGroup, seconds_of
-from .work import Work, ended
+from .work import Work, duration, ended
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
         return None
     if device_ids is not None and not isinstance(device_ids, list):
         raise TypeError(f"Invalid function argument: device_ids type should be List[int], got {type(device_ids)}")
-    seconds = pg.core.timeout if timeout is None else seconds_of(timeout)
+    seconds = pg.core.timeout if timeout is None else seconds_of(duration(timeout))
     return ended(pg.core.barrier(async_op=bool(async_op), timeout=seconds), bool(async_op), ())
 
 
@@ -54,7 +54,7 @@ def monitored_barrier(group: ProcessGroup | None = None, timeout: timedelta | No
     pg = entered(group, "monitored_barrier")
     if pg is None:
         return
-    seconds = pg.core.timeout if timeout is None else seconds_of(timeout)
+    seconds = pg.core.timeout if timeout is None else seconds_of(duration(timeout))
     if pg.rank() == 0:
         _monitor(pg, seconds, wait_all_ranks)
     else:
@@ -120,7 +120,9 @@ def _report(pg: ProcessGroup, seconds: float) -> None:
         raise DistError(f"{_named(pg, culprits, seconds)}: {error}") from error
     text = content.tobytes().rstrip(b"\0").decode(errors="replace")
     if text:
-        raise DistError(f"[Rank {pg.ranks[pg.rank()]}]: monitoredBarrier failed elsewhere: {text}")
+        me = pg.ranks[pg.rank()]
+        raise DistError(f"[Rank {me}]: Rank {me} successfully reached monitoredBarrier, but received errors while waiting for "
+                        f"send/recv from rank {pg.ranks[0]}: {text}")
 
 
 def _irecv(core: Group, rank: int, tag: int, length: int) -> tuple[Any, array.array[int]]:

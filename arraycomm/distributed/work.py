@@ -209,7 +209,13 @@ def ended(pending: Any, async_op: bool, arrays: Sequence[Any], settle: Callable[
     return None
 
 
+def duration(timeout: object) -> object:
+    """A timedelta where seconds are given as a float, which torch takes too; what it was where not."""
+    return timedelta(seconds=timeout) if isinstance(timeout, float) else timeout
+
+
 def _seconds(timeout: object) -> float | None:
+    timeout = duration(timeout)
     if not isinstance(timeout, timedelta):
         raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout!r}")
     return timeout.total_seconds() or None

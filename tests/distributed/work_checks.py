@@ -109,6 +109,14 @@ def monitored_barriers(lib: Library) -> None:
             time.sleep(0.5)
         refused(RuntimeError, text, lambda: dist.monitored_barrier(timeout=timedelta(milliseconds=300), wait_all_ranks=wait_all))  # noqa: B023
     dist.barrier()
+    mine = f"Rank {lib.rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0"
+    if lib.rank != 1:
+        refused(RuntimeError, mine if lib.rank else "Rank 1 failed",
+                lambda: dist.monitored_barrier(timeout=timedelta(milliseconds=300)))
+    else:
+        time.sleep(0.5)
+        refused(RuntimeError, mine, lambda: dist.monitored_barrier(timeout=timedelta(milliseconds=300)))
+    dist.barrier()
     dist.monitored_barrier(wait_all_ranks=True)
 
 

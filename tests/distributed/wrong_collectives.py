@@ -99,6 +99,9 @@ TYPES += [
     Case("barrier with seconds", TypeError, "datetime.timedelta", lambda s: s.dist.barrier(s.group, timeout=3)),
     Case("monitored_barrier with seconds", TypeError, "datetime.timedelta",
          lambda s: s.dist.monitored_barrier(s.group, timeout=3)),
+    Case("barrier with a fraction of seconds", None, "", lambda s: s.dist.barrier(s.group, timeout=2.5)),
+    Case("monitored_barrier with a fraction of seconds", None, "", lambda s: s.dist.monitored_barrier(s.group, timeout=2.5)),
+    Case("wait with a fraction of seconds", None, "", lambda s: s.dist.all_reduce(s.a, group=s.group, async_op=True).wait(2.5)),
     Case("wait with seconds", TypeError, "datetime.timedelta",
          lambda s: s.dist.all_reduce(s.a, group=s.group, async_op=True).wait(3)),
 ]
@@ -395,6 +398,8 @@ WORK = [
          lambda s: _never_come(s).wait(timedelta(milliseconds=200)) if s.rank < 2 else _fail()),
     Case("coalescing managers inside each other", KeyError, "cannot be nested", _nested, ours=ValueError,
          why="torch forgets the outer one"),
+    Case("a rank does not come to barrier", RuntimeError, " timeout ",
+         lambda s: s.dist.barrier(s.group, timeout=timedelta(milliseconds=500)) if s.rank != 1 else _fail("a timeout elsewhere")),
     Case("a rank does not come to monitored_barrier", RuntimeError, "failed to pass monitoredBarrier in 500 ms",
          lambda s: s.dist.monitored_barrier(s.group, timedelta(milliseconds=500)) if s.rank != 1 else _fail(
              "failed to pass monitoredBarrier in 500 ms")),
