@@ -41,14 +41,8 @@ class Work(Protocol):
         """After a receive: (rank, tag, bytes)."""
 
 
-class Communicator(Protocol):
-    """One rank's end of a group. `layout` is a 32-bit hash of shape or counts that ranks compare; 0 compares nothing."""
-
-    rank: int
-    size: int
-    name: str
-    closed: bool
-    shortcut: Shortcut | None  # plain synchronous calls in one native step; None: the backend has no such entry point
+class Mover(Protocol):
+    """What moves arrays. `layout` is a 32-bit hash of shape or counts that ranks compare; 0 compares nothing."""
 
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Work | None: ...
@@ -70,6 +64,24 @@ class Communicator(Protocol):
     def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
                    recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Work | None: ...
+
+    # Point to point is independent of the collectives' order. peer None: any source. A receive always gives a Work
+    # (ended already when async_op is False), because its source is there.
+    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Work | None: ...
+    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Work: ...
+
+
+class Communicator(Mover, Protocol):
+    """One rank's end of a group."""
+
+    rank: int
+    size: int
+    name: str
+    closed: bool
+    shortcut: Shortcut | None  # plain synchronous calls in one native step; None: the backend has no such entry point
+
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None: ...
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         """Memory that the peers reach without a copy: its address, and the addresses of the C function that gives it back and
@@ -78,12 +90,6 @@ class Communicator(Protocol):
         None where any memory does as well. Raises ResourceError, on all ranks.
         """
 
-    # Point to point is independent of the collectives' order. peer None: any source. A receive always gives a Work
-    # (ended already when async_op is False), because its source is there.
-    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
-             async_op: bool = False) -> Work | None: ...
-    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
-             async_op: bool = False) -> Work: ...
     def batch(self) -> AbstractContextManager[None]:
         """Groups point-to-point operations: none is required to make progress before the context ends."""
 

@@ -19,18 +19,18 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 from arraycomm._engine import ShortcutMethod, Shortcuts
 
 from . import arguments, shapes
 from .arguments import Destination
-from .backend import Backend, Communicator
 from .buffer import Buffer
 from .dlpack import adopt, allocate, resolve, wrap
 from .exchange import agreed_counts, first_dimensions, gather_integers
 from .objects import ObjectCollectives
+from .routes import Routes
 from .types import ReduceOp
 from .work import Received, Work
 
@@ -61,20 +61,19 @@ class Group(ObjectCollectives, Shortcuts):
     One thread at a time may call its collectives; calls of several threads are carried out one after the other.
     """
 
-    def __init__(self, communicator: Communicator, backend: Backend, timeout: float,
-                 on_close: Callable[[], None] | None = None) -> None:
-        self._communicator = communicator
-        self._backend = backend
+    def __init__(self, routes: Routes, timeout: float, on_close: Callable[[], None] | None = None) -> None:
+        self._routes = routes
+        self._movers = routes.by_type
+        self._communicator = routes.main
         self._on_close = on_close
         self._batch = None
-        self._devices = backend.devices
-        self._shortcut = communicator.shortcut
+        self._shortcut = routes.main.shortcut
         self._splits = 0
         self._children: list[Group] = []
-        self.rank = communicator.rank
-        self.size = communicator.size
-        self.name = communicator.name
-        self.backend = backend.name
+        self.rank = routes.main.rank
+        self.size = routes.main.size
+        self.name = routes.main.name
+        self.backend = routes.name
         self.timeout = timeout
 
     def __repr__(self) -> str:
@@ -89,16 +88,9 @@ class Group(ObjectCollectives, Shortcuts):
 
     def _readable(self, x: Any) -> Buffer:
         src = resolve(x)
-        if src.device_type not in self._devices:
-            self._reach(src)
+        if src.device_type not in self._movers:
+            self._routes.find(src, self.name)
         return src
-
-    def _reach(self, src: Buffer) -> None:
-        """The first array on a device that the backend does not move: from now on by way of the host. DeviceError."""
-        from .cuda.staged import DEVICES, stage  # not for groups without such arrays
-
-        self._communicator = stage(self._communicator, src, self._devices, self.timeout, self.backend)
-        self._devices |= DEVICES
 
     # ---- collectives ----
 
@@ -113,8 +105,8 @@ class Group(ObjectCollectives, Shortcuts):
         src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
-        work = self._communicator.all_reduce(src, to.buffer, reduction, layout=shapes.layout(src.shape),
-                                             timeout=timeout, async_op=async_op)
+        work = self._movers[src.device_type].all_reduce(src, to.buffer, reduction, layout=shapes.layout(src.shape),
+                                                        timeout=timeout, async_op=async_op)
         return _finish(work, to, async_op)
 
     @_short(1)
@@ -125,8 +117,8 @@ class Group(ObjectCollectives, Shortcuts):
         arguments.rank("root", root, self.size)
         reduction = arguments.reduction(op, src.dtype)
         to = arguments.destination(x, src, src.shape, out) if self.rank == root else arguments.NOWHERE
-        work = self._communicator.reduce(src, to.buffer, reduction, root, layout=shapes.layout(src.shape),
-                                         timeout=timeout, async_op=async_op)
+        work = self._movers[src.device_type].reduce(src, to.buffer, reduction, root, layout=shapes.layout(src.shape),
+                                                    timeout=timeout, async_op=async_op)
         return _finish(work, to, async_op)
 
     @_short(2)
@@ -140,8 +132,8 @@ class Group(ObjectCollectives, Shortcuts):
         src = self._readable(x)
         arguments.rank("root", root, self.size)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
-        work = self._communicator.broadcast(src if self.rank == root else None, to.buffer, root,
-                                            layout=shapes.layout(src.shape), timeout=timeout, async_op=async_op)
+        work = self._movers[src.device_type].broadcast(src if self.rank == root else None, to.buffer, root,
+                                                       layout=shapes.layout(src.shape), timeout=timeout, async_op=async_op)
         return _finish(work, to, async_op)
 
     @_short(3)
@@ -161,8 +153,8 @@ class Group(ObjectCollectives, Shortcuts):
         shape = shapes.gathered(src.shape, self.size, form, rows)
         to = arguments.destination(x, src, shape, out, inside=self.rank if rows is None else None)
         counts = None if rows is None else [n * shapes.row(src.shape) for n in rows]
-        work = self._communicator.all_gather(src, to.buffer, counts, layout=shapes.layout(src.shape, rows),
-                                             timeout=timeout, async_op=async_op)
+        work = self._movers[src.device_type].all_gather(src, to.buffer, counts, layout=shapes.layout(src.shape, rows),
+                                                        timeout=timeout, async_op=async_op)
         return _finish(work, shapes.listed(to, src.shape, self.size, rows) if form == "list" else to, async_op)
 
     @_short(4)
@@ -173,8 +165,8 @@ class Group(ObjectCollectives, Shortcuts):
         arguments.rank("root", root, self.size)
         shape = shapes.gathered(src.shape, self.size, form, None)
         to = arguments.destination(x, src, shape, out, inside=self.rank) if self.rank == root else arguments.NOWHERE
-        work = self._communicator.gather(src, to.buffer, root, layout=shapes.layout(src.shape), timeout=timeout,
-                                         async_op=async_op)
+        work = self._movers[src.device_type].gather(src, to.buffer, root, layout=shapes.layout(src.shape), timeout=timeout,
+                                                    async_op=async_op)
         if form == "list" and self.rank == root:
             to = shapes.listed(to, src.shape, self.size, None)
         return _finish(work, to, async_op)
@@ -201,8 +193,8 @@ class Group(ObjectCollectives, Shortcuts):
                                  "shape and dtype of the part")
             src = self._readable(template)
             part, to = src.shape, arguments.destination(template, src, src.shape, out)
-        work = self._communicator.scatter(whole, to.buffer, root, layout=shapes.layout(part), timeout=timeout,
-                                          async_op=async_op)
+        work = self._movers[src.device_type].scatter(whole, to.buffer, root, layout=shapes.layout(part), timeout=timeout,
+                                                     async_op=async_op)
         return _finish(work, to, async_op)
 
     @_short(6)
@@ -218,9 +210,9 @@ class Group(ObjectCollectives, Shortcuts):
         part = shapes.part(src.shape, self.size, counts, self.rank)
         to = arguments.destination(x, src, part, out, contains=self.rank if counts is None else None)
         elements = None if counts is None else [n * shapes.row(src.shape) for n in counts]
-        work = self._communicator.reduce_scatter(src, to.buffer, reduction, elements,
-                                                 layout=shapes.layout(src.shape, counts), timeout=timeout,
-                                                 async_op=async_op)
+        work = self._movers[src.device_type].reduce_scatter(src, to.buffer, reduction, elements,
+                                                            layout=shapes.layout(src.shape, counts), timeout=timeout,
+                                                            async_op=async_op)
         return _finish(work, to, async_op)
 
     @_short(7)
@@ -245,8 +237,8 @@ class Group(ObjectCollectives, Shortcuts):
             receives = [n * shapes.row(src.shape) for n in rows]
         to = arguments.destination(x, src, shape, out, distinct=True)
         layout = shapes.layout(src.shape if send_counts is None else src.shape[1:])
-        work = self._communicator.all_to_all(src, to.buffer, sends, receives, layout=layout, timeout=timeout,
-                                             async_op=async_op)
+        work = self._movers[src.device_type].all_to_all(src, to.buffer, sends, receives, layout=layout, timeout=timeout,
+                                                        async_op=async_op)
         return _finish(work, to, async_op)
 
     @_short(8)
@@ -281,7 +273,7 @@ class Group(ObjectCollectives, Shortcuts):
         src = self._readable(x)
         arguments.rank("dest", dest, self.size)
         arguments.tag(tag)
-        self._communicator.send(src, dest, tag, timeout=timeout)
+        self._movers[src.device_type].send(src, dest, tag, timeout=timeout)
         return None
 
     @_short(10)
@@ -303,7 +295,7 @@ class Group(ObjectCollectives, Shortcuts):
         src = self._readable(x)
         arguments.rank("dest", dest, self.size)
         arguments.tag(tag)
-        work = self._communicator.send(src, dest, tag, timeout=timeout, async_op=True)
+        work = self._movers[src.device_type].send(src, dest, tag, timeout=timeout, async_op=True)
         return self._started(Work(work, _nothing))
 
     @_short(10, begins=True)
@@ -315,7 +307,7 @@ class Group(ObjectCollectives, Shortcuts):
         if source is not None:
             arguments.rank("source", source, self.size)
         to = arguments.in_place(like, template) if out is like else arguments.destination(like, template, template.shape, out)
-        pending = self._communicator.recv(to.buffer, source, tag, timeout=timeout, async_op=True)
+        pending = self._movers[template.device_type].recv(to.buffer, source, tag, timeout=timeout, async_op=True)
 
         def received() -> Received:
             rank, got, _ = pending.source()
@@ -333,7 +325,7 @@ class Group(ObjectCollectives, Shortcuts):
 
         Inside, send and recv return Works. So a ring exchange cannot dead-lock, whatever the order. ValueError when nested.
         """
-        return _Batch(self, self._communicator.batch())
+        return _Batch(self, self._routes.batch())
 
     # ---- groups ----
 
@@ -355,11 +347,13 @@ class Group(ObjectCollectives, Shortcuts):
         members = [rank for _, rank in sorted(alike)]
         return self.subgroup(members, f"{self._splits}.{name or color}")  # the count: a name must not come twice in a world
 
-    def subgroup(self, members: Sequence[int], name: str, *, timeout: float | None = None) -> Group:
+    def subgroup(self, members: Sequence[int], name: str, *, timeout: float | None = None,
+                 backends: Mapping[str, frozenset[int]] | None = None) -> Group:
         """A new group of these ranks of this group, in this order. Only they call it, all with the same arguments.
 
         name: of no other subgroup of this group, closed ones included. timeout: seconds, its operations' default; None
-        takes this group's. Closed with this group at the latest. Raises ValueError when this rank is not a member.
+        takes this group's. backends: of this group's by name, each with the DLPack types of the devices whose arrays are its;
+        None: all, as here. Closed with this group at the latest. Raises ValueError when this rank is not a member.
         """
         for member in members:
             arguments.rank("member", member, self.size)
@@ -367,17 +361,17 @@ class Group(ObjectCollectives, Shortcuts):
             raise ValueError(f"rank {self.rank} asks for a group of the ranks {list(members)}: a rank asks for groups that "
                              "have it as a member, and each member stands there once")
         seconds = self.timeout if timeout is None else timeout
-        child = Group(self._communicator.split(members, f"{self.name}/{name}", timeout=seconds), self._backend, seconds)
+        child = Group(self._routes.split(members, f"{self.name}/{name}", seconds, backends), seconds)
         self._children = [group for group in self._children if not group.closed] + [child]
         return child
 
     def check_peers(self) -> None:
         """PeerLost when a rank of the group is known to have died or left. Does not block."""
-        self._communicator.check_peers()
+        self._routes.check_peers()
 
     def abort(self, reason: str = "") -> None:
         """Ends every operation under way, here and on the peers, with Aborted. From any thread; does not block."""
-        self._communicator.abort(reason)
+        self._routes.abort(reason)
 
     def close(self, reason: str = "") -> None:
         """Frees the group and those split from it. Idempotent. Work in flight ends with Aborted.
@@ -392,7 +386,7 @@ class Group(ObjectCollectives, Shortcuts):
             if self._on_close is not None:
                 steps.callback(self._on_close)
                 self._on_close = None
-            steps.callback(self._communicator.close, reason)
+            steps.callback(self._routes.close, reason)
             while self._children:
                 steps.callback(self._children.pop().close, reason)
 

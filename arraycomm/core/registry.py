@@ -6,9 +6,17 @@ To add one: a folder under backends/ with a class that follows core/backend.py, 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
 
 from .backend import Backend
-from .errors import DistBackendError
+from .errors import DeviceError, DistBackendError
+from .types import DEVICE_TYPES
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Loaded = TypeVar("_Loaded")
 
 _TABLE: dict[str, str] = {
     "socket": "arraycomm.backends.socket:SocketBackend",
@@ -52,3 +60,36 @@ def get(name: str) -> Backend:
     if reason is not None:
         raise DistBackendError(f"backend {name!r} is not available: {reason}")
     return backend
+
+
+def pairs(text: str) -> dict[str, str]:
+    """Of "cpu:socket,cuda:nccl", by device. ValueError for a device that comes twice or is unknown, and what is no pair."""
+    found: dict[str, str] = {}
+    for pair in text.split(","):
+        device, _, name = pair.partition(":")
+        if not device or not name or ":" in name:
+            raise ValueError(f"Invalid device:backend pairing {pair!r} in {text!r}: write <device>:<backend>, several "
+                             "with commas between, as cpu:socket,cuda:nccl")
+        if device in found:
+            raise ValueError(f"Duplicate device type {device} in {text!r}: each device type has one backend")
+        if device not in DEVICE_TYPES:
+            raise DeviceError(f"Expected one of {', '.join(DEVICE_TYPES)} as the device type, got {device!r} in {text!r}")
+        found[device] = name
+    return found
+
+
+def choose(text: str) -> dict[Backend, frozenset[int]]:
+    """The backends of "socket" or "cpu:socket,cuda:nccl", the first one first, each with the device types that are its own;
+    one alone takes what it can. Raises as get() and pairs() do."""
+    if ":" not in text:
+        return {get(text): frozenset()}
+    return assign(pairs(text), get)
+
+
+def assign(by_device: Mapping[str, str], load: Callable[[str], _Loaded]) -> dict[_Loaded, frozenset[int]]:
+    """As choose(): the backends of names, each loaded once."""
+    names = dict.fromkeys(by_device.values())
+    if len(names) == 1:
+        return {load(name): frozenset() for name in names}
+    return {load(name): frozenset().union(*(DEVICE_TYPES[device] for device, its in by_device.items() if its == name))
+            for name in names}

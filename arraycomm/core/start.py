@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 
 from . import registry, settings
-from .backend import Backend
+from .backend import Backend, Communicator
 from .gathering import Gathering
 from .group import Group
 from .rendezvous import Rendezvous, rendezvous
+from .routes import Route, Routes
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: st
         raise ValueError("from_mpi4py needs an intra-communicator that is not MPI.COMM_NULL")
     seconds, backend = _seconds(timeout), registry.get("mpi")
     mpi: Any = backend  # no other one wraps what has been made elsewhere
-    return Group(mpi.wrap(module._addressof(comm), name=name, timeout=seconds), backend, seconds)
+    return Group(Routes([Route(backend, mpi.wrap(module._addressof(comm), name=name, timeout=seconds))], seconds), seconds)
 
 
 def _seconds(timeout: float | timedelta | None) -> float:
@@ -53,7 +55,8 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     init_method: "env://" (default: what the launcher, torchrun, mpirun, srun or a Kubernetes indexed job set),
         "tcp://host:port" or "file:///path"; or give `store`. A process without any of these is a world of its own.
     rank, world_size: where the environment does not tell them.
-    backend: a name of arraycomm.core.registry; None takes ARRAYCOMM_BACKEND, else the first one that is available.
+    backend: a name of arraycomm.core.registry, or one for each type of device, "cpu:socket,cuda:nccl"; None takes
+        ARRAYCOMM_BACKEND, else the first one that is available.
     timeout: seconds (or a timedelta), for this call and as the default of the group's operations; None takes
         ARRAYCOMM_TIMEOUT (1800).
     name: tells worlds apart that one process has at the same time.
@@ -63,33 +66,48 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     DistBackendError when the backend cannot be used.
     """
     seconds = _seconds(timeout)
-    chosen = registry.get(backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0])
+    chosen = registry.choose(backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0])
     told = (init_method, rank, world_size, store) != (None,) * 4
-    meeting = None if told else chosen.meet(seconds)
+    meeting = None if told or len(chosen) > 1 else next(iter(chosen)).meet(seconds)
     if meeting is None:
         meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store,
                              timeout=timedelta(seconds=seconds), name=name)
     return open_group(meeting, chosen, seconds, name)
 
 
-def open_group(meeting: Rendezvous, backend: Backend, timeout: float, name: str) -> Group:
-    """The group of the ranks that have met, all of which call it; the rest of init(). timeout: seconds.
+def open_group(meeting: Rendezvous, chosen: Mapping[Backend, frozenset[int]], timeout: float, name: str) -> Group:
+    """The group of the ranks that have met, all of which call it; the rest of init(). chosen: as registry.choose() gives it.
+    timeout: seconds.
 
     Closes the meeting when it fails, and with the group.
     """
+    routes: list[Route] = []
+    try:
+        for backend, types in chosen.items():
+            where, label = (meeting, name) if not routes else (
+                meeting.part(range(meeting.size), f"backend {backend.name}"), f"{name} {backend.name}")
+            routes.append(Route(backend, _open(where, backend, timeout, label), types))
+    except BaseException as error:
+        for route in routes:
+            route.communicator.close(type(error).__name__)
+        meeting.close()
+        raise
+    group = Group(Routes(routes, timeout), timeout, on_close=meeting.close)
+    folder = settings.get("ARRAYCOMM_TRACE")
+    if folder:
+        _trace(group, folder)
+    return group
+
+
+def _open(meeting: Rendezvous, backend: Backend, timeout: float, name: str) -> Communicator:
     gathering = Gathering(meeting.store, meeting.rank, meeting.size)
     try:
         communicator = backend.open(meeting, name=name, timeout=timeout)
     except BaseException as error:
         gathering.fail(error)
-        meeting.close()
         raise
     gathering.leave()
-    group = Group(communicator, backend, timeout, on_close=meeting.close)
-    folder = settings.get("ARRAYCOMM_TRACE")
-    if folder:
-        _trace(group, folder)
-    return group
+    return communicator
 
 
 def _trace(group: Group, folder: str) -> None:

@@ -58,6 +58,16 @@ class DeviceType(enum.IntEnum):
     CUDA_MANAGED = 13
 
 
+# DLPack's under the names that callers use for devices; memory that the host can address counts as the host's.
+DEVICE_TYPES: dict[str, frozenset[int]] = {
+    "cpu": frozenset((int(DeviceType.CPU), int(DeviceType.CUDA_HOST), int(DeviceType.ROCM_HOST))),
+    "cuda": frozenset((int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED), int(DeviceType.ROCM))),
+    "mps": frozenset((8,)),
+    "xpu": frozenset((14,)),
+    "hpu": frozenset((12,)),
+}
+
+
 class Device(Record):
     """Where an array lies."""
 

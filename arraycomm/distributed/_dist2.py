@@ -70,11 +70,11 @@ def new_group(backend: str, timeout: timedelta, device: Any, **kwargs: Any) -> A
     config, bound, store = BackendConfig(backend), _bound(backend, device), kwargs.get("store")
     if kwargs.pop("enable_reconfigure", False):
         meeting, name = _alone(backend, **kwargs)
-        cores: Any = dict.fromkeys(config.device_backend_map, Nobody(seconds))
+        core: Any = Nobody(seconds)
     else:
         meeting, name = _meet(backend, timeout, **kwargs)
-        cores = open_world(meeting, config, seconds, None)
-    return ProcessGroup(cores, range(meeting.size), name=name, desc=None, backend=Backend(backend), config=config,
+        core = open_world(meeting, config, seconds, None)
+    return ProcessGroup(core, range(meeting.size), name=name, desc=None, backend=Backend(backend), config=config,
                         meeting=meeting, bound_device_id=bound, base=store)
 
 

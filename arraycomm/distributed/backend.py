@@ -9,6 +9,7 @@ from collections.abc import Callable
 from arraycomm.core import registry
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.record import Record
+from arraycomm.core.types import DEVICE_TYPES
 
 from . import devices as known_devices
 
@@ -82,9 +83,9 @@ class Backend(str):
         elif is_registered(lower):
             raise ValueError(f"backend {lower!r} is registered already, by arraycomm itself; choose another name")
         served = ["cpu", "cuda"] if devices is None else [devices] if isinstance(devices, str) else list(devices)
-        unknown = [device for device in served if device not in known_devices.CODES]
+        unknown = [device for device in served if device not in DEVICE_TYPES]
         if unknown:
-            raise ValueError(f"unknown device types {', '.join(unknown)}; known are {', '.join(known_devices.CODES)}")
+            raise ValueError(f"unknown device types {', '.join(unknown)}; known are {', '.join(DEVICE_TYPES)}")
         if lower not in cls.backend_list:
             cls.backend_list.append(lower)
         setattr(cls, name.upper(), lower)
@@ -122,17 +123,7 @@ def _pairs(text: str) -> dict[str, str]:
                 if device == "cpu" or (name != Backend.GLOO and why_unavailable(name) is None)}
     if ":" not in text:
         return dict.fromkeys(Backend.backend_capability.get(text, ["cpu", "cuda", "xpu"]), text)
-    found: dict[str, str] = {}
-    for pair in text.split(","):
-        device, _, name = pair.partition(":")
-        if not device or not name or ":" in name:
-            raise ValueError(f"Invalid device:backend pairing {pair!r} in {text!r}: write <device>:<backend>, several "
-                             "with commas between, as cpu:gloo,cuda:nccl")
-        if device in found:
-            raise ValueError(f"Duplicate device type {device} in {text!r}: each device type has one backend")
-        known_devices.type_of(device)
-        found[device] = name
-    return found
+    return registry.pairs(text)
 
 
 def registered() -> list[str]:
@@ -143,14 +134,14 @@ def registered() -> list[str]:
 
 def is_registered(name: str) -> bool:
     """Whether something answers to this name, whether it can be used here or not."""
-    return name in Backend.plugins or _ENGINES.get(name, name) in registry.names()
+    return name in Backend.plugins or engine_name(name) in registry.names()
 
 
 def why_unavailable(name: str) -> str | None:
     """None when groups can be made under this name here, otherwise one sentence."""
     if name in Backend.plugins:
         return None
-    engine = _ENGINES.get(name, name)
+    engine = engine_name(name)
     if engine in registry.names():
         return registry.why_unavailable(engine)
     return f"nothing is registered under this name; registered are {', '.join(registered())}"
@@ -166,10 +157,15 @@ def check(name: str) -> None:
     raise DistBackendError(f"backend {name!r} is not available here: {reason}")
 
 
+def engine_name(name: str) -> str:
+    """In the core's registry."""
+    return _ENGINES.get(name, name)
+
+
 def engine_for(name: str) -> Engine:
     """What the core's registry has under this name. Raises as check() does."""
     check(name)
-    return registry.get(_ENGINES.get(name, name))
+    return registry.get(engine_name(name))
 
 
 def get_default_backend_for_device(device: Any) -> str:

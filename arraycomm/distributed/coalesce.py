@@ -41,7 +41,7 @@ def reduce_all(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | 
     places = [arguments.written("tensors", x) for x in xs]
     arguments.same_dtype(*(place for place, _ in places))
     reduction = arguments.reduction("all_reduce_coalesced", op, places[0][0].dtype)
-    core = pg.for_array(xs[0])
+    core = pg.core
 
     def one(x: Any, place: Any, settle: Any) -> Held:
         return Held(lambda async_op: core.all_reduce(place, reduction, out=place, async_op=async_op), x, settle,
@@ -81,7 +81,7 @@ def gather_all(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any
                                f"{[source.shape for source in sources]}")
     whole, spread = target(places)
     source = arguments.apart(joined(sources), whole)
-    pending = pg.for_array(input_tensor_list[0]).all_gather(source, out=whole, async_op=bool(async_op))
+    pending = pg.core.all_gather(source, out=whole, async_op=bool(async_op))
     return ended(pending, bool(async_op), flat, arguments.both(spread, settle))
 
 

@@ -48,7 +48,7 @@ def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op:
         return None
     place, settle = arguments.written("tensor", tensor)
     reduction = arguments.reduction("all_reduce", op, place.dtype)
-    core = pg.for_array(tensor)
+    core = pg.core
 
     def start(async_op: bool) -> Any:
         return core.all_reduce(place, reduction, out=place, async_op=async_op)
@@ -68,10 +68,10 @@ def reduce(tensor: Any, dst: int | None = None, op: ReduceOp = ReduceOp.SUM, gro
     if pg.rank() != root:
         source = arguments.read("tensor", tensor)
         reduction = arguments.reduction("reduce", op, source.dtype)
-        return ended(pg.for_array(tensor).reduce(source, root, reduction, async_op=async_op), async_op, (tensor,))
+        return ended(pg.core.reduce(source, root, reduction, async_op=async_op), async_op, (tensor,))
     place, settle = arguments.written("tensor", tensor)
     reduction = arguments.reduction("reduce", op, place.dtype)
-    pending = pg.for_array(tensor).reduce(place, root, reduction, out=place, async_op=async_op)
+    pending = pg.core.reduce(place, root, reduction, out=place, async_op=async_op)
     return ended(pending, async_op, (tensor,), settle)
 
 
@@ -89,7 +89,7 @@ def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = 
     if pg is None:
         return None
     root, async_op = arguments.peer(pg, src, group_src), bool(async_op)
-    core = pg.for_array(tensor)
+    core = pg.core
     if pg.rank() == root:
         source = arguments.read("tensor", tensor)
         pending = core.broadcast(source, root, out=None if source.readonly else source, async_op=async_op)
@@ -119,7 +119,7 @@ def _all_gather_single(output: Any, input: Any, group: ProcessGroup | None, asyn
     place, settle = arguments.written("output_tensor", output)
     arguments.same_dtype(source, place)
     _check_size("output_tensor", place, "input_tensor", source, pg.size())
-    core, to = pg.for_array(input), flat(place)
+    core, to = pg.core, flat(place)
 
     def start(async_op: bool) -> Any:
         return core.all_gather(flat(source), out=to, async_op=async_op)
@@ -158,7 +158,7 @@ def _reduce_scatter_single(output: Any, input: Any, op: ReduceOp, group: Process
     arguments.same_dtype(source, place)
     _check_size("input", source, "output", place, pg.size())
     reduction = arguments.reduction("reduce_scatter_single", op, source.dtype)
-    core, to = pg.for_array(input), flat(place)
+    core, to = pg.core, flat(place)
 
     def start(async_op: bool) -> Any:
         return core.reduce_scatter(flat(source), reduction, out=to, async_op=async_op)
@@ -191,7 +191,7 @@ def all_to_all_single(output: Any, input: Any, output_split_sizes: Sequence[int]
     give = arguments.whole("input_split_sizes", input_split_sizes)
     take = arguments.whole("output_split_sizes", output_split_sizes)
     sends, receives = _splits(pg.size(), source, give), _splits(pg.size(), place, take)
-    core, async_op, source, to = pg.for_array(input), bool(async_op), arguments.apart(flat(source), place), flat(place)
+    core, async_op, source, to = pg.core, bool(async_op), arguments.apart(flat(source), place), flat(place)
     if not give and not take:
         if source.count != to.count:
             raise RuntimeError(f"`output` has {to.count} elements and `input` {source.count}, but no split sizes")

@@ -81,14 +81,12 @@ def opened(group: ProcessGroup) -> None:
     level = get_debug_level()
     _configure_log(level)
     if level is DebugLevel.DETAIL:
-        for core in group.engines():
-            attach(core, Consistency(core))
+        attach(group.core, Consistency(group.core))
     if "TORCH_CPP_LOG_LEVEL" in os.environ:
         about = "new group %r (%s): global ranks %s, %s, rank %d of %d, debug level %s, pid %d"
         log().info(about, group.group_name, group.group_desc, list(group.ranks), group.config, group.rank(), group.size(),
                    level.name, os.getpid())
-        for core in group.engines():
-            log().debug("group %r: its operations go to %r, timeout %s s", group.group_name, core, core.timeout)
+        log().debug("group %r: its operations go to %r, timeout %s s", group.group_name, group.core, group.core.timeout)
 
 
 # ---- the log ----

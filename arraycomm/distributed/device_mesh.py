@@ -234,7 +234,7 @@ class DeviceMesh:
         groups = [group] if not isinstance(group, (list, tuple)) else list(group)
         if not groups:
             raise ValueError("Expects at least one ProcessGroup to be passed")
-        if not all(hasattr(one, "for_array") for one in groups):
+        if not all(hasattr(one, "group_desc") for one in groups):
             raise TypeError(f"from_group takes a ProcessGroup of arraycomm.distributed or a list of them, got {group!r}")
         listed = isinstance(group, (list, tuple))
         if listed and mesh is None:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from arraycomm.core.types import DeviceType
+from arraycomm.core.types import DEVICE_TYPES, DeviceType
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
-
-# DLPack's device types under each name; memory that the host can address counts as the host's.
-CODES: dict[str, tuple[int, ...]] = {
-    "cpu": (DeviceType.CPU, DeviceType.CUDA_HOST, DeviceType.ROCM_HOST),
-    "cuda": (DeviceType.CUDA, DeviceType.CUDA_MANAGED, DeviceType.ROCM),
-    "mps": (8,),
-    "xpu": (14,),
-    "hpu": (12,),
-}
 
 
 def type_of(device: Any) -> str:
@@ -24,8 +15,8 @@ def type_of(device: Any) -> str:
     if not isinstance(device, (str, int)) and not hasattr(device, "type"):
         raise TypeError(f"a device is a str as \"cuda:0\", a torch.device or a number, got {device!r}")
     name = "cuda" if isinstance(device, int) else str(getattr(device, "type", device)).partition(":")[0]
-    if name not in CODES:
-        raise RuntimeError(f"Expected one of {', '.join(CODES)} as the device type, got {device!r}")
+    if name not in DEVICE_TYPES:
+        raise RuntimeError(f"Expected one of {', '.join(DEVICE_TYPES)} as the device type, got {device!r}")
     return name
 
 
@@ -53,4 +44,4 @@ def of_array(x: Any) -> int:
 
 
 def name_of(code: int) -> str:
-    return next((name for name, codes in CODES.items() if code in codes), f"DLPack device type {code}")
+    return next((name for name, codes in DEVICE_TYPES.items() if code in codes), f"DLPack device type {code}")

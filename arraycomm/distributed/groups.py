@@ -129,8 +129,8 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
     turn = _next_turn(members)
     name = f"{','.join(map(str, members))}#{turn}" if use_local_synchronization else state.next_name()
     if world.rank() in members:
-        cores = open_part(world, _meeting(), members, turn, config, seconds, pg_options)
-        group: Any = ProcessGroup(cores, members, name=name, desc=group_desc, backend=asked, config=config,
+        core = open_part(world, _meeting(), members, turn, config, seconds, pg_options)
+        group: Any = ProcessGroup(core, members, name=name, desc=group_desc, backend=asked, config=config,
                                   meeting=_meeting(), bound_device_id=device)
         state.groups[name] = group
     else:

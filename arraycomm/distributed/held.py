@@ -70,7 +70,7 @@ def _key(held: Held) -> tuple[Any, ...]:
     if held.reduces is None or held.reduces[1].nbytes > _SMALL:
         return (id(held),)
     core, place, reduction = held.reduces
-    return (id(core), place.dtype, reduction)
+    return (id(core), place.device_type, place.device_index, place.dtype, reduction)
 
 
 def _combined(waiting: Sequence[Held]) -> Iterator[Held]:

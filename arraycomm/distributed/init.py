@@ -111,9 +111,9 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
         backends.check(name)
     alone = shown(check_ranks(_ranks, sys.maxsize)) if _ranks else ""
     meeting = _meet(init_method, store, rank, world_size, seconds, f"world of {alone}" if alone else "world")
-    cores = open_world(meeting, config, seconds, pg_options)
+    core = open_world(meeting, config, seconds, pg_options)
     name = state.next_name() if not alone else f"{alone}#0"
-    state.default = ProcessGroup(cores, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
+    state.default = ProcessGroup(core, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
                                  meeting=meeting, bound_device_id=device)
     state.groups[name], state.meeting = state.default, meeting
     if os.environ.get("TORCH_DIST_INIT_BARRIER") == "1":

@@ -35,7 +35,7 @@ def all_gather(tensor_list: list[Any], tensor: Any, group: ProcessGroup | None =
     even, source = len(set(counts)) == 1, flat(source)
     if not even and overlaps(source, whole):
         source = arguments.apart(source, whole)
-    pending = pg.for_array(tensor).all_gather(source, counts=None if even else counts, out=whole, async_op=bool(async_op))
+    pending = pg.core.all_gather(source, counts=None if even else counts, out=whole, async_op=bool(async_op))
     return ended(pending, bool(async_op), tensor_list, arguments.both(spread, settle))
 
 
@@ -46,7 +46,7 @@ def gather(tensor: Any, gather_list: list[Any] | None = None, dst: int | None = 
     if pg is None:
         return None
     root, async_op = arguments.peer(pg, 0 if dst is None and group_dst is None else dst, group_dst), bool(async_op)
-    source, core = arguments.read("tensor", tensor), pg.for_array(tensor)
+    source, core = arguments.read("tensor", tensor), pg.core
     if pg.rank() != root:
         if gather_list:
             raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
@@ -70,7 +70,7 @@ def scatter(tensor: Any, scatter_list: list[Any] | None = None, src: int | None 
         return None
     root, async_op = arguments.peer(pg, 0 if src is None and group_src is None else src, group_src), bool(async_op)
     place, settle = arguments.written("tensor", tensor)
-    core, to = pg.for_array(tensor), flat(place)
+    core, to = pg.core, flat(place)
     if pg.rank() != root:
         if scatter_list:
             raise ValueError("Argument ``scatter_list`` must NOT be specified on non-source ranks.")
@@ -99,7 +99,7 @@ def reduce_scatter(output: Any, input_list: list[Any], op: ReduceOp = ReduceOp.S
     reduction = arguments.reduction("reduce_scatter", op, place.dtype)
     counts, to = [source.count for source in sources], flat(place)
     whole = arguments.apart(joined(sources), to)
-    pending = pg.for_array(output).reduce_scatter(whole, reduction, counts=None if len(set(counts)) == 1 else counts, out=to,
+    pending = pg.core.reduce_scatter(whole, reduction, counts=None if len(set(counts)) == 1 else counts, out=to,
                                                   async_op=bool(async_op))
     return ended(pending, bool(async_op), (output,), settle)
 
@@ -119,7 +119,7 @@ def all_to_all(output_tensor_list: list[Any], input_tensor_list: list[Any], grou
         raise RuntimeError(f"all_to_all: entry {pg.rank()}, which this rank sends to itself, has {sources[pg.rank()].count} "
                            f"elements in `input_tensor_list` and {places[pg.rank()].count} in `output_tensor_list`")
     whole, spread = target(places)
-    pending = pg.for_array(input_tensor_list[0]).all_to_all(
+    pending = pg.core.all_to_all(
         arguments.apart(joined(sources), whole), send_counts=[source.count for source in sources],
         recv_counts=[place.count for place in places], out=whole, async_op=bool(async_op))
     return ended(pending, bool(async_op), output_tensor_list, arguments.both(spread, settle))

@@ -93,10 +93,9 @@ class Members:
     def supports_reconfigure(self: Any) -> bool:
         """Whether reconfigure() can be called: where the engine of this package carries the operations. RuntimeError for groups
         of several backends."""
-        engines = self.engines()
-        if len(engines) > 1:
+        if len(self.config.names()) > 1:
             raise RuntimeError(f"reconfiguring is not for groups of multiple backends, as {self.config}")
-        return bool(engines[0].backend == "socket")
+        return bool(self.core.backend == "socket")
 
     def get_reconfigure_handle(self: Any) -> str:
         """What stands for this process's end of the group in ReconfigureOptions.handles. The same for the group's life."""
@@ -146,8 +145,8 @@ class Members:
     def _made(self: Any, meeting: Rendezvous, seconds: float, name: str, desc: str | None) -> ProcessGroup:
         from .process_group import open_world
 
-        cores = open_world(meeting, self.config, seconds, None)
-        made: ProcessGroup = type(self)(cores, range(meeting.size), name=name, desc=desc, backend=self.backend,
+        core = open_world(meeting, self.config, seconds, None)
+        made: ProcessGroup = type(self)(core, range(meeting.size), name=name, desc=desc, backend=self.backend,
                                         config=self.config, meeting=meeting, bound_device_id=self.bound_device_id)
         return made
 
@@ -156,14 +155,12 @@ class Members:
         from .process_group import open_world
         from .world import state
 
-        cores = open_world(meeting, self.config, self.core.timeout, None)
-        former, closing = self.engines(), self.meeting.close
-        for core in cores.values():
-            core.on_close(closing)  # the store stays until the last members leave
-        for engine in former:
-            if not isinstance(engine, Nobody):
-                engine.on_close(None)
-            engine.close("reconfigure()")
+        core = open_world(meeting, self.config, self.core.timeout, None)
+        former, closing = self.core, self.meeting.close
+        core.on_close(closing)  # the store stays until the last members leave
+        if not isinstance(former, Nobody):
+            former.on_close(None)
+        former.close("reconfigure()")
         if state.default is self:
             state.meeting = meeting
-        self.install(cores, range(meeting.size), meeting._replace(close=closing))
+        self.install(core, range(meeting.size), meeting._replace(close=closing))

@@ -56,7 +56,7 @@ def broadcast_multigpu(tensor_list: list[Any], src: int, group: ProcessGroup | N
     root = arguments.peer(pg, src, None)
     places, settle = _places("tensor_list", tensor_list)
     first = places[_chosen("src_tensor", src_tensor, places)]
-    pending = pg.for_array(tensor_list[0]).broadcast(first, root, out=first, async_op=bool(async_op))
+    pending = pg.core.broadcast(first, root, out=first, async_op=bool(async_op))
     return ended(pending, bool(async_op), tensor_list, both(lambda: _copies(first, places), settle))
 
 
@@ -74,7 +74,7 @@ def all_reduce_multigpu(tensor_list: list[Any], op: ReduceOp = ReduceOp.SUM, gro
         return None
     places, settle = _places("tensor_list", tensor_list)
     first, reduction = _reduced("all_reduce_multigpu", places, op)
-    pending = pg.for_array(tensor_list[0]).all_reduce(first, reduction, out=first, async_op=bool(async_op))
+    pending = pg.core.all_reduce(first, reduction, out=first, async_op=bool(async_op))
     return ended(pending, bool(async_op), tensor_list, both(lambda: _copies(first, places), settle))
 
 
@@ -89,7 +89,7 @@ def reduce_multigpu(tensor_list: list[Any], dst: int, op: ReduceOp = ReduceOp.SU
     place = places[_chosen("dst_tensor", dst_tensor, places)]
     first, reduction = _reduced("reduce_multigpu", places, op)
     out = first if pg.rank() == root else None
-    pending = pg.for_array(tensor_list[0]).reduce(first, root, reduction, out=out, async_op=bool(async_op))
+    pending = pg.core.reduce(first, root, reduction, out=out, async_op=bool(async_op))
     return ended(pending, bool(async_op), tensor_list, None if out is None else both(lambda: copy(first, place), settle))
 
 
@@ -119,7 +119,7 @@ def all_gather_multigpu(output_tensor_lists: list[list[Any]], input_tensor_list:
     for places, last in outputs:
         settle = both(settle, both(_spread(whole, places) if places is not outputs[0][0] else None, last))
     source = arguments.apart(joined(sources), whole)
-    pending = pg.for_array(input_tensor_list[0]).all_gather(source, out=whole, async_op=bool(async_op))
+    pending = pg.core.all_gather(source, out=whole, async_op=bool(async_op))
     return ended(pending, bool(async_op), [x for xs in output_tensor_lists for x in xs], settle)
 
 
@@ -147,5 +147,5 @@ def reduce_scatter_multigpu(output_tensor_list: list[Any], input_tensor_lists: l
         same_shape("input_tensor_lists", places[0].shape, sources)
     first, reduction = _reduced("reduce_scatter_multigpu", [joined(sources) for sources in inputs], op)
     whole, spread = target(places)
-    pending = pg.for_array(output_tensor_list[0]).reduce_scatter(first, reduction, out=whole, async_op=bool(async_op))
+    pending = pg.core.reduce_scatter(first, reduction, out=whole, async_op=bool(async_op))
     return ended(pending, bool(async_op), output_tensor_list, both(spread, settle))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from . import devices
+from arraycomm.core.types import DEVICE_TYPES
+
 from .backend import Backend, Plugin
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -35,7 +36,7 @@ class PluginBackend:
 
     def __init__(self, name: str, plugin: Plugin, pg_options: Any, ranks: Sequence[int]) -> None:
         self.name = name
-        self.devices = frozenset(code for device in Backend.backend_capability[name] for code in devices.CODES[device])
+        self.devices = frozenset(code for device in Backend.backend_capability[name] for code in DEVICE_TYPES[device])
         self._plugin, self._options, self._ranks = plugin, pg_options, ranks
 
     def unavailable(self) -> str | None:

@@ -35,7 +35,7 @@ def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None,
     to = _other(pg, dst, group_dst)
     _sendable(tensor, tag)
     entered(group, "send")
-    pg.for_array(tensor).send(tensor, to, tag)
+    pg.core.send(tensor, to, tag)
 
 
 def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
@@ -51,7 +51,7 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
         return -1
     source = _source(pg, src, group_src)
     _receivable(tensor, tag)
-    return pg.ranks[pg.for_array(tensor).recv(tensor, source, tag, out=tensor).source]
+    return pg.ranks[pg.core.recv(tensor, source, tag, out=tensor).source]
 
 
 def isend(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
@@ -62,7 +62,7 @@ def isend(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None
         return None
     to = _rank("dst", pg, dst, group_dst)
     _sendable(tensor, tag)
-    return Message(pg.for_array(tensor).isend(tensor, to, tag), (tensor,))
+    return Message(pg.core.isend(tensor, to, tag), (tensor,))
 
 
 def irecv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
@@ -73,7 +73,7 @@ def irecv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None
         return None
     source = _source(pg, src, group_src)
     _receivable(tensor, tag)
-    return Receive(pg.for_array(tensor).irecv(tensor, source, tag, out=tensor), (tensor,))
+    return Receive(pg.core.irecv(tensor, source, tag, out=tensor), (tensor,))
 
 
 def _rank(name: str, pg: ProcessGroup, rank: Any, group_rank: Any) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core import settings
+from arraycomm.core import registry, settings
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import DeviceError
 from arraycomm.core.group import Group
@@ -27,6 +27,7 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
+    from arraycomm.core.backend import Backend as Engine
     from arraycomm.core.rendezvous import Rendezvous
     from arraycomm.core.store import Store
 
@@ -38,38 +39,34 @@ _SHOWN = 8  # ranks that a group's name in messages lists
 class ProcessGroup(Operations, Hooked, Members):
     """Ranks that communicate. Made by init_process_group() and new_group().
 
-    Attributes: core (the arraycomm.Group that carries its operations; with several backends the CPU's), ranks (global
-    ranks in group order), place (a global rank's rank here), group_name (of no other group that is open), group_desc,
-    bound_device_id (None or a device), backend (as it was asked for), config (BackendConfig), meeting (where its world's
-    ranks have met).
+    Attributes: core (the arraycomm.Group that carries its operations), ranks (global ranks in group order), place (a global
+    rank's rank here), group_name (of no other group that is open), group_desc, bound_device_id (None or a device), backend
+    (as it was asked for), config (BackendConfig), meeting (where its world's ranks have met).
     """
 
     BackendType = BackendType
     UNDEFINED, GLOO, NCCL, UCC, MPI, XCCL, CUSTOM = BackendType
 
-    def __init__(self, cores: Mapping[str, Group], ranks: Sequence[int], *, name: str, desc: str | None, backend: str,
+    def __init__(self, core: Group, ranks: Sequence[int], *, name: str, desc: str | None, backend: str,
                  config: BackendConfig, meeting: Rendezvous, bound_device_id: Any = None, base: Store | None = None) -> None:
-        """cores: by device type. meeting: where the world's ranks have met. base: where those meet who reconfigure."""
+        """meeting: where the world's ranks have met. base: where those meet who reconfigure."""
         self.group_name, self.group_desc = name, desc or "undefined"
         self.backend, self.config = backend, config
         self.bound_device_id = bound_device_id
         self.windows = 0  # that were made; equal on its ranks
         self.base = PrefixStore("reconfigure", base or meeting.store)
-        self.install(cores, ranks, meeting)
+        self.install(core, ranks, meeting)
 
-    def install(self, cores: Mapping[str, Group], ranks: Sequence[int], meeting: Rendezvous) -> None:
+    def install(self, core: Group, ranks: Sequence[int], meeting: Rendezvous) -> None:
         """Makes these the members."""
         self.meeting = meeting
-        self.core = cores["cpu"] if "cpu" in cores else next(iter(cores.values()))
+        self.core = core
         self.ranks = tuple(ranks)
         self.place = {global_rank: rank for rank, global_rank in enumerate(self.ranks)}
-        self.cores = dict(cores)
         self.agreements = self.splits = 0  # so far; equal on its ranks
-        self._by_code = {code: core for device, core in cores.items() for code in devices.CODES[device]}
-        self._single = all(core is self.core for core in cores.values())
         if self.size():
             debug.opened(self)
-        self.watched = any(isinstance(core, Watched) for core in cores.values())  # for good: by a trace, or checks
+        self.watched = isinstance(core, Watched)  # for good: by a trace, or checks
         self.hold(None)
         if self.hooks is not None:
             self.hooks.failed = False
@@ -105,38 +102,25 @@ class ProcessGroup(Operations, Hooked, Members):
     def closed(self) -> bool:
         return self.core.closed
 
-    def for_array(self, x: Any) -> Group:
-        """The core group for the device on which x lies. ValueError where the group has no backend for it."""
-        if self._single:
-            return self.core
-        code = devices.of_array(x)
-        if code not in self._by_code:
-            raise DeviceError(f"No backend type associated with device type {devices.name_of(code)}: group "
-                             f"{self.group_name!r} has {self.config}")
-        return self._by_code[code]
-
     def set_timeout(self, timeout: timedelta) -> None:
         """The default of its operations from now on. Raises TypeError for what is no timedelta, ValueError for 0 or less."""
         if timeout is None:
             raise TypeError("set_timeout needs a datetime.timedelta, got None")
-        seconds = seconds_of(timeout)
-        timed: dict[Group, Any] = {engine: Timed(engine, seconds) for engine in self.engines()}
-        self._by_code = {code: timed[core] for device, core in self.cores.items() for code in devices.CODES[device]}
-        self.core = timed[self.cores["cpu"] if "cpu" in self.cores else next(iter(self.cores.values()))]
+        timed: Any = Timed(self.core, seconds_of(timeout))
+        self.core = timed
         self.hold(self.collected)
 
     def get_backend(self, device: Any) -> Group:
         """The core group that carries the operations on arrays of this device. ValueError where there is none."""
         kind = devices.type_of(device)
-        if kind not in self.cores:
+        if kind not in self.config.device_backend_map:
             raise DeviceError(f"No backend type associated with device type {kind}: group {self.group_name!r} has {self.config}")
-        return self.cores[kind]
+        return self.core
 
     def watch(self, watcher: Any) -> None:
         """Tells a Watcher (arraycomm.core.watch) of all operations from now on."""
-        for engine in self.engines():
-            if engine.size:
-                attach(engine, watcher)
+        if self.core.size:
+            attach(self.core, watcher)
         self.watched = True
         self.hold(self.collected)
 
@@ -153,7 +137,7 @@ class ProcessGroup(Operations, Hooked, Members):
     @property
     def supports_window(self) -> bool:
         """Whether new_window() can be called: where the engine of this package carries the operations."""
-        return all(engine.backend == "socket" for engine in self.engines())
+        return bool(self.core.backend == "socket")
 
     def new_window(self, tensor: Any = None) -> Window:
         """A Window, with the tensor if one is given; all ranks call it. RuntimeError where supports_window is False."""
@@ -184,8 +168,9 @@ class ProcessGroup(Operations, Hooked, Members):
             return None
         seconds = self.core.timeout if timeout is None else seconds_of(timeout)
         _announce_ignored(config, opts)
-        cores = by_device(config.names(), config, lambda name: self._core_of(name).subgroup(members, label, timeout=seconds))
-        return ProcessGroup(cores, [self.ranks[rank] for rank in members], name=group_name or f"{self.group_name}:{label}",
+        types = registry.assign(config.device_backend_map, backends.engine_name)
+        core = self.core.subgroup(members, label, timeout=seconds, backends=types)
+        return ProcessGroup(core, [self.ranks[rank] for rank in members], name=group_name or f"{self.group_name}:{label}",
                             desc=group_desc, backend=self.backend, config=config, meeting=self.meeting,
                             bound_device_id=self.bound_device_id)
 
@@ -197,24 +182,15 @@ class ProcessGroup(Operations, Hooked, Members):
             self.get_backend(kind)
         return BackendConfig(",".join(f"{kind}:{self.config.device_backend_map[kind]}" for kind in kinds))
 
-    def _core_of(self, name: str) -> Group:
-        return next(core for device, core in self.cores.items() if self.config.device_backend_map[device] == name)
-
-    def engines(self) -> list[Group]:
-        """The core groups, each once."""
-        return list(dict.fromkeys(self.cores.values()))
-
     def shutdown(self) -> None:
         """Frees the connections. The group stays listed until destroy_process_group()."""
-        for engine in self.engines():
-            engine.close()
+        self.core.close()
 
     def abort(self) -> None:
         """Ends every operation under way, here and on the peers, after the abort hooks have run. Does not block."""
         if self.hooks is not None:
             self.hooks.run_abort()
-        for engine in self.engines():
-            engine.abort("ProcessGroup.abort() was called")
+        self.core.abort("ProcessGroup.abort() was called")
 
     def boxed(self) -> BoxedGroup:
         """The group in a box; ProcessGroup.unbox() takes it out again."""
@@ -272,22 +248,10 @@ def seconds_of(timeout: object) -> float:
     return timeout.total_seconds()
 
 
-def open_world(meeting: Rendezvous, config: BackendConfig, timeout: float, pg_options: Any) -> dict[str, Group]:
-    """The core groups of all ranks, by device type. The meeting is closed with them, or when this fails."""
+def open_world(meeting: Rendezvous, config: BackendConfig, timeout: float, pg_options: Any) -> Group:
+    """The core group of all ranks. The meeting is closed with it, or when this fails."""
     _announce_ignored(config, pg_options)
-    ranks = range(meeting.size)
-    first, *others = config.names()
-
-    def opener(name: str) -> Group:
-        where = meeting if name == first else meeting.part(ranks, f"backend {name}")
-        return _open(name, where, ranks, timeout, pg_options, "world" if name == first else f"world {name}")
-
-    try:
-        # Last the first one: it takes the meeting, which is closed with it.
-        return by_device([*others, first], config, opener)
-    except BaseException:
-        meeting.close()
-        raise
+    return open_group(meeting, _chosen(config, pg_options, range(meeting.size)), timeout, "world")
 
 
 def part_of(meeting: Rendezvous, kind: str) -> tuple[Rendezvous, str]:
@@ -298,22 +262,20 @@ def part_of(meeting: Rendezvous, kind: str) -> tuple[Rendezvous, str]:
 
 
 def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], turn: int, config: BackendConfig,
-              timeout: float, pg_options: Any) -> dict[str, Group]:
-    """The core groups of these ranks of the default group `parent`, by device type. They alone call it.
+              timeout: float, pg_options: Any) -> Group:
+    """The core group of these ranks of the default group `parent`. They alone call it.
 
-    turn: how many groups of these ranks there were before. Backends that the parent has share its connections, unless a
-    program registered them: those make a communicator for each group.
+    turn: how many groups of these ranks there were before. It shares the parent's connections where the parent has its
+    backends, unless a program registered one or NCCL has options: those make a communicator for each group.
     """
     _announce_ignored(config, pg_options)
     label = f"{shown(ranks)}#{turn}"
-    there = dict(zip(parent.config.device_backend_map.values(), parent.cores.values(), strict=True))
-
-    def opener(name: str) -> Group:
-        if name in there and name not in Backend.plugins and not (name == Backend.NCCL and pg_options is not None):
-            return there[name].subgroup(ranks, label, timeout=timeout)
-        return _open(name, meeting.part(ranks, f"{name} {label}"), ranks, timeout, pg_options, f"{name} {label}")
-
-    return by_device(config.names(), config, opener)
+    own = set(Backend.plugins) if pg_options is None else {*Backend.plugins, Backend.NCCL}
+    if set(config.names()) <= set(parent.config.names()) - own:
+        types = registry.assign(config.device_backend_map, backends.engine_name)
+        return parent.core.subgroup(ranks, label, timeout=timeout, backends=types)
+    chosen = _chosen(config, pg_options, ranks)
+    return open_group(meeting.part(ranks, f"{config} {label}"), chosen, timeout, f"{config} {label}")
 
 
 def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
@@ -323,24 +285,16 @@ def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
         warnings.warn(f"{config} has no options of its own: pg_options is ignored", stacklevel=5)
 
 
-def _open(name: str, meeting: Rendezvous, ranks: Sequence[int], timeout: float, pg_options: Any, label: str) -> Group:
-    plugin = Backend.plugins.get(name)
-    engine = PluginBackend(name, plugin, pg_options, ranks) if plugin else backends.engine_for(name)
-    if name == Backend.NCCL:
-        nccl.configure(engine, pg_options)
-    return open_group(meeting, engine, timeout, label)
+def _chosen(config: BackendConfig, pg_options: Any, ranks: Sequence[int]) -> dict[Engine, frozenset[int]]:
+    """As the core's registry.choose(). ranks: the global ones of the group."""
+    def load(name: str) -> Engine:
+        plugin = Backend.plugins.get(name)
+        engine = PluginBackend(name, plugin, pg_options, ranks) if plugin else backends.engine_for(name)
+        if name == Backend.NCCL:
+            nccl.configure(engine, pg_options)
+        return engine
 
-
-def by_device(names: Sequence[str], config: BackendConfig, opener: Callable[[str], Group]) -> dict[str, Group]:
-    opened: dict[str, Group] = {}
-    try:
-        for name in names:
-            opened[name] = opener(name)
-    except BaseException as error:
-        for group in opened.values():
-            group.close(type(error).__name__)
-        raise
-    return {device: opened[name] for device, name in config.device_backend_map.items()}
+    return registry.assign(config.device_backend_map, load)
 
 
 def shown(ranks: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from arraycomm.core.watch import Call, Watched, attach, detach
 
+from . import devices
 from .world import state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from arraycomm.core.group import Group
 
+    from .backend import BackendConfig
     from .process_group import ProcessGroup
 
 _PROFILER = "torch.autograd.profiler"
@@ -39,26 +41,32 @@ _PLAIN = {"isend": "send", "irecv": "recv"}
 def follow(group: ProcessGroup, function: str) -> None:
     """Labels the group's operations while the profiler runs; this thread's next ones are of this function."""
     _given.function = function
-    names = {core: name for core, name in zip(group.cores.values(), group.config.device_backend_map.values(), strict=True)}
-    for core, name in names.items():
-        if not isinstance(core, Watched) or not any(isinstance(watcher, Labels) for watcher in core._watchers):
-            attach(core, Labels(core, name))
+    core = group.core
+    if not isinstance(core, Watched) or not any(isinstance(watcher, Labels) for watcher in core._watchers):
+        attach(core, Labels(core, group.config))
 
 
 class Labels:
     """Of one group; a Watcher."""
 
-    def __init__(self, group: Group, backend: str) -> None:
-        self._group, self._backend = group, backend
+    def __init__(self, group: Group, config: BackendConfig) -> None:
+        self._group, self._config = group, config
 
     def begin(self, call: Call) -> list[Any]:
         if not state.profiler._is_profiler_enabled:
             detach(self._group, self)
             return []
-        labels = [state.profiler.record_function(name) for name in names(call, self._backend)]
+        labels = [state.profiler.record_function(name) for name in names(call, self._backend(call))]
         for label in labels:
             label.__enter__()
         return labels
+
+    def _backend(self, call: Call) -> str:
+        there = self._config.names()
+        x = next((call.parameters[name] for name in ("x", "like", "out") if call.parameters.get(name) is not None), None)
+        if len(there) == 1 or x is None:
+            return there[0]
+        return self._config.device_backend_map.get(devices.name_of(devices.of_array(x)), there[0])
 
     def begun(self, token: list[Any]) -> None:
         """Labels end in the thread and the order in which they began, or the profiler takes them for each other's."""

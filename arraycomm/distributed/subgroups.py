@@ -123,8 +123,8 @@ def _part_of(parent: ProcessGroup, backend: str | None) -> BackendConfig:
 
 def _open(parent: ProcessGroup, members: Sequence[int], config: BackendConfig, seconds: float, pg_options: Any,
           desc: str | None, name: str) -> ProcessGroup:
-    cores = open_part(default_group(), _meeting(), members, _next_turn(members), config, seconds, pg_options)
-    made = ProcessGroup(cores, members, name=name, desc=desc, backend=str(config) if parent.config is not config else
+    core = open_part(default_group(), _meeting(), members, _next_turn(members), config, seconds, pg_options)
+    made = ProcessGroup(core, members, name=name, desc=desc, backend=str(config) if parent.config is not config else
                         parent.backend, config=config, meeting=_meeting(), bound_device_id=parent.bound_device_id)
     state.groups[name] = made
     return made
@@ -173,7 +173,7 @@ def _remaining(old: ProcessGroup, excluded: list[int]) -> list[int]:
 
 def _shrink_world(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) -> ProcessGroup:
     meeting = _meeting()
-    cores = open_part(old, meeting, remaining, _next_turn(remaining), old.config, old.core.timeout, pg_options)
+    core = open_part(old, meeting, remaining, _next_turn(remaining), old.config, old.core.timeout, pg_options)
     for other in [made for made in state.groups.values() if made is not old]:
         other.shutdown()
     shrunk, count = [*state.shrunk, old], state.count
@@ -181,7 +181,7 @@ def _shrink_world(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) 
     state.shrunk, state.count = shrunk, count
     state.meeting = meeting.part(remaining, f"shrunk/{old.core.name}/{len(shrunk)}")
     name = state.next_name()
-    state.default = ProcessGroup(cores, range(len(remaining)), name=name, desc=old.group_desc, backend=old.backend,
+    state.default = ProcessGroup(core, range(len(remaining)), name=name, desc=old.group_desc, backend=old.backend,
                                  config=old.config, meeting=state.meeting, bound_device_id=old.bound_device_id)
     state.groups[name] = state.default
     return state.default

@@ -79,7 +79,7 @@ class Window:
             raise RuntimeError("the window has a tensor: call tensor_deregister() first")
         arguments.array("tensor", tensor)
         self._pg.windows += 1
-        self._core = CoreWindow(self._pg.engines()[0], tensor, f"window {self._pg.windows}", self._pg.core.timeout)
+        self._core = CoreWindow(self._pg.core, tensor, f"window {self._pg.windows}", self._pg.core.timeout)
         self._tensor, self._kept = (tensor if owning else None), tensor
 
     def tensor_deregister(self) -> None:

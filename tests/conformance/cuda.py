@@ -190,8 +190,10 @@ def stuck(context: Context) -> None:
     del x
     go.set()
     arrays.cuda().call("cudaStreamSynchronize", arrays.current_stream())
-    group._communicator._lane(0).cuda.synchronize(group._communicator._lane(0).down)
-    context.check(group._communicator._lane(0).reap(), "what was left is let go")
+    mover: Any = group._movers[2]
+    lane = mover._lane(0)
+    lane.cuda.synchronize(lane.down)
+    context.check(lane.reap(), "what was left is let go")
 
 
 def slow(context: Context) -> None:

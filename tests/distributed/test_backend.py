@@ -94,24 +94,15 @@ def test_the_extended_form_beside_another_backend() -> None:
     recorder, options = Recorder(), object()
     Backend.register_backend("mine", recorder.extended, extended_api=True, devices=["cuda"])
     world = alone("cpu:gloo,cuda:mine", pg_options=options)
-    assert recorder.asked[0] == ([0], "world mine", options) and len(world.engines()) == 2
-    assert [engine.backend for engine in world.engines()] == ["socket", "mine"] and world.core.backend == "socket"
-    assert world.for_array(np.ones(1)) is world.core is world.for_array(b"")
-    assert world.for_array(OnCuda()) is world.cores["cuda"]
-    with pytest.raises(ValueError, match="No backend type associated with device type xpu.*cpu:gloo,cuda:mine"):
-        world.for_array(OnCuda(14))
+    assert recorder.asked[0] == ([0], "world mine", options)
+    assert world.core.backend == "cpu:socket,cuda:mine" and world.core.all_reduce(np.ones(1)) == 1
+    mine, host = world.core._movers[2], world.core._movers[1]
+    assert (mine.name, host.name) == ("recorded 2", "world")  # type: ignore[attr-defined]
+    part = dist.new_group([0], backend="gloo")
+    assert part.core.backend == "socket" and part.core._movers[1] is not host and len(recorder.asked) == 2
+    assert dist.new_group([0]).core.backend == world.core.backend and len(recorder.asked) == 4
     dist.destroy_process_group()
-    assert all(engine.closed for engine in world.engines())
-
-
-class OnCuda:
-    """What tells its device, and nothing else."""
-
-    def __init__(self, code: int = 2) -> None:
-        self.code = code
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.code, 0
+    assert mine.closed and host.closed  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("registry")

@@ -1,8 +1,8 @@
-"""A communicator of the host's memory for arrays on CUDA devices too: they are staged through pinned memory.
+"""What a communicator of host memory does with arrays on CUDA devices: they are staged through pinned memory.
 
-Around any communicator that moves host arrays. Those go straight to it; collectives on arrays of a device are cut into pieces
-(operation.py), and each piece is an operation of the host's communicator. In one collective either all ranks' arrays are on
-devices or none: ranks compare that, as shape and dtype. Messages go whole, from device or host to device or host.
+Collectives are cut into pieces (operation.py), and each piece is an operation of the host's communicator, any that moves host
+arrays. In one collective either all ranks' arrays are on devices or none: ranks compare that, as shape and dtype. Messages go
+whole, from device or host to device or host.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from collections.abc import Callable, Sequence
 
 from ..backend import Communicator, Work
 from ..buffer import Buffer
-from ..errors import CollectiveMismatch, DeviceError
-from ..types import DeviceType, DType, ReduceOp
+from ..errors import CollectiveMismatch, DistBackendError
+from ..types import DType, ReduceOp
 from . import pieces
 from .lane import Lane
 from .operation import Operation, Side, StagedWork
 from .pinned import Pool
-from .runtime import Runtime, runtime
+from .runtime import Runtime, runtime, unavailable
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
 
-DEVICES = frozenset((int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED)))
 _pools: list[Pool] = []  # the process's one: pinned memory serves all devices and groups
 
 
@@ -35,21 +34,22 @@ def _pool(cuda: Runtime) -> Pool:
     return _pools[0]
 
 
-class StagedCommunicator:
-    """See arraycomm.core.backend for the contract. `timeout`: the default of its operations, in seconds.
+class Staged:
+    """See arraycomm.core.backend.Mover for the contract. `timeout`: the default of its operations, in seconds.
 
     An asynchronous collective returns when its input has been copied to the host, and its result is copied to the device by
     who waits: wait(), or done() until it is true.
     """
 
     def __init__(self, host: Communicator, timeout: float) -> None:
+        """Raises DistBackendError where CUDA's runtime or a device is missing: nobody aborts a group for that."""
+        missing = unavailable()
+        if missing is not None:
+            raise DistBackendError(f"arrays on GPUs are staged through CUDA's runtime: {missing}")
         self._host, self._timeout = host, timeout
         self._cuda = runtime()
         self._lanes: dict[int, Lane] = {}
         self._under_way: list[weakref.ref[StagedWork]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._host, name)  # what moves no arrays: rank, size, barrier, abort, split and others
 
     def _lane(self, device: int) -> Lane:
         if device not in self._lanes:
@@ -60,29 +60,21 @@ class StagedCommunicator:
 
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Work | None:
-        if src.device_type not in DEVICES:
-            return self._host.all_reduce(src, dst, op, layout=layout, timeout=timeout, async_op=async_op)
         return self._staged("all_reduce", src, [src.count], dst, [dst.count], layout, timeout, async_op, together=True,
                             call=lambda source, target, _, **more: self._host.all_reduce(source, target, op, **more))
 
     def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
                timeout: float | None = None, async_op: bool = False) -> Work | None:
-        if src.device_type not in DEVICES:
-            return self._host.reduce(src, dst, op, root, layout=layout, timeout=timeout, async_op=async_op)
         return self._staged("reduce", src, [src.count], dst, [src.count], layout, timeout, async_op, together=True,
                             call=lambda source, target, _, **more: self._host.reduce(source, target, op, root, **more))
 
     def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                   async_op: bool = False) -> Work | None:
-        if dst.device_type not in DEVICES:
-            return self._host.broadcast(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
         return self._staged("broadcast", src, [dst.count], dst, [dst.count], layout, timeout, async_op, together=True,
                             call=lambda source, target, _, **more: self._host.broadcast(source, target, root, **more))
 
     def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Work | None:
-        if src.device_type not in DEVICES:
-            return self._host.all_gather(src, dst, counts, layout=layout, timeout=timeout, async_op=async_op)
         each = self._each(src.count, counts)
 
         def call(source: Buffer, target: Buffer, now: list[int] | None, **more: Any) -> Work | None:
@@ -93,22 +85,16 @@ class StagedCommunicator:
 
     def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
                async_op: bool = False) -> Work | None:
-        if src.device_type not in DEVICES:
-            return self._host.gather(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
         return self._staged("gather", src, [src.count], dst, self._each(src.count), layout, timeout, async_op,
                             call=lambda source, target, _, **more: self._host.gather(source, target, root, **more))
 
     def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                 async_op: bool = False) -> Work | None:
-        if dst.device_type not in DEVICES:
-            return self._host.scatter(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
         return self._staged("scatter", src, self._each(dst.count), dst, [dst.count], layout, timeout, async_op,
                             call=lambda source, target, _, **more: self._host.scatter(source, target, root, **more))
 
     def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
                        layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Work | None:
-        if src.device_type not in DEVICES:
-            return self._host.reduce_scatter(src, dst, op, counts, layout=layout, timeout=timeout, async_op=async_op)
 
         def call(source: Buffer, target: Buffer, now: list[int] | None, **more: Any) -> Work | None:
             return self._host.reduce_scatter(source, target, op, now, **more)
@@ -119,9 +105,6 @@ class StagedCommunicator:
     def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
                    recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Work | None:
-        if src.device_type not in DEVICES:
-            return self._host.all_to_all(src, dst, send_counts, recv_counts, layout=layout, timeout=timeout,
-                                         async_op=async_op)
         if send_counts is not None:  # nobody knows the longest part of all ranks: one piece
             return self._staged("all_to_all", src, [src.count], dst, [dst.count], layout, timeout, async_op, cut=False,
                                 call=lambda source, target, _, **more: self._host.all_to_all(
@@ -186,8 +169,6 @@ class StagedCommunicator:
 
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work | None:
-        if src.device_type not in DEVICES:
-            return self._host.send(src, peer, tag, timeout=timeout, async_op=async_op)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         operation = Operation("send", Side(src, [src.count], max(1, src.count)), None, 1, deadline,
                               lambda source, _target, _index, **more: self._host.send(source, peer, tag, **more))
@@ -195,8 +176,6 @@ class StagedCommunicator:
 
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work:
-        if dst.device_type not in DEVICES:
-            return self._host.recv(dst, peer, tag, timeout=timeout, async_op=async_op)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         operation = Operation("recv", None, Side(dst, [dst.count], max(1, dst.count)), 1, deadline,
                               lambda _source, target, _index, **more: self._host.recv(target, peer, tag, **more))
@@ -223,34 +202,12 @@ class StagedCommunicator:
 
     # ---- the end ----
 
-    def close(self, reason: str = "") -> None:
-        try:
-            self._host.close(reason)
-        finally:
-            while self._lanes:
-                self._lanes.popitem()[1].close()
+    def close(self) -> None:
+        """After the host's communicator."""
+        while self._lanes:
+            self._lanes.popitem()[1].close()
 
 
 def _layout(layout: int, index: int, number: int) -> int:
     """What ranks compare: beside what they compare on the host that it is staged, which piece this is, and of how many."""
     return hash((0x57A6ED, layout, index, number)) & 0xFFFFFFFF | 1
-
-
-def stage(communicator: Communicator, src: Buffer, devices: frozenset[int], timeout: float, name: str) -> Communicator:
-    """A communicator for arrays as `src` too, around one for `devices`, which are not its own.
-
-    Raises DeviceError where that cannot be, DistBackendError where CUDA's runtime is missing.
-    """
-    if src.device_type not in DEVICES or int(DeviceType.CPU) not in devices:
-        raise DeviceError(f"backend {name!r} does not move arrays on {_place(src)}; copy the array to the CPU, or use a "
-                          "backend for that device")
-    staged: Any = StagedCommunicator(communicator, timeout)
-    found: Communicator = staged
-    return found
-
-
-def _place(src: Buffer) -> str:
-    try:
-        return f"{DeviceType(src.device_type).name.lower()}:{src.device_index}"
-    except ValueError:
-        return f"a device of DLPack's type {src.device_type}"
