@@ -116,6 +116,7 @@ class Backend(Protocol):
 
     name: str
     devices: frozenset[int]  # DeviceType numbers whose arrays it moves
+    staging: str  # what to warn of when arrays on GPUs are staged for it through the host; empty: nothing else is expected
 
     def unavailable(self) -> str | None:
         """None when it can be used here, otherwise one sentence: what is missing and how to get it."""

@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from .buffer import Buffer
 from .codec import as_bytes
 from .dlpack import allocate
-from .types import DType
+from .errors import DeviceError
+from .types import DeviceType, DType
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
+
+_CPU, _CUDA = int(DeviceType.CPU), (int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED))
 
 
 def _in_one_run(buffers: Sequence[Buffer]) -> bool:
@@ -35,8 +38,38 @@ def flat(buffer: Buffer) -> Buffer:
 
 
 def copy(source: Buffer, to: Buffer) -> None:
-    """Host memory to host memory, as many bytes."""
-    memoryview(as_bytes(to))[:] = memoryview(as_bytes(source))
+    """As many bytes, within host memory or on a CUDA device; there it is done in the order of both Buffers' streams."""
+    if to.device_type == _CPU:
+        memoryview(as_bytes(to))[:] = memoryview(as_bytes(source))
+        return
+    from .cuda.memory import copy_on  # not for those whose arrays are on the host
+
+    copy_on(source, to)
+
+
+def duplicate(source: Buffer) -> Buffer:
+    """The same in memory of its own that may be written, on the same device."""
+    made = _room(source, source.shape)
+    copy(source, made)
+    return made
+
+
+def _room(like: Buffer, shape: tuple[int, ...]) -> Buffer:
+    if like.device_type == _CPU:
+        return allocate(shape, DType(like.dtype))
+    if like.device_type not in _CUDA:
+        raise DeviceError("lists of arrays, and strided ones to write into, must be in host memory or on a CUDA device")
+    from .cuda.memory import allocate_on
+
+    return allocate_on(like, shape, like.stream)
+
+
+def _together(buffers: Sequence[Buffer]) -> Buffer:
+    """Room for all. ValueError where they lie in different memory."""
+    first = buffers[0]
+    if any((one.device_type, one.device_index) != (first.device_type, first.device_index) for one in buffers):
+        raise ValueError("the arrays of one list must be on one device")
+    return _room(first, (sum(buffer.count for buffer in buffers),))
 
 
 def _over(buffers: Sequence[Buffer]) -> Buffer:
@@ -60,7 +93,7 @@ def joined(buffers: Sequence[Buffer]) -> Buffer:
         return flat(buffers[0])
     if _in_one_run(buffers):
         return _over(buffers)
-    whole = allocate((sum(buffer.count for buffer in buffers),), DType(buffers[0].dtype))
+    whole = _together(buffers)
     for part, buffer in _split(whole, buffers):
         copy(buffer, part)
     return whole
@@ -72,7 +105,7 @@ def target(buffers: Sequence[Buffer]) -> tuple[Buffer, Callable[[], Any] | None]
         return flat(buffers[0]), None
     if _in_one_run(buffers):
         return _over(buffers), None
-    whole = allocate((sum(buffer.count for buffer in buffers),), DType(buffers[0].dtype))
+    whole = _together(buffers)
 
     def spread() -> None:
         for part, buffer in _split(whole, buffers):

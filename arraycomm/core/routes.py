@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from .backend import Backend, Communicator, Mover
 from .buffer import Buffer
 from .errors import DeviceError
+from .log import log
 from .record import Record
 from .types import DEVICE_TYPES, DeviceType
 
@@ -52,6 +53,8 @@ class Routes:
                 from .cuda.staged import Staged  # not for groups without such arrays
 
                 self._staged.append(Staged(route.communicator, self._timeout))
+                if route.backend.staging:
+                    log().warning("group %r: %s", group, route.backend.staging)
                 self.by_type |= dict.fromkeys(_CUDA, self._staged[-1])
                 return
         raise DeviceError(f"No backend type associated with device type {_name(src.device_type)}: group {group!r} has "

@@ -6,11 +6,14 @@ import operator
 from collections.abc import Callable, Sequence
 
 from arraycomm.core import arguments as core_arguments
+from arraycomm.core.arrays import landing
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.dlpack import overlaps, pack, resolve, resolve_out, wrap
 from arraycomm.core.errors import ImmutableOutput, StridedOutput
-from arraycomm.core.types import DType
+from arraycomm.core.joined import duplicate
+from arraycomm.core.types import DeviceType, DType
 
+from . import devices
 from .process_group import ProcessGroup
 from .reduce_op import RedOpType, ReduceOp, _make_nccl_premul_sum, supports_complex
 
@@ -76,14 +79,15 @@ def written(name: str, x: Any) -> tuple[Buffer, Settle]:
     """
     array(name, x)
     try:
-        return resolve_out(x), None
+        buffer = resolve_out(x)
+        return buffer, None if buffer.device_type == DeviceType.CPU else landing(x, buffer)
     except ImmutableOutput as error:
         raise ImmutableOutput(
             f"`{name}` is written in place, as in torch.distributed, and that is impossible here: {error}. Calls that give a new "
             "array instead: dist.group.WORLD.core, the arraycomm.Group, with y = core.all_reduce(x) and so on") from None
     except StridedOutput:
         _check_apart(name, x)
-        buffer = pack(x)
+        buffer = pack(x) if devices.of_array(x) == DeviceType.CPU else duplicate(resolve(x))
         return buffer, lambda: _store(x, buffer)
 
 
@@ -136,7 +140,7 @@ def message(name: str, x: Any) -> None:
 
 def apart(source: Buffer, to: Buffer) -> Buffer:
     """The source, copied where it shares memory with what will be written."""
-    return pack(source) if overlaps(source, to) else source
+    return duplicate(source) if overlaps(source, to) else source
 
 
 def same_dtype(*buffers: Buffer) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.dlpack import allocate
+from arraycomm.core.errors import DeviceError
 from arraycomm.core.joined import copy, joined, target
 from arraycomm.core.local import reduce_into
-from arraycomm.core.types import DType
+from arraycomm.core.types import DeviceType, DType
 
 from . import arguments
 from .arguments import both, same_dtype, same_shape
@@ -96,6 +97,8 @@ def reduce_multigpu(tensor_list: list[Any], dst: int, op: ReduceOp = ReduceOp.SU
 def _reduced(what: str, places: Sequence[Buffer], op: ReduceOp) -> tuple[Buffer, Any]:
     """This process's arrays as one, and what is left to do with the others' (a factor is applied once)."""
     reduction = arguments.reduction(what, op, places[0].dtype)
+    if places[0].device_type != DeviceType.CPU:
+        raise DeviceError(f"{what} reduces arrays in host memory only; on GPUs use one process for each, as torch recommends")
     first = allocate(places[0].shape, DType(places[0].dtype))
     reduce_into(first, places, reduction)
     return first, "sum" if reduction.name == "premul_sum" else reduction

@@ -34,6 +34,8 @@ class DistributedBackendOptions:
 class PluginBackend:
     """Follows arraycomm.core.backend.Backend. ranks: the global ones of the group that it is to open."""
 
+    staging = ""
+
     def __init__(self, name: str, plugin: Plugin, pg_options: Any, ranks: Sequence[int]) -> None:
         self.name = name
         self.devices = frozenset(code for device in Backend.backend_capability[name] for code in DEVICE_TYPES[device])

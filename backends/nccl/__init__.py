@@ -33,6 +33,7 @@ class NcclBackend:
     """
 
     name = "nccl"
+    staging = ""
     devices = frozenset(map(int, (DeviceType.CUDA, DeviceType.CUDA_MANAGED, DeviceType.CPU, DeviceType.CUDA_HOST)))
 
     def __init__(self) -> None:

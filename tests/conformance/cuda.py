@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -119,6 +120,35 @@ def split(context: Context) -> None:
             got = half.all_reduce(given(context, "cupy", np.ones(300, np.float32)))
             context.check((got.numpy() == half.size).all(), f"sum in a half: {got.numpy()[:3]}")
             half.barrier()
+
+
+def two_backends(context: Context) -> None:
+    """Host arrays go by MPI, arrays of a device by the socket engine, in this group and in those split off."""
+    half: Any = context.group.split(0)
+    with half:
+        for group in (context.group, half):
+            context.check(group.backend == "cpu:mpi,cuda:socket", group.backend)
+            x = given(context, "cuda", np.ones(300, np.float32))
+            with group.batch():
+                group.send(x, (context.rank + 1) % context.size)
+                got = group.recv(x, (context.rank - 1) % context.size)
+            context.check((got.result().array.numpy() == 1).all(), "a batch")
+            movers = [type(group._movers[1]).__name__, type(group._movers[2]).__name__, type(group._movers[2]._host).__name__]
+            context.check(movers == ["MpiCommunicator", "Staged", "SocketCommunicator"], f"{movers}")
+            group.check_peers()
+            group.barrier()
+
+
+def announced(context: Context) -> None:
+    """That arrays of a device are staged is said once a group."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("arraycomm").addHandler(handler)
+    for _ in range(2):
+        context.group.all_reduce(given(context, "cuda", np.ones(3, np.float32)))
+    logging.getLogger("arraycomm").removeHandler(handler)
+    context.check(len(lines) == 1 and "pinned host memory" in lines[0], f"{lines}")
 
 
 def other_device(context: Context) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.standin import build
 
 from .data import CUDA
+from .mpi import LIBRARIES
 from .worlds import Settings, World
 
 
@@ -75,6 +77,37 @@ def test_messages_and_groups(cuda_world: World) -> None:
     cuda_world.run("cuda.split")
     cuda_world.run("cuda.other_device")
     cuda_world.run("cuda.slow")
+
+
+# ---- MPI ----
+
+
+@pytest.fixture
+def over_mpi(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    library, backend = request.param
+    made = World(settings(2)._replace(mpi=library, environ=(*settings(2).environ, ("ARRAYCOMM_BACKEND", backend))), tmp_path)
+    made.run("cuda.piece_bytes", nbytes=1024)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("over_mpi", [(library, "mpi") for library in LIBRARIES], ids=LIBRARIES, indirect=True)
+def test_staged_over_mpi(over_mpi: World) -> None:
+    over_mpi.run("cuda.announced")
+    over_mpi.run("cuda.every_kind", framework="cuda")
+    over_mpi.run("cuda.every_kind", framework="cupy", later=True)
+    over_mpi.run("cuda.messages")
+    over_mpi.run("cuda.split")
+
+
+@pytest.mark.parametrize("over_mpi", [("openmpi", "cpu:mpi,cuda:socket")], indirect=True)
+def test_two_backends(over_mpi: World) -> None:
+    over_mpi.run("cuda.two_backends")
+    over_mpi.run("cuda.every_kind", framework="cuda", later=True)
+    over_mpi.run("cuda.every_kind", framework="numpy", later=True)
+    over_mpi.run("cuda.between")
+    over_mpi.run("cuda.split")
+    over_mpi.run("objects.everywhere")
 
 
 # ---- what goes wrong ----

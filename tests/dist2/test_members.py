@@ -173,11 +173,13 @@ def test_wrong_options_leave_the_group_as_it_was() -> None:
 
 def test_backends_that_cannot_be_reconfigured() -> None:
     def work(group: Any) -> None:
-        for backends, error in (({"mpi"}, "needs arraycomm's own engine"), ({"socket", "nccl"}, "multiple backends")):
-            group.engines = lambda backends=backends: [SimpleNamespace(backend=name) for name in backends]
+        core, config = group.core, group.config
+        for name, text, error in (("mpi", "mpi", "needs arraycomm's own engine"),
+                                  ("socket", "cpu:gloo,cuda:nccl", "multiple backends")):
+            group.core, group.config = SimpleNamespace(backend=name), dist.BackendConfig(text)
             with pytest.raises(RuntimeError, match=error):
                 group.get_reconfigure_handle()
-        del group.engines
+        group.core, group.config = core, config
         assert group.supports_reconfigure
 
     on_ranks(1, work)

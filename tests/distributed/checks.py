@@ -1,4 +1,5 @@
-"""Checks that run on every rank of one world, once with NumPy arrays in processes without torch and once with torch tensors."""
+"""Checks that run on every rank of one world: with NumPy arrays in processes without torch, with torch tensors, and with arrays
+on a CUDA device (of tests/standin)."""
 
 from __future__ import annotations
 
@@ -33,6 +34,8 @@ class Library:
         """A new array; bfloat16 is there with torch only."""
         if self.name == "numpy":
             return np.array(values, dtype=dtype)
+        if self.name == "cuda":
+            return standin().asarray(values, dtype)
         torch = importlib.import_module("torch")
         return torch.tensor(np.asarray(values).tolist(), dtype=getattr(torch, dtype))
 
@@ -47,8 +50,15 @@ class Library:
         return view
 
 
+def standin() -> Any:
+    """Its arrays need ARRAYCOMM_CUDART_LIBRARY."""
+    return importlib.import_module("tests.standin.arrays")
+
+
 def values(x: Any) -> NDArray:
     """The content as NumPy's."""
+    if type(x).__module__ == "tests.standin.arrays":
+        return np.array(x.numpy())
     if type(x).__module__ == "torch":
         x = x.detach()
         x = (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
@@ -74,10 +84,10 @@ def load() -> dict[str, Callable[[Library], None]]:
 
 def serve(rank: int, library: str, folder: str) -> None:
     """One rank: every check, and what went wrong as a file."""
-    if library == "numpy":
-        sys.modules["torch"] = None  # type: ignore[assignment]
-    else:
+    if library == "torch":
         importlib.import_module("torch")
+    else:
+        sys.modules["torch"] = None  # type: ignore[assignment]
     dist.init_process_group("gloo", timeout=LIMIT)
     failures = {}
     for name, function in load().items():

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from arraycomm.launch.spawn import spawn
+from tests.standin import build
 
 from .checks import RANKS, load, serve
 
-LIBRARIES = ("numpy", "torch")
+LIBRARIES = ("numpy", "torch", "cuda")
 Failures = dict[str, dict[int, str]]
 
 
@@ -19,7 +20,10 @@ Failures = dict[str, dict[int, str]]
 def failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Failures:
     """What went wrong, by check and rank."""
     folder = tmp_path_factory.mktemp(request.param)
-    context = spawn(serve, (request.param, str(folder)), nprocs=RANKS, join=False)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "cuda":
+            patch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
+        context = spawn(serve, (request.param, str(folder)), nprocs=RANKS, join=False)
     assert context is not None
     try:
         ended = context.join(120)

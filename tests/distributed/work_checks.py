@@ -66,7 +66,7 @@ def futures(lib: Library) -> None:
     pending = dist.all_reduce(x, async_op=True)
     assert pending is not None
     future = pending.get_future()
-    assert (type(future) is Future) == (lib.name == "numpy") and hasattr(type(future), "add_done_callback")
+    assert (type(future) is Future) == (lib.name != "torch") and hasattr(type(future), "add_done_callback")
     called = threading.Event()
     future.add_done_callback(lambda done: called.set())
     double = future.then(lambda done: done.value()[0] * 2)

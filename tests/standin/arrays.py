@@ -197,7 +197,35 @@ class Array:
         return self._seen().copy()
 
     def __getitem__(self, key: Any) -> Array:
-        return self._viewed(self._seen()[key])
+        keys = key if isinstance(key, tuple) else (key,)
+        if not any(one is ... for one in keys):
+            keys = (*keys, ...)  # an array, of one element too
+        return self._viewed(self._seen()[keys])
+
+    def __setitem__(self, key: Any, values: Any) -> None:
+        """Later, on the current stream."""
+        given = values if isinstance(values, Array) else np.array(values, self.dtype)
+
+        def write() -> None:
+            self._seen()[key] = given._seen() if isinstance(given, Array) else given
+
+        compute(write, current_stream(self.ordinal))
+
+    def __float__(self) -> float:
+        return float(self.numpy())
+
+    def is_contiguous(self) -> bool:
+        return self.strides is None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def sum(self) -> Any:
+        return self.numpy().sum()
+
+    @property
+    def T(self) -> Array:  # noqa: N802 - NumPy's name
+        return self.t()
 
     def _viewed(self, part: np.ndarray[Any, Any]) -> Array:
         start = self._seen().__array_interface__["data"][0]

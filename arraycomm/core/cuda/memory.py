@@ -1,4 +1,6 @@
-"""Results on a device for libraries whose arrays cannot be written (JAX), and for those that nobody here knows."""
+"""Memory on a device: for results of libraries whose arrays cannot be written (JAX), or that nobody here knows, and between
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,13 @@ from ..buffer import Buffer
 from ..dlpack import adopt, give_back
 from ..errors import ResourceError
 from ..types import DeviceType, DType
-from .runtime import Runtime, runtime
+from .runtime import ON_DEVICE, Runtime, runtime
 
 _LEGACY = 1  # the default stream, as DLPack numbers it
 
 
-def allocate_on(like: Buffer, shape: tuple[int, ...]) -> Buffer:
-    """Uninitialised memory on the device of `like`, of its dtype, ready for dlpack.wrap().
+def allocate_on(like: Buffer, shape: tuple[int, ...], stream: int = _LEGACY) -> Buffer:
+    """Uninitialised memory on the device of `like`, of its dtype, ready for dlpack.wrap(). stream: the Buffer's.
 
     Not stream-ordered: libraries drop their arrays from any thread, when work on them may be under way, and cudaFree, which
     waits for the device, is right then. A thread does that wait.
@@ -24,7 +26,7 @@ def allocate_on(like: Buffer, shape: tuple[int, ...]) -> Buffer:
     pointer = _malloc(cuda, nbytes, like.device_index) if nbytes else 0
     release, enter = (int(cuda.ffi.cast("uintptr_t", cuda.ffi.addressof(cuda.lib, name)))
                       for name in ("cudaFree", "cudaSetDevice"))
-    return adopt(shape, like.dtype, pointer, release, pointer, int(DeviceType.CUDA), like.device_index, _LEGACY, enter)
+    return adopt(shape, like.dtype, pointer, release, pointer, int(DeviceType.CUDA), like.device_index, stream, enter)
 
 
 def _malloc(cuda: Runtime, nbytes: int, device: int) -> int:
@@ -33,3 +35,12 @@ def _malloc(cuda: Runtime, nbytes: int, device: int) -> int:
     except ResourceError:
         give_back()
     return cuda.malloc(nbytes, device)
+
+
+def copy_on(source: Buffer, to: Buffer) -> None:
+    """Enqueues a copy of as many bytes, on the stream of `to`, after what is under way on the other's."""
+    if source.nbytes:
+        cuda = runtime()
+        if source.stream != to.stream:
+            cuda.order(after=source.stream, stream=to.stream, device=to.device_index)
+        cuda.copy(to.address, source.address, source.nbytes, ON_DEVICE, to.stream)

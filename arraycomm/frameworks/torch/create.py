@@ -30,14 +30,14 @@ def create(options: Any, pg_options: Any) -> ProcessGroup:
     else:
         core, meeting = _world(options.store, options.group_rank, options.group_size, options.timeout)
     ranks = options.global_ranks_in_group or range(options.group_size)
-    group = FacadeGroup({"cpu": core}, ranks, name=options.group_id, desc=None, backend="arraycomm",
+    group = FacadeGroup(core, ranks, name=options.group_id, desc=None, backend="arraycomm",
                         config=BackendConfig("cpu:gloo"), meeting=meeting)
     return ProcessGroup(group, options.store)
 
 
 def _world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Group, Rendezvous]:
     meeting = rendezvous(store=BorrowedStore(store, timeout), rank=rank, world_size=size, timeout=timeout)
-    return open_group(meeting, registry.get("socket"), timeout.total_seconds(), "torch"), meeting
+    return open_group(meeting, registry.choose("socket"), timeout.total_seconds(), "torch"), meeting
 
 
 def _part(world: ProcessGroup, options: Any) -> Group:
