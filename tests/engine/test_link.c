@@ -372,13 +372,13 @@ static _Atomic uint64_t *stamps(struct pair p, int slot)
 
 static uint64_t stamp(uint64_t number, uint64_t bytes)
 {
-    return number << 30 | bytes;
+    return number << 36 | bytes;
 }
 
 static void forged_taken(void)
 {
     const uint64_t forged[] = {6, 65, UINT64_MAX, (uint64_t)1 << 63};
-    char data[RING * 2] = {0};
+    _Alignas(64) char data[RING * 2] = {0};
     for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) {
         struct pair p = open_shm();
         CHECK_EQUAL(p.out->ops->send(p.out, data, 100, false), 100);
@@ -407,11 +407,15 @@ static void forged_stamps(void)
 static void forged_end(void)
 {
     struct pair p = open_shm();
-    char data[RING] = {0};
+    _Alignas(64) char data[RING] = {0};
     CHECK_EQUAL(p.out->ops->send(p.out, data, RING - 64, false), RING - 64);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, RING), RING - 64);
     *stamps(p, 4) = stamp(5, 65);
     CHECK_EQUAL(p.in->ops->recv(p.in, data, RING), ACOMM_PROTOCOL);
+    *stamps(p, 4) = stamp(5, (uint64_t)1 << 30 | 64); /* from the second byte of its line on */
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, RING), ACOMM_PROTOCOL);
+    *stamps(p, 4) = stamp(5, (uint64_t)1 << 30 | 63);
+    CHECK_EQUAL(p.in->ops->recv(p.in, data, RING), 63);
     close_pair(p);
 }
 
@@ -434,7 +438,7 @@ static void own_counts_are_private(void)
 static void full_ring(void)
 {
     struct pair p = open_shm();
-    char data[RING + 100] = {0};
+    _Alignas(64) char data[RING + 100] = {0};
     CHECK_EQUAL(p.out->ops->send(p.out, data, sizeof data, false), RING);
     CHECK_EQUAL(p.out->ops->send(p.out, data, 57, false), 0);
     for (int i = 0; i < 124; i++) /* what is short needs no room but a slot */

@@ -31,7 +31,7 @@ static void frames(void)
     const size_t sizes[] = {0, 1, 57, 4000, RING / 2 + 3};
     struct link *out, *in;
     struct link_ring *ring = open_ring(&out, &in);
-    char body[RING], back[RING];
+    _Alignas(64) char body[RING], back[RING];
     for (size_t i = 0; i < sizeof body; i++)
         body[i] = (char)(i * 31 + (i >> 8) * 7);
     for (int turn = 0; turn < 100; turn++) {
@@ -52,7 +52,7 @@ static void frames_in_a_full_ring(void)
 {
     struct link *out, *in;
     struct link_ring *ring = open_ring(&out, &in);
-    char body[2 * RING] = {0}, back[2 * RING];
+    _Alignas(64) char body[2 * RING] = {0}, back[2 * RING];
     body[RING] = 7;
     CHECK_EQUAL(out->ops->frame(out, "head", 4, body, sizeof body), 4 + RING);
     CHECK_EQUAL(out->ops->frame(out, "head", 4, body, 1), 0);
@@ -69,10 +69,11 @@ static void frames_in_a_full_ring(void)
 static void pieces_of_a_row(void)
 {
     const size_t rows[] = {0, 1000, 4 << 10, 16 << 10, 40 << 10, 1 << 20};
-    const size_t pieces[] = {16 << 10, 1000, 4 << 10, 4 << 10, 10 << 10, 16 << 10};
+    const size_t pieces[] = {32 << 10, 1000, 4 << 10, 4 << 10, 10 << 10, 32 << 10};
     const size_t room = (size_t)2 << 20;
     struct link_ring *ring = aligned_alloc(4096, (link_shm_footprint(room) + 4095) / 4096 * 4096);
-    char *data = calloc(1, room);
+    char *data = aligned_alloc(4096, room);
+    memset(data, 0, room);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         memset(ring, 0, link_shm_footprint(room));
         struct link *out = link_shm_new(1, true, ring, room, NULL, NULL);
@@ -80,11 +81,36 @@ static void pieces_of_a_row(void)
         CHECK_EQUAL(out->ops->frame(out, "head", 4, data, rows[i] ? rows[i] : room / 2), 4 + (rows[i] ? rows[i] : room / 2));
         uint64_t stamp = *(uint64_t *)(void *)((char *)ring + 256);
         CHECK_EQUAL(stamp & ((1 << 23) - 1), pieces[i]);
-        CHECK_EQUAL(stamp >> 24, 1 << 6 | 4);
+        CHECK_EQUAL(stamp >> 24, 1 << 12 | 4);
         out->ops->close(out);
     }
     free(data);
     free(ring);
+}
+
+/* Wherever in a line an array begins, through a ring that is full again and again. */
+static void places_of_lines(void)
+{
+    enum { BYTES = 30000 };
+    static char from[BYTES + 64], to[BYTES];
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (char)(i * 31 + (i >> 8) * 7);
+    for (size_t place = 0; place < 64; place += 7)
+        for (size_t bytes = BYTES - 70; bytes < BYTES; bytes += 23) {
+            struct link *out, *in;
+            struct link_ring *ring = open_ring(&out, &in);
+            out->row = in->row = bytes;
+            in->patient = true;
+            for (size_t sent = 0, got = 0; got < bytes;) {
+                if (sent < bytes)
+                    sent += (size_t)out->ops->send(out, from + place + sent, bytes - sent, false);
+                got += (size_t)in->ops->recv(in, to + got, got + 1000 < bytes ? 1000 : bytes - got);
+                CHECK(got <= sent && sent <= bytes);
+            }
+            CHECK(!memcmp(to, from + place, bytes));
+            CHECK(!in->ops->waiting(in));
+            close_ring(out, in, ring);
+        }
 }
 
 int main(void)
@@ -92,5 +118,6 @@ int main(void)
     TEST(frames);
     TEST(frames_in_a_full_ring);
     TEST(pieces_of_a_row);
+    TEST(places_of_lines);
     return CHECK_RESULT();
 }

@@ -5,7 +5,6 @@
 #include "p2p_peer.h"
 
 #define TURN_BYTES (1u << 20) /* see p2p_send.c */
-#define PIECE_TURNS 50        /* of 20 to 40 ns */
 
 static struct acomm_op *first(const struct p2p_list *list)
 {
@@ -37,11 +36,13 @@ static struct p2p_item *find(struct p2p_list *list, uint64_t id)
     return NULL;
 }
 
-static void expect(struct p2p_peer *peer, char *to, uint64_t bytes, struct p2p_item *item, struct p2p_message *message)
+static void expect(const struct p2p *p, struct p2p_peer *peer, char *to, uint64_t bytes, struct p2p_item *item,
+                   struct p2p_message *message)
 {
     struct p2p_in *in = &peer->in;
     peer->from->row = bytes;
     peer->from->whole = item ? item->bytes : bytes;
+    peer->from->patient = bytes && !p->group->crowded;
     in->to = to;
     in->left = in->payload = bytes;
     in->item = item;
@@ -62,12 +63,12 @@ static bool eager(struct p2p *p, struct p2p_peer *peer, const struct wire_frame 
         if (!m)
             return false;
         m->eager = true;
-        expect(peer, m->data, bytes, NULL, m);
+        expect(p, peer, m->data, bytes, NULL, m);
     } else if (p2p_match_agrees(item, f->dtype, f->count)) {
-        expect(peer, item->op->out, bytes, item, NULL);
+        expect(p, peer, item->op->out, bytes, item, NULL);
     } else {
         p2p_match_truncated(p, item, f->dtype, f->count);
-        expect(peer, NULL, bytes, NULL, NULL);
+        expect(p, peer, NULL, bytes, NULL, NULL);
     }
     return true;
 }
@@ -121,7 +122,7 @@ static bool data(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *
         return broken(p, peer, "data for a message that was not asked for");
     if (!f->count || f->count > WIRE_DATA_MAX || f->count > item->bytes - item->moved)
         return broken(p, peer, "more data than the message has");
-    expect(peer, item->op->out + item->moved, f->count, item, NULL);
+    expect(p, peer, item->op->out + item->moved, f->count, item, NULL);
     return true;
 }
 
@@ -150,6 +151,7 @@ static void finish(struct p2p *p, struct p2p_peer *peer)
     struct p2p_item *item = in->item;
     struct p2p_message *message = in->message;
     in->open = false;
+    peer->from->patient = false;
     in->item = NULL;
     in->message = NULL;
     if (message) {
@@ -257,19 +259,6 @@ static bool wanted(const struct p2p *p, const struct p2p_peer *peer, bool full)
     return full || peer->in.open || !p2p_list_empty(&p->any) || p2p_recv_needs(peer);
 }
 
-/* In the middle of a message whose sender is copying its next piece: going round for it takes longer than that. */
-static bool more_comes(const struct p2p *p, const struct p2p_peer *peer)
-{
-    const struct link *from = peer->from;
-    bool able = peer->in.open && from->ops->waiting && !p->group->crowded;
-    for (int turn = 0; able && turn < PIECE_TURNS; turn++) {
-        if (from->ops->waiting(from))
-            return true;
-        wait_relax();
-    }
-    return false;
-}
-
 bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
 {
     size_t moved = 0, n = 1;
@@ -277,8 +266,6 @@ bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
     while (ready && n && moved < TURN_BYTES && !p->trouble.code && wanted(p, peer, full)) {
         n = step(p, peer);
         moved += n;
-        if (!n && moved)
-            n = more_comes(p, peer);
     }
     if (peer->gone && (!n || !ready) && p2p_recv_needs(peer))
         p2p_trouble(p, p2p_recv_needs(peer), ACOMM_LOST, peer->rank, "it left while a message was expected from it");
