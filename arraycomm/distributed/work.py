@@ -89,6 +89,10 @@ class Work:
         """After a receive, the sender's rank in the group. RuntimeError for other operations."""
         raise RuntimeError("source_rank() may only be called on work objects that correspond to a recv or recv-from-any call.")
 
+    def _source_rank(self) -> int:
+        """The older spelling of source_rank()."""
+        return self.source_rank()
+
     def get_future(self) -> Any:
         """A future of result(): torch.futures.Future where torch is loaded, arraycomm.distributed.future.Future otherwise."""
         return self._future(self.result)
