@@ -40,7 +40,7 @@ def compressed_all_reduce(group: Group, x: Any, scheme: str, *, op: str = "sum",
     if buffer.dtype != DType.FLOAT32 or buffer.device_type != DeviceType.CPU:
         raise TypeError(f"compressed_all_reduce takes float32 in host memory, got {DType(buffer.dtype).label} on "
                         f"{DeviceType(buffer.device_type).name}")
-    values = np.frombuffer(buffer, _FLOAT32)
+    values = np.frombuffer(memoryview(buffer), _FLOAT32)
     if scheme == "bfloat16":
         import ml_dtypes
 

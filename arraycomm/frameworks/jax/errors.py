@@ -27,7 +27,7 @@ def number(group: Group) -> int:
     """The group's number in compiled programs. TypeError where its backend has no entry points for them."""
     shortcut = group._communicator.shortcut
     # Memory of MPI's failed operations may stay in use, which XLA cannot know.
-    if shortcut is None or DeviceType.CPU not in group._devices or group.backend == "mpi":
+    if shortcut is None or DeviceType.CPU not in group._movers or "mpi" in group.backend:
         raise TypeError(f"backend {group.backend!r} cannot be called by compiled programs; call it outside jit")
     found = shortcut.number(_report)
     _places[found] = f"rank {group.rank} of {group.size} in group {group.name!r}"

@@ -23,52 +23,51 @@ Group = ProcessGroup | None
 
 def broadcast(tensor: torch.Tensor, src: int, group: Group = None) -> torch.Tensor:
     """src's tensor on every rank. Backward: the sum of the gradients at src, zeros elsewhere."""
-    return _Broadcast.apply(src, resolve(group), tensor)  # type: ignore[no-any-return]
+    return _Broadcast.apply(src, resolve(group), tensor)
 
 
 def reduce(tensor: torch.Tensor, dst: int, op: ReduceOp = ReduceOp.SUM, group: Group = None) -> torch.Tensor:
     """The reduction at dst; elsewhere the tensor itself, which means nothing. Backward: dst's gradient on every rank."""
-    return _Reduce.apply(dst, op, resolve(group), tensor)  # type: ignore[no-any-return]
+    return _Reduce.apply(dst, op, resolve(group), tensor)
 
 
 def all_reduce(tensor: torch.Tensor, op: ReduceOp = ReduceOp.SUM, group: Group = None) -> torch.Tensor:
     """The reduction on every rank. Backward: the gradients reduced alike. SUM and AVG; TypeError for other reductions."""
-    return _AllReduce.apply(op, resolve(group), tensor)  # type: ignore[no-any-return]
+    return _AllReduce.apply(op, resolve(group), tensor)
 
 
 def all_gather(tensor: torch.Tensor, group: Group = None) -> tuple[torch.Tensor, ...]:
     """Every rank's tensor. Backward: the sum of what the ranks' gradients have at this rank's place."""
-    return _AllGather.apply(resolve(group), tensor)  # type: ignore[no-any-return]
+    return _AllGather.apply(resolve(group), tensor)
 
 
 def gather(tensor: torch.Tensor, dst: int = 0, group: Group = None) -> tuple[torch.Tensor, ...]:
     """Every rank's tensor at dst, zeros elsewhere. Backward: each rank gets its part of dst's gradients."""
-    return _Gather.apply(dst, resolve(group), tensor)  # type: ignore[no-any-return]
+    return _Gather.apply(dst, resolve(group), tensor)
 
 
 def scatter(tensors: Sequence[torch.Tensor], src: int = 0, group: Group = None) -> torch.Tensor:
     """The tensor of src's list at this rank's place; elsewhere the list tells shapes. Backward: src gathers the gradients."""
-    return _Scatter.apply(src, resolve(group), *tensors)  # type: ignore[no-any-return]
+    return _Scatter.apply(src, resolve(group), *tensors)
 
 
 def reduce_scatter(output: torch.Tensor, input_list: Sequence[torch.Tensor], op: ReduceOp = ReduceOp.SUM,
                    group: Group = None) -> torch.Tensor:
     """The reduction of every rank's entry at this rank's place. output tells its shape. Backward: all ranks' gradients."""
-    return _ReduceScatter.apply(op, resolve(group), output, *input_list)  # type: ignore[no-any-return]
+    return _ReduceScatter.apply(op, resolve(group), output, *input_list)
 
 
 def all_to_all(output_tensor_list: Sequence[torch.Tensor], input_tensor_list: Sequence[torch.Tensor],
                group: Group = None) -> tuple[torch.Tensor, ...]:
     """Entry d of the inputs goes to rank d. The output list tells shapes. Backward: the same way back."""
     shapes = [tuple(x.shape) for x in output_tensor_list]
-    return _AllToAll.apply(shapes, resolve(group), *input_tensor_list)  # type: ignore[no-any-return]
+    return _AllToAll.apply(shapes, resolve(group), *input_tensor_list)
 
 
 def all_to_all_single(output: torch.Tensor, input: torch.Tensor, output_split_sizes: Sequence[int] | None = None,
                       input_split_sizes: Sequence[int] | None = None, group: Group = None) -> torch.Tensor:
     """Rows of the input go to the ranks in turn. output tells the result's shape. Backward: the same way back."""
-    return _AllToAllSingle.apply(tuple(output.shape), output_split_sizes, input_split_sizes, resolve(group),  # type: ignore
-                                 input)
+    return _AllToAllSingle.apply(tuple(output.shape), output_split_sizes, input_split_sizes, resolve(group), input)
 
 
 def _differentiable(op: ReduceOp) -> None:

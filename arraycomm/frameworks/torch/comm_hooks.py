@@ -55,7 +55,7 @@ def _wrapper(dtype: torch.dtype) -> Callable[[Hook], Hook]:
 
 
 def _one(value: Any) -> torch.Tensor:
-    return value[0] if isinstance(value, (list, tuple)) else value  # type: ignore[no-any-return]
+    return value[0] if isinstance(value, (list, tuple)) else value
 
 
 fp16_compress_wrapper = _wrapper(torch.float16)
@@ -146,7 +146,7 @@ def _thin(state: PowerSGDState, index: int, matrices: list[torch.Tensor]) -> tup
     ps = [m.new_empty(m.shape[0], r) for m, r in zip(matrices, ranks, strict=True)]
     if not (state.warm_start and index in state.qs):
         qs = [torch.randn(m.shape[1], r, generator=state.generator).to(m) for m, r in zip(matrices, ranks, strict=True)]
-        state.qs[index] = qs  # type: ignore[assignment]
+        state.qs[index] = qs
     found: Any = state.qs[index]
     for q in found:
         _orthogonalize(q, state.orthogonalization_epsilon)

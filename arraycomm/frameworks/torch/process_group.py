@@ -101,7 +101,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, *given: Any, **named: Any) -> Work:
         """The one that must be short: a plain call goes to the core's method at once, and anything else the long way."""
-        opts = given[0] if len(given) == 1 and not named else None
+        opts: Any = given[0] if len(given) == 1 and not named else None
         if type(opts) is dist.AllreduceOptions and not torch.autograd.profiler._is_profiler_enabled:
             try:
                 (tensor,) = tensors

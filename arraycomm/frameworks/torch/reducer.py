@@ -199,7 +199,7 @@ class Reducer:
     def _start(self, bucket: Bucket) -> Callable[[], Any]:
         if self.hook is None:
             work: Any = all_reduce(bucket.whole, ReduceOp.AVG, group=self._pg, async_op=True)
-            return work.wait  # type: ignore[no-any-return]
+            return work.wait
         future = self.hook(bucket)
         if not hasattr(future, "wait"):
             raise TypeError(f"a communication hook gives a future of a tensor, got {type(future).__name__}")
