@@ -62,6 +62,22 @@ def in_flight(context: Context, number: int = 100) -> None:
     expect(context, "behind it", group.all_reduce(x), want)
 
 
+def two_backends(context: Context) -> None:
+    """Host arrays go by the CPU engine, arrays of a GPU by NCCL, in this group and in those split off."""
+    half = context.group.split(0)
+    assert half is not None
+    with half:
+        for group in (context.group, half):
+            context.check(group.backend == "cpu:socket,cuda:nccl", group.backend)
+            movers = [type(group._movers[1]).__name__, type(group._movers[2]).__name__]
+            context.check(movers == ["SocketCommunicator", "NcclCommunicator"], f"{movers}")
+            host = np.full(300, context.rank + 1.0, np.float32)
+            for x in (host, arrays.asarray(host)):
+                expect(context, f"all_reduce of {type(x)}", group.all_reduce(x), sum(range(1, context.size + 1)) + 0 * host)
+            group.check_peers()
+            group.barrier()
+
+
 def streams(context: Context) -> None:
     """Every operation comes after what its array's library enqueued before, and before what it enqueues afterwards, whichever
     stream that works on; the host is not waited for."""

@@ -57,6 +57,20 @@ def test_lists(gpus: World) -> None:
     gpus.run("movement.lists", framework="cuda")
 
 
+def test_beside_the_cpu_engine(tmp_path: Path) -> None:
+    both = tuple((name, "cpu:socket,cuda:nccl" if name == "ARRAYCOMM_BACKEND" else value) for name, value in environ())
+    world = World(Settings(2, environ=both), tmp_path)
+    try:
+        world.run("gpus.two_backends")
+        for framework in ("cuda", "numpy"):
+            world.run("cuda.every_kind", framework=framework, later=True)
+        world.run("cuda.between")
+        world.run("cuda.split")
+        world.run("objects.everywhere")
+    finally:
+        world.close()
+
+
 def test_objects(gpus: World) -> None:
     gpus.run("objects.everywhere")
 
