@@ -103,6 +103,10 @@ def test_waits_end(store: dist.Store) -> None:
         store.barrier("pair", 2)
     store.barrier("pair", 2, LIMIT)  # the second
     store.barrier("alone", 1)
+    with pytest.raises(dist.DistStoreError, match=r"timeout.*no"):
+        store.wait(["no"], SHORT.total_seconds())
+    store.set_timeout(0.25)
+    assert store.timeout == timedelta(seconds=0.25)
 
 
 @pytest.mark.parametrize("wrong", [

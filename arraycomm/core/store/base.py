@@ -108,15 +108,20 @@ class Store(abc.ABC):
         return True
 
     def set_timeout(self, timeout: timedelta) -> None:
-        seconds_of(timeout)
-        self.timeout = timeout
+        self.timeout = duration(timeout)
+
+
+def duration(timeout: timedelta | float) -> timedelta:
+    """A float is seconds, as torch's stores take it. Raises TypeError for anything else but a timedelta."""
+    if isinstance(timeout, float):
+        return timedelta(seconds=timeout)
+    if not isinstance(timeout, timedelta):
+        raise TypeError(f"a timeout must be a datetime.timedelta, got {type(timeout).__name__}")
+    return timeout
 
 
 def seconds_of(timeout: timedelta) -> float:
-    """Raises TypeError for anything but a timedelta."""
-    if not isinstance(timeout, timedelta):
-        raise TypeError(f"a timeout must be a datetime.timedelta, got {type(timeout).__name__}")
-    return timeout.total_seconds()
+    return duration(timeout).total_seconds()
 
 
 def barrier_timeout(key: str, world_size: int, seconds: float) -> DistStoreError:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from ..errors import DistStoreError, QueueEmptyError
-from .base import Store, barrier_timeout, seconds_of
+from .base import Store, barrier_timeout, duration, seconds_of
 from .table import Op
 
 _BARRIER = b"\0barrier/"  # before a barrier's key: all have come. As native/store_torch.c
@@ -50,8 +50,7 @@ class RequestStore(Store):
         return self._wait_call(Op.GET, [key])[0]
 
     def get_within(self, key: str, timeout: timedelta) -> bytes:
-        seconds_of(timeout)
-        return self._wait_call(Op.GET, [key], timeout)[0]
+        return self._wait_call(Op.GET, [key], duration(timeout))[0]
 
     def add(self, key: str, amount: int) -> int:
         if not isinstance(amount, int):
@@ -62,9 +61,7 @@ class RequestStore(Store):
         return self._now(Op.COMPARE_SET, key_bytes(key), value_bytes(expected), value_bytes(desired))[0]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        if timeout is not None:
-            seconds_of(timeout)
-        self._wait_call(Op.WAIT, key_list(keys), timeout)
+        self._wait_call(Op.WAIT, key_list(keys), None if timeout is None else duration(timeout))
 
     def check(self, keys: Sequence[str]) -> bool:
         return self._now(Op.CHECK, *map(key_bytes, key_list(keys)))[0] == b"1"
