@@ -47,7 +47,6 @@ class NcclCommunicator:
         self.host, self.device = host, device
         self.shortcut = host.shortcut  # which declines what is not in host memory
         self.closed = False
-        self.divisible = True  # until a split has failed: not all ranks may have come to it, and the next one would meet it
         self.failure: DistError | None = None
         self.lock = threading.RLock()
         self.handle, self.nccl, self.cuda, self.options, self.priority = handle, handle.nccl, cuda, options, priority

@@ -2,7 +2,7 @@
 
 Pointers, handles and streams are declared as integers, as a Buffer has them: C passes both alike on x86-64 and AArch64.
 tests/backends/nccl/test_declarations.py compares all of it with the header and the symbols of two releases. Nothing here calls
-those for registered memory, shrinking and one-sided messages yet.
+those for registered memory, splitting, shrinking and one-sided messages yet.
 """
 
 from __future__ import annotations

@@ -35,24 +35,16 @@ class Handle:
         id_ = self.nccl.ffi.new("ncclUniqueId *")
         self.nccl.ffi.memmove(id_, unique_id, len(unique_id))
         made, alive = config.make(self.nccl, options)
-        self._make("ncclCommInitRankConfig", lambda out: self.nccl.ncclCommInitRankConfig(out, size, id_[0], rank, made), timeout)
-        del alive
-
-    def split(self, parent: Handle, color: int, key: int, options: Mapping[str, Any], timeout: float) -> None:
-        """Every rank of the parent calls it."""
-        made, alive = config.make(self.nccl, options)
-        self._make("ncclCommSplit", lambda out: self.nccl.ncclCommSplit(parent.comm, color, key, out, made), timeout)
-        del alive
-
-    def _make(self, name: str, call: Callable[[Any], int], timeout: float) -> None:
         out = self.nccl.ffi.new("uintptr_t *")
-        code = call(out)
+        code = self.nccl.ncclCommInitRankConfig(out, size, id_[0], rank, made)
         self.comm = int(out[0])
         try:
-            self.settle(code, name, timeout)
+            self.settle(code, "ncclCommInitRankConfig", timeout)
         except BaseException:
             self.abort()
             raise
+        del alive  # NCCL has read it
+
 
     # ---- using it ----
 

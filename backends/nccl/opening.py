@@ -10,7 +10,6 @@ from arraycomm.core.backend import Communicator
 from arraycomm.core.cuda.runtime import Runtime, runtime
 from arraycomm.core.dlpack import allocate
 from arraycomm.core.errors import DistBackendError, DistError
-from arraycomm.core.exchange import gather_integers
 from arraycomm.core.rendezvous import Rendezvous
 from arraycomm.core.types import DType
 
@@ -47,17 +46,13 @@ def _device(cuda: Runtime, place: int) -> int:
 
 
 def _open(nccl: Library, cuda: Runtime, host: Communicator, device: int, timeout: float, options: Mapping[str, Any],
-          priority: bool, parent: NcclCommunicator | None = None) -> NcclCommunicator:
-    """All ranks of `host` call it. parent: split off it by ncclCommSplit, in the order of `host`."""
+          priority: bool) -> NcclCommunicator:
+    """All ranks of `host` call it."""
     handle = Handle(nccl, f"rank {host.rank} of {host.size} in group {host.name!r}", _watch(host))
     end = time.monotonic() + timeout
     try:
         with cuda.on(device):
-            if parent is None:
-                handle.init(host.size, host.rank, _unique_id(nccl, host, timeout), options, end - time.monotonic())
-            else:
-                with parent.lock:
-                    handle.split(parent.handle, 0, host.rank, options, timeout)
+            handle.init(host.size, host.rank, _unique_id(nccl, host, timeout), options, end - time.monotonic())
             made = NcclCommunicator(handle, cuda, host, device, timeout, options, priority=priority)
         handle.check = made.check_failure
         return made
@@ -96,16 +91,11 @@ def _unique_id(nccl: Library, host: Communicator, timeout: float) -> bytes:
 
 
 def split(parent: NcclCommunicator, members: Sequence[int], name: str, timeout: float) -> NcclCommunicator:
-    """Its members alone call it. Where these are all ranks of a healthy parent, it shares the parent's resources."""
+    """Its members alone call it. Not by ncclCommSplit: all ranks of the parent call that, it takes the parent until all have,
+    and one that fails there takes the parent with it."""
     host = parent.host.split(members, name, timeout=timeout)
-    whole = len(members) == parent.size
     try:
-        mine = int(whole and parent.divisible and parent.failure is None and not parent.closed)
-        shares = all(flag for flag, in gather_integers(host, [mine], timeout))
-        return _open(parent.nccl, parent.cuda, host, parent.device, timeout, parent.options, parent.priority,
-                     parent if shares else None)
+        return _open(parent.nccl, parent.cuda, host, parent.device, timeout, parent.options, parent.priority)
     except BaseException as error:
-        if whole:
-            parent.divisible = False
         host.close(type(error).__name__)
         raise

@@ -104,15 +104,12 @@ def failed_opening(context: Context, function: str, rank: int) -> None:
     kinds = (arraycomm.DistBackendError,) if context.rank == rank else (arraycomm.DistError,)
     members, name = list(range(context.size)), f"{function} {rank}"
     with broken_group(context) as group:
-        if function != "ncclCommSplit":
-            group.abort("so that the next one is made from the beginning")
-            members.reverse()
         if context.rank == rank:
             tell("fail", function.encode(), 1, _SYSTEM_ERROR)
         raises(context, name, lambda: group.subgroup(members, name), kinds, within=_OPENING)
-        if function == "ncclCommSplit":  # the next one does not meet what is left of this one
-            with group.subgroup(members, f"{name} again") as again:
-                context.check((again.all_reduce(ones()).numpy() == context.size).all(), "a split after one that failed")
+        with group.subgroup(members, f"{name} again") as again:  # it does not meet what is left of that one
+            context.check((again.all_reduce(ones()).numpy() == context.size).all(), "a split after one that failed")
+        context.check((group.all_reduce(ones()).numpy() == context.size).all(), "the group itself")
 
 
 def failed_batch(context: Context) -> None:

@@ -135,7 +135,7 @@ def messages(context: Context) -> None:
 
 
 def splits(context: Context) -> None:
-    """All ranks, in order and backwards (by ncclCommSplit), and the even and the odd ones (communicators of their own)."""
+    """All ranks, in order and backwards , and the even and the odd ones."""
     group, me, size = context.group, context.rank, context.size
     everybody = list(range(size))
     for color, key, members in ((0, 0, everybody), (0, -me, everybody[::-1]), (me % 2, 0, everybody[me % 2 :: 2])):

@@ -136,30 +136,11 @@ static struct shared *map(const char *path)
     return shared == MAP_FAILED ? NULL : shared;
 }
 
-/* Waits for the other ranks; a split-off one finds out first who they are. */
-static void settle_split(struct comm *comm)
-{
-    struct comm *parent = comm->parent;
-    int turn = comm->turn, size = 0, rank = 0;
-    for (int other = 0; other < parent->size; other++) {
-        while (atomic_load(&parent->shared->splits[turn][other].turn) != turn + 1 && !atomic_load(&comm->aborted))
-            nap(20000);
-        int color = parent->shared->splits[turn][other].color, key = parent->shared->splits[turn][other].key;
-        if (color != comm->color)
-            continue;
-        size++;
-        rank += key < comm->key || (key == comm->key && other < parent->rank);
-    }
-    comm->rank = rank;
-    comm->size = size;
-}
-
+/* Waits for the other ranks. */
 static void *join(void *argument)
 {
     struct comm *comm = argument;
     nap(1000000);
-    if (comm->parent)
-        settle_split(comm);
     struct shared *shared = atomic_load(&comm->aborted) ? NULL : map(comm->path);
     int code = !shared ? SYSTEM_ERROR : atomic_exchange(&shared->present[comm->rank], 1) ? BAD_USAGE : SUCCESS;
     if (!code && atomic_fetch_add(&shared->joined, 1) + 1 == comm->size)
@@ -167,7 +148,6 @@ static void *join(void *argument)
     while (!code && atomic_load(&shared->joined) < comm->size && !atomic_load(&comm->aborted))
         nap(100000);
     comm->shared = shared;
-    comm->parent = NULL;
     atomic_store(&comm->state, code);
     atomic_fetch_sub(&comm->threads, 1);
     return NULL;
@@ -209,30 +189,6 @@ PUBLIC int ncclCommInitRankConfig(struct comm **made, int size, unique_id id, in
     if (code || size < 1 || size > MAX_RANKS || rank < 0 || rank >= size)
         return code ? code : wrong(BAD_ARGUMENT, "ranks");
     *made = new_comm(id.internal, rank, size);
-    start(*made, join);
-    return IN_PROGRESS;
-}
-
-PUBLIC int ncclCommSplit(struct comm *comm, int color, int key, struct comm **made, struct config *config)
-{
-    int turn = comm->splits++; /* also where it fails: the other ranks count it */
-    BEGIN;
-    int code = config ? check(config) : SUCCESS;
-    if (code || turn == MAX_SPLITS)
-        return code ? code : wrong(BAD_USAGE, "the stand-in has no room for more splits");
-    comm->shared->splits[turn][comm->rank].color = color;
-    comm->shared->splits[turn][comm->rank].key = key;
-    atomic_store(&comm->shared->splits[turn][comm->rank].turn, turn + 1);
-    *made = NULL;
-    if (color < 0)
-        return SUCCESS;
-    char path[256];
-    snprintf(path, sizeof path, "%.200s.%d.%d", comm->path, turn, color);
-    *made = new_comm(path, comm->rank, comm->size);
-    (*made)->parent = comm;
-    (*made)->color = color;
-    (*made)->key = key;
-    (*made)->turn = turn;
     start(*made, join);
     return IN_PROGRESS;
 }

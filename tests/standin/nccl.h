@@ -12,7 +12,6 @@
 #define STANDIN_VERSION 23203
 #endif
 #define MAX_RANKS 8
-#define MAX_SPLITS 256
 #define MAX_SCALARS 64
 #define BOX_BYTES 32768
 enum { SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, BAD_ARGUMENT, BAD_USAGE, REMOTE_ERROR, IN_PROGRESS };
@@ -25,7 +24,6 @@ struct box { /* from one rank to another: holds a piece or not */
 
 struct shared { /* by the processes of a communicator */
     _Atomic int present[MAX_RANKS], joined, finalized;
-    struct { _Atomic int turn; int color, key; } splits[MAX_SPLITS][MAX_RANKS];
     struct box boxes[MAX_RANKS][MAX_RANKS];
 };
 
@@ -35,10 +33,8 @@ struct comm {
     struct shared *shared;
     _Atomic int state;       /* what ncclCommGetAsyncError says */
     _Atomic int aborted, tasks, threads;
-    int splits, shrinks, scalars, registered;
+    int shrinks, scalars, registered;
     double scalar[MAX_SCALARS];
-    struct comm *parent;     /* while it is split off */
-    int color, key, turn;
 };
 
 enum kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, ALL_TO_ALL, GATHER, SCATTER, SEND, RECV };
