@@ -182,7 +182,7 @@ class Window:
     # ---- the agent ----
 
     def _serve(self) -> None:
-        answers: list[Any] = []  # under way
+        answers: dict[int, list[Any]] = {}  # under way, by who asked for them
         header = array.array("q", [0] * 4)
         try:
             while True:
@@ -190,9 +190,13 @@ class Window:
                 kind, *details = header
                 if kind == STOP:
                     break
-                answers = [work for work in answers if not work.done()]
-                self._do(kind, source, answers, *details)
-            for work in answers:
+                mine = answers.setdefault(source, [])
+                if kind != GET:  # takes effect after what this rank asked for before
+                    for work in mine:
+                        work.wait()
+                mine[:] = [work for work in mine if not work.done()]
+                self._do(kind, source, mine, *details)
+            for work in itertools.chain(*answers.values()):
                 work.wait()
         except GroupError as error:
             self._fail(error)

@@ -97,6 +97,29 @@ def test_one_ranks_operations_take_effect_in_their_order() -> None:
     on_ranks(2, work)
 
 
+def test_a_get_reads_what_was_there_before_what_its_rank_asked_next() -> None:
+    """Long enough to be under way when the next request comes."""
+    count = 10 * LONG
+
+    def work(group: Any) -> None:
+        me, peer = group.rank(), 1 - group.rank()
+        window = group.new_window(mine := np.zeros(count))
+        for turn in range(1, 4):
+            window.put(np.full(count, float(turn + me)), peer)
+            works = [window.get(seen := np.zeros(count), peer, async_op=True),
+                     window.put(np.full(count, -1.0), peer, async_op=True)]
+            assert all(work.wait() for work in works) and (seen == turn + me).all()
+            window.get(last := np.zeros(count), peer, async_op=True)
+            window.signal(peer)
+            window.wait_signal(peer)
+            mine[:] = -2
+            window.fence()
+            assert (last == -1).all()
+        window.tensor_deregister()
+
+    on_ranks(2, work)
+
+
 def test_signals_are_counted() -> None:
     def work(group: Any) -> None:
         me, peer = group.rank(), 1 - group.rank()
