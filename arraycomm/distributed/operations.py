@@ -8,7 +8,7 @@ opts: one of options.py. Errors are those of the functions.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
@@ -38,7 +38,10 @@ class Timed:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.group, name)
-        return partial(found, timeout=self.timeout) if name in _TIMED else found
+        return partial(self._call, found) if name in _TIMED else found
+
+    def _call(self, found: Callable[..., Any], *args: Any, timeout: float | None = None, **named: Any) -> Any:
+        return found(*args, timeout=self.timeout if timeout is None else timeout, **named)
 
 
 def within(group: ProcessGroup, timeout: timedelta | None) -> ProcessGroup:

@@ -120,7 +120,7 @@ class ProcessGroup(Operations, Hooked, Members):
     def watch(self, watcher: Any) -> None:
         """Tells a Watcher (arraycomm.core.watch) of all operations from now on."""
         if self.core.size:
-            attach(self.core, watcher)
+            attach(self.core.group if isinstance(self.core, Timed) else self.core, watcher)
         self.watched = True
         self.hold(self.collected)
 

@@ -144,6 +144,18 @@ def test_hooks_are_called_around_each_operation() -> None:
     on_ranks(2, work)
 
 
+def test_hooks_and_a_timeout_in_either_order() -> None:
+    def work(group: Any) -> None:
+        seen: list[int] = []
+        group.set_timeout(LIMIT / 2)
+        group.register_pre_hook(1, lambda args: seen.append(args.op_id))
+        group.set_timeout(LIMIT)
+        group.register_post_hook(1, lambda args: seen.append(args.op_id))
+        assert _total(group, 2.0) == 4.0 and seen == [0, 0] and group.core.timeout == LIMIT.total_seconds()
+
+    on_ranks(2, work)
+
+
 def test_what_a_pre_hook_raises_stops_the_operation() -> None:
     def work(group: Any) -> None:
         def refuse(args: Any) -> None:

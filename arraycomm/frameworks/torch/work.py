@@ -27,6 +27,7 @@ class Futures:
         self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._closed = False
 
     def of(self, value: Callable[[], Any]) -> torch.futures.Future[Any]:
         """A future of value(), which may block. Its error is one that C++ sees too, as a RuntimeError with the same text."""
@@ -34,13 +35,15 @@ class Futures:
         # then() and not set_exception(), whose error is a value to who waits in C++ (DistributedDataParallel does).
         future = begin.then(lambda _: value())
         with self._lock:
-            if self._thread is None:
+            if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="arraycomm futures", daemon=True)
                 threads.start(self._thread)
-        if threading.current_thread() is self._thread:
-            begin.set_result(None)  # asked for by a callback, which may wait for it here
-        else:
-            self._waiting.put(begin)
+            # Not by the thread: asked for by a callback, which may wait for it here, or after close().
+            here = self._closed or threading.current_thread() is self._thread
+            if not here:
+                self._waiting.put(begin)
+        if here:
+            begin.set_result(None)
         return future
 
     def _run(self) -> None:
@@ -50,8 +53,9 @@ class Futures:
     def close(self) -> None:
         """Idempotent. Futures that were asked for before are completed."""
         with self._lock:
-            if self._thread is not None:
+            if self._thread is not None and not self._closed:
                 self._waiting.put(None)
+            self._closed = True
 
 
 class Work(torch.distributed.Work):

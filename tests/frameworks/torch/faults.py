@@ -57,6 +57,24 @@ def too_late(rank: int) -> None:
         caught(arraycomm.GroupError, lambda: dist.recv(x, 0))
 
 
+def too_late_for_the_groups_timeout(rank: int) -> None:
+    x = torch.zeros(1)
+    if rank == 0:
+        dist.group.WORLD.set_timeout(timedelta(milliseconds=300))
+        said = caught(arraycomm.CollectiveTimeout, lambda: dist.all_reduce(x))
+        assert "rank 1" in said, said
+    else:
+        caught(arraycomm.GroupError, lambda: dist.recv(x, 0))
+
+
+def futures_of_a_closed_group(rank: int) -> None:
+    """Which has ended the thread that completes them."""
+    works = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(2)]
+    works[rank].get_future().wait()
+    dist.group.WORLD.shutdown()
+    assert works[1].get_future().wait()[0].tolist() == [2, 2]
+
+
 def dead_peer(rank: int) -> None:
     if rank:
         os._exit(0)
@@ -74,7 +92,8 @@ def dead_peer_in_backward(rank: int) -> None:
     assert "PeerLost" in said and "rank 1" in said, said
 
 
-SCENARIOS = (wrong_arguments, different_calls, different_calls_seen_by_futures, too_late, dead_peer, dead_peer_in_backward)
+SCENARIOS = (wrong_arguments, different_calls, different_calls_seen_by_futures, too_late, too_late_for_the_groups_timeout,
+             futures_of_a_closed_group, dead_peer, dead_peer_in_backward)
 
 
 def run(rank: int, folder: str, name: str) -> None:
