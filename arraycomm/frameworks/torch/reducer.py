@@ -143,6 +143,7 @@ class Reducer:
 
     def _begin(self) -> None:
         self._wait()  # where no backward came
+        self._queued = False  # torch forgets the callback of a backward that raised
         self._next, self._left, self._counts = 0, list(self._times), [0] * len(self._parameters)
         for bucket in self.buckets:
             bucket.missing = len(bucket.indices)
@@ -183,6 +184,9 @@ class Reducer:
         elif gradient.layout is not torch.strided:
             raise RuntimeError(f"the gradient of {self._names[index]} is sparse, which this DistributedDataParallel does not "
                                "reduce; use sparse=False")
+        elif gradient.requires_grad:
+            raise RuntimeError("gradients of gradients are not reduced over the ranks: this DistributedDataParallel takes no "
+                               "backward(create_graph=True); call it on the module inside, within no_sync()")
         elif gradient.data_ptr() != view.data_ptr() or gradient.stride() != view.stride():
             view.copy_(gradient)
         bucket.missing -= 1

@@ -70,8 +70,32 @@ def names_unused_parameters() -> None:
     assert f"did not receive grad for rank {dist.get_rank()}: a.weight\n" in told and told.endswith(f"{dist.get_rank()}: 0"), told
 
 
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        raise ZeroDivisionError
+
+
+def goes_on_after_a_backward_that_raised() -> None:
+    """After its last gradient, so that all buckets are under way; the program leaves this step out."""
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    x = torch.full((1, 3), 1.0 + dist.get_rank())
+    try:
+        model(Fails.apply(x.clone().requires_grad_())).sum().backward()
+    except ZeroDivisionError:
+        model.zero_grad()
+    model(x).sum().backward()
+    mean = sum(range(1, dist.get_world_size() + 1)) / dist.get_world_size()
+    torch.testing.assert_close(model.module.weight.grad, torch.full((2, 3), mean))
+
+
 def refuses() -> None:
     linear, sparse = nn.Linear(2, 2), DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
+    twice = DistributedDataParallel(nn.Linear(2, 2))
     wrong: list[tuple[type[Exception], str, Any]] = [
         (RuntimeError, "not needed", lambda: DistributedDataParallel(nn.ReLU())),
         (ValueError, "single-device GPU", lambda: DistributedDataParallel(linear, device_ids=[0])),
@@ -80,6 +104,7 @@ def refuses() -> None:
         (TypeError, "callable", lambda: DistributedDataParallel(linear).register_comm_hook(None, 3)),  # type: ignore[arg-type]
         (TypeError, "use SUM or AVG", lambda: autograd.all_reduce(torch.ones(2), dist.ReduceOp.MAX)),
         (RuntimeError, "sparse", lambda: sparse(torch.tensor([1])).sum().backward()),
+        (RuntimeError, "create_graph=True", lambda: twice(torch.ones(2)).square().sum().backward(create_graph=True)),
     ]
     for kind, text, call in wrong:
         try:
@@ -120,6 +145,7 @@ def main() -> None:
     dist.init_process_group()
     learns_from_all()
     names_unused_parameters()
+    goes_on_after_a_backward_that_raised()
     refuses()
     power_sgd_is_exact_for_few_samples()
     compresses_to_bfloat16()
