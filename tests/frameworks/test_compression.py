@@ -47,6 +47,8 @@ def _check(rank: int) -> None:
                     assert (np.abs(found - exact) <= limit).all(), (scheme, count, op)
                     assert (group.all_reduce(found, op="max") == found).all()
         _odd(group)
+        _large(group)
+        _differing(group)
         group.barrier()
 
 
@@ -59,6 +61,27 @@ def _odd(group: arraycomm.Group) -> None:
     for wrong, kind, text in ((np.zeros(3), TypeError, "float32"), (np.zeros(3, np.float32), ValueError, "scheme is one of")):
         with pytest.raises(kind, match=text):
             compressed_all_reduce(group, wrong, "int8" if kind is TypeError else "int4")
+
+
+def _large(group: arraycomm.Group) -> None:
+    """float32's largest value does not become infinite on its way, without a warning."""
+    largest = np.finfo(np.float32).max
+    x = np.full(BLOCK, largest if group.rank == 1 else 0, np.float32)
+    for scheme, limit in (("float8", 2 * 2.0**-4), ("int8", 2 * 2.0**-7.9)):
+        found = compressed_all_reduce(group, x, scheme, block=BLOCK)
+        assert (np.abs(found / largest - 1) <= limit).all(), (scheme, found)
+        with np.errstate(all="raise"):
+            assert np.isnan(compressed_all_reduce(group, np.full(3, largest), scheme, block=BLOCK)).all()  # the sum
+
+
+def _differing(group: arraycomm.Group) -> None:
+    """In what does not change the length of what travels."""
+    odd = group.rank == 2
+    for given in ({"x": 5 if odd else 6}, {"scheme": "float8" if odd else "int8"}, {"op": "avg" if odd else "sum"}):
+        x = np.ones(given.pop("x", 6), np.float32)
+        with pytest.raises(arraycomm.CollectiveMismatch, match="rank 2 gave another") as caught:
+            compressed_all_reduce(group, x, **{"scheme": "int8", **given})
+        assert caught.value.ranks == (2,)
 
 
 def test_compressed() -> None:
