@@ -101,6 +101,8 @@ class GradientReducer:
         for name, given in (("arrays", arrays), ("out", out)):
             if given is not None and len(given) != len(self._likes):
                 raise ValueError(f"{name} has {len(given)} arrays; the reducer was made for {len(self._likes)}")
+        for index, array in enumerate(arrays):  # before anything is sent
+            self._check(index, array, None if out is None else out[index])
         for index in reversed(range(len(arrays))):
             self.push(index, arrays[index], out=None if out is None else out[index])
         return self.finish()
@@ -114,12 +116,8 @@ class GradientReducer:
             raise ValueError(f"there is no array {index}; the reducer was made for {len(self._likes)}")
         if self._come[index] is not _MISSING:
             raise ValueError(f"array {index} was pushed twice; call finish() once all have been pushed")
-        known, bucket = self._likes[index], self._of[index]
-        source = _zeros(self._templates[index], index) if array is None else array
-        buffer = resolve(source)
-        known.check(index, buffer)
-        if out is not None:
-            known.check(index, resolve_out(out))
+        bucket = self._of[index]
+        source, buffer = self._check(index, array, out)
         if bucket.parts:
             copy(buffer, bucket.parts[index])
         self._come[index], self._out[index] = source, out
@@ -141,6 +139,15 @@ class GradientReducer:
         finally:
             self._reset()
         return results
+
+    def _check(self, index: int, array: Any, out: Any) -> tuple[Any, Buffer]:
+        """The array, or zeros for None, and as a Buffer."""
+        source = _zeros(self._templates[index], index) if array is None else array
+        buffer = resolve(source)
+        self._likes[index].check(index, buffer)
+        if out is not None:
+            self._likes[index].check(index, resolve_out(out))
+        return source, buffer
 
     def _agree(self, bucket_bytes: int) -> None:
         text = repr([(known.shape, int(known.dtype)) for known in self._likes]) + f"{bucket_bytes} {self.op}"

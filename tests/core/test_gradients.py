@@ -87,6 +87,10 @@ def _order(group: arraycomm.Group) -> None:
         reducer.finish()
     with pytest.raises(ValueError, match="the reducer was made for float32 of shape"):
         reducer.push(0, np.zeros(3, np.float32))
+    for wrong in ({"arrays": [mine[1], *mine[1:]]}, {"arrays": mine, "out": [np.zeros(3), *mine[1:]]}):
+        with pytest.raises(ValueError, match="array 0 is"):
+            reducer.reduce(**wrong)  # nothing was sent, and nothing counts as pushed
+    assert all((x == y).all() for x, y in zip(reducer.reduce(mine), expected, strict=True))
     reducer.push(6, mine[6])
     with pytest.raises(ValueError, match="pushed twice"):
         reducer.push(6, mine[6])
