@@ -2,7 +2,7 @@
 
     torch.distributed.init_process_group("arraycomm")
 
-Where the package is installed, `import torch` does so by itself (pyproject.toml, entry point "torch.backends").
+Where the package is installed, `import torch` does so by itself (arraycomm_torch.py).
 DistributedDataParallel and the modules autograd and comm_hooks work over arraycomm.distributed, without torch.distributed.
 """
 

@@ -1,0 +1,20 @@
+"""What `import torch` calls (entry point "torch.backends" in pyproject.toml).
+
+A module beside the package: `import torch` must not fail where the package does, as in a source tree whose engine is not built
+and that hides the installed one.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+
+def register() -> None:
+    """Makes "arraycomm" a backend of torch.distributed; a warning where the package cannot be loaded."""
+    try:
+        from arraycomm.frameworks import torch
+    except Exception as error:
+        warnings.warn(f"torch.distributed has no backend 'arraycomm': {type(error).__name__}: {error}", RuntimeWarning,
+                      stacklevel=2)
+    else:
+        torch.register()
