@@ -17,6 +17,7 @@ class Buffer:
     device_index: int
     stream: int
     readonly: bool
+    fleeting: bool
     shape: tuple[int, ...]
     owner: object
     @property

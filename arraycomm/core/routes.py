@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from .backend import Backend, Communicator, Mover
 from .buffer import Buffer
@@ -76,12 +76,14 @@ class Routes:
         return Routes(made, timeout)
 
     def batch(self) -> AbstractContextManager[Any]:
-        if len(self._routes) == 1:
-            return self.main.batch()
-        together = ExitStack()
-        for route in self._routes:
-            together.enter_context(route.communicator.batch())
-        return together
+        return self.main.batch() if len(self._routes) == 1 else self._batches()
+
+    @contextmanager
+    def _batches(self) -> Iterator[None]:
+        with ExitStack() as together:
+            for route in self._routes:
+                together.enter_context(route.communicator.batch())
+            yield
 
     def check_peers(self) -> None:
         for route in self._routes:

@@ -32,6 +32,10 @@ _PATIENCE = 5.0  # s that close() waits for peers that have something under way
 _GRACE = 0.25  # s for what is under way when a peer leaves: it may have done its part
 
 
+def _fleeting(buffer: Buffer | None) -> bool:
+    return buffer is not None and buffer.fleeting
+
+
 class NcclCommunicator:
     """One rank's end of a group whose arrays are on GPUs. See arraycomm.core.backend for the contract.
 
@@ -75,14 +79,15 @@ class NcclCommunicator:
     def _enqueue(self, what: str, call: Callable[[int, int], int], src: Buffer | None, dst: Buffer | None, seconds: float,
                  async_op: bool) -> NcclWork:
         self._check_ready()
-        own = async_op or self._batch is not None
+        if self._batch is not None and not async_op:
+            raise ValueError(f"{what} within batch() needs async_op=True: its result is there when the batch has ended")
         theirs = self._streams_of(src, dst)
-        stream = self._stream if own else theirs[0]
+        stream = self._stream if async_op else theirs[0]
         for other in theirs:
             if other != stream:
                 self.cuda.order(after=other, stream=stream, device=self.device)
         work = NcclWork(self._flight, f"{what} of rank {self.rank} of {self.size} in group {self.name!r}", theirs[0],
-                        time.monotonic() + seconds, (src, dst) if own else ())
+                        time.monotonic() + seconds, (src, dst) if async_op or _fleeting(src) or _fleeting(dst) else ())
         code = call(self.handle.comm, stream)
         if self._batch is not None:
             self._batch.append(work)
@@ -91,7 +96,7 @@ class NcclCommunicator:
             return work
         self._settle(code, what, seconds)
         self._flight.enqueued([work], stream)
-        if not own and len(theirs) > 1:
+        if not async_op and len(theirs) > 1:
             self.cuda.order(after=stream, stream=theirs[1], device=self.device)
         return work
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -132,6 +134,29 @@ def messages(context: Context) -> None:
         again = group.all_reduce(arrays.asarray(np.full(3, 2.0, np.float32)), async_op=True)
     expect(context, "a collective in a batch", work.result(), np.full(5, size, np.float32))
     expect(context, "another one", again.result(), np.full(3, 2.0 * size, np.float32))
+    with group.batch():
+        try:
+            group.all_reduce(arrays.asarray(np.ones(5, np.float32)))
+            context.check(False, "a batch gave a result that is not there yet")
+        except ValueError as error:
+            context.check("async_op=True" in str(error), str(error))
+
+
+def dropped_inputs(context: Context) -> None:
+    """A library without streams, as JAX, uses the memory of an array again when nobody holds it: it is held to the end."""
+    library = ctypes.CDLL(os.environ["ARRAYCOMM_NCCL_LIBRARY"])
+    x = arrays.asarray(np.ones(50, np.float32))
+    x.numpy()
+    arrays.asarray(np.ones(1))  # what filled x has ended, and is forgotten
+    dropped = threading.Event()
+    weakref.finalize(x, dropped.set).atexit = False
+    library.standin_nccl_slow(ctypes.c_long(200_000_000))
+    y = context.group.all_reduce(x)
+    del x
+    context.check(not dropped.is_set(), "the input is held while the operation is under way")
+    expect(context, "of an input that was dropped", y, np.full(50, context.size, np.float32))
+    library.standin_nccl_slow(ctypes.c_long(0))
+    context.check(dropped.wait(20), "and not longer")
 
 
 def splits(context: Context) -> None:

@@ -87,6 +87,10 @@ def test_messages(gpus: World) -> None:
     gpus.run("gpus.messages")
 
 
+def test_dropped_inputs(gpus: World) -> None:
+    gpus.run("gpus.dropped_inputs")
+
+
 def test_groups(gpus: World) -> None:
     gpus.run("gpus.splits")
     gpus.run("groups.facts", size=gpus.size)

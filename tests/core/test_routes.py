@@ -97,6 +97,13 @@ def test_all_of_them_hear_of_groups_and_the_end() -> None:
                      "gpu close gone"]
 
 
+def test_a_batch_begins_when_it_is_entered() -> None:
+    heard: list[str] = []
+    routes = two(heard)[2]
+    routes.batch()  # and is not, where the group has one already
+    assert heard == []
+
+
 def test_a_part_of_them() -> None:
     heard: list[str] = []
     part = two(heard)[2].split([0], "c", 3.0, {"gpu": frozenset()})

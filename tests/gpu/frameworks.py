@@ -38,6 +38,7 @@ def use(rank: int) -> list[str]:
     if importlib.util.find_spec("jax"):
         import jax
 
+        jax.config.update("jax_enable_x64", True)  # the tests have arrays of 64-bit types
         usable += ["jax"] if jax.default_backend() == "gpu" else []
     assert usable, "no library here has arrays on a GPU: install CuPy, or torch or JAX for CUDA"
     return usable

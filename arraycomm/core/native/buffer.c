@@ -20,6 +20,7 @@ struct buffer *buffer_new(char *data, int64_t count, int dtype, PyObject *shape,
     b->device_index = 0;
     b->stream = 0;
     b->readonly = 0;
+    b->fleeting = 0;
     b->shape = shape;
     b->owner = Py_NewRef(owner);
     b->memory = memory_retain(memory);
@@ -200,6 +201,7 @@ static PyObject *part(PyObject *self, PyObject *args)
         p->device_type = b->device_type;
         p->device_index = b->device_index;
         p->stream = b->stream;
+        p->fleeting = b->fleeting;
         p->readonly = b->readonly;
     }
     return (PyObject *)p;
@@ -291,6 +293,8 @@ static PyMemberDef members[] = {
     {"device_index", T_INT, offsetof(struct buffer, device_index), READONLY, NULL},
     {"stream", T_ULONGLONG, offsetof(struct buffer, stream), READONLY, "DLPack's number; 0 in host memory"},
     {"readonly", T_BOOL, offsetof(struct buffer, readonly), READONLY, "results may not be written here"},
+    {"fleeting", T_BOOL, offsetof(struct buffer, fleeting), READONLY,
+     "what was enqueued on the stream must have ended before the owner goes"},
     {"shape", T_OBJECT, offsetof(struct buffer, shape), READONLY, NULL},
     {"owner", T_OBJECT, offsetof(struct buffer, owner), READONLY, "what must stay alive"},
     {NULL, 0, 0, 0, NULL},

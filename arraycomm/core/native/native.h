@@ -63,6 +63,7 @@ struct view_type {
     bool torch, capsule;  /* capsule: has __dlpack__ */
     bool fields;          /* a NumPy array whose fields may be read */
     bool legacy_writable; /* its capsules without flags are known to be writable */
+    bool stream_ordered;  /* its library uses memory again in the order of the current stream */
     bool jax;
 };
 struct view {
@@ -72,6 +73,7 @@ struct view {
     int64_t unit;                   /* bytes that a stride counts in */
     int dtype, device_type, device_index;
     uint64_t stream;                /* as struct buffer's */
+    bool fleeting;                  /* as struct buffer's */
     bool readonly, derived;         /* derived: not the array's own memory, writing there would be lost */
     PyObject *owner;                /* what keeps the memory; a reference of the view's own */
     Py_buffer buffer;               /* held while shape and strides are read */
@@ -107,6 +109,7 @@ struct buffer {
     int dtype, device_type, device_index;
     unsigned long long stream; /* on which the contents are in order, a DLPack number; 0: the host's memory, always in order */
     char readonly;
+    char fleeting; /* when `owner` goes the memory may be used again, whatever is under way on `stream` (JAX) */
     PyObject *shape, *owner;
     struct memory *memory; /* NULL: somebody else's memory, which `owner` keeps */
 };

@@ -10,6 +10,7 @@ static struct buffer *plain(const struct view *view, int64_t count)
         b->device_type = view->device_type;
         b->device_index = view->device_index;
         b->stream = view->stream;
+        b->fleeting = view->fleeting;
         b->readonly = view->readonly || view->derived;
     }
     return b;

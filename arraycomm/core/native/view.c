@@ -118,7 +118,7 @@ static struct view_type classify(PyTypeObject *type)
 {
     struct view_type t = {.type = type, .kind = VIEW_REFUSED, .torch = derives(type, "torch", "Tensor")};
     t.capsule = has(type, "__dlpack__");
-    t.legacy_writable = t.torch || derives(type, "cupy", "ndarray");
+    t.legacy_writable = t.stream_ordered = t.torch || derives(type, "cupy", "ndarray");
     t.jax = derives(type, "jax", "Array");
     if (type == buffer_type)
         t.kind = VIEW_OWN;
@@ -163,6 +163,7 @@ static int open_own(struct view *view, const struct buffer *b)
     view->device_type = b->device_type;
     view->device_index = b->device_index;
     view->stream = b->stream;
+    view->fleeting = b->fleeting;
     view->readonly = b->readonly;
     view->owner = Py_NewRef((PyObject *)b);
     return 0;
@@ -317,6 +318,7 @@ static int capsule_stream(struct view *view, PyObject *object, const struct view
         return 0;
     PyObject *number = PyLong_FromLong(index), *stream = number ? refuse_call("cuda_stream", object, number) : NULL;
     view->stream = stream ? PyLong_AsUnsignedLongLong(stream) : 0;
+    view->fleeting = !type->stream_ordered;
     Py_XDECREF(number);
     Py_XDECREF(stream);
     return PyErr_Occurred() ? -1 : 0;
