@@ -10,7 +10,7 @@ Importing loads no array library and starts nothing.
 from __future__ import annotations
 
 try:
-    from . import _engine  # noqa: F401
+    from ._engine import lib as _lib  # noqa: F401 - "from . import _engine" would not say ModuleNotFoundError
 except ModuleNotFoundError as missing:
     raise ImportError(
         f"the engine of arraycomm is not built in {__path__[0]}. Python found the source tree there: run from another "

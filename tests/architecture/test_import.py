@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 HEAVY = ("numpy", "torch", "jax", "jaxlib", "cupy", "msgpack", "matplotlib", "rich", "ml_dtypes", "multiprocessing",
          "asyncio", "http", "ssl")
@@ -49,6 +51,14 @@ arraycomm.init().close()
 print(*sorted(slow & set(sys.modules)))
 """
     assert fresh(code).split() == []
+
+
+def test_a_source_tree_without_the_engine_says_so(tmp_path: Path) -> None:
+    (tmp_path / "arraycomm").mkdir()
+    shutil.copy(Path(__file__).parents[2] / "arraycomm" / "__init__.py", tmp_path / "arraycomm")
+    done = subprocess.run([sys.executable, "-S", "-c", "import arraycomm"], cwd=tmp_path, capture_output=True, text=True,
+                          timeout=60)  # -S: an editable install would find the engine
+    assert f"ImportError: the engine of arraycomm is not built in {tmp_path / 'arraycomm'}. Python found" in done.stderr
 
 
 def test_fork_before_init_is_harmless() -> None:
