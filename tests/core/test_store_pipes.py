@@ -202,3 +202,28 @@ def test_descriptors_come_back(master: TCPStore) -> None:
     while count() > before and time.monotonic() < end:
         time.sleep(0.01)  # the server's part is given back by its thread
     assert count() <= before
+
+
+def test_both_pipes_end_at_one_moment() -> None:
+    """Of a client that dies with an answer under way: it has gone at the first of the two events."""
+    process, port = serve()
+    store = client_of(port)
+    store.set("large", bytes(1 << 20))
+    for _ in range(10):
+        sock = inside.connect("127.0.0.1", port, b"s", Hello("", Purpose.STORE), deadline=5)
+        assert sock is not None
+        (requests, to), (source, answers) = os.pipe(), os.pipe()
+        assert offer(sock, [requests, answers]) == OK
+        os.close(requests)
+        os.close(answers)
+        os.write(to, encode(Op.GET, [b"large"]))
+        os.read(source, 1)  # the rest has no room in the pipe
+        os.kill(process.pid, signal.SIGSTOP)
+        os.close(to)
+        os.close(source)
+        os.kill(process.pid, signal.SIGCONT)
+        assert store.get("large") == bytes(1 << 20)
+        sock.close()
+    process.communicate()
+    assert process.returncode == 0
+    store.close()

@@ -342,6 +342,14 @@ static void say_goodbye(struct store_server *s)
             store_client_answer(c, &s->answer);
 }
 
+/* A client with pipes has two descriptors, and may be among the events of one moment twice: it has gone at the second. */
+static void forget_events(const struct store_client *c, struct epoll_event *from, const struct epoll_event *end)
+{
+    for (; from < end; from++)
+        if (from->data.ptr == c)
+            from->data.ptr = NULL;
+}
+
 static void *run(void *argument)
 {
     struct store_server *s = argument;
@@ -357,6 +365,7 @@ static void *run(void *argument)
                     unlist(s, c);
                 execute_wills(s, c);
                 drop(s, c);
+                forget_events(c, events + i, events + found);
             }
         }
         if (s->next_end != NEVER && now() >= s->next_end)
