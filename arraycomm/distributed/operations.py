@@ -44,6 +44,11 @@ class Timed:
         return found(*args, timeout=self.timeout if timeout is None else timeout, **named)
 
 
+def untimed(core: Any) -> Group:
+    """The core group itself, which can be watched."""
+    return core.group if isinstance(core, Timed) else core
+
+
 def within(group: ProcessGroup, timeout: timedelta | None) -> ProcessGroup:
     """The same group with another default timeout; itself for None. Raises TypeError for what is no timedelta."""
     if timeout is None:

@@ -18,7 +18,7 @@ from . import debug, devices, nccl
 from .backend import Backend, BackendConfig, BackendType
 from .hooks import Hooked
 from .members import Members
-from .operations import Operations, Timed
+from .operations import Operations, Timed, untimed
 from .plugin import PluginBackend
 from .store import PrefixStore
 from .world import state
@@ -53,7 +53,6 @@ class ProcessGroup(Operations, Hooked, Members):
         self.group_name, self.group_desc = name, desc or "undefined"
         self.backend, self.config = backend, config
         self.bound_device_id = bound_device_id
-        self.windows = 0  # that were made; equal on its ranks
         self.base = PrefixStore("reconfigure", base or meeting.store)
         self.install(core, ranks, meeting)
 
@@ -63,7 +62,7 @@ class ProcessGroup(Operations, Hooked, Members):
         self.core = core
         self.ranks = tuple(ranks)
         self.place = {global_rank: rank for rank, global_rank in enumerate(self.ranks)}
-        self.agreements = self.splits = 0  # so far; equal on its ranks
+        self.agreements = self.splits = self.windows = 0  # so far; equal on its ranks
         if self.size():
             debug.opened(self)
         self.watched = isinstance(core, Watched)  # for good: by a trace, or checks
@@ -120,7 +119,7 @@ class ProcessGroup(Operations, Hooked, Members):
     def watch(self, watcher: Any) -> None:
         """Tells a Watcher (arraycomm.core.watch) of all operations from now on."""
         if self.core.size:
-            attach(self.core.group if isinstance(self.core, Timed) else self.core, watcher)
+            attach(untimed(self.core), watcher)
         self.watched = True
         self.hold(self.collected)
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from arraycomm.core.watch import Call, Watched, attach, detach
 
 from . import devices
+from .operations import untimed
 from .world import state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -41,7 +42,7 @@ _PLAIN = {"isend": "send", "irecv": "recv"}
 def follow(group: ProcessGroup, function: str) -> None:
     """Labels the group's operations while the profiler runs; this thread's next ones are of this function."""
     _given.function = function
-    core = group.core
+    core = untimed(group.core)
     if not isinstance(core, Watched) or not any(isinstance(watcher, Labels) for watcher in core._watchers):
         attach(core, Labels(core, group.config))
 

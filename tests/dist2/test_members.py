@@ -94,6 +94,7 @@ def test_a_newcomer_joins_a_running_world() -> None:
         if number < 2:
             group = open_group(store, number, 2)
             assert _ranks(group, number) == [0, 1]
+            old = group.new_window(np.zeros(2))
         else:
             group = dist2.new_group("gloo", LIMIT, "cpu", store=store, enable_reconfigure=True)
             assert (group.rank(), group.size()) == (-1, 0)
@@ -104,6 +105,14 @@ def test_a_newcomer_joins_a_running_world() -> None:
         group.reconfigure(_options(1, _handles(group, store, "all", number, 3))).wait()
         found = _ranks(group, number)
         assert len(calls) == 1
+        if number < 2:  # it ended with the former members
+            with pytest.raises(arraycomm.GroupError):
+                old.put(np.zeros(2), 0)
+        window = group.new_window(mine := np.zeros(1))
+        window.accumulate(np.ones(1), 0)
+        window.fence()
+        assert mine[0] == (3 if group.rank() == 0 else 0)
+        window.tensor_deregister()
         group.barrier().wait()
         group.shutdown()
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -54,6 +55,15 @@ def test_torch_profiler(world: dist.ProcessGroup) -> None:
                          "c10d::allreduce_coalesced_", "c10d::allgather_coalesced_"]
     dist.all_reduce(x, group=world)
     assert type(core) is arraycomm.Group
+
+
+def test_a_group_with_a_timeout_of_its_own(world: dist.ProcessGroup) -> None:
+    x = torch.ones(4)
+    with torch.profiler.profile() as profile:
+        world.allreduce(x, dist.ReduceOp.SUM, timedelta(seconds=3)).wait()
+        world.set_timeout(timedelta(seconds=5))
+        dist.all_reduce(x)
+    assert Counter(event.name for event in profile.events())["gloo:all_reduce"] == 2
 
 
 def test_plain_calls_are_plain_again(world: dist.ProcessGroup) -> None:
