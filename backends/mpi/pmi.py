@@ -76,7 +76,7 @@ class PmiServer:
         words = dict(word.partition("=")[::2] for word in head.split())
         command = words.get("cmd", "")
         if command == "put":
-            self._keys[words["key"]] = value
+            self._keys[words.get("key", "")] = value
         if command == "barrier_in":
             self._waiting.append(peer)
             if len(self._waiting) == self._size:

@@ -87,6 +87,7 @@ def _fence(processes: Any, count: Any, infos: Any, number: Any, data: Any, size:
     return 0
 
 
+_QUIET = {"OMPI_MCA_btl": "^tcp"}  # else every rank listens on all addresses, for who would come from another host
 _CALLBACKS = 64  # members of pmix_server_module_t, and room for more
 _SERVED: dict[int, Any] = {0: _at_once, 1: _at_once, 3: _fence, 19: _no_control}  # client_connected, client_finalized, fence_nb
 
@@ -156,7 +157,8 @@ class PmixServer:
         texts: list[str] = []
         while text := found[len(texts)]:
             texts.append(text.decode())
-        return dict(text.partition("=")[::2] for text in texts)
+        quiet = {name: value for name, value in _QUIET.items() if name not in os.environ}
+        return quiet | dict(text.partition("=")[::2] for text in texts)
 
     def descriptors(self, rank: int) -> tuple[int, ...]:
         """What the process inherits."""

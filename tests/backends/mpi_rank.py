@@ -113,9 +113,16 @@ def facade(group: arraycomm.Group) -> None:
     dist.destroy_process_group()
 
 
+def listens(group: arraycomm.Group) -> None:
+    import psutil
+
+    open_to = [socket.laddr.ip for socket in psutil.Process().net_connections("inet") if socket.status == psutil.CONN_LISTEN]
+    say(group, f"listens on {sorted({address for address in open_to if address != '127.0.0.1'})}")
+
+
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "killed": killed, "wrapped": wrapped, "facade": facade,
-         "splits": splits, "shrinks": shrinks}
+         "splits": splits, "shrinks": shrinks, "listens": listens}
 
 
 def main(case: str) -> None:

@@ -120,6 +120,12 @@ def test_without_mpirun(library: str) -> None:
     assert [lines(printed, rank) for rank in range(3)] == [["splits right"]] * 3, printed
 
 
+def test_no_stranger_is_let_in_without_mpirun() -> None:
+    """Open MPI's ranks listen on all addresses, which one host does not need."""
+    printed = launched("openmpi", 2, PROGRAM, "listens")
+    assert [lines(printed, rank) for rank in range(2)] == [["listens on []"]] * 2, printed
+
+
 def test_a_lost_rank_without_mpirun() -> None:
     """The launcher ends the others, as always, and its server with them."""
     printed = launched("mpich", 2, PROGRAM, "killed")

@@ -30,6 +30,7 @@ def test_what_processes_ask_for() -> None:
         assert "rc=-1" in ask(zero, "cmd=get kvsname=arraycomm key=none")
         assert "(vector,(0,1,2))" in ask(one, "cmd=get kvsname=arraycomm key=PMI_process_mapping")
         assert ask(one, "cmd=publish_name service=x port=y") == "cmd=publish_name_result rc=-1 msg=not_offered\n"
+        assert "rc=0" in ask(one, "cmd=put value=of no key")  # a server that ends leaves everybody waiting
         assert ask(one, "cmd=finalize") == "cmd=finalize_ack rc=0\n"
 
 

@@ -8,14 +8,19 @@
 
 #define RING ((size_t)8 << 10)
 
-static struct link_ring *open_ring(struct link **out, struct link **in)
+static struct link_ring *open_ring_of(size_t bytes, struct link **out, struct link **in)
 {
-    size_t footprint = (link_shm_footprint(RING) + 4095) / 4096 * 4096;
+    size_t footprint = (link_shm_footprint(bytes) + 4095) / 4096 * 4096;
     struct link_ring *ring = aligned_alloc(4096, footprint);
     memset(ring, 0, footprint);
-    *out = link_shm_new(1, true, ring, RING, NULL, NULL);
-    *in = link_shm_new(0, false, ring, RING, NULL, NULL);
+    *out = link_shm_new(1, true, ring, bytes, NULL, NULL);
+    *in = link_shm_new(0, false, ring, bytes, NULL, NULL);
     return ring;
+}
+
+static struct link_ring *open_ring(struct link **out, struct link **in)
+{
+    return open_ring_of(RING, out, in);
 }
 
 static void close_ring(struct link *out, struct link *in, struct link_ring *ring)
@@ -113,9 +118,69 @@ static void places_of_lines(void)
         }
 }
 
+enum { LONGEST = 200 << 10, GUARD = 64 };
+
+struct message {
+    size_t bytes, from, to; /* contents; where in a line sender's and receiver's arrays begin */
+    bool framed, patient;
+    size_t turn;            /* bytes at most that one call of the receiver asks for */
+};
+
+/* One message through the ring, and nothing but it. */
+static void carry(struct link *out, struct link *in, const struct message *m, const char *source, char *target)
+{
+    const char *body = source + m->from;
+    char *to = target + GUARD + m->to, head[24];
+    size_t sent = 0, got = 0, n = 0;
+    out->row = in->row = in->whole = m->bytes;
+    in->patient = m->patient;
+    memset(target, 0x5a, m->bytes + 3 * (size_t)GUARD);
+    if (m->framed) {
+        CHECK((n = (size_t)out->ops->frame(out, source, sizeof head, body, m->bytes)) >= sizeof head);
+        sent = n - sizeof head;
+        CHECK_EQUAL(in->ops->recv(in, head, sizeof head), sizeof head);
+        CHECK(!memcmp(head, source, sizeof head));
+    }
+    while (got < m->bytes) {
+        size_t before = sent + got;
+        if (sent < m->bytes)
+            sent += (size_t)out->ops->send(out, body + sent, m->bytes - sent, false);
+        got += (size_t)in->ops->recv(in, to + got, m->bytes - got < m->turn ? m->bytes - got : m->turn);
+        CHECK(got <= sent && sent <= m->bytes && sent + got > before);
+        if (sent + got == before)
+            return;
+    }
+    CHECK(!memcmp(to, body, m->bytes));
+    for (size_t i = 0; i < GUARD; i++)
+        CHECK(to[-1 - (ptrdiff_t)i] == 0x5a && to[m->bytes + i] == 0x5a);
+    CHECK(!in->ops->waiting(in));
+}
+
+/* Every short length, and those around the lengths of pieces: through one ring, which so begins them at all its places. */
+static void all_lengths_and_places(void)
+{
+    static const size_t rings[] = {256, 8 << 10, 64 << 10, 256 << 10};
+    _Alignas(64) static char source[LONGEST + GUARD], target[LONGEST + 4 * GUARD];
+    uint32_t chance = 1;
+    for (size_t i = 0; i < sizeof source; i++)
+        source[i] = (char)(i * 31 + (i >> 8) * 7 + (i >> 16) * 3);
+    for (size_t r = 0; r < sizeof rings / sizeof *rings; r++) {
+        struct link *out, *in;
+        struct link_ring *ring = open_ring_of(rings[r], &out, &in);
+        for (size_t bytes = 0; bytes <= LONGEST; bytes += bytes < 1000 || (bytes + 70) % 16384 < 140 ? 1 + r : 137) {
+            chance = chance * 1664525 + 1013904223;
+            struct message m = {.bytes = bytes, .from = chance >> 26, .to = chance >> 20 & 63, .framed = chance >> 19 & 1,
+                                .patient = chance >> 18 & 1, .turn = chance >> 17 & 1 ? LONGEST : 1 + (chance >> 8 & 0xffff)};
+            carry(out, in, &m, source, target);
+        }
+        close_ring(out, in, ring);
+    }
+}
+
 int main(void)
 {
     TEST(frames);
+    TEST(all_lengths_and_places);
     TEST(frames_in_a_full_ring);
     TEST(pieces_of_a_row);
     TEST(places_of_lines);
