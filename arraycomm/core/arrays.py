@@ -236,7 +236,7 @@ def landing(array: object, buffer: Buffer) -> Callable[[], None] | None:
         return None
     from .cuda.runtime import runtime
 
-    return lambda: runtime().synchronize(buffer.stream)
+    return lambda: runtime().synchronize(buffer.stream, buffer.device_index)
 
 
 def contiguous(array: Any) -> Any:

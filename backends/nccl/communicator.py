@@ -82,6 +82,7 @@ class NcclCommunicator:
         if self._batch is not None and not async_op:
             raise ValueError(f"{what} within batch() needs async_op=True: its result is there when the batch has ended")
         theirs = self._streams_of(src, dst)
+        self.cuda.refuse_capture(theirs)
         stream = self._stream if async_op else theirs[0]
         for other in theirs:
             if other != stream:
@@ -166,6 +167,8 @@ class NcclCommunicator:
             self._broken(self.failure)  # the handle may still be there
             return self.handle.comm != 0
         try:
+            if self._flight:
+                self.cuda.serve(self.device)
             first = self._flight.reap()
             if first is not None:
                 self._look_after(first)

@@ -34,6 +34,10 @@ class Flight:
         self._events: list[int] = []  # to be used again
         self._lock = threading.Lock()
 
+    def __bool__(self) -> bool:
+        """Whether anything is under way, or was when last looked at."""
+        return bool(self._works)
+
     def enqueued(self, works: list[NcclWork], stream: int) -> None:
         """All that was enqueued on the stream until now, these works among it."""
         event = self._events.pop() if self._events else self.cuda.event(self.device)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from arraycomm.core.cuda import pieces
-from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout, DistBackendError, DistError
+from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout, DeviceError, DistBackendError, DistError
 from tests.standin import arrays
 
 from .data import contents, reduced
@@ -75,6 +75,21 @@ def order_of_calls(context: Context) -> None:
     context.check((x.numpy() == total).all(), f"after four in place: {x.numpy()[:3]}, want {total}")
     for work in works:
         context.check(work.result(60) is x, "result of an operation with out")
+
+
+def captures(context: Context) -> None:
+    """Refused before anything is sent: the group goes on."""
+    group, x = context.group, given(context, "cuda", np.ones(500, np.float32))
+    arrays.cuda().tell("standin_capture", arrays.LEGACY)
+    calls = (lambda: group.all_reduce(x), lambda: group.send(x, 0), lambda: group.recv(x, 0))
+    for call in calls:
+        try:
+            call()
+            context.check(False, "a captured stream was taken")
+        except DeviceError as error:
+            context.check("CUDA graph" in str(error), str(error))
+    arrays.cuda().tell("standin_capture", 0)
+    context.check((group.all_reduce(x).numpy() == context.size).all(), "after a capture")
 
 
 def between(context: Context) -> None:
@@ -222,7 +237,7 @@ def stuck(context: Context) -> None:
     arrays.cuda().call("cudaStreamSynchronize", arrays.current_stream())
     mover: Any = group._movers[2]
     lane = mover._lane(0)
-    lane.cuda.synchronize(lane.down)
+    lane.cuda.synchronize(lane.down, lane.device)
     context.check(lane.reap(), "what was left is let go")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import arraycomm
+from arraycomm.core.errors import DeviceError
 from tests.standin import arrays
 
 from . import reductions as plain
@@ -157,6 +158,24 @@ def dropped_inputs(context: Context) -> None:
     expect(context, "of an input that was dropped", y, np.full(50, context.size, np.float32))
     library.standin_nccl_slow(ctypes.c_long(0))
     context.check(dropped.wait(20), "and not longer")
+
+
+def captures(context: Context) -> None:
+    """A stream that is captured into a CUDA graph is refused, and one of the program's own is left alone meanwhile."""
+    group, x = context.group, arrays.asarray(np.ones(50, np.float32))
+    arrays.cuda().tell("standin_capture", arrays.LEGACY)
+    for call in (lambda: group.all_reduce(x), lambda: group.all_reduce(x, async_op=True)):
+        try:
+            call()
+            context.check(False, "a captured stream was taken")
+        except DeviceError as error:
+            context.check("CUDA graph" in str(error), str(error))
+    arrays.cuda().tell("standin_capture", arrays.cuda().make("cudaStreamCreateWithFlags", 1))
+    try:
+        dropped_inputs(context)
+    finally:
+        arrays.cuda().tell("standin_capture", 0)
+    expect(context, "after a capture", group.all_reduce(x), np.full(50, context.size, np.float32))
 
 
 def splits(context: Context) -> None:

@@ -69,6 +69,7 @@ def test_asynchrony(cuda_world: World) -> None:
     cuda_world.run("asynchrony.in_flight", framework="cuda")
     cuda_world.run("cuda.order_of_calls")
     cuda_world.run("cuda.between")
+    cuda_world.run("cuda.captures")
     cuda_world.run("cuda.forgotten")
 
 

@@ -91,6 +91,10 @@ def test_dropped_inputs(gpus: World) -> None:
     gpus.run("gpus.dropped_inputs")
 
 
+def test_captures(gpus: World) -> None:
+    gpus.run("gpus.captures")
+
+
 def test_groups(gpus: World) -> None:
     gpus.run("gpus.splits")
     gpus.run("groups.facts", size=gpus.size)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from arraycomm.core import arguments
+from arraycomm.core.arrays import landing
+from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda import runtime as runtime_module
+from arraycomm.core.cuda.lane import Lane
 from arraycomm.core.cuda.runtime import runtime
 from arraycomm.core.dlpack import adopt, give_back, resolve, resolve_out, wrap
 from arraycomm.core.errors import DistBackendError, ImmutableOutput, ResourceError
+from arraycomm.core.joined import duplicate
 from arraycomm.core.types import DType
 from tests.standin import arrays, build
 
@@ -52,6 +58,44 @@ def test_the_library_s_current_stream_is_found() -> None:
 
 def test_host_memory_has_no_stream() -> None:
     assert resolve(np.zeros(3)).stream == 0
+
+
+def _late(device: int) -> tuple[arrays.Array, threading.Event]:
+    """An array that is written after some time, and when it is."""
+    x, written = arrays.empty((4,), "float32", device), threading.Event()
+    arrays.compute(lambda: time.sleep(0.1), arrays.current_stream(device))
+    x.fill([1, 2, 3, 4])
+    arrays.compute(written.set, arrays.current_stream(device))
+    return x, written
+
+
+def test_the_default_stream_is_that_of_the_array_s_device() -> None:
+    x, _ = _late(1)  # and device 0 is the current one
+    assert wrap(duplicate(resolve(x)), x).numpy().tolist() == [1, 2, 3, 4]
+    x, written = _late(1)
+    wait = landing(x, resolve(x))
+    assert wait is not None
+    wait()
+    assert written.is_set()
+
+
+def test_rows_that_are_too_far_apart_for_cuda() -> None:
+    """cudaMemcpy2DAsync takes a pitch of less than 2 GiB: blocks of as much go one by one."""
+    class Copies:
+        def __init__(self) -> None:
+            self.made: list[tuple[int, ...]] = []
+
+        def stream(self, device: int) -> int:
+            return 7
+
+        def copy(self, *what: int) -> None:
+            self.made.append(what)
+
+    copies: Any = Copies()
+    pool: Any = None
+    buffer = Buffer(1 << 40, 1 << 31, FLOAT32, 2, 0, False, (1 << 31,), None)
+    Lane(copies, pool, 0).copy(False, buffer, [(0, 8), (1 << 30, 8)], 4096)
+    assert copies.made == [(1 << 40, 4096, 32, 1, 7), ((1 << 40) + (4 << 30), 4128, 32, 1, 7)]
 
 
 def test_a_part_keeps_device_and_stream() -> None:
@@ -192,7 +236,7 @@ def test_an_event_comes_after_what_is_before_it() -> None:
     runtime().record(event, stream)
     assert not runtime().came(event)
     go.set()
-    runtime().synchronize(stream)
+    runtime().synchronize(stream, 0)
     assert runtime().came(event)
 
 

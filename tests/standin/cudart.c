@@ -63,6 +63,7 @@ PUBLIC void standin_reset(int device_count)
 {
     pthread_mutex_lock(&lock);
     devices = device_count;
+    captured = 0;
     sticky = fail_count = later_count = 0;
     slow_ns = 50000;
     pthread_mutex_unlock(&lock);
@@ -291,6 +292,8 @@ PUBLIC int cudaMemcpyAsync(uintptr_t to, uintptr_t from, size_t bytes, int kind,
 PUBLIC int cudaMemcpy2DAsync(uintptr_t to, size_t to_pitch, uintptr_t from, size_t from_pitch, size_t width, size_t rows,
                              int kind, uintptr_t stream)
 {
+    if (to_pitch > INT32_MAX || from_pitch > INT32_MAX)
+        return BAD_PITCH;
     return enqueue("cudaMemcpy2DAsync", (struct copy){to, from, to_pitch, from_pitch, width, rows, kind}, stream);
 }
 

@@ -8,10 +8,11 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 #define MAX_DEVICES 8
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_DEVICE = 101, BAD_HANDLE = 400, NOT_READY = 600, ILLEGAL_ADDRESS = 700 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_PITCH = 12, BAD_DEVICE = 101, BAD_HANDLE = 400, NOT_READY = 600, ILLEGAL_ADDRESS = 700, CAPTURED = 900 };
 
 extern pthread_mutex_t lock;    /* over everything */
 extern pthread_cond_t changed;  /* anything */
+extern uintptr_t captured;      /* stream that is being captured into a graph */
 extern int sticky;              /* what every call returns from now on */
 extern __thread int current;    /* device */
 extern __thread bool serving;   /* this thread is a stream: Python may collect garbage there, and waits for nobody then */

@@ -27,6 +27,8 @@ struct stream {
 
 static struct stream *defaults[MAX_DEVICES], *streams[256];
 static int streams_made;
+uintptr_t captured;
+static __thread int capture_mode; /* 0: other threads' captures forbid this one to ask for events */
 
 /* ---- streams ---- */
 
@@ -158,6 +160,31 @@ PUBLIC int cudaStreamSynchronize(uintptr_t handle)
     return end(code);
 }
 
+/* From now on this stream is captured into a graph by some thread; 0: none is. */
+PUBLIC void standin_capture(uintptr_t stream)
+{
+    pthread_mutex_lock(&lock);
+    captured = stream;
+    pthread_mutex_unlock(&lock);
+}
+
+PUBLIC int cudaStreamIsCapturing(uintptr_t handle, int *status)
+{
+    int code = begin("cudaStreamIsCapturing");
+    if (code)
+        return code;
+    *status = handle && handle == captured;
+    return end(stream_of(handle) ? OK : BAD_HANDLE);
+}
+
+PUBLIC int cudaThreadExchangeStreamCaptureMode(int *mode)
+{
+    int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return OK;
+}
+
 PUBLIC int cudaStreamWaitEvent(uintptr_t handle, uintptr_t event, unsigned flags)
 {
     (void)flags;
@@ -220,6 +247,8 @@ PUBLIC int cudaEventQuery(uintptr_t event)
     int code = begin("cudaEventQuery");
     if (code)
         return code;
+    if (captured && !capture_mode)
+        return end(CAPTURED);
     struct mark *mark = ((struct event *)event)->mark;
     return end(!mark || mark->came ? OK : NOT_READY);
 }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _SPINS = 200  # looks at an event before the first sleep: about 100 us
 _LONGEST_NAP = 0.001  # s
+_FARTHEST = 2**31 - 1  # bytes between rows (cudaDeviceProp.memPitch)
 _PATIENCE = 5.0  # s that close() waits for what a failed operation has left
 
 
@@ -49,7 +50,7 @@ class Lane:
         """Enqueues the slices (first element, elements) of a device array, packed one after the other in pinned memory."""
         width = buffer.nbytes // buffer.count if buffer.count else 1
         kind, stream = (TO_HOST, self.down) if to_host else (TO_DEVICE, self.up)
-        if _even(slices):
+        if _even(slices) and (slices[1][0] - slices[0][0]) * width <= _FARTHEST:
             self._copy_rows(buffer.address, slices, width, pinned, kind, stream)
             return
         for start, count in slices:

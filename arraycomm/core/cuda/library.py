@@ -39,6 +39,8 @@ DECLARATIONS = """
     int cudaStreamCreateWithPriority(uintptr_t *stream, unsigned flags, int priority);
     int cudaStreamDestroy(uintptr_t stream);
     int cudaStreamSynchronize(uintptr_t stream);
+    int cudaStreamIsCapturing(uintptr_t stream, int *status);
+    int cudaThreadExchangeStreamCaptureMode(int *mode);
     int cudaStreamWaitEvent(uintptr_t stream, uintptr_t event, unsigned flags);
     int cudaEventCreateWithFlags(uintptr_t *event, unsigned flags);
     int cudaEventRecord(uintptr_t event, uintptr_t stream);

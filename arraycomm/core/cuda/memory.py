@@ -41,6 +41,7 @@ def copy_on(source: Buffer, to: Buffer) -> None:
     """Enqueues a copy of as many bytes, on the stream of `to`, after what is under way on the other's."""
     if source.nbytes:
         cuda = runtime()
-        if source.stream != to.stream:
-            cuda.order(after=source.stream, stream=to.stream, device=to.device_index)
-        cuda.copy(to.address, source.address, source.nbytes, ON_DEVICE, to.stream)
+        with cuda.on(to.device_index):  # a default stream is the current device's
+            if source.stream != to.stream:
+                cuda.order(after=source.stream, stream=to.stream, device=to.device_index)
+            cuda.copy(to.address, source.address, source.nbytes, ON_DEVICE, to.stream)

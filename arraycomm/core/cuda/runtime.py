@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import types
 
-from ..errors import DistBackendError, ResourceError
+from ..errors import DeviceError, DistBackendError, ResourceError
 from .library import load
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 TO_HOST, TO_DEVICE, ON_DEVICE = 2, 1, 3  # cudaMemcpyKind
 _MEMORY, _NOT_READY = 2, 600  # cudaErrorMemoryAllocation, cudaErrorNotReady
+_IMPLICIT = 906  # cudaErrorStreamCaptureImplicit: the legacy default stream, while one that waits for it is captured
+_THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: captures by other threads do not forbid this one anything
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: no order with the legacy default stream but by events
 _HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the device has
 _UNTIMED = 2  # cudaEventDisableTiming
@@ -120,9 +123,29 @@ class Runtime:
     def destroy_stream(self, stream: int) -> None:
         self.check(self.lib.cudaStreamDestroy(stream), "destroy a stream")
 
-    def synchronize(self, stream: int) -> None:
+    def synchronize(self, stream: int, device: int) -> None:
         """Blocks until all that was enqueued there has ended, however long that takes."""
-        self.check(self.lib.cudaStreamSynchronize(stream), "carry out what was enqueued")
+        with self.on(device):  # a default stream is the current device's
+            self.check(self.lib.cudaStreamSynchronize(stream), "carry out what was enqueued")
+
+    def refuse_capture(self, streams: Iterable[int]) -> None:
+        """DeviceError where a stream of the current device is being captured into a CUDA graph: what a group does cannot be
+        carried out again without its peers' knowing."""
+        for stream in streams:
+            status = self._made("int *")
+            code = self.lib.cudaStreamIsCapturing(stream, status)
+            if code == _IMPLICIT or (code == 0 and status[0]):
+                if code:
+                    self.lib.cudaGetLastError()
+                raise DeviceError("the array's stream is being captured into a CUDA graph, and a group's operations cannot be: "
+                                  "call them outside of the capture")
+            self.check(code, "tell whether a stream is captured")
+
+    def serve(self, device: int) -> None:
+        """For threads of ours: the calling one makes no context on another device, and what it asks disturbs no capture."""
+        if self.device() != device:
+            self.set_device(device)
+        self.check(self.lib.cudaThreadExchangeStreamCaptureMode(self._made("int *", _THREAD_LOCAL)), "leave captures alone")
 
     def event(self, device: int) -> int:
         with self.on(device):

@@ -122,6 +122,7 @@ class Staged:
         """gives, gets: elements of the blocks of src and of dst, on ranks that have none too. uneven: of different length."""
         any_buffer = src if src is not None else dst
         assert any_buffer is not None
+        self._refuse_capture(src, dst)
         blocks = gives if len(gives) > len(gets) else gets
         longest = max(*gives, *gets)
         per_piece = pieces.elements(DType(any_buffer.dtype).itemsize, len(blocks), pieces.PIECE_BYTES) if cut else max(1, longest)
@@ -143,6 +144,11 @@ class Staged:
         except BaseException as error:
             raise self._failed(operation, error) from error.__cause__
         return None
+
+    def _refuse_capture(self, *buffers: Buffer | None) -> None:
+        given = [buffer for buffer in buffers if buffer is not None]
+        with self._cuda.on(given[0].device_index):
+            self._cuda.refuse_capture(buffer.stream for buffer in given)
 
     def _begun(self, work: StagedWork) -> StagedWork:
         self._under_way.append(weakref.ref(work))
@@ -169,6 +175,7 @@ class Staged:
 
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work | None:
+        self._refuse_capture(src)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         operation = Operation("send", Side(src, [src.count], max(1, src.count)), None, 1, deadline,
                               lambda source, _target, _index, **more: self._host.send(source, peer, tag, **more))
@@ -176,6 +183,7 @@ class Staged:
 
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work:
+        self._refuse_capture(dst)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         operation = Operation("recv", None, Side(dst, [dst.count], max(1, dst.count)), 1, deadline,
                               lambda _source, target, _index, **more: self._host.recv(target, peer, tag, **more))
