@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from .core import address, environment, registry, settings, tuning
-from .core.backend import Communicator
+from .core.backend import Communicator, Mover
 from .core.errors import DistBackendError, DistError
 from .core.types import DeviceType
 
@@ -62,7 +62,7 @@ def gpus() -> dict[str, str]:
 
 def operations() -> list[str]:
     """The operations of the interface; every backend has all of them."""
-    return [name for name, slot in vars(Communicator).items()
+    return [name for part in (Mover, Communicator) for name, slot in vars(part).items()
             if callable(slot) and not name.startswith("_") and name not in _NO_DATA]  # fmt: skip
 
 

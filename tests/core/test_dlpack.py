@@ -73,7 +73,7 @@ class Tensor(ctypes.Structure):
 
 
 _destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule = ctypes.pythonapi["PyCapsule_New"]  # an object of its own: other modules declare other types
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _destructor]
 

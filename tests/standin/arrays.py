@@ -48,7 +48,7 @@ class _Managed(ctypes.Structure):
 
 
 def _python(name: str, result: Any, *arguments: Any) -> Any:
-    function = getattr(ctypes.pythonapi, name)
+    function = ctypes.pythonapi[name]  # an object of its own: other modules declare other types
     function.restype, function.argtypes = result, arguments
     return function
 
