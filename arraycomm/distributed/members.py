@@ -11,6 +11,7 @@ from arraycomm.core.errors import DistStoreError
 from arraycomm.core.rendezvous import rendezvous
 from arraycomm.core.store import PrefixStore
 
+from .operations import untimed
 from .options import ReconfigureOptions
 from .work import Several, Work
 
@@ -156,7 +157,7 @@ class Members:
         from .world import state
 
         core = open_world(meeting, self.config, self.core.timeout, None)
-        former, closing = self.core, self.meeting.close
+        former, closing = untimed(self.core), self.meeting.close
         core.on_close(closing)  # the store stays until the last members leave
         if not isinstance(former, Nobody):
             former.on_close(None)

@@ -100,11 +100,12 @@ def test_a_newcomer_joins_a_running_world() -> None:
             assert (group.rank(), group.size()) == (-1, 0)
             with pytest.raises(RuntimeError, match=r"no members yet: call reconfigure\(\)"):
                 group.barrier()
+            group.set_timeout(LIMIT / 2)
         calls: list[Any] = []
         group.register_pre_hook(0, calls.append)
         group.reconfigure(_options(1, _handles(group, store, "all", number, 3))).wait()
         found = _ranks(group, number)
-        assert len(calls) == 1
+        assert len(calls) == 1 and group.core.timeout == (LIMIT / (1 if number < 2 else 2)).total_seconds()
         if number < 2:  # it ended with the former members
             with pytest.raises(arraycomm.GroupError):
                 old.put(np.zeros(2), 0)
