@@ -77,7 +77,7 @@ class ProcessGroup(dist.ProcessGroup):
         """This group is its own backend: torch's class has no constructor for Python."""
         if torch.device(device).type != "cpu":
             raise RuntimeError(f"No backend type associated with device type {device}: backend 'arraycomm' moves tensors in "
-                               "host memory; name one for each, as in 'cpu:arraycomm,cuda:nccl'")
+                               "host memory; make another group for these: torch.distributed.new_group(backend='nccl')")
         return self
 
     supports_splitting = supports_coalescing = supports_time_estimate = False
