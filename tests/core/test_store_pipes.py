@@ -180,7 +180,7 @@ def test_nonsense_through_pipes_hurts_only_its_sender(master: TCPStore) -> None:
     (requests, to), (source, answers) = os.pipe(), os.pipe()
     assert offer(sock, [requests, answers]) == OK
     os.close(answers)
-    os.write(to, os.urandom(300) + b"\xff" * 8)
+    os.write(to, b"\xff" * 8 + os.urandom(300))  # a length that no request has: of a possible one the server would await the rest
     assert os.read(source, 100) == b""  # it was dropped
     for descriptor in (requests, to, source):
         os.close(descriptor)
