@@ -231,7 +231,7 @@ static void forge(struct acomm_group *g)
     char data[10];
     if (g->rank == 1) {
         uint64_t *stamp = (uint64_t *)(void *)world.rings[1][0] + 32; /* of the first piece */
-        *stamp = (uint64_t)1 << 30 | 0xffffff;
+        *stamp = (uint64_t)1 << 36 | 0xffffff;
         return;
     }
     int rc = transfer_exchange(&op, -1, NULL, 0, 1, data, sizeof data);
