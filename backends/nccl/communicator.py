@@ -32,6 +32,17 @@ _PATIENCE = 5.0  # s that close() waits for peers that have something under way
 _GRACE = 0.25  # s for what is under way when a peer leaves: it may have done its part
 
 
+_thread = threading.local()  # .batch: the communicator whose batch it is in, as NCCL has one group of calls a thread
+
+
+def refuse_in_batch(name: str, of: NcclCommunicator | None = None) -> None:
+    """ValueError within a batch of another communicator: NCCL would put off what is called to that batch's end."""
+    open_ = getattr(_thread, "batch", None)
+    if open_ is not None and open_ is not of:
+        raise ValueError(f"group {name!r} within batch() of group {open_.name!r}: NCCL would begin its call when that "
+                         "batch ends; call it before the batch or behind it")
+
+
 def _fleeting(buffer: Buffer | None) -> bool:
     return buffer is not None and buffer.fleeting
 
@@ -121,7 +132,8 @@ class NcclCommunicator:
             raise self._broken(error) from None
 
     def _check_ready(self) -> None:
-        """Raises why nothing can be enqueued any more. Under the lock."""
+        """Raises why nothing can be enqueued any more, or now. Under the lock."""
+        refuse_in_batch(self.name, self)
         if self.failure is None and not self.closed:
             error = self._canary.error()
             code = 0 if error else self.handle.failed()
@@ -339,7 +351,7 @@ class NcclCommunicator:
         with self.lock, self.cuda.on(self.device):
             self._check_ready()
             self.nccl.ncclGroupStart()
-            self._batch = []
+            self._batch, _thread.batch = [], self
             try:
                 yield
             finally:
@@ -348,6 +360,7 @@ class NcclCommunicator:
 
     def _end_batch(self) -> None:
         """Also after an exception: what was called before it is enqueued all the same."""
+        _thread.batch = None
         code = self.nccl.ncclGroupEnd()
         works, self._batch = self._batch or [], None
         if self.failure is not None:

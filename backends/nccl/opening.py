@@ -15,7 +15,7 @@ from arraycomm.core.types import DType
 
 from . import config
 from .canary import Canary
-from .communicator import NcclCommunicator
+from .communicator import NcclCommunicator, refuse_in_batch
 from .handle import Handle
 from .library import Library, library
 
@@ -29,6 +29,7 @@ HOST = "socket"  # the backend beside NCCL
 def open_world(meeting: Rendezvous, name: str, timeout: float, options: Mapping[str, Any], *, priority: bool,
                device: int | None) -> NcclCommunicator:
     """device: None takes the calling thread's current one, or one by the rank on this host."""
+    refuse_in_batch(name)
     nccl, cuda = library(), runtime()
     config.check(nccl, options)
     host = registry.get(HOST).open(meeting, name=name, timeout=timeout)
@@ -93,6 +94,7 @@ def _unique_id(nccl: Library, host: Communicator, timeout: float) -> bytes:
 def split(parent: NcclCommunicator, members: Sequence[int], name: str, timeout: float) -> NcclCommunicator:
     """Its members alone call it. Not by ncclCommSplit: all ranks of the parent call that, it takes the parent until all have,
     and one that fails there takes the parent with it."""
+    refuse_in_batch(name)
     host = parent.host.split(members, name, timeout=timeout)
     try:
         return _open(parent.nccl, parent.cuda, host, parent.device, timeout, parent.options, parent.priority)

@@ -143,6 +143,25 @@ def messages(context: Context) -> None:
             context.check("async_op=True" in str(error), str(error))
 
 
+def batches(context: Context) -> None:
+    """NCCL has one group of calls a thread: within a batch of one group another one can do nothing."""
+    group, x = context.group, arrays.asarray(np.ones(5, np.float32))
+    other = group.split(0)
+    assert other is not None
+    with other:
+        with group.batch():
+            work = group.all_reduce(x, async_op=True)
+            for call in (lambda: other.all_reduce(x), lambda: other.all_reduce(x, async_op=True),
+                         lambda: other.batch().__enter__(), lambda: group.subgroup(range(context.size), "in a batch")):
+                try:
+                    call()
+                    context.check(False, "a call of another group was taken within a batch")
+                except ValueError as error:
+                    context.check("within batch()" in str(error), str(error))
+        expect(context, "the batch itself", work.result(), np.full(5, context.size, np.float32))
+        expect(context, "the other group behind it", other.all_reduce(x), np.full(5, context.size, np.float32))
+
+
 def dropped_inputs(context: Context) -> None:
     """A library without streams, as JAX, uses the memory of an array again when nobody holds it: it is held to the end."""
     library = ctypes.CDLL(os.environ["ARRAYCOMM_NCCL_LIBRARY"])

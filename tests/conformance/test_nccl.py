@@ -85,6 +85,7 @@ def test_streams(gpus: World) -> None:
 
 def test_messages(gpus: World) -> None:
     gpus.run("gpus.messages")
+    gpus.run("gpus.batches")
 
 
 def test_dropped_inputs(gpus: World) -> None:

@@ -8,9 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from arraycomm.backends.nccl.declarations import version_text
+from arraycomm.backends.nccl.library import library
 from arraycomm.core.cuda.runtime import runtime
 
 STANDIN = "standin"
+_SHARING = 23000  # NCCL's version from which on ranks can share a GPU
+
+
+def too_few(ranks: int) -> str | None:
+    """Why so many ranks cannot run here; None: they can."""
+    count, version = runtime().device_count(), library().version
+    if ranks <= count or version >= _SHARING:
+        return None
+    return (f"{ranks} ranks and {count} GPU: ranks share one from NCCL {version_text(_SHARING)} on, and this is "
+            f"{version_text(version)}")
 
 
 def use(rank: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m tests.gpu.overhead --nproc 2`: all_reduce beside a raw call of NCCL and torch.distributed's, interleaved.
+"""`python -m tests.gpu.overhead`: all_reduce beside a raw call of NCCL and torch.distributed's, interleaved.
 
 Every round times each contender on the same array, by events on torch's current stream over many calls; printed are the
 ratios of the rounds' medians, and their range. The raw call goes to the same communicator.
@@ -7,6 +7,7 @@ ratios of the rounds' medians, and their range. The raw call goes to the same co
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import socket
 import statistics
@@ -15,6 +16,9 @@ from collections.abc import Callable
 
 import arraycomm
 from arraycomm.core import registry
+from arraycomm.core.cuda.runtime import runtime
+
+from . import frameworks
 
 SIZES = [8 << (2 * step) for step in range(13)]  # 8 B to 128 MiB
 ROUNDS, SHORT = 15, 1 << 20
@@ -67,17 +71,25 @@ def ratios(rounds: list[list[float]], other: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.overhead", description=__doc__)
-    parser.add_argument("--nproc", type=int, default=2, help="ranks; with fewer GPUs set NCCL_MULTI_RANK_GPU_ENABLE=1")
+    parser.add_argument("--nproc", type=int, help="ranks; default: as many as GPUs, 2 at most. Ranks that share a GPU take turns "
+                        "on it, which is most of their time, and need NCCL_MULTI_RANK_GPU_ENABLE=1")
     given = parser.parse_args()
     missing = registry.why_unavailable("nccl")
     if missing is not None:
         print(missing, file=sys.stderr)
         return 1
+    ranks = given.nproc or min(2, runtime().device_count())
+    missing = frameworks.too_few(ranks)
+    if importlib.util.find_spec("torch") is None:
+        missing = "torch is not installed"
+    if missing is not None:
+        print(f"no comparison: {missing}")
+        return 0
     os.environ.setdefault("NCCL_DEBUG", "WARN")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arraycomm.spawn(work, (given.nproc, port), nprocs=given.nproc)
+    arraycomm.spawn(work, (ranks, port), nprocs=ranks)
     return 0
 
 
