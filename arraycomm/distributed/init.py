@@ -111,7 +111,7 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
         backends.check(name)
     alone = shown(check_ranks(_ranks, sys.maxsize)) if _ranks else ""
     meeting = _meet(init_method, store, rank, world_size, seconds, f"world of {alone}" if alone else "world")
-    core = open_world(meeting, config, seconds, pg_options)
+    core = open_world(meeting, config, seconds, pg_options, device)
     name = state.next_name() if not alone else f"{alone}#0"
     state.default = ProcessGroup(core, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
                                  meeting=meeting, bound_device_id=device)

@@ -146,7 +146,7 @@ class Members:
     def _made(self: Any, meeting: Rendezvous, seconds: float, name: str, desc: str | None) -> ProcessGroup:
         from .process_group import open_world
 
-        core = open_world(meeting, self.config, seconds, None)
+        core = open_world(meeting, self.config, seconds, None, self.bound_device_id)
         made: ProcessGroup = type(self)(core, range(meeting.size), name=name, desc=desc, backend=self.backend,
                                         config=self.config, meeting=meeting, bound_device_id=self.bound_device_id)
         return made
@@ -156,7 +156,7 @@ class Members:
         from .process_group import open_world
         from .world import state
 
-        core = open_world(meeting, self.config, self.core.timeout, None)
+        core = open_world(meeting, self.config, self.core.timeout, None, self.bound_device_id)
         former, closing = untimed(self.core), self.meeting.close
         core.on_close(closing)  # the store stays until the last members leave
         if not isinstance(former, Nobody):

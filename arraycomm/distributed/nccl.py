@@ -63,8 +63,10 @@ class ProcessGroupNCCL:
     NCCLConfig = NCCLConfig
 
 
-def configure(engine: Any, options: Any) -> None:
-    """Before the engine opens a group. TypeError for options of another kind."""
+def configure(engine: Any, options: Any, device: Any) -> None:
+    """Before the engine opens a group on this device (None: the current one). TypeError for options of another kind."""
+    if device is not None:
+        engine.device = int(str(device).rpartition(":")[2])
     if options is None:
         return
     if not isinstance(options, Options):

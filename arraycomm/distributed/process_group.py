@@ -247,10 +247,10 @@ def seconds_of(timeout: object) -> float:
     return timeout.total_seconds()
 
 
-def open_world(meeting: Rendezvous, config: BackendConfig, timeout: float, pg_options: Any) -> Group:
-    """The core group of all ranks. The meeting is closed with it, or when this fails."""
+def open_world(meeting: Rendezvous, config: BackendConfig, timeout: float, pg_options: Any, device: Any) -> Group:
+    """The core group of all ranks. The meeting is closed with it, or when this fails. device: as devices.bound() gives it."""
     _announce_ignored(config, pg_options)
-    return open_group(meeting, _chosen(config, pg_options, range(meeting.size)), timeout, "world")
+    return open_group(meeting, _chosen(config, pg_options, range(meeting.size), device), timeout, "world")
 
 
 def part_of(meeting: Rendezvous, kind: str) -> tuple[Rendezvous, str]:
@@ -273,7 +273,7 @@ def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], t
     if set(config.names()) <= set(parent.config.names()) - own:
         types = registry.assign(config.device_backend_map, backends.engine_name)
         return parent.core.subgroup(ranks, label, timeout=timeout, backends=types)
-    chosen = _chosen(config, pg_options, ranks)
+    chosen = _chosen(config, pg_options, ranks, parent.bound_device_id)
     return open_group(meeting.part(ranks, f"{config} {label}"), chosen, timeout, f"{config} {label}")
 
 
@@ -284,13 +284,13 @@ def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
         warnings.warn(f"{config} has no options of its own: pg_options is ignored", stacklevel=5)
 
 
-def _chosen(config: BackendConfig, pg_options: Any, ranks: Sequence[int]) -> dict[Engine, frozenset[int]]:
+def _chosen(config: BackendConfig, pg_options: Any, ranks: Sequence[int], device: Any) -> dict[Engine, frozenset[int]]:
     """As the core's registry.choose(). ranks: the global ones of the group."""
     def load(name: str) -> Engine:
         plugin = Backend.plugins.get(name)
         engine = PluginBackend(name, plugin, pg_options, ranks) if plugin else backends.engine_for(name)
         if name == Backend.NCCL:
-            nccl.configure(engine, pg_options)
+            nccl.configure(engine, pg_options, device)
         return engine
 
     return registry.assign(config.device_backend_map, load)

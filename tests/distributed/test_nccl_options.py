@@ -43,6 +43,23 @@ def test_whole_program(monkeypatch: pytest.MonkeyPatch) -> None:
     arraycomm.spawn(whole_program, nprocs=2)
 
 
+def bound(rank: int) -> None:
+    """device_id, and not the rank, says which GPU is this process's."""
+    arrays.cuda().tell("standin_reset", 2)
+    with arrays.as_cupy() as kind:
+        dist.init_process_group("nccl", device_id=f"cuda:{1 - rank}")
+        x = arrays.asarray(np.full(5, rank + 1.0, np.float32), device=1 - rank, kind=kind)
+        dist.all_reduce(x)
+        assert x.numpy().tolist() == [3.0] * 5
+        dist.destroy_process_group()
+
+
+def test_device_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
+    monkeypatch.setenv("ARRAYCOMM_NCCL_LIBRARY", build.nccl())
+    arraycomm.spawn(bound, nprocs=2)
+
+
 def test_config() -> None:
     config = dist.ProcessGroupNCCL.NCCLConfig()
     assert config.cta_policy is None and config.fields() == {}
