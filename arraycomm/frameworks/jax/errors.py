@@ -37,8 +37,8 @@ def number(group: Group) -> int:
 def _report(group: int, error: BaseException | None) -> str:
     """Called from C when an operation has failed; None: the group was closed before."""
     if error is None:
-        error = Aborted(f"{_places[group]}: the group is closed; make a new one with arraycomm.init() or split(), and trace "
-                        "the function again with it")
+        error = Aborted(f"{_places[group]}: the group is closed; wait for results (jax.block_until_ready) before close(), or "
+                        "make a new one with arraycomm.init() or split() and trace the function again with it")
     kept = next(_numbers)
     _kept[kept] = error
     _kept.pop(kept - _KEPT, None)

@@ -62,18 +62,21 @@ def _program(fun: Callable[..., Any]) -> Callable[..., Any]:
     return program
 
 
-def jit(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Callable[..., Any]:
     """As jax.jit, for functions that call collectives: a call costs a few microseconds more than one without them.
 
     It returns when the program is through, so that errors are raised by the call, as our exceptions, and everything on
-    this thread is in order with it. Inside other transformations it is jax.jit. options: jax.jit's.
+    this thread is in order with it. Inside other transformations it is jax.jit. options: jax.jit's; with options only it
+    gives a decorator.
     """
+    if fun is None:
+        return functools.partial(jit, **options)
     plain = jax.jit(fun, **options)
     compiled = jax.jit(_program(fun), **options)
 
     @functools.wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not trace_ctx.is_top_level():
+        if not trace_ctx.is_top_level() or jax.config.jax_disable_jit:
             return plain(*args, **kwargs)
         try:
             effect.settle()

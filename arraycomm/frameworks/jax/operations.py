@@ -18,8 +18,16 @@ from .call import Call
 from .primitives import bind
 
 
-def _array(x: Any) -> Any:
-    """x as JAX's array, of a dtype that can be moved."""
+def check_group(group: Any) -> None:
+    """TypeError unless it is a Group of the core."""
+    if not isinstance(group, Group):
+        hint = "; it has one: group.core" if isinstance(getattr(group, "core", None), Group) else ""
+        raise TypeError(f"group must be an arraycomm.Group, as arraycomm.init() gives, got {type(group).__name__}{hint}")
+
+
+def _array(x: Any, group: Any) -> Any:
+    """x as JAX's array, of a dtype that can be moved, by that group."""
+    check_group(group)
     x = x if isinstance(x, jax.Array) else jnp.asarray(x)
     arguments.dtype(x.dtype)
     return x
@@ -38,7 +46,7 @@ def _reduction(x: Any, op: str | ReduceOp) -> ReduceOp:
 
 def all_reduce(x: Any, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
     """The elementwise reduction of every rank's x, on every rank. The bits are the same on all ranks."""
-    x = _array(x)
+    x = _array(x, group)
     return _run(x, Call("all_reduce", group, _reduction(x, op)))
 
 
@@ -47,7 +55,7 @@ def all_gather(x: Any, *, form: str = "concat", group: Group) -> jax.Array:
 
     Of equal shapes.
     """
-    x = _array(x)
+    x = _array(x, group)
     if form not in ("concat", "stack"):
         raise ValueError(f"form must be 'concat' or 'stack', got {form!r}")
     stacked = _run(x, Call("all_gather", group))
@@ -56,28 +64,29 @@ def all_gather(x: Any, *, form: str = "concat", group: Group) -> jax.Array:
 
 def reduce_scatter(x: Any, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
     """The reduction of every rank's x, cut into equal parts along the first dimension; rank r gets part r."""
-    x = _array(x)
+    x = _array(x, group)
     part = shapes.divided(x.shape, group.size, "reduce_scatter")
     return _run(x.reshape(group.size, *part), Call("reduce_scatter", group, _reduction(x, op)))
 
 
 def all_to_all(x: Any, *, group: Group) -> jax.Array:
     """Equal parts of x along the first dimension, part d to rank d; the result joins those that come, in rank order."""
-    x = _array(x)
+    x = _array(x, group)
     part = shapes.divided(x.shape, group.size, "all_to_all")
     return _run(x.reshape(group.size, *part), Call("all_to_all", group)).reshape(x.shape)
 
 
 def broadcast(x: Any, root: int = 0, *, group: Group) -> jax.Array:
     """The root's x on every rank; elsewhere x tells shape and dtype."""
+    x = _array(x, group)
     arguments.rank("root", root, group.size)
-    return _run(_array(x), Call("broadcast", group, root=root))
+    return _run(x, Call("broadcast", group, root=root))
 
 
 def reduce(x: Any, root: int = 0, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
     """As all_reduce, but only the root gets the result; the other ranks get zeros."""
+    x = _array(x, group)
     arguments.rank("root", root, group.size)
-    x = _array(x)
     return _run(x, Call("reduce", group, _reduction(x, op), root=root))
 
 
@@ -86,6 +95,7 @@ def permute(x: Any, pairs: Sequence[tuple[int, int]], tag: int = 0, *, group: Gr
 
     Each rank is the source of at most one pair, and the dest of at most one. The same pairs on all ranks.
     """
+    x = _array(x, group)
     arguments.tag(tag)
     for source, dest in pairs:
         arguments.rank("source", source, group.size)
@@ -94,22 +104,24 @@ def permute(x: Any, pairs: Sequence[tuple[int, int]], tag: int = 0, *, group: Gr
     if len(set(sources)) < len(sources) or len(set(dests)) < len(dests):
         raise ValueError(f"permute takes each rank as source once and as dest once at most, got {list(pairs)}")
     to, back = dict(pairs), {dest: source for source, dest in pairs}
-    return _run(_array(x), Call("permute", group, root=to.get(group.rank, -1), source=back.get(group.rank, -1), tag=tag))
+    return _run(x, Call("permute", group, root=to.get(group.rank, -1), source=back.get(group.rank, -1), tag=tag))
 
 
 def send(x: Any, dest: int, tag: int = 0, *, group: Group) -> None:
     """Sends x to rank `dest`, which receives it by recv(). Blocks as Group.send(): to exchange arrays, use permute()."""
+    x = _array(x, group)
     arguments.rank("dest", dest, group.size)
     arguments.tag(tag)
-    _run(_array(x), Call("send", group, root=dest, tag=tag))
+    _run(x, Call("send", group, root=dest, tag=tag))
 
 
 def recv(like: Any, source: int | None = None, tag: int = 0, *, group: Group) -> jax.Array:
     """A message of like's shape and dtype, from rank `source` or any (None)."""
+    like = _array(like, group)
     arguments.tag(tag)
     if source is not None:
         arguments.rank("source", source, group.size)
-    return _run(_array(like), Call("recv", group, root=-1 if source is None else source, tag=tag))
+    return _run(like, Call("recv", group, root=-1 if source is None else source, tag=tag))
 
 
 def reduce_parts(x: Any, op: ReduceOp, *, group: Group) -> jax.Array:
@@ -119,4 +131,5 @@ def reduce_parts(x: Any, op: ReduceOp, *, group: Group) -> jax.Array:
 
 def barrier(*, group: Group) -> None:
     """Ends when every rank has called it; what comes after it among these operations comes after it."""
+    check_group(group)
     _run(None, Call("barrier", group))

@@ -24,6 +24,7 @@ from . import eager
 from .call import Call
 from .effect import EFFECT
 from .errors import number
+from .leaving import watch
 
 _TARGET = "arraycomm_call"
 _KINDS = {"all_reduce": lib.ACOMM_ALL_REDUCE, "reduce": lib.ACOMM_REDUCE, "broadcast": lib.ACOMM_BROADCAST,
@@ -101,6 +102,7 @@ def _lower(context: Any, *operands: Any, call: Call) -> Any:
     in_place = call.kind in _IN_PLACE and _may_be_overwritten(operands[0])
     token = context.tokens_in.get(EFFECT)
     with_token = context.replace(avals_in=(*context.avals_in, abstract_token), avals_out=(*context.avals_out, abstract_token))
+    watch(call.group)
     rule = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True, operand_output_aliases={0: 0} if in_place else None)
     *results, token = rule(with_token, *operands, token, call=_fields(call, context.avals_in))
     context.set_tokens_out(mlir.TokenSet({EFFECT: token}))

@@ -14,7 +14,7 @@ from arraycomm.core.group import Group
 from arraycomm.core.types import DType, ReduceOp
 
 from . import effect
-from .operations import all_gather, all_reduce, all_to_all, reduce_parts
+from .operations import all_gather, all_reduce, all_to_all, check_group, reduce_parts
 
 _RANK_ORDER = ("whole", "direct", "sliced", "pairwise")  # algorithms that reduce each element in rank order
 _EXACT = ("min", "max", "band", "bor", "bxor")
@@ -26,6 +26,7 @@ def all_reduce_tree(tree: Any, op: str | ReduceOp = "avg", *, group: Group, buck
     Arrays of one dtype share an operation until their bytes fill a bucket: the last leaves first, whose gradients are there
     first. The bits of the result do not depend on bucket_bytes, which is equal on all ranks.
     """
+    check_group(group)
     if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes < 1:
         raise ValueError(f"bucket_bytes must be an integer >= 1, got {bucket_bytes!r}")
     leaves, structure = jax.tree.flatten(tree)

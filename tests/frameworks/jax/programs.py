@@ -231,6 +231,10 @@ def jit_options(context: Context) -> None:
         context.check(np.array_equal(found, np.full(300, reduced * scale + 1)), f"{op}: {found}")
         context.check(x.is_deleted(), "a donated argument is still there")
     context.check(comm.jit(lambda: comm.barrier(group=group))() is None, "a program of a barrier")
+    decorated = comm.jit(donate_argnums=0)(lambda x: comm.all_reduce(x, group=group))
+    context.check(np.array_equal(decorated(jnp.ones(2)), np.full(2, context.size)), "jit with options only")
+    with jax.disable_jit():
+        context.check(np.array_equal(decorated(jnp.ones(2)), np.full(2, context.size)), "jit where it is disabled")
     nested = comm.jit(lambda x: comm.jit(lambda x: comm.all_reduce(x, group=group))(x) + 1)
     context.check(np.array_equal(nested(jnp.ones(2)), np.full(2, context.size + 1)), "jit in jit")
 
