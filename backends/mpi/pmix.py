@@ -143,7 +143,8 @@ class PmixServer:
         job += [_info("pmix.num.nodes", _UINT32, 1), _info("pmix.job.napps", _UINT32, 1), _info("pmix.lpeers", _STRING, ranks),
                 _info("pmix.nmap", _REGEX, self._map("PMIx_generate_regex", host)),
                 _info("pmix.pmap", _REGEX, self._map("PMIx_generate_ppn", ranks)),
-                _info("pmix.lldr", _RANK, 0), _info("pmix.jobid", _STRING, self._space.decode())]
+                _info("pmix.lldr", _RANK, 0), _info("pmix.jobid", _STRING, self._space.decode()),
+                _info("pmix.nsdir", _STRING, self._folder)]  # for its files in shared memory, which go with the folder
         for rank in range(size):
             job.append(_info("pmix.pdata", _DATA_ARRAY, [
                 _info("pmix.rank", _RANK, rank), _info("pmix.grank", _RANK, rank), _info("pmix.apprank", _RANK, rank),

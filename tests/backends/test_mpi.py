@@ -43,9 +43,9 @@ def printed_by(command: list[str], environ: dict[str, str]) -> str:
             raise AssertionError(f"{command} did not end:\n{process.communicate()[0]}") from None
 
 
-def launched(library: str, size: int, *arguments: str) -> str:
-    """The same under our own launcher."""
-    environ = {"ARRAYCOMM_MPI_LIBRARY": str(_file(library)), **mpi.environ(library)}
+def launched(library: str, size: int, *arguments: str, **more: str) -> str:
+    """The same under our own launcher, with `more` in its environment."""
+    environ = {"ARRAYCOMM_MPI_LIBRARY": str(_file(library)), **mpi.environ(library), **more}
     command = ["-m", "arraycomm.launch", "--mpi", "--no-prefix", "--nproc-per-node", str(size), *arguments]
     return printed_by([sys.executable, *command], environ)
 
@@ -130,6 +130,12 @@ def test_a_lost_rank_without_mpirun() -> None:
     """The launcher ends the others, as always, and its server with them."""
     printed = launched("mpich", 2, PROGRAM, "killed")
     assert "rank 1" in printed and "SIGKILL" in printed, printed
+
+
+def test_no_files_are_left_without_mpirun(tmp_path: Path) -> None:
+    """libpmix would leave those of a world whose rank was killed."""
+    printed = launched("openmpi", 2, PROGRAM, "killed", TMPDIR=str(tmp_path))
+    assert "SIGKILL" in printed and not list(tmp_path.iterdir()), (printed, list(tmp_path.iterdir()))
 
 
 def test_one_node_without_mpirun() -> None:
