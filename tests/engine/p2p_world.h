@@ -80,6 +80,7 @@ int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
 
 int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text)
 {
+    op_let_go(op); /* as the real one */
     acomm_failure failure = {.code = code, .culprit = culprit, .origin = op->group->rank, .errnum = errnum};
     op_header(op, &failure.mine);
     strncpy(failure.text, text ? text : "", sizeof failure.text - 1);
@@ -202,11 +203,26 @@ static inline struct acomm_op message(struct acomm_group *g, int kind, void *dat
                              .width = acomm_dtype_bytes(dtype), .peer = peer, .tag = tag, .timeout = -1, .root = -1};
 }
 
+/* In the place of Python's lock: a caller gives up its own, and once. */
+struct caller {
+    pthread_t thread;
+    bool holds;
+};
+static inline void give_up_lock(void *lock)
+{
+    struct caller *caller = lock;
+    CHECK(caller->holds && pthread_equal(caller->thread, pthread_self()));
+    caller->holds = false;
+}
+
 /* Synchronous, of bytes. */
 static inline int world_do(struct acomm_group *g, int kind, void *data, uint64_t count, int peer, int64_t tag)
 {
     struct acomm_op op = message(g, kind, data, count, ACOMM_UINT8, peer, tag);
+    struct caller caller = {.thread = pthread_self(), .holds = true};
     op.synchronous = true;
+    op.let_go = give_up_lock;
+    op.lock = &caller;
     int rc = p2p_post(g->p2p, &op);
     return rc ? rc : p2p_wait(g->p2p, &op);
 }

@@ -45,6 +45,16 @@ static void peers_that_leave(void)
     })
 }
 
+/* And to who has it from its own first look at the link: that caller gives up its lock, once. */
+static void lost_at_first_sight(void)
+{
+    EVERY_KIND(2, {
+        char byte;
+        world_leave(w, 1);
+        CHECK_EQUAL(world_do(&w->groups[0], ACOMM_RECV, &byte, 1, 1, 3), ACOMM_LOST);
+    })
+}
+
 /* The peer closes the group before its connection to us was made: no link says so, only the node. */
 static void peer_that_never_connected(void)
 {
@@ -116,6 +126,7 @@ int main(void)
 {
     TEST(deadlines);
     TEST(peers_that_leave);
+    TEST(lost_at_first_sight);
     TEST(peer_that_never_connected);
     TEST(connection_that_comes_late);
     TEST(failure_ends_everything);

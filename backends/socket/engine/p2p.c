@@ -70,6 +70,7 @@ void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit
         t->errnum = saved;
     if (op) {
         memcpy(&t->op, op, sizeof t->op);
+        t->op.let_go = NULL; /* its caller's lock is for its caller to give up, once */
     } else {
         int64_t now = clock_now();
         t->op.group = p->group;
