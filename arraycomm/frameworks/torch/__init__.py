@@ -2,7 +2,7 @@
 
     torch.distributed.init_process_group("arraycomm")
 
-Where the package is installed, `import torch` does so by itself (arraycomm_torch.py).
+Where the package is installed, `import torch` does so by itself (torch_plugin).
 DistributedDataParallel and the modules autograd and comm_hooks work over arraycomm.distributed, without torch.distributed.
 """
 

@@ -1,7 +1,7 @@
 """What `import torch` calls (entry point "torch.backends" in pyproject.toml).
 
-A module beside the package: `import torch` must not fail where the package does, as in a source tree whose engine is not built
-and that hides the installed one.
+Installed as a package of its own, arraycomm_torch: `import torch` must not fail where arraycomm does, as in a source tree whose
+engine is not built and that hides the installed one.
 """
 
 from __future__ import annotations
