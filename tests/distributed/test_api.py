@@ -55,5 +55,6 @@ def test_the_module_behind_is_there_without_an_import_of_its_own() -> None:
                "assert 'arraycomm.distributed.distributed_c10d' not in sys.modules and not hasattr(dist, 'no_such')\n"
                "c10d = dist.distributed_c10d\n"
                "assert c10d.all_reduce is dist.all_reduce and c10d._all_gather_base is dist.all_gather_into_tensor\n"
-               "assert c10d._coalescing_manager is dist._coalescing_manager and callable(c10d._get_default_group)")
+               "assert c10d._coalescing_manager is dist._coalescing_manager "
+               " and callable(c10d._get_default_group) and callable(c10d._get_default_store)")
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
