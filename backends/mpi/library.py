@@ -11,6 +11,7 @@ from arraycomm._engine import ffi, lib
 from arraycomm.core import settings
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.record import Record
+from arraycomm.core.shared_library import loaded
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -95,13 +96,6 @@ def candidates() -> Iterator[tuple[str, str]]:
 def _names() -> list[str]:
     """Under mpirun of MPICH and its relatives, Open MPI's comes last: it would end the process."""
     return sorted(_NAMES, key=lambda name: name == "libmpi.so.40" and "PMI_FD" in os.environ)
-
-
-def loaded(*names: str) -> list[str]:
-    """Libraries that this process has mapped whose files are named so: mpi4py's, say."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        paths = dict.fromkeys(line.rstrip("\n").partition("/")[2] for line in maps)
-    return [f"/{path}" for path in paths if os.path.basename(path).startswith(names)]
 
 
 def _launchers() -> Iterator[str]:

@@ -4,8 +4,9 @@ processes ask: PMIx in Open MPI, PMI-1 in MPICH and its relatives."""
 from __future__ import annotations
 
 from arraycomm.core.errors import DistBackendError
+from arraycomm.core.shared_library import loaded
 
-from .library import load, loaded
+from .library import load
 from .pmi import PmiServer
 from .pmix import PmixServer
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 
 from arraycomm.core import settings
 from arraycomm.core.errors import DistBackendError
+from arraycomm.core.shared_library import bind, loaded, packaged
 
 from .declarations import FUNCTIONS, OLDEST, source, version_text
 
@@ -19,34 +18,6 @@ VARIABLE = "ARRAYCOMM_NCCL_LIBRARY"
 _NAME = "libnccl.so.2"
 _INSTALL = ("install the package nvidia-nccl-cu12 (or nvidia-nccl-cu13, for CUDA 13), or set "
             f"{VARIABLE} to the path of {_NAME}")
-
-
-def _mapped() -> Iterator[str]:
-    """What the process has loaded already, by torch, CuPy or JAX: two of them would be two sets of connections."""
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            _, slash, path = line.partition("/")
-            if os.path.basename(path).startswith("libnccl.so"):
-                yield slash + path.rstrip("\n")
-
-
-def _packaged() -> Iterator[str]:
-    """NVIDIA's packages of this environment."""
-    for folder in sys.path:
-        path = os.path.join(folder, "nvidia", "nccl", "lib", _NAME)
-        if os.path.exists(path):
-            yield path
-
-
-def candidates() -> Iterator[str]:
-    """Paths and names to try, in order."""
-    chosen = settings.get(VARIABLE)
-    if chosen:
-        yield chosen
-        return
-    yield from dict.fromkeys(_mapped())
-    yield from _packaged()
-    yield _NAME
 
 
 class Library:
@@ -104,15 +75,10 @@ def library() -> Library:
 
 
 def _load() -> Library:
-    from cffi import FFI  # takes 30 ms with its parser
+    return Library(*bind(source(), VARIABLE, _guesses(), f"the library of NCCL, {_NAME}, is missing", _INSTALL))
 
-    ffi = FFI()
-    ffi.cdef(source())
-    failures = []
-    for path in candidates():
-        try:
-            return Library(ffi, ffi.dlopen(path), path)
-        except OSError as error:
-            failures.append(str(error))
-    why = failures[0] if settings.get(VARIABLE) else "it is not loaded, no package brings it and the system has none"
-    raise DistBackendError(f"the library of NCCL, {_NAME}, is missing: {why}; {_INSTALL}")
+
+def _guesses() -> Iterator[str]:
+    yield from loaded("libnccl.so")  # two of them would be two sets of connections
+    yield from packaged(f"nccl/lib/{_NAME}")
+    yield _NAME

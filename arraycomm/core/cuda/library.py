@@ -5,12 +5,9 @@ Pointers, streams and events are declared as integers, as a Buffer has them: C p
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Iterator
 
-from .. import settings
-from ..errors import DistBackendError
+from ..shared_library import bind, loaded, packaged
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -54,48 +51,14 @@ _INSTALL = ("install the package nvidia-cuda-runtime-cu12 (or nvidia-cuda-runtim
             f"{VARIABLE} to the path of libcudart.so")
 
 
-def _mapped() -> Iterator[str]:
-    """What the process has loaded already, by torch or CuPy, say."""
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            path = line.partition("/")[1:]
-            if "/libcudart" in line:
-                yield "".join(path).strip()
-
-
-def _packaged() -> Iterator[str]:
-    """NVIDIA's packages of this environment: nvidia/cuda_runtime (CUDA 12), nvidia/cu13 (CUDA 13)."""
-    found = importlib.util.find_spec("nvidia")
-    for root in (found.submodule_search_locations or ()) if found else ():
-        for major, folder in zip(_MAJORS, ("cu13", "cuda_runtime"), strict=True):
-            path = os.path.join(root, folder, "lib", f"libcudart.so.{major}")
-            if os.path.exists(path):
-                yield path
-
-
-def candidates() -> Iterator[str]:
-    """Paths and names to try, in order."""
-    chosen = settings.get(VARIABLE)
-    if chosen:
-        yield chosen
-        return
-    yield from dict.fromkeys(_mapped())
-    yield from _packaged()
-    yield from (f"libcudart.so.{major}" for major in _MAJORS)
-    yield "libcudart.so"
-
-
 def load() -> tuple[Any, Any, str]:
     """cffi's FFI and library, and where it was found. DistBackendError that says what is missing."""
-    from cffi import FFI  # takes 30 ms with its parser
+    return bind(DECLARATIONS, VARIABLE, _guesses(), "arrays on a GPU need CUDA's runtime library, libcudart", _INSTALL)
 
-    ffi = FFI()
-    ffi.cdef(DECLARATIONS)
-    failures = []
-    for path in candidates():
-        try:
-            return ffi, ffi.dlopen(path), path
-        except OSError as error:
-            failures.append(str(error))
-    why = failures[0] if settings.get(VARIABLE) else "it is not loaded, no package brings it and the system has none"
-    raise DistBackendError(f"arrays on a GPU need CUDA's runtime library, libcudart: {why}; {_INSTALL}")
+
+def _guesses() -> Iterator[str]:
+    yield from loaded("libcudart")
+    yield from packaged(*(f"{folder}/lib/libcudart.so.{major}"
+                          for major, folder in zip(_MAJORS, ("cu13", "cuda_runtime"), strict=True)))
+    yield from (f"libcudart.so.{major}" for major in _MAJORS)
+    yield "libcudart.so"
