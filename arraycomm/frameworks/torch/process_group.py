@@ -112,6 +112,11 @@ class ProcessGroup(dist.ProcessGroup):
                 pending = None  # the long way finds out what is the matter
             else:
                 return Work(FacadeWork(pending if async_op else ENDED, tensors), self._futures)
+        if len(tensors) == 1 and getattr(tensors[0], "layout", None) is torch.sparse_coo and opts is not None:
+            from .sparse import all_reduce_  # not for those who have none
+
+            all_reduce_(self.facade, tensors[0], opts.reduceOp.op)
+            return Work(FacadeWork(ENDED, tensors), self._futures)
         return _long_allreduce(self, tensors, *given, **named)
 
 

@@ -102,6 +102,26 @@ def movements(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
 
 
 @program
+def sparse(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
+    """Of different lengths, with an index twice, and in DistributedDataParallel, beside dense gradients."""
+    x = torch.sparse_coo_tensor([[0, 3, 0, rank], [1, 2, 1, 0]], _data(rank, 4, 2), (6, 3, 2))
+    dist.all_reduce(x)
+    nothing = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0), (4,))
+    some = nothing if rank else torch.sparse_coo_tensor([[2]], [1.5], (4,))
+    work = dist.all_reduce(some, async_op=True)
+    work.wait()
+    torch.manual_seed(3)
+    network = nn.Sequential(nn.Embedding(20, 4, sparse=True), nn.Linear(4, 2))
+    model = DistributedDataParallel(network)
+    for step in range(2):
+        model(torch.tensor([rank, 5, 5, step])).pow(2).sum().backward()
+        if step == 0:
+            network.zero_grad()
+    gradients = [p.grad for p in network.parameters()]
+    return [x.coalesce().to_dense(), some.to_dense(), *(g.to_dense() for g in gradients)]
+
+
+@program
 def asynchronous(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
     xs = [_data(rank + i, 50) for i in range(4)]
     works = [dist.all_reduce(x, async_op=True) for x in xs]
