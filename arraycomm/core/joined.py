@@ -21,15 +21,19 @@ _CPU, _CUDA = int(DeviceType.CPU), (int(DeviceType.CUDA), int(DeviceType.CUDA_MA
 
 
 def _in_one_run(buffers: Sequence[Buffer]) -> bool:
-    """Whether each one that has elements begins where the one before ends."""
+    """Whether each one that has elements begins where the one before ends, and all are in order on one stream."""
     filled = [buffer for buffer in buffers if buffer.count] or buffers[:1]
     first = filled[0]
     end = first.address
     for buffer in filled:
-        if buffer.address != end or (buffer.device_type, buffer.device_index) != (first.device_type, first.device_index):
+        if buffer.address != end or _place(buffer) != _place(first) or buffer.stream != first.stream:
             return False
         end += buffer.nbytes
     return True
+
+
+def _place(buffer: Buffer) -> tuple[int, int]:
+    return buffer.device_type, buffer.device_index
 
 
 def flat(buffer: Buffer) -> Buffer:
@@ -67,16 +71,22 @@ def _room(like: Buffer, shape: tuple[int, ...]) -> Buffer:
 def _together(buffers: Sequence[Buffer]) -> Buffer:
     """Room for all. ValueError where they lie in different memory."""
     first = buffers[0]
-    if any((one.device_type, one.device_index) != (first.device_type, first.device_index) for one in buffers):
+    if any(_place(one) != _place(first) for one in buffers):
         raise ValueError("the arrays of one list must be on one device")
     return _room(first, (sum(buffer.count for buffer in buffers),))
 
 
 def _over(buffers: Sequence[Buffer]) -> Buffer:
+    """The run that they are."""
     first = next((buffer for buffer in buffers if buffer.count), buffers[0])
+    return _holding(first, buffers, any(buffer.readonly for buffer in buffers))
+
+
+def _holding(first: Buffer, buffers: Sequence[Buffer], readonly: bool) -> Buffer:
+    """As many elements as the Buffers have, from where `first` begins. Holds all of them."""
     count = sum(buffer.count for buffer in buffers)
-    return Buffer(first.address, count, first.dtype, first.device_type, first.device_index,
-                  any(buffer.readonly for buffer in buffers), (count,), tuple(buffers))
+    return Buffer(first.address, count, first.dtype, *_place(first), readonly, (count,), (first, *buffers), first.stream,
+                  any(buffer.fleeting for buffer in buffers))
 
 
 def _split(whole: Buffer, buffers: Sequence[Buffer]) -> list[tuple[Buffer, Buffer]]:
@@ -96,7 +106,7 @@ def joined(buffers: Sequence[Buffer]) -> Buffer:
     whole = _together(buffers)
     for part, buffer in _split(whole, buffers):
         copy(buffer, part)
-    return whole
+    return _holding(whole, buffers, readonly=False)  # on a device the copies are still under way
 
 
 def target(buffers: Sequence[Buffer]) -> tuple[Buffer, Callable[[], Any] | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,20 +20,14 @@ from arraycomm.core.dlpack import adopt, give_back, resolve, resolve_out, wrap
 from arraycomm.core.errors import DistBackendError, ImmutableOutput, ResourceError
 from arraycomm.core.joined import duplicate
 from arraycomm.core.types import DType
-from tests.standin import arrays, build
+from tests.standin import arrays
 
 from .arrays import DTYPES, numpy_dtype
 
 FLOAT32 = int(DType.FLOAT32)
 
 
-@pytest.fixture(autouse=True)
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[arrays.Cuda]:
-    monkeypatch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
-    monkeypatch.setattr(runtime_module, "_runtime", [])
-    arrays.cuda().tell("standin_reset", 2)
-    yield arrays.cuda()
-    arrays.cuda().tell("standin_reset", 2)
+pytestmark = pytest.mark.usefixtures("cuda")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.label)

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from arraycomm.core.cuda import runtime as runtime_module
 from arraycomm.core.cuda.facts import facts
 from arraycomm.core.cuda.runtime import NO_DRIVER, Runtime, runtime, unavailable
 from tests.standin import arrays, build
 
-
-@pytest.fixture(autouse=True)
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[arrays.Cuda]:
-    monkeypatch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
-    monkeypatch.setattr(runtime_module, "_runtime", [])
-    arrays.cuda().tell("standin_reset", 2)
-    yield arrays.cuda()
-    arrays.cuda().tell("standin_reset", 2)
+pytestmark = pytest.mark.usefixtures("cuda")
 
 
 def test_devices(tmp_path: Path) -> None:

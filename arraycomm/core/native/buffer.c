@@ -89,14 +89,14 @@ static int64_t count_of_shape(PyObject *shape, int width)
 static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"address", "count", "dtype", "device_type", "device_index", "readonly", "shape", "owner", "stream",
-                            NULL};
+                            "fleeting", NULL};
     unsigned long long address, stream = 0;
     long long count;
-    int dtype, device_type, device_index, readonly;
+    int dtype, device_type, device_index, readonly, fleeting = 0;
     PyObject *shape, *owner;
     (void)type;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KLiiipO!O|K:Buffer", names, &address, &count, &dtype, &device_type,
-                                     &device_index, &readonly, &PyTuple_Type, &shape, &owner, &stream))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KLiiipO!O|Kp:Buffer", names, &address, &count, &dtype, &device_type,
+                                     &device_index, &readonly, &PyTuple_Type, &shape, &owner, &stream, &fleeting))
         return NULL;
     if (dtype < 0 || dtype >= ACOMM_DTYPES || count < 0) {
         PyErr_Format(PyExc_ValueError, "a Buffer of %lld elements of dtype number %d", count, dtype);
@@ -110,6 +110,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         b->device_type = device_type;
         b->device_index = device_index;
         b->stream = stream;
+        b->fleeting = (char)fleeting;
         b->readonly = (char)readonly;
     }
     return (PyObject *)b;
