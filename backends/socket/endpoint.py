@@ -237,16 +237,25 @@ class Endpoint:
 
     def _await_fetched(self, group_id: int, *, world: bool) -> None:
         end = time.monotonic() + self.timeout
-        taken = self._lent.taken if world and self._lent else frozenset[int]()
         with self._changed:
-            while awaited := self._offers.awaited(group_id) - taken:
+            while awaited := self._awaited(group_id, world=world):
                 for other in awaited:
-                    self._check_there(other)
+                    gone = lib.acomm_node_peer(self.node, other, ffi.new("char **"))
+                    if gone and other in self._awaited(group_id, world=world):  # who took it said so before it left
+                        self._check_there(other)
                 if not self._changed.wait(end - time.monotonic()):
                     absent = ", ".join(f"rank {other} ({self.place(other)})" for other in sorted(awaited))
                     raise DistNetworkError(f"rank {self.rank}: {absent} did not fetch the shared memory within "
                                            f"{self.timeout:g} s: not in init() or split() as this rank is, or stopped")
             self._offers.withdraw(group_id)
+
+    def _awaited(self, group_id: int, *, world: bool) -> set[int]:
+        """Who has not fetched it. With the lock held."""
+        awaited = self._offers.awaited(group_id)
+        if world and self._lent:
+            self._lent.hear()
+            awaited -= self._lent.taken
+        return awaited
 
     def _fetch_segment(self, owner: int, group_id: int, size: int) -> io.FileIO:
         who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"

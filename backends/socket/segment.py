@@ -4,6 +4,7 @@ a handshake; where the system does not permit that, and for other groups, it is 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import os
@@ -103,8 +104,9 @@ class Lent:
 
     def hear(self) -> None:
         """Reads what peers have said. Does not block."""
-        said = os.read(self._said, _RANK.size * 1024)
-        self.taken.update(rank for rank, in _RANK.iter_unpack(said))
+        with contextlib.suppress(BlockingIOError):  # nothing more
+            said = os.read(self._said, _RANK.size * 1024)
+            self.taken.update(rank for rank, in _RANK.iter_unpack(said))
 
     def take(self, size: int) -> io.FileIO:
         """This rank's own; the caller closes it. Raises as create() and receive() do."""

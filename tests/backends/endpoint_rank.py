@@ -33,6 +33,8 @@ class Rank:
         self.split: SocketCommunicator | None = None
         if config.get("forbidden"):  # as where the kernel keeps processes out of each other's /proc
             segment.take = lambda *_: None
+        if config.get("deaf"):
+            _deaf_connector()
         if not config.get("late"):
             self.open()
 
@@ -120,6 +122,17 @@ class Rank:
         if how == "return":
             raise SystemExit(0)
         raise KeyError(how)
+
+
+def _deaf_connector() -> None:
+    """The connector's thread comes late to every word of a peer."""
+    hear = segment.Lent.hear
+
+    def late(lent: segment.Lent) -> None:
+        if not threading.current_thread().name.endswith("connector"):
+            hear(lent)
+
+    segment.Lent.hear = late  # type: ignore[method-assign]
 
 
 def _total(world: SocketCommunicator, rank: int) -> list[float]:

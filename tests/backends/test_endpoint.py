@@ -67,6 +67,14 @@ def test_nothing_grows(start: Any, transport: str, short: Path) -> None:
     assert os.listdir(short / f"arraycomm-{os.geteuid()}") == []
 
 
+def test_who_took_the_memory_may_leave_before_its_owner_heard_of_it(start: Any) -> None:
+    world = start(2, environ=over("shm"), changes={0: {"deaf": True}})
+    for process in world.ranks:
+        process.tell("close")
+    for process in world.ranks:
+        assert [process.result(), process.result()] == [None, None]
+
+
 def test_a_world_of_one_starts_nothing(start: Any) -> None:
     world = start(1).opened()
     assert world.results("total") == [[1.0, 1.0]]
