@@ -100,9 +100,11 @@ class BackendConfig:
     """Which backend serves which device type: of "gloo", "cpu:gloo,cuda:nccl", or "undefined" (what there is).
 
     Raises ValueError for a string that names a device type twice, or pairs some and not others.
+    asked: whether somebody named these backends.
     """
 
     def __init__(self, backend: str) -> None:
+        self.asked = Backend(backend) != Backend.UNDEFINED
         self.device_backend_map: dict[str, str] = _pairs(Backend(backend))
 
     def __repr__(self) -> str:

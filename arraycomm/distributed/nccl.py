@@ -63,8 +63,10 @@ class ProcessGroupNCCL:
     NCCLConfig = NCCLConfig
 
 
-def configure(engine: Any, options: Any, device: Any) -> None:
-    """Before the engine opens a group on this device (None: the current one). TypeError for options of another kind."""
+def configure(engine: Any, options: Any, device: Any, *, asked: bool) -> None:
+    """Before the engine opens a group on this device (None: the current one). asked: for NCCL, by its name; otherwise it is
+    opened with the first array on a GPU. TypeError for options of another kind."""
+    engine.lazy = not asked and device is None
     if device is not None:
         engine.device = int(str(device).rpartition(":")[2])
     if options is None:

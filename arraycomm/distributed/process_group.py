@@ -290,7 +290,7 @@ def _chosen(config: BackendConfig, pg_options: Any, ranks: Sequence[int], device
         plugin = Backend.plugins.get(name)
         engine = PluginBackend(name, plugin, pg_options, ranks) if plugin else backends.engine_for(name)
         if name == Backend.NCCL:
-            nccl.configure(engine, pg_options, device)
+            nccl.configure(engine, pg_options, device, asked=config.asked)
         return engine
 
     return registry.assign(config.device_backend_map, load)

@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
-    from .communicator import NcclCommunicator
+    from arraycomm.core.backend import Communicator
 
 __all__ = ["NcclBackend"]
 
@@ -29,7 +29,8 @@ class NcclBackend:
     """Follows arraycomm.core.backend.Backend.
 
     options: fields of ncclConfig_t by name, for the communicators that it opens. high_priority: of the stream on which
-    asynchronous operations go. device: the ordinal of this rank's GPU; None takes the current one.
+    asynchronous operations go. device: the ordinal of this rank's GPU; None takes the current one. lazy: a communicator of NCCL's
+    is made by the first collective that needs it, on its array's device.
     """
 
     name = "nccl"
@@ -40,6 +41,7 @@ class NcclBackend:
         self.options: Mapping[str, Any] = {}
         self.high_priority = False
         self.device: int | None = None
+        self.lazy = False
 
     def unavailable(self) -> str | None:
         from .library import library
@@ -64,7 +66,11 @@ class NcclBackend:
     def meet(self, timeout: float) -> None:
         return None  # it knows only what it is told
 
-    def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> NcclCommunicator:
+    def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> Communicator:
+        if self.lazy:
+            from .lazy import open_lazily
+
+            return open_lazily(meeting, name, timeout, self.options, priority=self.high_priority)
         from .opening import open_world
 
         return open_world(meeting, name, timeout, self.options, priority=self.high_priority, device=self.device)

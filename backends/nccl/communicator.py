@@ -10,7 +10,15 @@ from contextlib import AbstractContextManager, contextmanager
 from arraycomm.core.backend import Communicator, Work
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda.runtime import Runtime
-from arraycomm.core.errors import Aborted, CollectiveTimeout, DeviceError, DistBackendError, DistError, PeerLost
+from arraycomm.core.errors import (
+    Aborted,
+    CollectiveTimeout,
+    DeviceError,
+    DistBackendError,
+    DistError,
+    PeerLost,
+    ResourceError,
+)
 from arraycomm.core.log import log
 from arraycomm.core.types import DeviceType, DType, ReduceOp
 
@@ -66,7 +74,7 @@ class NcclCommunicator:
         self.lock = threading.RLock()
         self.handle, self.nccl, self.cuda, self.options, self.priority = handle, handle.nccl, cuda, options, priority
         self._grouped = Grouped(self.nccl, self.rank, self.size)
-        self._flight = Flight(cuda, device)
+        self._flight = Flight(cuda, device, handle.who)
         self._stream = cuda.stream(device, high_priority=priority)
         self._canary = Canary(host)
         self._batch: list[NcclWork] | None = None
@@ -81,7 +89,7 @@ class NcclCommunicator:
             try:
                 with self.cuda.on(self.device):
                     work = self._enqueue(what, call, src, dst, self.timeout if timeout is None else timeout, async_op)
-            except DistBackendError as error:  # of CUDA's: the peers must not wait for this rank
+            except (DistBackendError, ResourceError) as error:  # of CUDA's: the peers must not wait for this rank
                 raise self._broken(error) from None
         if not watcher.awake:
             watcher.wake()
@@ -98,8 +106,8 @@ class NcclCommunicator:
         for other in theirs:
             if other != stream:
                 self.cuda.order(after=other, stream=stream, device=self.device)
-        work = NcclWork(self._flight, f"{what} of rank {self.rank} of {self.size} in group {self.name!r}", theirs[0],
-                        time.monotonic() + seconds, (src, dst) if async_op or _fleeting(src) or _fleeting(dst) else ())
+        work = NcclWork(self._flight, what, theirs[0], time.monotonic() + seconds,
+                        (src, dst) if async_op or _fleeting(src) or _fleeting(dst) else ())
         code = call(self.handle.comm, stream)
         if self._batch is not None:
             self._batch.append(work)
@@ -138,7 +146,7 @@ class NcclCommunicator:
             error = self._canary.error()
             code = 0 if error else self.handle.failed()
             if error is None and code:
-                error = self.handle.error(code, "an earlier operation")
+                error = self.handle.error(code, self._flight.oldest() or "an operation that seemed to have ended")
             if error is None:
                 return
             self._broken(error)
@@ -196,13 +204,13 @@ class NcclCommunicator:
             if not isinstance(error, PeerLost) or now > self._canary.since + _GRACE:
                 raise error
         elif now > first.deadline:
-            raise CollectiveTimeout(f"{first.what} has not ended within its timeout; an array that it was writing may hold "
-                                    "partial data")
+            raise CollectiveTimeout(f"{self.handle.who}: {first.what} has not ended within its timeout; an array that it was "
+                                    "writing may hold partial data")
         if self.lock.acquire(blocking=False):
             try:
                 code = self.handle.failed()
                 if code:
-                    raise self.handle.error(code, first.what)
+                    raise self.handle.error(code, self._flight.oldest() or first.what)
             finally:
                 self.lock.release()
 
@@ -363,13 +371,17 @@ class NcclCommunicator:
         _thread.batch = None
         code = self.nccl.ncclGroupEnd()
         works, self._batch = self._batch or [], None
-        if self.failure is not None:
-            for work in works:
-                work.ended, work.error = True, self.failure
-            self._broken(self.failure)
-        elif works or code:
-            self._settle(code, "a batch", self.timeout)
-            self._flight.enqueued(works, self._stream)
+        try:
+            if self.failure is None and (works or code):
+                self._settle(code, "a batch", self.timeout)
+                self._flight.enqueued(works, self._stream)
+        except DistError as error:
+            raise self._broken(error) from None
+        finally:
+            if self.failure is not None:
+                for work in works:
+                    work.error, work.ended = self.failure, True
+                self._broken(self.failure)  # now the handle can go
 
     def batch(self) -> AbstractContextManager[None]:
         """One group of NCCL's calls, collectives too: they start together."""

@@ -26,10 +26,10 @@ _MANY = 64  # works under way, from which on the caller looks for those that hav
 
 
 class Flight:
-    """Works in the order in which they were enqueued. `check` raises what has befallen the communicator."""
+    """Works in the order in which they were enqueued. who: "rank 0 of 2 in group 'world'"."""
 
-    def __init__(self, cuda: Runtime, device: int) -> None:
-        self.cuda, self.device = cuda, device
+    def __init__(self, cuda: Runtime, device: int, who: str) -> None:
+        self.cuda, self.device, self.who = cuda, device, who
         self._works: collections.deque[NcclWork] = collections.deque()
         self._events: list[int] = []  # to be used again
         self._lock = threading.Lock()
@@ -74,6 +74,11 @@ class Flight:
                     self._events.append(work.event)
             first = self._works[0] if self._works else None
         return first
+
+    def oldest(self) -> str:
+        """What the first work is that had not ended when last looked at; empty: there is none."""
+        with self._lock:
+            return f"{self._works[0].what}, the oldest operation under way," if self._works else ""
 
     def fail(self, error: DistError) -> None:
         """What has not ended by now never will, whatever its event says after NCCL was aborted."""

@@ -35,7 +35,7 @@ def open_world(meeting: Rendezvous, name: str, timeout: float, options: Mapping[
     host = registry.get(HOST).open(meeting, name=name, timeout=timeout)
     try:
         place = meeting.rank if meeting.local_rank is None else meeting.local_rank
-        return _open(nccl, cuda, host, _device(cuda, place) if device is None else device, timeout, options, priority)
+        return connect(nccl, cuda, host, _device(cuda, place) if device is None else device, timeout, options, priority)
     except BaseException as error:
         host.close(type(error).__name__)
         raise
@@ -46,8 +46,8 @@ def _device(cuda: Runtime, place: int) -> int:
     return current or place % cuda.device_count()
 
 
-def _open(nccl: Library, cuda: Runtime, host: Communicator, device: int, timeout: float, options: Mapping[str, Any],
-          priority: bool) -> NcclCommunicator:
+def connect(nccl: Library, cuda: Runtime, host: Communicator, device: int, timeout: float, options: Mapping[str, Any],
+            priority: bool) -> NcclCommunicator:
     """All ranks of `host` call it."""
     handle = Handle(nccl, f"rank {host.rank} of {host.size} in group {host.name!r}", _watch(host))
     end = time.monotonic() + timeout
@@ -97,7 +97,7 @@ def split(parent: NcclCommunicator, members: Sequence[int], name: str, timeout: 
     refuse_in_batch(name)
     host = parent.host.split(members, name, timeout=timeout)
     try:
-        return _open(parent.nccl, parent.cuda, host, parent.device, timeout, parent.options, parent.priority)
+        return connect(parent.nccl, parent.cuda, host, parent.device, timeout, parent.options, parent.priority)
     except BaseException as error:
         host.close(type(error).__name__)
         raise

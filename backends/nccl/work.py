@@ -21,9 +21,9 @@ class NcclWork:
     __slots__ = ("_flight", "buffers", "deadline", "ended", "error", "event", "peer", "stream", "what")
 
     def __init__(self, flight: Flight, what: str, stream: int, deadline: float, buffers: tuple[Buffer | None, ...]) -> None:
-        """stream: the caller's. deadline: of time.monotonic(). buffers: kept until the end."""
+        """what: the operation's name. stream: the caller's. deadline: of time.monotonic(). buffers: kept until the end."""
         self._flight, self.what, self.stream, self.deadline, self.buffers = flight, what, stream, deadline, buffers
-        self.event = 0  # recorded once it is enqueued
+        self.event = 0  # recorded once it is enqueued: not before its batch ends
         self.ended = False
         self.error: DistError | None = None
         self.peer = (-1, 0, 0)
@@ -32,8 +32,11 @@ class NcclWork:
         """Without timeout: what the array's library enqueues from now on, and on the call's stream, begins after the end; returns
         at once.
 
-        timeout: blocks the host until the end, for so many seconds at most.
+        timeout: blocks the host until the end, for so many seconds at most. ValueError within the batch that begins it.
         """
+        if not self.event and not self.ended:
+            raise ValueError(f"{self._flight.who}: wait() for {self.what} within batch(), which begins when that ends; wait "
+                             "behind the batch")
         if timeout is not None:
             self._block(timeout)
         if not self.done():
@@ -45,7 +48,7 @@ class NcclWork:
         end = time.monotonic() + seconds
         while not self.done():
             if time.monotonic() >= end:
-                raise TimeoutError(f"{self.what} has not ended within {seconds:g} s; it goes on")
+                raise TimeoutError(f"{self._flight.who}: {self.what} has not ended within {seconds:g} s; it goes on")
             time.sleep(_STEP)
 
     def done(self) -> bool:

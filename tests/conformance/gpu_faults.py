@@ -135,6 +135,19 @@ def failed_batch(context: Context) -> None:
         raises_at_once(context, "after it", lambda: broken.all_reduce(ones()), (arraycomm.DistError,))
 
 
+def no_memory(context: Context) -> None:
+    """CUDA has no memory for an event on one rank: its peers, who wait for it, hear of that."""
+    with broken_group(context) as group, arrays.as_cupy() as kind:  # whose arrays are read without an event of their own
+        if context.rank == 0:
+            x = arrays.asarray(np.ones(8, np.float32), kind=kind)
+            arrays.cuda().tell("standin_fail", b"cudaEventCreateWithFlags", 1, 2)
+            raises(context, "no event", lambda: group.all_reduce(x), (arraycomm.ResourceError,), "out of memory")
+            raises_at_once(context, "after it", lambda: group.all_reduce(ones()), (arraycomm.ResourceError,))
+        else:
+            raises(context, "a peer without memory",  # the first one that rank 0 has not enqueued
+                   lambda: [group.all_reduce(ones(), async_op=True).wait(_LONG) for _ in range(2)], _ENDS)
+
+
 def too_slow(context: Context) -> None:
     """An operation that does not end within its timeout ends with CollectiveTimeout, here or on a peer."""
     with broken_group(context) as group:
@@ -169,7 +182,8 @@ def asynchronous_error(context: Context) -> None:
             group.all_reduce(ones(), async_op=True).wait(_LONG)
         context.group.barrier()
         if context.rank == 0:
-            raises(context, "error", lambda: group.all_reduce(ones()), (arraycomm.PeerLost,), "ncclRemoteError")
+            raises(context, "error", lambda: group.all_reduce(ones()), (arraycomm.PeerLost,), "ncclRemoteError",
+                   f"rank 0 of {context.size}", "all_reduce, the oldest operation under way, failed")
         else:
             raises(context, "peer's error", lambda: group.all_reduce(ones(), async_op=True).wait(_LONG), _ENDS)
 

@@ -141,6 +141,14 @@ def messages(context: Context) -> None:
             context.check(False, "a batch gave a result that is not there yet")
         except ValueError as error:
             context.check("async_op=True" in str(error), str(error))
+        work = group.all_reduce(arrays.asarray(np.ones(5, np.float32)), async_op=True)
+        for wait in (work.wait, lambda: work.wait(0.1), work.result):
+            try:
+                wait()
+                context.check(False, "waited for what begins when the batch ends")
+            except ValueError as error:
+                context.check("wait() for all_reduce within batch()" in str(error), str(error))
+    expect(context, "behind the batch", work.result(), np.full(5, size, np.float32))
 
 
 def batches(context: Context) -> None:

@@ -160,7 +160,7 @@ def test_no_unique_id(fragile: World) -> None:
     fragile.run("gpu_faults.failed_opening", function="ncclGetUniqueId", rank=0)
 
 
-@pytest.mark.parametrize("task", ["failed_batch", "too_slow", "never_comes", "asynchronous_error", "broken_device",
+@pytest.mark.parametrize("task", ["failed_batch", "no_memory", "too_slow", "never_comes", "asynchronous_error", "broken_device",
                                   "closed_meanwhile"])
 def test_faults(fragile: World, task: str) -> None:
     fragile.run(f"gpu_faults.{task}")

@@ -1,0 +1,123 @@
+"""LazyCommunicator: stands for one over NCCL until the ranks' first collective of arrays on a GPU makes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from arraycomm.core import registry
+from arraycomm.core.backend import Communicator, Work
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.cuda.runtime import runtime
+from arraycomm.core.errors import Aborted, DeviceError
+from arraycomm.core.rendezvous import Rendezvous
+
+from . import config
+from .communicator import NcclCommunicator, refuse_in_batch
+from .library import library
+from .opening import HOST, connect
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def open_lazily(meeting: Rendezvous, name: str, timeout: float, options: Mapping[str, Any], *,
+                priority: bool) -> LazyCommunicator:
+    """As opening.open_world(), but only ranks meet."""
+    config.check(library(), options)
+    host = registry.get(HOST).open(meeting, name=name, timeout=timeout)
+    return LazyCommunicator(host, timeout, options, priority=priority)
+
+
+def _collective(name: str) -> Callable[..., Any]:
+    def method(self: LazyCommunicator, *arrays: Any, **named: Any) -> Any:
+        return getattr(self._opened or self._open(name, arrays), name)(*arrays, **named)
+
+    return method
+
+
+def _message(name: str) -> Callable[..., Any]:
+    def method(self: LazyCommunicator, *given: Any, **named: Any) -> Any:
+        if self._opened is None:
+            raise DeviceError(f"group {self.name!r} opens NCCL with its first collective of arrays on GPUs, which all ranks "
+                              f"call, and {name} would be the first: call one before (an all_reduce), or open NCCL at once "
+                              "with init_process_group(device_id=...) or backend=\"cpu:gloo,cuda:nccl\"")
+        return getattr(self._opened, name)(*given, **named)
+
+    return method
+
+
+class LazyCommunicator:
+    """See arraycomm.core.backend for the contract. For groups that did not ask for NCCL: a program without arrays on GPUs opens
+    nothing there.
+
+    All ranks come to their first collective alike, so that it can make the communicator, on its array's device. A message
+    cannot: two ranks alone call it.
+    """
+
+    def __init__(self, host: Communicator, timeout: float, options: Mapping[str, Any], *, priority: bool) -> None:
+        """Takes over `host`, of the same ranks."""
+        self.rank, self.size, self.name, self.timeout = host.rank, host.size, host.name, timeout
+        self.shortcut = host.shortcut
+        self._host, self._options, self._priority = host, options, priority
+        self._opened: NcclCommunicator | None = None
+        self.closed = self._in_batch = False
+        self._lock = threading.Lock()
+
+    def _open(self, what: str, arrays: Sequence[Any]) -> NcclCommunicator:
+        refuse_in_batch(self.name)
+        if self._in_batch:
+            raise DeviceError(f"group {self.name!r} opens NCCL with its first collective of arrays on GPUs, and {what} within "
+                              "batch() would be the first: call one before the batch")
+        device = next(array.device_index for array in arrays if isinstance(array, Buffer))
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._made(device)
+        return self._opened
+
+    def _made(self, device: int) -> NcclCommunicator:
+        if self.closed:
+            raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
+        try:
+            return connect(library(), runtime(), self._host, device, self.timeout, self._options, self._priority)
+        except BaseException as error:
+            self._host.abort(f"NCCL could not be opened: {error}")
+            raise
+
+    all_reduce, reduce, broadcast = _collective("all_reduce"), _collective("reduce"), _collective("broadcast")
+    all_gather, gather, scatter = _collective("all_gather"), _collective("gather"), _collective("scatter")
+    reduce_scatter, all_to_all = _collective("reduce_scatter"), _collective("all_to_all")
+    send, recv = _message("send"), _message("recv")
+
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
+        return self._host.barrier(timeout=timeout, async_op=async_op)
+
+    def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
+        return self._host.symmetric(nbytes, timeout=timeout)
+
+    def batch(self) -> AbstractContextManager[None]:
+        return self._unopened_batch() if self._opened is None else self._opened.batch()
+
+    @contextmanager
+    def _unopened_batch(self) -> Iterator[None]:
+        self._in_batch = True
+        try:
+            yield
+        finally:
+            self._in_batch = False
+
+    def split(self, members: Sequence[int], name: str, *, timeout: float) -> LazyCommunicator:
+        return LazyCommunicator(self._host.split(members, name, timeout=timeout), timeout, self._options,
+                                priority=self._priority)
+
+    def check_peers(self) -> None:
+        (self._opened or self._host).check_peers()
+
+    def abort(self, reason: str) -> None:
+        (self._opened or self._host).abort(reason)
+
+    def close(self, reason: str = "") -> None:
+        self.closed = True
+        (self._opened or self._host).close(reason)
