@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from arraycomm.core.cuda import pieces
+from arraycomm.core.dlpack import give_back
 from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout, DeviceError, DistBackendError, DistError
 from tests.standin import arrays
 
@@ -167,12 +169,24 @@ def announced(context: Context) -> None:
 
 
 def other_device(context: Context) -> None:
-    """Ranks on different devices, none of them the current one."""
-    arrays.cuda().tell("standin_reset", 4)
-    device = (context.rank + 1) % 4
-    x = arrays.asarray(np.full(300, 2.0, np.float32), device=device)
-    got = context.group.all_reduce(x)
-    context.check(got.ordinal == device and (got.numpy() == 2 * context.size).all(), f"on device {got.ordinal}")
+    """Ranks on different devices, none of them the current one, on which no context is made for that."""
+    cuda, group, device = arrays.cuda(), context.group, (context.rank + 1) % 4
+    give_back()  # what other tasks have left
+    cuda.tell("standin_reset", 4)
+    for kind in (arrays.Array, arrays.Frozen):
+        x = arrays.asarray(np.full(300, 2.0, np.float32), device=device, kind=kind)
+        works = [group.all_reduce(x, async_op=True), group.isend(x, context.rank), group.irecv(x, context.rank)]
+        got = group.all_reduce(x)
+        while not all(work.done() for work in works):
+            pass
+        works[0].wait(60)
+        group.all_reduce(x, async_op=True)  # which nobody waits for
+        gc.collect()
+        used = cuda.tell("standin_contexts")
+        context.check(used == 1 << device, f"contexts of {kind.__name__} on {device}: {used:b}")
+        context.check(got.ordinal == device and (got.numpy() == 2 * context.size).all(), f"on device {got.ordinal}")
+        cuda.tell("standin_reset", 4)
+    arrays.cuda().tell("standin_reset", 1)
 
 
 # ---- what goes wrong: every rank gets an error, nobody gets wrong numbers ----

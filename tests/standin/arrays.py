@@ -121,13 +121,12 @@ def use_stream(stream: int, device: int = 0) -> Iterator[None]:
 
 @contextmanager
 def on(device: int) -> Iterator[None]:
-    before = ctypes.c_int()
-    cuda().call("cudaGetDevice", ctypes.byref(before))
-    cuda().call("cudaSetDevice", device)
+    """As JAX does: no context is made on the device that is current before."""
+    context = cuda().make("standin_push", device)
     try:
         yield
     finally:
-        cuda().call("cudaSetDevice", before.value)
+        cuda().call("standin_pop", context)
 
 
 _enqueued: dict[int, Callable[[], object]] = {}
@@ -305,7 +304,7 @@ def _freeing() -> queue.SimpleQueue[int]:
 
     def free() -> None:
         while True:
-            cuda().call("cudaFree", dropped.get())
+            cuda().call("standin_free", dropped.get())
 
     threading.Thread(target=free, daemon=True).start()
     return dropped

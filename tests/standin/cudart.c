@@ -27,10 +27,9 @@ pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct block *blocks;
 int sticky;
-static int devices = 1, fail_code, fail_count, later_code, later_count;
+static int fail_code, fail_count, later_code, later_count;
 static char fail_name[64];
 static long slow_ns = 50000;
-__thread int current;
 __thread bool serving;
 static __thread int last_error;
 
@@ -63,7 +62,7 @@ PUBLIC void standin_reset(int device_count)
 {
     pthread_mutex_lock(&lock);
     devices = device_count;
-    captured = 0;
+    captured = contexts = 0;
     sticky = fail_count = later_count = 0;
     slow_ns = 50000;
     pthread_mutex_unlock(&lock);
@@ -81,13 +80,20 @@ static int answer(const char *function, int code)
     return code;
 }
 
-/* Before a call does anything: whether it may. */
-int begin(const char *function)
+int begin_without_context(const char *function)
 {
     pthread_mutex_lock(&lock);
     int code = answer(function, OK);
     if (code)
         pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int begin(const char *function)
+{
+    int code = begin_without_context(function);
+    if (!code && !serving && strncmp(function, "standin", 7))
+        contexts |= 1ul << current;
     return code;
 }
 
@@ -182,6 +188,12 @@ PUBLIC int cudaMalloc(uintptr_t *pointer, size_t bytes)
 PUBLIC int cudaFree(uintptr_t pointer)
 {
     return release("cudaFree", pointer, true);
+}
+
+/* As a library that keeps memory to itself would: no device need be current. */
+PUBLIC int standin_free(uintptr_t pointer)
+{
+    return release("standin_free", pointer, true);
 }
 
 PUBLIC int cudaHostAlloc(uintptr_t *pointer, size_t bytes, unsigned flags)
@@ -297,56 +309,7 @@ PUBLIC int cudaMemcpy2DAsync(uintptr_t to, size_t to_pitch, uintptr_t from, size
     return enqueue("cudaMemcpy2DAsync", (struct copy){to, from, to_pitch, from_pitch, width, rows, kind}, stream);
 }
 
-/* ---- devices and errors ---- */
-
-static int give(const char *function, int *out, int value)
-{
-    int code = begin(function);
-    if (code)
-        return code;
-    *out = value;
-    return end(OK);
-}
-
-PUBLIC int cudaRuntimeGetVersion(int *version)
-{
-    return give("cudaRuntimeGetVersion", version, 12090);
-}
-
-PUBLIC int cudaDriverGetVersion(int *version)
-{
-    return give("cudaDriverGetVersion", version, devices ? 13000 : 0);
-}
-
-PUBLIC int cudaGetDeviceCount(int *count)
-{
-    return give("cudaGetDeviceCount", count, devices);
-}
-
-PUBLIC int cudaGetDevice(int *device)
-{
-    return give("cudaGetDevice", device, current);
-}
-
-PUBLIC int cudaSetDevice(int device)
-{
-    int code = begin("cudaSetDevice");
-    if (code)
-        return code;
-    if (device < 0 || device >= devices)
-        return end(BAD_DEVICE);
-    current = device;
-    return end(OK);
-}
-
-PUBLIC int cudaDeviceGetPCIBusId(char *id, int length, int device)
-{
-    int code = begin("cudaDeviceGetPCIBusId");
-    if (code)
-        return code;
-    snprintf(id, (size_t)length, "0000:%02X:00.0", device + 1);
-    return end(device < devices ? OK : BAD_DEVICE);
-}
+/* ---- errors ---- */
 
 PUBLIC int cudaGetLastError(void)
 {

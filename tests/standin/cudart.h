@@ -15,10 +15,14 @@ extern pthread_cond_t changed;  /* anything */
 extern uintptr_t captured;      /* stream that is being captured into a graph */
 extern int sticky;              /* what every call returns from now on */
 extern __thread int current;    /* device */
+extern int devices;
+extern unsigned long contexts;  /* bit d: device d has one */
 extern __thread bool serving;   /* this thread is a stream: Python may collect garbage there, and waits for nobody then */
 
-/* Before a call does anything: takes the lock, or gives the code that it returns. */
+/* Before a call does anything: takes the lock, or gives the code that it returns. Makes a context on the current device. */
 int begin(const char *function);
+/* As begin(), for calls that need no context. */
+int begin_without_context(const char *function);
 /* Returns the lock; the code. */
 int end(int code);
 /* Where bytes lie that programs see at this address, NULL where there is no such memory. Under the lock. */

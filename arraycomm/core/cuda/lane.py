@@ -21,25 +21,34 @@ _FARTHEST = 2**31 - 1  # bytes between rows (cudaDeviceProp.memPitch)
 _PATIENCE = 5.0  # s that close() waits for what a failed operation has left
 
 
+class Event:
+    """One of a lane's, which takes it back when nobody refers to it."""
+
+    def __init__(self, handle: int, free: list[int]) -> None:
+        self.handle, self._free = handle, free
+
+    def __del__(self) -> None:
+        self._free.append(self.handle)
+
+
 class Lane:
-    """One communicator's on one device."""
+    """One communicator's on one device. Its methods are called while that is the current one."""
 
     def __init__(self, cuda: Runtime, pool: Pool, device: int) -> None:
         self.cuda, self.device, self._pool = cuda, device, pool
         self.down, self.up = cuda.stream(device), cuda.stream(device)
         self._events: list[int] = []
-        self._left: list[tuple[int, Any]] = []
+        self._left: list[tuple[Event | None, Any]] = []
         self._lock = threading.Lock()  # over what is left: Works end in any thread
 
     def block(self, nbytes: int) -> Block:
         return self._pool.take(nbytes)
 
-    def event(self) -> int:
-        """One that nobody waits for; give() it back."""
-        return self._events.pop() if self._events else self.cuda.event(self.device)
+    def event(self) -> Event:
+        return Event(self._events.pop() if self._events else self.cuda.event(self.device), self._events)
 
-    def give(self, event: int) -> None:
-        self._events.append(event)
+    def record(self, event: Event, stream: int) -> None:
+        self.cuda.record(event.handle, stream)
 
     def after(self, buffer: Buffer, stream: int) -> None:
         """What is enqueued on our stream comes after what is under way on the buffer's."""
@@ -68,10 +77,10 @@ class Lane:
         else:
             self.cuda.copy_rows(device, pitch, pinned, run, run, len(slices), kind, stream)
 
-    def wait(self, event: int, deadline: float, doing: str) -> None:
+    def wait(self, event: Event, deadline: float, doing: str) -> None:
         """Blocks the host until the event has come; CollectiveTimeout. CUDA has no wait that ends by a time, so it is polled."""
         looks = 0
-        while not self.cuda.came(event):
+        while not self.cuda.came(event.handle):
             looks += 1
             if looks < _SPINS:
                 continue
@@ -85,46 +94,53 @@ class Lane:
     def leave(self, held: Any) -> None:
         """What is enqueued is not waited for: `held`, all memory that it uses, stays until it has been carried out."""
         for stream in (self.down, self.up):
-            try:
-                event = self.event()
-                self.cuda.record(event, stream)
-            except DistError:
-                event = 0  # nobody can tell any more when it ends: held for good
             with self._lock:
-                self._left.append((event, held))
+                self._left.append((self._end_of(stream), held))
+
+    def _end_of(self, stream: int) -> Event | None:
+        try:
+            with self.cuda.on(self.device):
+                event = self.event()
+                self.record(event, stream)
+                return event
+        except DistError:
+            return None  # nobody can tell any more when it ends: held for good
 
     def reap(self) -> bool:
-        """Lets go what has ended; whether nothing is left."""
+        """Lets go what has ended, and pinned memory that is too much; whether nothing is left."""
+        self._pool.trim()
         if not self._left:
             return True
         with self._lock:
             ended = [pair for pair in self._left if self._ended(pair[0])]
             self._left = [pair for pair in self._left if pair not in ended]
-        for event, _ in ended:
-            self.give(event)
         return not self._left
 
-    def _ended(self, event: int) -> bool:
+    def _ended(self, event: Event | None) -> bool:
         try:
-            return bool(event) and self.cuda.came(event)
+            return event is not None and self.cuda.came(event.handle)
         except DistError:
             return True  # CUDA carries nothing out any more
 
     def close(self) -> None:
         """Waits a moment for what is left; what does not end keeps its memory as long as the process lives."""
-        deadline = time.monotonic() + _PATIENCE
-        while not self.reap() and time.monotonic() < deadline:
-            time.sleep(_LONGEST_NAP)
+        try:
+            with self.cuda.on(self.device):
+                self._wait_for_left()
+                for event in self._events:
+                    self.cuda.destroy_event(event)
+                for stream in (self.down, self.up):
+                    self.cuda.destroy_stream(stream)
+        except DistError as error:  # so it would be said for each
+            log().warning("%s", error)
         if self._left:
             log().warning("device %d still has copies of a failed operation enqueued; their memory is never freed", self.device)
             _forever.append(self._left)
-        for destroy, handles in ((self.cuda.destroy_event, self._events), (self.cuda.destroy_stream, [self.down, self.up])):
-            for handle in handles:
-                try:
-                    destroy(handle)
-                except DistError as error:
-                    log().warning("%s", error)
-                    return  # so it would be said for each
+
+    def _wait_for_left(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not self.reap() and time.monotonic() < deadline:
+            time.sleep(_LONGEST_NAP)
 
 
 _forever: list[Any] = []

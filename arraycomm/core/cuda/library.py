@@ -21,6 +21,9 @@ DECLARATIONS = """
     int cudaGetDeviceCount(int *count);
     int cudaGetDevice(int *device);
     int cudaSetDevice(int device);
+    int cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags, int *status);
+    int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version, unsigned long long flags,
+                                         int *status);
     int cudaDeviceGetPCIBusId(char *id, int length, int device);
     const char *cudaGetErrorName(int code);
     const char *cudaGetErrorString(int code);

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from .. import backend
 from ..buffer import Buffer
@@ -107,9 +108,13 @@ class Operation:
     def settle(self, index: int) -> None:
         self._upload(index)
 
+    def on(self) -> AbstractContextManager[Any]:
+        """In which a thread of any current device can wait for it."""
+        return self._lane.cuda.on(self._lane.device)
+
     def landed(self) -> bool:
         """Whether all that settle() enqueued has been carried out."""
-        return all(not slot.busy or self._lane.cuda.came(slot.up) for slot in self._slots)
+        return all(not slot.busy or self._lane.cuda.came(slot.up.handle) for slot in self._slots)
 
     def _slot(self, index: int) -> _Slot:
         return self._slots[index % len(self._slots)]
@@ -119,9 +124,9 @@ class Operation:
         if self._source is None or slot.source is None:
             return
         if slot.busy:
-            self._lane.cuda.wait_event(self._lane.down, slot.up)
+            self._lane.cuda.wait_event(self._lane.down, slot.up.handle)
         self._lane.copy(True, self._source.buffer, self._source.slices(index), slot.source.address)
-        self._lane.cuda.record(slot.down, self._lane.down)
+        self._lane.record(slot.down, self._lane.down)
 
     def _start(self, index: int, *, async_op: bool) -> Any:
         slot = self._slot(index)
@@ -138,7 +143,7 @@ class Operation:
         if self._target is None or slot.target is None:
             return
         self._lane.copy(False, self._target.buffer, self._target.slices(index), slot.target.address)
-        self._lane.cuda.record(slot.up, self._lane.up)
+        self._lane.record(slot.up, self._lane.up)
         slot.busy = True
 
     def end(self, deadline: float) -> None:
@@ -150,10 +155,8 @@ class Operation:
         self._release()
 
     def _release(self) -> None:
-        while self._slots:
-            slot = self._slots.pop()
-            self._lane.give(slot.down)
-            self._lane.give(slot.up)
+        self._slots = []
+        self._lane.reap()
 
     def abandon(self) -> None:
         """After a failure, or when nobody waits for the end: what is enqueued keeps its memory."""
@@ -186,7 +189,8 @@ class StagedWork:
             if self.ended:
                 return
             try:
-                self._finish(deadline)
+                with self.operation.on():
+                    self._finish(deadline)
             except TimeoutError as error:
                 if type(error) is TimeoutError:  # the caller's time, not the operation's own: it goes on
                     raise
@@ -218,16 +222,20 @@ class StagedWork:
             if self.ended:
                 return True
             try:
-                while self._settled < len(self._works) and self._works[self._settled].done():
-                    self._works[self._settled].wait()
-                    self._settle()
-                if self._settled < len(self._works) or not self.operation.landed():
-                    return False
-                self.operation.end(time.monotonic())
-                self.ended = True
+                with self.operation.on():
+                    self.ended = self._look()
             except BaseException as error:
                 self._failed(error)
-            return True
+            return self.ended
+
+    def _look(self) -> bool:
+        while self._settled < len(self._works) and self._works[self._settled].done():
+            self._works[self._settled].wait()
+            self._settle()
+        if self._settled < len(self._works) or not self.operation.landed():
+            return False
+        self.operation.end(time.monotonic())
+        return True
 
     def source(self) -> tuple[int, int, int]:
         return self._works[0].source()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ..errors import DistError
 from ..log import log
 from .runtime import Runtime
 
 _SMALLEST = 64 << 10  # bytes
-_KEPT_BYTES = 512 << 20  # of free blocks, by size classes; what is beyond goes back
+_KEPT_BYTES = 512 << 20  # of free blocks, after an operation
 
 
 class Block:
@@ -38,11 +39,16 @@ class Pool:
         return Block(self, address, size)
 
     def put(self, address: int, size: int) -> None:
-        if self._kept + size <= _KEPT_BYTES:
-            self._kept += size
-            self._free.setdefault(size, []).append(address)
-            return
-        try:
-            self._cuda.free_host(address)
-        except RuntimeError as error:
-            log().warning("%s", error)
+        """Calls nothing of CUDA: blocks go in garbage collections too."""
+        self._kept += size
+        self._free.setdefault(size, []).append(address)
+
+    def trim(self) -> None:
+        """Gives back what is beyond the limit, the longest blocks first."""
+        for size in sorted(self._free, reverse=True):
+            while self._kept > _KEPT_BYTES and self._free[size]:
+                self._kept -= size
+                try:
+                    self._cuda.free_host(self._free[size].pop())
+                except DistError as error:
+                    log().warning("%s", error)

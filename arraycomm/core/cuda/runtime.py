@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import types
-
 from ..errors import DeviceError, DistBackendError, ResourceError
+from .contexts import Contexts, On
 from .library import load
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -32,6 +31,7 @@ class Runtime:
     def __init__(self) -> None:
         self.ffi, self.lib, self.path = load()
         self._made = self.ffi.new  # looked up often
+        self._contexts: Contexts | None = None
 
     def check(self, code: int, doing: str) -> None:
         """Raises for a code that is no success. doing: "copy 8 bytes to the host"."""
@@ -74,9 +74,18 @@ class Runtime:
         self.check(self.lib.cudaDeviceGetPCIBusId(out, 32, device), f"tell the bus of device {device}")
         return str(self.ffi.string(out).decode())
 
-    def on(self, device: int) -> _On:
-        """A context in which this device is the calling thread's current one."""
-        return _On(self, device)
+    def on(self, device: int) -> On:
+        """A context in which this device is the calling thread's current one.
+
+        Whatever is called of CUDA belongs within: a call that needs a device makes a context on the current one, also a look at
+        an event of another.
+        """
+        return On(self, device)
+
+    def contexts(self) -> Contexts:
+        if self._contexts is None:  # a machine without a driver has none
+            self._contexts = Contexts(self)
+        return self._contexts
 
     def set_device(self, device: int) -> None:
         self.check(self.lib.cudaSetDevice(device), f"use device {device}")
@@ -181,25 +190,6 @@ class Runtime:
                 self.wait_event(stream, event)
             finally:
                 self.destroy_event(event)
-
-
-class _On:
-    """A class: a generator's context costs more than the calls. Who gives a stream of another device gets an error from CUDA."""
-
-    __slots__ = ("_before", "_device", "_runtime")
-
-    def __init__(self, runtime: Runtime, device: int) -> None:
-        self._runtime, self._device = runtime, device
-
-    def __enter__(self) -> None:
-        self._before = self._runtime.device()
-        if self._before != self._device:
-            self._runtime.set_device(self._device)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: types.TracebackType | None) -> None:
-        if self._before != self._device:
-            self._runtime.set_device(self._before)
 
 
 _runtime: list[Runtime] = []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from ..backend import Communicator, Work
 from ..buffer import Buffer
-from ..errors import CollectiveMismatch, DistBackendError
+from ..errors import CollectiveMismatch, DeviceError, DistBackendError, ResourceError
 from ..types import DType, ReduceOp
 from . import pieces
 from .lane import Lane
@@ -49,7 +49,8 @@ class Staged:
         self._host, self._timeout = host, timeout
         self._cuda = runtime()
         self._lanes: dict[int, Lane] = {}
-        self._under_way: list[weakref.ref[StagedWork]] = []
+        self._under_way: list[weakref.ref[StagedWork]] = []  # collectives, in their order
+        self._works: weakref.WeakSet[StagedWork] = weakref.WeakSet()  # and messages
 
     def _lane(self, device: int) -> Lane:
         if device not in self._lanes:
@@ -122,7 +123,6 @@ class Staged:
         """gives, gets: elements of the blocks of src and of dst, on ranks that have none too. uneven: of different length."""
         any_buffer = src if src is not None else dst
         assert any_buffer is not None
-        self._refuse_capture(src, dst)
         blocks = gives if len(gives) > len(gets) else gets
         longest = max(*gives, *gets)
         per_piece = pieces.elements(DType(any_buffer.dtype).itemsize, len(blocks), pieces.PIECE_BYTES) if cut else max(1, longest)
@@ -135,24 +135,28 @@ class Staged:
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         operation = Operation(name, Side(src, gives, per_piece) if src else None, Side(dst, gets, per_piece) if dst else None,
                               number, deadline, step, together=together)
-        try:
-            self._settle_before(operation)
-            operation.begin(self._lane(any_buffer.device_index), whole=async_op)
-            if async_op:
-                return self._begun(StagedWork(operation, operation.started(), self._failed))
-            operation.run()
-        except BaseException as error:
-            raise self._failed(operation, error) from error.__cause__
-        return None
-
-    def _refuse_capture(self, *buffers: Buffer | None) -> None:
-        given = [buffer for buffer in buffers if buffer is not None]
-        with self._cuda.on(given[0].device_index):
-            self._cuda.refuse_capture(buffer.stream for buffer in given)
-
-    def _begun(self, work: StagedWork) -> StagedWork:
-        self._under_way.append(weakref.ref(work))
+        self._settle_before(operation)
+        work = self._carry_out(operation, any_buffer.device_index, async_op, self._failed)
+        if work is not None:
+            self._under_way.append(weakref.ref(work))
         return work
+
+    def _carry_out(self, operation: Operation, device: int, async_op: bool,
+                   fail: Callable[[Operation, BaseException], BaseException]) -> StagedWork | None:
+        try:
+            with self._cuda.on(device):
+                self._cuda.refuse_capture(buffer.stream for buffer in operation.touches)
+                operation.begin(self._lane(device), whole=async_op)
+                if async_op:
+                    work = StagedWork(operation, operation.started(), fail)
+                    self._works.add(work)
+                    return work
+                operation.run()
+        except DeviceError:  # nothing has been sent
+            raise
+        except BaseException as error:
+            raise fail(operation, error) from error.__cause__
+        return None
 
     def _settle_before(self, operation: Operation) -> None:
         """The order of a group's operations is that of the calls: what they have yet to write is written before it is read."""
@@ -165,53 +169,45 @@ class Staged:
     def _failed(self, operation: Operation, error: BaseException) -> BaseException:
         """What to raise. The peers, who may wait for this rank's next piece, are told; those who know already take no notice."""
         self._host.abort(f"{operation.name} of arrays on a GPU: {type(error).__name__}: {error}")
-        operation.abandon()
         if isinstance(error, CollectiveMismatch):
+            operation.abandon()
             return CollectiveMismatch(f"{error}. Here the array is on a GPU, of which this was a piece: in one call all ranks' "
                                       "arrays must be on GPUs, or none", ranks=error.ranks, sequence=error.sequence)
-        return error
+        return self._unsent(operation, error)
 
     # ---- point to point ----
 
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work | None:
-        self._refuse_capture(src)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         operation = Operation("send", Side(src, [src.count], max(1, src.count)), None, 1, deadline,
                               lambda source, _target, _index, **more: self._host.send(source, peer, tag, **more))
-        return self._message(operation, src.device_index, async_op)
+        return self._carry_out(operation, src.device_index, async_op, self._unsent)
 
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work:
-        self._refuse_capture(dst)
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         operation = Operation("recv", None, Side(dst, [dst.count], max(1, dst.count)), 1, deadline,
                               lambda _source, target, _index, **more: self._host.recv(target, peer, tag, **more))
-        work = self._message(operation, dst.device_index, True)
+        work = self._carry_out(operation, dst.device_index, True, self._unsent)
         assert work is not None
         if not async_op:
             work.wait()
         return work
 
-    def _message(self, operation: Operation, device: int, async_op: bool) -> Work | None:
-        try:
-            operation.begin(self._lane(device), whole=True)
-            if async_op:
-                return StagedWork(operation, operation.started(), self._unsent)
-            operation.run()
-        except BaseException as error:
-            raise self._unsent(operation, error) from error.__cause__
-        return None
-
     def _unsent(self, operation: Operation, error: BaseException) -> BaseException:
-        """As _failed(): a message that failed leaves the group as it is."""
+        """What to raise. A message that failed leaves the group as it is."""
         operation.abandon()
+        if type(error) in (DistBackendError, ResourceError):  # CUDA's, which do not know what they were for
+            return type(error)(f"{operation.name} of an array on GPU {operation.touches[0].device_index}: {error}")
         return error
 
     # ---- the end ----
 
     def close(self) -> None:
-        """After the host's communicator."""
+        """After the host's communicator, which has ended all works."""
+        for work in list(self._works):
+            work.done()
         while self._lanes:
             self._lanes.popitem()[1].close()
 

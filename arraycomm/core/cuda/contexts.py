@@ -1,0 +1,73 @@
+"""A device as the calling thread's current one, for as long as it is needed.
+
+By the driver's stack of contexts: cudaSetDevice cannot be taken back. To set the device that was current before makes a context
+there, some 500 MB of its memory, also where the thread had none; such threads are the rule with JAX.
+"""
+
+from __future__ import annotations
+
+from ..errors import DistBackendError
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    import types
+    from typing import Any
+
+    from .runtime import Runtime
+
+_VERSION = 12000  # of CUDA, whose form of the functions is meant
+
+
+class Contexts:
+    """The devices' primary contexts, which the runtime and all libraries use. They stay until the process ends."""
+
+    def __init__(self, cuda: Runtime) -> None:
+        self._cuda = cuda
+        self._of: dict[int, int] = {}
+        self._retain, self._push, self._pop = (
+            self._function("cuDevicePrimaryCtxRetain", "int (*)(uintptr_t *, int)"),
+            self._function("cuCtxPushCurrent", "int (*)(uintptr_t)"), self._function("cuCtxPopCurrent", "int (*)(uintptr_t *)"))
+
+    def _function(self, name: str, kind: str) -> Any:
+        """Of the driver, which the runtime has loaded."""
+        cuda = self._cuda
+        found, status = cuda.ffi.new("void **"), cuda.ffi.new("int *")
+        newer = getattr(cuda.lib, "cudaGetDriverEntryPointByVersion", None)  # from 12.5 on, in 13 the only one
+        code = (newer(name.encode(), found, _VERSION, 0, status) if newer else
+                cuda.lib.cudaGetDriverEntryPoint(name.encode(), found, 0, status))
+        cuda.check(code, f"find the driver's {name}")
+        if not found[0]:
+            raise DistBackendError(f"the driver of NVIDIA's GPUs has no {name}: CUDA 11.3 or later is needed")
+        return cuda.ffi.cast(kind, found[0])
+
+    def push(self, device: int) -> None:
+        if device not in self._of:
+            context = self._cuda.ffi.new("uintptr_t *")
+            self._cuda.check(self._retain(context, device), f"use device {device}")  # a CUdevice is the runtime's number
+            self._of[device] = int(context[0])
+        self._cuda.check(self._push(self._of[device]), f"use device {device}")
+
+    def pop(self) -> int:
+        """CUDA's code."""
+        return int(self._pop(self._cuda.ffi.new("uintptr_t *")))
+
+
+class On:
+    """A class: a generator's context costs more than the calls. Who gives a stream of another device gets an error from CUDA."""
+
+    __slots__ = ("_cuda", "_device", "_pushed")
+
+    def __init__(self, cuda: Runtime, device: int) -> None:
+        self._cuda, self._device = cuda, device
+
+    def __enter__(self) -> None:
+        self._pushed = self._cuda.device() != self._device
+        if self._pushed:
+            self._cuda.contexts().push(self._device)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: types.TracebackType | None) -> None:
+        if self._pushed:
+            code = self._cuda.contexts().pop()
+            if error is None:
+                self._cuda.check(code, "leave a device")
