@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import subprocess
 import tempfile
 from pathlib import Path
@@ -32,4 +33,14 @@ def nccl(version: int = 23203) -> str:
     sources = [*sorted(HERE.glob("nccl*.c")), *sorted(engine.glob("reduce*.c"))]
     subprocess.run(["cc", *FLAGS, "-D_GNU_SOURCE", "-ffp-contract=off", f"-DSTANDIN_VERSION={version}", f"-I{engine}",
                     *map(str, sources), cudart(), "-o", str(library), "-lm"], check=True)
+    return str(library)
+
+
+@functools.cache
+def xla() -> str:
+    """Path of the stand-in for XLA, which calls handlers by the header that jaxlib brings."""
+    library, jaxlib = Path(_folder().name, "standin_xla.so"), importlib.util.find_spec("jaxlib")
+    assert jaxlib is not None and jaxlib.origin is not None
+    include = Path(jaxlib.origin).parent / "include"
+    subprocess.run(["cc", *FLAGS, f"-I{include}", str(HERE / "xla.c"), "-o", str(library)], check=True)
     return str(library)

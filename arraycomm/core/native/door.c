@@ -24,7 +24,7 @@ static int64_t add(struct door *door)
     return number;
 }
 
-int64_t door_open(struct shortcut *s, PyObject *report)
+int64_t door_open(struct shortcut *s, PyObject *report, PyObject *enqueue)
 {
     if (s->door)
         return s->number;
@@ -39,6 +39,7 @@ int64_t door_open(struct shortcut *s, PyObject *report)
     door->rank = s->rank;
     door->size = s->size;
     door->report = Py_NewRef(report);
+    door->enqueue = Py_NewRef(enqueue);
     if (s->group)
         door->shortcut = (struct shortcut *)Py_NewRef((PyObject *)s);
     atomic_store(&door->group, s->group);
@@ -108,4 +109,32 @@ char *door_explain(struct door *door, int64_t number, int code, const acomm_fail
     Py_XDECREF(error);
     PyGILState_Release(state);
     return copy;
+}
+
+static PyObject *tuple_of(const int64_t *fields, int count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple && i < count; i++) {
+        PyObject *one = PyLong_FromLongLong(fields[i]);
+        if (!one || PyTuple_SetItem(tuple, i, one))
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+bool door_enqueue(struct door *door, const int64_t *fields, int count, const uintptr_t *places, char **text)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *tuple = tuple_of(fields, count);
+    PyObject *said = tuple ? PyObject_CallFunction(door->enqueue, "OKKK", tuple, (unsigned long long)places[0],
+                                                   (unsigned long long)places[1], (unsigned long long)places[2]) : NULL;
+    bool well = said == Py_None;
+    const char *words = said && !well ? PyUnicode_AsUTF8AndSize(said, NULL) : NULL;
+    *text = words ? strdup(words) : NULL;
+    if (PyErr_Occurred())
+        PyErr_WriteUnraisable(door->enqueue);
+    Py_XDECREF(said);
+    Py_XDECREF(tuple);
+    PyGILState_Release(state);
+    return well;
 }

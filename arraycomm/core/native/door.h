@@ -11,10 +11,11 @@ struct door {
     int rank, size;
     struct shortcut *shortcut;     /* a reference while callers may be inside, else NULL */
     PyObject *report;              /* report(number, exception or None where the group is closed) -> text of the error */
+    PyObject *enqueue;             /* enqueue(fields, source, target, stream) -> None, or text of the error: on a GPU */
 };
 
 /* The number of the shortcut's group, from 1: the same one each time. -1 with an exception. */
-int64_t door_open(struct shortcut *shortcut, PyObject *report);
+int64_t door_open(struct shortcut *shortcut, PyObject *report, PyObject *enqueue);
 /* No new callers come in. */
 void door_close(struct door *door);
 /* Those that were inside are out. */
@@ -26,4 +27,6 @@ struct door *door_enter(int64_t number, acomm_group **group);
 void door_leave(struct door *door);
 /* What a failed call's error says; to be freed. NULL: no memory. closed: the group was not entered. */
 char *door_explain(struct door *door, int64_t number, int code, const acomm_failure *failure, bool closed);
+/* Calls enqueue(). places: source, target, stream. false: it failed; *text as door_explain()'s. */
+bool door_enqueue(struct door *door, const int64_t *fields, int count, const uintptr_t *places, char **text);
 #endif

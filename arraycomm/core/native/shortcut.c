@@ -378,9 +378,12 @@ static PyObject *shortcut_end(PyObject *self, PyObject *none)
     return Py_NewRef(Py_None);
 }
 
-static PyObject *shortcut_number(PyObject *self, PyObject *report)
+static PyObject *shortcut_number(PyObject *self, PyObject *args)
 {
-    int64_t number = door_open((struct shortcut *)self, report);
+    PyObject *report, *enqueue;
+    if (!PyArg_ParseTuple(args, "OO:number", &report, &enqueue))
+        return NULL;
+    int64_t number = door_open((struct shortcut *)self, report, enqueue);
     return number < 0 ? NULL : PyLong_FromLongLong(number);
 }
 
@@ -439,7 +442,7 @@ static void dealloc(PyObject *self)
 static PyMethodDef methods[] = {
     {"close", shortcut_close, METH_NOARGS, "From now on everything is declined."},
     {"end", shortcut_end, METH_NOARGS, "The engine has ended all operations: their handles are given back."},
-    {"number", shortcut_number, METH_O, "number(report) -> the group's number for native callers, see door.h"},
+    {"number", shortcut_number, METH_VARARGS, "number(report, enqueue) -> the group's number for native callers, see door.h"},
     {"operation", shortcut_operation, METH_VARARGS,
      "operation(handle, owners) -> Operation for a handle at an address, with what its memory belongs to"},
     {NULL, NULL, 0, NULL},

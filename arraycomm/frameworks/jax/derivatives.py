@@ -77,8 +77,9 @@ def _jvp_message(primals: Any, tangents: Any, *, call: Call) -> Any:
     if isinstance(tangents[0], ad.Zero):
         result = PRIMITIVES[call.kind].bind(*primals, call=call)
         return result, [] if call.kind == "send" else ad.Zero.from_primal_value(result)
+    # JAX drops what has no result from derivatives (send), and the other side would wait, or take nothing for a gradient of 0.
     raise NotImplementedError(f"{call.kind} has no derivative, because the other side's is not known here: use permute, "
-                              "which has, or jax.lax.stop_gradient on what is sent")
+                              "which has, for one pair of ranks too, or jax.lax.stop_gradient on what is sent")
 
 
 def _register() -> None:

@@ -10,9 +10,13 @@ import jax.numpy as jnp
 
 from arraycomm._engine import lib
 from arraycomm.core.dlpack import allocate, resolve, wrap
+from arraycomm.core.types import DeviceType
 
 from . import effect
 from .call import Call
+from .parts import reduce_in_order
+
+_by_xla = jax.jit(reduce_in_order, static_argnames="call")
 
 
 def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -48,8 +52,10 @@ def _permute(group: Any, x: Any, call: Call) -> Any:
 
 
 def _reduce_parts(group: Any, x: Any, call: Call) -> Any:
-    """In rank order, with the bits of the engine's reductions."""
+    """In rank order, with the bits of the engine's reductions where the engine can read x."""
     src = resolve(x)
+    if src.device_type != DeviceType.CPU:
+        return _by_xla(x, call=call)
     out = allocate(tuple(x.shape[1:]), src.dtype)
     addresses = [src.address + i * out.nbytes for i in range(group.size)]
     code = lib.acomm_reduce_local(out.address, addresses, group.size, out.count, src.dtype, call.op.code, call.op.factor)

@@ -11,9 +11,8 @@ import jax
 
 from arraycomm.core.errors import Aborted, DistError
 from arraycomm.core.group import Group
-from arraycomm.core.types import DeviceType
 
-from . import effect
+from . import effect, flight
 
 _KEPT = 64  # exceptions of programs whose results nobody has looked at yet
 _kept: dict[int, BaseException] = {}
@@ -23,19 +22,13 @@ FOREIGN = (jax.errors.JaxRuntimeError, ValueError)  # jaxlib raises ValueError w
 _pattern = re.compile(r"arraycomm error (\d+):")
 
 
-def number(group: Group) -> int:
-    """The group's number in compiled programs. TypeError where its backend has no entry points for them."""
-    shortcut = group._communicator.shortcut
-    # Memory of MPI's failed operations may stay in use, which XLA cannot know.
-    if shortcut is None or DeviceType.CPU not in group._movers or "mpi" in group.backend:
-        raise TypeError(f"backend {group.backend!r} cannot be called by compiled programs; call it outside jit")
-    found = shortcut.number(_report)
-    _places[found] = f"rank {group.rank} of {group.size} in group {group.name!r}"
-    return found
+def place(number: int, group: Group) -> None:
+    """Where the error of a group's number comes from."""
+    _places[number] = f"rank {group.rank} of {group.size} in group {group.name!r}"
 
 
-def _report(group: int, error: BaseException | None) -> str:
-    """Called from C when an operation has failed; None: the group was closed before."""
+def report(group: int, error: BaseException | None) -> str:
+    """The text of an operation's error, called from C too. None: the group was closed before."""
     if error is None:
         error = Aborted(f"{_places[group]}: the group is closed; wait for results (jax.block_until_ready) before close(), or "
                         "make a new one with arraycomm.init() or split() and trace the function again with it")
@@ -59,6 +52,7 @@ def errors() -> Iterator[None]:
     """
     try:
         yield
+        flight.check()
     except FOREIGN as error:
         raise_original(error)
 

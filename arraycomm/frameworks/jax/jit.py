@@ -15,7 +15,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from . import effect
+from . import effect, flight
 from .errors import FOREIGN, raise_original
 
 # A whole program: its collectives have tokens of their own, so the effect ends here. JAX carries tokens of effects from one
@@ -82,6 +82,7 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Callable[..
             effect.settle()
             result, end = compiled(*args, **kwargs)
             end.block_until_ready()
+            flight.check()
         except FOREIGN as error:
             raise_original(error)
         return result

@@ -6,12 +6,14 @@ all_gather's result has such a dimension more. reduce_parts reduces over such a 
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any
 
 import jax
 import numpy as np
 from jax._src.core import abstract_token
+from jax._src.interpreters.mlir import full_like_aval
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -22,9 +24,10 @@ from arraycomm.core import arguments, shapes
 
 from . import eager
 from .call import Call
+from .doors import number
 from .effect import EFFECT
-from .errors import number
 from .leaving import watch
+from .parts import reduce_in_order
 
 _TARGET = "arraycomm_call"
 _KINDS = {"all_reduce": lib.ACOMM_ALL_REDUCE, "reduce": lib.ACOMM_REDUCE, "broadcast": lib.ACOMM_BROADCAST,
@@ -66,20 +69,21 @@ def _gives(call: Call) -> bool:
 
 
 def _gets(call: Call) -> bool:
+    """Whether a result is written on this rank; otherwise it is zeros, which XLA makes."""
     if call.kind == "permute":
         return call.source >= 0
     return call.kind not in _SILENT and (call.kind != "reduce" or call.root == call.group.rank)
 
 
-def _fields(call: Call, operands: Any) -> np.ndarray[Any, Any]:
+def _fields(call: Call, operands: Any, platform: str) -> np.ndarray[Any, Any]:
     """What enum acomm_xla_field lists."""
     x = operands[0] if operands else ShapedArray((0,), np.dtype("int8"))
     shape = eager.merged(x.shape) if call.kind in _CUT else x.shape
     count = int(np.prod(shape, dtype=np.int64)) // (call.group.size if call.kind in _CUT else 1)
     bits = struct.unpack("=q", struct.pack("=d", call.op.factor))[0]
     layout = 0 if call.kind in ("barrier", "send", "recv", "permute") else shapes.layout(tuple(shape))
-    values = [number(call.group), _KINDS[call.kind], count, arguments.dtype(x.dtype), call.op.code, bits, call.root, call.source,
-              call.tag, layout, _gives(call), _gets(call)]
+    values = [number(call.group, platform), _KINDS[call.kind], count, arguments.dtype(x.dtype), call.op.code, bits, call.root,
+              call.source, call.tag, layout, _gives(call)]
     assert len(values) == lib.ACOMM_XLA_FIELDS
     return np.array(values, np.int64)
 
@@ -98,23 +102,25 @@ def _may_be_overwritten(value: Any) -> bool:
     return "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes
 
 
-def _lower(context: Any, *operands: Any, call: Call) -> Any:
+def _lower(context: Any, *operands: Any, call: Call, platform: str) -> Any:
     in_place = call.kind in _IN_PLACE and _may_be_overwritten(operands[0])
     token = context.tokens_in.get(EFFECT)
-    with_token = context.replace(avals_in=(*context.avals_in, abstract_token), avals_out=(*context.avals_out, abstract_token))
+    written = context.avals_out if _gets(call) else ()
+    with_token = context.replace(avals_in=(*context.avals_in, abstract_token), avals_out=(*written, abstract_token))
     watch(call.group)
     rule = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True, operand_output_aliases={0: 0} if in_place else None)
-    *results, token = rule(with_token, *operands, token, call=_fields(call, context.avals_in))
+    *results, token = rule(with_token, *operands, token, call=_fields(call, context.avals_in, platform))
     context.set_tokens_out(mlir.TokenSet({EFFECT: token}))
-    return results
+    return results or [full_like_aval(context, 0, aval) for aval in context.avals_out]
 
 
 def _register() -> None:
-    address = int(ffi.cast("uintptr_t", ffi.addressof(lib, "acomm_xla_call")))
     import ctypes  # only here: jax takes ctypes' functions
 
-    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
-    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+    for platform, name in (("cpu", "acomm_xla_call"), ("CUDA", "acomm_xla_enqueue")):
+        address = int(ffi.cast("uintptr_t", ffi.addressof(lib, name)))
+        handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
+        jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform=platform)
 
 
 def _primitive(kind: str) -> Primitive:
@@ -122,9 +128,11 @@ def _primitive(kind: str) -> Primitive:
     primitive.multiple_results = kind in _SILENT
     primitive.def_impl(lambda *operands, call: eager.run(operands[0] if operands else None, call))
     primitive.def_effectful_abstract_eval(_abstract)
-    mlir.register_lowering(primitive, _lower, platform="cpu")
+    for platform in ("cpu", "cuda"):
+        mlir.register_lowering(primitive, functools.partial(_lower, platform=platform), platform=platform)
     return primitive
 
 
 _register()
 PRIMITIVES = {kind: _primitive(kind) for kind in _KINDS}
+mlir.register_lowering(PRIMITIVES["reduce_parts"], mlir.lower_fun(reduce_in_order, multiple_results=False), platform="cuda")

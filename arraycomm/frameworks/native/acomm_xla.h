@@ -16,7 +16,6 @@ enum acomm_xla_field {
     ACOMM_XLA_TAG,
     ACOMM_XLA_LAYOUT,
     ACOMM_XLA_GIVES,   /* 1: this rank's operand takes part */
-    ACOMM_XLA_GETS,    /* 1: the result is written; 0: it is zeros, where there is one */
     ACOMM_XLA_FIELDS
 };
 enum acomm_xla_kind {
@@ -24,7 +23,8 @@ enum acomm_xla_kind {
     ACOMM_XLA_REDUCE_PARTS   /* no communication: reduces as many arrays as there are ranks, which lie one after the other */
 };
 
-/* The handler, of XLA's FFI (an XLA_FFI_Handler). */
+/* The handlers, of XLA's FFI (an XLA_FFI_Handler): on the host, and on CUDA devices. */
 void *acomm_xla_call(void *frame);
+void *acomm_xla_enqueue(void *frame);
 
 #endif

@@ -5,64 +5,19 @@
 
 #include "acomm_xla.h"
 #include "door.h"
-#include "xla_ffi.h"
+#include "xla_frame.h"
 
 /* One call on its way. */
 struct visit {
     const struct xla_frame *frame;
     const int64_t *fields;
-    const struct xla_buffer *in, *out; /* NULL where there is none */
+    const struct xla_buffer *in, *out; /* NULL where there is none; a result that nobody writes is no part of the call */
     const acomm_entries *entries;
     acomm_group *group;
+    uintptr_t from, to; /* the memory that the operation reads and writes, 0 where it does not */
     int size;
     acomm_failure failure;
 };
-
-static xla_error *error(const struct xla_frame *frame, int code, const char *message)
-{
-    struct xla_error_arguments arguments = {.struct_size = sizeof arguments, .message = message, .code = code};
-    return frame->api->new_error(&arguments);
-}
-
-static bool tells_version(const struct xla_frame *frame)
-{
-    for (struct xla_extension *e = frame->extensions; e; e = e->next) {
-        if (e->type != XLA_EXTENSION_METADATA)
-            continue;
-        struct xla_metadata *metadata = ((struct xla_metadata_extension *)e)->metadata;
-        metadata->version.major = XLA_VERSION_MAJOR;
-        metadata->version.minor = XLA_VERSION_MINOR;
-        return true;
-    }
-    return false;
-}
-
-static const int64_t *find_fields(const struct xla_attributes *attributes)
-{
-    if (attributes->size != 1 || attributes->kinds[0] != XLA_ATTRIBUTE_ARRAY)
-        return NULL;
-    const struct xla_array *array = attributes->values[0];
-    return array->type == XLA_TYPE_S64 && array->size == ACOMM_XLA_FIELDS ? array->data : NULL;
-}
-
-static const struct xla_buffer *first_array(const struct xla_values *values)
-{
-    for (int64_t i = 0; i < values->size; i++) {
-        const struct xla_buffer *buffer = values->values[i];
-        if (buffer->type != XLA_TYPE_TOKEN)
-            return buffer;
-    }
-    return NULL;
-}
-
-static void clear(const struct visit *v)
-{
-    uint64_t bytes = acomm_dtype_bytes((int)v->fields[ACOMM_XLA_DTYPE]);
-    for (int64_t i = 0; i < v->out->rank; i++)
-        bytes *= (uint64_t)v->out->dims[i];
-    if (bytes)
-        memset(v->out->data, 0, bytes);
-}
 
 static acomm_call describe(struct visit *v, int kind)
 {
@@ -76,30 +31,18 @@ static acomm_call describe(struct visit *v, int kind)
     return call;
 }
 
-static uintptr_t given(const struct visit *v)
-{
-    return v->in && v->fields[ACOMM_XLA_GIVES] ? (uintptr_t)v->in->data : 0;
-}
-
 static int run_one(struct visit *v)
 {
     acomm_call call = describe(v, (int)v->fields[ACOMM_XLA_KIND]);
-    call.in = given(v);
-    if (v->out && v->fields[ACOMM_XLA_GETS])
-        call.out = (uintptr_t)v->out->data;
-    else if (v->out)
-        clear(v);
+    call.in = v->from;
+    call.out = v->to;
     return v->entries->run(v->group, &call);
 }
 
 static int receive(struct visit *v)
 {
-    if (!v->fields[ACOMM_XLA_GETS]) {
-        clear(v);
-        return 0;
-    }
     acomm_call call = describe(v, ACOMM_RECV);
-    call.out = (uintptr_t)v->out->data;
+    call.out = v->to;
     call.root = (int32_t)v->fields[ACOMM_XLA_SOURCE];
     return v->entries->run(v->group, &call);
 }
@@ -124,10 +67,10 @@ static int permute(struct visit *v)
     int code = 0;
     if (v->fields[ACOMM_XLA_GIVES]) {
         acomm_call call = describe(v, ACOMM_SEND);
-        call.in = given(v);
+        call.in = v->from;
         code = v->entries->start(v->group, &call, &sending);
     }
-    if (!code)
+    if (!code && v->out)
         code = receive(v);
     int sent = sending ? finish(v, sending) : 0;
     return code ? code : sent;
@@ -140,8 +83,8 @@ static int reduce_parts(struct visit *v)
     if (!parts)
         return ACOMM_RESOURCE;
     for (int i = 0; i < v->size; i++)
-        parts[i] = (uintptr_t)v->in->data + (uint64_t)i * call.count * acomm_dtype_bytes(call.dtype);
-    int code = acomm_reduce_local((uintptr_t)v->out->data, parts, v->size, call.count, call.dtype, call.redop, call.factor);
+        parts[i] = v->from + (uint64_t)i * call.count * acomm_dtype_bytes(call.dtype);
+    int code = acomm_reduce_local(v->to, parts, v->size, call.count, call.dtype, call.redop, call.factor);
     free(parts);
     return code;
 }
@@ -157,30 +100,63 @@ static int run(struct visit *v)
     return run_one(v);
 }
 
+static size_t bytes_of(const struct visit *v, const struct xla_buffer *buffer)
+{
+    size_t bytes = acomm_dtype_bytes((int)v->fields[ACOMM_XLA_DTYPE]);
+    for (int64_t i = 0; buffer && i < buffer->rank; i++)
+        bytes *= (size_t)buffer->dims[i];
+    return buffer ? bytes : 0;
+}
+
+/* For a backend that may use the memory of a failed operation for good (MPI), which a program's memory is not for: on copies,
+ * that are left to it then. A group that was in that state before takes no memory any more. */
+static int run_on_copies(struct visit *v)
+{
+    size_t in = v->from ? bytes_of(v, v->in) : 0, out = v->to ? bytes_of(v, v->out) : 0;
+    size_t start = (in + 63) / 64 * 64; /* of the result */
+    bool before = v->entries->stuck(v->group, NULL);
+    char *copy = malloc(start + out + 1);
+    if (!copy)
+        return ACOMM_RESOURCE;
+    if (in)
+        memcpy(copy, (void *)v->from, in);
+    uintptr_t result = v->to;
+    v->from = v->from ? (uintptr_t)copy : 0;
+    v->to = v->to ? (uintptr_t)(copy + start) : 0;
+    int code = run(v);
+    if (!code && out)
+        memcpy((void *)result, copy + start, out);
+    if (!code || before || !v->entries->stuck(v->group, NULL))
+        free(copy);
+    return code;
+}
+
+static int enter(struct visit *v)
+{
+    v->from = v->in && v->fields[ACOMM_XLA_GIVES] ? (uintptr_t)v->in->data : 0;
+    v->to = v->out ? (uintptr_t)v->out->data : 0;
+    return v->entries->stuck && v->fields[ACOMM_XLA_KIND] != ACOMM_XLA_REDUCE_PARTS ? run_on_copies(v) : run(v);
+}
+
 static xla_error *explained(struct door *door, const struct visit *v, int code)
 {
     char *text = door_explain(door, v->fields[ACOMM_XLA_GROUP], code, &v->failure, !v->group);
-    xla_error *made = error(v->frame, XLA_CODE_ABORTED, text ? text : "arraycomm: an operation failed, and so did saying how");
-    free(text);
-    return made;
+    return xla_frame_failed(v->frame, text);
 }
 
 void *acomm_xla_call(void *opaque)
 {
     const struct xla_frame *frame = opaque;
-    if (tells_version(frame) || frame->stage != XLA_STAGE_EXECUTE)
+    if (!xla_frame_executes(frame))
         return NULL;
-    struct visit v = {.frame = frame, .fields = find_fields(&frame->attributes), .in = first_array(&frame->operands),
-                      .out = first_array(&frame->results)};
-    if (!v.fields)
-        return error(frame, XLA_CODE_INVALID_ARGUMENT, "arraycomm: this program was compiled for another version of it");
-    struct door *door = door_enter(v.fields[ACOMM_XLA_GROUP], &v.group);
+    struct visit v = {.frame = frame, .fields = xla_frame_fields(frame), .in = xla_frame_array(&frame->operands),
+                      .out = xla_frame_array(&frame->results)};
+    struct door *door = v.fields ? door_enter(v.fields[ACOMM_XLA_GROUP], &v.group) : NULL;
     if (!door)
-        return error(frame, XLA_CODE_INVALID_ARGUMENT,
-                     "arraycomm: the program's group is none of this process: it was compiled in another one");
+        return xla_frame_refused(frame);
     v.entries = door->entries;
     v.size = door->size;
-    int code = v.group ? run(&v) : ACOMM_CLOSED;
+    int code = v.group ? enter(&v) : ACOMM_CLOSED;
     xla_error *failed = code ? explained(door, &v, code) : NULL;
     door_leave(door);
     return failed;

@@ -76,12 +76,21 @@ struct xla_error_arguments {
     int code;
 };
 
+struct xla_stream_arguments {
+    size_t struct_size;
+    struct xla_extension *extensions;
+    void *context;
+    void *stream; /* a cudaStream_t comes back */
+};
+
 struct xla_api {
     size_t struct_size;
     struct xla_extension *extensions;
     struct xla_version version;
     const void *internal;
     xla_error *(*new_error)(struct xla_error_arguments *arguments);
+    void (*unused[3])(void);
+    xla_error *(*get_stream)(struct xla_stream_arguments *arguments);
 };
 
 struct xla_frame {

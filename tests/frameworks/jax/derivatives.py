@@ -129,6 +129,27 @@ def in_loops(context: Context) -> None:
     context.check(np.allclose(found, want, rtol=1e-5), f"hessian: {found}, not {want}")
 
 
+def pipeline(context: Context) -> None:
+    """One network over two ranks, whose messages are permutations that the other ranks do not call."""
+    def stages(x: Any, w0: Any, w1: Any) -> tuple[Any, Any]:
+        hidden = jnp.sin(w0 * x)
+        return hidden, jnp.sum((hidden * w1) ** 2)
+
+    x, w = jnp.arange(3.0) + 1, [jnp.float32(0.7), jnp.float32(0.3)]
+
+    def mine(own: Any) -> Any:
+        if context.rank == 0:
+            return comm.permute(stages(x, own, 0.0)[0], [(0, 1)], group=context.group).sum()  # zeros: the loss is rank 1's
+        hidden = comm.permute(0 * own * x, [(0, 1)], group=context.group)  # of own, so that JAX asks for what goes back
+        return jnp.sum((hidden * own) ** 2)
+
+    if context.rank < 2:
+        want = jax.grad(lambda *w: stages(x, *w)[1], context.rank)(*w)
+        for way in (lambda f: f, jax.jit, comm.jit):
+            found = way(jax.grad(mine))(w[context.rank])
+            context.check(np.allclose(found, want, rtol=1e-5), f"stage {context.rank}: {found}, not {want}")
+
+
 def refused(context: Context) -> None:
     group, x = context.group, jnp.ones(4)
     cases: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+import arraycomm
 import arraycomm.frameworks.jax as comm
 
 from ...conformance.worlds import Context
@@ -258,3 +259,25 @@ def donated(context: Context) -> None:
 
         made, total, last = way(again)(jnp.ones(5))
         context.check(bool((made == 3).all() and (total == 3 * n).all() and (last == 3 * n + 3).all()), f"{way}: used twice")
+
+
+def aborted(context: Context) -> None:
+    """A peer ends a program's operation: an exception of ours, and the memory that it was given may be used again."""
+    group = context.group.split(0)
+    assert group is not None
+    program = comm.jit(lambda x: comm.all_reduce(x * 1, group=group))
+    x = jnp.ones(70_000)
+    context.check(bool((program(x) == context.size).all()), "before")
+    if context.rank:
+        group.abort("of the test")
+    for call in ("under way", "afterwards") if context.rank == 0 else ():
+        try:
+            program(x)
+            context.check(False, f"{call}: no error")
+        except (arraycomm.Aborted, arraycomm.PeerLost) as error:
+            context.check(f"rank {context.rank} of" in str(error) or "of the test" in str(error), f"{call}: {error}")
+    others = [x + i for i in range(20)]
+    context.check(all(bool((y == 1 + i).all()) for i, y in enumerate(others)), "other arrays were written")
+    group.close("Test")
+    again = comm.jit(lambda x: comm.all_reduce(x, group=context.group))(x)
+    context.check(bool((again == context.size).all()), "another group")

@@ -7,7 +7,8 @@ import pytest
 from .conftest import Programs
 
 
-@pytest.mark.parametrize("task", ["operations", "dtypes", "order", "order_of_programs", "control_flow", "mapped", "sharded"])
+@pytest.mark.parametrize("task", ["operations", "dtypes", "order", "order_of_programs", "control_flow", "mapped", "sharded",
+                                  "aborted"])
 def test_with_two_ranks(pair: Programs, task: str) -> None:
     pair.run(f"programs.{task}")
 

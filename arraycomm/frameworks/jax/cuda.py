@@ -1,0 +1,123 @@
+"""Operations of programs on a CUDA device: enqueued by the group's communicator for such arrays, on the program's stream.
+
+The handler (native/xla_enqueue.c) calls enqueue() when XLA enqueues the program. NCCL does not make the host wait; arrays that are
+staged through the host do.
+"""
+
+from __future__ import annotations
+
+import struct
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from arraycomm._engine import lib
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.cuda.runtime import runtime
+from arraycomm.core.group import Group
+from arraycomm.core.types import CODES, OPS, DeviceType, ReduceOp, premul_sum
+
+from . import flight
+from .errors import report
+
+_LEGACY = 1  # the default stream, as DLPack numbers it
+_groups: dict[int, weakref.ref[Group]] = {}  # by the numbers that programs know them by
+_ops = {CODES[name]: op for name, op in OPS.items()}
+
+
+def know(number: int, group: Group) -> None:
+    """For calls of programs."""
+    _groups[number] = weakref.ref(group)
+
+
+class _Fields(NamedTuple):
+    """enum acomm_xla_field."""
+
+    number: int
+    kind: int
+    elements: int
+    dtype: int
+    redop: int
+    factor: int
+    root: int
+    source: int
+    tag: int
+    layout: int
+    gives: int
+
+    def op(self) -> ReduceOp:
+        factor: float = struct.unpack("=d", struct.pack("=q", self.factor))[0]
+        return _ops[self.redop] if self.redop in _ops else premul_sum(factor)
+
+
+class _Enqueued(NamedTuple):
+    """One operation. src, dst: None where this rank has none."""
+
+    group: Group
+    mover: Any
+    fields: _Fields
+    src: Buffer | None
+    dst: Buffer | None
+
+
+def enqueue(fields: tuple[int, ...], source: int, target: int, stream: int) -> str | None:
+    """Called from C. source, target: addresses on the device, 0 for none. The text of the error."""
+    asked = _Fields(*fields)
+    try:
+        group = _groups[asked.number]()
+        if group is None or group._communicator.closed:
+            return report(asked.number, None)
+        _carry_out(group, asked, source, target, stream or _LEGACY)
+    except BaseException as error:
+        return report(asked.number, error)
+    return None
+
+
+def _carry_out(group: Group, asked: _Fields, source: int, target: int, stream: int) -> None:
+    blocks = {lib.ACOMM_ALL_GATHER: (1, group.size), lib.ACOMM_REDUCE_SCATTER: (group.size, 1),
+              lib.ACOMM_ALL_TO_ALL: (group.size, group.size)}.get(asked.kind, (1, 1))
+    device = runtime().pointer_type(source or target)[1] if source or target else 0
+
+    def buffer(address: int, elements: int) -> Buffer:
+        return Buffer(address, elements, asked.dtype, int(DeviceType.CUDA), device, False, (elements,), None, stream)
+
+    if asked.kind == lib.ACOMM_BARRIER:
+        group.barrier()
+        return
+    gets = {lib.ACOMM_SEND: False, lib.ACOMM_REDUCE: asked.root == group.rank,
+            lib.ACOMM_XLA_PERMUTE: asked.source >= 0}.get(asked.kind, True)
+    src = buffer(source, asked.elements * blocks[0]) if asked.gives else None
+    dst = buffer(target, asked.elements * blocks[1]) if gets else None
+    some = src or dst
+    if some is None:  # a permutation without this rank
+        return
+    if int(DeviceType.CUDA) not in group._movers:
+        group._routes.find(some, group.name)
+    mover = group._movers[int(DeviceType.CUDA)]
+    _RUN[asked.kind](_Enqueued(group, mover, asked, src, dst))
+    flight.enqueued(mover)
+
+
+def _permute(one: _Enqueued) -> None:
+    """At once, so that a ring does not lock itself out."""
+    works = []
+    with one.group._routes.batch():
+        if one.src is not None:
+            works.append(one.mover.send(one.src, one.fields.root, one.fields.tag, async_op=True))
+        if one.dst is not None:
+            works.append(one.mover.recv(one.dst, one.fields.source, one.fields.tag, async_op=True))
+    for work in works:
+        work.wait()  # NCCL's: by the program's stream
+
+
+_RUN: dict[int, Callable[[_Enqueued], object]] = {
+    lib.ACOMM_ALL_REDUCE: lambda one: one.mover.all_reduce(one.src, one.dst, one.fields.op(), layout=one.fields.layout),
+    lib.ACOMM_REDUCE: lambda one: one.mover.reduce(one.src, one.dst, one.fields.op(), one.fields.root, layout=one.fields.layout),
+    lib.ACOMM_BROADCAST: lambda one: one.mover.broadcast(one.src, one.dst, one.fields.root, layout=one.fields.layout),
+    lib.ACOMM_ALL_GATHER: lambda one: one.mover.all_gather(one.src, one.dst, layout=one.fields.layout),
+    lib.ACOMM_REDUCE_SCATTER: lambda one: one.mover.reduce_scatter(one.src, one.dst, one.fields.op(), layout=one.fields.layout),
+    lib.ACOMM_ALL_TO_ALL: lambda one: one.mover.all_to_all(one.src, one.dst, layout=one.fields.layout),
+    lib.ACOMM_SEND: lambda one: one.mover.send(one.src, one.fields.root, one.fields.tag),
+    lib.ACOMM_RECV: lambda one: one.mover.recv(one.dst, None if one.fields.root < 0 else one.fields.root, one.fields.tag),
+    lib.ACOMM_XLA_PERMUTE: _permute,
+}

@@ -1,0 +1,19 @@
+/* What handlers find in a call of XLA's FFI. */
+#ifndef XLA_FRAME_H
+#define XLA_FRAME_H
+#include <stdbool.h>
+
+#include "acomm_xla.h"
+#include "xla_ffi.h"
+
+/* False where nothing is to be done: XLA asks for the version, which is answered, or is at another stage. */
+bool xla_frame_executes(const struct xla_frame *frame);
+/* The attribute "call", NULL where it is another version's. */
+const int64_t *xla_frame_fields(const struct xla_frame *frame);
+/* The first that is no token, or NULL. */
+const struct xla_buffer *xla_frame_array(const struct xla_values *values);
+/* The error of a program that is none of this process's. */
+xla_error *xla_frame_refused(const struct xla_frame *frame);
+/* The error of an operation; takes the text over, NULL: nobody could say it. */
+xla_error *xla_frame_failed(const struct xla_frame *frame, char *text);
+#endif

@@ -1,0 +1,39 @@
+"""Programs on GPUs: over NCCL, and staged through the host's engine. Over stand-ins; see cuda.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.standin import build
+
+from ...conformance.test_nccl import environ
+from ...conformance.worlds import Settings, World
+
+
+def _world(size: int, backend: str, folder: Path) -> World:
+    variables = dict(environ()) | {"ARRAYCOMM_BACKEND": backend, "STANDIN_XLA": build.xla()}
+    return World(Settings(size, environ=tuple(variables.items())), folder)
+
+
+@pytest.fixture(scope="module")
+def nccl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = _world(2, "nccl", tmp_path_factory.mktemp("nccl"))
+    yield world
+    world.close()
+
+
+@pytest.mark.parametrize("task", ["operations", "lowerings", "not_waited_for", "faults"])
+def test_over_nccl(nccl: World, task: str) -> None:
+    nccl.run(f".frameworks.jax.cuda.{task}")
+
+
+@pytest.mark.parametrize("backend", ["nccl", "socket"])
+def test_with_three_ranks(tmp_path: Path, backend: str) -> None:
+    world = _world(3, backend, tmp_path)
+    try:
+        world.run(".frameworks.jax.cuda.operations")
+    finally:
+        world.close()
