@@ -1,7 +1,7 @@
 """Operations of programs on a CUDA device: enqueued by the group's communicator for such arrays, on the program's stream.
 
-The handler (native/xla_enqueue.c) calls enqueue() when XLA enqueues the program. NCCL does not make the host wait; arrays that are
-staged through the host do.
+The handler (native/xla_enqueue.c) calls enqueue() when XLA enqueues the program. NCCL does not make the host wait;
+staging through the host does.
 """
 
 from __future__ import annotations
