@@ -30,7 +30,7 @@ ENGINE = "arraycomm._engine"
 FOREIGN: dict[str, set[str]] = {
     "arraycomm.core": {"cffi"},  # CUDA's runtime, bound when the first array on a GPU comes
     "arraycomm.backends": {"cffi"},  # libraries that are bound when a group asks for them
-    "arraycomm.frameworks": {"numpy", "jax", "torch", "cupy", "ml_dtypes"},
+    "arraycomm.frameworks": {"numpy", "jax", "torch", "cupy", "ml_dtypes", "ray"},
     "arraycomm.bench": {"numpy", "jax", "torch", "ml_dtypes", "rich", "matplotlib", "jaxlib", "mlx", "mpi4py"},
 }
 STDLIB = set(sys.stdlib_module_names)

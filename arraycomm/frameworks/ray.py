@@ -1,0 +1,139 @@
+"""Ray: arraycomm as a back end of ray.util.collective. `import arraycomm.frameworks.ray` registers it, in each process.
+
+    collective.init_collective_group(world_size, rank, backend="arraycomm", group_name="default")
+
+Arrays are NumPy's, torch's and CuPy's, one a call (the multigpu forms are refused). The ranks meet through Ray's key-value
+store: rank 0 serves a store on its node and tells its address and a fresh secret there, to whoever may read that.
+Operations have the timeout ARRAYCOMM_TIMEOUT; errors are this package's.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from datetime import timedelta
+from typing import Any
+
+import ray
+from ray.experimental import internal_kv
+from ray.util.collective import types
+from ray.util.collective.backend_registry import register_collective_backend
+from ray.util.collective.collective_group.base_collective_group import BaseGroup
+
+from arraycomm.core import registry, settings
+from arraycomm.core.errors import DistNetworkError, DistStoreError
+from arraycomm.core.rendezvous import LINGER, rendezvous
+from arraycomm.core.start import open_group
+from arraycomm.core.store import TCPStore
+from arraycomm.distributed import collectives, lists, point_to_point
+from arraycomm.distributed.backend import BackendConfig
+from arraycomm.distributed.process_group import ProcessGroup
+from arraycomm.distributed.reduce_op import ReduceOp
+
+NAME = "ARRAYCOMM"
+_LOOK = 0.05  # s between looks: Ray's store cannot be waited for
+_TRY = 1.0  # s for one connection: what is told may be left over from ranks that were killed
+
+
+class Group(BaseGroup):
+    """One rank's end. Made by Ray, in an actor or a task; it returns when all ranks have come.
+
+    Raises DistStoreError, naming who did not come, as arraycomm.init() does.
+    """
+
+    def __init__(self, world_size: int, rank: int, group_name: str) -> None:
+        super().__init__(world_size, rank, group_name)
+        seconds = settings.get_number("ARRAYCOMM_TIMEOUT")
+        key = f"{ray.get_runtime_context().get_job_id()}/{group_name}".encode()
+        self._store, secret = _serve(key, seconds) if rank == 0 else _find(key, seconds)
+        try:
+            meeting = rendezvous(rank=rank, world_size=world_size, store=self._store, timeout=timedelta(seconds=seconds),
+                                 environ={"ARRAYCOMM_SECRET": secret})
+            core = open_group(meeting, registry.choose("socket"), seconds, f"ray {group_name}")
+        except BaseException:
+            self._store.close()
+            raise
+        finally:
+            if rank == 0:  # all have read it, or will not
+                internal_kv._internal_kv_del(key, namespace=NAME)
+        self._pg = ProcessGroup(core, range(world_size), name=group_name, desc=None, backend="arraycomm",
+                                config=BackendConfig("cpu:gloo"), meeting=meeting)
+
+    def destroy_group(self) -> None:
+        self._pg.shutdown()
+        self._store.close(linger=LINGER if self.rank == 0 else 0)
+
+    @classmethod
+    def backend(cls) -> str:
+        return NAME
+
+    @classmethod
+    def check_backend_availability(cls) -> bool:
+        return True
+
+    def allreduce(self, tensor: list[Any], allreduce_options: Any = None) -> None:
+        collectives.all_reduce(_one(tensor), _op(allreduce_options), group=self._pg)
+
+    def barrier(self, barrier_options: Any = None) -> None:
+        self._pg.core.barrier()
+
+    def reduce(self, tensor: list[Any], reduce_options: Any = None) -> None:
+        root = 0 if reduce_options is None else reduce_options.root_rank
+        collectives.reduce(_one(tensor), op=_op(reduce_options), group=self._pg, group_dst=root)
+
+    def allgather(self, tensor_list: list[list[Any]], tensor: list[Any], allgather_options: Any = None) -> None:
+        lists.all_gather(_one(tensor_list), _one(tensor), group=self._pg)
+
+    def broadcast(self, tensor: list[Any], broadcast_options: Any = None) -> None:
+        root = 0 if broadcast_options is None else broadcast_options.root_rank
+        collectives.broadcast(_one(tensor), group=self._pg, group_src=root)
+
+    def reducescatter(self, tensor: list[Any], tensor_list: list[list[Any]], reducescatter_options: Any = None) -> None:
+        lists.reduce_scatter(_one(tensor), _one(tensor_list), _op(reducescatter_options), group=self._pg)
+
+    def send(self, tensor: list[Any], send_options: Any) -> None:
+        point_to_point.send(_one(tensor), group=self._pg, group_dst=send_options.dst_rank)
+
+    def recv(self, tensor: list[Any], recv_options: Any) -> None:
+        point_to_point.recv(_one(tensor), group=self._pg, group_src=recv_options.src_rank)
+
+
+def _one(arrays: list[Any]) -> Any:
+    if len(arrays) != 1:
+        raise ValueError(f"backend 'arraycomm' takes one array a process, got {len(arrays)}: give each GPU a process of its own")
+    return arrays[0]
+
+
+def _op(options: Any) -> ReduceOp:
+    found = types.ReduceOp.SUM if options is None else options.reduceOp
+    return getattr(ReduceOp, found.name)  # type: ignore[no-any-return]
+
+
+def _serve(key: bytes, seconds: float) -> tuple[TCPStore, str]:
+    secret = secrets.token_hex(32)
+    host = ray.util.get_node_ip_address()
+    store = TCPStore(host, 0, is_master=True, timeout=timedelta(seconds=seconds), secret=secret.encode())
+    internal_kv._internal_kv_put(key, json.dumps([host, store.port, secret]).encode(), overwrite=True, namespace=NAME)
+    return store, secret
+
+
+def _find(key: bytes, seconds: float) -> tuple[TCPStore, str]:
+    end = time.monotonic() + seconds
+    trouble: Exception | None = None
+    while time.monotonic() < end:
+        told = internal_kv._internal_kv_get(key, namespace=NAME)
+        if told is not None:
+            host, port, secret = json.loads(told)
+            try:
+                store = TCPStore(host, port, timeout=timedelta(seconds=_TRY), secret=secret.encode())
+                store.timeout = timedelta(seconds=seconds)
+                return store, secret
+            except (DistNetworkError, DistStoreError) as error:
+                trouble = error
+        time.sleep(_LOOK)
+    raise DistStoreError(f"rank 0 of Ray's group {key.decode()!r} has not come within {seconds:g} s; see whether all its ranks "
+                         "call init_collective_group with backend 'arraycomm'") from trouble
+
+
+register_collective_backend(NAME, Group)
