@@ -1,8 +1,9 @@
-"""The programs of data parallel training in examples/, each run by the command that its docstring gives."""
+"""The programs of data parallel training in examples/, each run by the command that its docstring gives, and the notebook."""
 
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-EXAMPLES = [ROOT / "examples" / name for name in ("data_parallel_numpy.py", "data_parallel_torch.py")]
+EXAMPLES = [ROOT / "examples" / name for name in ("data_parallel_arrays.py", "data_parallel_torch.py")]
 
 
 def command(path: Path) -> list[str]:
@@ -37,7 +38,29 @@ def test_runs(path: Path) -> None:
 
 
 def test_one_rank_learns_what_four_learn() -> None:
-    path = ROOT / "examples" / "data_parallel_numpy.py"
+    path = ROOT / "examples" / "data_parallel_arrays.py"  # float32: sums of a batch and of its parts are rounded differently
     told = [run([sys.executable, "-m", "arraycomm.launch", "--nproc-per-node", str(n), str(path)]) for n in (1, 4)]
     losses = [[float(number) for number in re.findall(r"loss (\S+)", text)] for text in told]
-    assert losses[0] == pytest.approx(losses[1], abs=2e-6) and losses[0][-1] < losses[0][0] / 2
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4) and losses[0][-1] < losses[0][0] / 2
+
+
+_SHOW = """import ast, json, sys
+known = {"__name__": "__main__"}
+for cell in json.load(open(sys.argv[1]))["cells"]:
+    if cell["cell_type"] == "code":
+        *steps, last = ast.parse("".join(cell["source"])).body
+        exec(compile(ast.Module(steps, []), "cell", "exec"), known)
+        if isinstance(last, ast.Expr):  # what a notebook shows
+            print(json.dumps(eval(compile(ast.Expression(last.value), "cell", "eval"), known)), flush=True)
+        else:
+            exec(compile(ast.Module([last], []), "cell", "exec"), known)
+"""
+
+
+def test_notebook() -> None:
+    path = ROOT / "examples" / "collectives.ipynb"
+    code = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+    shown = [json.loads(line) for line in run([sys.executable, "-c", _SHOW, str(path)]).splitlines()]
+    assert shown == [[[3, 6, 9, 12]] * 3, [[[source, part] for source in range(3)] for part in range(3)],
+                     {"0": 1, "1": 1, "2": 1, "9": 3}, [[0, 3], [0, 1], [0, 2]]]
