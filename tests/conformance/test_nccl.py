@@ -113,16 +113,6 @@ def test_nothing_is_left(gpus: World) -> None:
     gpus.run("gpus.left_over")
 
 
-def test_programs_for_machines_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of tests/gpu, which are otherwise run where there is one."""
-    from tests.gpu import test_nccl as gpu
-
-    for name, value in environ():
-        monkeypatch.setenv(name, value)
-    arraycomm.spawn(gpu.everything, ((7, 1024),), nprocs=2)
-    arraycomm.spawn(gpu.facade, nprocs=2)
-
-
 def test_narrow_types_are_among_them() -> None:
     assert {"float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"} == set(NARROW) & set(NATIVE)
 

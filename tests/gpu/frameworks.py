@@ -25,34 +25,36 @@ def too_few(ranks: int) -> str | None:
             f"{version_text(version)}")
 
 
-def use(rank: int) -> list[str]:
+def use(rank: int, framework: str = "") -> list[str]:
     """The rank's GPU becomes the current one, several ranks' where there are too few; which libraries have arrays there.
+
+    framework: the only one that is to be used.
 
     Importing decides that, so it is for ranks, not for who starts them.
     """
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # ranks share a GPU's memory
-    device = rank % runtime().device_count()
-    runtime().set_device(device)
-    if os.path.basename(runtime().path).startswith(STANDIN):
+    if framework == STANDIN:
         return [STANDIN]
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # ranks share a GPU's memory
     usable = []
-    if importlib.util.find_spec("cupy"):
-        import cupy
-
-        cupy.cuda.Device(device).use()
-        usable.append("cupy")
-    if importlib.util.find_spec("torch"):
+    wanted = {name for name in ("cupy", "torch", "jax") if framework in ("", name) and importlib.util.find_spec(name)}
+    if "torch" in wanted:  # the first: the others, and we, then take its libraries
         import torch
 
         if torch.cuda.is_available():
-            torch.cuda.set_device(device)
+            torch.cuda.set_device(rank % torch.cuda.device_count())
             usable.append("torch")
-    if importlib.util.find_spec("jax"):
+    if "cupy" in wanted:
+        import cupy
+
+        cupy.cuda.Device(rank % cupy.cuda.runtime.getDeviceCount()).use()
+        usable.append("cupy")
+    if "jax" in wanted:
         import jax
 
         jax.config.update("jax_enable_x64", True)  # the tests have arrays of 64-bit types
         usable += ["jax"] if jax.default_backend() == "gpu" else []
-    assert usable, "no library here has arrays on a GPU: install CuPy, or torch or JAX for CUDA"
+    runtime().set_device(rank % runtime().device_count())
+    assert usable, f"{framework or 'no library here'} has no arrays on this GPU: install CuPy, or torch or JAX for CUDA"
     return usable
 
 

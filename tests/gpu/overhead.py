@@ -1,97 +1,187 @@
-"""`python -m tests.gpu.overhead`: all_reduce beside a raw call of NCCL and torch.distributed's, interleaved.
+"""all_reduce beside a raw call of NCCL from C and torch.distributed's, interleaved: `python -m tests.gpu.parts overhead 1`.
 
-Every round times each contender on the same array, by events on torch's current stream over many calls; printed are the
-ratios of the rounds' medians, and their range. The raw call goes to the same communicator.
+Every round times each contender on the same number of bytes, from an idle stream until it is idle again, over many calls; the
+rows have the median of the rounds, and the ratios of each round's times with their range. The raw call goes to the same
+communicator, from a loop in C.
 """
 
 from __future__ import annotations
 
-import argparse
+import ctypes
 import importlib.util
-import os
 import socket
 import statistics
-import sys
+import subprocess
+import tempfile
+import time
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import arraycomm
-from arraycomm.core import registry
 from arraycomm.core.cuda.runtime import runtime
+from arraycomm.core.dlpack import resolve
 
 from . import frameworks
 
-SIZES = [8 << (2 * step) for step in range(13)]  # 8 B to 128 MiB
-ROUNDS, SHORT = 15, 1 << 20
+SIZES = [8 << (2 * step) for step in range(14)]  # 8 B to 512 MiB
+SECONDS, BLOCK, MOST = 60.0, 0.02, 200  # for all sizes; for one timing, and calls in it
+_FLOAT32, _MAX = 7, 2  # ncclFloat32, ncclMax
+# Compiled without any header, which a machine may lack.
+_LOOP = """
+typedef unsigned long word;
+int loop(int (*call)(word, word, word, int, int, word, word), int (*state)(word, int *), word x, word count, word comm,
+         word stream, int calls)
+{
+    int code = 0;
+    while (calls-- > 0 && code == 0) {
+        code = call(x, x, count, 7, 2, comm, stream);
+        while (code == 7 && state(comm, &code) == 0) /* in progress: of a communicator that does not block */
+            ;
+    }
+    return code;
+}
+"""
 
 
-def work(rank: int, nproc: int, port: int) -> None:
-    import torch
-
-    torch.cuda.set_device(rank % torch.cuda.device_count())
-    torch.distributed.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=nproc)
-    with arraycomm.init(backend="nccl") as group:
-        communicator = group._communicator
-        nccl, handle = communicator.nccl, communicator.handle
-        if rank == 0:
-            print(f"NCCL {nccl.version}, {torch.cuda.get_device_name()}, torch {torch.__version__}, {nproc} ranks")
-            print(f"{'bytes':>12} {'ours us':>9} {'ours/raw':>24} {'ours/torch':>24}")
-        for size in SIZES:
-            x = torch.ones(size // 4, device="cuda")
-            stream = torch.cuda.current_stream().cuda_stream or 1
-            contenders: list[Callable[[], object]] = [
-                lambda x=x: group.all_reduce(x, "max", out=x),
-                lambda x=x, stream=stream: nccl.ncclAllReduce(x.data_ptr(), x.data_ptr(), x.numel(), 7, 2, handle.comm, stream),
-                lambda x=x: torch.distributed.all_reduce(x, op=torch.distributed.ReduceOp.MAX)]
-            rounds = [[timed(call, 200 if size < SHORT else 20) for call in contenders] for _ in range(ROUNDS + 1)][1:]
-            x.fill_(1.0)
-            if rank == 0:
-                ours = statistics.median(row[0] for row in rounds)
-                print(f"{size:12} {ours:9.2f} {ratios(rounds, 1):>24} {ratios(rounds, 2):>24}")
-    torch.distributed.destroy_process_group()
-
-
-def timed(call: Callable[[], object], calls: int) -> float:
-    """Microseconds a call."""
-    import torch
-
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    begin.record()
-    for _ in range(calls):
-        call()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) * 1000 / calls
-
-
-def ratios(rounds: list[list[float]], other: int) -> str:
-    found = [row[0] / row[other] for row in rounds]
-    return f"{statistics.median(found):.3f} ({min(found):.3f}-{max(found):.3f})"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu.overhead", description=__doc__)
-    parser.add_argument("--nproc", type=int, help="ranks; default: as many as GPUs, 2 at most. Ranks that share a GPU take turns "
-                        "on it, which is most of their time, and need NCCL_MULTI_RANK_GPU_ENABLE=1")
-    given = parser.parse_args()
-    missing = registry.why_unavailable("nccl")
-    if missing is not None:
-        print(missing, file=sys.stderr)
-        return 1
-    ranks = given.nproc or min(2, runtime().device_count())
-    missing = frameworks.too_few(ranks)
-    if importlib.util.find_spec("torch") is None:
-        missing = "torch is not installed"
-    if missing is not None:
-        print(f"no comparison: {missing}")
-        return 0
-    os.environ.setdefault("NCCL_DEBUG", "WARN")
+def compare(ranks: int, framework: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arraycomm.spawn(work, (ranks, port), nprocs=ranks)
-    return 0
+    arraycomm.spawn(work, (ranks, framework, port), nprocs=ranks)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def work(rank: int, ranks: int, framework: str, port: int) -> None:
+    name = frameworks.use(rank, framework)[0]
+    standin = name == frameworks.STANDIN
+    theirs = torch_reduction(rank, ranks, port, "cpu" if standin else "cuda")
+    with arraycomm.init(backend="nccl", timeout=60) as group:
+        if rank == 0:
+            print(f"| bytes | ours us | raw us | torch us | ours / raw ({raw_kind()}) | ours / torch.distributed |")
+            print("|---|---|---|---|---|---|", flush=True)
+        sizes = SIZES[:3] if standin else SIZES
+        for nbytes in sizes:
+            row = measure(group, name, nbytes, theirs, (0.5 if standin else SECONDS) / len(sizes))
+            if rank == 0:
+                print(row, flush=True)
+        group.barrier()
+
+
+def torch_reduction(rank: int, ranks: int, port: int, device: str) -> Callable[[int], Callable[[int], None]] | None:
+    """Of so many bytes, then so many calls; None without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank,
+                            world_size=ranks, timeout=timedelta(seconds=60))
+
+    def reduction(nbytes: int) -> Callable[[int], None]:
+        x = torch.ones(nbytes // 4, device=device)
+
+        def calls(number: int) -> None:
+            for _ in range(number):
+                dist.all_reduce(x, op=dist.ReduceOp.MAX)
+
+        return calls
+
+    return reduction
+
+
+def measure(group: arraycomm.Group, name: str, nbytes: int, theirs: Callable[[int], Callable[[int], None]] | None,
+            seconds: float) -> str:
+    """The row of one size."""
+    x = frameworks.make(name, np.ones(nbytes // 4, np.float32))
+    buffer = resolve(x)
+
+    def ours(number: int) -> None:
+        for _ in range(number):
+            group.all_reduce(x, "max", out=x)
+
+    def timed(calls: Callable[[int], None], number: int) -> float:
+        """Microseconds a call."""
+        runtime().synchronize(buffer.stream, buffer.device_index)
+        begin = time.perf_counter()
+        calls(number)
+        runtime().synchronize(buffer.stream, buffer.device_index)
+        return (time.perf_counter() - begin) * 1e6 / number
+
+    contenders = [ours, raw(group, buffer), *([] if theirs is None else [theirs(nbytes)])]
+    for _ in range(2):
+        alone = max(timed(contender, 3) for contender in contenders)
+    number = agreed(group, min(MOST, max(2, int(BLOCK * 1e6 / alone))))
+    number_of_rounds = agreed(group, min(25, max(5, int(seconds * 1e6 / (alone * number * len(contenders))))))
+    rounds = [[timed(contender, number) for contender in contenders] for _ in range(number_of_rounds)]
+    return row(nbytes, rounds)
+
+
+def agreed(group: arraycomm.Group, number: int) -> int:
+    """Rank 0's."""
+    return int(group.broadcast(np.array([number]))[0])
+
+
+def row(nbytes: int, rounds: list[list[float]]) -> str:
+    medians = [f"{statistics.median(times):.2f}" for times in zip(*rounds, strict=True)]
+    ratios = []
+    for other in range(1, len(rounds[0])):
+        found = [times[0] / times[other] for times in rounds]
+        ratios.append(f"{statistics.median(found):.3f} ({min(found):.3f} to {max(found):.3f})")
+    if len(medians) < 3:
+        medians, ratios = [*medians, "-"], [*ratios, "-"]
+    return f"| {nbytes} | {' | '.join(medians)} | {' | '.join(ratios)} |"
+
+
+# ---- the raw call ----
+
+
+def compiled() -> Any:
+    """The loop in C; None where no compiler makes it."""
+    with tempfile.TemporaryDirectory(prefix="raw-nccl-") as folder:
+        source, library = Path(folder, "loop.c"), Path(folder, "loop.so")
+        source.write_text(_LOOP)
+        for compiler in ("cc", "gcc", "clang"):
+            try:
+                subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-nostdlib", str(source), "-o", str(library)], check=True,
+                               capture_output=True, timeout=60)
+                return ctypes.CDLL(str(library))  # stays loaded when its file goes
+            except (OSError, subprocess.SubprocessError):
+                continue
+    return None
+
+
+_loops: list[Any] = []
+
+
+def loop() -> Any:
+    if not _loops:
+        _loops.append(compiled())
+    return _loops[0]
+
+
+def raw_kind() -> str:
+    return "from C" if loop() is not None else "from Python by cffi: no C compiler works here"
+
+
+def raw(group: arraycomm.Group, buffer: Any) -> Callable[[int], None]:
+    communicator: Any = group._communicator
+    nccl, comm, count, in_c = communicator.nccl, communicator.handle.comm, buffer.nbytes // 4, loop()
+    if in_c is None:
+        def from_python(number: int) -> None:
+            for _ in range(number):
+                code = nccl.ncclAllReduce(buffer.address, buffer.address, count, _FLOAT32, _MAX, comm, buffer.stream)
+                communicator.handle.settle(code, "ncclAllReduce", 60.0)
+
+        return from_python
+    functions = [int(nccl.ffi.cast("uintptr_t", nccl.ffi.addressof(nccl._lib, name)))
+                 for name in ("ncclAllReduce", "ncclCommGetAsyncError")]
+    arguments = [ctypes.c_ulong(value) for value in (*functions, buffer.address, count, comm, buffer.stream)]
+
+    def from_c(number: int) -> None:
+        code = in_c.loop(*arguments, number)
+        assert code == 0, f"the raw ncclAllReduce gave {code}"
+
+    return from_c

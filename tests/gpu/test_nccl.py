@@ -2,141 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 
-import arraycomm
-import arraycomm.distributed as dist
-
-from . import frameworks
-
-DTYPES = ("int8", "uint8", "int32", "int64", "float16", "float32", "float64", "complex64")
-OPS = ("sum", "product", "min", "max", "avg")
-COUNTS = (1, 7, 1024, 1_000_003)
+from . import frameworks, parts
 
 
-def close(got: np.ndarray, want: np.ndarray, what: str) -> None:
-    tolerance = 1e-2 if got.dtype == np.float16 else 1e-5
-    assert got.dtype == want.dtype and np.allclose(got, want, rtol=tolerance, atol=tolerance), what
-
-
-def reduced(op: str, arrays: list[np.ndarray]) -> np.ndarray:
-    stacked = np.stack(arrays)
-    if op == "avg":
-        mean = stacked.sum(0) / len(arrays)
-        return (np.trunc(mean) if stacked.dtype.kind in "iu" else mean).astype(stacked.dtype)
-    function = {"sum": np.sum, "product": np.prod, "min": np.min, "max": np.max}[op]
-    return function(stacked, axis=0).astype(stacked.dtype)
-
-
-def everything(rank: int, counts: Sequence[int]) -> None:
-    """Also run over the stand-ins, by tests/conformance/test_nccl.py."""
-    usable = frameworks.use(rank)
-    with arraycomm.init(backend="nccl", timeout=120) as group:
-        for name in usable:
-            for dtype in DTYPES:
-                operations(group, name, dtype, counts)
-            streams(group, name, 4 * counts[-1])
-            with group.split(0) as part:
-                operations(part, name, "float32", counts)
-
-
-def operations(group: arraycomm.Group, name: str, dtype: str, counts: Sequence[int]) -> None:
-    me, size = group.rank, group.size
-    for count in counts:
-        inputs = [(np.arange(count * size) % 5 + rank).astype(dtype).reshape(size, count) for rank in range(size)]
-        x, label = frameworks.make(name, inputs[me]), f"{name} {dtype} {count}"
-        for op in OPS if dtype != "complex64" else ("sum", "avg"):
-            close(frameworks.back(group.all_reduce(x, op)), reduced(op, inputs), f"all_reduce {op} {label}")
-        close(frameworks.back(group.reduce_scatter(x)), reduced("sum", inputs)[me : me + 1], f"reduce_scatter {label}")
-        close(frameworks.back(group.all_gather(x)), np.concatenate(inputs), f"all_gather {label}")
-        close(frameworks.back(group.broadcast(x, size - 1)), inputs[-1], f"broadcast {label}")
-        close(frameworks.back(group.all_to_all(x)), np.stack([row[me] for row in inputs]), f"all_to_all {label}")
-        gathered = group.gather(x, root=0)
-        if me == 0:
-            close(frameworks.back(gathered), np.concatenate(inputs), f"gather {label}")
-        close(frameworks.back(group.scatter(x, 0, like=x[:1])), inputs[0][me : me + 1], f"scatter {label}")
-        with group.batch():
-            group.isend(x, (me + 1) % size)
-            work = group.irecv(x, (me - 1) % size)
-        close(frameworks.back(work.result().array), inputs[me - 1], f"batch {label}")
-
-
-def streams(group: arraycomm.Group, name: str, count: int) -> None:
-    """Work before and after, and asynchronous operations in between: nothing is read too early."""
-    x = frameworks.make(name, np.ones(count, np.float32))
-    for turn in range(20):
-        y = group.all_reduce(x + turn, async_op=turn % 2 == 1)
-        y = y.result() if turn % 2 else y
-        close(frameworks.back(y * 2), np.full(count, 2.0 * group.size * (1 + turn), np.float32), f"{name} turn {turn}")
-
-
-def facade(rank: int) -> None:
-    """A program for torch.distributed, with the one import changed. Also run over the stand-ins."""
-    usable = frameworks.use(rank)
-    dist.init_process_group("nccl", timeout=timedelta(seconds=120))
-    for name in usable:
-        if name != "jax":  # torch's functions write into what they are given
-            in_place(name)
-    if importlib.util.find_spec("msgpack"):
-        objects: list[object] = [None] * dist.get_world_size()
-        dist.all_gather_object(objects, {"rank": rank})
-        assert objects == [{"rank": other} for other in range(dist.get_world_size())]
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def in_place(name: str) -> None:
-    me, size = dist.get_rank(), dist.get_world_size()
-    ranks = np.arange(size, dtype=np.float32)
-
-    def full(value: float, count: int = 3) -> Any:
-        return frameworks.make(name, np.full(count, value, np.float32))
-
-    x = full(me)
-    dist.all_reduce(x)
-    close(frameworks.back(x), np.full(3, ranks.sum(), np.float32), f"{name} all_reduce")
-    work = dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
-    assert work.wait()
-    close(frameworks.back(x), np.full(3, ranks.sum(), np.float32), f"{name} all_reduce, asynchronous")
-    x = full(me)
-    dist.broadcast(x, size - 1)
-    close(frameworks.back(x), np.full(3, size - 1, np.float32), f"{name} broadcast")
-    gathered, scattered, swapped = full(-1, 3 * size), full(-1), full(-1, size)
-    dist.all_gather_into_tensor(gathered, full(me))
-    close(frameworks.back(gathered), np.repeat(ranks, 3), f"{name} all_gather_into_tensor")
-    dist.reduce_scatter_tensor(scattered, gathered)
-    close(frameworks.back(scattered), np.full(3, me * size, np.float32), f"{name} reduce_scatter_tensor")
-    dist.all_to_all_single(swapped, full(me, size))
-    close(frameworks.back(swapped), ranks, f"{name} all_to_all_single")
-    x, y = full(me), full(-1)
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, (me + 1) % size), dist.P2POp(dist.irecv, y, (me - 1) % size)]):
-        work.wait()
-    close(frameworks.back(y), np.full(3, (me - 1) % size, np.float32), f"{name} batch_isend_irecv")
-    part = dist.new_group([size - 1])
-    if me == size - 1:
-        dist.all_reduce(x, group=part)
-        close(frameworks.back(x), np.full(3, me, np.float32), f"{name} all_reduce of one rank")
-
-
-def enough(ranks: int) -> None:
+@pytest.mark.parametrize("part", [parts.operations, parts.facade, parts.staged.compare], ids=["operations", "facade", "staged"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_part(part: Callable[[int, str], None], ranks: int) -> None:
     missing = frameworks.too_few(ranks)
     if missing is not None:
         pytest.skip(missing)
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_everything(ranks: int) -> None:
-    enough(ranks)
-    arraycomm.spawn(everything, (COUNTS,), nprocs=ranks)
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_facade(ranks: int) -> None:
-    enough(ranks)
-    arraycomm.spawn(facade, nprocs=ranks)
+    part(ranks, "")

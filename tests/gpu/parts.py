@@ -1,0 +1,96 @@
+"""The parts of tests/run_gpu: `python -m tests.gpu.parts operations 2 torch`. Rows of the report begin with "|"; exit status 3:
+what the part needs is not here."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+
+import arraycomm
+from arraycomm.backends.nccl.declarations import version_text
+from arraycomm.backends.nccl.library import library
+from arraycomm.core import registry
+from arraycomm.core.cuda.runtime import runtime
+
+from . import frameworks, overhead, programs, staged
+
+NOT_HERE = 3
+COUNTS, FEW = (1, 7, 1024, 1_000_003), (7, 1024)
+_PACKAGES = ("numpy", "torch", "cupy-cuda13x", "cupy-cuda12x", "jax", "jaxlib", "mpi4py", "cffi")
+_SMI = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,pcie.link.gen.max,pcie.link.width.max",
+        "--format=csv,noheader"]
+
+
+def machine(_ranks: int, _framework: str) -> None:
+    """What the figures are of."""
+    cuda = runtime()
+    versions = " and ".join(f"{version // 1000}.{version % 1000 // 10}" for version in cuda.versions())
+    rows = [("GPUs", str(cuda.device_count())), ("CUDA's runtime, the driver's CUDA", f"{versions} ({cuda.path})"),
+            ("NCCL", f"{version_text(library().version)} ({library().path})"),
+            ("Python", f"{platform.python_version()}, {os.cpu_count()} processors"), ("arraycomm", arraycomm.__file__)]
+    for name in _PACKAGES:
+        try:
+            rows.append((name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    print("| what | is |\n|---|---|")
+    for name, value in rows:
+        print(f"| {name} | {value} |")
+    try:
+        for line in subprocess.run(_SMI, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines():
+            print(f"| name, driver, memory, PCIe | {line} |")
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"nvidia-smi: {error}")
+
+
+def operations(ranks: int, framework: str) -> None:
+    print("| arrays of | ranks | results that were right |\n|---|---|---|", flush=True)
+    arraycomm.spawn(programs.everything, (FEW if framework == frameworks.STANDIN else COUNTS, framework), nprocs=ranks)
+
+
+def facade(ranks: int, framework: str) -> None:
+    arraycomm.spawn(programs.facade, (framework,), nprocs=ranks)
+
+
+PARTS: dict[str, Callable[[int, str], None]] = {
+    "machine": machine, "operations": operations, "facade": facade, "overhead": overhead.compare, "staged": staged.compare}
+
+
+def missing(ranks: int, framework: str) -> str | None:
+    """Why a part cannot run here; None: it can."""
+    reason = registry.why_unavailable("nccl")
+    if reason is not None or framework == frameworks.STANDIN:
+        return reason
+    if framework and importlib.util.find_spec(framework) is None:
+        return f"{framework} is not installed"
+    return frameworks.too_few(ranks)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu.parts", description=__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("ranks", type=int, nargs="?", default=1)
+    parser.add_argument("framework", nargs="?", default="", help="of its arrays; default: the first of torch, CuPy and JAX")
+    parser.add_argument("--standin", action="store_true", help="over the stand-ins")
+    given = parser.parse_args()
+    if given.standin:
+        from tests.standin import build
+
+        os.environ |= {"ARRAYCOMM_CUDART_LIBRARY": build.cudart(), "ARRAYCOMM_NCCL_LIBRARY": build.nccl()}
+        given.framework = frameworks.STANDIN
+    reason = missing(given.ranks, given.framework)
+    if reason is not None:
+        print(reason)
+        return NOT_HERE
+    PARTS[given.part](given.ranks, given.framework)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

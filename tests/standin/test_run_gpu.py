@@ -1,0 +1,57 @@
+"""tests/run_gpu itself, which is to work the first time that there is a GPU: its parts over the stand-ins, and what becomes of
+one that hangs or dies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import frameworks, overhead, run
+
+PARTS = ("torch.distributed, 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks")
+
+
+def test_the_parts_and_the_report(tmp_path: Path) -> None:
+    only = [word for part in PARTS for word in ("--only", part)]
+    done = subprocess.run([sys.executable, str(run.ROOT / "tests/gpu/run.py"), "--standin", *only], capture_output=True,
+                          text=True, timeout=240, env=os.environ | {"OUT": str(tmp_path)})
+    report = (tmp_path / "gpu.md").read_text()
+    assert done.returncode == 0, (tmp_path / "gpu.log").read_text()
+    assert done.stdout.strip() == report.strip() and report.count("| ok |") == len(PARTS)
+    assert "| 128 | " in report and "| ours / raw (from C) |" in report and f"| {frameworks.STANDIN} | 2 | " in report
+    assert "| all_reduce | " in report
+
+
+@pytest.mark.parametrize(("end", "result"), [
+    ("time.sleep(60)", "was ended after 2 s"), ("raise SystemExit(3)", "not here"),
+    ("os.kill(os.getpid(), 9)", "failed with -9")])
+def test_what_a_part_printed_survives_it(end: str, result: str, tmp_path: Path) -> None:
+    begin, program = time.monotonic(), f"import os, time; print('| a | row |', flush=True); {end}"
+    output, got = run.run(["-X", "faulthandler", "-c", program], 2, dict(os.environ), tmp_path)
+    assert got == result and time.monotonic() - begin < 20
+    assert ("most recent call first" in output) == ("sleep" in end)  # its stack
+    report = run.Report(str(tmp_path))
+    report.add("one", output, got, 2)
+    report.add("another", "", "ok", 1)
+    assert (tmp_path / "gpu.md").read_text() == report.text()
+    assert f"| one | {result} | 2 |" in report.text() and "\n| a | row |\n" in report.text()
+    assert report.failures == ("not here" not in result)
+
+
+def test_wheels_of_this_interpreter() -> None:
+    here = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    platform = f"manylinux_2_17_{os.uname().machine}"
+    fitting = [f"cffi-2.0.0-{here}-{here}-{platform}.whl", f"arraycomm-0.1-cp310-abi3-{platform}.whl", "x-1-py3-none-any.whl"]
+    assert [run._fits(name) for name in fitting] == [True] * 3
+    assert not run._fits(f"cffi-2.0.0-cp39-cp39-{platform}.whl") and not run._fits("arraycomm-0.1-cp310-abi3-linux_other.whl")
+
+
+def test_a_row_of_the_comparison() -> None:
+    assert overhead.row(8, [[2.0, 1.0, 4.0], [3.0, 2.0, 4.0], [9.0, 3.0, 9.0]]) == (
+        "| 8 | 3.00 | 2.00 | 4.00 | 2.000 (1.500 to 3.000) | 0.750 (0.500 to 1.000) |")
+    assert overhead.row(8, [[2.0, 1.0]]) == "| 8 | 2.00 | 1.00 | - | 2.000 (2.000 to 2.000) | - |"
