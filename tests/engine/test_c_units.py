@@ -13,6 +13,8 @@ import os
 import re
 import shutil
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,13 +41,37 @@ def first_line(test: Path) -> tuple[list[Path], bool]:
     return [path for paths in found.values() for path in paths], match[2] is not None
 
 
-def compiled(sources: list[Path], target: Path, flags: list[str], compiler: str = COMPILER) -> Path:
-    """Compiles sources into target; a warning is an error, because the engine's own build shows none."""
-    command = [compiler, *FLAGS, *flags, "-Werror", f"-I{ENGINE}", f"-I{HERE}"]
-    command += [*map(str, sources), "-o", str(target), "-lm", "-pthread"]
+class Builder:
+    """Compiles tests, and each of the engine's files once for each compiler and its flags."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._objects: dict[tuple[Path, str, tuple[str, ...]], Path] = {}
+
+    def program(self, test: Path, target: Path, flags: list[str], compiler: str = COMPILER) -> Path:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(lambda source: self._object(source, flags, compiler), [test, *first_line(test)[0]]))
+        compile_with([compiler, *flags, *map(str, objects), "-o", str(target), "-lm", "-pthread"])
+        return target
+
+    def _object(self, source: Path, flags: list[str], compiler: str) -> Path:
+        key = (source, compiler, tuple(flags))
+        if key not in self._objects:
+            target = self._folder / f"{len(self._objects)}_{threading.get_ident()}_{source.stem}.o"
+            # A warning is an error, because the engine's own build shows none.
+            compile_with([compiler, *FLAGS, *flags, "-Werror", f"-I{ENGINE}", f"-I{HERE}", "-c", str(source), "-o", str(target)])
+            self._objects[key] = target
+        return self._objects[key]
+
+
+def compile_with(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
-    return target
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    return Builder(tmp_path_factory.mktemp("objects"))
 
 
 @functools.cache
@@ -73,8 +99,9 @@ RACED = ("test_node", "test_node_leaving")  # short ones, always run under Threa
 NOT_RACED = ("test_transfer", "test_window")
 
 
-def run(test: Path, directory: Path, flags: list[str], compiler: str = COMPILER, emulator: tuple[str, ...] = ()) -> None:
-    program = compiled([test, *first_line(test)[0]], directory / test.stem, flags, compiler)
+def run(builder: Builder, test: Path, directory: Path, flags: list[str], compiler: str = COMPILER,
+        emulator: tuple[str, ...] = ()) -> None:
+    program = builder.program(test, directory / test.stem, flags, compiler)
     done = subprocess.run(
         [*emulator, str(program)], capture_output=True, text=True, timeout=TIMEOUT, env=environment(), cwd=directory
     )
@@ -83,20 +110,20 @@ def run(test: Path, directory: Path, flags: list[str], compiler: str = COMPILER,
 
 
 @pytest.mark.parametrize("test", TESTS, ids=lambda path: path.stem)
-def test_sanitized(test: Path, tmp_path: Path) -> None:
-    run(test, tmp_path, sanitizers())
+def test_sanitized(builder: Builder, test: Path, tmp_path: Path) -> None:
+    run(builder, test, tmp_path, sanitizers())
 
 
 @pytest.mark.parametrize("test", [test for test in TESTS if test.stem not in NOT_RACED], ids=lambda path: path.stem)
-def test_races(test: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_races(builder: Builder, test: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if test.stem not in RACED and not request.config.getoption("--races"):
         pytest.skip("minutes: run by --races")
-    run(test, tmp_path, RACES)
+    run(builder, test, tmp_path, RACES)
 
 
 @pytest.mark.parametrize("test", [test for test in TESTS if first_line(test)[1]], ids=lambda path: path.stem)
-def test_optimised(test: Path, tmp_path: Path) -> None:
-    run(test, tmp_path, ["-O3"])
+def test_optimised(builder: Builder, test: Path, tmp_path: Path) -> None:
+    run(builder, test, tmp_path, ["-O3"])
 
 
 CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
@@ -104,6 +131,6 @@ CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
 
 @pytest.mark.skipif(not (shutil.which(CROSS) and shutil.which(EMULATOR)), reason=f"{CROSS} and {EMULATOR} are not installed")
 @pytest.mark.parametrize("name", ["pattern", "reduce", "shared"])
-def test_aarch64(name: str, tmp_path: Path) -> None:
+def test_aarch64(builder: Builder, name: str, tmp_path: Path) -> None:
     """The whole engine compiles for the other processor, and its kernels and rounds run there."""
-    run(HERE / f"test_{name}.c", tmp_path, ["-O3", "-static"], CROSS, (EMULATOR,))
+    run(builder, HERE / f"test_{name}.c", tmp_path, ["-O3", "-static"], CROSS, (EMULATOR,))
