@@ -1,4 +1,4 @@
-"""The programs of data parallel training in examples/, each run by the command that its docstring gives, and the notebook."""
+"""The programs in examples/ that no other test runs, each by the command that its docstring gives, and the notebook."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ def run(arguments: list[str]) -> str:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_runs(path: Path) -> None:
     assert run(command(path)).strip()
+
+
+def test_the_page_names_the_late_rank() -> None:
+    assert "Rank 2 has been late for" in run(command(ROOT / "examples" / "debug_page.py"))
 
 
 def test_one_rank_learns_what_four_learn() -> None:

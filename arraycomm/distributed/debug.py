@@ -1,4 +1,4 @@
-"""TORCH_DISTRIBUTED_DEBUG, breakpoint(), and what TORCH_CPP_LOG_LEVEL makes of the log.
+"""TORCH_DISTRIBUTED_DEBUG, breakpoint(), what TORCH_CPP_LOG_LEVEL makes of the log, and the debug server's page.
 
 The core compares what ranks call in any case. DETAIL adds, for groups that are made while it is set, an exchange before each
 collective: ranks that are late or call something else are told with shapes and dtypes, all of them, and the group is usable
@@ -17,15 +17,19 @@ from arraycomm.core.log import log
 from arraycomm.core.watch import attach
 
 from .consistency import Consistency
+from .operations import untimed
 from .world import default_group, state
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
 
+    from arraycomm.debug import DebugServer
+
     from .process_group import ProcessGroup
 
-__all__ = ["DebugLevel", "breakpoint", "get_debug_level", "set_debug_level", "set_debug_level_from_env"]
+__all__ = ["DebugLevel", "breakpoint", "get_debug_level", "set_debug_level", "set_debug_level_from_env", "start_debug_server",
+           "stop_debug_server"]
 
 TRACE = 5  # below logging.DEBUG
 _LEVELS = {"ERROR": 40, "WARNING": 30, "INFO": 20}  # logging's numbers
@@ -46,9 +50,10 @@ class DebugLevel(enum.Enum):
 
 
 class _State:
-    """The level, once it was set or read from the environment; how often breakpoint() was skipped, by place."""
+    """The level, once it was set or read from the environment; how often breakpoint() was skipped, by place; the server."""
 
     level: DebugLevel | None = None
+    server: DebugServer | None = None
     skipped: dict[tuple[str, int], int] = {}
 
 
@@ -165,3 +170,34 @@ def _terminal(device: Callable[[int], Any] = os.fstat) -> str:
     mode = device(0)
     nothing = stat.S_ISCHR(mode.st_mode) and mode.st_rdev == os.makedev(1, 3)
     return "/dev/tty" if nothing else "/dev/stdin"
+
+
+# ---- the debug server ----
+
+def start_debug_server(port: int = 25999, worker_port: int = 0, start_method: str | None = None, dump_dir: str | None = None,
+                       dump_interval: float = 60.0, enabled_dumps: set[str] | None = None, handlers: Any = None,
+                       fetch_timeout: float = 60.0) -> None:
+    """arraycomm.debug's page of the default group (docs/debug.md); all ranks call it. The address is logged on rank 0.
+
+    port: on rank 0, on loopback only; 0 takes a free one. fetch_timeout: seconds that the page waits for a rank's stacks.
+    worker_port: 0; the other ranks open no port. start_method, dump_interval: without meaning here.
+    ValueError for dump_dir, enabled_dumps and handlers, which are not here: the page's /state and /metrics can be saved.
+    AssertionError when it has been started already. Raises what arraycomm.debug.start_debug_server() does.
+    """
+    from arraycomm.debug import start_debug_server  # rare
+
+    if _State.server is not None:
+        raise AssertionError("debug server already started")
+    unknown = {"worker_port": worker_port, "dump_dir": dump_dir, "enabled_dumps": enabled_dumps, "handlers": handlers}
+    for name, value in unknown.items():
+        if value:
+            raise ValueError(f"start_debug_server() knows no {name}, got {value!r}: leave it out (docs/debug.md)")
+    _State.server = start_debug_server(untimed(default_group().core), port, timeout=fetch_timeout)
+
+
+def stop_debug_server() -> None:
+    """Ends this rank's part; on rank 0 the page. AssertionError when it has not been started."""
+    if _State.server is None:
+        raise AssertionError("debug server has not been started")
+    server, _State.server = _State.server, None
+    server.close()

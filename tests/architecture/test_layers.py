@@ -16,7 +16,8 @@ FOLDERS = {"arraycomm": "arraycomm", "arraycomm.backends": "backends", "arraycom
 # Layer: what of arraycomm it may import, besides itself and the engine.
 ALLOWED = {
     "arraycomm.core": set(),
-    "arraycomm.distributed": {"arraycomm.core", "arraycomm.launch"},
+    "arraycomm.debug": {"arraycomm.core"},
+    "arraycomm.distributed": {"arraycomm.core", "arraycomm.debug", "arraycomm.launch"},
     "arraycomm.dist2": {"arraycomm.distributed"},
     "arraycomm.frameworks": {"arraycomm.core", "arraycomm.distributed"},
     "arraycomm.backends": {"arraycomm.core"},

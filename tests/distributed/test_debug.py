@@ -170,3 +170,21 @@ def test_where_the_debugger_reads() -> None:
     with open(os.devnull, "rb") as nothing, open(__file__, "rb") as something:
         assert debug._terminal(lambda _: os.fstat(nothing.fileno())) == "/dev/tty"
         assert debug._terminal(lambda _: os.fstat(something.fileno())) == "/dev/stdin"
+
+
+def test_the_debug_server_of_the_default_group() -> None:
+    dist.init_process_group(store=HashStore(), rank=0, world_size=1)
+    try:
+        for wrong in ({"worker_port": 1}, {"dump_dir": "/tmp"}, {"handlers": [1]}):
+            with pytest.raises(ValueError, match=f"knows no {next(iter(wrong))}"):
+                debug.start_debug_server(port=0, **wrong)
+        with pytest.raises(AssertionError, match="has not been started"):
+            debug.stop_debug_server()
+        debug.start_debug_server(port=0)
+        with pytest.raises(AssertionError, match="already started"):
+            debug.start_debug_server(port=0)
+        assert debug._State.server is not None and debug._State.server.url
+        debug.stop_debug_server()
+        assert debug._State.server is None
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,174 @@
+"""A page that shows what the ranks of a job do: which one is late, since when, and where it is.
+
+    from arraycomm.debug import start_debug_server
+    server = start_debug_server(group)
+    print(server.url)  # on rank 0
+
+Nothing here is loaded, and nothing costs, unless it is started. docs/debug.md
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+
+from arraycomm.core import secret as job_secret
+from arraycomm.core.address import outside_address, select_addresses
+from arraycomm.core.errors import DistBackendError
+from arraycomm.core.group import Group
+from arraycomm.core.log import log
+
+from .board import EXITED, STOPPED, Board
+from .recorder import Recorder
+from .stacks import Door
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["DebugServer", "start_debug_server"]
+
+LOOPBACK = "127.0.0.1"
+_END = 5.0  # s that a process may take to end
+
+
+def start_debug_server(group: Group, port: int = 0, *, timeout: float = 5.0) -> DebugServer:
+    """Records what the ranks of a world do and serves a page that shows it. Collective: all ranks of `group` call it.
+
+    port: where rank 0 serves it, on 127.0.0.1 only; 0 takes a free one. The address with its token is the result's `url` on
+    rank 0, and is logged there. timeout: seconds that the page waits for stacks of ranks that do not answer.
+
+    Groups split from this one are shown too. It ends with close(), or when all ranks have closed the group or ended.
+    Raises TypeError and ValueError for wrong arguments, and on all ranks DistBackendError when one of them cannot start its
+    part (the port is taken, say), AuthFailed where ranks on several hosts have no secret (SECURITY.md).
+    """
+    if not isinstance(group, Group):
+        raise TypeError(f"start_debug_server() takes a Group, as arraycomm.init() gives it; got {type(group).__name__}")
+    if not isinstance(port, int) or not 0 <= port <= 65535:
+        raise ValueError(f"start_debug_server() takes a port from 0 to 65535, got {port!r}")
+    return DebugServer(group, port, timeout)
+
+
+class DebugServer:
+    """One rank's part. url: the page's address on rank 0, None on the others."""
+
+    def __init__(self, group: Group, port: int, timeout: float) -> None:
+        self.url: str | None = None
+        self._closed = False
+        self._board, self._door = Board(), Door()
+        self._process: subprocess.Popen[str] | None = None
+        self._recorder: Recorder | None = None
+        try:
+            self._start(group, port, timeout)
+        except BaseException:
+            self.close()
+            raise
+        self._recorder = Recorder(group, self._board, self._left)
+        atexit.register(self._exited)
+
+    def __enter__(self) -> DebugServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends this rank's part: it is no longer recorded and, on rank 0, the page is gone. Idempotent, not collective."""
+        if self._recorder is not None:
+            self._recorder.stop()
+        if self._process is not None:
+            self._board.end(STOPPED)
+        self._release(at_once=True)
+
+    # ---- starting ----
+
+    def _start(self, group: Group, port: int, timeout: float) -> None:
+        host = _meeting_host(group.all_gather_object([_host(), _address()]))
+        secret = job_secret.find() or b""
+        orders = {"rank": group.rank, "size": group.size, "world": group.name, "pid": os.getpid(), "host": host,
+                  "secret": secret.hex(), "board": self._board.descriptor, "stacks": self._door.descriptor,
+                  "signal": self._door.number}
+        if group.rank == 0:
+            token = secrets.token_urlsafe(16)
+            told = self._ask({**orders, "job": secrets.token_hex(16), "store_port": 0, "port": port, "token": token,
+                              "timeout": timeout})
+            group.broadcast_object({name: told[name] for name in ("error", "store_port", "job") if name in told})
+        else:
+            told = group.broadcast_object(None)
+            if "error" not in told:
+                told = self._ask({**orders, **told})
+        errors = [f"rank {rank}: {error}" for rank, error in enumerate(group.all_gather_object(told.get("error"))) if error]
+        if errors:
+            raise DistBackendError(f"the debug server of group {group.name!r} cannot be started: {errors[0]}")
+        if group.rank == 0:
+            self.url = f"http://{LOOPBACK}:{told['port']}/?token={token}"
+            log().warning("the debug page of group %r is at %s", group.name, self.url)
+
+    def _ask(self, orders: dict[str, Any]) -> dict[str, Any]:
+        """Starts the process beside this rank; what it says, with the orders that the others need too."""
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "arraycomm.debug.agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                pass_fds=(self._board.descriptor, self._door.descriptor), start_new_session=True)
+            assert self._process.stdin is not None and self._process.stdout is not None
+            self._process.stdin.write(json.dumps(orders) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+            self._process.stdout.close()
+        except OSError as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        return {"job": orders["job"], **(json.loads(line) if line else {"error": "its process ended; see its output above"})}
+
+    # ---- ending ----
+
+    def _left(self) -> None:
+        """The group has been closed: the process tells so, and rank 0's serves on until all have."""
+        self._release(at_once=False)
+
+    def _exited(self) -> None:
+        self._board.end(EXITED)
+
+    def _release(self, at_once: bool) -> None:
+        atexit.unregister(self._exited)
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()  # wakes it
+            self._wait(process, at_once)
+        if not self._closed:
+            self._closed = True
+            self._door.close()  # after the process: its signal would end this one
+            self._board.close()
+
+    def _wait(self, process: subprocess.Popen[str], at_once: bool) -> None:
+        if at_once or self.url is None:
+            try:
+                process.wait(_END)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        else:
+            _lingering.append(process)
+
+
+_lingering: list[subprocess.Popen[str]] = []  # rank 0's processes that wait for the others
+
+
+def _host() -> str:
+    """The same for processes that reach each other on loopback: one kernel, one network."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return f"{file.read().strip()} {os.readlink('/proc/self/ns/net')} {socket.gethostname()}"
+
+
+def _address() -> str:
+    """Where other hosts reach this one."""
+    return (select_addresses() or [outside_address()])[0]
+
+
+def _meeting_host(told: list[list[str]]) -> str:
+    """Loopback where all ranks share it, else rank 0's address."""
+    return LOOPBACK if len({host for host, _ in told}) == 1 else told[0][1]

@@ -1,0 +1,154 @@
+"""The process beside a rank: reads its board twice a second and tells the server. `python -m arraycomm.debug.agent`.
+
+A process, not a thread: it goes on when the rank holds the interpreter's lock, is stopped or dies, and tells so. It gets its
+orders as a line of JSON on its standard input (so the secret stands neither in arguments nor in the environment), answers
+with one, and ends when the rank says so, closes its group or is gone. Rank 0's also serves the page (server.py), until all
+ranks have ended.
+
+Reports go through a store (core/store) that rank 0's process serves for this purpose alone, authenticated as every
+connection of the job is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from datetime import timedelta
+
+from arraycomm.core.errors import DistError
+from arraycomm.core.store import TCPStore
+
+from .board import CLOSED, EXITED, STOPPED, Board
+from .connections import connections
+from .process import Process
+from .report import INTERVAL, STACKS, WATCHED, describe
+from .stacks import ask
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_TIMEOUT = timedelta(seconds=30)
+_HOW = {CLOSED: "closed", EXITED: "exited", STOPPED: "closed"}
+
+
+class Agent:
+    """One rank's."""
+
+    def __init__(self, orders: dict[str, Any], store: TCPStore) -> None:
+        self._rank, self._pid, self._store = orders["rank"], orders["pid"], store
+        self._board, self._door = Board(orders["board"]), (orders["signal"], orders["stacks"])
+        self._process = Process(self._pid)
+        self._count = 0
+        self._answered = [int(word) for word in store.multi_get([STACKS, WATCHED])]
+
+    def run(self) -> bool:
+        """Reports until the rank has ended; whether it has only stopped this."""
+        while not self.look():
+            select.select([0], [], [], INTERVAL)  # the rank closes the line when it ends
+        self._store.check([STACKS])  # the last report is there when this is answered
+        return self._board.ended == STOPPED
+
+    def look(self) -> str:
+        """Reports once; how the rank has ended, or "" when it has not."""
+        gone = os.getppid() != self._pid  # before the board is read: what it wrote last is there
+        ended = _HOW.get(self._board.ended, "died" if gone else "")
+        report = self.report(ended)
+        stacks, watched = (int(word) for word in self._store.multi_get([STACKS, WATCHED]))
+        if watched != self._answered[1]:
+            self._store.set(f"records/{self._rank}", json.dumps(self._records()))
+        self._store.set(f"report/{self._rank}", json.dumps(report))
+        if stacks != self._answered[0]:
+            self._store.set(f"stacks/{self._rank}", json.dumps({"request": stacks, "text": self._stacks(ended)}))
+        self._answered = [stacks, watched]
+        return ended
+
+    def report(self, ended: str) -> dict[str, Any]:
+        self._count += 1
+        board, texts, records, now = self._board, self._board.read_texts(), self._board.read_records(), time.monotonic_ns()
+        groups = _groups(texts)
+        last = max((record for record in records if record[2]), key=lambda record: record[2], default=None)
+        return {"rank": self._rank, "count": self._count, "time": now / 1e9, "host": socket.gethostname(), "pid": self._pid,
+                "ended": ended, "process": {} if ended else self._process.look(),
+                "groups": [{**about, **board.read_group(row)} for row, about in groups.items()],
+                "open": [describe(record, texts, groups, now) for record in records if not record[2]],
+                "last": describe(last, texts, groups, now) if last else None,
+                "counts": board.read_counts(),
+                "links": [{"group": groups[text["row"]]["group"], "peer": text["peer"],
+                           "bytes": board.words[board.links + text["link"]]} for text in texts if "link" in text],
+                **self._connections(ended)}
+
+    def _connections(self, ended: str) -> dict[str, Any]:
+        try:
+            return {"connections": [] if ended else connections(self._pid)}
+        except OSError as error:
+            return {"connections": [], "connections_error": f"the kernel does not tell of TCP connections here: {error}"}
+
+    def _records(self) -> list[dict[str, Any]]:
+        texts, now = self._board.read_texts(), time.monotonic_ns()
+        groups = _groups(texts)
+        return [describe(record, texts, groups, now) for record in self._board.read_records()]
+
+    def _stacks(self, ended: str) -> str:
+        if ended:
+            return f"The process has {ended}: no stacks."
+        try:
+            text = ask(self._pid, *self._door)
+        except OSError as error:
+            return f"No stacks: {error}"
+        state = self._process.look().get("state", "gone")
+        return text or f"No answer within a second: the process is {state}."
+
+
+def _groups(texts: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """What is known of each group, by its row on the board."""
+    return {text["row"]: {name: text[name] for name in ("group", "rank", "size")} for text in texts if "group" in text}
+
+
+def _answer(about: dict[str, Any]) -> None:
+    print(json.dumps(about), flush=True)
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its rank
+    orders = json.loads(sys.stdin.readline())
+    secret = bytes.fromhex(orders["secret"])
+    try:
+        store = TCPStore(orders["host"], orders["store_port"], is_master=orders["rank"] == 0, timeout=_TIMEOUT, secret=secret,
+                         job=orders["job"])
+        server = None
+        if orders["rank"] == 0:
+            from .server import Server  # http.server, which the others need not load
+
+            store.multi_set([STACKS, WATCHED], ["0", "0"])
+            server = Server(store, orders)
+        agent = Agent(orders, store)
+    except (DistError, OSError, ValueError) as error:
+        _answer({"error": f"{type(error).__name__}: {error}"})
+        return 1
+    _answer({"store_port": store.port, "port": server.port if server else 0})
+    return _serve(agent, server, store)
+
+
+def _serve(agent: Agent, server: Any, store: TCPStore) -> int:
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (1, 2):  # a reader of the rank's output must not wait for this process
+        os.dup2(null, descriptor)
+    try:
+        stopped = agent.run()
+        if server is not None and not stopped:
+            server.linger()
+    except DistError:
+        return 1  # rank 0's process is gone: there is nobody to tell
+    finally:
+        store.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""What a rank does, in memory that it shares with the process beside it (agent.py).
+
+The rank writes, and never waits for a reader; the agent reads what stands there also when the rank hangs, is stopped or has
+died. Four parts, all of 64-bit words but the last:
+
+    head       the process, how it ended, lengths
+    groups     of each group: the last collective that began and that ended, bytes given
+    counts     per operation and size class: calls, bytes, failures, nanoseconds, a histogram of durations
+    links      bytes sent by messages, of each pair of a group and a rank in it
+    records    the flight recorder: the last operations, a ring
+    texts      lines of JSON that are only ever added: groups, kinds of operations, errors
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+
+from arraycomm.core.watch import COLLECTIVES, MESSAGES
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+OPERATIONS = (*COLLECTIVES, *MESSAGES)
+RUNNING, ASYNCHRONOUS, DONE, FAILED = range(4)  # states of a record
+OPERATION_SHIFT, ERROR_SHIFT = 8, 16  # bits of the last word below which operation and error text stand
+OPEN, CLOSED, EXITED, STOPPED = range(4)  # how a rank ended; STOPPED: it is no longer recorded
+
+GROUPS, LINKS, RECORDS, TEXT_BYTES = 256, 1024, 512, 1 << 17
+CLASSES = 21  # of sizes: class c holds up to 4**c bytes
+BUCKETS = 25  # of durations: bucket b holds less than 2**b us, the last one all longer ones
+_COUNT = 4 + BUCKETS  # words of one operation and class
+RECORD = struct.Struct("=8Q")  # number from 1, begun, ended (ns; 0: not yet), kind, group, sequence, bytes, state and operation
+_PID, _END, _TEXTS = range(3)
+_HEAD = 8
+
+
+def size_class(nbytes: int) -> int:
+    """The class of the smallest power of four that is not less."""
+    return min(((nbytes - 1).bit_length() + 1) // 2, CLASSES - 1) if nbytes > 1 else 0
+
+
+def bucket(nanoseconds: int) -> int:
+    return min((nanoseconds // 1000).bit_length(), BUCKETS - 1)
+
+
+class Board:
+    """The memory, which both sides map. `descriptor`: of a memory file, None makes one."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self.groups = _HEAD
+        self.counts = self.groups + 3 * GROUPS
+        self.links = self.counts + len(OPERATIONS) * CLASSES * _COUNT
+        self.records = 8 * (self.links + LINKS)
+        self.texts = self.records + RECORDS * RECORD.size
+        length = self.texts + TEXT_BYTES
+        self.descriptor = os.memfd_create("arraycomm-debug") if descriptor is None else descriptor
+        if descriptor is None:
+            os.ftruncate(self.descriptor, length)
+        self.memory = mmap.mmap(self.descriptor, length)
+        self.words = memoryview(self.memory)[: self.records].cast("Q")
+
+    def close(self) -> None:
+        """The memory stays as long as somebody writes there."""
+        os.close(self.descriptor)
+
+    # ---- the rank's side: one thread at a time ----
+
+    def start(self) -> None:
+        self.words[_PID] = os.getpid()
+        self.text({})  # number 0: what has no text, or found no room
+
+    def end(self, how: int) -> None:
+        self.words[_END] = how
+
+    def text(self, about: dict[str, Any]) -> int:
+        """The number of a new line; 0 when there is no room for it."""
+        line, used = json.dumps(about).encode() + b"\n", self.words[_TEXTS]
+        if used + len(line) > TEXT_BYTES:
+            return 0
+        self.memory[self.texts + used : self.texts + used + len(line)] = line
+        self.words[_TEXTS] = used + len(line)
+        number = self.words[_TEXTS + 1]
+        self.words[_TEXTS + 1] = number + 1
+        return int(number)
+
+    def count(self, operation: int, nbytes: int, nanoseconds: int, failed: bool) -> None:
+        words = self.words
+        row = self.counts + (operation * CLASSES + size_class(nbytes)) * _COUNT
+        words[row] += 1
+        words[row + 1] += nbytes
+        words[row + 2] += failed
+        words[row + 3] += nanoseconds
+        words[row + 4 + bucket(nanoseconds)] += 1
+
+    def link(self, number: int, nbytes: int) -> None:
+        self.words[self.links + number] += nbytes
+
+    # ---- the agent's side ----
+
+    @property
+    def ended(self) -> int:
+        return int(self.words[_END])
+
+    def read_texts(self) -> list[dict[str, Any]]:
+        data = self.memory[self.texts : self.texts + self.words[_TEXTS]]
+        return [json.loads(line) for line in data.splitlines()]
+
+    def read_group(self, row: int) -> dict[str, int]:
+        at = self.groups + 3 * row
+        return dict(zip(("begun", "ended", "bytes"), self.words[at : at + 3].tolist(), strict=True))
+
+    def read_counts(self) -> list[dict[str, Any]]:
+        """Rows that are not empty; `buckets` without the empty ones."""
+        found = []
+        for operation, name in enumerate(OPERATIONS):
+            for size in range(CLASSES):
+                row = self.counts + (operation * CLASSES + size) * _COUNT
+                calls, nbytes, failures, nanoseconds, *buckets = self.words[row : row + _COUNT].tolist()
+                if calls:
+                    filled = {b: n for b, n in enumerate(buckets) if n}
+                    found.append({"name": name, "size": size, "calls": calls, "bytes": nbytes, "failures": failures,
+                                  "ns": nanoseconds, "buckets": filled})
+        return found
+
+    def read_records(self) -> list[tuple[int, ...]]:
+        """Those that are whole, from the oldest to the newest. One that is being written now is read the next time."""
+        data, again = (self.memory[self.records : self.texts] for _ in range(2))
+        pairs = zip(RECORD.iter_unpack(data), RECORD.iter_unpack(again), strict=True)
+        return sorted(first for first, second in pairs if first[0] and first == second)

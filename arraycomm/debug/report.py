@@ -1,0 +1,29 @@
+"""What a rank's process tells the server, and the keys of the store under which."""
+
+from __future__ import annotations
+
+from .board import ERROR_SHIFT, FAILED, OPERATION_SHIFT, OPERATIONS
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    Report = dict[str, Any]
+
+INTERVAL = 0.5  # s between reports
+STACKS, WATCHED = "ask/stacks", "ask/records"  # counters that the server raises when somebody wants them
+
+
+def describe(record: tuple[int, ...], texts: list[dict[str, Any]], groups: dict[int, dict[str, Any]], now: int) -> dict[str, Any]:
+    """What a record says, for the report. now: nanoseconds on the rank's clock."""
+    number, begun, ended, kind, row, sequence, nbytes, what = record
+    state = what & 0xFF
+    about = {"number": number, "name": OPERATIONS[what >> OPERATION_SHIFT & 0xFF], "group": groups[row]["group"], "bytes": nbytes,
+             "state": ("running", "asynchronous", "done", "failed")[state], "age": (now - begun) / 1e9, **texts[kind]}
+    if sequence:
+        about["sequence"] = sequence
+    if ended:
+        about["seconds"], about["ended"] = (ended - begun) / 1e9, (now - ended) / 1e9
+    if state == FAILED:
+        about["error"] = texts[what >> ERROR_SHIFT].get("error", "an error whose text found no room")
+    return about

@@ -1,0 +1,191 @@
+"""The page: collects the ranks' reports and serves them on loopback, to who has the token.
+
+A browser is a way in for every other page that is open in it, so: one address (127.0.0.1), the token in every request (compared
+in constant time), Host must name this machine (a name of the attacker's that resolves here does not), no permission
+for other origins, and a Content-Security-Policy that lets the page load and send to nothing but this server.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from arraycomm.core.errors import DistError
+from arraycomm.core.store import TCPStore
+
+from .metrics import CONTENT_TYPE, exposition
+from .report import INTERVAL, STACKS, WATCHED
+from .verdict import SILENCE, judge
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .report import Report
+
+_PAGE = Path(__file__).with_name("page.html")
+_HOSTS = {"127.0.0.1", "localhost", "[::1]"}  # any port: an ssh tunnel has its own at this end
+_POLL = 0.05
+_SILENT = 3 * SILENCE  # s without a report after which this process no longer waits for a rank's end
+_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY", "Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"}
+
+
+class Server:
+    """In rank 0's agent. Port 0 takes a free one, which `port` then tells. Raises OSError when the port is taken."""
+
+    def __init__(self, store: TCPStore, orders: dict[str, Any]) -> None:
+        self.size: int = orders["size"]
+        self.world, self.token, self._timeout = orders["world"], orders["token"], orders["timeout"]
+        self._store, self._lock = store, threading.Lock()
+        self._reports: dict[int, tuple[Report, float]] = {}
+        self._keys = [f"report/{rank}" for rank in range(self.size)]
+        server = self
+
+        class Handler(_Handler):
+            job = server
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", orders["port"]), Handler)
+        self._http.daemon_threads = True
+        self.port = self._http.server_address[1]
+        self._ended = threading.Event()
+        for work in (self._http.serve_forever, self._collect):
+            threading.Thread(target=work, daemon=True).start()
+
+    # ---- collecting ----
+
+    def _collect(self) -> None:
+        while not self._ended.wait(INTERVAL / 2):
+            try:
+                self.collect()
+            except DistError:  # the store is closed: this process ends
+                return
+
+    def collect(self) -> None:
+        """Takes the reports that are new."""
+        for rank, key in enumerate(self._keys):
+            text = self._read(key)
+            if text is None:
+                continue
+            report = json.loads(text)
+            with self._lock:
+                known = self._reports.get(rank)
+                if known is None or known[0]["count"] != report["count"]:
+                    self._reports[rank] = (report, time.monotonic())
+
+    def _read(self, key: str) -> str | None:
+        return self._store.multi_get([key])[0].decode() if self._store.check([key]) else None
+
+    def reports(self) -> dict[int, Report]:
+        now = time.monotonic()
+        with self._lock:
+            return {rank: {**report, "heard": now - came} for rank, (report, came) in self._reports.items()}
+
+    def linger(self) -> None:
+        """Serves until all ranks have ended; of one that nothing is heard of for a while that is assumed."""
+        while True:
+            self.collect()
+            reports = self.reports()
+            if len(reports) == self.size and all(report["ended"] or report["heard"] > _SILENT for report in reports.values()):
+                break
+            time.sleep(INTERVAL)
+        self._ended.wait(2 * INTERVAL)  # who looks at the page now sees how it ended
+        self._http.shutdown()
+
+    # ---- what the page asks for ----
+
+    def state(self) -> dict[str, Any]:
+        self._store.add(WATCHED, 1)
+        reports = self.reports()
+        records = {rank: self._read(f"records/{rank}") for rank in reports}
+        verdict = judge(reports, self.size)
+        return {"world": self.world, "size": self.size,
+                "verdict": {**verdict._asdict(), "waits": [wait._asdict() for wait in verdict.waits]},
+                "ranks": [{**report, "records": json.loads(records[rank] or "[]")} for rank, report in sorted(reports.items())]}
+
+    def stacks(self) -> dict[str, str]:
+        """Of all ranks, by rank; who does not answer in time says so."""
+        wanted, until = self._store.add(STACKS, 1), time.monotonic() + self._timeout
+        found: dict[str, str] = {}
+        reports = self.reports()
+        while len(found) < len(reports) and time.monotonic() < until:
+            for rank, report in reports.items():
+                text = self._read(f"stacks/{rank}")
+                answer: dict[str, Any] = json.loads(text) if text else {"request": 0}
+                if answer["request"] >= wanted:
+                    found[str(rank)] = answer["text"]
+                elif report["ended"]:
+                    found[str(rank)] = f"The rank's process has {report['ended']}: no stacks."
+            time.sleep(_POLL)
+        return {str(rank): found.get(str(rank), f"No answer within {self._timeout:g} s.") for rank in range(self.size)}
+
+    def metrics(self) -> str:
+        reports = self.reports()
+        return exposition(reports, self.size, judge(reports, self.size))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    job: Server
+    server_version, sys_version = "arraycomm", ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        if not self._permitted(address.query):
+            return
+        if address.path == "/":
+            nonce = secrets.token_urlsafe(16)
+            page = _PAGE.read_text(encoding="utf-8").replace("NONCE", nonce)
+            self._send(page, "text/html; charset=utf-8", nonce)
+        elif address.path == "/state":
+            self._send(json.dumps(self.job.state()), "application/json")
+        elif address.path == "/metrics":
+            self._send(self.job.metrics(), CONTENT_TYPE)
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND, "there are /, /state, /metrics and, to POST to, /stacks")
+
+    def do_POST(self) -> None:
+        address = urlsplit(self.path)
+        if not self._permitted(address.query):
+            return
+        if address.path == "/stacks":
+            self._send(json.dumps(self.job.stacks()), "application/json")
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND, "there is /stacks to POST to")
+
+    def _permitted(self, query: str) -> bool:
+        host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
+        if host not in _HOSTS:
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "this server is called 127.0.0.1 or localhost")
+            return False
+        given = parse_qs(query).get("token", [""])[0] or self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self.job.token.encode()):
+            self.send_error(HTTPStatus.FORBIDDEN, "the address needs ?token=, as start_debug_server() told it")
+            return False
+        return True
+
+    def _send(self, text: str, kind: str, nonce: str = "") -> None:
+        body = text.encode()
+        inside = f"script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; " if nonce else ""
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", f"default-src 'none'; {inside}base-uri 'none'; form-action 'none'; "
+                                                    "frame-ancestors 'none'")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: requests hold the token."""

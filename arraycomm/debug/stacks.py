@@ -1,0 +1,74 @@
+"""The stacks of all threads of a rank, asked for by the process beside it.
+
+The rank's faulthandler writes them, in a signal handler in C: it needs neither the interpreter's lock nor a thread that has
+time. The signal is one of the real-time ones that nobody else in the process handles. A rank that is stopped (SIGSTOP, a
+debugger) answers when it goes on.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import linecache
+import os
+import re
+import signal
+import time
+
+_LOOK, _QUIET, _LONGEST = 0.01, 3, 1.0  # s between looks; looks without a change that mean its end; s to wait for the first
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+
+class Door:
+    """The rank's side: where its stacks are written, and the signal that has them written."""
+
+    def __init__(self) -> None:
+        self.number = _free_signal()
+        self.descriptor = os.memfd_create("arraycomm-stacks")
+        faulthandler.register(self.number, self.descriptor, all_threads=True, chain=False)
+
+    def close(self) -> None:
+        faulthandler.unregister(self.number)
+        os.close(self.descriptor)
+
+
+def _free_signal() -> int:
+    """The last real-time signal that has no handler. Raises RuntimeError where all have."""
+    for number in range(signal.SIGRTMAX, signal.SIGRTMIN, -1):
+        if not _handled("self", number):
+            return number
+    raise RuntimeError("no real-time signal is free for the debug server: the program has a handler for each")
+
+
+def _handled(pid: int | str, number: int) -> bool:
+    """Whether a process has a handler for a signal, or ignores it."""
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        status = dict(line.split(":\t", 1) for line in file if ":\t" in line)
+    return bool((int(status["SigCgt"], 16) | int(status["SigIgn"], 16)) >> (number - 1) & 1)
+
+
+def ask(pid: int, number: int, descriptor: int) -> str | None:
+    """The agent's side: the stacks as faulthandler writes them, with the lines' source; None where none came."""
+    if not _handled(pid, number):  # it is about to exit, or runs another program: the signal would end it
+        return None
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)  # the rank's position too: it is one open file
+    os.kill(pid, number)
+    size, quiet, until = 0, 0, time.monotonic() + _LONGEST
+    while quiet < _QUIET and (size or time.monotonic() < until):
+        time.sleep(_LOOK)  # nothing tells that the handler has returned
+        now = os.fstat(descriptor).st_size
+        size, quiet = now, quiet + 1 if now and now == size else 0
+    return with_source(os.pread(descriptor, size, 0).decode(errors="replace")) if size else None
+
+
+def with_source(text: str) -> str:
+    """The oldest thread first, which is the program's own, and with the lines of the files, which the agent sees as the rank."""
+    linecache.checkcache()
+    threads = [thread.strip("\n") for thread in text.split("\n\n")]
+    return "\n\n".join("\n".join(map(_line, thread.splitlines())) for thread in reversed(threads))
+
+
+def _line(line: str) -> str:
+    frame = _FRAME.fullmatch(line)
+    source = linecache.getline(frame[1], int(frame[2])).strip() if frame else ""
+    return f"{line}\n    {source}" if source else line

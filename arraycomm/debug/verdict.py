@@ -1,0 +1,218 @@
+"""Who waits for whom: what the reports of all ranks say together, in one line for somebody whose job hangs.
+
+A rank waits when it has been in an operation for a second that others of the group have not come to (collectives), or that
+needs a message's other side. Who is waited for and waits for nobody is the cause; where everybody waits, it is a circle.
+"""
+
+from __future__ import annotations
+
+from arraycomm.core.record import Record
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .report import Report
+
+PATIENCE = 1.0  # s in an operation before it counts as waiting
+SILENCE = 10.0  # s without a report before a rank counts as lost
+_SENTENCES = 12  # of waits that are told
+
+
+class Wait(Record):
+    """rank has been in `what` for `seconds`, and needs `missing`, who have not come. blocked: not an asynchronous one."""
+
+    rank: int
+    what: str
+    seconds: float
+    missing: tuple[int, ...]
+    blocked: bool
+
+
+class Verdict(Record):
+    """headline; details, a sentence each; waits; the ranks that are lost, and those for which the others wait."""
+
+    level: str  # "good", "late", "bad"
+    headline: str
+    details: tuple[str, ...]
+    waits: tuple[Wait, ...]
+    lost: tuple[int, ...]
+    late: tuple[int, ...]
+
+
+def judge(reports: dict[int, Report], size: int) -> Verdict:
+    """reports: by rank, each with `heard`, the seconds since it came; of the ranks that have told anything."""
+    members = _members(reports)
+    waits = _patient([wait for report in reports.values() for wait in _waits(report, reports, members)])
+    lost = tuple(rank for rank in range(size) if rank not in reports or _lost(reports[rank]))
+    blocked = {wait.rank for wait in waits if wait.blocked and wait.missing}
+    wanted = {rank for wait in waits for rank in wait.missing}
+    late = tuple(sorted(wanted - blocked - set(lost)))
+    if lost:
+        return Verdict("bad", *_tell_lost(lost, reports, waits), waits, lost, late)
+    if late:
+        return Verdict("late", *_tell_late(late, reports, waits), waits, lost, late)
+    if blocked:
+        return Verdict("bad", *_tell_circle(blocked, waits), waits, lost, late)
+    if waits:
+        wait = waits[0]
+        text = f"All ranks have come to {wait.what}, which has been going on for {seconds(wait.seconds)}"
+        return Verdict("late", text, tuple(_tell(waits)), waits, lost, late)
+    return Verdict("good", *_tell_good(reports, size), waits, lost, late)
+
+
+def _members(reports: dict[int, Report]) -> dict[str, dict[int, int]]:
+    """Of each group: the world's rank by the group's."""
+    found: dict[str, dict[int, int]] = {}
+    for rank, report in reports.items():
+        for group in report["groups"]:
+            found.setdefault(group["group"], {})[group["rank"]] = rank
+    return found
+
+
+def _lost(report: Report) -> bool:
+    return report["ended"] in ("died", "exited") or (not report["ended"] and report["heard"] > SILENCE)
+
+
+def _waits(report: Report, reports: dict[int, Report], members: dict[str, dict[int, int]]) -> list[Wait]:
+    if report["ended"]:
+        return []
+    found = []
+    for record in report["open"]:
+        missing = _missing(record, reports, members)
+        blocked = record["state"] == "running"
+        if blocked or missing:
+            age = record["age"] + report["heard"]
+            found.append(Wait(report["rank"], operation(record, members), age, missing, blocked))
+    return found
+
+
+def _patient(waits: list[Wait]) -> tuple[Wait, ...]:
+    """Those for what somebody has waited long enough for, the longest first."""
+    long = {wait.what for wait in waits if wait.seconds >= PATIENCE}
+    return tuple(sorted((wait for wait in waits if wait.what in long), key=lambda wait: -wait.seconds))
+
+
+def _missing(record: dict[str, Any], reports: dict[int, Report], members: dict[str, dict[int, int]]) -> tuple[int, ...]:
+    """The world's ranks that the operation needs and that have not come to it."""
+    there = members.get(record["group"], {})
+    peer = record.get("dest", record.get("source"))
+    if "sequence" not in record:
+        return (there[peer],) if peer in there else ()
+    found = []
+    for rank in sorted(there.values()):
+        begun = next(group["begun"] for group in reports[rank]["groups"] if group["group"] == record["group"])
+        if begun < record["sequence"]:
+            found.append(rank)
+    return tuple(found)
+
+
+# ---- in words ----
+
+def operation(record: dict[str, Any], members: dict[str, dict[int, int]]) -> str:
+    group = record["group"]
+    there = members.get(group, {})
+    if "sequence" in record:
+        return f"{record['name']} number {record['sequence']} of group {group!r}"
+    if "dest" in record:
+        return f"{record['name']} to rank {there.get(record['dest'], record['dest'])} in group {group!r}"
+    source = record.get("source")
+    return f"{record['name']} from {'any rank' if source is None else f'rank {there.get(source, source)}'} in group {group!r}"
+
+
+def seconds(value: float) -> str:
+    if value < 100:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(int(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def ranks(numbers: tuple[int, ...] | set[int]) -> str:
+    """"rank 3", "ranks 0 to 2 and 5"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    text = ", ".join(parts[:-1]) + " and " + parts[-1] if len(parts) > 1 else parts[0]
+    return f"rank{'s' if len(numbers) > 1 else ''} {text}"
+
+
+def _place(report: Report) -> str:
+    return f"{report['host']}, process {report['pid']}"
+
+
+def _tell(waits: tuple[Wait, ...]) -> list[str]:
+    """Waits for the same are one sentence, those that last longest first."""
+    alike: dict[tuple[str, tuple[int, ...], bool], list[Wait]] = {}
+    for wait in waits:
+        alike.setdefault((wait.what, wait.missing, wait.blocked), []).append(wait)
+    told = []
+    for (what, missing, blocked), its in list(alike.items())[:_SENTENCES]:
+        who = {wait.rank for wait in its}
+        verb = ("waits" if len(who) == 1 else "wait") if blocked else ("has begun" if len(who) == 1 else "have begun")
+        others = f", and {ranks(missing)} {'has' if len(missing) == 1 else 'have'} not come to it" if missing else ""
+        told.append(f"{ranks(who).capitalize()} {verb} {'in ' if blocked else ''}{what}, for {seconds(its[0].seconds)}{others}.")
+    return [*told, f"There are {len(alike) - _SENTENCES} more such waits."] if len(alike) > _SENTENCES else told
+
+
+def _doing(report: Report, members: dict[str, dict[int, int]]) -> str:
+    running = [record for record in report["open"] if record["state"] == "running"]
+    process = report["process"].get("state", "")
+    state = f" Its process is {process}." if process.startswith(("stopped", "waiting")) else ""
+    if running:
+        return f"It has been in {operation(running[0], members)} for {seconds(running[0]['age'] + report['heard'])}.{state}"
+    last = report["last"]
+    if last is None:
+        return f"It has not ended any operation yet.{state}"
+    ago = seconds(last["ended"] + report["heard"])
+    return f"It is in no operation; its last, {operation(last, members)}, ended {ago} ago.{state}"
+
+
+def _tell_lost(lost: tuple[int, ...], reports: dict[int, Report], waits: tuple[Wait, ...]) -> tuple[str, tuple[str, ...]]:
+    members, details = _members(reports), []
+    for rank in lost:
+        report = reports.get(rank)
+        if report is None:
+            details.append(f"Rank {rank} has not reported yet.")
+            continue
+        how = {"died": "has died", "exited": "has exited without closing its group"}.get(report["ended"], "has not been heard of")
+        when = f"{seconds(report['heard'])} ago" if report["ended"] else f"for {seconds(report['heard'])}"
+        details.append(f"Rank {rank} ({_place(report)}) {how}, {when}. {_doing(report, members)}")
+    died = [rank for rank in lost if rank in reports]
+    first = max((reports[rank]["heard"] for rank in died), default=0.0)
+    if died:
+        text = f"{ranks(tuple(died)).capitalize()} {'has' if len(died) == 1 else 'have'} been lost for {seconds(first)}"
+    else:
+        text = f"{ranks(lost).capitalize()} {'has' if len(lost) == 1 else 'have'} not reported yet"
+    return text, (*details, *_tell(waits))
+
+
+def _tell_late(late: tuple[int, ...], reports: dict[int, Report], waits: tuple[Wait, ...]) -> tuple[str, tuple[str, ...]]:
+    members = _members(reports)
+    since = max(wait.seconds for wait in waits if set(wait.missing) & set(late))
+    gone = [rank for rank in late if reports[rank]["ended"] == "closed"]
+    details = [f"Rank {rank} ({_place(reports[rank])}): " + (
+        "It has closed its group and will not come." if rank in gone else _doing(reports[rank], members)) for rank in late]
+    waiting = tuple(sorted({wait.rank for wait in waits if set(wait.missing) & set(late)}))
+    text = f"{ranks(late).capitalize()} {'has' if len(late) == 1 else 'have'} been late for {seconds(since)}: {ranks(waiting)}"
+    return f"{text} wait{'s' if len(waiting) == 1 else ''}", (*details, *_tell(waits))
+
+
+def _tell_circle(blocked: set[int], waits: tuple[Wait, ...]) -> tuple[str, tuple[str, ...]]:
+    since = min(wait.seconds for wait in waits if wait.blocked)
+    text = f"Deadlock: {ranks(blocked)} have waited for each other for {seconds(since)}"
+    return text, tuple(_tell(waits))
+
+
+def _tell_good(reports: dict[int, Report], size: int) -> tuple[str, tuple[str, ...]]:
+    closed = sum(report["ended"] == "closed" for report in reports.values())
+    if closed == size:
+        return "All ranks have closed their groups", ()
+    ends = [report["last"]["ended"] + report["heard"] for report in reports.values() if report["last"]]
+    if not ends:
+        return f"No rank waits for another; none of the {size} has ended an operation yet", ()
+    return f"No rank waits for another; the last operation of the {size} ranks ended {seconds(min(ends))} ago", ()

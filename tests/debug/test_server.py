@@ -1,0 +1,128 @@
+"""The server as a program sees it: one job from its first operations to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+import arraycomm
+from arraycomm.debug import start_debug_server
+
+from .jobs import HOSTILE, RANKS, Job, refused, running, until
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    with running(tmp_path_factory.mktemp("job"), "tcp") as job:
+        yield job
+
+
+def test_a_rank_that_holds_the_lock_is_late_and_its_stack_is_shown(job: Job) -> None:
+    state = job.headline("Rank 2 has been late for")
+    assert state["verdict"]["headline"].endswith("ranks 0 and 1 wait") and state["verdict"]["late"] == [2]
+    assert f"process {job.context.pids()[2]}" in state["verdict"]["details"][0]
+    assert state["verdict"]["details"][1].startswith("Ranks 0 and 1 wait in all_reduce number 12 of group 'world', for")
+    assert all(0 < wait["seconds"] < 60 and wait["missing"] == [2] for wait in state["verdict"]["waits"])
+    stacks = job.ask("stacks", "POST")
+    assert "load_the_next_batch" in stacks["2"] and "ctypes.PyDLL(None).open" in stacks["2"]
+    assert "group.all_reduce(np.ones(3))" in stacks["0"] and "in work" in stacks["1"]
+
+
+def test_operations_are_counted_and_recorded(job: Job) -> None:
+    def look() -> object:
+        state = job.ask("state")  # the first time it is asked for records they are on their way
+        return state if all(rank["records"] for rank in state["ranks"]) else None
+
+    rank = until(look)["ranks"][1]
+    counts = {(row["name"], row["size"]): row for row in rank["counts"]}
+    assert counts["all_reduce", 7]["calls"] == 11 and counts["all_reduce", 7]["failures"] == 1
+    assert sum(counts["all_reduce", 7]["buckets"].values()) == 11 and counts["broadcast", 3]["bytes"] == 320
+    assert [(group["group"], group["rank"], group["size"]) for group in rank["groups"]] == [
+        ("world", 1, RANKS), (f"world/1.{HOSTILE}", 1, RANKS)]
+    assert [(link["peer"], link["bytes"]) for link in rank["links"]] == [(2, 8192)]
+    failed = [record for record in rank["records"] if record["state"] == "failed"]
+    assert len(failed) == 1 and "unknown reduction" in failed[0]["error"]
+    (now,) = rank["open"]
+    assert [now[key] for key in ("name", "state", "dtype", "shape", "sequence")] == ["all_reduce", "running", "float64", [3], 12]
+    numbers = [record["number"] for record in rank["records"]]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_tcp_links_are_measured(job: Job) -> None:
+    ranks = job.ask("state")["ranks"]
+    ends = {(c["local"], c["peer"]): (rank["rank"], c["sent"]) for rank in ranks for c in rank["connections"]}
+    pairs = {(sender, ends[peer, local][0]): sent for (local, peer), (sender, sent) in ends.items() if (peer, local) in ends}
+    assert pairs.keys() >= {(0, 1), (1, 2), (2, 0)} and max(pairs.values()) > 8192
+
+
+def test_prometheus_reads_it(job: Job) -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
+    families = {family.name: family for family in parser.text_string_to_metric_families(job.ask("metrics"))}
+    calls = {(sample.labels["rank"], sample.labels["operation"]): sample.value
+             for sample in families["arraycomm_operations"].samples}
+    assert calls["1", "all_reduce"] == 11 and calls["0", "broadcast"] == 10
+    assert families["arraycomm_operations"].type == "counter" and families["arraycomm_heartbeat_age_seconds"].type == "gauge"
+    assert families["arraycomm_lost_ranks"].samples[0].value == 0 and families["arraycomm_late_ranks"].samples[0].value == 1
+    assert {sample.labels["group"] for sample in families["arraycomm_message_bytes"].samples} == {f"world/1.{HOSTILE}"}
+    histogram = families["arraycomm_operation_seconds"]
+    mine = [s for s in histogram.samples if s.labels["rank"] == "1" and s.labels["operation"] == "all_reduce"]
+    buckets = [(float(s.labels["le"]), s.value) for s in mine if s.name.endswith("_bucket")]
+    assert histogram.type == "histogram" and buckets == sorted(buckets) and buckets[-1] == (float("inf"), 11)
+    assert [s.value for s in mine if s.name.endswith("_count")] == [11]
+
+
+def test_who_has_no_token_gets_nothing(job: Job) -> None:
+    bare, _, token = job.url.partition("?token=")
+    for path in ("", "state", "metrics"):
+        assert refused(bare + path) == 403 and refused(f"{bare}{path}?token={token[:-1]}") == 403
+    assert refused(f"{bare}stacks", "POST") == 403 and refused(job.address("stacks")) == 404
+    assert refused(f"{bare}metrics", Authorization=f"Bearer {token}") == 200
+    assert refused(job.url, Host="evil.example") == 421 and refused(job.url, Host="localhost:9") == 200
+    assert refused(job.address("../../etc/passwd")) == 404 and refused(job.url, "DELETE") == 501
+
+
+def test_only_rank_0_listens_and_on_loopback(job: Job) -> None:
+    listening = [[c.laddr.ip for c in agent.net_connections("inet") if c.status == psutil.CONN_LISTEN] for agent in job.agents]
+    assert set(listening[0]) == {"127.0.0.1"} and listening[1:] == [[], []]
+
+
+def test_a_stopped_rank_says_so(job: Job) -> None:
+    pid = job.context.pids()[1]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: job.ask("state")["ranks"][1]["process"]["state"] == "stopped")
+        assert "the process is stopped" in job.ask("stacks", "POST")["1"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_dead_rank_is_named_and_the_end_leaves_no_process(job: Job) -> None:
+    pid = job.context.pids()[2]
+    os.kill(pid, signal.SIGKILL)
+    state = job.headline("Rank 2 has been lost for")
+    assert f"process {pid}) has died" in state["verdict"]["details"][0] and state["verdict"]["lost"] == [2]
+    assert "arraycomm_lost_ranks 1" in job.ask("metrics")
+    until(lambda: all(not rank["open"] for rank in job.ask("state")["ranks"][:2]))  # PeerLost
+    assert "PeerLost" in job.ask("state")["ranks"][0]["last"]["error"]
+    job.let_go()
+    until(job.gone)
+
+
+def test_what_cannot_be_started_is_said_on_all_ranks() -> None:
+    with arraycomm.init() as group:
+        with pytest.raises(TypeError, match="takes a Group"):
+            start_debug_server("world")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="port from 0 to 65535"):
+            start_debug_server(group, 70000)
+        with start_debug_server(group) as first:
+            assert first.url is not None
+            port = int(first.url.split(":")[2].split("/")[0])
+            with pytest.raises(arraycomm.DistBackendError, match="rank 0: OSError"):
+                start_debug_server(group, port)
+            assert refused(first.url) == 200
+        first.close()
+        assert type(group) is arraycomm.Group
