@@ -116,7 +116,7 @@ class Backend(Protocol):
 
     name: str
     devices: frozenset[int]  # DeviceType numbers whose arrays it moves
-    staging: str  # what to warn of when arrays on GPUs are staged for it through the host; empty: nothing else is expected
+    on_gpus: str  # "module:class": what moves arrays on CUDA devices for a communicator of it that does not (cuda/staged.py)
 
     def unavailable(self) -> str | None:
         """None when it can be used here, otherwise one sentence: what is missing and how to get it."""

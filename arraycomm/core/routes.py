@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib import import_module
 
 from .backend import Backend, Communicator, Mover
 from .buffer import Buffer
 from .errors import DeviceError
-from .log import log
 from .record import Record
 from .types import DEVICE_TYPES, DeviceType
 
@@ -50,11 +50,8 @@ class Routes:
         """For the first array on a type of device that is not in by_type: puts it there. DeviceError where it cannot be."""
         for route in self._routes:
             if src.device_type in _CUDA and _CPU in route.backend.devices and _CUDA & (route.types or _CUDA):
-                from .cuda.staged import Staged  # not for groups without such arrays
-
-                self._staged.append(Staged(route.communicator, self._timeout))
-                if route.backend.staging:
-                    log().warning("group %r: %s", group, route.backend.staging)
+                module, _, name = route.backend.on_gpus.partition(":")  # loaded here: not for groups without such arrays
+                self._staged.append(getattr(import_module(module), name)(route.communicator, self._timeout))
                 self.by_type |= dict.fromkeys(_CUDA, self._staged[-1])
                 return
         raise DeviceError(f"No backend type associated with device type {_name(src.device_type)}: group {group!r} has "

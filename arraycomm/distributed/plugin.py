@@ -34,7 +34,7 @@ class DistributedBackendOptions:
 class PluginBackend:
     """Follows arraycomm.core.backend.Backend. ranks: the global ones of the group that it is to open."""
 
-    staging = ""
+    on_gpus = "arraycomm.core.cuda.staged:Staged"
 
     def __init__(self, name: str, plugin: Plugin, pg_options: Any, ranks: Sequence[int]) -> None:
         self.name = name

@@ -30,7 +30,7 @@ class MpiBackend:
 
     name = "mpi"
     devices = frozenset((int(DeviceType.CPU), int(DeviceType.CUDA_HOST), int(DeviceType.ROCM_HOST)))
-    staging = "arrays on GPUs go to MPI through pinned host memory; MPI's own way to them is not used (docs/gpu.md)"
+    on_gpus = "arraycomm.backends.mpi.direct:Direct"
 
     def unavailable(self) -> str | None:
         try:

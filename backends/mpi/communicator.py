@@ -11,7 +11,7 @@ from arraycomm.core import settings
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import Aborted, PeerLost
-from arraycomm.core.types import ReduceOp
+from arraycomm.core.types import DeviceType, ReduceOp
 
 from ..errors import KINDS, Translator
 from .library import Library
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NULL = ffi.NULL
+_ON_DEVICE = (int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED))
 _kept: list[object] = []  # memory of failed operations that MPI may still use: it cannot take every request back
 
 
@@ -54,6 +55,7 @@ class MpiCommunicator:
         self.size: int = lib.acomm_mpi_size(group)
         self.timeout = timeout
         self.closed = self._freed = False
+        self.enter = 0  # address of cudaSetDevice(), where the library is to move arrays on devices (direct.py)
         self.lock = threading.RLock()
         self._library = library
         self._group = group
@@ -81,21 +83,28 @@ class MpiCommunicator:
     def _run(self, kind: str, *, async_op: bool, owners: tuple[object, ...], counts: Any = _NULL, receives: Any = _NULL,
              **fields: Any) -> Operation | None:
         call = ffi.new("acomm_call *", {"kind": KINDS.index(kind), "root": -1, "factor": 1.0, **fields})
+        extent = ffi.new("acomm_mpi_extent *", {"counts": counts, "receives": receives, **self._device(owners)})
         with self.lock if async_op else contextlib.nullcontext():
             if self.closed:
                 raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
             if async_op:
                 out = ffi.new("acomm_op **")
-                code = lib.acomm_mpi_start(self._group, call, counts, receives, out)
+                code = lib.acomm_mpi_start(self._group, call, extent, out)
                 if not code:
                     return self.shortcut.operation(_address(out[0]), owners)
             else:
-                code = lib.acomm_mpi_run(self._group, call, counts, receives)
+                code = lib.acomm_mpi_run(self._group, call, extent)
         if code:
             if not self._freed and lib.acomm_mpi_stuck(self._group):
                 _kept.append(owners)
             raise self._error(code)
         return None
+
+    def _device(self, owners: tuple[object, ...]) -> dict[str, Any]:
+        for owner in owners:
+            if isinstance(owner, Buffer) and owner.device_type in _ON_DEVICE:
+                return {"enter": ffi.cast("int (*)(int)", self.enter), "device": owner.device_index}
+        return {}
 
     # ---- collectives ----
 

@@ -34,7 +34,7 @@ class NcclBackend:
     """
 
     name = "nccl"
-    staging = ""
+    on_gpus = "arraycomm.core.cuda.staged:Staged"
     devices = frozenset(map(int, (DeviceType.CUDA, DeviceType.CUDA_MANAGED, DeviceType.CPU, DeviceType.CUDA_HOST)))
 
     def __init__(self) -> None:

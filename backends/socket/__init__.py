@@ -16,7 +16,7 @@ class SocketBackend:
 
     name = "socket"
     devices = frozenset((int(DeviceType.CPU), int(DeviceType.CUDA_HOST), int(DeviceType.ROCM_HOST)))
-    staging = ""
+    on_gpus = "arraycomm.core.cuda.staged:Staged"
 
     def unavailable(self) -> str | None:
         return None  # the engine is compiled with the package

@@ -40,6 +40,10 @@ def prefix(library: str) -> Path:
     return folder
 
 
+def library_file(library: str) -> Path:
+    return next((prefix(library) / "lib").glob("libmpi_abi.so.?" if library == "abi" else "libmpi.so.??"))
+
+
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="arraycomm-mpi-")
@@ -58,7 +62,7 @@ def environ(library: str) -> dict[str, str]:
     made = {**os.environ, "ARRAYCOMM_BACKEND": "mpi", "PATH": os.pathsep.join([str(home / "bin"), os.environ.get("PATH", "")]),
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "TMPDIR": "/tmp"}
     if library == "abi":
-        made["ARRAYCOMM_MPI_LIBRARY"] = str(next((home / "lib").glob("libmpi_abi.so.*")))
+        made["ARRAYCOMM_MPI_LIBRARY"] = str(library_file(library))
     if library == "impi":
         made["I_MPI_FABRICS"] = "shm"
     return made

@@ -44,3 +44,12 @@ def xla() -> str:
     include = Path(jaxlib.origin).parent / "include"
     subprocess.run(["cc", *FLAGS, f"-I{include}", str(HERE / "xla.c"), "-o", str(library)], check=True)
     return str(library)
+
+
+@functools.cache
+def mpi(library: str) -> str:
+    """Path of the stand-in for an MPI library that takes memory of devices: this one, with that added."""
+    made = Path(_folder().name, f"standin_{Path(library).parts[-3]}_{Path(library).name}")
+    subprocess.run(["cc", *FLAGS, f'-DREAL="{library}"', str(HERE / "mpi.c"), "-Wl,--no-as-needed", library,
+                    f"-Wl,-rpath,{Path(library).parent}", "-o", str(made), "-ldl"], check=True)
+    return str(made)

@@ -24,9 +24,8 @@ def allocate_on(like: Buffer, shape: tuple[int, ...], stream: int = _LEGACY) -> 
         count *= length
     nbytes = count * DType(like.dtype).itemsize
     pointer = _malloc(cuda, nbytes, like.device_index) if nbytes else 0
-    release, enter = (int(cuda.ffi.cast("uintptr_t", cuda.ffi.addressof(cuda.lib, name)))
-                      for name in ("cudaFree", "cudaSetDevice"))
-    return adopt(shape, like.dtype, pointer, release, pointer, int(DeviceType.CUDA), like.device_index, stream, enter)
+    release = int(cuda.ffi.cast("uintptr_t", cuda.ffi.addressof(cuda.lib, "cudaFree")))
+    return adopt(shape, like.dtype, pointer, release, pointer, int(DeviceType.CUDA), like.device_index, stream, cuda.enter)
 
 
 def _malloc(cuda: Runtime, nbytes: int, device: int) -> int:

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 
 from .. import backend
 from ..buffer import Buffer
-from ..dlpack import overlaps
 from ..errors import CollectiveTimeout
 from . import pieces
 from .lane import Lane
@@ -164,10 +163,9 @@ class Operation:
             self._lane.leave((self._slots, self.touches))
             self._slots = []
 
-    def follows(self, other: Operation) -> bool:
-        """Whether it reads or writes what the other one has yet to write."""
-        written = other._target
-        return written is not None and any(overlaps(buffer, written.buffer) for buffer in self.touches)
+    @property
+    def writes(self) -> Buffer | None:
+        return self._target.buffer if self._target else None
 
 
 class StagedWork:
@@ -175,7 +173,7 @@ class StagedWork:
 
     def __init__(self, operation: Operation, works: list[backend.Work],
                  fail: Callable[[Operation, BaseException], BaseException]) -> None:
-        self.operation = operation
+        self.operation, self.writes = operation, operation.writes
         self._works, self._fail = works, fail
         self._settled, self.ended = 0, False
         self._error: BaseException | None = None

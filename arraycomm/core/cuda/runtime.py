@@ -87,6 +87,11 @@ class Runtime:
             self._contexts = Contexts(self)
         return self._contexts
 
+    @property
+    def enter(self) -> int:
+        """The address of cudaSetDevice()."""
+        return int(self.ffi.cast("uintptr_t", self.ffi.addressof(self.lib, "cudaSetDevice")))
+
     def set_device(self, device: int) -> None:
         self.check(self.lib.cudaSetDevice(device), f"use device {device}")
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from ..backend import Communicator, Work
 from ..buffer import Buffer
+from ..dlpack import overlaps
 from ..errors import CollectiveMismatch, DeviceError, DistBackendError, ResourceError
 from ..types import DType, ReduceOp
 from . import pieces
@@ -23,7 +24,9 @@ from .runtime import Runtime, runtime, unavailable
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
+
+    _Work = TypeVar("_Work", bound=Work)
 
 _pools: list[Pool] = []  # the process's one: pinned memory serves all devices and groups
 
@@ -49,7 +52,7 @@ class Staged:
         self._host, self._timeout = host, timeout
         self._cuda = runtime()
         self._lanes: dict[int, Lane] = {}
-        self._under_way: list[weakref.ref[StagedWork]] = []  # collectives, in their order
+        self._under_way: list[weakref.ref[Any]] = []  # collectives, in their order
         self._works: weakref.WeakSet[StagedWork] = weakref.WeakSet()  # and messages
 
     def _lane(self, device: int) -> Lane:
@@ -130,16 +133,14 @@ class Staged:
 
         def step(source: Buffer | None, target: Buffer | None, index: int, **more: Any) -> Any:
             now = pieces.counts(blocks, index, per_piece) if uneven else None
-            return call(source, target, now, layout=_layout(layout, index, number), **more)
+            return call(source, target, now, layout=piece_layout(layout, index, number), **more)
 
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         operation = Operation(name, Side(src, gives, per_piece) if src else None, Side(dst, gets, per_piece) if dst else None,
                               number, deadline, step, together=together)
-        self._settle_before(operation)
+        self._settle_before(operation.touches)
         work = self._carry_out(operation, any_buffer.device_index, async_op, self._failed)
-        if work is not None:
-            self._under_way.append(weakref.ref(work))
-        return work
+        return None if work is None else self._begun(work)
 
     def _carry_out(self, operation: Operation, device: int, async_op: bool,
                    fail: Callable[[Operation, BaseException], BaseException]) -> StagedWork | None:
@@ -158,22 +159,33 @@ class Staged:
             raise fail(operation, error) from error.__cause__
         return None
 
-    def _settle_before(self, operation: Operation) -> None:
+    def _begun(self, work: _Work) -> _Work:
+        """work: with `ended`, and the Buffer that it `writes`."""
+        self._under_way.append(weakref.ref(work))
+        return work
+
+    def _settle_before(self, touches: Sequence[Buffer]) -> None:
         """The order of a group's operations is that of the calls: what they have yet to write is written before it is read."""
         works = [work for work in (reference() for reference in self._under_way) if work is not None and not work.ended]
         self._under_way = [weakref.ref(work) for work in works]
         for work in works:
-            if operation.follows(work.operation):
+            if work.writes is not None and any(overlaps(buffer, work.writes) for buffer in touches):
                 work.wait()
 
     def _failed(self, operation: Operation, error: BaseException) -> BaseException:
+        told = self._told(operation.name, error)
+        if told is error:
+            return self._unsent(operation, error)
+        operation.abandon()
+        return told
+
+    def _told(self, name: str, error: BaseException) -> BaseException:
         """What to raise. The peers, who may wait for this rank's next piece, are told; those who know already take no notice."""
-        self._host.abort(f"{operation.name} of arrays on a GPU: {type(error).__name__}: {error}")
+        self._host.abort(f"{name} of arrays on a GPU: {type(error).__name__}: {error}")
         if isinstance(error, CollectiveMismatch):
-            operation.abandon()
-            return CollectiveMismatch(f"{error}. Here the array is on a GPU, of which this was a piece: in one call all ranks' "
-                                      "arrays must be on GPUs, or none", ranks=error.ranks, sequence=error.sequence)
-        return self._unsent(operation, error)
+            return CollectiveMismatch(f"{error}. Here the array is on a GPU: in one call all ranks' arrays must be on GPUs, or "
+                                      "none", ranks=error.ranks, sequence=error.sequence)
+        return error
 
     # ---- point to point ----
 
@@ -212,6 +224,6 @@ class Staged:
             self._lanes.popitem()[1].close()
 
 
-def _layout(layout: int, index: int, number: int) -> int:
+def piece_layout(layout: int, index: int, number: int) -> int:
     """What ranks compare: beside what they compare on the host that it is staged, which piece this is, and of how many."""
     return hash((0x57A6ED, layout, index, number)) & 0xFFFFFFFF | 1

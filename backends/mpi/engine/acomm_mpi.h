@@ -22,6 +22,8 @@ typedef struct acomm_mpi_facts {
 /* Opens the library at `path` (NULL: symbols of the process). 0, or ACOMM_LIBRARY and why in `text` (256 bytes). */
 int acomm_mpi_load(const char *path, acomm_mpi **out, char *text);
 void acomm_mpi_ask(acomm_mpi *mpi, acomm_mpi_facts *out);
+/* Once begun: 1 where it says that it takes memory of CUDA devices. */
+int acomm_mpi_says_cuda(acomm_mpi *mpi);
 /* MPI_Init_thread with MPI_THREAD_MULTIPLE, unless somebody has initialised it. Blocks, and cannot be given up: the launcher brings
  * the processes together. Called once. */
 int acomm_mpi_begin(acomm_mpi *mpi, int initialized, char *text);
@@ -48,11 +50,18 @@ int acomm_mpi_part(acomm_group *group, const int32_t *members, int size, const a
 int acomm_mpi_rank(acomm_group *group);
 int acomm_mpi_size(acomm_group *group);
 
-/* As acomm_run() and acomm_start(). counts: per rank, NULL where even; equal on all ranks, but for all_to_all, which has
- * `receives` too. Borrowed until the operation ends. */
-int acomm_mpi_run(acomm_group *group, acomm_call *call, const uint64_t *counts, const uint64_t *receives);
-int acomm_mpi_start(acomm_group *group, const acomm_call *call, const uint64_t *counts, const uint64_t *receives,
-                    acomm_op **out);
+/* Counts per rank, NULL where even; equal on all ranks, but for all_to_all, which has `receives` too. Borrowed until the
+ * operation ends. */
+typedef struct acomm_mpi_extent {
+    const uint64_t *counts, *receives;
+    /* Where the arrays are on a device: the function by which a thread makes it its own (cudaSetDevice), otherwise NULL. What
+     * was to read or write them has ended; the library moves them, nobody here touches them. Not for reductions. */
+    int (*enter)(int device);
+    int32_t device;
+} acomm_mpi_extent;
+/* As acomm_run() and acomm_start(). */
+int acomm_mpi_run(acomm_group *group, acomm_call *call, const acomm_mpi_extent *extent);
+int acomm_mpi_start(acomm_group *group, const acomm_call *call, const acomm_mpi_extent *extent, acomm_op **out);
 const acomm_entries *acomm_mpi_lend(void);
 
 /* A rank that is known to have left or died, or -1; *text: why. */

@@ -16,7 +16,7 @@ static int check(const struct mpi_op *op)
     bool rooted = c->kind == ACOMM_REDUCE || c->kind == ACOMM_BROADCAST || c->kind == ACOMM_GATHER || c->kind == ACOMM_SCATTER;
     if (c->dtype < 0 || c->dtype >= ACOMM_DTYPES || c->root < (rooted || c->kind == ACOMM_SEND ? 0 : -1) || c->root >= g->size)
         return ACOMM_ARGUMENT;
-    if (mpi_reduces(op) && !reduce_supported(c->dtype, c->redop))
+    if (mpi_reduces(op) && (op->on_device || !reduce_supported(c->dtype, c->redop)))
         return ACOMM_UNSUPPORTED;
     if (group_was_forked(g))
         return ACOMM_FORKED;
@@ -61,6 +61,7 @@ static void take_first(struct acomm_group *g)
     g->last = g->first ? g->last : NULL;
     pthread_mutex_unlock(&g->lock);
     pthread_mutex_lock(&g->turn);
+    group_enter(g);
     int rc = run_collective(op);
     pthread_mutex_unlock(&g->turn);
     atomic_fetch_sub(&g->pending, 1);
@@ -168,14 +169,20 @@ static int await(struct mpi_op *op, int64_t timeout)
 /* ---- calls ---- */
 
 /* All but the failure, which is written before it is read: a short operation would spend a tenth of its time on zeros. */
-static void describe(struct mpi_op *op, struct acomm_group *g, const acomm_call *call, const uint64_t *counts,
-                     const uint64_t *receives)
+static void describe(struct mpi_op *op, struct acomm_group *g, const acomm_call *call, const acomm_mpi_extent *extent)
 {
     memset(op, 0, offsetof(struct mpi_op, failure));
     op->group = g;
     op->call = *call;
-    op->counts = counts;
-    op->receives = receives;
+    if (extent) {
+        op->counts = extent->counts;
+        op->receives = extent->receives;
+        op->on_device = extent->enter != NULL;
+    }
+    if (op->on_device) {
+        atomic_store(&g->device, extent->device);
+        atomic_store(&g->enter, extent->enter);
+    }
     op->width = acomm_dtype_bytes(call->dtype);
     op->synchronous = true;
 }
@@ -216,10 +223,10 @@ static int run(struct mpi_op *op)
     return rc;
 }
 
-int acomm_mpi_run(struct acomm_group *g, acomm_call *call, const uint64_t *counts, const uint64_t *receives)
+int acomm_mpi_run(struct acomm_group *g, acomm_call *call, const acomm_mpi_extent *extent)
 {
     struct mpi_op op;
-    describe(&op, g, call, counts, receives);
+    describe(&op, g, call, extent);
     atomic_fetch_add(&g->inside, 1);
     int rc = run(&op);
     atomic_fetch_sub(&g->inside, 1);
@@ -232,13 +239,12 @@ int acomm_mpi_run(struct acomm_group *g, acomm_call *call, const uint64_t *count
     return rc;
 }
 
-int acomm_mpi_start(struct acomm_group *g, const acomm_call *call, const uint64_t *counts, const uint64_t *receives,
-                    acomm_op **out)
+int acomm_mpi_start(struct acomm_group *g, const acomm_call *call, const acomm_mpi_extent *extent, acomm_op **out)
 {
     struct mpi_op *op = malloc(sizeof *op);
     if (!op)
         return ACOMM_RESOURCE;
-    describe(op, g, call, counts, receives);
+    describe(op, g, call, extent);
     op->synchronous = false;
     op->owned = true;
     int rc = check(op);
@@ -255,12 +261,12 @@ int acomm_mpi_start(struct acomm_group *g, const acomm_call *call, const uint64_
 
 static int run_plain(acomm_group *group, acomm_call *call)
 {
-    return acomm_mpi_run(group, call, NULL, NULL);
+    return acomm_mpi_run(group, call, NULL);
 }
 
 static int start_plain(acomm_group *group, const acomm_call *call, acomm_op **out)
 {
-    return acomm_mpi_start(group, call, NULL, NULL, out);
+    return acomm_mpi_start(group, call, NULL, out);
 }
 
 static int wait_for(acomm_op *op, int64_t timeout)

@@ -44,6 +44,8 @@ static struct span incoming(const struct mpi_op *op, int rank)
 
 static void keep_own(const struct mpi_op *op)
 {
+    if (op->on_device)
+        return; /* it is a message of this rank to itself */
     struct span from = outgoing(op, op->group->rank), to = incoming(op, op->group->rank);
     if (from.bytes && to.bytes && from.data != to.data)
         memmove(to.data, from.data, from.bytes);
@@ -52,16 +54,19 @@ static void keep_own(const struct mpi_op *op)
 int mpi_blocks(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
-    for (int first = 1; first < g->size; first += WAVE) {
+    int begin = op->on_device ? 0 : 1;
+    for (int first = begin; first < g->size; first += WAVE) {
         int rc = 0, end = first + WAVE < g->size ? first + WAVE : g->size;
         for (int step = first; step < end && !rc; step++) {
             int from = mpi_neighbour(g, step), to = mpi_neighbour(g, -step);
             struct span in = incoming(op, from), out = outgoing(op, to);
+            if (!step && in.data == out.data)
+                continue; /* it lies there already */
             rc = in.bytes ? mpi_take(op, in.data, in.bytes, from) : 0;
             if (!rc && out.bytes)
                 rc = mpi_give(op, out.data, out.bytes, to);
         }
-        if (first == 1 && !rc)
+        if (first == begin && !rc)
             keep_own(op);
         int waited = mpi_wait(op);
         if (rc || waited)

@@ -39,9 +39,44 @@ static int broadcast(struct mpi_op *op)
     return 0;
 }
 
+/* The same between devices, by messages along a binomial tree: libraries take a device's memory in messages everywhere, in
+ * collectives that do not block not (Open MPI). */
+static int broadcast_on_device(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    const acomm_call *c = &op->call;
+    uint64_t bytes = c->count * op->width;
+    int place = g->rank - c->root + (g->rank < c->root ? g->size : 0), distance = 1, rc = 0, waited = 0;
+    while (distance < g->size && !(place & distance))
+        distance *= 2;
+    if (place) {
+        rc = mpi_take(op, (void *)c->out, bytes, mpi_neighbour(g, -distance));
+        waited = mpi_wait(op);
+    } else if (c->in != c->out) { /* of the root to itself */
+        rc = mpi_take(op, (void *)c->out, bytes, g->rank);
+        rc = rc ? rc : mpi_give(op, (const void *)c->in, bytes, g->rank);
+    }
+    while (!rc && !waited && (distance /= 2))
+        if (place + distance < g->size)
+            rc = mpi_give(op, (const void *)(place ? c->out : c->in), bytes, mpi_neighbour(g, distance));
+    if (!waited)
+        waited = mpi_wait(op);
+    return rc ? rc : waited;
+}
+
+static int move_on_device(struct mpi_op *op)
+{
+    int rc = op->group->size > 1 && op->group->check ? mpi_exchange(op) : 0;
+    if (rc)
+        return rc;
+    return op->call.kind == ACOMM_BROADCAST ? broadcast_on_device(op) : mpi_blocks(op);
+}
+
 int mpi_collective(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
+    if (op->on_device)
+        return move_on_device(op);
     if (g->size == 1)
         return alone(op);
     op->is_short = mpi_is_short(op);

@@ -37,7 +37,7 @@ static uint64_t given(const struct mpi_op *op)
 bool mpi_is_short(const struct mpi_op *op)
 {
     uint64_t bytes = given(op) * op->width;
-    return !op->counts && bytes <= op->group->mpi->short_bytes && bytes * (uint64_t)op->group->size <= SHORT_ALL;
+    return !op->counts && !op->on_device && bytes <= op->group->mpi->short_bytes && bytes * (uint64_t)op->group->size <= SHORT_ALL;
 }
 
 static bool gives(const struct mpi_op *op)

@@ -33,6 +33,13 @@ bool group_was_forked(const struct acomm_group *g)
     return atomic_load_explicit(&forks, memory_order_relaxed) != g->forks;
 }
 
+void group_enter(struct acomm_group *g)
+{
+    int (*enter)(int) = atomic_load(&g->enter);
+    if (enter)
+        enter(atomic_load(&g->device));
+}
+
 /* ---- failures ---- */
 
 void mpi_header(const struct mpi_op *op, acomm_header *out)

@@ -25,6 +25,7 @@ struct mpi_op {
     bool synchronous;            /* its caller waits, and answers Ctrl-C */
     bool owned;                  /* by a handle, not on its caller's stack */
     bool is_short;               /* its contents travel with the headers */
+    bool on_device;              /* its arrays are: the library moves them, nobody here touches them */
     _Atomic int state;           /* abandoned by its owner before the end: freed then */
     int status;                  /* valid once ended */
     struct mpi_op *next;         /* queue, or posted receives */
@@ -66,12 +67,16 @@ struct acomm_group {
     acomm_failure failure;
     bool failed;                 /* by more than being closed */
     struct mpi_messages *messages;
+    int (*_Atomic enter)(int device); /* for threads of ours, once there were arrays on a device */
+    _Atomic int device;
     struct acomm_group *next;    /* all of the process (mpi_pace.c) */
     bool closed;                 /* by its user; it waits for its peers' goodbye */
 };
 
 /* ---- mpi_group.c ---- */
 bool group_was_forked(const struct acomm_group *g);
+/* Before a thread of ours calls MPI, which may touch arrays on a device then: the library's CUDA wants it to be current. */
+void group_enter(struct acomm_group *g);
 /* Records the first failure and tells the peers; returns the code that the operation ends with. */
 int mpi_fail(struct acomm_group *g, const acomm_failure *failure);
 /* The same for an operation: what it is and how long it took are added. */

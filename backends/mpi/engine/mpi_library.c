@@ -122,6 +122,27 @@ int acomm_mpi_load(const char *path, acomm_mpi **out, char *text)
     return ACOMM_OK;
 }
 
+/* MPI 4.1: what memory may be given to it, "system,mpi,cuda:device" or the like. */
+static bool lists_cuda(const acomm_mpi *mpi)
+{
+    uint64_t info = 0;
+    char kinds[1024] = "";
+    int room = sizeof kinds, found = 0;
+    if (!mpi->Comm_get_info || !mpi->Info_get_string || !mpi->Info_free || mpi->Comm_get_info(mpi->world, &info))
+        return false;
+    bool lists = !mpi->Info_get_string(mpi_read(mpi, &info), "mpi_memory_alloc_kinds", &room, kinds, &found) && found
+              && strstr(kinds, "cuda");
+    mpi->Info_free(&info);
+    return lists;
+}
+
+int acomm_mpi_says_cuda(acomm_mpi *mpi)
+{
+    int flag = 0;
+    return (mpi->Query_cuda_support && mpi->Query_cuda_support() == 1)
+        || (mpi->GPU_query_support && !mpi->GPU_query_support(0, &flag) && flag) || lists_cuda(mpi);
+}
+
 void acomm_mpi_ask(acomm_mpi *mpi, acomm_mpi_facts *out)
 {
     char version[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING of any of them */

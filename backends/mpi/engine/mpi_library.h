@@ -40,11 +40,16 @@ typedef uintptr_t mpi_handle;
     X(true, Error_class, (int code, int *class))                                                                     \
     X(true, Error_string, (int code, char *text, int *length))                                                       \
     X(true, Ibcast, (void *data, int count, mpi_handle type, int root, mpi_handle comm, void *request))              \
-    X(false, Abi_get_version, (int *version, int *subversion))
-/* ULFM; their names begin with MPIX_. */
+    X(false, Abi_get_version, (int *version, int *subversion))                                                       \
+    X(false, Comm_get_info, (mpi_handle comm, void *info))                                                           \
+    X(false, Info_get_string, (mpi_handle info, const char *key, int *room, char *value, int *flag))                 \
+    X(false, Info_free, (void *info))
+/* Their names begin with MPIX_: ULFM; whether memory of CUDA devices is taken, by Open MPI and by MPICH (kind 0: CUDA). */
 #define MPIX_FUNCTIONS(X)                                                                                            \
     X(false, Comm_get_failed, (mpi_handle comm, void *group))                                                        \
-    X(false, Comm_shrink, (mpi_handle comm, void *made))
+    X(false, Comm_shrink, (mpi_handle comm, void *made))                                                             \
+    X(false, Query_cuda_support, (void))                                                                             \
+    X(false, GPU_query_support, (int kind, int *flag))
 
 struct acomm_mpi {
     const char *family;

@@ -119,6 +119,32 @@ static void refuse(struct mpi_op *op, const struct head *head)
     op->failure.theirs = (acomm_header){.count = head->count, .kind = ACOMM_SEND, .dtype = (uint8_t)head->dtype, .root = -1};
 }
 
+static int next_ticket(struct mpi_messages *m, int peer)
+{
+    int *ticket = &m->tickets[peer];
+    *ticket = *ticket < TAG_CONTENTS || *ticket == TAG_LAST ? TAG_CONTENTS : *ticket + 1;
+    return *ticket;
+}
+
+static int no_memory(struct acomm_group *g)
+{
+    return mpi_poison(g, &(acomm_failure){.code = ACOMM_RESOURCE, .culprit = -1, .origin = g->rank});
+}
+
+/* Contents that came with the head, for a device: the library takes them there, as a message of this rank to itself. */
+static int land(struct acomm_group *g, struct mpi_op *op, const void *contents, uint64_t bytes)
+{
+    char *copy = malloc(bytes);
+    struct mpi_flight *f = copy ? new_flight(g, op, 2, copy) : NULL;
+    if (!f) {
+        free(copy);
+        return no_memory(g);
+    }
+    memcpy(copy, contents, bytes);
+    int ticket = next_ticket(g->messages, g->rank), rc = move_contents(g, f, (char *)op->call.out, bytes, g->rank, ticket, true);
+    return rc ? rc : move_contents(g, f, copy, bytes, g->rank, ticket, false);
+}
+
 /* A message meets its receive. Contents that do not fit are received into nowhere. */
 static int meet(struct acomm_group *g, struct mpi_op *op, const struct head *head, const void *contents)
 {
@@ -128,6 +154,8 @@ static int meet(struct acomm_group *g, struct mpi_op *op, const struct head *hea
     op->bytes = head->bytes;
     if (!fits)
         refuse(op, head);
+    if (!head->ticket && fits && op->on_device && head->bytes)
+        return land(g, op, contents, head->bytes);
     if (!head->ticket) {
         if (fits)
             memcpy((void *)op->call.out, contents, head->bytes);
@@ -136,9 +164,11 @@ static int meet(struct acomm_group *g, struct mpi_op *op, const struct head *hea
     }
     char *to = fits ? (char *)op->call.out : malloc(head->bytes);
     struct mpi_flight *f = to ? new_flight(g, fits ? op : NULL, pieces(head->bytes), fits ? NULL : to) : NULL;
+    if (!f && !fits)
+        free(to);
     if (!fits)
         mpi_end_op(op, ACOMM_TRUNCATED);
-    return f ? move_contents(g, f, to, head->bytes, head->source, head->ticket, true) : 0;
+    return f ? move_contents(g, f, to, head->bytes, head->source, head->ticket, true) : no_memory(g);
 }
 
 static bool matches(const struct mpi_op *op, const struct head *head)
@@ -161,7 +191,7 @@ static int deliver(struct acomm_group *g, const struct head *head, const void *c
     size_t bytes = head->ticket ? 0 : head->bytes;
     struct arrival *a = malloc(sizeof *a + bytes);
     if (!a)
-        return mpi_poison(g, &(acomm_failure){.code = ACOMM_RESOURCE, .culprit = -1, .origin = g->rank});
+        return no_memory(g);
     a->next = NULL;
     a->head = *head;
     memcpy(a + 1, contents, bytes);
@@ -281,18 +311,11 @@ static int post_receive(struct mpi_op *op)
     return 0;
 }
 
-static int next_ticket(struct mpi_messages *m, int peer)
-{
-    int *ticket = &m->tickets[peer];
-    *ticket = *ticket < TAG_CONTENTS || *ticket == TAG_LAST ? TAG_CONTENTS : *ticket + 1;
-    return *ticket;
-}
-
 static int post_send(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     uint64_t bytes = op->call.count * op->width;
-    bool is_short = bytes <= INLINE_BYTES;
+    bool is_short = bytes <= INLINE_BYTES && (!op->on_device || !bytes);
     struct head head = {.group = g->id, .count = op->call.count, .bytes = bytes, .tag = op->call.tag, .source = g->rank,
                         .dtype = op->call.dtype, .what = MESSAGE,
                         .ticket = is_short ? 0 : next_ticket(g->messages, op->call.root)};
@@ -300,7 +323,7 @@ static int post_send(struct mpi_op *op)
     struct mpi_flight *f = packet ? new_flight(g, op, 1 + (is_short ? 0 : pieces(bytes)), packet) : NULL;
     if (!f) {
         free(packet);
-        return mpi_poison(g, &(acomm_failure){.code = ACOMM_RESOURCE, .culprit = -1, .origin = g->rank});
+        return no_memory(g);
     }
     memcpy(packet, &head, sizeof head);
     if (is_short && bytes)

@@ -37,8 +37,10 @@ static void *keep(void *unused)
     while (!atomic_load(&pace.stops)) {
         pthread_mutex_lock(&pace.lock);
         for (struct acomm_group *g = pace.groups; g; g = g->next)
-            if (!g->closed)
+            if (!g->closed) {
+                group_enter(g);
                 messages_progress(g);
+            }
         free_closed();
         pthread_mutex_unlock(&pace.lock);
         nanosleep(&(struct timespec){0, PACE_NS}, NULL);

@@ -1,0 +1,120 @@
+"""Arrays on CUDA devices over MPI: moved by the library itself where it can (gpu.py), else staged through pinned host memory.
+
+Reductions are always staged: MPI leaves their order to the library, has no bfloat16 or float8, and Open MPI, say, copies to the
+host for them itself; ours give the same bits everywhere (docs/semantics.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from arraycomm.core.backend import Communicator, Work
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.cuda.staged import Staged, piece_layout
+from arraycomm.core.errors import DeviceError
+from arraycomm.core.exchange import gather_integers
+from arraycomm.core.log import log
+
+from . import gpu
+from .communicator import MpiCommunicator
+from .library import load
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+_MOVES = frozenset(("broadcast", "all_gather", "gather", "scatter", "all_to_all"))
+
+
+class Direct(Staged):
+    """See Staged. Messages go the way that this rank can, as the bytes on the way are the same; a collective the way that all
+    ranks can, who ask each other at the first one."""
+
+    def __init__(self, host: Communicator, timeout: float) -> None:
+        super().__init__(host, timeout)
+        assert isinstance(host, MpiCommunicator)
+        refused = gpu.refused(load(), self._cuda.device())
+        self._here: bool = not refused
+        self._everywhere: bool | None = None
+        host.enter = self._cuda.enter
+        if refused:
+            self._say(refused)
+
+    def _say(self, why: str) -> None:
+        log().warning("group %r: arrays on GPUs go through pinned host memory: %s (docs/mpi.md)", self._host.name, why)
+
+    def _agree(self, deadline: float) -> bool:
+        if self._everywhere is None:
+            answers = gather_integers(self._host, [int(self._here)], max(0.0, deadline - time.monotonic()))
+            unable = [rank for rank, (able,) in enumerate(answers) if not able]
+            if unable and self._here:
+                self._say(f"rank {unable[0]} cannot give them to its MPI library")
+            self._everywhere = not unable
+        return self._everywhere
+
+    # ---- collectives ----
+
+    def _staged(self, name: str, src: Buffer | None, gives: list[int], dst: Buffer | None, gets: list[int], layout: int,
+                timeout: float | None, async_op: bool, *, call: Callable[..., Any], together: bool = False,
+                uneven: bool = False, cut: bool = True) -> Work | None:
+        """What moves only goes to the library, whole."""
+        deadline, touched = self._deadline(timeout), [buffer for buffer in (src, dst) if buffer is not None]
+        try:
+            if name in _MOVES and self._agree(deadline):
+                self._settle_before(touched)
+                left = self._ready(name, touched, deadline)
+                with self._cuda.on(touched[0].device_index):
+                    work = call(src, dst, gets if uneven else None, layout=piece_layout(layout, -1, 1), timeout=left,
+                                async_op=async_op)
+                return self._begun(Moving(work, dst)) if async_op else None
+        except DeviceError:  # nothing has been sent
+            raise
+        except BaseException as error:
+            raise self._told(name, error) from error.__cause__
+        return super()._staged(name, src, gives, dst, gets, layout, max(0.0, deadline - time.monotonic()), async_op, call=call,
+                               together=together, uneven=uneven, cut=cut)
+
+    def _deadline(self, timeout: float | None) -> float:
+        return time.monotonic() + (self._timeout if timeout is None else timeout)
+
+    def _ready(self, name: str, buffers: Sequence[Buffer], deadline: float) -> float:
+        """When MPI, which knows no streams, may have them: what is enqueued there has ended. Gives what is left of the time."""
+        for device, stream in {(buffer.device_index, buffer.stream) for buffer in buffers if buffer.count}:
+            with self._cuda.on(device):
+                self._cuda.refuse_capture([stream])
+                lane = self._lane(device)
+                event = lane.event()
+                lane.record(event, stream)
+                lane.wait(event, deadline, name)
+        return max(0.0, deadline - time.monotonic())
+
+    # ---- point to point ----
+
+    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Work | None:
+        if not self._here:
+            return super().send(src, peer, tag, timeout=timeout, async_op=async_op)
+        left = self._ready("send", [src], self._deadline(timeout))
+        with self._cuda.on(src.device_index):
+            return self._host.send(src, peer, tag, timeout=left, async_op=async_op)
+
+    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Work:
+        if not self._here:
+            return super().recv(dst, peer, tag, timeout=timeout, async_op=async_op)
+        left = self._ready("recv", [dst], self._deadline(timeout))
+        with self._cuda.on(dst.device_index):
+            return self._host.recv(dst, peer, tag, timeout=left, async_op=async_op)
+
+
+class Moving:
+    """An asynchronous one under way; see core.backend.Work."""
+
+    def __init__(self, work: Work, writes: Buffer | None) -> None:
+        self._work, self.writes = work, writes
+        self.wait, self.done, self.source = work.wait, work.done, work.source
+
+    @property
+    def ended(self) -> bool:
+        return self._work.done()

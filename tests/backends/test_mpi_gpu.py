@@ -1,0 +1,57 @@
+"""What an MPI library says of CUDA is tried in processes of their own; what becomes of that is in tests/conformance."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from arraycomm.backends.mpi import gpu
+from tests.conformance import mpi
+from tests.standin import build
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
+    for name, value in mpi.environ("mpich").items():
+        if name.startswith("PYTHON"):
+            monkeypatch.setenv(name, value)
+    return build.mpi(str(mpi.library_file("mpich")))
+
+
+def test_a_library_that_can(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also within a world of another mpirun's."""
+    for name in ("PMI_RANK", "PMI_SIZE", "PMI_FD", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"):
+        monkeypatch.setenv(name, "7")
+    assert gpu.trial(library, 0) == ""
+
+
+def test_a_library_that_never_comes_back(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_MPI", "stuck")
+    began = time.monotonic()
+    assert "did not end within 4 s" in gpu.trial(library, 0, 4)
+    assert time.monotonic() - began < 20
+
+
+def test_a_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no MPI library can be loaded" in gpu.trial("/nowhere/libmpi.so", 0)
+
+
+def test_several_hosts(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial sees one host only: there the library is used where the user says so."""
+
+    says: Any = SimpleNamespace(handle=None, path=library, facts=lambda: SimpleNamespace(version="A library"))
+    monkeypatch.setattr(gpu, "lib", SimpleNamespace(acomm_mpi_says_cuda=lambda handle: True))
+    monkeypatch.setattr(gpu, "trial", lambda path, device: "")
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for wanted, word in (("", "several hosts"), ("1", ""), ("0", "ARRAYCOMM_MPI_GPU=0")):
+        monkeypatch.setenv(gpu.VARIABLE, wanted)
+        found = gpu._ask(says, 0)
+        assert word in found and bool(word) == bool(found), found
+    monkeypatch.setenv(gpu.VARIABLE, "")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert gpu._ask(says, 0) == ""

@@ -1,0 +1,146 @@
+"""Tasks: arrays on CUDA devices over an MPI library that says that it takes them. Over the stand-ins."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from arraycomm.core.cuda import staged
+from arraycomm.core.errors import CollectiveMismatch, DistError
+from tests.standin import arrays
+
+from .data import contents
+from .expect import expect, given
+from .worlds import Context
+
+
+@contextmanager
+def _warned() -> Iterator[list[str]]:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("arraycomm").addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logging.getLogger("arraycomm").removeHandler(handler)
+
+
+def _calls(context: Context, count: int, later: bool) -> None:
+    """Everything that only moves, from arrays that are written late, into new ones and given ones."""
+    group, size, me, root = context.group, context.size, context.rank, context.size - 1
+    inputs = [contents("bfloat16", (size * count,), rank, 61) for rank in range(size)]
+    part = slice(me * count, (me + 1) * count)
+    x = given(context, "cuda", inputs[me])
+    whole, place = given(context, "cuda", np.zeros(size * count, x.dtype)), given(context, "cuda", inputs[root])
+    uneven = given(context, "cuda", inputs[me][: count + me])
+    shares = [size * count - (size - 1) * (count // 2)] + [count // 2] * (size - 1)
+    share = slice(sum(shares[:me]), sum(shares[: me + 1]))
+    joined = np.concatenate(inputs)
+    calls = {
+        "broadcast": (lambda **how: group.broadcast(x, root, **how), inputs[root]),
+        "broadcast in place": (lambda **how: group.broadcast(place, root, out=place, **how), inputs[root]),
+        "all_gather": (lambda **how: group.all_gather(x, **how), joined),
+        "uneven all_gather": (lambda **how: group.all_gather(uneven, uneven=True, **how),
+                              np.concatenate([a[: count + rank] for rank, a in enumerate(inputs)])),
+        "gather": (lambda **how: group.gather(x, root, **how), joined if me == root else None),
+        "scatter": (lambda **how: group.scatter(x if me == root else None, root, like=x[part], **how), inputs[root][part]),
+        "all_to_all": (lambda **how: group.all_to_all(x, **how), np.concatenate([a[part] for a in inputs])),
+        "all_to_all with out": (lambda **how: group.all_to_all(x, out=whole, **how), np.concatenate([a[part] for a in inputs])),
+        "uneven all_to_all": (lambda **how: group.all_to_all(x, send_counts=shares, **how),
+                              np.concatenate([a[share] for a in inputs])),
+    }
+    started = [(name, call(async_op=True) if later else call(), want) for name, (call, want) in calls.items()]
+    for name, got, want in reversed(started):
+        got = got.result(60) if later else got
+        if want is None:
+            context.check(got is None, f"{name}: {got!r} where nothing comes")
+        else:
+            expect(context, f"{name} of {count}, later={later}", got, want, like=x)
+
+
+def moved(context: Context) -> None:
+    """The library has them: no memory of the host is taken, nobody is warned."""
+    with _warned() as lines:
+        for count in (1, 1000, 100_000):
+            for later in (False, True):
+                _calls(context, count, later)
+    taken = [pool for pool in staged._pools if pool._free or pool._kept]
+    context.check(not taken and not lines, f"{len(taken)} pools of pinned memory, {lines}")
+
+
+def order_of_calls(context: Context) -> None:
+    """A result that is still to be copied up is there before the library reads it, and the other way round."""
+    group, size = context.group, context.size
+    x = given(context, "cuda", np.full(500, context.rank + 1.0, np.float32))
+    works = [group.all_reduce(x, out=x, async_op=True)]
+    gathered = group.all_gather(x, async_op=True)
+    works.append(group.broadcast(x, size - 1, out=x, async_op=True))
+    works.append(group.all_reduce(x, "max", out=x, async_op=True))
+    total = size * (size + 1) / 2
+    expect(context, "all_gather of a staged result", gathered.result(60), np.full(500 * size, total, np.float32))
+    for work in works:
+        work.wait(60)
+    context.check((x.numpy() == total).all(), f"in the end {x.numpy()[:3]}, want {total}")
+
+
+def refused(context: Context, word: str) -> None:
+    """They are staged, which is said once a group, and why."""
+    with _warned() as lines:
+        for later in (False, True):
+            _calls(context, 1000, later)
+    context.check(len(lines) == 1 and "pinned host memory" in lines[0] and word in lines[0], f"{lines}")
+    context.check(staged._pools and staged._pools[0]._kept > 0, "pinned memory was used")
+
+
+def partly(context: Context) -> None:
+    """One rank cannot: collectives are staged everywhere, and messages arrive from either kind at either."""
+    if context.rank == 1:
+        os.environ["STANDIN_MPI"] = "no"
+    right, left = (context.rank + 1) % context.size, (context.rank - 1) % context.size
+    with _warned() as lines:
+        for count in (0, 1, 100_000):
+            mine, theirs = (contents("float32", (count,), rank, 63) for rank in (context.rank, left))
+            work = context.group.isend(given(context, "cuda", mine), right)
+            got = context.group.recv(given(context, "cuda", np.zeros_like(mine)), left)
+            expect(context, f"{count} from {left}", got.array, theirs)
+            work.wait(60)
+        _calls(context, 1000, False)
+    why = "built without CUDA" if context.rank == 1 else "rank 1 cannot"
+    context.check(len(lines) == 1 and why in lines[0], f"{lines}")
+
+
+def stuck(context: Context) -> None:
+    """MPI is given an array when what the program enqueued before has ended; the wait for that counts."""
+    go, group = threading.Event(), context.group.split(0)
+    assert group is not None
+    x = given(context, "cuda", np.ones(1000, np.float32))
+    group.all_gather(x)
+    if context.rank == 0:
+        arrays.compute(lambda: go.wait(60), arrays.current_stream())
+    try:
+        group.all_gather(x, timeout=0.5 if context.rank == 0 else 20.0)
+        context.check(False, "an operation that could not end has ended")
+    except DistError as error:
+        context.check("device 0 has not come to it in time" in str(error), f"{error!r}")
+    go.set()
+    group.close()
+
+
+def mixed(context: Context) -> None:
+    """One rank's array on a device, another's on the host, in one collective: refused on all ranks."""
+    group = context.group.split(0)
+    assert group is not None
+    x = given(context, "cuda", np.ones(5, np.float32))
+    group.broadcast(x, 0)
+    try:
+        group.broadcast(x if context.rank == 0 else np.ones(5, np.float32), 0)
+        context.check(False, "arrays on device and host in one call were taken")
+    except CollectiveMismatch as error:
+        context.check(context.rank != 0 or "all ranks' arrays must be on GPUs, or none" in str(error), str(error))
+    group.close()
