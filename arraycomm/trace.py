@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .core.record import Record
+from .trace_flows import calls, flows
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def read(folder: Path, run: str | None = None) -> list[Rank]:
 
 
 def merge(ranks: Sequence[Rank]) -> list[dict[str, Any]]:
-    """All events in order of time, from 0 on, on one clock; their process is the rank."""
+    """All events in order of time, from 0 on, on one clock, and the flows between them; their process is the rank."""
     known = clocks(ranks)
     moved = []
     for rank in ranks:
@@ -153,6 +154,8 @@ def merge(ranks: Sequence[Rank]) -> list[dict[str, Any]]:
         for event in rank.events:
             moved.append({**event, "ts": clock.at(event["ts"])} if "ts" in event else event)
     start = min((event["ts"] for event in moved if "ts" in event), default=0.0)
+    moved += calls(moved)
+    moved += flows(moved)
     for event in moved:
         if "ts" in event:
             event["ts"] = round(event["ts"] - start, 3)

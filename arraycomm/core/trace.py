@@ -58,10 +58,14 @@ class Trace:
             "run": f"{run:016x}", "world": world.name, "rank": world.rank, "size": world.size, "clock": f"{clock:016x}",
             "offset_us": offset / 1000, "doubt_us": doubt / 1000, "measured_us": time.monotonic_ns() / 1000,
             "started": time.time()})
+        self._tell_group(world)
         self._flush()
 
     def _tell(self, name: str, about: dict[str, Any]) -> None:
         self._events.append(json.dumps({"ph": "M", "name": name, "pid": self._rank, "args": about}))
+
+    def _tell_group(self, group: Group) -> None:
+        self._tell("group", {"group": group.name, "rank": group.rank, "size": group.size})
 
     def begin(self, call: Call) -> _Event:
         return _Event(call, self._rank)
@@ -70,6 +74,7 @@ class Trace:
         with self._lock:
             self._asynchronous += 1
             token.number = self._asynchronous
+        token.called = time.monotonic_ns()
 
     def end(self, token: _Event, error: BaseException | None) -> None:
         token.ended = now = time.monotonic_ns()
@@ -80,6 +85,7 @@ class Trace:
             self._flush()
 
     def follow(self, child: Group) -> None:
+        self._tell_group(child)
         attach(child, self)
 
     def closed(self, group: Group) -> None:
@@ -108,11 +114,12 @@ class Trace:
 class _Event:
     """One operation. Its text is made when it is written, which takes longer than to keep what is in it."""
 
-    __slots__ = ("begun", "ended", "group", "name", "number", "parameters", "rank", "sequence", "thread", "traits")
+    __slots__ = ("begun", "called", "ended", "group", "name", "number", "parameters", "rank", "sequence", "thread", "traits")
 
     def __init__(self, call: Call, rank: int) -> None:
         self.name, self.group, self.sequence, self.rank = call.name, call.group.name, call.sequence, rank
         self.traits, self.thread, self.number, self.ended = call.array(), threading.get_native_id(), 0, 0
+        self.called = 0  # when an asynchronous call returned
         self.parameters = {name: value for name, value in call.parameters.items() if name in _SHOWN and value is not None}
         self.begun = time.monotonic_ns()
 
@@ -123,6 +130,8 @@ class _Event:
         if self.traits is not None:
             dtype, shape, size = self.traits
             parts.append(f'"dtype":"{dtype}","shape":{list(shape)},"bytes":{size}')
+        if self.called:
+            parts.append(f'"called_us":{(self.called - self.begun) / 1000:.3f}')
         parts += [f'"{name}":{int(value) if isinstance(value, int) else _quoted(str(value))}'
                   for name, value in self.parameters.items()]
         return ",".join(parts) + "}"
