@@ -6,8 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable
 
 from .buffer import Buffer
-from .dlpack import allocate, overlaps, resolve, resolve_out, wrap
-from .record import Record
+from .dlpack import allocate, overlaps, resolve_out, wrap
 from .types import DeviceType, DType, ReduceOp, reduce_op
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -15,11 +14,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Destination(Record):
+class Destination:
     """Where a result goes: the buffer to write (None where this rank gets none), and how to make the caller's array."""
 
-    buffer: Any  # Buffer | None
-    array: Callable[[], Any]
+    __slots__ = ("array", "buffer")
+
+    def __init__(self, buffer: Any, array: Callable[[], Any]) -> None:
+        self.buffer: Any = buffer  # Buffer | None
+        self.array = array
 
 
 def _none() -> None:
@@ -99,13 +101,8 @@ def dtype(value: Any) -> DType:
 
 
 def template(like: Any) -> Any:
-    """An array that tells the library of a new one: `like`, which must be an array on the host, or one of NumPy's."""
-    if like is None:
-        return importlib.import_module("numpy").empty(0)
-    src = resolve(like)
-    if src.device_type != DeviceType.CPU:
-        raise ValueError("like= must be an array in host memory: that is where the new array lies")
-    return like
+    """An array that tells the library and the device of a new one: `like`, or one of NumPy's."""
+    return importlib.import_module("numpy").empty(0) if like is None else like
 
 
 def in_place(x: Any, src: Buffer) -> Destination:

@@ -31,7 +31,7 @@ from .dlpack import adopt, allocate, resolve, wrap
 from .exchange import agreed_counts, first_dimensions, gather_integers
 from .objects import ObjectCollectives
 from .routes import Routes
-from .types import ReduceOp
+from .types import DeviceType, ReduceOp
 from .work import Received, Work
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -252,14 +252,20 @@ class Group(ObjectCollectives, Shortcuts):
         """A symmetric array, uninitialised, in memory that the group's ranks reach without a copy. Every rank calls it.
 
         Collectives whose arrays are all symmetric read and write the peers' arrays in place; for everything else it is an
-        array like any other. Where not all ranks are on one host and share memory, it is one.
+        array like any other. Where not all ranks are on one host and share memory, or their arrays on GPUs do not go over NCCL,
+        it is one.
 
         shape: an int or ints; may differ between ranks. dtype: a name ("bfloat16"), a DType, or a library's dtype object.
-        like: an array whose library the new one is of; None: NumPy.
+        like: an array whose library the new one is of, and on whose type of device it lies; None: NumPy.
         The memory is freed with the array, and stays valid when the group is closed before. Raises ResourceError on all
         ranks when one of them has no memory.
         """
         lengths, kind, template = arguments.lengths(shape), arguments.dtype(dtype), arguments.template(like)
+        src = self._readable(template)
+        if src.device_type != DeviceType.CPU:
+            from .cuda.memory import symmetric_on  # not for those whose arrays are on the host
+
+            return wrap(symmetric_on(self._movers[src.device_type], src, lengths, kind, timeout), template)
         found = self._communicator.symmetric(math.prod(lengths) * kind.itemsize, timeout=timeout)
         return wrap(adopt(lengths, kind, *found) if found else allocate(lengths, kind), template)
 

@@ -143,7 +143,9 @@ class ProcessGroup(Operations, Hooked, Members):
         from .window import Window  # few programs use it
 
         if not self.supports_window:
-            raise RuntimeError(f"group {self.group_name!r} has no windows: they need arraycomm's own engine, not {self.config}")
+            why = "; NCCL puts and signals (ncclPutSignal), and a window is read and reduced into as well"
+            raise RuntimeError(f"group {self.group_name!r} has no windows: they need arraycomm's own engine, not {self.config}"
+                               + (why if Backend.NCCL in self.config.names() else ""))
         window = Window(self)
         if tensor is not None:
             window.tensor_register(tensor)

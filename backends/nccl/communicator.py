@@ -28,6 +28,8 @@ from .errors import IN_PROGRESS
 from .flight import Flight, watcher
 from .grouped import Grouped
 from .handle import Handle
+from .memory import Block, allocate
+from .place import Place
 from .reductions import UINT8, Native, native
 from .work import NcclWork
 
@@ -38,21 +40,21 @@ if TYPE_CHECKING:
 _CPU = int(DeviceType.CPU)
 _PATIENCE = 5.0  # s that close() waits for peers that have something under way
 _GRACE = 0.25  # s for what is under way when a peer leaves: it may have done its part
+_STUCK = 1.0  # s after a failure for a call of NCCL's to return by itself
 
 
-_thread = threading.local()  # .batch: the communicator whose batch it is in, as NCCL has one group of calls a thread
+class _Thread(threading.local):
+    batch: NcclCommunicator | None = None  # in whose batch it is: NCCL has one group of calls a thread
 
 
-def refuse_in_batch(name: str, of: NcclCommunicator | None = None) -> None:
-    """ValueError within a batch of another communicator: NCCL would put off what is called to that batch's end."""
-    open_ = getattr(_thread, "batch", None)
-    if open_ is not None and open_ is not of:
-        raise ValueError(f"group {name!r} within batch() of group {open_.name!r}: NCCL would begin its call when that "
+_thread = _Thread()
+
+
+def refuse_in_batch(name: str) -> None:
+    """ValueError within a batch, of another communicator: NCCL would put off what is called to that batch's end."""
+    if _thread.batch is not None:
+        raise ValueError(f"group {name!r} within batch() of group {_thread.batch.name!r}: NCCL would begin its call when that "
                          "batch ends; call it before the batch or behind it")
-
-
-def _fleeting(buffer: Buffer | None) -> bool:
-    return buffer is not None and buffer.fleeting
 
 
 class NcclCommunicator:
@@ -74,58 +76,74 @@ class NcclCommunicator:
         self.lock = threading.RLock()
         self.handle, self.nccl, self.cuda, self.options, self.priority = handle, handle.nccl, cuda, options, priority
         self._grouped = Grouped(self.nccl, self.rank, self.size)
+        self._natives: dict[tuple[ReduceOp, int], Native] = {}
+        self._place = Place(cuda, device)
         self._flight = Flight(cuda, device, handle.who)
         self._stream = cuda.stream(device, high_priority=priority)
         self._canary = Canary(host)
         self._batch: list[NcclWork] | None = None
+        self.blocks: list[Block] = []  # symmetric memory
+        self._inside: NcclWork | None = None  # whose call is in NCCL, where it may block: the first one connects ranks
+        self._failed_at = 0.0
         watcher.watch(self)
 
     # ---- enqueueing ----
 
-    def _run(self, what: str, call: Callable[[int, int], int], src: Buffer | None, dst: Buffer | None, timeout: float | None,
-             async_op: bool) -> NcclWork | None:
-        """call(comm, stream) enqueues, and gives NCCL's code."""
+    def _run(self, what: str, src: Buffer | None, dst: Buffer | None, timeout: float | None, async_op: bool,
+             call: Callable[..., int], *arguments: Any) -> NcclWork | None:
+        """call(*arguments, comm, stream) enqueues, and gives NCCL's code."""
         with self.lock:
             try:
-                with self.cuda.on(self.device):
-                    work = self._enqueue(what, call, src, dst, self.timeout if timeout is None else timeout, async_op)
+                self.check_ready()
+                if self._batch is not None and not async_op:
+                    raise ValueError(f"{what} within batch() needs async_op=True: its result is there when the batch has ended")
+                theirs = self._streams_of(src, dst)
+                if len(theirs) == 1 and self._place.ordinary(theirs[0]):
+                    work = self._enqueue(what, src, dst, theirs, timeout, async_op, call, arguments)
+                else:
+                    with self.cuda.on(self.device):
+                        self.cuda.refuse_capture(theirs)
+                        work = self._enqueue(what, src, dst, theirs, timeout, async_op, call, arguments)
             except (DistBackendError, ResourceError) as error:  # of CUDA's: the peers must not wait for this rank
-                raise self._broken(error) from None
-        if not watcher.awake:
-            watcher.wake()
+                raise self.broken(error) from None
         return work if async_op else None
 
-    def _enqueue(self, what: str, call: Callable[[int, int], int], src: Buffer | None, dst: Buffer | None, seconds: float,
-                 async_op: bool) -> NcclWork:
-        self._check_ready()
-        if self._batch is not None and not async_op:
-            raise ValueError(f"{what} within batch() needs async_op=True: its result is there when the batch has ended")
-        theirs = self._streams_of(src, dst)
-        self.cuda.refuse_capture(theirs)
+    def _enqueue(self, what: str, src: Buffer | None, dst: Buffer | None, theirs: list[int], timeout: float | None,
+                 async_op: bool, call: Callable[..., int], arguments: tuple[Any, ...]) -> NcclWork:
+        """theirs: the arrays' streams, each once. Their device is the current one."""
         stream = self._stream if async_op else theirs[0]
         for other in theirs:
             if other != stream:
-                self.cuda.order(after=other, stream=stream, device=self.device)
-        work = NcclWork(self._flight, what, theirs[0], time.monotonic() + seconds,
-                        (src, dst) if async_op or _fleeting(src) or _fleeting(dst) else ())
-        code = call(self.handle.comm, stream)
+                self._flight.behind(other, stream)
+        seconds = self.timeout if timeout is None else timeout
+        kept = async_op or (src is not None and src.fleeting) or (dst is not None and dst.fleeting)
+        work = NcclWork(self._flight, what, theirs[0], time.monotonic() + seconds, (src, dst) if kept else ())
+        self._inside = work
+        if not watcher.awake:
+            watcher.wake()
+        try:
+            code = call(*arguments, self.handle.comm, stream)
+        finally:
+            self._inside = None
+        if self.failure is not None:
+            raise self.broken(self.failure)
         if self._batch is not None:
             self._batch.append(work)
             if code not in (0, IN_PROGRESS):
-                raise self._broken(self.handle.error(code, what))
+                raise self.broken(self.handle.error(code, what))
             return work
-        self._settle(code, what, seconds)
+        if code:
+            self._settle(code, what, seconds)
         self._flight.enqueued([work], stream)
         if not async_op and len(theirs) > 1:
-            self.cuda.order(after=stream, stream=theirs[1], device=self.device)
+            self._flight.behind(stream, theirs[1])
         return work
 
     def _streams_of(self, src: Buffer | None, dst: Buffer | None) -> list[int]:
         """On which the buffers are in order, each once."""
-        streams = []
-        for buffer in (dst, src):
-            if buffer is None:
-                continue
+        streams: list[int] = []
+        for buffer in (src,) if dst is None else (dst,) if src is None or src is dst else (dst, src):
+            assert buffer is not None  # an operation has one
             if buffer.device_index != self.device:
                 raise DeviceError(f"group {self.name!r} works on cuda:{self.device}, and the array is on "
                                   f"cuda:{buffer.device_index}: a rank has one device, chosen when the group is made")
@@ -134,24 +152,26 @@ class NcclCommunicator:
         return streams
 
     def _settle(self, code: int, what: str, seconds: float) -> None:
+        """Raises for a code that is no success: of an earlier operation, if that has failed meanwhile, which NCCL tells so."""
         try:
+            failed = 0 if code == IN_PROGRESS else self.handle.failed()
+            if failed:
+                raise self.handle.error(failed, self._flight.oldest() or what)
             self.handle.settle(code, what, seconds)
         except DistError as error:
-            raise self._broken(error) from None
+            raise self.broken(error) from None
 
-    def _check_ready(self) -> None:
+    def check_ready(self) -> None:
         """Raises why nothing can be enqueued any more, or now. Under the lock."""
-        refuse_in_batch(self.name, self)
+        if _thread.batch is not None and _thread.batch is not self:
+            refuse_in_batch(self.name)
         if self.failure is None and not self.closed:
             error = self._canary.error()
-            code = 0 if error else self.handle.failed()
-            if error is None and code:
-                error = self.handle.error(code, self._flight.oldest() or "an operation that seemed to have ended")
             if error is None:
                 return
-            self._broken(error)
+            self.broken(error)
         if self.failure is not None:
-            raise self._broken(self.failure)
+            raise self.broken(self.failure)
         raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
 
     def check_failure(self) -> None:
@@ -164,9 +184,10 @@ class NcclCommunicator:
 
     # ---- failure ----
 
-    def _broken(self, error: DistError) -> DistError:
+    def broken(self, error: DistError) -> DistError:
         """Keeps the first failure, tells the peers, and ends what is under way; the error to raise. Any thread."""
         if self.failure is None:
+            self._failed_at = time.monotonic()
             self.failure = error
             self._flight.fail(error)
             self.host.abort(str(error))
@@ -184,16 +205,18 @@ class NcclCommunicator:
         if self.closed:
             return False
         if self.failure is not None:
-            self._broken(self.failure)  # the handle may still be there
+            self.broken(self.failure)  # the handle may still be there
+            if self._inside is not None and time.monotonic() > self._failed_at + _STUCK:
+                self.handle.abort()  # whoever has the lock sits in a call of NCCL's, which this ends
             return self.handle.comm != 0
         try:
             if self._flight:
                 self.cuda.serve(self.device)
-            first = self._flight.reap()
+            first = self._flight.reap() or self._inside
             if first is not None:
                 self._look_after(first)
         except DistError as error:
-            self._broken(error)
+            self.broken(error)
         return first is not None if self.failure is None else self.handle.comm != 0
 
     def _look_after(self, first: NcclWork) -> None:
@@ -220,60 +243,59 @@ class NcclCommunicator:
         """None: the array is on the host. TypeError for what NCCL does not have, before anything is sent."""
         if src.device_type == _CPU:
             return None
-        found = native(self.nccl, op, src.dtype)
+        found = self._natives.get((op, src.dtype)) or native(self.nccl, op, src.dtype)
         if found is None:
             raise TypeError(f"NCCL {version_text(self.nccl.version)} has no {op} of {DType(src.dtype).label}; reduce another "
                             "dtype, or a copy in host memory")
+        if not found.scalar:  # factors are without number
+            self._natives[op, src.dtype] = found
         return found
 
-    def _reducing(self, how: Native, call: Callable[[int], int], comm: int) -> int:
-        """call(op), with an operator of NCCL's made for it where it needs one."""
-        if not how.scalar:
-            return call(how.op)
-        op = self.nccl.ffi.new("int *")
-        scalar = self.nccl.ffi.from_buffer(how.scalar)
-        code = self.nccl.ncclRedOpCreatePreMulSum(op, scalar, how.dtype, 1, comm)
-        if code:
-            return int(code)
-        try:
-            return call(int(op[0]))
-        finally:
-            self.nccl.ncclRedOpDestroy(op[0], comm)
+    def _scaled(self, how: Native, call: Callable[..., int]) -> Callable[..., int]:
+        """The call with an operator of NCCL's made for it, as its fifth argument."""
+        def scaled(*arguments: Any) -> int:
+            op, comm = self.nccl.ffi.new("int *"), arguments[-2]
+            code = self.nccl.ncclRedOpCreatePreMulSum(op, self.nccl.ffi.from_buffer(how.scalar), how.dtype, 1, comm)
+            if code:
+                return int(code)
+            try:
+                return call(*arguments[:4], int(op[0]), *arguments[5:])
+            finally:
+                self.nccl.ncclRedOpDestroy(op[0], comm)
+
+        return scaled
 
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Work | None:
         how = self._how(op, src)
         if how is None:
             return self.host.all_reduce(src, dst, op, layout=layout, timeout=timeout, async_op=async_op)
-        count = src.count * how.elements
-        return self._run("all_reduce", lambda comm, stream: self._reducing(
-            how, lambda code: self.nccl.ncclAllReduce(src.address, dst.address, count, how.dtype, code, comm, stream), comm),
-            src, dst, timeout, async_op)
+        call = self._scaled(how, self.nccl.ncclAllReduce) if how.scalar else self.nccl.ncclAllReduce
+        return self._run("all_reduce", src, dst, timeout, async_op, call, src.address,
+                         dst.address, src.count * how.elements, how.dtype, how.op)
 
     def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
                timeout: float | None = None, async_op: bool = False) -> Work | None:
         how = self._how(op, src)
         if how is None:
             return self.host.reduce(src, dst, op, root, layout=layout, timeout=timeout, async_op=async_op)
-        count, to = src.count * how.elements, dst.address if dst else 0
-        return self._run("reduce", lambda comm, stream: self._reducing(
-            how, lambda code: self.nccl.ncclReduce(src.address, to, count, how.dtype, code, root, comm, stream), comm),
-            src, dst, timeout, async_op)
+        call = self._scaled(how, self.nccl.ncclReduce) if how.scalar else self.nccl.ncclReduce
+        return self._run("reduce", src, dst, timeout, async_op, call, src.address,
+                         dst.address if dst else 0, src.count * how.elements, how.dtype, how.op, root)
 
     def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
                        layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Work | None:
         how = self._how(op, src)
         if how is None:
             return self.host.reduce_scatter(src, dst, op, counts, layout=layout, timeout=timeout, async_op=async_op)
-        if counts is None or len(set(counts)) == 1:
-            count = dst.count * how.elements
-            return self._run("reduce_scatter", lambda comm, stream: self._reducing(
-                how, lambda code: self.nccl.ncclReduceScatter(src.address, dst.address, count, how.dtype, code, comm, stream),
-                comm), src, dst, timeout, async_op)
-        width = DType(src.dtype).itemsize
-        return self._run("reduce_scatter", lambda comm, stream: self._reducing(
-            how, lambda code: self._grouped.reduce_scatter(src, dst, counts, width, how, code, comm, stream), comm),
-            src, dst, timeout, async_op)
+        even = counts is None or len(set(counts)) == 1
+        function = self.nccl.ncclReduceScatter if even else self._grouped.reduce_scatter
+        call = self._scaled(how, function) if how.scalar else function
+        if even:
+            return self._run("reduce_scatter", src, dst, timeout, async_op, call,
+                             src.address, dst.address, dst.count * how.elements, how.dtype, how.op)
+        return self._run("reduce_scatter", src, dst, timeout, async_op, call,
+                         src, dst, counts, how, how.op, DType(src.dtype).itemsize)
 
     # ---- movement: bytes ----
 
@@ -281,42 +303,37 @@ class NcclCommunicator:
                   async_op: bool = False) -> Work | None:
         if dst.device_type == _CPU:
             return self.host.broadcast(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
-        start = src.address if src else dst.address
-        return self._run("broadcast", lambda comm, stream: self.nccl.ncclBroadcast(
-            start, dst.address, dst.nbytes, UINT8, root, comm, stream), src, dst, timeout, async_op)
+        return self._run("broadcast", src, dst, timeout, async_op, self.nccl.ncclBroadcast, src.address if src else dst.address,
+                         dst.address, dst.nbytes, UINT8, root)
 
     def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Work | None:
         if src.device_type == _CPU:
             return self.host.all_gather(src, dst, counts, layout=layout, timeout=timeout, async_op=async_op)
         if counts is None or len(set(counts)) == 1:
-            return self._run("all_gather", lambda comm, stream: self.nccl.ncclAllGather(
-                src.address, dst.address, src.nbytes, UINT8, comm, stream), src, dst, timeout, async_op)
+            return self._run("all_gather", src, dst, timeout, async_op, self.nccl.ncclAllGather, src.address, dst.address,
+                             src.nbytes, UINT8)
         sizes = [count * DType(src.dtype).itemsize for count in counts]
-        return self._run("all_gather", lambda comm, stream: self._grouped.all_gather(src, dst, sizes, comm, stream), src, dst,
-                         timeout, async_op)
+        return self._run("all_gather", src, dst, timeout, async_op, self._grouped.all_gather, src, dst, sizes)
 
     def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
                async_op: bool = False) -> Work | None:
         if src.device_type == _CPU:
             return self.host.gather(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
-        return self._run("gather", lambda comm, stream: self._grouped.gather(src, dst, root, comm, stream), src, dst, timeout,
-                         async_op)
+        return self._run("gather", src, dst, timeout, async_op, self._grouped.gather, src, dst, root)
 
     def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                 async_op: bool = False) -> Work | None:
         if dst.device_type == _CPU:
             return self.host.scatter(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
-        return self._run("scatter", lambda comm, stream: self._grouped.scatter(src, dst, root, comm, stream), src, dst, timeout,
-                         async_op)
+        return self._run("scatter", src, dst, timeout, async_op, self._grouped.scatter, src, dst, root)
 
     def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
                    recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Work | None:
         if src.device_type == _CPU:
             return self.host.all_to_all(src, dst, send_counts, recv_counts, layout=layout, timeout=timeout, async_op=async_op)
-        return self._run("all_to_all", lambda comm, stream: self._grouped.all_to_all(
-            src, dst, send_counts, recv_counts, comm, stream), src, dst, timeout, async_op)
+        return self._run("all_to_all", src, dst, timeout, async_op, self._grouped.all_to_all, src, dst, send_counts, recv_counts)
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
         """Of the ranks, not of their GPUs: it says nothing of what is enqueued there."""
@@ -324,6 +341,13 @@ class NcclCommunicator:
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         return self.host.symmetric(nbytes, timeout=timeout)
+
+    def symmetric_on(self, nbytes: int, device: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
+        """As symmetric(), on the GPU of this number."""
+        if device != self.device:
+            raise DeviceError(f"group {self.name!r} works on cuda:{self.device}, and the array of like= is on cuda:{device}")
+        block = allocate(self, nbytes, timeout)
+        return None if block is None else (block.pointer, block.release, block.context)
 
     # ---- point to point ----
 
@@ -338,16 +362,14 @@ class NcclCommunicator:
              async_op: bool = False) -> Work | None:
         if self._by_host(src, peer, tag):
             return self.host.send(src, peer, tag, timeout=timeout, async_op=async_op)
-        return self._run("send", lambda comm, stream: self.nccl.ncclSend(
-            src.address, src.nbytes, UINT8, peer, comm, stream), src, None, timeout, async_op)
+        return self._run("send", src, None, timeout, async_op, self.nccl.ncclSend, src.address, src.nbytes, UINT8, peer)
 
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work:
         if self._by_host(dst, peer, tag):
             return self.host.recv(dst, peer, tag, timeout=timeout, async_op=async_op)
         assert peer is not None
-        work = self._run("recv", lambda comm, stream: self.nccl.ncclRecv(
-            dst.address, dst.nbytes, UINT8, peer, comm, stream), None, dst, timeout, True)
+        work = self._run("recv", None, dst, timeout, True, self.nccl.ncclRecv, dst.address, dst.nbytes, UINT8, peer)
         assert work is not None  # async_op is True
         work.peer = (peer, tag, dst.nbytes)
         if not async_op:
@@ -357,7 +379,7 @@ class NcclCommunicator:
     @contextmanager
     def _grouping(self) -> Iterator[None]:
         with self.lock, self.cuda.on(self.device):
-            self._check_ready()
+            self.check_ready()
             self.nccl.ncclGroupStart()
             self._batch, _thread.batch = [], self
             try:
@@ -369,19 +391,23 @@ class NcclCommunicator:
     def _end_batch(self) -> None:
         """Also after an exception: what was called before it is enqueued all the same."""
         _thread.batch = None
-        code = self.nccl.ncclGroupEnd()
         works, self._batch = self._batch or [], None
         try:
+            self._inside = works[0] if works else None
+            watcher.wake()
+            code = self.nccl.ncclGroupEnd()
+            self._inside = None
             if self.failure is None and (works or code):
                 self._settle(code, "a batch", self.timeout)
                 self._flight.enqueued(works, self._stream)
         except DistError as error:
-            raise self._broken(error) from None
+            raise self.broken(error) from None
         finally:
+            self._inside = None
             if self.failure is not None:
                 for work in works:
                     work.error, work.ended = self.failure, True
-                self._broken(self.failure)  # now the handle can go
+                self.broken(self.failure)  # now the handle can go
 
     def batch(self) -> AbstractContextManager[None]:
         """One group of NCCL's calls, collectives too: they start together."""
@@ -400,7 +426,7 @@ class NcclCommunicator:
 
     def abort(self, reason: str) -> None:
         if self.failure is None and not self.closed:
-            self._broken(Aborted(f"rank {self.rank} of {self.size} in group {self.name!r} aborted the group"
+            self.broken(Aborted(f"rank {self.rank} of {self.size} in group {self.name!r} aborted the group"
                                  + (f": {reason}" if reason else "")))
 
     def close(self, reason: str = "") -> None:
@@ -411,15 +437,24 @@ class NcclCommunicator:
             ending = Aborted(f"group {self.name!r} was closed while the operation was under way")
             try:
                 if self.failure is None and not reason:
+                    self._end_blocks(min(self.timeout, _PATIENCE))
                     self.handle.finish(min(self.timeout, _PATIENCE))
             except DistError as error:
                 ending = Aborted(f"{ending}: {error}")
                 log().info("group %r: NCCL was ended by force: %s", self.name, error)
             self._flight.fail(ending)
             self.handle.abort()
+            self._end_blocks(0)
             try:
                 self._flight.close()
                 self.cuda.destroy_stream(self._stream)
             except DistBackendError as error:
                 log().info("group %r: its stream and events stay: %s", self.name, error)
         self.host.close(reason)
+
+    def _end_blocks(self, seconds: float) -> None:
+        """Registrations end with the communicator, when what uses them has ended; the memory stays until its array goes."""
+        if self.blocks and self.handle.comm:
+            self._flight.drain(seconds)
+        while self.blocks:
+            self.blocks.pop().deregister()

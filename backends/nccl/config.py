@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from arraycomm.core.errors import DistBackendError
+from arraycomm.core.log import log
 
-from .declarations import CONFIG, MAGIC, UNSET, version_text
+from .declarations import CONFIG, CONSTANTS, MAGIC, UNSET, version_text
 from .library import Library
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -25,24 +26,32 @@ def check(nccl: Library, options: Mapping[str, Any]) -> None:
         if nccl.version < CONFIG[name]:
             raise DistBackendError(f"NCCL's option {name} needs version {version_text(CONFIG[name])} or later, and "
                                    f"{nccl.path} is {version_text(nccl.version)}")
-    if options.get("blocking") not in (None, 0, UNSET):
-        raise ValueError("NCCL's option blocking must be 0: a blocking communicator cannot be aborted when a peer is lost")
+    zero, since = CONSTANTS["NCCL_CTA_POLICY_ZERO"]
+    if options.get("CTAPolicy") == zero and nccl.version < since:
+        raise DistBackendError(f"NCCL's zero-CTA policy needs version {version_text(since)} or later, and {nccl.path} is "
+                               f"{version_text(nccl.version)}")
+    for name in ("splitShare", "shrinkShare"):
+        if options.get(name) not in (None, 0, UNSET):
+            log().warning("NCCL's option %s has no effect: each group makes a communicator of its own (docs/gpu.md)", name)
 
 
 def make(nccl: Library, options: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """A pointer to an ncclConfig_t with these fields set and all others left to NCCL, never blocking; and what must live as
-    long as it."""
+    """A pointer to an ncclConfig_t with these fields set and all others left to NCCL, and what must live as long as it.
+
+    Blocking, unless the options say otherwise: operations of a communicator that does not block are enqueued by a thread that
+    NCCL starts for each of them, and that has to be waited for.
+    """
     made, alive = nccl.ffi.new("ncclConfig_t *"), []
     made.size, made.magic, made.version = _size(nccl), MAGIC, min(nccl.version, _KNOWN)
     for name in CONFIG:
         if name not in _STRINGS:
             setattr(made, name, UNSET)
-    for name, value in ({"blocking": 0} | dict(options)).items():
+    for name, value in ({"blocking": 1} | dict(options)).items():
         if name in _STRINGS:
             alive.append(nccl.ffi.new("char[]", str(value).encode()))
             setattr(made, name, alive[-1])
         else:
-            setattr(made, name, 0 if name == "blocking" else int(value))
+            setattr(made, name, int(value))
     return made, alive
 
 

@@ -1,8 +1,7 @@
 """NCCL's C interface: what each function takes, and the version since which it is there.
 
 Pointers, handles and streams are declared as integers, as a Buffer has them: C passes both alike on x86-64 and AArch64.
-tests/backends/nccl/test_declarations.py compares all of it with the header and the symbols of two releases. Nothing here calls
-those for registered memory, splitting, shrinking and one-sided messages yet.
+tests/backends/nccl/test_declarations.py compares all of it with the header and the symbols of two releases.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ OLDEST = 21900  # versions are 10000 * major + 100 * minor + patch
 
 STRUCTS = """
     typedef struct { char internal[128]; } ncclUniqueId;
-    typedef struct { int opCnt; int peer; int sigIdx; int ctx; } ncclWaitSignalDesc_t;
     typedef struct {
         size_t size; unsigned int magic; unsigned int version;
         int blocking; int cgaClusterSize; int minCTAs; int maxCTAs; const char *netName; int splitShare;
@@ -31,9 +29,6 @@ FUNCTIONS: dict[str, tuple[int, str, str]] = {
     "ncclCommDestroy": (OLDEST, "int", "uintptr_t comm"),
     "ncclCommAbort": (OLDEST, "int", "uintptr_t comm"),
     "ncclCommGetAsyncError": (OLDEST, "int", "uintptr_t comm, int *error"),
-    "ncclCommSplit": (OLDEST, "int", "uintptr_t comm, int color, int key, uintptr_t *made, ncclConfig_t *config"),
-    "ncclCommShrink": (22700, "int", "uintptr_t comm, int *excluded, int count, uintptr_t *made, ncclConfig_t *config, "
-                       "int flags"),
     "ncclMemAlloc": (OLDEST, "int", "uintptr_t *pointer, size_t bytes"),
     "ncclMemFree": (OLDEST, "int", "uintptr_t pointer"),
     "ncclCommRegister": (OLDEST, "int", "uintptr_t comm, uintptr_t buffer, size_t bytes, uintptr_t *handle"),
@@ -58,10 +53,6 @@ FUNCTIONS: dict[str, tuple[int, str, str]] = {
                     "uintptr_t stream"),
     "ncclSend": (OLDEST, "int", "uintptr_t src, size_t count, int dtype, int peer, uintptr_t comm, uintptr_t stream"),
     "ncclRecv": (OLDEST, "int", "uintptr_t dst, size_t count, int dtype, int peer, uintptr_t comm, uintptr_t stream"),
-    "ncclPutSignal": (22902, "int", "uintptr_t src, size_t count, int dtype, int peer, uintptr_t window, size_t offset, "
-                      "int signal, int context, unsigned flags, uintptr_t comm, uintptr_t stream"),
-    "ncclSignal": (22902, "int", "int peer, int signal, int context, unsigned flags, uintptr_t comm, uintptr_t stream"),
-    "ncclWaitSignal": (22902, "int", "int count, ncclWaitSignalDesc_t *signals, uintptr_t comm, uintptr_t stream"),
     "ncclGroupStart": (OLDEST, "int", "void"),
     "ncclGroupEnd": (OLDEST, "int", "void"),
 }
@@ -75,10 +66,11 @@ CONSTANTS: dict[str, tuple[int, int]] = {
     "ncclInt8": (0, OLDEST), "ncclUint8": (1, OLDEST), "ncclInt32": (2, OLDEST), "ncclUint32": (3, OLDEST),
     "ncclInt64": (4, OLDEST), "ncclUint64": (5, OLDEST), "ncclFloat16": (6, OLDEST), "ncclFloat32": (7, OLDEST),
     "ncclFloat64": (8, OLDEST), "ncclBfloat16": (9, OLDEST), "ncclFloat8e4m3": (10, 22400), "ncclFloat8e5m2": (11, 22400),
-    "ncclScalarHostImmediate": (1, OLDEST), "NCCL_SPLIT_NOCOLOR": (-1, OLDEST), "NCCL_UNIQUE_ID_BYTES": (128, OLDEST),
+    "ncclScalarHostImmediate": (1, OLDEST), "NCCL_UNIQUE_ID_BYTES": (128, OLDEST),
     "NCCL_API_MAGIC": (0xCAFEBEEF, 22900), "NCCL_CONFIG_UNDEF_INT": (-(2**31), OLDEST),
-    "NCCL_WIN_COLL_SYMMETRIC": (1, 22700), "NCCL_CTA_POLICY_ZERO": (2, 22800), "NCCL_CTA_POLICY_EFFICIENCY": (1, 22700),
-    "NCCL_CTA_POLICY_DEFAULT": (0, 22700), "NCCL_SHRINK_ABORT": (1, 22700), "NCCL_SHRINK_DEFAULT": (0, 22700),
+    "NCCL_WIN_COLL_SYMMETRIC": (1, 22700), "NCCL_WIN_REQUIRED_ALIGNMENT": (4096, 22700),
+    "NCCL_CTA_POLICY_ZERO": (2, 22800), "NCCL_CTA_POLICY_EFFICIENCY": (1, 22700),
+    "NCCL_CTA_POLICY_DEFAULT": (0, 22700),
 }
 
 # Fields of ncclConfig_t, which only grows at its end, and the first version that has them.

@@ -16,12 +16,13 @@ from contextlib import suppress
 
 from arraycomm.core import threads
 from arraycomm.core.cuda.runtime import Runtime
-from arraycomm.core.errors import DistError
+from arraycomm.core.errors import CollectiveTimeout, DistError
 from arraycomm.core.log import log
 
 from .work import NcclWork
 
 _LOOK = 0.02  # s between looks of the thread
+_STEP = 1e-4  # s between looks of who waits for the end of all
 _MANY = 64  # works under way, from which on the caller looks for those that have ended
 
 
@@ -32,6 +33,7 @@ class Flight:
         self.cuda, self.device, self.who = cuda, device, who
         self._works: collections.deque[NcclWork] = collections.deque()
         self._events: list[int] = []  # to be used again
+        self._ordering = cuda.event(device)
         self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
@@ -41,12 +43,20 @@ class Flight:
     def enqueued(self, works: list[NcclWork], stream: int) -> None:
         """All that was enqueued on the stream until now, these works among it."""
         event = self._events.pop() if self._events else self.cuda.event(self.device)
-        self.cuda.record(event, stream)
+        code = self.cuda.lib.cudaEventRecord(event, stream)
+        if code:
+            self.cuda.check(code, "record an event")
         for work in works:
             work.event = event
         self._works.extend(works)
         if len(self._works) > _MANY:
             self.reap()
+
+    def behind(self, stream: int, other: int) -> None:
+        """What comes on the other stream begins when what is enqueued on the first has ended. By the communicator's thread, whose
+        current device is ours: a wait is for what an event was recorded for last, so that one serves all."""
+        self.cuda.record(self._ordering, stream)
+        self.cuda.wait_event(other, self._ordering)
 
     def order(self, work: NcclWork, streams: set[int]) -> None:
         """What comes on the streams begins after the work's end."""
@@ -65,9 +75,13 @@ class Flight:
 
     def reap(self) -> NcclWork | None:
         """Forgets what has ended, and gives the first that has not."""
+        query = self.cuda.lib.cudaEventQuery
         with self._lock:
-            while self._works and (self._works[0].ended or self.cuda.came(self._works[0].event)):
-                work = self._works.popleft()
+            while self._works:
+                work = self._works[0]
+                if not work.ended and query(work.event) and not self.cuda.came(work.event):  # which tells what else it is
+                    break
+                self._works.popleft()
                 work.ended = True
                 work.buffers = ()
                 if not self._works or self._works[0].event != work.event:  # a batch's works share one
@@ -80,6 +94,14 @@ class Flight:
         with self._lock:
             return f"{self._works[0].what}, the oldest operation under way," if self._works else ""
 
+    def drain(self, seconds: float) -> None:
+        """Waits until all has ended. CollectiveTimeout."""
+        end = time.monotonic() + seconds
+        while (first := self.reap()) is not None:
+            if time.monotonic() >= end:
+                raise CollectiveTimeout(f"{self.who}: {first.what} has not ended within {seconds:g} s")
+            time.sleep(_STEP)
+
     def fail(self, error: DistError) -> None:
         """What has not ended by now never will, whatever its event says after NCCL was aborted."""
         with suppress(DistError):  # where CUDA has failed nothing more is known to have ended
@@ -91,7 +113,7 @@ class Flight:
 
     def close(self) -> None:
         with self._lock:
-            for event in {*self._events, *(work.event for work in self._works)}:
+            for event in {self._ordering, *self._events, *(work.event for work in self._works)}:
                 self.cuda.destroy_event(event)
             self._events.clear()
             self._works.clear()

@@ -47,7 +47,7 @@ class Grouped:
         return self._together((self._nccl.ncclBroadcast, src.address if root == self._rank else starts[root], starts[root], size,
                                UINT8, root, comm, stream) for root, size in enumerate(sizes) if size)
 
-    def reduce_scatter(self, src: Buffer, dst: Buffer, counts: Sequence[int], width: int, how: Native, op: int, comm: int,
+    def reduce_scatter(self, src: Buffer, dst: Buffer, counts: Sequence[int], how: Native, op: int, width: int, comm: int,
                        stream: int) -> int:
         starts = _starts([count * width for count in counts], src.address)
         return self._together((self._nccl.ncclReduce, starts[root], dst.address if root == self._rank else starts[root],

@@ -1,13 +1,16 @@
-"""Handle: one ncclComm_t that never blocks, from its making to its end. Every call that may take its time is polled."""
+"""Handle: one ncclComm_t, from its making to its end. No call that waits for the peers is waited for without an end."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 
 from arraycomm.core.errors import CollectiveTimeout, DistError
 
 from . import config
+from .apart import Apart
 from .errors import IN_PROGRESS, translate
 from .library import Library
 
@@ -15,19 +18,23 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
+_DEREGISTERING = 5.0  # s; it waits for nobody
 _SHORTEST, _LONGEST = 2e-5, 2e-3  # s between looks at a communicator that is in progress: NCCL has nothing to sleep on
 
 
 class Handle:
-    """`who` stands in errors: "rank 0 of 2 in group 'world'". `check`, called while it polls, raises what ended the group.
+    """`who` stands in errors: "rank 0 of 2 in group 'world'". `check`, called while it waits, raises what ended the group.
+    `on`: a context in which the communicator's device is the thread's current one.
 
-    Not thread-safe: NcclCommunicator has a lock around it.
+    Not thread-safe but for abort(): NcclCommunicator has a lock around it.
     """
 
-    def __init__(self, nccl: Library, who: str, check: Callable[[], None]) -> None:
-        self.nccl, self.who, self.check = nccl, who, check
+    def __init__(self, nccl: Library, who: str, check: Callable[[], None],
+                 on: Callable[[], AbstractContextManager[None]]) -> None:
+        self.nccl, self.who, self.check, self._on = nccl, who, check, on
         self.comm = 0  # 0: not made yet, or ended
         self._out = nccl.ffi.new("int *")
+        self._ending = threading.Lock()
 
     # ---- making one; all its ranks do ----
 
@@ -36,15 +43,40 @@ class Handle:
         self.nccl.ffi.memmove(id_, unique_id, len(unique_id))
         made, alive = config.make(self.nccl, options)
         out = self.nccl.ffi.new("uintptr_t *")
-        code = self.nccl.ncclCommInitRankConfig(out, size, id_[0], rank, made)
-        self.comm = int(out[0])
+        end = time.monotonic() + timeout
+
+        def call() -> int:
+            code = int(self.nccl.ncclCommInitRankConfig(out, size, id_[0], rank, made))
+            del alive[:]  # NCCL has read it
+            return code
+
+        def too_late() -> None:
+            if out[0]:
+                self.nccl.ncclCommAbort(out[0])
+
+        code = self._apart("ncclCommInitRankConfig", call, timeout, too_late)
+        self.comm = int(out[0]) if code in (0, IN_PROGRESS) else 0
         try:
-            self.settle(code, "ncclCommInitRankConfig", timeout)
+            self.settle(code, "ncclCommInitRankConfig", end - time.monotonic())
         except BaseException:
             self.abort()
             raise
-        del alive  # NCCL has read it
 
+    def _apart(self, name: str, call: Callable[[], int], timeout: float, too_late: Callable[[], None] | None = None) -> int:
+        """The code of a call that may wait for the peers. too_late: called at its end when nobody waits for that any more."""
+        apart, end = Apart(name, call, self._on, too_late), time.monotonic() + timeout
+        try:
+            while not apart.wait(_LONGEST):
+                self.check()
+                if time.monotonic() >= end:
+                    raise self._late(name, timeout)
+        except BaseException:
+            apart.leave()
+            raise
+        return apart.result()
+
+    def _late(self, name: str, timeout: float) -> CollectiveTimeout:
+        return CollectiveTimeout(f"{self.who}: {name} is still in progress after {timeout:g} s: not all ranks have called it")
 
     # ---- using it ----
 
@@ -58,8 +90,7 @@ class Handle:
             code = self.state()
             if code == IN_PROGRESS:
                 if time.monotonic() >= end:
-                    raise CollectiveTimeout(f"{self.who}: {name} is still in progress after {timeout:g} s: not all ranks "
-                                            "have called it")
+                    raise self._late(name, timeout)
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST)
         if code:
@@ -78,18 +109,40 @@ class Handle:
     def error(self, code: int, name: str) -> DistError:
         return translate(self.nccl, code, f"{self.who}: {name} failed", self.comm)
 
+    # ---- memory ----
+
+    def register(self, pointer: int, nbytes: int, timeout: float, flags: int) -> int:
+        """What deregister() takes; 0 where NCCL has no use for it. All ranks call it. The pointer is ncclMemAlloc's."""
+        out, comm = self.nccl.ffi.new("uintptr_t *"), self.comm
+        if self.nccl.has("ncclCommWindowRegister"):
+            name = "ncclCommWindowRegister"
+            arguments: tuple[Any, ...] = (comm, pointer, nbytes, out, flags)
+        else:
+            name, arguments = "ncclCommRegister", (comm, pointer, nbytes, out)
+        end = time.monotonic() + timeout
+        code = self._apart(name, lambda: int(getattr(self.nccl, name)(*arguments)), timeout)
+        self.settle(code, name, end - time.monotonic())  # a window of a communicator that does not block is there only now
+        return int(out[0])
+
+    def deregister(self, registration: int) -> None:
+        name = "ncclCommWindowDeregister" if self.nccl.has("ncclCommWindowRegister") else "ncclCommDeregister"
+        self.settle(getattr(self.nccl, name)(self.comm, registration), name, _DEREGISTERING)
+
     # ---- its end ----
 
     def finish(self, timeout: float) -> None:
         """In good order: when all ranks are done with what they have under way. Raises where that does not come."""
-        self.settle(self.nccl.ncclCommFinalize(self.comm), "ncclCommFinalize", timeout)
-        comm, self.comm = self.comm, 0
+        comm, end = self.comm, time.monotonic() + timeout
+        code = self._apart("ncclCommFinalize", lambda: int(self.nccl.ncclCommFinalize(comm)), timeout)
+        self.settle(code, "ncclCommFinalize", end - time.monotonic())
+        self.comm = 0
         code = self.nccl.ncclCommDestroy(comm)
         if code:
             raise translate(self.nccl, code, f"{self.who}: ncclCommDestroy failed")
 
     def abort(self) -> None:
-        """At once, whatever is under way; what runs on the device is stopped. Idempotent."""
-        comm, self.comm = self.comm, 0
+        """At once, whatever is under way; what runs on the device is stopped, and who is in a call returns. Idempotent."""
+        with self._ending:  # two threads may come to it
+            comm, self.comm = self.comm, 0
         if comm:
             self.nccl.ncclCommAbort(comm)

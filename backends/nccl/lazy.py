@@ -33,7 +33,9 @@ def open_lazily(meeting: Rendezvous, name: str, timeout: float, options: Mapping
 
 def _collective(name: str) -> Callable[..., Any]:
     def method(self: LazyCommunicator, *arrays: Any, **named: Any) -> Any:
-        return getattr(self._opened or self._open(name, arrays), name)(*arrays, **named)
+        if self._opened is None:
+            self._open(name, next(array.device_index for array in arrays if isinstance(array, Buffer)))
+        return getattr(self._opened, name)(*arrays, **named)
 
     return method
 
@@ -66,12 +68,11 @@ class LazyCommunicator:
         self.closed = self._in_batch = False
         self._lock = threading.Lock()
 
-    def _open(self, what: str, arrays: Sequence[Any]) -> NcclCommunicator:
+    def _open(self, what: str, device: int) -> NcclCommunicator:
         refuse_in_batch(self.name)
         if self._in_batch:
             raise DeviceError(f"group {self.name!r} opens NCCL with its first collective of arrays on GPUs, and {what} within "
                               "batch() would be the first: call one before the batch")
-        device = next(array.device_index for array in arrays if isinstance(array, Buffer))
         with self._lock:
             if self._opened is None:
                 self._opened = self._made(device)
@@ -96,6 +97,9 @@ class LazyCommunicator:
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         return self._host.symmetric(nbytes, timeout=timeout)
+
+    def symmetric_on(self, nbytes: int, device: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
+        return (self._opened or self._open("empty", device)).symmetric_on(nbytes, device, timeout=timeout)
 
     def batch(self) -> AbstractContextManager[None]:
         return self._unopened_batch() if self._opened is None else self._opened.batch()

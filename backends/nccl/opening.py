@@ -49,7 +49,8 @@ def _device(cuda: Runtime, place: int) -> int:
 def connect(nccl: Library, cuda: Runtime, host: Communicator, device: int, timeout: float, options: Mapping[str, Any],
             priority: bool) -> NcclCommunicator:
     """All ranks of `host` call it."""
-    handle = Handle(nccl, f"rank {host.rank} of {host.size} in group {host.name!r}", _watch(host))
+    who = f"rank {host.rank} of {host.size} in group {host.name!r}"
+    handle = Handle(nccl, who, _watch(host), lambda: cuda.on(device))
     end = time.monotonic() + timeout
     try:
         with cuda.on(device):

@@ -80,8 +80,10 @@ def failed_call(context: Context, function: str) -> None:
     """On rank 0 a call of NCCL fails: an error that names it there, Aborted for all who wait, and for every later call."""
     with broken_group(context) as group:
         if context.rank == 0:
+            if function == "ncclCommGetAsyncError":  # asked by who watches, while something is under way
+                tell("slow", ctypes.c_long(200_000_000))
             tell("fail", function.encode(), 1, _SYSTEM_ERROR)
-            raises(context, function, lambda: _call(group, function), (arraycomm.DistBackendError,),
+            raises(context, function, lambda: _call(group, function).wait(_LONG), (arraycomm.DistBackendError,),
                    "rank 0 of ", "unhandled system error", "was told to fail")
             raises_at_once(context, f"after {function}", lambda: group.all_reduce(ones()), (arraycomm.DistBackendError,))
         else:
@@ -159,6 +161,17 @@ def too_slow(context: Context) -> None:
         raises(context, "wait(0.1)", lambda: work.wait(0.1), (TimeoutError,), "has not ended within 0.1 s")
         raises(context, "slow", lambda: work.wait(_LONG), (arraycomm.CollectiveTimeout, *_ENDS), "all_reduce")
         context.check(work.done(), "it has ended")
+
+
+def stuck(context: Context) -> None:
+    """A call of NCCL's that does not return, as the first operation where a peer does not come, is ended by its timeout."""
+    with broken_group(context) as group:
+        if context.rank == 0:
+            tell("block", 1)
+            raises(context, "stuck", lambda: group.all_reduce(ones(), timeout=0.3), (arraycomm.CollectiveTimeout,),
+                   "rank 0 of", "all_reduce")
+        else:
+            raises(context, "a peer that is stuck", lambda: group.all_reduce(ones(), async_op=True).wait(_LONG), _ENDS)
 
 
 def never_comes(context: Context) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 
@@ -237,6 +238,60 @@ def refusals(context: Context) -> None:
         except kind as error:
             context.check(word in str(error), str(error))
     expect(context, "after refusals", group.all_reduce(bits), np.full(3, context.size, np.int32))
+
+
+def symmetric(context: Context) -> None:
+    """Arrays of memory that is registered with NCCL: freed with the array, registered for the group's life at most."""
+    with arrays.as_cupy() as kind:  # whose arrays may be written into
+        _symmetric(context, kind)
+
+
+def _symmetric(context: Context, kind: type[arrays.Array]) -> None:
+    group, library = context.group, ctypes.CDLL(os.environ["ARRAYCOMM_NCCL_LIBRARY"])
+    like = arrays.asarray(np.ones(1, np.float64), kind=kind)
+
+    def gone(address: int) -> None:
+        end = time.monotonic() + 20
+        while arrays.cuda().tell("standin_reach", address, 1) and time.monotonic() < end:
+            arrays.asarray(np.ones(1))  # the stand-in forgets what has ended
+            time.sleep(0.01)
+        context.check(not arrays.cuda().tell("standin_reach", address, 1), "the memory goes with its array")
+
+    with group.split(0) as sub:
+        x = sub.empty((2, 3 + context.rank % 2), "float32", like=like)
+        context.check((x.shape, x.dtype.name, type(x)) == ((2, 3 + context.rank % 2), "float32", kind), f"{x.shape}")
+        context.check(library.standin_nccl_registrations() == 1, "it is registered")
+        part = x[:1]
+        part.fill(np.full(part.shape, context.rank + 1))
+        total = sum(range(1, context.size + 1))
+        for turn in range(2):
+            y = sub.all_reduce(part[:, :3], out=part[:, :3] if turn else None)
+            expect(context, f"of symmetric memory, turn {turn}", y, np.full((1, 3), total, np.float32))
+        address = x.address
+        del x, part, y
+        gone(address)
+        context.check(library.standin_nccl_registrations() == 0, "and its registration")
+        context.check(sub.empty(0, like=like).shape == (0,), "without elements")
+        kept = sub.empty(5, "int32", like=like)
+        sub.all_reduce(kept, async_op=True)
+    context.check(library.standin_nccl_registrations() == 0, "registrations end with the group")
+    expect(context, "memory that outlives its group", kept.fill(range(5)), np.arange(5, dtype=np.int32))
+    try:
+        sub.all_reduce(kept)
+        context.check(False, "a closed group took it")
+    except arraycomm.Aborted as error:
+        context.check("closed" in str(error), str(error))
+    address = kept.address
+    del kept
+    gone(address)
+    if context.rank == 0:
+        library.standin_nccl_fail(b"ncclMemAlloc", 1, 1)
+    try:
+        group.empty(7, like=like)
+        context.check(False, "there was no memory")
+    except arraycomm.ResourceError as error:
+        context.check("on the GPU of rank 0" in str(error), str(error))
+    expect(context, "after that", group.all_reduce(like), np.full(1, context.size, np.float64))
 
 
 def left_over(context: Context) -> None:

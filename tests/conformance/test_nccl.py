@@ -21,16 +21,16 @@ NATIVE = ("bool", "int8", "int32", "int64", "uint8", "uint32", "uint64", "float1
 OLD = 22105  # no float8, no native gather, scatter and all_to_all
 
 
-def environ(version: int = 23203) -> tuple[tuple[str, str], ...]:
+def environ(version: int = 23203, *, blocking: bool = True) -> tuple[tuple[str, str], ...]:
     return (("ARRAYCOMM_BACKEND", "nccl"), ("ARRAYCOMM_CUDART_LIBRARY", build.cudart()),
-            ("ARRAYCOMM_NCCL_LIBRARY", build.nccl(version)))
+            ("ARRAYCOMM_NCCL_LIBRARY", build.nccl(version)), ("NCCL_COMM_BLOCKING", str(int(blocking))))
 
 
 @pytest.fixture(scope="module", params=[(1, 23203), (2, 23203), (3, OLD), (4, 23203)],
                 ids=lambda param: f"{param[0]}-{param[1]}")
 def gpus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     size, version = request.param
-    made = World(Settings(size, environ=environ(version)), tmp_path_factory.mktemp("gpus"))
+    made = World(Settings(size, environ=environ(version, blocking=size != 2)), tmp_path_factory.mktemp("gpus"))
     yield made
     made.close()
 
@@ -96,6 +96,10 @@ def test_captures(gpus: World) -> None:
     gpus.run("gpus.captures")
 
 
+def test_symmetric_memory(gpus: World) -> None:
+    gpus.run("gpus.symmetric")
+
+
 def test_groups(gpus: World) -> None:
     gpus.run("gpus.splits")
     gpus.run("groups.facts", size=gpus.size)
@@ -128,9 +132,9 @@ def test_files_are_gone(tmp_path: Path) -> None:
 # ---- what goes wrong ----
 
 
-@pytest.fixture(scope="module")
-def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(Settings(3, environ=environ()), tmp_path_factory.mktemp("fragile"))
+@pytest.fixture(scope="module", params=[True, False], ids=["blocking", "not blocking"])
+def fragile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(Settings(3, environ=environ(blocking=request.param)), tmp_path_factory.mktemp("fragile"))
     yield made
     made.close()
 
@@ -150,8 +154,8 @@ def test_no_unique_id(fragile: World) -> None:
     fragile.run("gpu_faults.failed_opening", function="ncclGetUniqueId", rank=0)
 
 
-@pytest.mark.parametrize("task", ["failed_batch", "no_memory", "too_slow", "never_comes", "asynchronous_error", "broken_device",
-                                  "closed_meanwhile"])
+@pytest.mark.parametrize("task", ["failed_batch", "no_memory", "too_slow", "stuck", "never_comes", "asynchronous_error",
+                                  "broken_device", "closed_meanwhile"])
 def test_faults(fragile: World, task: str) -> None:
     fragile.run(f"gpu_faults.{task}")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 
 import arraycomm
 import arraycomm.distributed as dist
+from arraycomm.backends.nccl.config import check
+from arraycomm.core.log import log
 from tests.standin import arrays, build
 
 
@@ -58,6 +62,29 @@ def test_device_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
     monkeypatch.setenv("ARRAYCOMM_NCCL_LIBRARY", build.nccl())
     arraycomm.spawn(bound, nprocs=2)
+
+
+def asked(config: dict[str, int], version: int) -> list[str]:
+    """What is logged of options of NCCL's. Raises what is wrong with them."""
+    library = type("Library", (), {"version": version, "path": "libnccl.so.2"})
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    log().addHandler(handler)
+    try:
+        check(library, config)
+    finally:
+        log().removeHandler(handler)
+    return said
+
+
+def test_options_that_a_version_lacks_and_those_without_effect() -> None:
+    assert asked({"CTAPolicy": 2, "blocking": 0, "splitShare": 0}, 22803) == []
+    with pytest.raises(dist.DistBackendError, match=r"zero-CTA policy needs version 2\.28\.0 or later.* is 2\.27\.5"):
+        asked({"CTAPolicy": 2}, 22705)
+    with pytest.raises(dist.DistBackendError, match=r"option trafficClass needs version 2\.27\.0"):
+        asked({"trafficClass": 1}, 22105)
+    assert "splitShare has no effect" in asked({"splitShare": 1}, 23203)[0]
 
 
 def test_config() -> None:

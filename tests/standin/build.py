@@ -53,3 +53,11 @@ def mpi(library: str) -> str:
     subprocess.run(["cc", *FLAGS, f'-DREAL="{library}"', str(HERE / "mpi.c"), "-Wl,--no-as-needed", library,
                     f"-Wl,-rpath,{Path(library).parent}", "-o", str(made), "-ldl"], check=True)
     return str(made)
+
+
+@functools.cache
+def null() -> str:
+    """Path of a library that stands for both and does nothing."""
+    library = Path(_folder().name, "standin_null.so")
+    subprocess.run(["cc", "-std=gnu11", "-O2", "-fPIC", "-shared", str(HERE / "null.c"), "-o", str(library)], check=True)
+    return str(library)

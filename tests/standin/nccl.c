@@ -2,9 +2,11 @@
  * how fast anything is.
  *
  * What is enqueued runs on its stream's thread, after GroupEnd. A communicator's ranks share a file, whose name is the unique
- * id. Communicators must be asked for with blocking=0, come some time later, and hang without their peers, as in NCCL.
+ * id. Calls that make and end communicators wait for the peers, or go on later where they were asked for with blocking=0, or by
+ * NCCL_COMM_BLOCKING=0; then operations are in progress for a while too.
  * It can be told to fail a call (standin_nccl_fail), to be slow (standin_nccl_slow) and to fail later, which
- * ncclCommGetAsyncError then tells (standin_nccl_fail_later). -DSTANDIN_VERSION=22105 leaves out what that version lacks. */
+ * ncclCommGetAsyncError then tells (standin_nccl_fail_later), and to block in a call until its communicator is aborted
+ * (standin_nccl_block). -DSTANDIN_VERSION=22105 leaves out what that version lacks. */
 #include "nccl.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -30,7 +32,8 @@ static char fail_name[64];
 static int fail_count, fail_code, later_count, later_code;
 _Atomic long slow_ns;
 static char last_error[200] = "";
-static _Atomic int communicators;
+static _Atomic int communicators, registrations;
+_Atomic int block_count;
 _Atomic int operators;
 
 /* ---- being told ---- */
@@ -56,6 +59,17 @@ PUBLIC void standin_nccl_fail_later(int nth, int code)
 PUBLIC void standin_nccl_slow(long nanoseconds)
 {
     slow_ns = nanoseconds;
+}
+
+/* The nth operation from now blocks in its call. */
+PUBLIC void standin_nccl_block(int nth)
+{
+    atomic_store(&block_count, nth);
+}
+
+PUBLIC int standin_nccl_registrations(void)
+{
+    return atomic_load(&registrations);
 }
 
 /* Communicators and reduction operators that are there. */
@@ -136,6 +150,14 @@ static struct shared *map(const char *path)
     return shared == MAP_FAILED ? NULL : shared;
 }
 
+/* Of what runs beside or within a call: the last use of the communicator. */
+static void *end(struct comm *comm, int code)
+{
+    atomic_store(&comm->state, code);
+    atomic_fetch_sub(&comm->threads, 1);
+    return (void *)(intptr_t)code;
+}
+
 /* Waits for the other ranks. */
 static void *join(void *argument)
 {
@@ -145,41 +167,69 @@ static void *join(void *argument)
     int code = !shared ? SYSTEM_ERROR : atomic_exchange(&shared->present[comm->rank], 1) ? BAD_USAGE : SUCCESS;
     if (!code && atomic_fetch_add(&shared->joined, 1) + 1 == comm->size)
         unlink(comm->path);
-    while (!code && atomic_load(&shared->joined) < comm->size && !atomic_load(&comm->aborted))
+    for (int slept = 0; !code && atomic_load(&shared->joined) < comm->size && !atomic_load(&comm->aborted); slept++) {
         nap(100000);
+        if (slept == 100000)
+            code = SYSTEM_ERROR; /* as NCCL's own connections end some time */
+    }
     comm->shared = shared;
-    atomic_store(&comm->state, code);
-    atomic_fetch_sub(&comm->threads, 1);
-    return NULL;
+    return end(comm, code);
 }
 
-static void start(struct comm *comm, void *(*run)(void *))
+/* In the caller's thread where the communicator blocks. */
+static int start(struct comm *comm, void *(*run)(void *))
 {
     pthread_t thread;
     atomic_store(&comm->state, IN_PROGRESS);
     atomic_fetch_add(&comm->threads, 1);
+    if (comm->blocking)
+        return (int)(intptr_t)run(comm);
     if (pthread_create(&thread, NULL, run, comm))
         abort();
     pthread_detach(thread);
+    return IN_PROGRESS;
 }
 
 static int check(const struct config *config)
 {
     if (!config || config->magic != MAGIC || config->size < 48 || config->size > sizeof *config || config->version > 23203)
         return wrong(BAD_ARGUMENT, "the config is not initialised");
-    if (config->blocking != 0)
-        return wrong(BAD_ARGUMENT, "the stand-in takes blocking=0 only");
     return SUCCESS;
 }
 
-static struct comm *new_comm(const char *path, int rank, int size)
+static struct comm *new_comm(const char *path, int rank, int size, const struct config *config)
 {
+    const char *told = getenv("NCCL_COMM_BLOCKING");
     struct comm *comm = calloc(1, sizeof *comm);
     snprintf(comm->path, sizeof comm->path, "%s", path);
     comm->rank = rank;
     comm->size = size;
+    comm->blocking = told ? *told != '0' : !config || config->blocking != 0;
     atomic_fetch_add(&communicators, 1);
     return comm;
+}
+
+static void drop(struct comm *comm)
+{
+    atomic_store(&comm->aborted, 1);
+    while (atomic_load(&comm->tasks) || atomic_load(&comm->threads))
+        nap(100000);
+    if (comm->shared)
+        munmap(comm->shared, sizeof *comm->shared);
+    atomic_fetch_sub(&communicators, 1);
+    free(comm);
+}
+
+static int open_comm(struct comm **made, struct comm *comm)
+{
+    bool blocking = comm->blocking;
+    *made = comm;
+    int code = start(comm, join);
+    if (code && blocking) {
+        *made = NULL;
+        drop(comm);
+    }
+    return code;
 }
 
 PUBLIC int ncclCommInitRankConfig(struct comm **made, int size, unique_id id, int rank, struct config *config)
@@ -188,27 +238,27 @@ PUBLIC int ncclCommInitRankConfig(struct comm **made, int size, unique_id id, in
     int code = check(config);
     if (code || size < 1 || size > MAX_RANKS || rank < 0 || rank >= size)
         return code ? code : wrong(BAD_ARGUMENT, "ranks");
-    *made = new_comm(id.internal, rank, size);
-    start(*made, join);
-    return IN_PROGRESS;
+    return open_comm(made, new_comm(id.internal, rank, size, config));
+}
+
+/* Registrations are counted. */
+static int add(struct comm *comm)
+{
+    comm->registered++;
+    atomic_fetch_add(&registrations, 1);
+    return comm->blocking ? SUCCESS : IN_PROGRESS;
+}
+
+static int take_away(struct comm *comm, uintptr_t handle)
+{
+    if (!handle || comm->registered < 1 || atomic_load(&comm->tasks))
+        return wrong(BAD_USAGE, "no such registration, or in use");
+    comm->registered--;
+    atomic_fetch_sub(&registrations, 1);
+    return SUCCESS;
 }
 
 #if STANDIN_VERSION >= 22700
-PUBLIC int ncclCommShrink(struct comm *comm, int *excluded, int count, struct comm **made, struct config *config, int flags)
-{
-    BEGIN;
-    char path[256];
-    int rank = comm->rank, code = config ? check(config) : SUCCESS;
-    if (code || (!flags && atomic_load(&comm->tasks)))
-        return code ? code : wrong(BAD_USAGE, "operations are under way");
-    snprintf(path, sizeof path, "%.200s.s%d", comm->path, comm->shrinks++);
-    for (int i = 0; i < count; i++)
-        rank -= excluded[i] < comm->rank;
-    *made = new_comm(path, rank, comm->size - count);
-    start(*made, join);
-    return IN_PROGRESS;
-}
-
 PUBLIC int ncclCommWindowRegister(struct comm *comm, uintptr_t buffer, size_t bytes, uintptr_t *window, int flags)
 {
     BEGIN;
@@ -216,14 +266,13 @@ PUBLIC int ncclCommWindowRegister(struct comm *comm, uintptr_t buffer, size_t by
     *window = buffer;
     if (!standin_reach(buffer, bytes))
         return wrong(BAD_ARGUMENT, "no device memory");
-    comm->registered++;
-    return SUCCESS;
+    return add(comm);
 }
 
 PUBLIC int ncclCommWindowDeregister(struct comm *comm, uintptr_t window)
 {
     BEGIN;
-    return window && comm->registered-- > 0 ? SUCCESS : wrong(BAD_ARGUMENT, "no such window");
+    return take_away(comm, window);
 }
 #endif
 
@@ -233,14 +282,13 @@ PUBLIC int ncclCommRegister(struct comm *comm, uintptr_t buffer, size_t bytes, u
     *handle = buffer;
     if (!standin_reach(buffer, bytes))
         return wrong(BAD_ARGUMENT, "no device memory");
-    comm->registered++;
-    return SUCCESS;
+    return add(comm);
 }
 
 PUBLIC int ncclCommDeregister(struct comm *comm, uintptr_t handle)
 {
     BEGIN;
-    return handle && comm->registered-- > 0 ? SUCCESS : wrong(BAD_ARGUMENT, "no such registration");
+    return take_away(comm, handle);
 }
 
 PUBLIC int ncclMemAlloc(uintptr_t *pointer, size_t bytes)
@@ -270,9 +318,7 @@ static void *finalize(void *argument)
     atomic_fetch_add(&comm->shared->finalized, 1);
     while (atomic_load(&comm->shared->finalized) < comm->size && !atomic_load(&comm->aborted))
         nap(100000);
-    atomic_store(&comm->state, SUCCESS);
-    atomic_fetch_sub(&comm->threads, 1);
-    return NULL;
+    return end(comm, SUCCESS);
 }
 
 PUBLIC int ncclCommFinalize(struct comm *comm)
@@ -280,19 +326,7 @@ PUBLIC int ncclCommFinalize(struct comm *comm)
     BEGIN;
     if (atomic_load(&comm->state))
         return wrong(BAD_USAGE, "not ready");
-    start(comm, finalize);
-    return IN_PROGRESS;
-}
-
-static void drop(struct comm *comm)
-{
-    atomic_store(&comm->aborted, 1);
-    while (atomic_load(&comm->tasks) || atomic_load(&comm->threads))
-        nap(100000);
-    if (comm->shared)
-        munmap(comm->shared, sizeof *comm->shared);
-    atomic_fetch_sub(&communicators, 1);
-    free(comm);
+    return start(comm, finalize);
 }
 
 PUBLIC int ncclCommDestroy(struct comm *comm)

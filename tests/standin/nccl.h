@@ -33,7 +33,8 @@ struct comm {
     struct shared *shared;
     _Atomic int state;       /* what ncclCommGetAsyncError says */
     _Atomic int aborted, tasks, threads;
-    int shrinks, scalars, registered;
+    int scalars, registered;
+    bool blocking;
     double scalar[MAX_SCALARS];
 };
 
@@ -51,6 +52,7 @@ struct call {
 };
 
 extern _Atomic long slow_ns;
+extern _Atomic int block_count; /* operations until one blocks in its call */
 extern _Atomic int operators; /* reduction operators that are there */
 int answer(const char *function);         /* what a call was told to return */
 int later(void);                          /* what a task was told to end with */

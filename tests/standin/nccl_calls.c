@@ -112,19 +112,34 @@ PUBLIC int ncclGroupEnd(void)
     if (--depth)
         return code;
     code = code ? code : group_code;
+    bool blocking = !held || held->comm->blocking;
     while (held && !code)
         code = enqueue_one(&held);
     held = NULL;
-    return code;
+    return code || blocking ? code : IN_PROGRESS; /* which has ended when asked for */
+}
+
+/* As where the first operation of a kind connects ranks of which one does not come. */
+static int block(struct comm *comm)
+{
+    atomic_fetch_add(&comm->threads, 1);
+    while (!atomic_load(&comm->aborted))
+        nap(1000000);
+    atomic_fetch_sub(&comm->threads, 1);
+    return REMOTE_ERROR;
 }
 
 static int take(const char *function, struct call call)
 {
     int code = answer(function);
-    if (!code && atomic_load(&call.comm->state))
-        code = wrong(BAD_USAGE, "the communicator is not ready, or has failed");
+    if (!code && atomic_load(&call.comm->state)) {
+        code = atomic_load(&call.comm->state); /* of what has failed, as NCCL gives it */
+        code = wrong(code == IN_PROGRESS ? BAD_ARGUMENT : code, "the communicator is not ready, or has failed");
+    }
     if (!code && (!width_of(call.dtype) || (call.root < 0 || call.root >= call.comm->size)))
         code = wrong(BAD_ARGUMENT, "dtype or rank");
+    if (!code && atomic_load(&block_count) && atomic_fetch_sub(&block_count, 1) == 1)
+        code = block(call.comm);
     if (code) {
         group_code = code;
         return code;

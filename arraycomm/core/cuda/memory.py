@@ -4,11 +4,18 @@ arrays.
 
 from __future__ import annotations
 
+import math
+
+from ..backend import Mover
 from ..buffer import Buffer
 from ..dlpack import adopt, give_back
 from ..errors import ResourceError
 from ..types import DeviceType, DType
 from .runtime import ON_DEVICE, Runtime, runtime
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
 
 _LEGACY = 1  # the default stream, as DLPack numbers it
 
@@ -26,6 +33,17 @@ def allocate_on(like: Buffer, shape: tuple[int, ...], stream: int = _LEGACY) -> 
     pointer = _malloc(cuda, nbytes, like.device_index) if nbytes else 0
     release = int(cuda.ffi.cast("uintptr_t", cuda.ffi.addressof(cuda.lib, "cudaFree")))
     return adopt(shape, like.dtype, pointer, release, pointer, int(DeviceType.CUDA), like.device_index, stream, cuda.enter)
+
+
+def symmetric_on(mover: Mover, like: Buffer, shape: tuple[int, ...], dtype: int, timeout: float | None) -> Buffer:
+    """As allocate_on(), of another dtype: symmetric memory where that is of use to what moves arrays there, else any."""
+    template = Buffer(0, 0, dtype, int(DeviceType.CUDA), like.device_index, False, (0,), None)
+    give: Any = getattr(mover, "symmetric_on", None)  # NCCL's
+    found = give(math.prod(shape) * DType(dtype).itemsize, like.device_index, timeout=timeout) if give else None
+    if found is None:
+        return allocate_on(template, shape)
+    address, release, context = found
+    return adopt(shape, dtype, address, release, context, int(DeviceType.CUDA), like.device_index, _LEGACY)
 
 
 def _malloc(cuda: Runtime, nbytes: int, device: int) -> int:

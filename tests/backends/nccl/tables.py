@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-STRUCTS = ("ncclUniqueId", "ncclConfig_t", "ncclWaitSignalDesc_t")
+STRUCTS = ("ncclUniqueId", "ncclConfig_t")
 # What nccl.h takes from CUDA's headers.
 _CUDA = "typedef struct CUstream_st *cudaStream_t; typedef struct CUevent_st *cudaEvent_t;\n"
 _INCLUDED = ("cuda_runtime.h", "cuda_fp16.h")

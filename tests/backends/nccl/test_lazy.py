@@ -59,7 +59,8 @@ def failure(rank: int) -> None:
         for _ in range(2):
             with pytest.raises(arraycomm.DistError, match="ncclCommInitRankConfig failed: unhandled system error"):
                 dist.all_reduce(x)
-        assert summed(np.ones(3)) == [2, 2, 2] and opened() == 0
+        assert summed(np.ones(3)) == [2, 2, 2]
+        assert rank or opened() == 0  # the other one's call waits until NCCL gives up
         dist.destroy_process_group()
 
 

@@ -50,7 +50,7 @@ def test_one_that_is_loaded_is_taken(tmp_path: Path) -> None:
     assert said(code, ARRAYCOMM_NCCL_LIBRARY="") == str(loaded)
 
 
-@pytest.mark.parametrize(("name", "version"), [("ncclAlltoAll", "2.28.3"), ("ncclCommShrink", "2.27.0")])
+@pytest.mark.parametrize(("name", "version"), [("ncclAlltoAll", "2.28.3"), ("ncclCommWindowRegister", "2.27.0")])
 def test_missing_function(name: str, version: str) -> None:
     """The error names the version that is needed."""
     code = ("from arraycomm.backends.nccl.library import library\n"

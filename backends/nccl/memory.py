@@ -1,0 +1,119 @@
+"""Symmetric memory on a GPU: of ncclMemAlloc, registered with a communicator, so that NCCL reads and writes it in place.
+
+A window where this NCCL has them (2.27), else a registered buffer. Who drops the array wakes a thread, which waits for the
+device, ends the registration and frees the memory; what holds an array may be any thread, and may hold NCCL's or Python's locks.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+
+from arraycomm.core import threads
+from arraycomm.core.errors import DistBackendError, DistError, ResourceError
+from arraycomm.core.exchange import gather_integers
+from arraycomm.core.log import log
+
+from .declarations import CONSTANTS
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .communicator import NcclCommunicator
+
+_STEP = CONSTANTS["NCCL_WIN_REQUIRED_ALIGNMENT"][0]
+_SYMMETRIC = CONSTANTS["NCCL_WIN_COLL_SYMMETRIC"][0]
+
+
+@functools.cache
+def _libc() -> tuple[Any, Any]:
+    """Semaphores, which C posts without Python: also when the interpreter has ended."""
+    from cffi import FFI
+
+    ffi = FFI()
+    ffi.cdef("int sem_init(void *s, int shared, unsigned value); int sem_post(void *s); int sem_wait(void *s);")
+    return ffi, ffi.dlopen(None)
+
+
+class Block:
+    """One rank's memory. It outlives its communicator, where the array does."""
+
+    def __init__(self, owner: NcclCommunicator, pointer: int) -> None:
+        self.pointer, self.registration = pointer, 0  # 0: not, or no more, or NCCL has no use for it here
+        self._owner: NcclCommunicator | None = owner
+        self._nccl, self._cuda, self._device = owner.nccl, owner.cuda, owner.device
+        ffi, libc = _libc()
+        self._dropped = ffi.new("char[64]")  # a sem_t
+        libc.sem_init(self._dropped, 0, 0)
+        self.release = int(ffi.cast("uintptr_t", ffi.addressof(libc, "sem_post")))
+        self.context = int(ffi.cast("uintptr_t", self._dropped))
+
+    def register(self, nbytes: int, timeout: float) -> None:
+        """All ranks do. Raises what comes of it."""
+        assert self._owner is not None
+        self.registration = self._owner.handle.register(self.pointer, nbytes, timeout, _SYMMETRIC)
+        self._owner.blocks.append(self)
+        threads.start(threading.Thread(target=self._end, name="arraycomm nccl memory", daemon=True))
+
+    def deregister(self) -> None:
+        """With the communicator's lock held: at its end, or the array's."""
+        owner, self._owner, registration, self.registration = self._owner, None, self.registration, 0
+        if owner is not None and registration and owner.handle.comm:
+            owner.handle.deregister(registration)
+
+    def _end(self) -> None:
+        while _libc()[1].sem_wait(self._dropped):
+            pass  # a signal came
+        try:
+            with self._cuda.on(self._device):
+                self._cuda.free(self._cuda.malloc(_STEP, self._device))  # which waits for the device
+                self._forget()
+                self.free()
+        except DistError as error:  # of a device that has failed, say
+            log().info("symmetric memory on cuda:%d is not freed: %s", self._device, error)
+
+    def _forget(self) -> None:
+        owner = self._owner
+        if owner is not None:
+            with owner.lock:
+                if self in owner.blocks:
+                    owner.blocks.remove(self)
+                self.deregister()
+
+    def free(self) -> None:
+        self._nccl.ncclMemFree(self.pointer)
+
+
+def allocate(owner: NcclCommunicator, nbytes: int, timeout: float | None) -> Block | None:
+    """As Communicator.symmetric(); None without any bytes. Of one size on all ranks, as NCCL asks for."""
+    seconds = owner.timeout if timeout is None else timeout
+    size = -(-max(_told(owner, nbytes, timeout)) // _STEP) * _STEP
+    if not size:
+        return None
+    with owner.lock, owner.cuda.on(owner.device):
+        owner.check_ready()
+        out = owner.nccl.ffi.new("uintptr_t *")
+        code = int(owner.nccl.ncclMemAlloc(out, size))
+        block = Block(owner, int(out[0]))
+        codes = _told(owner, code, timeout)
+        if any(codes):
+            if not code:
+                block.free()
+            raise _no_memory(owner, size, codes)
+        try:
+            block.register(size, seconds)
+        except (DistBackendError, ResourceError) as error:
+            raise owner.broken(error) from None
+    return block
+
+
+def _told(owner: NcclCommunicator, value: int, timeout: float | None) -> list[int]:
+    return [value for value, in gather_integers(owner.host, [value], timeout)]
+
+
+def _no_memory(owner: NcclCommunicator, size: int, codes: Sequence[int]) -> ResourceError:
+    rank = next(rank for rank, code in enumerate(codes) if code)
+    return ResourceError(f"group {owner.name!r}: NCCL has not the {size} bytes of memory on the GPU of rank {rank}: "
+                         f"{owner.nccl.error_text(codes[rank])}")

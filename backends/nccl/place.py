@@ -1,0 +1,32 @@
+"""Place: what is asked of CUDA before every operation, into memory that each thread makes once."""
+
+from __future__ import annotations
+
+import threading
+
+from arraycomm.core.cuda.runtime import Runtime
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class _Answer(threading.local):
+    out: Any = None
+
+
+class Place:
+    """Of one device. Whatever is out of the ordinary is left to Runtime, which explains it."""
+
+    def __init__(self, cuda: Runtime, device: int) -> None:
+        self._made, self._answer, self._device = cuda.ffi.new, _Answer(), device
+        self._get_device, self._is_capturing = cuda.lib.cudaGetDevice, cuda.lib.cudaStreamIsCapturing
+
+    def ordinary(self, stream: int) -> bool:
+        """Whether the device is the calling thread's current one, and the stream surely under no capture."""
+        out = self._answer.out
+        if out is None:
+            out = self._answer.out = self._made("int *")
+        if self._get_device(out) or out[0] != self._device:
+            return False
+        return not (self._is_capturing(stream, out) or out[0])

@@ -1,0 +1,74 @@
+"""What the NCCL backend's own code costs: `python -m tests.standin.binding`. NCCL and CUDA's runtime do nothing here (null.c), so
+that only our part of a call is left. It is no figure of a GPU's."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import arraycomm
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.types import DeviceType, DType
+
+from . import build
+
+STREAM, CALLS, ROUNDS = 64, 2000, 15
+
+
+def operations(group: arraycomm.Group) -> dict[str, Callable[[], object]]:
+    """Of an array that lies on a device, with its stream known, as torch's and CuPy's."""
+    x = Buffer(1 << 40, 1024, int(DType.FLOAT32), int(DeviceType.CUDA), 0, False, (1024,), None, STREAM)
+    communicator: Any = group._communicator
+    nccl, comm = communicator.nccl, communicator.handle.comm
+    return {"all_reduce": lambda: group.all_reduce(x, out=x),
+            "all_reduce, asynchronous, and wait()": lambda: group.all_reduce(x, out=x, async_op=True).wait(),
+            "ncclAllReduce by cffi alone": lambda: nccl.ncclAllReduce(x.address, x.address, 1024, 7, 0, comm, STREAM)}
+
+
+def nanoseconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter_ns()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter_ns() - begin) / CALLS
+
+
+def counted(call: Callable[[], object]) -> Counter[str]:
+    """How often it enters a function of Python's ("call") and of C's ("c_call")."""
+    found: Counter[str] = Counter()
+
+    def note(_frame: FrameType, event: str, _argument: object) -> None:
+        found[event] += 1
+
+    call()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    found["c_call"] -= 1  # setprofile itself
+    return found
+
+
+def opened() -> arraycomm.Group:
+    os.environ["ARRAYCOMM_CUDART_LIBRARY"] = os.environ["ARRAYCOMM_NCCL_LIBRARY"] = build.null()
+    return arraycomm.init(backend="nccl")
+
+
+def main() -> int:
+    with opened() as group:
+        rounds = [{name: nanoseconds(call) for name, call in operations(group).items()} for _ in range(ROUNDS)]
+        for name, call in operations(group).items():
+            times, calls = [times[name] for times in rounds], counted(call)
+            print(f"{name}: {statistics.median(times):.0f} ns ({min(times):.0f} to {max(times):.0f}), {calls['call']} Python and "
+                  f"{calls['c_call']} C functions")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

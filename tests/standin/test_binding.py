@@ -1,0 +1,17 @@
+"""How much of ours lies around a call of NCCL's: counted, because time depends on the machine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+
+def test_few_functions_around_a_call() -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.standin.binding"], capture_output=True, text=True, timeout=120,
+                          check=True)
+    counts = re.findall(r"^(.*): \d+ ns \(.*\), (\d+) Python and (\d+) C functions$", done.stdout, re.M)
+    most = {"all_reduce": (22, 14), "all_reduce, asynchronous, and wait()": (32, 16), "ncclAllReduce by cffi alone": (1, 0)}
+    assert [name for name, *_ in counts] == list(most)
+    for name, *found in counts:
+        assert tuple(map(int, found)) <= most[name] and int(found[1]) <= most[name][1], done.stdout
