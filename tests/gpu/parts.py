@@ -4,6 +4,7 @@ what the part needs is not here."""
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -29,11 +30,8 @@ _SMI = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,pcie.link.ge
 
 def machine(_ranks: int, _framework: str) -> None:
     """What the figures are of."""
-    cuda = runtime()
-    versions = " and ".join(f"{version // 1000}.{version % 1000 // 10}" for version in cuda.versions())
-    rows = [("GPUs", str(cuda.device_count())), ("CUDA's runtime, the driver's CUDA", f"{versions} ({cuda.path})"),
-            ("NCCL", f"{version_text(library().version)} ({library().path})"),
-            ("Python", f"{platform.python_version()}, {os.cpu_count()} processors"), ("arraycomm", arraycomm.__file__)]
+    rows = [("Python", f"{platform.python_version()}, {os.cpu_count()} processors"), ("arraycomm", arraycomm.__file__),
+            ("NCCL and CUDA", _libraries())]
     for name in _PACKAGES:
         try:
             rows.append((name, importlib.metadata.version(name)))
@@ -49,9 +47,24 @@ def machine(_ranks: int, _framework: str) -> None:
         print(f"nvidia-smi: {error}")
 
 
+def _libraries() -> str:
+    reason = missing(1, "")
+    if reason is not None:
+        return reason
+    cuda = runtime()
+    versions = " and ".join(f"{version // 1000}.{version % 1000 // 10}" for version in cuda.versions())
+    return (f"NCCL {version_text(library().version)} ({library().path}), CUDA's runtime and driver {versions} ({cuda.path}), "
+            f"{cuda.device_count()} GPUs")
+
+
 def operations(ranks: int, framework: str) -> None:
     print("| arrays of | ranks | results that were right |\n|---|---|---|", flush=True)
     arraycomm.spawn(programs.everything, (FEW if framework == frameworks.STANDIN else COUNTS, framework), nprocs=ranks)
+
+
+def symmetric(ranks: int, framework: str) -> None:
+    print("| arrays of | ranks | results that were right |\n|---|---|---|", flush=True)
+    arraycomm.spawn(programs.symmetric, (FEW if framework == frameworks.STANDIN else COUNTS, framework), nprocs=ranks)
 
 
 def facade(ranks: int, framework: str) -> None:
@@ -59,12 +72,16 @@ def facade(ranks: int, framework: str) -> None:
 
 
 PARTS: dict[str, Callable[[int, str], None]] = {
-    "machine": machine, "operations": operations, "facade": facade, "overhead": overhead.compare, "staged": staged.compare}
+    "machine": machine, "operations": operations, "facade": facade, "symmetric": symmetric,
+    "overhead": overhead.compare, "staged": staged.compare}
 
 
 def missing(ranks: int, framework: str) -> str | None:
     """Why a part cannot run here; None: it can."""
     reason = registry.why_unavailable("nccl")
+    if reason is not None and importlib.util.find_spec("torch") is not None:
+        importlib.import_module("torch")  # brings its own libraries, wherever they lie
+        reason = registry.why_unavailable("nccl")
     if reason is not None or framework == frameworks.STANDIN:
         return reason
     if framework and importlib.util.find_spec(framework) is None:
@@ -84,7 +101,7 @@ def main() -> int:
 
         os.environ |= {"ARRAYCOMM_CUDART_LIBRARY": build.cudart(), "ARRAYCOMM_NCCL_LIBRARY": build.nccl()}
         given.framework = frameworks.STANDIN
-    reason = missing(given.ranks, given.framework)
+    reason = missing(given.ranks, given.framework) if given.part != "machine" else None
     if reason is not None:
         print(reason)
         return NOT_HERE

@@ -79,6 +79,27 @@ def streams(group: arraycomm.Group, name: str, count: int) -> None:
         close(frameworks.back(y * 2), np.full(count, 2.0 * group.size * (1 + turn), np.float32), f"{name} turn {turn}")
 
 
+def symmetric(rank: int, counts: Sequence[int], framework: str) -> None:
+    """Arrays of group.empty(), in place and between ordinary ones; the memory goes and comes again."""
+    for name in frameworks.use(rank, framework):
+        if name == "jax":  # whose arrays cannot be written
+            continue
+        with arraycomm.init(backend="nccl", timeout=60) as group:
+            want = sum(range(1, group.size + 1))
+            for turn in range(3):
+                for count in counts:
+                    plain = frameworks.make(name, np.full(count, rank + 1, np.float32))
+                    x = group.empty(count, "float32", like=plain)
+                    assert type(x) is type(plain)
+                    x[...] = plain
+                    results = [group.all_reduce(x), group.all_reduce(plain), group.all_reduce(x, out=x), x]
+                    for result in results:
+                        close(frameworks.back(result), np.full(count, want, np.float32), f"{name} {count} turn {turn}")
+            group.barrier()
+            if rank == 0:
+                print(f"| {name} | {group.size} | {checked} |", flush=True)
+
+
 def facade(rank: int, framework: str) -> None:
     """A program for torch.distributed, with the one import changed."""
     usable = frameworks.use(rank, framework)

@@ -4,7 +4,7 @@ Each part is a process with a time limit, so that one that hangs or dies costs o
 written to gpu.md and gpu.log in the folder $OUT, where that is set. The package comes from a wheel in the folder dist, with what
 else lies there (cffi's, for an interpreter that has none), otherwise it is built from this checkout, without the network. For a
 machine that cannot build it, make the wheels elsewhere: `pip wheel --no-deps -w dist .` and, for its Python, `pip download
---no-deps --only-binary :all: --python-version 3.12 -d dist cffi`.
+--only-binary :all: --python-version 3.12 -d dist cffi` (which brings pycparser too).
 
 --standin: over the stand-ins in host memory (tests/standin), to try this program itself; no figure means anything then.
 """
@@ -34,6 +34,7 @@ PARTS: list[tuple[str, list[str], int]] = [
     ("operations of torch, 1 rank", ["operations", "1", "torch"], 60),
     ("operations of torch, 2 ranks", ["operations", "2", "torch"], 90),
     ("staged over the socket engine, 2 ranks", ["staged", "2"], 60),
+    ("symmetric memory, 2 ranks", ["symmetric", "2"], 60),
     ("operations of cupy, 1 rank", ["operations", "1", "cupy"], 60),
     ("operations of jax, 1 rank", ["operations", "1", "jax"], 75),
     ("torch.distributed's functions, 2 ranks", ["facade", "2"], 60),
@@ -41,6 +42,7 @@ PARTS: list[tuple[str, list[str], int]] = [
     ("operations of cupy, 2 ranks", ["operations", "2", "cupy"], 90),
     ("operations of jax, 2 ranks", ["operations", "2", "jax"], 90),
     ("torch.distributed's functions, 1 rank", ["facade", "1"], 60),
+    ("symmetric memory, 1 rank", ["symmetric", "1"], 60),
 ]
 _TAIL = 25  # lines of a failed part in the report
 

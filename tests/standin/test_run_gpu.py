@@ -13,7 +13,7 @@ import pytest
 
 from tests.gpu import frameworks, overhead, run
 
-PARTS = ("torch.distributed, 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks")
+PARTS = ("torch.distributed, 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks", "symmetric memory, 2")
 
 
 def test_the_parts_and_the_report(tmp_path: Path) -> None:
