@@ -54,7 +54,7 @@ def use(rank: int, framework: str = "") -> list[str]:
         jax.config.update("jax_enable_x64", True)  # the tests have arrays of 64-bit types
         usable += ["jax"] if jax.default_backend() == "gpu" else []
     runtime().set_device(rank % runtime().device_count())
-    assert usable, f"{framework or 'neither torch nor CuPy nor JAX'} has arrays on a GPU here"
+    assert usable, f"no arrays on a GPU by {framework or 'torch, CuPy or JAX'} here"
     return usable
 
 
