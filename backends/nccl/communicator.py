@@ -118,23 +118,23 @@ class NcclCommunicator:
         seconds = self.timeout if timeout is None else timeout
         kept = async_op or (src is not None and src.fleeting) or (dst is not None and dst.fleeting)
         work = NcclWork(self._flight, what, theirs[0], time.monotonic() + seconds, (src, dst) if kept else ())
-        self._inside = work
-        if not watcher.awake:
-            watcher.wake()
+        self._inside = work  # until it is among those under way: the watcher goes to sleep where it sees nothing
         try:
+            if not watcher.awake:
+                watcher.wake()
             code = call(*arguments, self.handle.comm, stream)
+            if self.failure is not None:
+                raise self.broken(self.failure)
+            if self._batch is not None:
+                self._batch.append(work)
+                if code not in (0, IN_PROGRESS):
+                    raise self.broken(self.handle.error(code, what))
+                return work
+            if code:
+                self._settle(code, what, seconds)
+            self._flight.enqueued([work], stream)
         finally:
             self._inside = None
-        if self.failure is not None:
-            raise self.broken(self.failure)
-        if self._batch is not None:
-            self._batch.append(work)
-            if code not in (0, IN_PROGRESS):
-                raise self.broken(self.handle.error(code, what))
-            return work
-        if code:
-            self._settle(code, what, seconds)
-        self._flight.enqueued([work], stream)
         if not async_op and len(theirs) > 1:
             self._flight.behind(stream, theirs[1])
         return work
@@ -396,7 +396,6 @@ class NcclCommunicator:
             self._inside = works[0] if works else None
             watcher.wake()
             code = self.nccl.ncclGroupEnd()
-            self._inside = None
             if self.failure is None and (works or code):
                 self._settle(code, "a batch", self.timeout)
                 self._flight.enqueued(works, self._stream)
