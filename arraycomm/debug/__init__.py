@@ -19,7 +19,7 @@ import sys
 
 from arraycomm.core import secret as job_secret
 from arraycomm.core.address import outside_address, select_addresses
-from arraycomm.core.errors import DistBackendError
+from arraycomm.core.errors import DistBackendError, DistNetworkError
 from arraycomm.core.group import Group
 from arraycomm.core.log import log
 
@@ -165,8 +165,11 @@ def _host() -> str:
 
 
 def _address() -> str:
-    """Where other hosts reach this one."""
-    return (select_addresses() or [outside_address()])[0]
+    """Where other hosts reach this one; loopback where none can."""
+    try:
+        return (select_addresses() or [outside_address()])[0]
+    except DistNetworkError:
+        return LOOPBACK
 
 
 def _meeting_host(told: list[list[str]]) -> str:

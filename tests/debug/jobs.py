@@ -8,6 +8,7 @@ import os
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,6 +119,17 @@ def until(look: Callable[[], Any], tell: Callable[[], object] = lambda: "") -> A
     while not (found := look()):
         assert time.monotonic() < end, tell()
         time.sleep(0.05)
+    return found
+
+
+def sent(ranks: list[dict[str, Any]]) -> Counter[tuple[int, int]]:
+    """Bytes that went over TCP from rank to rank, of the connections that have one at both ends."""
+    ends = {(c["local"], c["peer"]): rank["rank"] for rank in ranks for c in rank["connections"]}
+    found: Counter[tuple[int, int]] = Counter()
+    for rank in ranks:
+        for c in rank["connections"]:
+            if (c["peer"], c["local"]) in ends:
+                found[rank["rank"], ends[c["peer"], c["local"]]] += c["sent"]
     return found
 
 
