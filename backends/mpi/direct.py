@@ -56,8 +56,8 @@ class Direct(Staged):
     # ---- collectives ----
 
     def _staged(self, name: str, src: Buffer | None, gives: list[int], dst: Buffer | None, gets: list[int], layout: int,
-                timeout: float | None, async_op: bool, *, call: Callable[..., Any], together: bool = False,
-                uneven: bool = False, cut: bool = True) -> Work | None:
+                timeout: float | None, async_op: bool, *, call: Callable[..., Any], uneven: bool = False,
+                **more: Any) -> Work | None:
         """What moves only goes to the library, whole."""
         deadline, touched = self._deadline(timeout), [buffer for buffer in (src, dst) if buffer is not None]
         try:
@@ -73,7 +73,7 @@ class Direct(Staged):
         except BaseException as error:
             raise self._told(name, error) from error.__cause__
         return super()._staged(name, src, gives, dst, gets, layout, max(0.0, deadline - time.monotonic()), async_op, call=call,
-                               together=together, uneven=uneven, cut=cut)
+                               uneven=uneven, **more)
 
     def _deadline(self, timeout: float | None) -> float:
         return time.monotonic() + (self._timeout if timeout is None else timeout)

@@ -189,6 +189,73 @@ def other_device(context: Context) -> None:
     arrays.cuda().tell("standin_reset", 1)
 
 
+# ---- from device to device ----
+
+
+def reach(context: Context, *, tried: bool = False) -> None:
+    """Ranks copy from each other's devices from now on, however short arrays are, and however quickly unless that is tried."""
+    from arraycomm.core.cuda import area, reach, staged
+
+    staged._LONG = 1
+    area.SLOT_BYTES = reach.SLOT_BYTES = staged.SLOT_BYTES = 1024
+    reach._ENDS = (0, 1024 - 64)
+    if not tried:
+        reach._wins = lambda *_: True
+
+
+def reaches(context: Context, *, yes: bool, fails: str = "", nth: int = 1, slow: int = 0, told: str = "") -> None:
+    """Whether they do. fails: the nth call of a function on rank 1; slow: a kind of copies; told: what rank 1 says of it."""
+    cuda, lines = arrays.cuda(), []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("arraycomm").addHandler(handler)
+    x = given(context, "cuda", np.full(3000, float(context.rank), np.float32))
+    if context.rank == 1 and fails:
+        cuda.tell("standin_fail", fails.encode(), nth, 999)
+    if slow:
+        cuda.tell("standin_slow_kind", slow, 20_000_000)
+    for root in range(context.size):
+        context.check((context.group.broadcast(x, root).numpy() == root).all(), f"broadcast from {root}")
+    found: Any = context.group._movers[2]
+    context.check((found._reach is not None) == yes, f"reach: {found._reach}, {found._tried}")
+    context.check(told in "".join(lines) and bool(lines) == bool(told) if context.rank == 1 else True, f"told {lines}")
+    logging.getLogger("arraycomm").removeHandler(handler)
+    cuda.tell("standin_reset", 1)
+
+
+def uneven_asynchrony(context: Context) -> None:
+    """Refused on all ranks, and explained."""
+    x = given(context, "cuda", np.ones(3000, np.float32))
+    context.group.broadcast(x, 0)
+    try:
+        work = context.group.all_gather(x, async_op=context.rank == 0)
+        if context.rank == 0:
+            work.result(60)
+        context.check(False, "asynchronous here and synchronous there was taken")
+    except CollectiveMismatch as error:
+        context.check("asynchronous on all, or on none" in str(error), str(error))
+
+
+def neighbour_fails(context: Context, function: str, nth: int) -> None:
+    """In a copy from device to device: all ranks hear of it, and the next group is right."""
+    cuda, group = arrays.cuda(), context.group
+    x = given(context, "cupy", np.full(3000, float(context.rank), np.float32))  # which calls nothing meanwhile
+    with group.split(0) as half:  # type: ignore[union-attr]
+        half.broadcast(x, 0)
+        if context.rank == 1:
+            cuda.tell("standin_fail", function.encode(), nth, 999)
+        caught = None
+        try:
+            half.all_gather(x)
+        except DistError as error:
+            caught = error
+        context.check(caught is not None, f"{function} {nth}")
+        if context.rank == 1:
+            context.check("all_gather" in str(caught) and "GPU 0" in str(caught) and "999" in str(caught), str(caught))
+    got = group.all_gather(x).numpy()
+    context.check((got == np.repeat(np.arange(context.size), 3000)).all(), f"after {function} {nth}")
+
+
 # ---- what goes wrong: every rank gets an error, nobody gets wrong numbers ----
 
 

@@ -79,6 +79,57 @@ def test_messages_and_groups(cuda_world: World) -> None:
     cuda_world.run("cuda.slow")
 
 
+# ---- from device to device ----
+
+
+@pytest.fixture(params=[2, 3, 4])
+def neighbours(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    made = World(settings(request.param), tmp_path)
+    made.run("cuda.reach")
+    yield made
+    made.close()
+
+
+def test_between_devices(neighbours: World) -> None:
+    neighbours.run("cuda.reaches", yes=True)
+    neighbours.run("cuda.slow")
+    for framework in CUDA:
+        neighbours.run("cuda.every_kind", framework=framework)
+    neighbours.run("cuda.every_kind", framework="cuda", later=True)
+    neighbours.run("cuda.between")
+    neighbours.run("cuda.split")
+
+
+@pytest.mark.parametrize(("function", "nth"), [("cudaMemcpyAsync", 3), ("cudaEventRecord", 3), ("cudaEventQuery", 4)])
+def test_a_call_between_devices_fails(neighbours: World, function: str, nth: int) -> None:
+    neighbours.run("cuda.neighbour_fails", function=function, nth=nth, limit=20)
+
+
+def test_asynchronous_on_one_rank(neighbours: World) -> None:
+    neighbours.run("cuda.uneven_asynchrony", limit=20)
+
+
+@pytest.mark.parametrize("slow", [1, 3])  # host to device, device to device
+def test_the_quicker_way_is_taken(special: Callable[..., World], slow: int) -> None:
+    world = special(2, environ=dict(settings(2).environ))
+    world.run("cuda.reach", tried=True)
+    world.run("cuda.reaches", slow=slow, yes=slow == 1)
+
+
+@pytest.mark.parametrize(("function", "nth"), [("cudaIpcGetMemHandle", 1), ("cudaIpcOpenMemHandle", 1), ("cudaMalloc", 2)])
+def test_a_device_that_is_not_reached(special: Callable[..., World], function: str, nth: int) -> None:
+    world = special(2, environ=dict(settings(2).environ))
+    world.run("cuda.reach")
+    world.run("cuda.reaches", fails=function, nth=nth, yes=False, told="through the host's memory: CUDA failed to")
+
+
+def test_ways_that_nobody_is_told_of(special: Callable[..., World]) -> None:
+    for world in (special(2, environ={**dict(settings(2).environ), "ARRAYCOMM_CUDA_IPC": "0"}),
+                  special(2, environ=dict(settings(2).environ), hosts=("here", "there"))):
+        world.run("cuda.reach")
+        world.run("cuda.reaches", yes=False)
+
+
 # ---- MPI ----
 
 

@@ -87,7 +87,7 @@ def test_rows_that_are_too_far_apart_for_cuda() -> None:
     copies: Any = Copies()
     pool: Any = None
     buffer = Buffer(1 << 40, 1 << 31, FLOAT32, 2, 0, False, (1 << 31,), None)
-    Lane(copies, pool, 0).copy(False, buffer, [(0, 8), (1 << 30, 8)], 4096)
+    Lane(copies, pool, 0).unpack(buffer, [(0, 8), (1 << 30, 8)], 4096)
     assert copies.made == [(1 << 40, 4096, 32, 1, 7), ((1 << 40) + (4 << 30), 4128, 32, 1, 7)]
 
 

@@ -16,20 +16,13 @@
 
 enum { HOST_TO_DEVICE = 1, DEVICE_TO_HOST, DEVICE_TO_DEVICE };
 
-struct block { /* of memory: device (seen and reached under two addresses) or pinned (under one) */
-    struct block *next;
-    char *seen, *reached;
-    size_t bytes;
-    int device, fd; /* device -1: pinned */
-};
-
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static struct block *blocks;
+struct block *blocks;
 int sticky;
 static int fail_code, fail_count, later_code, later_count;
 static char fail_name[64];
-static long slow_ns = 50000;
+static long slow_ns = 50000, slower_ns[4];
 __thread bool serving;
 static __thread int last_error;
 
@@ -57,6 +50,12 @@ PUBLIC void standin_slow(long nanoseconds)
     slow_ns = nanoseconds;
 }
 
+/* Copies of one kind take longer still. */
+PUBLIC void standin_slow_kind(size_t kind, long nanoseconds)
+{
+    slower_ns[kind] = nanoseconds;
+}
+
 /* As if the process were a new one, but for its memory and streams. */
 PUBLIC void standin_reset(int device_count)
 {
@@ -65,6 +64,7 @@ PUBLIC void standin_reset(int device_count)
     captured = contexts = 0;
     sticky = fail_count = later_count = 0;
     slow_ns = 50000;
+    memset(slower_ns, 0, sizeof slower_ns);
     pthread_mutex_unlock(&lock);
 }
 
@@ -122,8 +122,10 @@ char *reach(uintptr_t address, size_t bytes, bool *pinned)
     return b ? b->reached + (address - (uintptr_t)b->seen) : NULL;
 }
 
-static void unmap(struct block *b)
+void drop_block(struct block **at)
 {
+    struct block *b = *at;
+    *at = b->next;
     if (b->seen != b->reached)
         munmap(b->seen, b->bytes);
     munmap(b->reached, b->bytes);
@@ -132,23 +134,31 @@ static void unmap(struct block *b)
     free(b);
 }
 
-static struct block *map(size_t bytes, int device)
+struct block *map_file(int fd, size_t bytes, int device)
 {
     struct block *b = calloc(1, sizeof *b);
-    b->bytes = (bytes + 4095) / 4096 * 4096;
+    b->bytes = bytes;
     b->device = device;
-    b->fd = memfd_create("standin", MFD_CLOEXEC);
-    bool sized = b->fd >= 0 && !ftruncate(b->fd, (off_t)b->bytes);
-    b->reached = sized ? mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0) : MAP_FAILED;
+    b->fd = fd;
+    b->reached = mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0);
     if (b->reached == MAP_FAILED) {
         close(b->fd);
         free(b);
         return NULL;
     }
     b->seen = device < 0 ? b->reached : mmap(NULL, b->bytes, PROT_NONE, MAP_SHARED, b->fd, 0);
-    memset(b->reached, 0xA5, b->bytes < 65536 ? b->bytes : 65536);
     b->next = blocks;
     blocks = b;
+    return b;
+}
+
+static struct block *map(size_t bytes, int device)
+{
+    bytes = (bytes + 4095) / 4096 * 4096;
+    int fd = memfd_create("standin", MFD_CLOEXEC);
+    struct block *b = fd >= 0 && !ftruncate(fd, (off_t)bytes) ? map_file(fd, bytes, device) : NULL;
+    if (b)
+        memset(b->reached, 0xA5, bytes < 65536 ? bytes : 65536);
     return b;
 }
 
@@ -171,10 +181,8 @@ static int release(const char *function, uintptr_t pointer, bool device)
     while (device && pointer && !serving && streams_busy())
         pthread_cond_wait(&changed, &lock);
     for (struct block **at = &blocks; pointer && *at; at = &(*at)->next)
-        if ((uintptr_t)(*at)->seen == pointer && ((*at)->device >= 0) == device) {
-            struct block *b = *at;
-            *at = b->next;
-            unmap(b);
+        if ((uintptr_t)(*at)->seen == pointer && ((*at)->device >= 0) == device && !(*at)->opened) {
+            drop_block(at);
             return end(OK);
         }
     return end(pointer ? INVALID : OK);
@@ -260,7 +268,8 @@ static void carry_out(void *argument)
     struct copy *c = argument;
     bool to_pinned, from_pinned;
     pthread_mutex_lock(&lock);
-    struct timespec pause = {slow_ns / 1000000000, slow_ns % 1000000000};
+    long wait = slow_ns + slower_ns[c->kind];
+    struct timespec pause = {wait / 1000000000, wait % 1000000000};
     pthread_mutex_unlock(&lock);
     nanosleep(&pause, NULL);
     pthread_mutex_lock(&lock);

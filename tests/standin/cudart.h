@@ -4,12 +4,23 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define PUBLIC __attribute__((visibility("default")))
 #define MAX_DEVICES 8
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_PITCH = 12, BAD_DEVICE = 101, BAD_HANDLE = 400, NOT_READY = 600, ILLEGAL_ADDRESS = 700, CAPTURED = 900 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_PITCH = 12, BAD_DEVICE = 101, SAME_PROCESS = 201, BAD_HANDLE = 400, NOT_READY = 600, ILLEGAL_ADDRESS = 700, CAPTURED = 900 };
 
+struct block { /* of memory: device (seen and reached under two addresses) or pinned (under one) */
+    struct block *next;
+    char *seen, *reached;
+    size_t bytes;
+    int device, fd; /* device -1: pinned */
+    int opened;     /* times, of another process's */
+    unsigned long source[2]; /* of that: the process and its descriptor */
+};
+
+extern struct block *blocks;
 extern pthread_mutex_t lock;    /* over everything */
 extern pthread_cond_t changed;  /* anything */
 extern uintptr_t captured;      /* stream that is being captured into a graph */
@@ -27,6 +38,10 @@ int begin_without_context(const char *function);
 int end(int code);
 /* Where bytes lie that programs see at this address, NULL where there is no such memory. Under the lock. */
 char *reach(uintptr_t address, size_t bytes, bool *pinned);
+
+/* Device or pinned memory over a file, which it takes over; NULL: none. Under the lock. */
+struct block *map_file(int fd, size_t bytes, int device);
+void drop_block(struct block **at);
 
 struct stream;
 /* The stream of a handle, NULL for none; 0, 1 and 2 are the current device's default streams, which are one here. Under the lock. */

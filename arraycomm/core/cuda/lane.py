@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 from ..buffer import Buffer
 from ..errors import CollectiveTimeout, DistError
@@ -55,27 +56,21 @@ class Lane:
         if buffer.count:
             self.cuda.order(after=buffer.stream, stream=stream, device=self.device)
 
-    def copy(self, to_host: bool, buffer: Buffer, slices: list[tuple[int, int]], pinned: int) -> None:
-        """Enqueues the slices (first element, elements) of a device array, packed one after the other in pinned memory."""
-        width = buffer.nbytes // buffer.count if buffer.count else 1
-        kind, stream = (TO_HOST, self.down) if to_host else (TO_DEVICE, self.up)
-        if _even(slices) and (slices[1][0] - slices[0][0]) * width <= _FARTHEST:
-            self._copy_rows(buffer.address, slices, width, pinned, kind, stream)
-            return
-        for start, count in slices:
-            device = buffer.address + start * width
-            to, source = (pinned, device) if to_host else (device, pinned)
-            self.cuda.copy(to, source, count * width, kind, stream)
-            pinned += count * width
+    def pack(self, buffer: Buffer, slices: list[tuple[int, int]], to: int, kind: int = TO_HOST) -> None:
+        """Enqueues the copy of slices (first element, elements) of a device array, one after the other, to `to`."""
+        for device, pitch, packed, run, rows in _rows(buffer, slices, to):
+            if rows > 1:
+                self.cuda.copy_rows(packed, run, device, pitch, run, rows, kind, self.down)
+            else:
+                self.cuda.copy(packed, device, run, kind, self.down)
 
-    def _copy_rows(self, address: int, slices: list[tuple[int, int]], width: int, pinned: int, kind: int,
-                   stream: int) -> None:
-        (start, count), (second, _) = slices[:2]
-        device, pitch, run = address + start * width, (second - start) * width, count * width
-        if kind == TO_HOST:
-            self.cuda.copy_rows(pinned, run, device, pitch, run, len(slices), kind, stream)
-        else:
-            self.cuda.copy_rows(device, pitch, pinned, run, run, len(slices), kind, stream)
+    def unpack(self, buffer: Buffer, slices: list[tuple[int, int]], source: int) -> None:
+        """The other way, from pinned memory."""
+        for device, pitch, packed, run, rows in _rows(buffer, slices, source):
+            if rows > 1:
+                self.cuda.copy_rows(device, pitch, packed, run, run, rows, TO_DEVICE, self.up)
+            else:
+                self.cuda.copy(device, packed, run, TO_DEVICE, self.up)
 
     def wait(self, event: Event, deadline: float, doing: str) -> None:
         """Blocks the host until the event has come; CollectiveTimeout. CUDA has no wait that ends by a time, so it is polled."""
@@ -122,8 +117,11 @@ class Lane:
         except DistError:
             return True  # CUDA carries nothing out any more
 
-    def close(self) -> None:
-        """Waits a moment for what is left; what does not end keeps its memory as long as the process lives."""
+    def close(self) -> bool:
+        """Waits a moment for what is left; what does not end keeps its memory as long as the process lives.
+
+        Whether all has ended.
+        """
         try:
             with self.cuda.on(self.device):
                 self._wait_for_left()
@@ -136,6 +134,7 @@ class Lane:
         if self._left:
             log().warning("device %d still has copies of a failed operation enqueued; their memory is never freed", self.device)
             _forever.append(self._left)
+        return not self._left
 
     def _wait_for_left(self) -> None:
         deadline = time.monotonic() + _PATIENCE
@@ -144,6 +143,18 @@ class Lane:
 
 
 _forever: list[Any] = []
+
+
+def _rows(buffer: Buffer, slices: list[tuple[int, int]], packed: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """(address in the array, bytes to the next row, address in packed memory, bytes of a row, rows) of each copy."""
+    width = buffer.nbytes // buffer.count if buffer.count else 1
+    if _even(slices) and (slices[1][0] - slices[0][0]) * width <= _FARTHEST:
+        (start, count), (second, _) = slices[:2]
+        yield buffer.address + start * width, (second - start) * width, packed, count * width, len(slices)
+        return
+    for start, count in slices:
+        yield buffer.address + start * width, 0, packed, count * width, 1
+        packed += count * width
 
 
 def _even(slices: list[tuple[int, int]]) -> bool:

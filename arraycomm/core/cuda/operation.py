@@ -77,14 +77,17 @@ class Operation:
 
     def begin(self, lane: Lane, *, whole: bool) -> None:
         """Takes pinned memory (whole: for all pieces at once) and puts our streams behind the program's."""
+        self._behind(lane)
+        for _ in range(self._number if whole else min(_DEPTH, self._number)):
+            self._slots.append(_Slot(lane, self._source, self._target, self._together))
+
+    def _behind(self, lane: Lane) -> None:
         self._lane = lane
         lane.reap()
         if self._source:
             lane.after(self._source.buffer, lane.down)
         if self._target:
             lane.after(self._target.buffer, lane.up)
-        for _ in range(self._number if whole else min(_DEPTH, self._number)):
-            self._slots.append(_Slot(lane, self._source, self._target, self._together))
 
     def run(self) -> None:
         """All of it."""
@@ -124,7 +127,7 @@ class Operation:
             return
         if slot.busy:
             self._lane.cuda.wait_event(self._lane.down, slot.up.handle)
-        self._lane.copy(True, self._source.buffer, self._source.slices(index), slot.source.address)
+        self._lane.pack(self._source.buffer, self._source.slices(index), slot.source.address)
         self._lane.record(slot.down, self._lane.down)
 
     def _start(self, index: int, *, async_op: bool) -> Any:
@@ -141,7 +144,7 @@ class Operation:
         slot = self._slot(index)
         if self._target is None or slot.target is None:
             return
-        self._lane.copy(False, self._target.buffer, self._target.slices(index), slot.target.address)
+        self._lane.unpack(self._target.buffer, self._target.slices(index), slot.target.address)
         self._lane.record(slot.up, self._lane.up)
         slot.busy = True
 

@@ -17,6 +17,7 @@ _IMPLICIT = 906  # cudaErrorStreamCaptureImplicit: the legacy default stream, wh
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: captures by other threads do not forbid this one anything
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: no order with the legacy default stream but by events
 _HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the device has
+_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
 _UNTIMED = 2  # cudaEventDisableTiming
 NO_DRIVER = "CUDA finds no driver for NVIDIA's GPUs (libcuda.so.1) here"
 _PORTABLE = 1  # cudaHostAllocPortable: pinned for all devices
@@ -48,7 +49,7 @@ class Runtime:
         self.check(function(out), doing)
         return int(out[0])
 
-    def _handle(self, function: Any, doing: str, *arguments: int) -> int:
+    def _handle(self, function: Any, doing: str, *arguments: Any) -> int:
         out = self._made("uintptr_t *")
         self.check(function(out, *arguments), doing)
         return int(out[0])
@@ -103,6 +104,21 @@ class Runtime:
 
     def free(self, pointer: int) -> None:
         self.check(self.lib.cudaFree(pointer), "free memory of a device")
+
+    def ipc_handle(self, pointer: int) -> bytes:
+        """By which another process opens an allocation of cudaMalloc, all of it."""
+        out = self._made("struct cudaIpcMemHandle *")
+        self.check(self.lib.cudaIpcGetMemHandle(out, pointer), "give a handle of a device's memory")
+        return bytes(self.ffi.buffer(out))
+
+    def ipc_open(self, handle: bytes) -> int:
+        """The address here. On the same device or on one that the current one reaches. Close it."""
+        made = self._made("struct cudaIpcMemHandle *")
+        self.ffi.buffer(made)[:] = handle
+        return self._handle(self.lib.cudaIpcOpenMemHandle, "open another process's memory of a device", made[0], _PEER_ACCESS)
+
+    def ipc_close(self, pointer: int) -> None:
+        self.check(self.lib.cudaIpcCloseMemHandle(pointer), "close another process's memory of a device")
 
     def host_alloc(self, nbytes: int) -> int:
         """Pinned host memory."""

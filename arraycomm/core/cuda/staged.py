@@ -13,13 +13,16 @@ from collections.abc import Callable, Sequence
 
 from ..backend import Communicator, Work
 from ..buffer import Buffer
-from ..dlpack import overlaps
+from ..dlpack import allocate, overlaps
 from ..errors import CollectiveMismatch, DeviceError, DistBackendError, ResourceError
-from ..types import DType, ReduceOp
+from ..types import DType, ReduceOp, reduce_op
 from . import pieces
+from .area import SLOT_BYTES
+from .direct import Copies, Direct
 from .lane import Lane
 from .operation import Operation, Side, StagedWork
 from .pinned import Pool
+from .reach import Reach, find
 from .runtime import Runtime, runtime, unavailable
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     _Work = TypeVar("_Work", bound=Work)
+
+_COPYING = ("broadcast", "all_gather", "gather", "scatter", "all_to_all")
+_LONG = 1 << 20  # bytes of a block, from which on ranks try whether they reach each other's devices, and use it
 
 _pools: list[Pool] = []  # the process's one: pinned memory serves all devices and groups
 
@@ -51,6 +57,9 @@ class Staged:
             raise DistBackendError(f"arrays on GPUs are staged through CUDA's runtime: {missing}")
         self._host, self._timeout = host, timeout
         self._cuda = runtime()
+        self._reach: Reach | None = None
+        self._tried = False
+        self._meeting = allocate((1,), DType.UINT8)
         self._lanes: dict[int, Lane] = {}
         self._under_way: list[weakref.ref[Any]] = []  # collectives, in their order
         self._works: weakref.WeakSet[StagedWork] = weakref.WeakSet()  # and messages
@@ -75,6 +84,7 @@ class Staged:
     def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                   async_op: bool = False) -> Work | None:
         return self._staged("broadcast", src, [dst.count], dst, [dst.count], layout, timeout, async_op, together=True,
+                            copies=True, giver=root,
                             call=lambda source, target, _, **more: self._host.broadcast(source, target, root, **more))
 
     def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
@@ -85,17 +95,17 @@ class Staged:
             return self._host.all_gather(source, target, now, **more)
 
         return self._staged("all_gather", src, [each[self._host.rank]], dst, each, layout, timeout, async_op,
-                            uneven=counts is not None, call=call)
+                            uneven=counts is not None, copies=True, call=call)
 
     def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
                async_op: bool = False) -> Work | None:
-        return self._staged("gather", src, [src.count], dst, self._each(src.count), layout, timeout, async_op,
+        return self._staged("gather", src, [src.count], dst, self._each(src.count), layout, timeout, async_op, copies=True,
                             call=lambda source, target, _, **more: self._host.gather(source, target, root, **more))
 
     def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                 async_op: bool = False) -> Work | None:
-        return self._staged("scatter", src, self._each(dst.count), dst, [dst.count], layout, timeout, async_op,
-                            call=lambda source, target, _, **more: self._host.scatter(source, target, root, **more))
+        return self._staged("scatter", src, self._each(dst.count), dst, [dst.count], layout, timeout, async_op, copies=True,
+                            giver=root, call=lambda source, target, _, **more: self._host.scatter(source, target, root, **more))
 
     def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
                        layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Work | None:
@@ -114,7 +124,7 @@ class Staged:
                                 call=lambda source, target, _, **more: self._host.all_to_all(
                                     source, target, send_counts, recv_counts, **more))
         each = self._each(src.count // self._host.size)
-        return self._staged("all_to_all", src, each, dst, each, layout, timeout, async_op,
+        return self._staged("all_to_all", src, each, dst, each, layout, timeout, async_op, copies=True,
                             call=lambda source, target, _, **more: self._host.all_to_all(source, target, **more))
 
     def _each(self, count: int, counts: Sequence[int] | None = None) -> list[int]:
@@ -122,25 +132,54 @@ class Staged:
 
     def _staged(self, name: str, src: Buffer | None, gives: list[int], dst: Buffer | None, gets: list[int], layout: int,
                 timeout: float | None, async_op: bool, *, call: Callable[..., Any], together: bool = False,
-                uneven: bool = False, cut: bool = True) -> Work | None:
-        """gives, gets: elements of the blocks of src and of dst, on ranks that have none too. uneven: of different length."""
+                uneven: bool = False, cut: bool = True, copies: bool = False, giver: int | None = None) -> Work | None:
+        """gives, gets: elements of the blocks of src and of dst, on ranks that have none too. uneven: of different length.
+
+        copies: nothing is reduced; giver: all comes from there.
+        """
         any_buffer = src if src is not None else dst
         assert any_buffer is not None
         blocks = gives if len(gives) > len(gets) else gets
-        longest = max(*gives, *gets)
-        per_piece = pieces.elements(DType(any_buffer.dtype).itemsize, len(blocks), pieces.PIECE_BYTES) if cut else max(1, longest)
+        longest, width = max(*gives, *gets), DType(any_buffer.dtype).itemsize
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        reach = None
+        if copies and not async_op and longest * width >= _LONG:
+            reach = self._reached([buffer for buffer in (src, dst) if buffer is not None], deadline)
+        per_piece = (pieces.elements(width, len(gives), SLOT_BYTES) if reach else
+                     pieces.elements(width, len(blocks), pieces.PIECE_BYTES) if cut else max(1, longest))
         number = pieces.number(longest, per_piece)
+        sides = Side(src, gives, per_piece) if src else None, Side(dst, gets, per_piece) if dst else None
 
         def step(source: Buffer | None, target: Buffer | None, index: int, **more: Any) -> Any:
             now = pieces.counts(blocks, index, per_piece) if uneven else None
             return call(source, target, now, layout=piece_layout(layout, index, number), **more)
 
-        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
-        operation = Operation(name, Side(src, gives, per_piece) if src else None, Side(dst, gets, per_piece) if dst else None,
-                              number, deadline, step, together=together)
+        def meet(index: int) -> None:
+            what = hash((layout, _COPYING.index(name), -1 if giver is None else giver, any_buffer.dtype, *blocks))
+            self._host.all_reduce(self._meeting, self._meeting, reduce_op("max"), layout=piece_layout(what, index, number),
+                                  timeout=max(0.0, deadline - time.monotonic()))
+
+        operation = (Direct(Copies(name, self._host.rank, giver, gives, gets), reach, *sides, per_piece, number, deadline, meet)
+                     if reach else Operation(name, *sides, number, deadline, step, together=together))
         self._settle_before(operation.touches)
         work = self._carry_out(operation, any_buffer.device_index, async_op, self._failed)
         return None if work is None else self._begun(work)
+
+    def _reached(self, buffers: list[Buffer], deadline: float) -> Reach | None:
+        """How ranks reach each other's devices. All of them try at once: with the first long collective that only copies."""
+        if self._tried or self._host.size == 1:
+            return self._reach
+        try:
+            with self._cuda.on(buffers[0].device_index):
+                self._cuda.refuse_capture(buffer.stream for buffer in buffers)
+                self._reach = find(self._host, self._lane(buffers[0].device_index), deadline)
+                self._tried = True
+        except DeviceError:  # nothing has been sent
+            raise
+        except BaseException as error:
+            told = self._told("the trial of ways", error)
+            raise told from error.__cause__
+        return self._reach
 
     def _carry_out(self, operation: Operation, device: int, async_op: bool,
                    fail: Callable[[Operation, BaseException], BaseException]) -> StagedWork | None:
@@ -184,7 +223,8 @@ class Staged:
         self._host.abort(f"{name} of arrays on a GPU: {type(error).__name__}: {error}")
         if isinstance(error, CollectiveMismatch):
             return CollectiveMismatch(f"{error}. Here the array is on a GPU: in one call all ranks' arrays must be on GPUs, or "
-                                      "none", ranks=error.ranks, sequence=error.sequence)
+                                      "none; where long ones are only copied, it must be asynchronous on all, or on none",
+                                      ranks=error.ranks, sequence=error.sequence)
         return error
 
     # ---- point to point ----
@@ -220,8 +260,11 @@ class Staged:
         """After the host's communicator, which has ended all works."""
         for work in list(self._works):
             work.done()
-        while self._lanes:
-            self._lanes.popitem()[1].close()
+        idle = all([lane.close() for lane in self._lanes.values()])
+        self._lanes.clear()
+        if self._reach is not None and idle:
+            self._reach.close()
+        self._reach = None
 
 
 def piece_layout(layout: int, index: int, number: int) -> int:

@@ -1,0 +1,86 @@
+"""A collective that only copies, between ranks that reach each other's devices: piece by piece through their areas.
+
+A piece lies in the giver's slot before the ranks meet, and is taken after that, while the next one comes into the other slot. No
+device ever waits for another process, which may die: the host sees the end of copies, and the ranks meet by an operation of the
+host's. When the last meeting is over nobody reads here any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..record import Record
+from ..types import DType
+from . import pieces
+from .lane import Lane
+from .operation import Operation, Side
+from .reach import Reach
+from .runtime import ON_DEVICE
+
+
+class Copies(Record):
+    """What goes where. giver: the rank from which all comes; None: block b comes from rank b.
+
+    gives, gets: elements of the blocks that who gives gives, and that this rank gets.
+    """
+
+    name: str
+    rank: int
+    giver: int | None
+    gives: list[int]
+    gets: list[int]
+
+
+class Direct(Operation):
+    """The operation on this rank. meet(index): all ranks are there, and mean the same."""
+
+    def __init__(self, copies: Copies, reach: Reach, source: Side | None, target: Side | None, per_piece: int, number: int,
+                 deadline: float, meet: Callable[[int], object]) -> None:
+        super().__init__(copies.name, source, target, number, deadline, lambda *_: None)
+        self._copies, self._reach, self._per_piece, self._meet = copies, reach, per_piece, meet
+        self._begun = False
+
+    def begin(self, lane: Lane, *, whole: bool) -> None:
+        super()._behind(lane)
+        self._filled, self._taken, self._begun = lane.event(), lane.event(), True
+
+    def run(self) -> None:
+        self._fill(0)
+        for index in range(self._number):
+            self._wait()
+            self._meet(index)
+            self._take(index)
+            if index + 1 < self._number:
+                self._fill(index + 1)
+        self._wait()
+        self._meet(self._number)
+        self._begun = False
+
+    def _fill(self, index: int) -> None:
+        if self._source is not None:
+            slot = self._reach.slot(self._copies.rank, index)
+            self._lane.pack(self._source.buffer, self._source.slices(index), slot, ON_DEVICE)
+            self._lane.record(self._filled, self._lane.down)
+
+    def _take(self, index: int) -> None:
+        if self._target is None:
+            return
+        buffer, copies = self._target.buffer, self._copies
+        width, start = DType(buffer.dtype).itemsize, index * self._per_piece
+        before = pieces.counts(copies.gives, index, self._per_piece)[: copies.rank] if len(copies.gives) > 1 else []
+        for block, count in enumerate(pieces.counts(copies.gets, index, self._per_piece)):
+            if count:
+                slot = self._reach.slot(block if copies.giver is None else copies.giver, index)
+                self._lane.cuda.copy(buffer.address + start * width, slot + sum(before) * width, count * width, ON_DEVICE,
+                                     self._lane.up)
+            start += copies.gets[block]
+        self._lane.record(self._taken, self._lane.up)
+
+    def _wait(self) -> None:
+        for event in (self._filled, self._taken):
+            self._lane.wait(event, self._deadline, self.name)
+
+    def abandon(self) -> None:
+        if self._begun:
+            self._begun = False
+            self._lane.leave((self._reach, self.touches))

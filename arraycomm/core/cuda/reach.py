@@ -1,0 +1,141 @@
+"""Whether ranks reach each other's devices, and whether that is quicker than the way over the host: tried out, never assumed."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+
+from .. import settings
+from ..backend import Communicator
+from ..digest import sha256
+from ..errors import DistError
+from ..exchange import gather_integers
+from ..log import log
+from .area import SLOT_BYTES, Area, slot
+from .lane import Lane
+from .runtime import ON_DEVICE, TO_DEVICE, TO_HOST
+
+_TOKEN = struct.Struct("8q")  # 64 random bytes, as many as a handle of CUDA's has
+_ENDS = (0, SLOT_BYTES - _TOKEN.size)  # where they lie in a slot
+
+
+class Reach:
+    """A group's: this rank's area and the peers', by rank."""
+
+    def __init__(self, lane: Lane, area: Area) -> None:
+        self.area, self._lane = area, lane
+        self._addresses: list[int] = []
+
+    def open(self, rank: int, handles: list[bytes]) -> None:
+        for peer, handle in enumerate(handles):
+            self._addresses.append(self.area.address if peer == rank else self._lane.cuda.ipc_open(handle))
+
+    def slot(self, rank: int, index: int) -> int:
+        return slot(self._addresses[rank], index)
+
+    def close(self) -> None:
+        """When no copy of this rank is under way."""
+        try:
+            with self._lane.cuda.on(self._lane.device):
+                while self._addresses:
+                    address = self._addresses.pop()
+                    if address != self.area.address:
+                        self._lane.cuda.ipc_close(address)
+        except DistError as error:
+            log().warning("%s", error)
+
+
+def find(host: Communicator, lane: Lane, deadline: float) -> Reach | None:
+    """Every rank calls it, with its device current. None on all ranks where it does not work or does not win."""
+    token = os.urandom(_TOKEN.size)
+    reach = _offer(lane, token, deadline) if settings.get("ARRAYCOMM_CUDA_IPC") == "1" else None
+    handle = reach.area.handle if reach else bytes(_TOKEN.size)
+    cards = gather_integers(host, [reach is not None, _machine(), *_TOKEN.unpack(token), *_TOKEN.unpack(handle)], _left(deadline))
+    possible = reach is not None and all(card[0] and card[1] == cards[0][1] for card in cards)
+    if possible:
+        assert reach is not None
+        offers = [(_TOKEN.pack(*card[2:10]), _TOKEN.pack(*card[10:])) for card in cards]
+        possible = _works(reach, lane, host.rank, offers, deadline)
+    if all(vote for vote, in gather_integers(host, [possible], _left(deadline))):
+        return reach
+    if reach is not None:
+        reach.close()
+    return None
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
+
+
+def _machine() -> int:
+    """Equal on the ranks of one host, as far as it can be told; whether they reach each other is tried."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        name = settings.get("ARRAYCOMM_HOSTID") or file.read()
+    return int.from_bytes(sha256(name.encode()).digest()[:7], "big")
+
+
+def _offer(lane: Lane, token: bytes, deadline: float) -> Reach | None:
+    """With the token at both ends of the first slot."""
+    try:
+        reach = Reach(lane, Area(lane.cuda, lane.device))
+        pinned = lane.block(_TOKEN.size)
+        lane.cuda.ffi.memmove(lane.cuda.ffi.cast("char *", pinned.address), token, _TOKEN.size)
+        for end in _ENDS:
+            lane.cuda.copy(reach.area.address + end, pinned.address, _TOKEN.size, TO_DEVICE, lane.up)
+        _ended(lane, lane.up, deadline)
+        return reach
+    except DistError as error:
+        _refused(error)
+        return None
+
+
+def _refused(why: object) -> None:
+    log().warning("arrays on GPUs do not go from device to device but through the host's memory: %s", why)
+
+
+def _ended(lane: Lane, stream: int, deadline: float) -> None:
+    event = lane.event()
+    lane.record(event, stream)
+    lane.wait(event, deadline, "the trial of ways between devices")
+
+
+def _works(reach: Reach, lane: Lane, rank: int, cards: list[tuple[bytes, bytes]], deadline: float) -> bool:
+    """Whether every peer's (token, handle) leads to its memory, and that way is the quicker one here."""
+    try:
+        reach.open(rank, [handle for _, handle in cards])
+        for peer, (token, _) in enumerate(cards):
+            for end in _ENDS:
+                if _read(reach.slot(peer, 0) + end, lane, deadline) != token:
+                    _refused(f"the memory of rank {peer}'s device is not what its handle opens here")
+                    return False
+        return _wins(reach, lane, rank, len(cards), deadline)
+    except DistError as error:
+        _refused(error)
+        return False
+
+
+def _read(address: int, lane: Lane, deadline: float) -> bytes:
+    pinned = lane.block(_TOKEN.size)
+    lane.cuda.copy(pinned.address, address, _TOKEN.size, TO_HOST, lane.down)
+    _ended(lane, lane.down, deadline)
+    return bytes(lane.cuda.ffi.buffer(lane.cuda.ffi.cast("char *", pinned.address), _TOKEN.size))
+
+
+def _wins(reach: Reach, lane: Lane, rank: int, size: int, deadline: float) -> bool:
+    """One slot from everybody to everybody, either way; of the host's, without what the host does itself."""
+    mine, room, pinned = reach.slot(rank, 0), reach.slot(rank, 1), lane.block(SLOT_BYTES)
+    peers = [peer for peer in range(size) if peer != rank]
+
+    def timed(stream: int, copies: list[tuple[int, int, int]]) -> float:
+        begun = time.monotonic()
+        for to, source, kind in copies:
+            lane.cuda.copy(to, source, SLOT_BYTES, kind, stream)
+        _ended(lane, stream, deadline)
+        return time.monotonic() - begun
+
+    for _ in range(2):  # the first time is another one
+        direct = timed(lane.up, [(room, mine, ON_DEVICE)] + [(room, reach.slot(peer, 0), ON_DEVICE) for peer in peers])
+        down = timed(lane.down, [(pinned.address, mine, TO_HOST)])
+        up = timed(lane.up, [(room, pinned.address, TO_DEVICE) for _ in peers])
+    return direct < max(down, up)  # which overlap
