@@ -21,7 +21,7 @@ from .types import ReduceOp
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Any, Protocol
 
     from .rendezvous import Rendezvous
 else:
@@ -73,6 +73,29 @@ class Mover(Protocol):
              async_op: bool = False) -> Work: ...
 
 
+class Exposed(Protocol):
+    """Memory of every rank that the others read and write without the owner's taking part. Calls have done their work when
+    they return. Any thread. Offsets are in elements, and checked by the caller, as ranks are; buffers are host memory of the
+    same dtype. Errors as of messages; Aborted when the communicator is closed."""
+
+    failed: bool  # a call has raised what ended the group
+
+    def put(self, source: Buffer, rank: int, offset: int) -> None: ...
+    def get(self, to: Buffer, rank: int, offset: int) -> None: ...
+
+    def accumulate(self, source: Buffer, rank: int, offset: int, op: ReduceOp) -> None:
+        """One rank at a time accumulates in a rank's memory."""
+
+    def signal(self, rank: int) -> None:
+        """One more signal for the rank, which sees it after what was put before."""
+
+    def wait_signal(self, rank: int, timeout: float) -> bool:
+        """Takes a signal of the rank, and waits for it (seconds; 0: looks). Whether there was one in time."""
+
+    def fence(self, timeout: float) -> int | None:
+        """All ranks call it. None when all have come, or a rank that has not in time."""
+
+
 class Communicator(Mover, Protocol):
     """One rank's end of a group."""
 
@@ -88,6 +111,13 @@ class Communicator(Mover, Protocol):
         of that function's argument (see dlpack.adopt). Every rank calls it. It outlives the communicator.
 
         None where any memory does as well. Raises ResourceError, on all ranks.
+        """
+
+    def expose(self, buffer: Buffer, near: Any) -> Exposed | None:
+        """Lets the peers at host memory, until the communicator is closed. Every rank calls it, with memory of any size.
+
+        near: the communicator of the same ranks, closed after this one, whose symmetric memory it may be. None, on all ranks,
+        where they cannot reach each other's memory.
         """
 
     def batch(self) -> AbstractContextManager[None]:

@@ -1,123 +1,102 @@
 """Windows: arrays of every rank that the others read and write without the owner's taking part.
 
-A window has a group of its own, whose messages go by memory inside a host and by TCP between hosts. A thread of each rank, the
-*agent*, receives what the others ask for and does it to this rank's array; so accumulate is atomic, and operations of one rank
-on one target take effect in their order. A request is a header (tag 0) and, for put and accumulate, its elements (tag 1).
-What get asks for comes back under a tag of that request's own.
+Where the ranks reach each other's memory, who asks does it, at once (backend.Exposed); elsewhere the owner's agent does
+(served.py). A window has a group of its own, so that what fails in it is not the program's group.
 """
 
 from __future__ import annotations
 
-import array
-import itertools
-import threading
-import time
-from collections.abc import Callable
-
-from . import arguments, threads
+from . import arguments
+from .backend import Exposed
 from .buffer import Buffer
 from .dlpack import allocate, resolve, resolve_out
-from .errors import Aborted, CollectiveTimeout, DeviceError, GroupError
+from .errors import CollectiveMismatch, CollectiveTimeout, DeviceError
 from .exchange import gather_integers
 from .group import Group
 from .joined import flat
-from .local import reduce_into
-from .types import DeviceType, DType
+from .served import Served
+from .types import DeviceType, DType, ReduceOp
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
 
-PUT, GET, ACCUMULATE, SIGNAL, FENCE, STOP = range(6)
 REDUCTIONS = ("sum", "product", "min", "max", "band", "bor", "bxor")
-_HEADERS, _ELEMENTS, _ANSWERS = range(3)  # tags; answers have this one and those above
-_FOREVER = 4e9  # s that the agent waits for requests
+_STAGED = 0  # tag of a rank's messages to itself
+_REFUSED = -1  # in the place of a count
 
 
 class Window:
     """One rank's end. Made by all ranks of the group together; closed by all together, or with the group.
 
-    Attributes: counts (elements of every rank's array), dtype, buffer (this rank's array).
+    Attributes: counts (elements of every rank's array), dtype, buffer (this rank's array), direct (whether nobody serves it).
     Errors: ValueError for another dtype and a rank that there is not, RuntimeError for elements beyond the target's array, both
-    before anything is sent; then what messages raise.
+    before anything is sent; then what messages raise. put, get, accumulate and signal give the pending operations, to be
+    waited for: none where they have been done.
     """
 
     def __init__(self, group: Group, x: Any, name: str, timeout: float | None = None) -> None:
-        """x: contiguous and writable host memory; of one dtype on all ranks, of any size. name: of no other subgroup."""
-        self.buffer = flat(resolve_out(x))
-        if self.buffer.device_type != DeviceType.CPU:
-            raise DeviceError("a window's array lies in host memory; arrays on a device can be put into it and got from it")
-        self.dtype = self.buffer.dtype
-        told = gather_integers(group._communicator, [self.buffer.count, self.dtype], timeout)
-        self.counts = [count for count, _ in told]
-        for rank, (_, dtype) in enumerate(told):
-            if dtype != told[0][1]:
-                raise ValueError(f"a window has one dtype on all ranks: rank 0 gives {DType(told[0][1]).label} and rank {rank} "
-                                 f"{DType(dtype).label}")
-        self._group = group.subgroup(range(group.size), name)
-        self._requests, self._fences = itertools.count(), 0
-        self._sending = threading.Lock()  # a header and its elements go one after the other
-        self._came = threading.Condition()
-        self._signals, self._fenced = [0] * group.size, [0] * group.size  # by rank: signals to be waited for; fences reached
-        self._failure: GroupError | None = None
-        self._agent = threading.Thread(target=self._serve, name=f"arraycomm window {name}", daemon=True)
-        threads.start(self._agent)
+        """x: contiguous and writable host memory; of one dtype on all ranks, of any size. name: of no other subgroup.
 
-    # ---- what this rank asks of others: each gives the pending operations, to be waited for ----
+        What one rank cannot give is its TypeError or ValueError, and CollectiveMismatch on the others.
+        """
+        fault: Exception | None = None
+        try:
+            self.buffer = _own(x)
+        except (TypeError, ValueError, DeviceError) as error:
+            fault = error
+        mine = [_REFUSED, 0] if fault else [self.buffer.count, self.buffer.dtype]
+        told = gather_integers(group._communicator, mine, timeout)
+        if fault is not None:
+            raise fault
+        _check_told(group, told)
+        self.dtype, self.counts = self.buffer.dtype, [count for count, _ in told]
+        self._group = group.subgroup(range(group.size), name)
+        exposed = self._group._communicator.expose(self.buffer, group._communicator)
+        self.direct = exposed is not None
+        self._carrier = Served(self._group, self.buffer) if exposed is None else Direct(self._group, exposed)
 
     def put(self, x: Any, rank: int, offset: int) -> list[Any]:
         """Writes x's elements into the target's array. Ended: x may be changed again."""
-        return self._give(PUT, x, rank, offset, 0)
+        source = flat(resolve(x))
+        self._check(source, rank, offset)
+        return self._carrier.put(source, rank, offset)
 
     def accumulate(self, x: Any, rank: int, offset: int, op: str) -> list[Any]:
         """As put, but each element becomes op(what is there, x's). Atomic among accumulates. Of REDUCTIONS."""
         if op not in REDUCTIONS:
             raise ValueError(f"accumulate takes one of {', '.join(REDUCTIONS)}, got {op!r}")
-        arguments.reduction(op, self.dtype)
-        return self._give(ACCUMULATE, x, rank, offset, REDUCTIONS.index(op))
+        reduction, source = arguments.reduction(op, self.dtype), flat(resolve(x))
+        self._check(source, rank, offset)
+        return self._carrier.accumulate(source, rank, offset, reduction)
 
     def get(self, out: Any, rank: int, offset: int) -> list[Any]:
         """Reads elements of the target's array into out. Ended: they are there."""
         to = flat(resolve_out(out))
         self._check(to, rank, offset)
-        request = next(self._requests)
-        pending = self._group.irecv(to, rank, _ANSWERS + request, out=to)
-        return [pending, self._ask(rank, GET, offset, to.count, request)]
+        return self._carrier.get(to, rank, offset)
 
     def signal(self, rank: int) -> list[Any]:
         """One more signal at the target, after everything that this rank asked of it before."""
         self.check_rank(rank)
-        return [self._ask(rank, SIGNAL)]
+        return self._carrier.signal(rank)
 
     def wait_signal(self, rank: int, timeout: float) -> bool:
-        """Takes one signal of that rank, and waits for it (seconds). Whether it came in time."""
-        return self._wait(lambda: self.take_signal(rank), timeout)
+        """Takes one signal of that rank, and waits for it (seconds; 0: looks). Whether it came in time. Raises the window's
+        failure if it has failed and there is none."""
+        return self._carrier.wait_signal(rank, timeout)
 
     def no_signal(self, rank: int) -> CollectiveTimeout:
         """The error of who waited in vain."""
         return CollectiveTimeout(f"no signal of rank {rank} came in time to window {self._group.name!r} of rank "
                                  f"{self._group.rank}", ranks=(rank,))
 
-    def take_signal(self, rank: int) -> bool:
-        """Takes one signal of that rank if it is there. Raises the window's failure otherwise, if it has failed."""
-        with self._came:
-            if self._signals[rank]:
-                self._signals[rank] -= 1
-                return True
-            if self._failure is not None:
-                raise self._failure
-            return False
-
     def fence(self, timeout: float) -> None:
         """All ranks call it. Returns when everything that any of them asked of this rank before has taken effect."""
-        self._fences += 1
-        epoch = self._fences
-        for work in [self._ask(rank, FENCE) for rank in range(self._group.size)]:
-            work.wait()
-        if not self._wait(lambda: self._behind(epoch) is None, timeout):
-            late = self._behind(epoch)
+        late = self._carrier.fence(timeout)
+        if late is not None:
             raise CollectiveTimeout(f"rank {late} has not come to the fence of window {self._group.name!r} within {timeout} s",
-                                    ranks=() if late is None else (late,))
+                                    ranks=(late,))
 
     def close(self) -> None:
         """All ranks call it: nothing is under way afterwards, and the array is the caller's alone. After a failure it does
@@ -125,27 +104,17 @@ class Window:
         if self._group.closed:
             return
         try:
-            if self._failure is None:
+            if not self._carrier.failed:
                 self.fence(self._group.timeout)
-                self._ask(self._group.rank, STOP).wait()
-                self._agent.join()
+                self._carrier.stop()
                 self._group.barrier()
         finally:
             self._group.close()
-            self._agent.join()
+            self._carrier.closed()
 
     @property
     def closed(self) -> bool:
         return self._group.closed
-
-    def _give(self, kind: int, x: Any, rank: int, offset: int, op: int) -> list[Any]:
-        source = flat(resolve(x))
-        self._check(source, rank, offset)
-        with self._sending:
-            return [self._ask(rank, kind, offset, source.count, op), self._group.isend(source, rank, _ELEMENTS)]
-
-    def _ask(self, rank: int, kind: int, *details: int) -> Any:
-        return self._group.isend(array.array("q", [kind, *details, *[0] * (3 - len(details))]), rank, _HEADERS)
 
     def _check(self, buffer: Buffer, rank: int, offset: int) -> None:
         self.check_rank(rank)
@@ -159,69 +128,69 @@ class Window:
     def check_rank(self, rank: int) -> None:
         arguments.rank("rank", rank, self._group.size)
 
-    # ---- waiting ----
 
-    def _wait(self, there: Callable[[], bool], timeout: float) -> bool:
-        end = time.monotonic() + timeout
-        with self._came:
-            while not there():
-                left = end - time.monotonic()
-                if left <= 0:
-                    return False
-                self._came.wait(left)
-        return True
+class Direct:
+    """What carries a window's operations where ranks reach each other's memory: nothing is pending. As Served."""
 
-    def _behind(self, epoch: int) -> int | None:
-        """A rank that has not reached this fence; None when all have. Raises the window's failure."""
-        with self._came:
-            late = next((rank for rank, reached in enumerate(self._fenced) if reached < epoch), None)
-            if late is not None and self._failure is not None:
-                raise self._failure
-            return late
+    def __init__(self, group: Group, exposed: Exposed) -> None:
+        self._group, self._exposed = group, exposed
+        self.fence = exposed.fence
+        self.wait_signal = exposed.wait_signal
 
-    # ---- the agent ----
+    def put(self, source: Buffer, rank: int, offset: int) -> list[Any]:
+        self._exposed.put(source if source.device_type == DeviceType.CPU else self._fetched(source), rank, offset)
+        return []
 
-    def _serve(self) -> None:
-        answers: dict[int, list[Any]] = {}  # under way, by who asked for them
-        header = array.array("q", [0] * 4)
-        try:
-            while True:
-                source = self._group.recv(header, None, _HEADERS, out=header, timeout=_FOREVER).source
-                kind, *details = header
-                if kind == STOP:
-                    break
-                mine = answers.setdefault(source, [])
-                if kind != GET:  # takes effect after what this rank asked for before
-                    for work in mine:
-                        work.wait()
-                mine[:] = [work for work in mine if not work.done()]
-                self._do(kind, source, mine, *details)
-            for work in itertools.chain(*answers.values()):
-                work.wait()
-        except GroupError as error:
-            self._fail(error)
-        except Exception as error:  # no memory, say: nobody waits for what will not be done
-            reason = f"rank {self._group.rank} could not do what was asked of its window: {type(error).__name__}: {error}"
-            self._group.abort(reason)
-            self._fail(Aborted(reason))
+    def accumulate(self, source: Buffer, rank: int, offset: int, op: ReduceOp) -> list[Any]:
+        self._exposed.accumulate(source if source.device_type == DeviceType.CPU else self._fetched(source), rank, offset, op)
+        return []
 
-    def _fail(self, error: GroupError) -> None:
-        with self._came:
-            self._failure = error
-            self._came.notify_all()
+    def get(self, to: Buffer, rank: int, offset: int) -> list[Any]:
+        if to.device_type == DeviceType.CPU:
+            self._exposed.get(to, rank, offset)
+            return []
+        found = allocate((to.count,), to.dtype)
+        self._exposed.get(found, rank, offset)
+        pending = self._group.isend(found, self._group.rank, _STAGED)
+        self._group.recv(to, self._group.rank, _STAGED, out=to)
+        return [pending]
 
-    def _do(self, kind: int, source: int, answers: list[Any], offset: int, count: int, detail: int) -> None:
-        if kind in (SIGNAL, FENCE):
-            with self._came:
-                (self._signals if kind == SIGNAL else self._fenced)[source] += 1
-                self._came.notify_all()
-            return
-        place = self.buffer.part(offset, (count,))
-        if kind == PUT:
-            self._group.recv(place, source, _ELEMENTS, out=place)
-        elif kind == GET:
-            answers.append(self._group.isend(place, source, _ANSWERS + detail))
-        else:
-            come = allocate((count,), self.dtype)
-            self._group.recv(come, source, _ELEMENTS, out=come)
-            reduce_into(place, [place, come], REDUCTIONS[detail])
+    def signal(self, rank: int) -> list[Any]:
+        self._exposed.signal(rank)
+        return []
+
+    @property
+    def failed(self) -> bool:
+        return self._exposed.failed
+
+    def stop(self) -> None:
+        """There is nobody to be stopped."""
+
+    closed = stop
+
+    def _fetched(self, source: Buffer) -> Buffer:
+        """An array of a device, in host memory: as a message to this rank."""
+        found = allocate((source.count,), source.dtype)
+        pending = self._group.isend(source, self._group.rank, _STAGED)
+        self._group.recv(found, self._group.rank, _STAGED, out=found)
+        pending.wait()
+        return found
+
+
+def _own(x: Any) -> Buffer:
+    buffer = flat(resolve_out(x))
+    if buffer.device_type != DeviceType.CPU:
+        raise DeviceError("a window's array lies in host memory; arrays on a device can be put into it and got from it")
+    return buffer
+
+
+def _check_told(group: Group, told: list[tuple[int, ...]]) -> None:
+    """All ranks have the same before them, and raise alike."""
+    refused = tuple(rank for rank, (count, _) in enumerate(told) if count == _REFUSED)
+    if refused:
+        raise CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: new_window: rank {refused[0]} gave "
+                                 "no array that can be a window's", ranks=refused)
+    for rank, (_, dtype) in enumerate(told):
+        if dtype != told[0][1]:
+            raise ValueError(f"a window has one dtype on all ranks: rank 0 gives {DType(told[0][1]).label} and rank {rank} "
+                             f"{DType(dtype).label}")

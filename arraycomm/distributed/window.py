@@ -12,7 +12,7 @@ from arraycomm.core.window import Window as CoreWindow
 from . import arguments
 from .process_group import ProcessGroup, seconds_of
 from .reduce_op import ReduceOp
-from .work import Several, Work
+from .work import ENDED, Several, Work
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _Signal:
         self._taken = True
 
     def done(self) -> bool:
-        self._taken = self._taken or self._window.take_signal(self._rank)
+        self._taken = self._taken or self._window.wait_signal(self._rank, 0)
         return self._taken
 
 
@@ -77,7 +77,6 @@ class Window:
         """
         if self._core is not None:
             raise RuntimeError("the window has a tensor: call tensor_deregister() first")
-        arguments.array("tensor", tensor)
         self._pg.windows += 1
         self._core = CoreWindow(self._pg.core, tensor, f"window {self._pg.windows}", self._pg.core.timeout)
         self._tensor, self._kept = (tensor if owning else None), tensor
@@ -117,10 +116,11 @@ class Window:
         """Takes one signal of peer_rank and waits until it is there. CollectiveTimeout."""
         core = self._there()
         core.check_rank(peer_rank)
-        work = Work(_Signal(core, peer_rank, self._seconds(timeout)), ())
         if not async_op:
-            work.wait()
-        return work
+            if not core.wait_signal(peer_rank, self._seconds(timeout)):
+                raise core.no_signal(peer_rank)
+            return Work(ENDED, ())
+        return Work(_Signal(core, peer_rank, self._seconds(timeout)), ())
 
     def fence(self, timeout: timedelta | None = None) -> None:
         """All ranks call it: what any of them asked of this rank before has taken effect when it returns."""
@@ -172,6 +172,8 @@ class Window:
         return self._pg.core.timeout if timeout is None else seconds_of(timeout)
 
     def _work(self, pending: list[Any], arrays: tuple[Any, ...], async_op: bool, timeout: timedelta | None) -> Work:
+        if not pending:
+            return Work(ENDED, arrays)
         work = Work(Several(pending), arrays)
         if not async_op:
             work.wait(timedelta(seconds=self._seconds(timeout)))

@@ -164,6 +164,9 @@ class MpiCommunicator:
         self.barrier(timeout=timeout)  # a collective call, here as anywhere
         return None  # the library finds its own way to the peers' memory
 
+    def expose(self, buffer: Buffer, near: object) -> None:
+        return None
+
     # ---- point to point ----
 
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,

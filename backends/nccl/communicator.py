@@ -349,6 +349,9 @@ class NcclCommunicator:
         block = allocate(self, nbytes, timeout)
         return None if block is None else (block.pointer, block.release, block.context)
 
+    def expose(self, buffer: Buffer, near: object) -> None:
+        return None
+
     # ---- point to point ----
 
     def _by_host(self, buffer: Buffer, peer: int | None, tag: int) -> bool:

@@ -101,6 +101,9 @@ class LazyCommunicator:
     def symmetric_on(self, nbytes: int, device: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         return (self._opened or self._open("empty", device)).symmetric_on(nbytes, device, timeout=timeout)
 
+    def expose(self, buffer: Buffer, near: object) -> None:
+        return None
+
     def batch(self) -> AbstractContextManager[None]:
         return self._unopened_batch() if self._opened is None else self._opened.batch()
 

@@ -22,6 +22,8 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
+    from .exposed import Exposed
+
 _NULL = ffi.NULL
 
 
@@ -83,6 +85,7 @@ class SocketCommunicator:
         self.timeout = timeout
         self.closed = self._freed = self._told = False
         self.lock = threading.RLock()
+        self._exposed: list[Exposed] = []  # kept until the group has stopped
         self._endpoint = endpoint
         self._members = tuple(members)
         self._owns = owns
@@ -240,6 +243,14 @@ class SocketCommunicator:
         release = ffi.addressof(lib, "acomm_block_free")
         return int(lib.acomm_block_address(out[0])), _address(release), _address(out[0])
 
+    def expose(self, buffer: Buffer, near: SocketCommunicator) -> Exposed | None:
+        from .exposed import expose  # few programs have windows
+
+        found = expose(self._checked(), near._checked(), buffer, _nanoseconds(None), self.error)
+        if found is not None:
+            self._exposed.append(found)
+        return found
+
     # ---- point to point ----
 
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
@@ -283,6 +294,8 @@ class SocketCommunicator:
             if self.closed:
                 return
             self.closed = True
+            for exposed in self._exposed:
+                exposed.closed = True
         self.shortcut.close()
         self._endpoint.unregister(self._id)
         code = lib.acomm_group_stop(self._group, f"left with {reason}".encode()[:191] if reason else _NULL)

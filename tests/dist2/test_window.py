@@ -210,12 +210,80 @@ def test_wrong_calls_are_refused_before_anything_is_sent() -> None:
                 (lambda: window.put(x, 1, 0.5), TypeError, "offset"),
                 (lambda: window.accumulate(x, 1, op=dist2.ReduceOp.AVG), ValueError, "not avg"),
                 (lambda: window.accumulate(x, 1, op=dist2.ReduceOp.BAND), RuntimeError, "BAND"),
-                (lambda: group.new_window("x"), TypeError, "tensor")):
+                (lambda: group.new_window("x"), TypeError, "array")):
             with pytest.raises(error, match=text):
                 call()
         window.fence()
         assert window.get_tensor().tolist() == [0.0] * 3
         window.tensor_deregister()
+
+    on_ranks(2, work)
+
+
+def test_what_one_rank_cannot_give_is_an_error_on_all() -> None:
+    def work(group: Any) -> None:
+        refused = np.zeros(4)
+        refused.flags.writeable = False
+        if group.rank() == 1:
+            with pytest.raises(ValueError, match="read-only"):
+                group.new_window(refused)
+        else:
+            with pytest.raises(arraycomm.CollectiveMismatch, match="rank 1 gave no array") as caught:
+                group.new_window(np.zeros(4))
+            assert caught.value.ranks == (1,)
+        window = group.new_window(mine := np.zeros(1))  # the group is as it was
+        window.put(np.ones(1), 1 - group.rank())
+        window.fence()
+        assert mine.tolist() == [1.0]
+        window.tensor_deregister()
+
+    on_ranks(2, work)
+
+
+def test_symmetric_arrays_and_private_ones(transport: str) -> None:
+    """On ranks of one host nobody serves a window, whatever its arrays are; a rank may have none."""
+    def work(group: Any) -> None:
+        me, size = group.rank(), group.size()
+        for kinds in ("sss", "psp", "sps"):
+            mine = group.core.empty(LONG, "float64")
+            if kinds[me] == "p":
+                mine = np.zeros(LONG)
+            mine[:] = 0
+            window = group.new_window(mine if (kinds, me) != ("sps", 2) else np.zeros(0))
+            assert window._core.direct is (transport == "auto")
+            group.barrier().wait()
+            target = 1 if me != 1 else 0
+            for turn in range(3):
+                window.accumulate(np.full(LONG, 2.0 * turn + me), target)
+            window.fence()
+            window.get(found := np.zeros(LONG), target)
+            expected = 6 + 3 * (1 if me == 1 else 0) if target == 0 else 2 * 6 + 3 * (0 + 2)
+            assert (found == expected).all(), (kinds, me, found[:3])
+            window.tensor_deregister()
+        assert size == 3
+
+    on_ranks(3, work)
+
+
+def test_who_waits_is_woken_when_its_window_is_closed(transport: str) -> None:
+    def work(group: Any) -> None:
+        window = group.new_window(np.zeros(1))
+        window.fence()
+        told: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                window.wait_signal(1 - group.rank())
+            except arraycomm.GroupError as error:
+                told.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while not group.core._children[0]._communicator.closed:
+            group.barrier().wait()
+            group.core._children[0].close()
+        thread.join(20)
+        assert not thread.is_alive() and len(told) == 1, told
 
     on_ranks(2, work)
 
@@ -228,11 +296,14 @@ def test_dtypes_must_agree() -> None:
     on_ranks(2, work)
 
 
-def test_an_owner_that_cannot_do_what_is_asked_fails_the_window_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_that_cannot_do_what_is_asked_fails_the_window_only(monkeypatch: pytest.MonkeyPatch, transport: str) -> None:
+    if transport != "tcp":
+        return  # the owner does nothing there
+
     def fail(*given: Any) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr("arraycomm.core.window.reduce_into", fail)
+    monkeypatch.setattr("arraycomm.core.served.reduce_into", fail)
 
     def work(group: Any) -> None:
         window = group.new_window(np.zeros(4))

@@ -18,9 +18,10 @@ from arraycomm.distributed import options
 from arraycomm.distributed.entry import UNPLAIN
 from arraycomm.distributed.operations import Operations
 from arraycomm.distributed.process_group import ProcessGroup as FacadeGroup
+from arraycomm.distributed.work import ENDED
 from arraycomm.distributed.work import Work as FacadeWork
 
-from .work import ENDED, Futures, Work
+from .work import Futures, Work
 
 _OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product", dist.ReduceOp.MIN: "min",
         dist.ReduceOp.MAX: "max"}  # what needs no look at the dtype

@@ -98,18 +98,3 @@ class Work(torch.distributed.Work):
     def get_future_result(self) -> torch.futures.Future[Any]:
         """Of how it ended, as torch's WorkResult: 0 well, 1 a timeout, 2 any other error."""
         return self._futures.of(self._work.outcome)
-
-
-class _Ended:
-    """The core's Work of an operation that has ended before its call returned."""
-
-    @staticmethod
-    def wait(timeout: float | None = None) -> None:
-        return
-
-    @staticmethod
-    def done() -> bool:
-        return True
-
-
-ENDED = _Ended()

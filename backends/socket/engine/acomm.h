@@ -240,6 +240,26 @@ int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm
 uintptr_t acomm_block_address(const acomm_block *block);
 void acomm_block_free(acomm_block *block); /* any thread */
 
+/* ---- one-sided: memory of every rank that the others read and write while its owner does something else ---- */
+typedef struct acomm_rma acomm_rma;
+/* `bytes` at `data` from now on until the group stops. All ranks call it; ACOMM_UNSUPPORTED, on all of them, where not all share
+ * memory and are permitted to reach each other's. arenas: the group of the same ranks whose symmetric arrays `data` may be one
+ * of; it is closed after this one. */
+int acomm_rma_open(acomm_group *group, acomm_group *arenas, uintptr_t data, uint64_t bytes, int64_t timeout, acomm_rma **out);
+/* `at`: in bytes from the beginning of the rank's memory. Done when they return. Any thread; codes as of messages. */
+int acomm_rma_put(acomm_rma *rma, int rank, uint64_t at, uintptr_t from, uint64_t bytes);
+int acomm_rma_get(acomm_rma *rma, int rank, uint64_t at, uintptr_t to, uint64_t bytes);
+/* Each element becomes redop(what is there, ours). One rank at a time accumulates in a rank's memory. */
+int acomm_rma_accumulate(acomm_rma *rma, int rank, uint64_t at, uintptr_t from, uint64_t count, int dtype, int redop);
+/* One more signal for the rank, which sees it after what we have put before. */
+int acomm_rma_signal(acomm_rma *rma, int rank);
+/* Takes a signal of the rank: 0, or 1 when none came within `timeout` (ns; 0: just a look). */
+int acomm_rma_wait(acomm_rma *rma, int rank, int64_t timeout);
+/* All ranks call it: 0 when all have come, 1 when rank *late has not within `timeout`. */
+int acomm_rma_fence(acomm_rma *rma, int64_t timeout, int32_t *late);
+/* After the group has been stopped. */
+void acomm_rma_free(acomm_rma *rma);
+
 /* ---- small things ---- */
 const char *acomm_code_text(int code);
 uint64_t acomm_dtype_bytes(int dtype);

@@ -55,6 +55,7 @@ struct acomm_group {
     struct stream_way stores;    /* how slots are filled */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */
+    struct acomm_rma *rmas;      /* memory of ours that peers use until we stop; under lock */
     struct acomm_group *next_in_node;
 };
 

@@ -19,6 +19,7 @@
 #include "group.h"
 #include "node.h"
 #include "part.h"
+#include "rma.h"
 #include "wait.h"
 
 #define BEGIN_BYTES (64u << 10) /* begun by the call: copying so much takes less than waking the worker */
@@ -428,6 +429,7 @@ int acomm_group_stop(acomm_group *g, const char *why)
         pthread_join(g->worker, NULL);
     g->worker_started = false;
     await_turn(g);
+    rma_close_all(g);
     while (atomic_load(&g->inside))
         sched_yield(); /* their operations have ended: they are on their way out */
     return rc;

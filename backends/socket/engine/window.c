@@ -44,17 +44,29 @@ bool window_reaches(const struct shared *s, int rank)
     return w->key && !peer_memory_read(w->pid, w->key_at, (char *)&found, sizeof found) && found == w->key;
 }
 
-static ssize_t write_chunk(const struct shared *s, int rank, uint64_t to, const char *from, size_t bytes)
+bool window_enter(const struct shared *s, int rank)
 {
-    struct window *ours = shared_window(s, s->rank), *theirs = shared_window(s, rank);
-    struct iovec local = {(void *)(uintptr_t)from, bytes}, remote = {(void *)(uintptr_t)to, bytes};
-    ssize_t n = -1;
-    errno = ECANCELED;
+    struct window *ours = shared_window(s, s->rank);
     atomic_store_explicit(&ours->writer, (int32_t)syscall(SYS_gettid), memory_order_relaxed);
     atomic_fetch_add(&ours->writing, 1);
-    if (!atomic_load(&theirs->closed))
-        n = process_vm_writev(theirs->pid, &local, 1, &remote, 1, 0);
-    atomic_fetch_sub_explicit(&ours->writing, 1, memory_order_release);
+    if (!atomic_load(&shared_window(s, rank)->closed))
+        return true;
+    window_leave(s);
+    return false;
+}
+
+void window_leave(const struct shared *s)
+{
+    atomic_fetch_sub_explicit(&shared_window(s, s->rank)->writing, 1, memory_order_release);
+}
+
+static ssize_t write_chunk(const struct shared *s, int rank, uint64_t to, const char *from, size_t bytes)
+{
+    struct iovec local = {(void *)(uintptr_t)from, bytes}, remote = {(void *)(uintptr_t)to, bytes};
+    if (!window_enter(s, rank))
+        return errno = ECANCELED, -1;
+    ssize_t n = process_vm_writev(shared_window(s, rank)->pid, &local, 1, &remote, 1, 0);
+    window_leave(s);
     return n;
 }
 

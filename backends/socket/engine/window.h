@@ -33,6 +33,9 @@ bool window_reaches(const struct shared *s, int rank);
 /* Copies to address `to` of local `rank`. 0 or errno: ESRCH when the process has gone, ECANCELED when it does not admit
  * writes any more, EFAULT for memory that only its owner can write. */
 int window_write(const struct shared *s, int rank, uint64_t to, const char *from, size_t bytes);
+/* Counts a thread in that is about to touch memory of local `rank`, however; false where that admits nobody any more. */
+bool window_enter(const struct shared *s, int rank);
+void window_leave(const struct shared *s);
 /* After the failure of an operation that let peers write: returns when none does, nor will. Idempotent. */
 void window_close(const struct shared *s);
 #endif
