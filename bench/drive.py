@@ -59,7 +59,7 @@ class Start:
 
 
 def _file(name: str, file: str | None) -> str:
-    return os.path.abspath(file) if file else LIBRARIES[name.partition("/")[0]]
+    return os.path.abspath(file) if file else LIBRARIES.get(name) or LIBRARIES[name.partition("/")[0]]
 
 
 def peer_class(name: str, file: str | None = None) -> type[Peer]:

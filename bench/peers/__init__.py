@@ -8,6 +8,8 @@ To add one, write its file with a class `Contender(Peer)` and a line below; or k
 # Name on the command line: the file here that drives it.
 LIBRARIES = {
     "ours": "ours",
+    "ours/jit": "ours_jax",
+    "ours/jax.jit": "ours_jax",
     "gloo": "gloo",
     "openmpi": "mpi4py",
     "mpich": "mpi4py",
@@ -15,5 +17,6 @@ LIBRARIES = {
     "mlx": "mlx",
     "mlx-mpi": "mlx",
     "jax": "jax",
+    "mpi4jax": "mpi4jax",
 }
 GROUPS = {"mpi4py": ("openmpi", "mpich", "impi")}

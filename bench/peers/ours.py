@@ -35,6 +35,8 @@ VARIANTS: dict[str, dict[str, str]] = {
     "shm": {"ARRAYCOMM_TRANSPORT": "shm"},
     "symmetric": {"ARRAYCOMM_TRANSPORT": "shm"},
     "tcp": {"ARRAYCOMM_TRANSPORT": "tcp"},
+    "jit": {},  # inside JAX programs, see ours_jax.py
+    "jax.jit": {},
     # The MPI backend over each library, in the environment of the contender of that name, where arraycomm is installed too.
     **{library: {"ARRAYCOMM_BACKEND": "mpi"} for library in mpi.WHEELS},
 }

@@ -22,7 +22,7 @@ ALLOWED = {
     "arraycomm.frameworks": {"arraycomm.core", "arraycomm.distributed"},
     "arraycomm.backends": {"arraycomm.core"},
     "arraycomm.launch": {"arraycomm.core"},
-    "arraycomm.bench": {"arraycomm.core", "arraycomm.launch", "arraycomm"},
+    "arraycomm.bench": {"arraycomm.core", "arraycomm.launch", "arraycomm.frameworks", "arraycomm"},  # which it measures
     "arraycomm.info": {"arraycomm.core", "arraycomm.launch", "arraycomm"},
     "arraycomm": {"arraycomm.core", "arraycomm.launch"},
 }
@@ -32,7 +32,7 @@ FOREIGN: dict[str, set[str]] = {
     "arraycomm.core": {"cffi"},  # CUDA's runtime, bound when the first array on a GPU comes
     "arraycomm.backends": {"cffi"},  # libraries that are bound when a group asks for them
     "arraycomm.frameworks": {"numpy", "jax", "torch", "cupy", "ml_dtypes", "ray"},
-    "arraycomm.bench": {"numpy", "jax", "torch", "ml_dtypes", "rich", "matplotlib", "jaxlib", "mlx", "mpi4py"},
+    "arraycomm.bench": {"numpy", "jax", "torch", "ml_dtypes", "rich", "matplotlib", "jaxlib", "mlx", "mpi4py", "mpi4jax"},
 }
 STDLIB = set(sys.stdlib_module_names)
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import jax
 
-from arraycomm.core.errors import Aborted, DistError
+from arraycomm._engine import lib
+from arraycomm.core.errors import Aborted, CollectiveTimeout, DistError
 from arraycomm.core.group import Group
 
 from . import effect, flight
@@ -32,10 +33,24 @@ def report(group: int, error: BaseException | None) -> str:
     if error is None:
         error = Aborted(f"{_places[group]}: the group is closed; wait for results (jax.block_until_ready) before close(), or "
                         "make a new one with arraycomm.init() or split() and trace the function again with it")
+    if isinstance(error, CollectiveTimeout):
+        error.args = (f"{error}{_crowd()}",)
     kept = next(_numbers)
     _kept[kept] = error
     _kept.pop(kept - _KEPT, None)
     return f"arraycomm error {kept}: {type(error).__name__}: {error}"
+
+
+def _crowd() -> str:
+    """What is the matter where programs of several Python threads wait for each other, on the ranks together."""
+    threads = lib.acomm_xla_threads()
+    if not 0 < threads <= lib.acomm_xla_waiting():
+        return ""
+    inside = "; ".join(place for number, place in _places.items() if lib.acomm_xla_inside(number) > 0)
+    return (f". All {threads} threads in which XLA executes programs here wait ({inside}), so that programs of other Python "
+            "threads are not executed, for which the peers may wait: start programs of several groups in one thread, or in the "
+            f"same order on all ranks, or give XLA a thread for each (PJRT_NPROC={2 * threads} in the environment, before JAX "
+            "starts)")
 
 
 def original(error: BaseException) -> BaseException | None:

@@ -27,4 +27,9 @@ enum acomm_xla_kind {
 void *acomm_xla_call(void *frame);
 void *acomm_xla_enqueue(void *frame);
 
+/* XLA executes programs in few threads, and a call that waits keeps the one it is made in. */
+int64_t acomm_xla_threads(void); /* how many they are; 0: not known yet */
+int64_t acomm_xla_waiting(void); /* calls that keep one now */
+int acomm_xla_inside(int64_t group); /* of these and others, those of a group */
+
 #endif

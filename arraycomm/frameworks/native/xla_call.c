@@ -1,5 +1,6 @@
 /* A collective inside a compiled XLA program: the handler of XLA's FFI. It runs in whatever thread XLA executes the program
  * in, without the GIL, on the program's own memory. Tokens among operands and results carry the order only. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,6 +145,35 @@ static xla_error *explained(struct door *door, const struct visit *v, int code)
     return xla_frame_failed(v->frame, text);
 }
 
+/* ---- the threads ---- */
+
+static _Atomic int64_t threads, waiting;
+
+static void ask_threads(const struct xla_frame *frame)
+{
+    int64_t number = 0;
+    struct xla_threads_arguments asked = {.struct_size = sizeof asked, .context = frame->context, .number = &number};
+    xla_error *none = frame->api->get_threads(&asked);
+    if (none)
+        frame->api->destroy_error(&(struct xla_error_destroy_arguments){.struct_size = sizeof(struct xla_error_destroy_arguments),
+                                                                        .error = none});
+    atomic_store(&threads, number);
+}
+
+int64_t acomm_xla_threads(void) { return atomic_load(&threads); }
+int64_t acomm_xla_waiting(void) { return atomic_load(&waiting); }
+
+int acomm_xla_inside(int64_t number)
+{
+    acomm_group *group;
+    struct door *door = door_enter(number, &group);
+    if (!door)
+        return 0;
+    int inside = atomic_load(&door->inside) - 1; /* without this one */
+    door_leave(door);
+    return inside;
+}
+
 void *acomm_xla_call(void *opaque)
 {
     const struct xla_frame *frame = opaque;
@@ -156,8 +186,13 @@ void *acomm_xla_call(void *opaque)
         return xla_frame_refused(frame);
     v.entries = door->entries;
     v.size = door->size;
+    bool keeps = !PyGILState_GetThisThreadState(); /* Python's own threads are none of XLA's */
+    atomic_fetch_add(&waiting, keeps);
+    if (!atomic_load_explicit(&threads, memory_order_relaxed))
+        ask_threads(frame);
     int code = v.group ? enter(&v) : ACOMM_CLOSED;
     xla_error *failed = code ? explained(door, &v, code) : NULL;
+    atomic_fetch_sub(&waiting, keeps);
     door_leave(door);
     return failed;
 }

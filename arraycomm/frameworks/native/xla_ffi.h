@@ -83,14 +83,30 @@ struct xla_stream_arguments {
     void *stream; /* a cudaStream_t comes back */
 };
 
+struct xla_threads_arguments {
+    size_t struct_size;
+    struct xla_extension *extensions;
+    void *context;
+    int64_t *number;
+};
+struct xla_error_destroy_arguments {
+    size_t struct_size;
+    struct xla_extension *extensions;
+    xla_error *error;
+};
+
 struct xla_api {
     size_t struct_size;
     struct xla_extension *extensions;
     struct xla_version version;
     const void *internal;
     xla_error *(*new_error)(struct xla_error_arguments *arguments);
-    void (*unused[3])(void);
+    void (*get_message)(void);
+    void (*destroy_error)(struct xla_error_destroy_arguments *arguments);
+    void (*register_handler)(void);
     xla_error *(*get_stream)(struct xla_stream_arguments *arguments);
+    void (*unused[7])(void);
+    xla_error *(*get_threads)(struct xla_threads_arguments *arguments);
 };
 
 struct xla_frame {

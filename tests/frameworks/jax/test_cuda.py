@@ -30,9 +30,8 @@ def test_over_nccl(nccl: World, task: str) -> None:
     nccl.run(f".frameworks.jax.cuda.{task}")
 
 
-@pytest.mark.parametrize("backend", ["nccl", "socket"])
-def test_with_three_ranks(tmp_path: Path, backend: str) -> None:
-    world = _world(3, backend, tmp_path)
+def test_staged(tmp_path: Path) -> None:
+    world = _world(3, "socket", tmp_path)
     try:
         world.run(".frameworks.jax.cuda.operations")
     finally:

@@ -1,0 +1,73 @@
+"""arraycomm inside JAX programs: "ours/jit" by its own jit, "ours/jax.jit" by plain jax.jit. One compiled operation a call."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import ours
+from .protocol import Call, Missing
+
+
+class Contender(ours.Contender):
+    functional = True
+
+    def __init__(self, name: str) -> None:
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")
+        import arraycomm.frameworks.jax as comm
+
+        super().__init__(name)
+        self.jax, self.comm = jax, comm
+        self._jit = comm.jit if name == "ours/jit" else jax.jit
+
+    @classmethod
+    def network(cls, name: str) -> bool:
+        return False
+
+    @classmethod
+    def version(cls, name: str) -> str:
+        try:
+            import jax
+        except ImportError as error:
+            raise Missing(f"{error}: pip install 'arraycomm[jax]'") from error
+        return f"{super().version(name)}, jax {jax.__version__}"
+
+    def place(self, values: NDArray[np.float32], dtype: str) -> Any:
+        return self.jax.numpy.array(values, dtype).block_until_ready()  # memory of its own, which can be donated
+
+    def values(self, array: Any) -> NDArray[np.float32]:
+        return np.asarray(array).astype(np.float32)
+
+    def call(self, operation: str, x: Any, out: Any) -> Call:
+        comm, group = self.comm, self.group
+        if operation == "sendrecv":
+            other = self.rank ^ 1
+            send = self._compiled(lambda x: comm.send(x, other, group=group))
+            receive = self._compiled(lambda x: comm.recv(x, other, group=group))
+            return self.one_way(lambda _: send(x), lambda _: receive(x))
+        if operation == "barrier":
+            return self._compiled(lambda: comm.barrier(group=group))
+        if operation == "all_reduce":
+            return self._in_place(x)
+        return partial(self._compiled(partial(getattr(comm, operation), group=group)), x)
+
+    def _compiled(self, function: Any, **options: Any) -> Any:
+        """It returns when the program is through: comm.jit by itself."""
+        program = self._jit(function, **options)
+        return program if self._jit is self.comm.jit else lambda *args: self.jax.block_until_ready(program(*args))
+
+    def _in_place(self, x: Any) -> Call:
+        """The result takes the donated argument's memory."""
+        program = self._compiled(partial(self.comm.all_reduce, group=self.group), donate_argnums=0)
+
+        def all_reduce() -> Any:
+            nonlocal x
+            x = program(x)
+            return x
+
+        return all_reduce
