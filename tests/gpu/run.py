@@ -27,23 +27,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 480  # for all parts
 
-# Name, arguments of tests.gpu.parts, time limit in seconds; what matters most first.
+# Name, arguments of tests.gpu.parts, time limit in seconds; what matters most, and is the likeliest to work, first.
 PARTS: list[tuple[str, list[str], int]] = [
     ("machine", ["machine"], 60),
-    ("all_reduce beside raw NCCL and torch.distributed, 1 rank", ["overhead", "1"], 110),
+    ("what a call costs: all_reduce in place on 1 rank, where NCCL has nothing to do", ["overhead", "1", "torch"], 110),
     ("operations of torch, 1 rank", ["operations", "1", "torch"], 60),
     ("operations of torch, 2 ranks", ["operations", "2", "torch"], 90),
-    ("staged over the socket engine, 2 ranks", ["staged", "2"], 60),
-    ("symmetric memory, 2 ranks", ["symmetric", "2"], 60),
+    ("staged over the socket engine, 2 ranks", ["staged", "2", "torch"], 60),
     ("operations of cupy, 1 rank", ["operations", "1", "cupy"], 60),
     ("operations of jax, 1 rank", ["operations", "1", "jax"], 75),
-    ("torch.distributed's functions, 2 ranks", ["facade", "2"], 60),
-    ("all_reduce beside raw NCCL and torch.distributed, 2 ranks", ["overhead", "2"], 90),
+    ("symmetric memory, 1 rank", ["symmetric", "1", "torch"], 60),
+    ("all_reduce in place on 2 ranks, beside raw NCCL and torch.distributed", ["overhead", "2", "torch"], 90),
+    ("torch.distributed's functions, 2 ranks", ["facade", "2", "torch"], 60),
+    ("symmetric memory, 2 ranks", ["symmetric", "2", "torch"], 60),
     ("operations of cupy, 2 ranks", ["operations", "2", "cupy"], 90),
     ("operations of jax, 2 ranks", ["operations", "2", "jax"], 90),
-    ("torch.distributed's functions, 1 rank", ["facade", "1"], 60),
-    ("symmetric memory, 1 rank", ["symmetric", "1"], 60),
 ]
+# Where ranks share a GPU, which NCCL calls an experiment: few of its processors for each, and nothing of NVLink's switches.
+_SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8", "NCCL_NVLS_ENABLE": "0"}
 _TAIL = 25  # lines of a failed part in the report
 
 
@@ -68,13 +69,22 @@ def _fits(wheel: str) -> bool:
         platform == "any" or machine in platform)
 
 
-def environment(installed: Path | None) -> dict[str, str]:
-    """Of the parts. They run elsewhere, so that the checkout, whose engine may not be built, hides no installed package."""
+def environment(installed: Path | None, ranks: str) -> dict[str, str]:
+    """Of a part of so many ranks. Parts run elsewhere, so that the checkout, whose engine may not be built, hides no installed
+    package."""
     path = [str(installed)] if installed else []
     made = os.environ | {"PYTHONPATH": os.pathsep.join([*path, str(ROOT)]), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    made.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-    made.setdefault("NCCL_DEBUG", "WARN")
-    return made
+    shared = _SHARED if ranks == "2" and gpus() < 2 else {}
+    return {"NCCL_DEBUG": "WARN"} | shared | made  # what the caller has set counts
+
+
+def gpus() -> int:
+    """Of NVIDIA's, as far as its tool tells."""
+    try:
+        told = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in told.splitlines())
 
 
 class Report:
@@ -141,7 +151,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="arraycomm-gpu-") as name:
         folder = Path(name)
         try:
-            environ = environment(None if given.standin else install(folder / "installed"))
+            installed = None if given.standin else install(folder / "installed")
         except subprocess.CalledProcessError as error:
             report.add("installing the package", str(error), "failed", 0)
             print(report.text())
@@ -156,6 +166,7 @@ def main() -> int:
                 report.add(title, "", "not begun: no time is left", 0)
                 continue
             more = ["--standin"] if given.standin else []
+            environ = environment(installed, (*arguments, "1")[1])
             output, result = run(["-m", "tests.gpu.parts", *arguments, *more], min(limit, left), environ, folder)
             report.add(title, output, result, time.monotonic() - begin)
             print(f"{title}: {result}", file=sys.stderr, flush=True)

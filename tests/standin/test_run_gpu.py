@@ -13,7 +13,7 @@ import pytest
 
 from tests.gpu import frameworks, overhead, run
 
-PARTS = ("torch.distributed, 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks", "symmetric memory, 2")
+PARTS = ("all_reduce in place on 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks", "symmetric memory, 2")
 
 
 def test_the_parts_and_the_report(tmp_path: Path) -> None:
@@ -41,6 +41,12 @@ def test_what_a_part_printed_survives_it(end: str, result: str, tmp_path: Path) 
     assert (tmp_path / "gpu.md").read_text() == report.text()
     assert f"| one | {result} | 2 |" in report.text() and "\n| a | row |\n" in report.text()
     assert report.failures == ("not here" not in result)
+
+
+def test_ranks_that_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_MAX_CTAS", "3")
+    shared, alone = run.environment(None, "2"), run.environment(None, "1")
+    assert (shared["NCCL_MULTI_RANK_GPU_ENABLE"], shared["NCCL_MAX_CTAS"], "NCCL_NVLS_ENABLE" in alone) == ("1", "3", False)
 
 
 def test_wheels_of_this_interpreter() -> None:
