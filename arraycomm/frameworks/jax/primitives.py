@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.core import abstract_token
+from jax._src.core import abstract_token, get_cur_mesh_sharding
 from jax._src.interpreters.mlir import full_like_aval
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
@@ -55,7 +55,8 @@ def _shape(x: Any, call: Call) -> tuple[int, ...]:
 def _abstract(*operands: Any, call: Call) -> tuple[Any, set[Any]]:
     if call.kind in _SILENT:
         return [], {EFFECT}
-    return ShapedArray(_shape(operands[0], call), operands[0].dtype), {EFFECT}
+    x = operands[0]  # inside shard_map it says over which axes it varies, and so does the result
+    return x.update(shape=_shape(x, call), weak_type=False, sharding=get_cur_mesh_sharding()), {EFFECT}
 
 
 # ---- the call in a program ----

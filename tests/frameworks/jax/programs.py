@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -210,12 +211,26 @@ def mapped(context: Context) -> None:
 
 
 def sharded(context: Context) -> None:
+    """Every operation, a tree, and its gradient inside shard_map, whose arrays say over which axes they vary."""
     mesh = Mesh(np.array(jax.devices()), ("devices",))
     spec = PartitionSpec("devices")
-    program = jax.shard_map(lambda x: comm.all_reduce(x, group=context.group), mesh=mesh, in_specs=spec, out_specs=spec)
-    want = sum(_everyone(context))
-    for way, wrap in WAYS.items():
-        context.check(np.array_equal(wrap(program)(jnp.asarray(contribution(context.rank))), want), way)
+
+    def mapped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return jax.shard_map(function, mesh=mesh, in_specs=spec, out_specs=spec)
+
+    def reduced(x: Any) -> Any:
+        return comm.all_reduce_tree({"a": x, "b": [2 * x]}, "avg", group=context.group, bucket_bytes=64)
+
+    x, trees = jnp.asarray(contribution(context.rank)), mapped(reduced)
+    mean = sum(_everyone(context)) / context.size
+    operations = comm.jit(mapped(lambda x: _all_operations(context, x)))(x)
+    for name, want in _expected(context).items():
+        context.check(np.array_equal(operations[name], want), f"{name} in shard_map: {operations[name]}")
+    gradient = comm.jit(jax.grad(lambda x: (trees(x)["a"] * x + trees(x)["b"][0]).sum()))(x)
+    context.check(np.allclose(gradient, 2 * mean + 2), f"gradient in shard_map: {gradient}, not {2 * mean + 2}")
+    for way in (lambda function: function, jax.jit, functools.partial(comm.jit, donate_argnums=0)):
+        found = way(trees)(jnp.array(x))
+        context.check(np.allclose(found["a"], mean) and np.allclose(found["b"][0], 2 * mean), f"{way}: {found}")
 
 
 def jit_options(context: Context) -> None:
