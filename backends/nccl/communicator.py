@@ -29,7 +29,6 @@ from .flight import Flight, watcher
 from .grouped import Grouped
 from .handle import Handle
 from .memory import Block, allocate
-from .place import Place
 from .reductions import UINT8, Native, native
 from .work import NcclWork
 
@@ -77,7 +76,6 @@ class NcclCommunicator:
         self.handle, self.nccl, self.cuda, self.options, self.priority = handle, handle.nccl, cuda, options, priority
         self._grouped = Grouped(self.nccl, self.rank, self.size)
         self._natives: dict[tuple[ReduceOp, int], Native] = {}
-        self._place = Place(cuda, device)
         self._flight = Flight(cuda, device, handle.who)
         self._stream = cuda.stream(device, high_priority=priority)
         self._canary = Canary(host)
@@ -98,7 +96,7 @@ class NcclCommunicator:
                 if self._batch is not None and not async_op:
                     raise ValueError(f"{what} within batch() needs async_op=True: its result is there when the batch has ended")
                 theirs = self._streams_of(src, dst)
-                if len(theirs) == 1 and self._place.ordinary(theirs[0]):
+                if len(theirs) == 1 and self._flight.place.ordinary(theirs[0]):
                     work = self._enqueue(what, src, dst, theirs, timeout, async_op, call, arguments)
                 else:
                     with self.cuda.on(self.device):
@@ -449,7 +447,8 @@ class NcclCommunicator:
             self._end_blocks(0)
             try:
                 self._flight.close()
-                self.cuda.destroy_stream(self._stream)
+                with self.cuda.on(self.device):
+                    self.cuda.destroy_stream(self._stream)
             except DistBackendError as error:
                 log().info("group %r: its stream and events stay: %s", self.name, error)
         self.host.close(reason)

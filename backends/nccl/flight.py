@@ -19,6 +19,7 @@ from arraycomm.core.cuda.runtime import Runtime
 from arraycomm.core.errors import CollectiveTimeout, DistError
 from arraycomm.core.log import log
 
+from .place import Place
 from .work import NcclWork
 
 _LOOK = 0.02  # s between looks of the thread
@@ -31,6 +32,7 @@ class Flight:
 
     def __init__(self, cuda: Runtime, device: int, who: str) -> None:
         self.cuda, self.device, self.who = cuda, device, who
+        self.place = Place(cuda, device)
         self._works: collections.deque[NcclWork] = collections.deque()
         self._events: list[int] = []  # to be used again
         self._ordering = cuda.event(device)
@@ -66,7 +68,13 @@ class Flight:
                     self.cuda.wait_event(stream, work.event)
 
     def look(self, work: NcclWork) -> bool:
-        """Whether a work has ended."""
+        """Whether a work has ended. Any thread: who asks for an event makes a context on his current device."""
+        if not self.place.is_current():
+            with self.cuda.on(self.device):
+                return self._look(work)
+        return self._look(work)
+
+    def _look(self, work: NcclWork) -> bool:
         with self._lock:
             if not work.ended and work.event and self.cuda.came(work.event):
                 work.ended = True
@@ -74,7 +82,7 @@ class Flight:
         return work.ended
 
     def reap(self) -> NcclWork | None:
-        """Forgets what has ended, and gives the first that has not."""
+        """Forgets what has ended, and gives the first that has not. The device is the current one."""
         query = self.cuda.lib.cudaEventQuery
         with self._lock:
             while self._works:
@@ -97,14 +105,15 @@ class Flight:
     def drain(self, seconds: float) -> None:
         """Waits until all has ended. CollectiveTimeout."""
         end = time.monotonic() + seconds
-        while (first := self.reap()) is not None:
-            if time.monotonic() >= end:
-                raise CollectiveTimeout(f"{self.who}: {first.what} has not ended within {seconds:g} s")
-            time.sleep(_STEP)
+        with self.cuda.on(self.device):
+            while (first := self.reap()) is not None:
+                if time.monotonic() >= end:
+                    raise CollectiveTimeout(f"{self.who}: {first.what} has not ended within {seconds:g} s")
+                time.sleep(_STEP)
 
     def fail(self, error: DistError) -> None:
         """What has not ended by now never will, whatever its event says after NCCL was aborted."""
-        with suppress(DistError):  # where CUDA has failed nothing more is known to have ended
+        with suppress(DistError), self.cuda.on(self.device):  # where CUDA has failed nothing more is known to have ended
             self.reap()
         with self._lock:
             for work in self._works:
@@ -112,7 +121,7 @@ class Flight:
                     work.error, work.ended = error, True
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, self.cuda.on(self.device):
             for event in {self._ordering, *self._events, *(work.event for work in self._works)}:
                 self.cuda.destroy_event(event)
             self._events.clear()

@@ -22,11 +22,16 @@ class Place:
         self._made, self._answer, self._device = cuda.ffi.new, _Answer(), device
         self._get_device, self._is_capturing = cuda.lib.cudaGetDevice, cuda.lib.cudaStreamIsCapturing
 
-    def ordinary(self, stream: int) -> bool:
-        """Whether the device is the calling thread's current one, and the stream surely under no capture."""
+    def is_current(self) -> bool:
+        """Whether the device is the calling thread's current one."""
         out = self._answer.out
         if out is None:
             out = self._answer.out = self._made("int *")
-        if self._get_device(out) or out[0] != self._device:
+        return not self._get_device(out) and out[0] == self._device
+
+    def ordinary(self, stream: int) -> bool:
+        """Whether it is, and the stream surely under no capture."""
+        if not self.is_current():
             return False
+        out = self._answer.out
         return not (self._is_capturing(stream, out) or out[0])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import arraycomm
 from arraycomm.core import arguments
 from arraycomm.core.arrays import landing
 from arraycomm.core.buffer import Buffer
@@ -212,6 +213,14 @@ def _nothing() -> int:
     """The address of a function that gives nothing back: cudaGetLastError."""
     cuda = runtime()
     return int(cuda.ffi.cast("uintptr_t", cuda.ffi.addressof(cuda.lib, "cudaGetLastError")))
+
+
+def test_an_empty_array_lies_where_its_model_does() -> None:
+    """Also where nothing of the group is on GPUs: their arrays are staged."""
+    with arraycomm.init() as group:
+        made = group.empty((2, 3), "int16", like=arrays.asarray([1.0], device=1))
+        assert (type(made), made.shape, made.dtype, made.ordinal) == (arrays.Array, (2, 3), np.dtype("int16"), 1)
+        assert group.empty(0, like=made).shape == (0,)
 
 
 # ---- the runtime ----
