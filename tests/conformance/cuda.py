@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
+import os
+import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
-from arraycomm.core.cuda import pieces
+import arraycomm
+from arraycomm.core.cuda import pieces, staged
 from arraycomm.core.dlpack import give_back
-from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout, DeviceError, DistBackendError, DistError
+from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout, DeviceError, DistError, PeerLost
 from tests.standin import arrays
 
 from .data import contents, reduced
@@ -194,7 +199,7 @@ def other_device(context: Context) -> None:
 
 def reach(context: Context, *, tried: bool = False) -> None:
     """Ranks copy from each other's devices from now on, however short arrays are, and however quickly unless that is tried."""
-    from arraycomm.core.cuda import area, reach, staged
+    from arraycomm.core.cuda import area, reach
 
     staged._LONG = 1
     area.SLOT_BYTES = reach.SLOT_BYTES = staged.SLOT_BYTES = 1024
@@ -259,24 +264,69 @@ def neighbour_fails(context: Context, function: str, nth: int) -> None:
 # ---- what goes wrong: every rank gets an error, nobody gets wrong numbers ----
 
 
-def fails(context: Context, function: str, nth: int, code: int, *, later: bool) -> None:
-    """The nth call of a function of CUDA's fails on the last rank; later: an asynchronous operation."""
-    cuda, group = arrays.cuda(), context.group
-    x = given(context, "cuda", np.full(2000, 1.0, np.float32))
-    group.all_reduce(x)
-    if context.rank == context.size - 1:
-        cuda.tell("standin_fail", function.encode(), nth, code)
-    y = caught = None
+def _alive() -> tuple[int, ...]:
+    """Streams, events, blocks of device memory and of pinned memory that no pool has."""
+    gc.collect()
+    give_back()
+    memory, handles = (ctypes.c_long * 3)(), (ctypes.c_long * 2)()
+    arrays.cuda().tell("standin_memory", memory)
+    arrays.cuda().tell("standin_alive", handles)
+    pooled = sum(len(free) for pool in staged._pools for free in pool._free.values())
+    return (*handles, memory[1], memory[2] - pooled)
+
+
+def _empty_pools() -> None:
+    for pool in staged._pools:
+        for free in pool._free.values():
+            while free:
+                pool._cuda.free_host(free.pop())
+        pool._kept = 0
+
+
+def fails(context: Context, function: str, *, later: bool) -> None:
+    """A call of CUDA's fails on the last rank, in every operation: the group is done with, and nothing is left of it."""
+    cuda, last = arrays.cuda(), context.rank == context.size - 1
+    whole = context.group.split(0)
+    assert whole is not None
+    names = [name for name, _, _ in _calls(context, "cupy", 300)[1]]
+    before, failed = _alive(), 0
+    for nth in (1, 3):
+        for index, name in enumerate(names):
+            with cast(arraycomm.Group, whole.split(0)) as group:
+                inner = Context(group)
+                _, call, want = _calls(inner, "cupy", 300)[1][index]
+                _empty_pools()
+                group.barrier()
+                if last:
+                    cuda.tell("standin_fail", function.encode(), nth, 999)
+                got = caught = None
+                try:
+                    got = call(async_op=True).result(60) if later else call()
+                except DistError as error:
+                    caught = error
+                cuda.tell("standin_fail", b"", 0, 0)
+                label = f"{name}, {function} {nth}"
+                if caught is not None:
+                    failed += 1
+                    says = str(caught)
+                    expected = f"{name.removeprefix('uneven ')} of an array on GPU 0: CUDA failed to"
+                    context.check(not last or (expected in says and ", 999)" in says), f"{label}: {says}")
+                    _refuses(inner, label, context)
+                    caught = None  # its traceback holds pinned memory
+                elif want is not None:
+                    expect(context, label, got, want)
+    left = _alive()
+    context.check(left == before or "Destroy" in function, f"{function}: {left} is left, was {before}")
+    context.check(failed > 0 or not last, f"{function} has never failed")
+    whole.close()
+
+
+def _refuses(inner: Context, label: str, context: Context) -> None:
     try:
-        y = group.all_reduce(x, async_op=True).result(60) if later else group.all_reduce(x)
-    except DistError as error:
-        caught = error
-    cuda.tell("standin_fail", b"", 0, 0)
-    told = caught is not None and (context.rank != context.size - 1 or f", {code})" in str(caught))
-    right = y is not None and (y.numpy() == context.size).all()
-    context.check(told or right, f"{function} {nth}: {caught!r}, {y and y.numpy()[:3]}")
-    if context.rank == context.size - 1 and caught is not None:
-        context.check(isinstance(caught, DistBackendError), f"{function} {nth}: {caught!r}")
+        inner.group.all_reduce(np.ones(3))
+        context.check(False, f"{label}: the group goes on")
+    except DistError:
+        pass
 
 
 def fails_later(context: Context, nth: int) -> None:
@@ -322,9 +372,9 @@ def stuck(context: Context) -> None:
     context.check(lane.reap(), "what was left is let go")
 
 
-def slow(context: Context) -> None:
+def slow(context: Context, milliseconds: int = 20) -> None:
     """Copies that take long are waited for."""
-    arrays.cuda().tell("standin_slow", 20_000_000)
+    arrays.cuda().tell("standin_slow", milliseconds * 1_000_000)
     x = given(context, "cuda", np.full(700, 3.0, np.float32))
     got = context.group.all_reduce(x)
     context.check((got.numpy() == 3 * context.size).all(), f"slow copies: {got.numpy()[:3]}")
@@ -351,3 +401,32 @@ def mixed(context: Context) -> None:
             context.check("all ranks' arrays must be on GPUs, or none" in str(error), str(error))
     except DistError as error:
         context.check(context.rank != 0, f"{error!r}")
+
+
+def dies(rank: int, folder: str) -> None:
+    """Spawned: one rank dies while 256 MiB are under way; how long it takes until the other one knows."""
+    with arraycomm.init() as group:
+        x = arrays.empty((64 << 20,), "float32")
+        group.all_reduce(arrays.asarray(np.ones(3, np.float32)))
+        mover: Any = group._movers[2]
+        host, died = mover._host, Path(folder, "died")
+
+        class Host:
+            calls = 0
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(host, name)
+
+            def all_reduce(self, *buffers: Any, **how: Any) -> Any:
+                self.calls += 1
+                if rank == 1 and self.calls == 20:
+                    died.write_text(repr(time.time()))
+                    os._exit(0)  # as suddenly as by a signal, but nothing that the parent would end the other one for
+                return host.all_reduce(*buffers, **how)
+
+        mover._host = Host()
+        try:
+            group.all_reduce(x, out=x)
+        except PeerLost as error:
+            took = time.time() - float(died.read_text())
+            Path(folder, "survivor").write_text("well" if took < 1 and error.ranks == (1,) else f"{took} s: {error!r}")

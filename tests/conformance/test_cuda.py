@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import arraycomm
 from tests.standin import build
 
+from . import cuda
 from .data import CUDA
 from .worlds import Settings, World
 
@@ -164,13 +166,25 @@ def test_two_backends(over_mpi: World) -> None:
 
 # ---- what goes wrong ----
 
-FUNCTIONS = ("cudaMemcpyAsync", "cudaEventRecord", "cudaEventQuery", "cudaStreamWaitEvent", "cudaEventCreateWithFlags")
+FUNCTIONS = ("cudaMemcpyAsync", "cudaMemcpy2DAsync", "cudaHostAlloc", "cudaEventRecord", "cudaEventQuery", "cudaEventDestroy",
+             "cudaStreamWaitEvent", "cudaEventCreateWithFlags", "cudaStreamCreateWithPriority", "cudaStreamIsCapturing")
 
 
-@pytest.mark.parametrize("later", [False, True])
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_call_fails(pair: World, function: str, later: bool) -> None:
-    pair.run("cuda.fails", function=function, nth=3, code=999, later=later)
+def test_a_call_fails(pair: World) -> None:
+    for function in FUNCTIONS:
+        for later in (False, True):
+            pair.run("cuda.fails", function=function, later=later)
+
+
+def test_a_rank_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
+    arraycomm.spawn(cuda.dies, (str(tmp_path),), nprocs=2)
+    assert (tmp_path / "survivor").read_text() == "well"
+
+
+def test_slow_copies_are_not_silence(special: Callable[..., World]) -> None:
+    world = special(2, environ={**dict(settings(2).environ), "ARRAYCOMM_SILENCE": "0.5", "ARRAYCOMM_HEARTBEAT": "0.1"})
+    world.run("cuda.slow", milliseconds=700)
 
 
 @pytest.mark.parametrize("nth", [1, 4])

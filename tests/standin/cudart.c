@@ -22,6 +22,7 @@ struct block *blocks;
 int sticky;
 static int fail_code, fail_count, later_code, later_count;
 static char fail_name[64];
+static size_t copies_ended[4];
 static long slow_ns = 50000, slower_ns[4];
 __thread bool serving;
 static __thread int last_error;
@@ -257,6 +258,15 @@ struct copy {
     int kind;
 };
 
+/* Copies of a kind that have been carried out since the start. */
+PUBLIC size_t standin_copies(size_t kind)
+{
+    pthread_mutex_lock(&lock);
+    size_t ended = copies_ended[kind];
+    pthread_mutex_unlock(&lock);
+    return ended;
+}
+
 static bool due(int *count)
 {
     return *count && !--*count;
@@ -283,6 +293,7 @@ static void carry_out(void *argument)
     }
     if (due(&later_count))
         sticky = later_code;
+    copies_ended[c->kind]++;
     pthread_mutex_unlock(&lock);
     free(c);
 }

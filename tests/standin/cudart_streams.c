@@ -22,11 +22,12 @@ struct task {
 struct stream {
     int device;
     struct task *first, **last;
-    bool busy, ended;
+    bool busy, ended, gone; /* gone: so is its thread */
 };
 
 static struct stream *defaults[MAX_DEVICES], *streams[256];
 static int streams_made;
+static long events_alive, streams_alive;
 uintptr_t captured;
 static __thread int capture_mode; /* 0: other threads' captures forbid this one to ask for events */
 
@@ -67,6 +68,7 @@ static void *serve(void *argument)
         free(task);
         pthread_cond_broadcast(&changed);
     }
+    s->gone = true;
     pthread_mutex_unlock(&lock);
     return NULL;
 }
@@ -77,7 +79,14 @@ static struct stream *new_stream(int device)
     pthread_t thread;
     s->device = device;
     s->last = &s->first;
-    streams[streams_made++] = s;
+    int place = 0;
+    while (place < streams_made && !streams[place]->gone)
+        place++;
+    if (place < streams_made)
+        free(streams[place]);
+    else
+        streams_made++;
+    streams[place] = s;
     if (streams_made == sizeof streams / sizeof *streams || pthread_create(&thread, NULL, serve, s))
         abort(); /* a test that makes streams without end */
     pthread_detach(thread);
@@ -120,20 +129,26 @@ bool streams_busy(void)
     return false;
 }
 
-PUBLIC int cudaStreamCreateWithFlags(uintptr_t *stream, unsigned flags)
+static int create(const char *function, uintptr_t *stream)
 {
-    (void)flags;
-    int code = begin("cudaStreamCreateWithFlags");
+    int code = begin(function);
     if (code)
         return code;
     *stream = (uintptr_t)new_stream(current);
+    streams_alive++;
     return end(OK);
+}
+
+PUBLIC int cudaStreamCreateWithFlags(uintptr_t *stream, unsigned flags)
+{
+    (void)flags;
+    return create("cudaStreamCreateWithFlags", stream);
 }
 
 PUBLIC int cudaStreamCreateWithPriority(uintptr_t *stream, unsigned flags, int priority)
 {
-    (void)priority;
-    return cudaStreamCreateWithFlags(stream, flags);
+    (void)flags, (void)priority;
+    return create("cudaStreamCreateWithPriority", stream);
 }
 
 PUBLIC int cudaStreamDestroy(uintptr_t handle)
@@ -142,8 +157,10 @@ PUBLIC int cudaStreamDestroy(uintptr_t handle)
     if (code)
         return code;
     struct stream *s = handle > 2 ? stream_of(handle) : NULL;
-    if (s)
+    if (s) {
         s->ended = true; /* what is enqueued is carried out */
+        streams_alive--;
+    }
     pthread_cond_broadcast(&changed);
     return end(s ? OK : BAD_HANDLE);
 }
@@ -223,6 +240,7 @@ PUBLIC int cudaEventCreateWithFlags(uintptr_t *event, unsigned flags)
     struct event *e = calloc(1, sizeof *e);
     e->device = current;
     *event = (uintptr_t)e;
+    events_alive++;
     return end(OK);
 }
 
@@ -271,5 +289,15 @@ PUBLIC int cudaEventDestroy(uintptr_t event)
         return code;
     drop_mark(((struct event *)event)->mark);
     free((struct event *)event);
+    events_alive--;
     return end(OK);
+}
+
+/* What is there of each: streams that were made, events. */
+PUBLIC void standin_alive(long counts[2])
+{
+    pthread_mutex_lock(&lock);
+    counts[0] = streams_alive;
+    counts[1] = events_alive;
+    pthread_mutex_unlock(&lock);
 }

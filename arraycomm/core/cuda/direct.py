@@ -83,4 +83,4 @@ class Direct(Operation):
     def abandon(self) -> None:
         if self._begun:
             self._begun = False
-            self._lane.leave((self._reach, self.touches))
+            self._lane.leave([self._filled, self._taken], (self._reach, self.touches))

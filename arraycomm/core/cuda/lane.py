@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..buffer import Buffer
 from ..errors import CollectiveTimeout, DistError
@@ -23,13 +23,17 @@ _PATIENCE = 5.0  # s that close() waits for what a failed operation has left
 
 
 class Event:
-    """One of a lane's, which takes it back when nobody refers to it."""
+    """One of a lane's, which takes it back: when nobody refers to it, or before, since an exception's traceback may."""
 
     def __init__(self, handle: int, free: list[int]) -> None:
         self.handle, self._free = handle, free
 
-    def __del__(self) -> None:
-        self._free.append(self.handle)
+    def release(self) -> None:
+        if self.handle:
+            self._free.append(self.handle)
+            self.handle = 0
+
+    __del__ = release
 
 
 class Lane:
@@ -37,9 +41,14 @@ class Lane:
 
     def __init__(self, cuda: Runtime, pool: Pool, device: int) -> None:
         self.cuda, self.device, self._pool = cuda, device, pool
-        self.down, self.up = cuda.stream(device), cuda.stream(device)
+        self.down = cuda.stream(device)
+        try:
+            self.up = cuda.stream(device)
+        except DistError:
+            cuda.destroy_stream(self.down)
+            raise
         self._events: list[int] = []
-        self._left: list[tuple[Event | None, Any]] = []
+        self._left: list[tuple[list[Event | None], list[Event], Any]] = []
         self._lock = threading.Lock()  # over what is left: Works end in any thread
 
     def block(self, nbytes: int) -> Block:
@@ -86,11 +95,10 @@ class Lane:
 
     # ---- after a failure ----
 
-    def leave(self, held: Any) -> None:
-        """What is enqueued is not waited for: `held`, all memory that it uses, stays until it has been carried out."""
-        for stream in (self.down, self.up):
-            with self._lock:
-                self._left.append((self._end_of(stream), held))
+    def leave(self, events: list[Event], held: Any) -> None:
+        """What is enqueued is not waited for: its `events`, and `held`, all memory that it uses, stay until it has ended."""
+        with self._lock:
+            self._left.append(([self._end_of(stream) for stream in (self.down, self.up)], events, held))
 
     def _end_of(self, stream: int) -> Event | None:
         try:
@@ -107,13 +115,17 @@ class Lane:
         if not self._left:
             return True
         with self._lock:
-            ended = [pair for pair in self._left if self._ended(pair[0])]
-            self._left = [pair for pair in self._left if pair not in ended]
+            ended = [left for left in self._left if self._ended(left[0])]
+            self._left = [left for left in self._left if left not in ended]
+        for ends, events, _ in ended:
+            for event in (*ends, *events):
+                if event is not None:
+                    event.release()
         return not self._left
 
-    def _ended(self, event: Event | None) -> bool:
+    def _ended(self, ends: list[Event | None]) -> bool:
         try:
-            return event is not None and self.cuda.came(event.handle)
+            return all(event is not None and self.cuda.came(event.handle) for event in ends)
         except DistError:
             return True  # CUDA carries nothing out any more
 
@@ -125,11 +137,9 @@ class Lane:
         try:
             with self.cuda.on(self.device):
                 self._wait_for_left()
-                for event in self._events:
-                    self.cuda.destroy_event(event)
-                for stream in (self.down, self.up):
-                    self.cuda.destroy_stream(stream)
-        except DistError as error:  # so it would be said for each
+                _all_of(self.cuda.destroy_event, self._events)
+                _all_of(self.cuda.destroy_stream, [self.down, self.up])
+        except DistError as error:
             log().warning("%s", error)
         if self._left:
             log().warning("device %d still has copies of a failed operation enqueued; their memory is never freed", self.device)
@@ -143,6 +153,18 @@ class Lane:
 
 
 _forever: list[Any] = []
+
+
+def _all_of(destroy: Callable[[int], None], handles: list[int]) -> None:
+    """Raises the last error."""
+    failure = None
+    while handles:
+        try:
+            destroy(handles.pop())
+        except DistError as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def _rows(buffer: Buffer, slices: list[tuple[int, int]], packed: int) -> Iterator[tuple[int, int, int, int, int]]:

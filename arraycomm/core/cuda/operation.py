@@ -48,10 +48,12 @@ class Side:
 class _Slot:
     """Pinned memory of one piece, and the events of its copies. `busy`: its last copy up may be under way."""
 
-    def __init__(self, lane: Lane, source: Side | None, target: Side | None, together: bool) -> None:
+    def __init__(self, lane: Lane) -> None:
         self.down, self.up, self.busy = lane.event(), lane.event(), False
-        self.source: Block | None
-        self.target: Block | None
+        self.source: Block | None = None
+        self.target: Block | None = None
+
+    def take(self, lane: Lane, source: Side | None, target: Side | None, together: bool) -> None:
         if together:
             self.source = lane.block(max(side.nbytes() for side in (source, target) if side is not None))
             self.target = self.source
@@ -79,7 +81,8 @@ class Operation:
         """Takes pinned memory (whole: for all pieces at once) and puts our streams behind the program's."""
         self._behind(lane)
         for _ in range(self._number if whole else min(_DEPTH, self._number)):
-            self._slots.append(_Slot(lane, self._source, self._target, self._together))
+            self._slots.append(_Slot(lane))
+            self._slots[-1].take(lane, self._source, self._target, self._together)
 
     def _behind(self, lane: Lane) -> None:
         self._lane = lane
@@ -163,7 +166,8 @@ class Operation:
     def abandon(self) -> None:
         """After a failure, or when nobody waits for the end: what is enqueued keeps its memory."""
         if self._slots:
-            self._lane.leave((self._slots, self.touches))
+            events = [event for slot in self._slots for event in (slot.down, slot.up)]
+            self._lane.leave(events, (self._slots, self.touches))
             self._slots = []
 
     @property

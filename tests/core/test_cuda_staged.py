@@ -1,0 +1,64 @@
+"""Staging, over a communicator of one rank that the test looks into: what is under way at the same time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.cuda import pieces
+from arraycomm.core.cuda.staged import Staged
+from arraycomm.core.dlpack import resolve, resolve_out
+from arraycomm.core.types import reduce_op
+from tests.standin import arrays
+
+_PIECES, _DOWN, _UP = 7, 2, 1
+
+
+class _Host:
+    """Calls `during(piece)` while it has a piece."""
+
+    rank, size, name = 0, 1, "test"
+
+    def __init__(self, during: Callable[[int], None]) -> None:
+        self._during, self.calls = during, 0
+
+    def all_reduce(self, src: Buffer, dst: Buffer, op: object, **_how: object) -> None:
+        self._during(self.calls)
+        self.calls += 1
+        np.frombuffer(dst, np.float32)[:] = np.frombuffer(src, np.float32) * 2
+
+    def abort(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+def _until(reached: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < end, what
+        time.sleep(1e-4)
+
+
+def test_the_device_copies_while_the_host_works(cuda: arrays.Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the host has piece k the next one comes down and the one before goes up: it waits for both here."""
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1024)
+    before = [cuda.tell("standin_copies", kind) for kind in range(3)]
+
+    def during(piece: int) -> None:
+        def ended(kind: int) -> int:
+            return int(cuda.tell("standin_copies", kind)) - before[kind]
+
+        _until(lambda: ended(_DOWN) >= min(piece + 2, _PIECES), f"piece {piece + 1} does not come down meanwhile")
+        _until(lambda: ended(_UP) >= piece, f"piece {piece - 1} does not go up meanwhile")
+
+    values = np.arange(_PIECES * 256, dtype=np.float32)
+    host: Any = _Host(during)
+    x = arrays.asarray(values)
+    staged = Staged(host, 60)
+    staged.all_reduce(resolve(x), resolve_out(x), reduce_op("sum"))
+    assert host.calls == _PIECES and np.array_equal(x.numpy(), values * 2)
+    staged.close()
