@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import arraycomm
 from arraycomm.backends.nccl.declarations import version_text
@@ -57,14 +57,21 @@ def _libraries() -> str:
             f"{cuda.device_count()} GPUs")
 
 
-def operations(ranks: int, framework: str) -> None:
+def _checked(program: Callable[[int, Sequence[int], str], None], ranks: int, framework: str) -> None:
     print("| arrays of | ranks | results that were right |\n|---|---|---|", flush=True)
-    arraycomm.spawn(programs.everything, (FEW if framework == frameworks.STANDIN else COUNTS, framework), nprocs=ranks)
+    arraycomm.spawn(program, (FEW if framework == frameworks.STANDIN else COUNTS, framework), nprocs=ranks)
+
+
+def operations(ranks: int, framework: str) -> None:
+    _checked(programs.everything, ranks, framework)
 
 
 def symmetric(ranks: int, framework: str) -> None:
-    print("| arrays of | ranks | results that were right |\n|---|---|---|", flush=True)
-    arraycomm.spawn(programs.symmetric, (FEW if framework == frameworks.STANDIN else COUNTS, framework), nprocs=ranks)
+    _checked(programs.symmetric, ranks, framework)
+
+
+def compiled(ranks: int, framework: str) -> None:
+    _checked(programs.compiled, ranks, framework)
 
 
 def facade(ranks: int, framework: str) -> None:
@@ -72,7 +79,7 @@ def facade(ranks: int, framework: str) -> None:
 
 
 PARTS: dict[str, Callable[[int, str], None]] = {
-    "machine": machine, "operations": operations, "facade": facade, "symmetric": symmetric,
+    "machine": machine, "operations": operations, "facade": facade, "symmetric": symmetric, "compiled": compiled,
     "overhead": overhead.compare, "staged": staged.compare}
 
 

@@ -100,6 +100,33 @@ def symmetric(rank: int, counts: Sequence[int], framework: str) -> None:
                 print(f"| {name} | {group.size} | {checked} |", flush=True)
 
 
+def compiled(rank: int, counts: Sequence[int], framework: str) -> None:
+    """Programs of JAX's, over NCCL and staged. Over the stand-ins: on the CPU, where they are tried as programs only."""
+    (name,) = frameworks.use(rank, framework)
+    import jax
+
+    import arraycomm.frameworks.jax as comm
+
+    for backend in ("nccl", "socket"):
+        with arraycomm.init(backend=backend, timeout=60, name=f"compiled over {backend}") as group:
+            program = comm.jit(lambda x, group=group: _program(comm, x, group))
+            want = 2 * sum(range(1, group.size + 1))
+            for count in counts:
+                x = np.full(count, rank + 1, np.float32)
+                for _ in range(3):
+                    total, gathered = program(jax.numpy.asarray(x) if name == frameworks.STANDIN else frameworks.make(name, x))
+                    close(np.asarray(total), np.full(count, want, np.float32), f"all_reduce in a program over {backend}")
+                    close(np.asarray(gathered), np.full(count, (want + 1) * group.size, np.float32), "what follows it")
+            group.barrier()
+            if rank == 0:
+                print(f"| {name}, compiled, over {backend} | {group.size} | {checked} |", flush=True)
+
+
+def _program(comm: Any, x: Any, group: arraycomm.Group) -> tuple[Any, Any]:
+    total = comm.all_reduce(x * 2, group=group)
+    return total, comm.all_gather(total + 1, form="stack", group=group).sum(0)
+
+
 def facade(rank: int, framework: str) -> None:
     """A program for torch.distributed, with the one import changed."""
     usable = frameworks.use(rank, framework)

@@ -13,7 +13,8 @@ import pytest
 
 from tests.gpu import frameworks, overhead, run
 
-PARTS = ("all_reduce in place on 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks", "symmetric memory, 2")
+PARTS = ("all_reduce in place on 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks",
+         "symmetric memory, 2", "programs of jax, 2")
 
 
 def test_the_parts_and_the_report(tmp_path: Path) -> None:
