@@ -46,6 +46,7 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_TORCH_STORE", "0", "1: arraycomm.distributed's TCPStore speaks torch's wire, which knows no secret, "
                 "between hosts too"),
         Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is looked for, see docs/mpi.md"),
+        Setting("ARRAYCOMM_MPI_FOLDER", "", "where ranks note their shared memory; set by our launcher"),
         Setting("ARRAYCOMM_MPI_GPU", "", "arrays on GPUs over MPI: 0 stages them, 1 gives them to the library untried; else "
                 "a trial decides, see docs/mpi.md"),
         Setting("ARRAYCOMM_NCCL_LIBRARY", "", "path of libnccl.so.2; otherwise one that is loaded, a package's or the system's"),

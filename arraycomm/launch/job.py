@@ -6,7 +6,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ..core.errors import DistError
@@ -23,6 +23,7 @@ class Extras:
     """
 
     restarts = 0
+    news = -1  # a descriptor that becomes readable when blocked() may have changed
 
     def arguments(self, place: Place) -> Sequence[str]:
         return ()
@@ -33,6 +34,10 @@ class Extras:
 
     def descriptors(self, place: Place) -> Sequence[int]:
         return ()
+
+    def blocked(self, ended: Collection[int]) -> tuple[int, str] | None:
+        """ended: ranks that have ended well. One of them for which others wait for good, and what it has done."""
+        return None
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -88,7 +93,7 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
         environs.append({**base, **extras.variables(place, attempt), **place.variables(meeting.secret_fd)})
         commands.append(_command(options, extras.arguments(place)))
         inherit.append((*secret, *extras.descriptors(place)))
-    return Plan(commands, environs, inherit, prefix=options.prefix, log_dir=logs)
+    return Plan(commands, environs, inherit, prefix=options.prefix, log_dir=logs, news=extras.news, blocked=extras.blocked)
 
 
 def _base_environ(nproc: int) -> dict[str, str]:

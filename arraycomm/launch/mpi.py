@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..core import registry
@@ -17,9 +17,14 @@ class _Ranks(Extras):
     def __init__(self, library: str, server: Any) -> None:
         """Of the MPI backend."""
         self._library, self._server = library, server
+        self.news = server.news
 
     def variables(self, place: Place, attempt: int) -> dict[str, str]:
         return {**self._server.variables(place.rank), "ARRAYCOMM_BACKEND": "mpi", "ARRAYCOMM_MPI_LIBRARY": self._library}
+
+    def blocked(self, ended: Collection[int]) -> tuple[int, str] | None:
+        rank = self._server.awaited(ended)
+        return None if rank is None else (rank, "ended before it had begun with MPI, where the others wait for it")
 
     def descriptors(self, place: Place) -> Sequence[int]:
         descriptors: Sequence[int] = self._server.descriptors(place.rank)

@@ -6,12 +6,13 @@ One thread and one selector: output, the ends of processes (pidfd) and signals a
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,13 +32,15 @@ _DRAIN_S = 1.0  # for the output of descendants that left their rank's process g
 @dataclass(frozen=True)
 class Plan:
     """What to start on this node: of each local rank its command, its environment with RANK in it, and the descriptors that it
-    inherits."""
+    inherits. news, blocked: see job.Extras."""
 
     commands: Sequence[Sequence[str]]
     environs: Sequence[Mapping[str, str]]
     inherit: Sequence[Sequence[int]]
     prefix: bool = True
     log_dir: Path | None = None
+    news: int = -1
+    blocked: Callable[[Collection[int]], tuple[int, str] | None] = lambda ended: None
 
 
 class Failure(NamedTuple):
@@ -45,6 +48,7 @@ class Failure(NamedTuple):
     pid: int
     code: int
     tail: Sequence[bytes]
+    why: str = ""  # where it ended well, and too early
 
     @property
     def consequence(self) -> bool:
@@ -52,10 +56,10 @@ class Failure(NamedTuple):
 
     def status(self) -> int:
         """As a shell would give it."""
-        return 128 - self.code if self.code < 0 else self.code
+        return 128 - self.code if self.code < 0 else self.code or 1
 
     def headline(self) -> str:
-        return f"rank {self.rank} (pid {self.pid} on {socket.gethostname()}) {describe_exit(self.code)}"
+        return f"rank {self.rank} (pid {self.pid} on {socket.gethostname()}) {self.why or describe_exit(self.code)}"
 
 
 @dataclass
@@ -70,6 +74,7 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._lifeline = Lifeline()
         self._ranks: list[RankProcess] = []
+        self._well: dict[int, RankProcess] = {}  # ended so
         self._running = 0
         self._streams = 0
         self._failures: list[Failure] = []
@@ -107,6 +112,13 @@ class Job:
                 self._streams += 1
                 self._watch(stream.source, partial(self._pump, stream))
 
+        if self.plan.news >= 0:
+            self._watch(self.plan.news, self._heard)
+
+    def _heard(self) -> None:
+        os.read(self.plan.news, 4096)
+        self._look()
+
     def _watch(self, descriptor: int, action: Callable[[], None]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, action)
 
@@ -133,11 +145,23 @@ class Job:
         self._selector.unregister(rank.pidfd)
         self._running -= 1
         code = rank.reap()
-        if code == 0 or self._ending:
-            return
+        if code and not self._ending:
+            self._fail(Failure(rank.rank, rank.pid, code, rank.tail))
+        elif not code:
+            self._well[rank.rank] = rank
+            self._look()
+
+    def _look(self) -> None:
+        """Whether those that still run wait for one that has ended."""
+        found = None if self._ending or self._failures else self.plan.blocked(self._well)
+        if found is not None:
+            rank = self._well[found[0]]
+            self._fail(Failure(rank.rank, rank.pid, 0, rank.tail, found[1]))
+
+    def _fail(self, failure: Failure) -> None:
         if not self._failures:
             self._schedule.plan_end()
-        self._failures.append(Failure(rank.rank, rank.pid, code, rank.tail))
+        self._failures.append(failure)
 
     def _conclude(self) -> int:
         if self._received:

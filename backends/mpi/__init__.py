@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from arraycomm._engine import ffi, lib
+from arraycomm.core import settings
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.rendezvous import Rendezvous
@@ -12,7 +13,7 @@ from arraycomm.core.store import HashStore
 from arraycomm.core.types import DeviceType
 
 from ..errors import Translator
-from . import process
+from . import folder, process
 from .communicator import MpiCommunicator, options
 from .library import Library, load
 
@@ -61,14 +62,17 @@ class MpiBackend:
         if (rank, size) != (meeting.rank, meeting.size):
             raise DistBackendError(f"rank {meeting.rank} of {meeting.size} was given, but this process is rank {rank} of "
                                    f"{size} in MPI's world: leave both to MPI")
-        return _open(library, lib.acomm_mpi_world(library.handle), name, timeout)
+        made = _open(library, lib.acomm_mpi_world(library.handle), name, timeout)
+        if place := settings.get(folder.VARIABLE):
+            folder.note(place, rank)
+        return made
 
     def serve(self, size: int) -> tuple[str, Server]:
         """For a launcher: the library that its `size` processes of this host are to open, and what brings them together without
         mpirun."""
-        from .server import serve  # for the launcher alone: ranks need none of what it loads
+        from .server import Server  # for the launcher alone: ranks need none of what it loads
 
-        return load().path, serve(size)
+        return load().path, Server(size)
 
     def wrap(self, address: int, *, name: str, timeout: float) -> MpiCommunicator:
         """Of an MPI communicator whose handle lies at `address`. All its ranks call it."""

@@ -10,6 +10,7 @@ import os
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 
 _MAXES = "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024"
 
@@ -17,12 +18,14 @@ _MAXES = "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024"
 class PmiServer:
     """Answers from a thread of its own, until it is closed. A context manager."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, began: Callable[[int], None]) -> None:
+        """began: called with the rank of each process that comes."""
+        self._size, self._began = size, began
         self._space = f"arraycomm_{os.getpid()}_{os.urandom(4).hex()}"  # MPICH names shared memory after it
         # Which ranks share a host: from the first one on, one host of `size` ranks.
         self._keys = {"PMI_process_mapping": f"(vector,(0,1,{size}))"}
         self._pairs = [socket.socketpair() for _ in range(size)]
+        self._ranks = {ours: rank for rank, (ours, _) in enumerate(self._pairs)}
         self._unread = dict.fromkeys((ours for ours, _ in self._pairs), b"")
         self._waiting: list[socket.socket] = []  # in the barrier
         self._selector = selectors.DefaultSelector()
@@ -75,6 +78,8 @@ class PmiServer:
         head, _, value = line.partition(" value=")  # which may hold anything else
         words = dict(word.partition("=")[::2] for word in head.split())
         command = words.get("cmd", "")
+        if command == "init":
+            self._began(self._ranks[peer])
         if command == "put":
             self._keys[words.get("key", "")] = value
         if command == "barrier_in":

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import socket
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from arraycomm.core.errors import DistBackendError
 
@@ -63,6 +62,14 @@ def _info(key: str, kind: int, value: Any) -> _Info:
     return made
 
 
+_CONNECTED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Process), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def _note(began: Callable[[int], None], process: Any, server_object: Any, callback: Any, data: Any) -> int:
+    began(process[0].rank)
+    return -157
+
+
 @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 def _at_once(process: Any, server_object: Any, callback: Any, data: Any) -> int:
     return -157
@@ -89,22 +96,22 @@ def _fence(processes: Any, count: Any, infos: Any, number: Any, data: Any, size:
 
 _QUIET = {"OMPI_MCA_btl": "^tcp"}  # else every rank listens on all addresses, for who would come from another host
 _CALLBACKS = 64  # members of pmix_server_module_t, and room for more
-_SERVED: dict[int, Any] = {0: _at_once, 1: _at_once, 3: _fence, 19: _no_control}  # client_connected, client_finalized, fence_nb
+_SERVED: dict[int, Any] = {1: _at_once, 3: _fence, 19: _no_control}  # client_finalized, fence_nb, job_control
 
 
 class PmixServer:
     """Answers from threads of libpmix, until it is closed. A context manager; a process has at most one in its life."""
 
-    def __init__(self, size: int, path: str) -> None:
-        """path: libpmix. Raises DistBackendError where it does not do."""
-        self._size = size
-        self._folder = tempfile.mkdtemp(prefix="arraycomm-pmix-")
+    def __init__(self, size: int, path: str, folder: str, began: Callable[[int], None]) -> None:
+        """path: libpmix. folder: for its files. began: called with the rank of each process that comes. Raises DistBackendError
+        where it does not do."""
+        self._size, self._folder = size, folder
+        self._connected = _CONNECTED(partial(_note, began))
         self._space = f"arraycomm-{os.getpid()}".encode()
         try:
             self._library: Any = ctypes.CDLL(path)
             self._begin()
         except (OSError, AttributeError) as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
             raise DistBackendError(f"{path} cannot serve Open MPI's processes: {error}") from error
 
     def _call(self, function: str, *arguments: object) -> None:
@@ -114,7 +121,7 @@ class PmixServer:
 
     def _begin(self) -> None:
         self._module = (ctypes.c_void_p * _CALLBACKS)()
-        for place, function in _SERVED.items():
+        for place, function in {0: self._connected, **_SERVED}.items():
             self._module[place] = ctypes.cast(function, ctypes.c_void_p).value
         options = self._infos([_info("pmix.srvr.tmpdir", _STRING, self._folder), _info("pmix.sys.tmpdir", _STRING, self._folder)])
         self._call("PMIx_server_init", self._module, options, ctypes.c_size_t(len(options)))
@@ -170,4 +177,3 @@ class PmixServer:
 
     def __exit__(self, *_: object) -> None:
         self._library.PMIx_server_finalize()
-        shutil.rmtree(self._folder, ignore_errors=True)

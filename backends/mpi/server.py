@@ -3,42 +3,76 @@ processes ask: PMIx in Open MPI, PMI-1 in MPICH and its relatives."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
+
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.shared_library import loaded
 
+from .folder import VARIABLE, Folder
 from .library import load
 from .pmi import PmiServer
 from .pmix import PmixServer
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Protocol
-else:
-    Protocol = object
 
+class Server:
+    """For `size` processes of this host, which are to open the library that is found here. A context manager.
 
-class Server(Protocol):
+    news: a descriptor that becomes readable when a process has begun with MPI.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Raises DistBackendError where there is no library, or it brings no server."""
+        self._begun: set[int] = set()
+        self._folder = Folder()
+        self.news, self._tell = os.pipe()
+        try:
+            self._server = self._make(size)
+        except BaseException:
+            self._close()
+            raise
+
+    def _make(self, size: int) -> PmiServer | PmixServer:
+        library = load()
+        if library.facts().family != "Open MPI":
+            return PmiServer(size, self._began)
+        path = _pmix()
+        if path is None:
+            raise DistBackendError(f"{library.facts().version} ({library.path}) brings no libpmix: start its processes with its "
+                                   "own mpirun")
+        return PmixServer(size, path, self._folder.path, self._began)
+
+    def _began(self, rank: int) -> None:
+        """In a thread of the server's."""
+        self._begun.add(rank)
+        os.write(self._tell, b"+")
+
+    def awaited(self, ended: Collection[int]) -> int | None:
+        """One of the ranks that have ended for which others wait for good: MPI_Init does for all."""
+        if self._begun <= set(ended):
+            return None
+        return next((rank for rank in ended if rank not in self._begun), None)
+
     def variables(self, rank: int) -> dict[str, str]:
         """A rank's environment."""
+        return {**self._server.variables(rank), VARIABLE: self._folder.path}
 
     def descriptors(self, rank: int) -> tuple[int, ...]:
         """What it inherits."""
+        return self._server.descriptors(rank)
 
-    def __enter__(self) -> Server: ...
-    def __exit__(self, *_: object) -> None: ...
+    def __enter__(self) -> Server:
+        self._server.__enter__()
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__()
+        self._close()
 
-def serve(size: int) -> Server:
-    """For `size` processes of this host, which are to open the library that is found here. Raises DistBackendError where
-    there is none, or it brings no server."""
-    library = load()
-    if library.facts().family != "Open MPI":
-        return PmiServer(size)
-    path = _pmix()
-    if path is None:
-        raise DistBackendError(f"{library.facts().version} ({library.path}) brings no libpmix: start its processes with its own "
-                               "mpirun")
-    return PmixServer(size, path)
+    def _close(self) -> None:
+        self._folder.close()
+        os.close(self.news)
+        os.close(self._tell)
 
 
 def _pmix() -> str | None:

@@ -138,6 +138,36 @@ def test_no_files_are_left_without_mpirun(tmp_path: Path) -> None:
     assert "SIGKILL" in printed and not list(tmp_path.iterdir()), (printed, list(tmp_path.iterdir()))
 
 
+@pytest.mark.parametrize("library", ["mpich", "openmpi"])
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_rank_that_never_comes_without_mpirun(library: str, late: int) -> None:
+    """MPI_Init waits for good for a rank that has ended well without it, whether that was before the others came or after."""
+    code = ("import os, time, arraycomm\n"
+            f"time.sleep(2 if (os.environ['RANK'] == '1') == {bool(late)} else 0)\n"
+            "if os.environ['RANK'] == '0': arraycomm.init()\n")
+    printed = launched(library, 2, "--no-python", sys.executable, "-c", code)
+    assert "rank 1 (pid " in printed and "ended before it had begun with MPI" in printed, printed
+
+
+@pytest.mark.parametrize("library", ["mpich", "openmpi"])
+def test_nothing_outlives_a_killed_launcher(library: str, tmp_path: Path) -> None:
+    """The next one clears its folder and the ranks' shared memory."""
+    before = set(os.listdir("/dev/shm"))
+    code = "import os, time, arraycomm; g = arraycomm.init(); g.barrier(); os.write(1, b'up\\n'); time.sleep(60)"
+    environ = {**mpi.environ(library), "ARRAYCOMM_MPI_LIBRARY": str(_file(library)), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "arraycomm.launch", "--mpi", "--no-prefix", "--nproc-per-node", "2", "--no-python",
+               sys.executable, "-c", code]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
+        process.kill()
+        process.stdout.read()  # until the ranks have ended too
+    left = {name for name in set(os.listdir("/dev/shm")) - before if name.startswith(("mpich_shm_", "sm_segment."))}
+    assert left and list(tmp_path.iterdir()), "nothing was left: what this test is for is gone"
+    printed = launched(library, 1, "--no-python", sys.executable, "-c", "", TMPDIR=str(tmp_path))
+    assert not left & set(os.listdir("/dev/shm")) and not list(tmp_path.iterdir()), (printed, left)
+
+
 def test_one_node_without_mpirun() -> None:
     printed = launched("mpich", 2, "--nnodes", "2", "--master-addr", "127.0.0.1", PROGRAM)
     assert "--mpi starts the ranks of one node" in printed and "mpirun" in printed, printed

@@ -19,7 +19,8 @@ def ask(process: socket.socket, line: str) -> str:
 
 
 def test_what_processes_ask_for() -> None:
-    with PmiServer(2) as server, peer(server, 0) as zero, peer(server, 1) as one:
+    begun: list[int] = []
+    with PmiServer(2, begun.append) as server, peer(server, 0) as zero, peer(server, 1) as one:
         assert server.variables(1)["PMI_RANK"] == "1" and server.variables(1)["PMI_SIZE"] == "2"
         assert ask(zero, "cmd=init pmi_version=1 pmi_subversion=1").startswith("cmd=response_to_init pmi_version=1 ")
         assert ask(zero, "cmd=get_universe_size") == "cmd=universe_size size=2 rc=0\n"
@@ -32,10 +33,12 @@ def test_what_processes_ask_for() -> None:
         assert ask(one, "cmd=publish_name service=x port=y") == "cmd=publish_name_result rc=-1 msg=not_offered\n"
         assert "rc=0" in ask(one, "cmd=put value=of no key")  # a server that ends leaves everybody waiting
         assert ask(one, "cmd=finalize") == "cmd=finalize_ack rc=0\n"
+    assert begun == [0]
 
 
 def test_a_process_that_ends_in_a_barrier() -> None:
-    with PmiServer(2) as server:
+    begun: list[int] = []
+    with PmiServer(2, begun.append) as server:
         with peer(server, 0) as zero:
             zero.sendall(b"cmd=barrier_in\n")
             zero.shutdown(socket.SHUT_RDWR)
