@@ -1,5 +1,6 @@
 """Labels for torch.profiler: where torch is loaded and a profiler runs, operations appear under the names that torch gives them
-("c10d::allreduce_" around "gloo:all_reduce"). An asynchronous one is labelled from its call to its return.
+("c10d::allreduce_" around "gloo:all_reduce"). An asynchronous one is labelled from its call to its return. With
+record_shapes=True labels have the shape of the tensor that the call gives.
 
 Nothing is labelled, and nothing costs, while no profiler runs: plain calls look at a flag of torch's and take the long way
 when it is set; that brings their group here (world.member), and its first operation after the profiler's end sends it away.
@@ -7,6 +8,7 @@ when it is set; that brings their group here (world.member), and its first opera
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,7 +59,7 @@ class Labels:
         if not state.profiler._is_profiler_enabled:
             detach(self._group, self)
             return []
-        labels = [state.profiler.record_function(name) for name in names(call, self._backend(call))]
+        labels = [_label(name, call) for name in names(call, self._backend(call))]
         for label in labels:
             label.__enter__()
         return labels
@@ -82,6 +84,16 @@ class Labels:
 
     def closed(self, group: Group) -> None:
         detach(group, self)
+
+
+def _label(name: str, call: Call) -> Any:
+    """With the tensor that the call gives, whose shape the profiler keeps when it was asked to (record_shapes)."""
+    torch = sys.modules["torch"]
+    x: Any = call.parameters.get("x")
+    tensor = getattr(x, "owner", x)  # a Buffer's
+    if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != tuple(x.shape):
+        return state.profiler.record_function(name)
+    return torch._C._profiler._RecordFunctionFast(name, [tensor])
 
 
 _given = threading.local()  # .name: what record_comm() says; .function: what the program called last

@@ -57,6 +57,18 @@ def test_torch_profiler(world: dist.ProcessGroup) -> None:
     assert type(core) is arraycomm.Group
 
 
+def test_shapes(world: dist.ProcessGroup) -> None:
+    x = torch.ones(3, 4)
+    with torch.profiler.profile(record_shapes=True) as profile:
+        dist.all_reduce(x)
+        dist.barrier()
+        works = [dist.isend(x[0], 0), dist.irecv(torch.empty(4), 0)]
+        for work in works:
+            work.wait()
+    shapes = {event.name: event.input_shapes for event in profile.events() if event.name.startswith("gloo:")}
+    assert shapes == {"gloo:all_reduce": [[3, 4]], "gloo:barrier": [], "gloo:recv": [], "gloo:send": [[4]]}
+
+
 def test_a_group_with_a_timeout_of_its_own(world: dist.ProcessGroup) -> None:
     x = torch.ones(4)
     with torch.profiler.profile() as profile:
