@@ -99,26 +99,23 @@ class Operation:
             self._download(index)
         for index in range(self._number):
             self._start(index, async_op=False)
-            self._upload(index)
+            self.upload(index)
             if index + ahead < self._number:
                 self._download(index + ahead)
         self.end(self._deadline)
 
     def started(self) -> list[backend.Work]:
-        """The host's work for every piece, begun as soon as it is down. settle() each when it has ended, then end()."""
+        """The host's work for every piece, begun as soon as it is down. upload() each when it has ended, then end()."""
         for index in range(self._number):
             self._download(index)
         return [self._start(index, async_op=True) for index in range(self._number)]
-
-    def settle(self, index: int) -> None:
-        self._upload(index)
 
     def on(self) -> AbstractContextManager[Any]:
         """In which a thread of any current device can wait for it."""
         return self._lane.cuda.on(self._lane.device)
 
     def landed(self) -> bool:
-        """Whether all that settle() enqueued has been carried out."""
+        """Whether all that upload() enqueued has been carried out."""
         return all(not slot.busy or self._lane.cuda.came(slot.up.handle) for slot in self._slots)
 
     def _slot(self, index: int) -> _Slot:
@@ -143,7 +140,8 @@ class Operation:
         target = self._target.pinned(index, slot.target) if self._target and slot.target else None
         return self._call(source, target, index, async_op=async_op, timeout=max(0.0, self._deadline - time.monotonic()))
 
-    def _upload(self, index: int) -> None:
+    def upload(self, index: int) -> None:
+        """Of a piece that the host has carried out."""
         slot = self._slot(index)
         if self._target is None or slot.target is None:
             return
@@ -157,9 +155,6 @@ class Operation:
             if slot.busy:
                 self._lane.wait(slot.up, deadline, self.name)
             slot.busy = False
-        self._release()
-
-    def _release(self) -> None:
         self._slots = []
         self._lane.reap()
 
@@ -214,7 +209,7 @@ class StagedWork:
         self.ended = True
 
     def _settle(self) -> None:
-        self.operation.settle(self._settled)
+        self.operation.upload(self._settled)
         self._settled += 1
 
     def _failed(self, error: BaseException) -> BaseException:
