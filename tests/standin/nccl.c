@@ -135,6 +135,7 @@ PUBLIC int ncclGetUniqueId(unique_id *id)
     if (fd < 0)
         return wrong(SYSTEM_ERROR, "mkstemp");
     close(fd);
+    unlink(id->internal); /* the name is enough, and who joins makes the file again */
     return SUCCESS;
 }
 
@@ -172,6 +173,8 @@ static void *join(void *argument)
         if (slept == 100000)
             code = SYSTEM_ERROR; /* as NCCL's own connections end some time */
     }
+    if (shared && atomic_load(&shared->joined) < comm->size)
+        unlink(comm->path); /* it has given up */
     comm->shared = shared;
     return end(comm, code);
 }

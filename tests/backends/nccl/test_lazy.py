@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,7 +73,8 @@ def chosen(rank: int) -> None:
 
 
 @pytest.mark.parametrize("program", [first_use, failure, chosen], ids=lambda program: program.__name__)
-def test_lazy(program: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lazy(program: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # for what the stand-in leaves of an opening that fails
     monkeypatch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
     monkeypatch.setenv("ARRAYCOMM_NCCL_LIBRARY", build.nccl())
     arraycomm.spawn(program, nprocs=2)
