@@ -66,29 +66,36 @@ class Members:
         seconds = seconds_of(timeout)
         if size < self.size():
             raise ValueError(f"merge_remote_group: size is {size}, but this group alone has {self.size()} ranks")
-        begin = self._draw(store, size)
+        attempt, begin = self._draw(store, size)
         turn, first = divmod(begin, size)
-        if first + self.size() > size:
-            raise ValueError(f"merge_remote_group: size is {size}, but {first} ranks of other groups and {self.size()} of this "
-                             "one have come")
-        meeting = rendezvous(rank=first + self.rank(), world_size=size, store=PrefixStore(f"merge/{turn}", store),
-                             timeout=timeout, name="merged")
+        try:
+            if first + self.size() > size:
+                raise ValueError(f"merge_remote_group: size is {size}, but {first} ranks of other groups and {self.size()} of "
+                                 "this one have come")
+            meeting = rendezvous(rank=first + self.rank(), world_size=size, store=PrefixStore(f"merge/{attempt}/{turn}", store),
+                                 timeout=timeout, name="merged")
+        except BaseException:
+            if self.rank() == 0:  # places were given that nobody takes: all begin anew, whoever of them comes first
+                store.compare_set(f"merge/attempts of {size}", str(attempt), str(attempt + 1))
+            raise
         return self._made(meeting, seconds, group_name or f"merged {meeting.job[:8]}", group_desc)
 
-    def _draw(self: Any, store: Store, size: int) -> int:
-        """How many ranks of all groups have come to the store before those of this one: told by its first rank."""
-        told, failure = array.array("q", [-1]), None
+    def _draw(self: Any, store: Store, size: int) -> tuple[int, int]:
+        """The number of the attempt, and how many ranks of all groups have come to it before those of this one: told by its
+        first rank."""
+        told, failure = array.array("q", [-1, -1]), None
         if self.rank() == 0:
             try:
-                told[0] = store.add(f"merge/ranks of {size}", self.size()) - self.size()
+                told[0] = store.add(f"merge/attempts of {size}", 0)
+                told[1] = store.add(f"merge/{told[0]}/ranks of {size}", self.size()) - self.size()
             except Exception as error:
                 failure = error
         self.core.broadcast(told, 0, out=told)
         if failure is not None:
             raise failure
-        if told[0] < 0:
+        if told[1] < 0:
             raise DistStoreError("merge_remote_group: the first rank of this group could not use the store; it says why")
-        return told[0]
+        return told[0], told[1]
 
     @property
     def supports_reconfigure(self: Any) -> bool:

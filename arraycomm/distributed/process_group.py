@@ -110,11 +110,12 @@ class ProcessGroup(Operations, Hooked, Members):
         self.hold(self.collected)
 
     def get_backend(self, device: Any) -> Group:
-        """The core group that carries the operations on arrays of this device. ValueError where there is none."""
+        """The core group that carries the operations on arrays of this device; set_timeout() does not change its timeout.
+        ValueError where there is none."""
         kind = devices.type_of(device)
         if kind not in self.config.device_backend_map:
             raise DeviceError(f"No backend type associated with device type {kind}: group {self.group_name!r} has {self.config}")
-        return self.core
+        return untimed(self.core)
 
     def watch(self, watcher: Any) -> None:
         """Tells a Watcher (arraycomm.core.watch) of all operations from now on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +54,31 @@ def test_groups_of_several_worlds_are_merged() -> None:
     assert len(set(answers)) == 1
     for turn, (size, order, name, desc) in enumerate(answers[0]):
         assert (size, name, desc) == (5, f"all {turn}", "of two worlds") and order in ((0, 1, 2, 3, 4), (3, 4, 0, 1, 2))
+
+
+def test_a_merge_that_failed_can_be_tried_again() -> None:
+    """One group waits in vain; then both come, the other one first."""
+    worlds, common = [dist2.HashStore(), dist2.HashStore()], dist2.HashStore()
+    failed = threading.Barrier(2, timeout=30)
+
+    def work(world: int) -> tuple[int, int]:
+        group = open_group(worlds[world], 0, 1)
+        if world == 0:
+            with pytest.raises(arraycomm.DistStoreError):
+                group.merge_remote_group(common, 2, timedelta(seconds=0.3))
+        failed.wait()
+        if world == 0:
+            common.wait(["other has come"], timedelta(seconds=30))
+        else:
+            common.set("other has come", "")
+        merged = group.merge_remote_group(common, 2, LIMIT)
+        found = merged.rank(), merged.size()
+        merged.allreduce(np.ones(1)).wait()
+        merged.shutdown()
+        group.shutdown()
+        return found
+
+    assert sorted(at_once(2, work)) == [(0, 2), (1, 2)]
 
 
 def test_a_size_that_cannot_be_is_refused() -> None:

@@ -222,6 +222,42 @@ def test_a_request_in_single_bytes(server: dist.TCPStore) -> None:
     assert struct.unpack("<Iq", answer) == (77, 5) and server.get("n") == b"5"
 
 
+def test_lists_in_pieces(server: dist.TCPStore) -> None:
+    """Cut anywhere: what came before is not looked at again."""
+    pairs = [(b"/k%d" % n, b"v" * (n % 7)) for n in range(40)]
+    listed = b"".join(struct.pack("<Q", len(text)) + text for pair in pairs for text in pair)
+    asked = b"".join(struct.pack("<Q", len(key)) + key for key, _ in pairs)
+    said = struct.pack("<BIBQ", 0, 0x3C85F7CE, 11, len(pairs)) + listed + struct.pack("<BQ", 10, len(pairs)) + asked
+    expected = b"".join(struct.pack("<Q", len(value)) + value for _, value in pairs)
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.settimeout(10)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(said), 3):
+            sock.sendall(said[start:start + 3])
+        answer = b""
+        while len(answer) < len(expected):
+            answer += sock.recv(len(expected) - len(answer))
+    assert answer == expected and server.get("k6") == b"v" * 6
+
+
+def test_strangers_share_a_bounded_memory(server: dist.TCPStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Requests that never become whole: who makes them too much is disconnected, the others are served on."""
+    value = struct.pack("<Q", 8 << 20) + bytes(8 << 20)
+    begun = struct.pack("<BIBQ", 0, 0x3C85F7CE, 11, 1000) + 4 * (struct.pack("<Q1s", 1, b"k") + value)  # 32 MiB of it
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(3)]
+        with pytest.raises(OSError):
+            for sock in socks:
+                sock.settimeout(10)
+                sock.sendall(begun)
+            assert socks[2].recv(1) == b""
+            raise ConnectionResetError
+        server.set("k", "v")
+        assert TorchStore("127.0.0.1", server.port, LIMIT).get("k") == b"v"
+        server.close()
+    assert "requests that are not whole hold more than" in caplog.text
+
+
 def test_a_wait_is_given_up_in_one_piece_with_it(server: dist.TCPStore) -> None:
     """As it comes where the server had no processor meanwhile. The next request is answered as usual."""
     wait = struct.pack("<BQQ3s", 6, 1, 3, b"/no")

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "store_client.h"
+#include "store_events.h"
 #include "store_torch.h"
 
 static int control(struct store_client *c, int how, int fd, uint32_t events)
@@ -215,4 +216,36 @@ void store_client_unlist(struct store_client *c)
     else
         entry->last_waiter = c->before;
     c->at = NULL;
+}
+
+/* ---- clients that are not authenticated ---- */
+
+int64_t store_client_due(struct store_client *c, int64_t now)
+{
+    if (!c->torch || !c->torch->since || c->broken)
+        return STORE_NEVER;
+    int64_t due = c->torch->since + STORE_TORCH_NS;
+    if (due > now)
+        return due;
+    store_torch_late(c->torch);
+    store_client_break(c);
+    return STORE_NEVER;
+}
+
+int64_t store_client_limit(struct store_client *c, const struct store_client *all, size_t short_one)
+{
+    size_t held = 0;
+    if (!c->in.size || c->broken) {
+        c->torch->since = 0;
+        return STORE_NEVER;
+    }
+    if (!c->torch->since)
+        c->torch->since = store_now();
+    for (; c->in.size > short_one && all; all = all->next)
+        held += all->torch ? all->in.size : 0;
+    if (held > STORE_TORCH_MOST) {
+        store_torch_full(c->torch);
+        store_client_break(c);
+    }
+    return c->torch->since + STORE_TORCH_NS;
 }

@@ -32,6 +32,11 @@ void store_client_flush(struct store_client *c);
 /* The last of those that wait for this entry's key; and no longer one of them. */
 void store_client_list(struct store_client *c, struct store_entry *entry);
 void store_client_unlist(struct store_client *c);
+/* After bytes of a client of torch's kind: breaks with it where requests that are not whole hold too much in all, of which short ones
+ * are free. Until when its own must be whole. */
+int64_t store_client_limit(struct store_client *c, const struct store_client *all, size_t short_one);
+/* Breaks with one of torch's kind whose time is over. Until when its request must be whole; STORE_NEVER. */
+int64_t store_client_due(struct store_client *c, int64_t now);
 /* It is to be dropped; an event will tell. */
 void store_client_break(struct store_client *c);
 #endif

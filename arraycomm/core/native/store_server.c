@@ -12,13 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 #include "store_client.h"
+#include "store_events.h"
 #include "store_torch.h"
 
 #define EVENTS 64
 #define CHUNK (256 << 10) /* bytes taken from one client before the others get a turn */
-#define NEVER INT64_MAX
-#define POLL_NS 30000
-#define MOST_SKIPPED 32
 
 struct store_server {
     struct store_table *table;
@@ -31,19 +29,12 @@ struct store_server {
     int count;
     _Atomic int waiting;
     int64_t next_end;      /* no request that waits has an earlier deadline */
-    int skip, next_skip;   /* see await_events */
+    struct store_events events;
     _Atomic bool lingering, stopping;
     struct store_will *wills;
     struct store_buffer answer, told; /* on the table, and what that is for a client of torch's kind */
     char chunk[CHUNK];
 };
-
-static int64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec;
-}
 
 /* ---- requests that wait ---- */
 
@@ -137,10 +128,13 @@ static void retry(struct store_server *s, struct store_bytes key)
 
 static void expire(struct store_server *s)
 {
-    int64_t time = now();
-    s->next_end = NEVER;
+    int64_t time = store_now();
+    s->next_end = STORE_NEVER;
     pthread_mutex_lock(&s->lock);
     for (struct store_client *c = s->clients; c; c = c->next) {
+        int64_t due = store_client_due(c, time);
+        if (due < s->next_end)
+            s->next_end = due;
         if (c->at && c->end <= time) {
             unlist(s, c);
             store_buffer_free(&c->in);
@@ -189,7 +183,7 @@ static void request(struct store_server *s, struct store_client *c, const struct
         return;
     }
     if (frame->milliseconds)
-        c->end = now() + frame->milliseconds * 1000000ll;
+        c->end = store_now() + frame->milliseconds * 1000000ll;
     attempt(s, c, frame);
     wake_waiters(s, frame);
 }
@@ -230,7 +224,10 @@ static void carry_out(struct store_server *s, struct store_client *c)
     struct store_torch *t = c->torch;
     do {
         struct store_frame frame;
-        store_frame_parse(&frame, t->frame.data, t->frame.size);
+        if (!store_frame_parse(&frame, t->frame.data, t->frame.size)) {
+            c->broken = true;
+            return;
+        }
         request(s, c, &frame);
     } while (!c->broken && store_torch_next(t));
     c->broken |= t->frame.failed;
@@ -280,6 +277,15 @@ static void take(struct store_server *s, struct store_client *c, size_t size)
     }
     if (!rest)
         store_buffer_free(&c->in);
+    if (!c->torch)
+        return;
+    if (done > 0)
+        c->torch->since = 0; /* one was whole: another has begun */
+    pthread_mutex_lock(&s->lock);
+    int64_t due = store_client_limit(c, s->clients, CHUNK);
+    pthread_mutex_unlock(&s->lock);
+    if (due < s->next_end)
+        s->next_end = due;
 }
 
 static void serve(struct store_server *s, struct store_client *c, uint32_t events)
@@ -309,29 +315,6 @@ static void drop(struct store_server *s, struct store_client *c)
     store_client_free(c);
 }
 
-static int patience(const struct store_server *s)
-{
-    if (s->next_end == NEVER)
-        return -1;
-    int64_t left = (s->next_end - now() + 999999) / 1000000;
-    return left < 0 ? 0 : left > 3600000 ? 3600000 : (int)left;
-}
-
-/* Looks on for a moment before it sleeps, if that has been worth it lately: being woken costs more than a request. */
-static int await_events(struct store_server *s, struct epoll_event *events)
-{
-    int found = epoll_wait(s->epoll, events, EVENTS, 0);
-    if (found || s->skip > 0) {
-        s->skip -= !found;
-        return found ? found : epoll_wait(s->epoll, events, EVENTS, patience(s));
-    }
-    for (int64_t until = now() + POLL_NS; !found && now() < until;)
-        found = epoll_wait(s->epoll, events, EVENTS, 0);
-    s->next_skip = found ? 1 : s->next_skip < MOST_SKIPPED ? 2 * s->next_skip : MOST_SKIPPED;
-    s->skip = found ? 0 : s->next_skip;
-    return found ? found : epoll_wait(s->epoll, events, EVENTS, patience(s));
-}
-
 /* In the server's thread, where SIGPIPE is blocked. */
 static void say_goodbye(struct store_server *s)
 {
@@ -355,7 +338,7 @@ static void *run(void *argument)
     struct store_server *s = argument;
     struct epoll_event events[EVENTS];
     while (!s->stopping) {
-        int found = await_events(s, events);
+        int found = store_events_await(&s->events, s->epoll, s->next_end, events, EVENTS);
         for (int i = 0; i < found; i++) {
             struct store_client *c = events[i].data.ptr;
             if (c && !c->broken)
@@ -368,7 +351,7 @@ static void *run(void *argument)
                 forget_events(c, events + i, events + found);
             }
         }
-        if (s->next_end != NEVER && now() >= s->next_end)
+        if (s->next_end != STORE_NEVER && store_now() >= s->next_end)
             expire(s);
         if (s->answer.room > CHUNK) /* a rare one; not to be kept */
             store_buffer_free(&s->answer);
@@ -424,7 +407,7 @@ struct store_server *store_server_new(void)
     struct store_server *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    s->next_end = NEVER;
+    s->next_end = STORE_NEVER;
     s->pid = getpid();
     init_lock(s);
     s->table = store_table_new();
@@ -472,7 +455,7 @@ void store_server_counts(struct store_server *s, int *clients, int *waiting)
  * next world before this server, of the last one, was closed. They look for the next server once they hear of the end. */
 static void await_leaving(struct store_server *s, int64_t linger)
 {
-    int64_t end = now() + linger;
+    int64_t end = store_now() + linger;
     struct timespec until = {end / 1000000000, end % 1000000000};
     pthread_mutex_lock(&s->lock);
     s->lingering = true;

@@ -76,6 +76,16 @@ static void complain(const struct store_torch *t, const char *format, ...)
     (void)written;
 }
 
+void store_torch_late(const struct store_torch *t)
+{
+    complain(t, "a request that was not whole after %lld s", STORE_TORCH_NS / 1000000000);
+}
+
+void store_torch_full(const struct store_torch *t)
+{
+    complain(t, "requests that are not whole hold more than %u bytes", STORE_TORCH_MOST);
+}
+
 /* ---- what comes ---- */
 
 struct reader {
@@ -141,44 +151,62 @@ static void put_number(struct store_torch *t, uint32_t index, int64_t number)
     store_frame_put(&t->frame, index, text, (size_t)snprintf(text, sizeof text, "%" PRId64, number));
 }
 
-/* Walks over what a request holds; with `put` into the frame. False when it is not whole, or wrong. */
-static bool walk(struct store_torch *t, struct reader *r, int64_t times, bool put)
+/* The next field of a request, into the frame where `put` says so. False when it is not whole, or wrong. */
+static bool take_field(struct store_torch *t, struct reader *r, int64_t field, bool put)
 {
-    uint32_t index = 0;
-    for (int64_t i = 0; i < times; i++)
-        for (const char *what = rows[t->request].holds; *what; what++, index++) {
-            struct store_bytes bytes = nothing;
-            int64_t number = 0;
-            if (*what == 'n' ? !take_number(r, &number) : !take_bytes(r, *what == 'k' ? STORE_MAX_KEY : STORE_MAX_VALUE, &bytes))
-                return false;
-            if (put && *what == 'k')
-                put_key(&t->frame, index, bytes);
-            else if (put && *what == 'v')
-                store_frame_put(&t->frame, index, bytes.data, bytes.size);
-            else if (put)
-                put_number(t, index, number);
-        }
+    const char *holds = rows[t->request].holds;
+    char what = holds[field % (int64_t)strlen(holds)];
+    struct store_bytes bytes = nothing;
+    int64_t number = 0;
+    if (what == 'n' ? !take_number(r, &number) : !take_bytes(r, what == 'k' ? STORE_MAX_KEY : STORE_MAX_VALUE, &bytes))
+        return false;
+    if (put && what == 'k')
+        put_key(&t->frame, (uint32_t)field, bytes);
+    else if (put && what == 'v')
+        store_frame_put(&t->frame, (uint32_t)field, bytes.data, bytes.size);
+    else if (put)
+        put_number(t, (uint32_t)field, number);
     return true;
 }
 
-/* The request behind its first byte, once whole, as t->frame. */
-static bool translate(struct store_torch *t, struct reader *r)
+static bool begin_request(struct store_torch *t, struct reader *r, const char *data)
 {
-    int64_t times = 1;
-    if (rows[t->request].many && !take_number(r, &times))
+    t->times = 1;
+    if (rows[t->request].many && !take_number(r, &t->times))
         return false;
-    if (times < 0 || times > MOST_KEYS) {
+    if (t->times < 0 || t->times > MOST_KEYS) {
         r->wrong = true;
-        complain(t, "a list of %" PRId64, times);
+        complain(t, "a list of %" PRId64, t->times);
         return false;
     }
-    struct reader again = *r;
-    if (!walk(t, r, times, false))
+    t->fields = 0;
+    t->reached = (size_t)(r->at - data);
+    return true;
+}
+
+/* The request that begins at `data`, once whole, as t->frame. */
+static bool translate(struct store_torch *t, struct reader *r, const char *data)
+{
+    if (!t->reached && !begin_request(t, r, data))
         return false;
-    uint32_t count = (uint32_t)times * (uint32_t)strlen(rows[t->request].holds);
-    store_frame_begin(&t->frame, rows[t->request].op, t->request == WAIT ? FOREVER : 0, count);
-    walk(t, &again, times, true);
+    int64_t count = t->times * (int64_t)strlen(rows[t->request].holds);
+    r->at = data + t->reached;
+    for (; t->fields < count && take_field(t, r, t->fields, false); t->fields++)
+        t->reached = (size_t)(r->at - data);
+    if (r->wrong || (t->fields < count && r->end - data > STORE_TORCH_MOST)) {
+        if (!r->wrong)
+            complain(t, "a request of more than %u bytes", STORE_TORCH_MOST);
+        return !(r->wrong = true);
+    }
+    if (t->fields < count)
+        return false;
+    struct reader again = {.at = data + 1 + (rows[t->request].many ? 8 : 0), .end = r->end, .t = t};
+    store_frame_begin(&t->frame, rows[t->request].op, t->request == WAIT ? FOREVER : 0, (uint32_t)count);
+    for (int64_t field = 0; field < count; field++)
+        take_field(t, &again, field, true);
     store_frame_end(&t->frame);
+    r->at = again.at;
+    t->reached = 0;
     r->wrong = t->frame.failed;
     return !r->wrong;
 }
@@ -209,7 +237,7 @@ int64_t store_torch_read(struct store_torch *t, const char *data, size_t size, s
         return -1;
     }
     struct reader r = {.at = data + 1, .end = data + size, .t = t};
-    return translate(t, &r) ? r.at - data : r.wrong ? -1 : 0;
+    return translate(t, &r, data) ? r.at - data : r.wrong ? -1 : 0;
 }
 
 bool store_torch_cancels(const char *data, size_t size, struct store_buffer *answer)
@@ -303,8 +331,10 @@ bool store_torch_answer(struct store_torch *t, const struct store_buffer *from, 
     struct store_bytes text = {"", 0};
     answer->size = 0;
     answer->failed = false;
-    store_frame_parse(&done, t->frame.data, t->frame.size); /* both are of our own making */
-    store_frame_parse(&got, from->data, from->size);
+    if (from->failed || !store_frame_parse(&done, t->frame.data, t->frame.size) || !store_frame_parse(&got, from->data, from->size)) {
+        complain(t, "the server has no memory for its request");
+        return false;
+    }
     if (got.code == STORE_TIMED_OUT && rows[t->request].answer != MAYBE) {
         complain(t, "it asks for a key that is not there, without having waited for it");
         return false;
@@ -328,7 +358,8 @@ bool store_torch_next(struct store_torch *t)
     struct store_bytes key;
     if (t->next == STORE_OPS)
         return false;
-    store_frame_parse(&done, t->frame.data, t->frame.size);
+    if (!store_frame_parse(&done, t->frame.data, t->frame.size))
+        return !(t->frame.failed = true);
     struct store_cursor cursor = store_frame_strings(&done);
     store_frame_next(&cursor, &key);
     store_frame_begin(&frame, t->next, t->next == STORE_WAIT ? FOREVER : 0, t->next == STORE_WAIT ? 1 : 2);

@@ -14,14 +14,25 @@ struct store_torch {
     enum store_op next;        /* see store_torch_next; STORE_OPS: none */
     int64_t barrier;           /* how many ranks are awaited */
     struct store_buffer frame; /* the request on the table */
+    /* Of a request that is not whole yet: how often its fields come, how many are there, and where the next one begins. */
+    int64_t times, fields;
+    size_t reached;
+    int64_t since;             /* CLOCK_MONOTONIC, ns: when its first byte came; 0: none is under way. The server's */
 };
+
+/* Clients are not authenticated. A request has at most so many bytes, as have all that are not whole together, and so much time. */
+#define STORE_TORCH_MOST (64u << 20)
+#define STORE_TORCH_NS 60000000000ll
 
 /* NULL when memory is out. */
 struct store_torch *store_torch_new(int64_t world_size, int complaints);
 void store_torch_free(struct store_torch *t);
-/* Reads one request. The bytes it had, 0 while it is not whole, -1 for what is none (complained of). Then either t->frame is to be
+/* Reads one request; what has come of it before is not looked at again. The bytes it had, 0 while it is not whole, -1 for what is none (complained of). Then either t->frame is to be
  * carried out, or it is answered already: t->frame is empty and `answer` is not. */
 int64_t store_torch_read(struct store_torch *t, const char *data, size_t size, struct store_buffer *answer);
+/* Complaints about one that is disconnected for the time, or for the memory, that its request takes. */
+void store_torch_late(const struct store_torch *t);
+void store_torch_full(const struct store_torch *t);
 /* What the client is told when t->frame was answered so; nothing for some requests, and while more is to be carried out. False,
  * after a complaint, where it has to be disconnected. */
 bool store_torch_answer(struct store_torch *t, const struct store_buffer *from, struct store_buffer *answer);

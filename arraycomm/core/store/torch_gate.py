@@ -2,7 +2,8 @@
 (native/store_torch.c).
 
 That has no authentication: on loopback a client must run under our user, from elsewhere it is let in only where
-ARRAYCOMM_TORCH_STORE=1 asks for that. It has no errors either: a request that cannot be carried out ends the connection.
+ARRAYCOMM_TORCH_STORE=1 asks for that. It has no errors either: a request that cannot be carried out ends the connection, and
+so does one that is not whole after 60 s, or with which such requests hold more than 64 MiB in all.
 """
 
 from __future__ import annotations

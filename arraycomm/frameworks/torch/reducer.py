@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from arraycomm.core import buckets
+from arraycomm.core.log import log
 from arraycomm.distributed.collectives import all_reduce
 from arraycomm.distributed.process_group import ProcessGroup
 from arraycomm.distributed.reduce_op import ReduceOp
@@ -104,11 +105,27 @@ class Reducer:
     # ---- between forward and backward ----
 
     def check_finished(self) -> None:
-        """RuntimeError, naming the parameters, where the backward before did not reach all."""
+        """RuntimeError, naming the parameters, where the backward before did not reach all. Where it raised, on all ranks, its
+        step is left out."""
         if self._active and any(self._counts) and self._next < len(self.buckets):
+            if self._queued:  # its end has not come
+                self._give_up()
+                return
             late = [index for index in range(len(self._parameters)) if self._left[index] > 0]
             raise RuntimeError(_UNFINISHED.format(rank=self._pg.rank(), names=", ".join(self._names[index] for index in late),
                                                   indices=" ".join(map(str, late))))
+
+    def _give_up(self) -> None:
+        """All ranks have to: one that computed its gradients waits for buckets that do not come. It gets CollectiveMismatch in
+        its backward then, and so does this one here."""
+        core = self._pg.core
+        reached = core.all_gather(torch.tensor([[[self._next]]]), form="stack").flatten().tolist()
+        if len(set(reached)) > 1:
+            raise RuntimeError(f"the last backward raised after different numbers of buckets: {reached} by rank; destroy the "
+                               "group and begin again")
+        self._active = False
+        log().warning("the last backward raised, on all ranks, before all gradients came: its step is left out. Gradients hold "
+                      "what it computed here: call zero_grad()")
 
     def prepare(self, outputs: Any) -> Any:
         """After a forward whose backward is to reduce. The outputs, from which backward is to begin."""

@@ -11,6 +11,7 @@ import torch
 import torch._dynamo  # torch's optimizers import it, and it what this torch has
 from torch import nn
 
+import arraycomm
 import arraycomm.distributed as dist
 
 
@@ -93,6 +94,77 @@ def goes_on_after_a_backward_that_raised() -> None:
     torch.testing.assert_close(model.module.weight.grad, torch.full((2, 3), mean))
 
 
+class Hurt(torch.autograd.Function):
+    """Its backward raises where it is told to."""
+
+    here = False
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        if Hurt.here:
+            raise ZeroDivisionError
+        return gradient
+
+
+class Between(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 2, bias=False), nn.Linear(2, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(Hurt.apply(self.first(x)))
+
+
+def leaves_a_step_out_that_all_ranks_broke_off() -> None:
+    """In the middle of backward, by a layer and by a communication hook: as if it had not been."""
+    for hooked in (False, True):
+        torch.manual_seed(1)
+        model = DistributedDataParallel(Between(), bucket_cap_mb=1e-6)  # a bucket for each
+        failing = [hooked]
+
+        def hook(state: Any, bucket: Any, failing: list[bool] = failing) -> Any:
+            if failing[0] and bucket.index() == 1:
+                raise ZeroDivisionError
+            return comm_hooks.allreduce_hook(None, bucket)
+
+        model.register_comm_hook(None, hook)
+        x = torch.full((1, 3), 1.0 + dist.get_rank())
+        Hurt.here = not hooked
+        for _ in range(2):
+            try:
+                model(x).sum().backward()
+            except ZeroDivisionError:
+                model.zero_grad()
+            else:
+                raise AssertionError("it did not raise")
+        Hurt.here = failing[0] = False
+        model(x).sum().backward()
+        mean = sum(range(1, dist.get_world_size() + 1)) / dist.get_world_size()
+        expected = model.module.second.weight.detach().reshape(2, 1).expand(2, 3) * mean
+        torch.testing.assert_close(model.module.first.weight.grad, expected)
+
+
+def tells_all_ranks_of_a_step_that_one_broke_off() -> None:
+    group = dist.new_group(list(range(dist.get_world_size())))
+    model = DistributedDataParallel(Between(), bucket_cap_mb=1e-6, process_group=group)
+    x = torch.ones(1, 3)
+    Hurt.here = dist.get_rank() == 1
+    try:
+        try:
+            model(x).sum().backward()
+        except ZeroDivisionError:
+            Hurt.here = False
+            model(x)
+    except arraycomm.CollectiveMismatch:
+        pass
+    else:
+        raise AssertionError("no CollectiveMismatch")
+
+
 def refuses() -> None:
     linear, sparse = nn.Linear(2, 2), DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
     twice = DistributedDataParallel(nn.Linear(2, 2))
@@ -146,6 +218,8 @@ def main() -> None:
     learns_from_all()
     names_unused_parameters()
     goes_on_after_a_backward_that_raised()
+    leaves_a_step_out_that_all_ranks_broke_off()
+    tells_all_ranks_of_a_step_that_one_broke_off()
     refuses()
     power_sgd_is_exact_for_few_samples()
     compresses_to_bfloat16()
