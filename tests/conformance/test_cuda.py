@@ -118,7 +118,8 @@ def test_the_quicker_way_is_taken(special: Callable[..., World], slow: int) -> N
     world.run("cuda.reaches", slow=slow, yes=slow == 1)
 
 
-@pytest.mark.parametrize(("function", "nth"), [("cudaIpcGetMemHandle", 1), ("cudaIpcOpenMemHandle", 1), ("cudaMalloc", 2)])
+@pytest.mark.parametrize(("function", "nth"), [("cudaIpcGetMemHandle", 1), ("cudaIpcOpenMemHandle", 1), ("cudaMalloc", 2),
+                                              ("cudaMemcpyAsync", 2), ("cudaEventQuery", 1)])
 def test_a_device_that_is_not_reached(special: Callable[..., World], function: str, nth: int) -> None:
     world = special(2, environ=dict(settings(2).environ))
     world.run("cuda.reach")

@@ -24,7 +24,8 @@ def allocate_on(like: Buffer, shape: tuple[int, ...], stream: int = _LEGACY) -> 
     """Uninitialised memory on the device of `like`, of its dtype, ready for dlpack.wrap(). stream: the Buffer's.
 
     Not stream-ordered: libraries drop their arrays from any thread, when work on them may be under way, and cudaFree, which
-    waits for the device, is right then. A thread does that wait.
+    waits for the device, is right then. A thread does that wait. (Memory of cudaMallocAsync is freed without one: on which
+    streams the library has used it nobody tells us.)
     """
     cuda, count = runtime(), 1
     for length in shape:

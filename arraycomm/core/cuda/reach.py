@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from .. import settings
 from ..backend import Communicator
@@ -59,7 +61,7 @@ def find(host: Communicator, lane: Lane, deadline: float) -> Reach | None:
         possible = _works(reach, lane, host.rank, offers, deadline)
     if all(vote for vote, in gather_integers(host, [possible], _left(deadline))):
         return reach
-    if reach is not None:
+    if reach is not None and lane.reap():
         reach.close()
     return None
 
@@ -81,9 +83,10 @@ def _offer(lane: Lane, token: bytes, deadline: float) -> Reach | None:
         reach = Reach(lane, Area(lane.cuda, lane.device))
         pinned = lane.block(_TOKEN.size)
         lane.cuda.ffi.memmove(lane.cuda.ffi.cast("char *", pinned.address), token, _TOKEN.size)
-        for end in _ENDS:
-            lane.cuda.copy(reach.area.address + end, pinned.address, _TOKEN.size, TO_DEVICE, lane.up)
-        _ended(lane, lane.up, deadline)
+        with _holding(lane, reach, pinned):
+            for end in _ENDS:
+                lane.cuda.copy(reach.area.address + end, pinned.address, _TOKEN.size, TO_DEVICE, lane.up)
+            _ended(lane, lane.up, deadline)
         return reach
     except DistError as error:
         _refused(error)
@@ -92,6 +95,16 @@ def _offer(lane: Lane, token: bytes, deadline: float) -> Reach | None:
 
 def _refused(why: object) -> None:
     log().warning("arrays on GPUs do not go from device to device but through the host's memory: %s", why)
+
+
+@contextmanager
+def _holding(lane: Lane, *held: object) -> Iterator[None]:
+    """What copies that may be under way use, when something goes wrong."""
+    try:
+        yield
+    except BaseException:
+        lane.leave([], held)
+        raise
 
 
 def _ended(lane: Lane, stream: int, deadline: float) -> None:
@@ -106,7 +119,7 @@ def _works(reach: Reach, lane: Lane, rank: int, cards: list[tuple[bytes, bytes]]
         reach.open(rank, [handle for _, handle in cards])
         for peer, (token, _) in enumerate(cards):
             for end in _ENDS:
-                if _read(reach.slot(peer, 0) + end, lane, deadline) != token:
+                if _read(reach, reach.slot(peer, 0) + end, lane, deadline) != token:
                     _refused(f"the memory of rank {peer}'s device is not what its handle opens here")
                     return False
         return _wins(reach, lane, rank, len(cards), deadline)
@@ -115,10 +128,11 @@ def _works(reach: Reach, lane: Lane, rank: int, cards: list[tuple[bytes, bytes]]
         return False
 
 
-def _read(address: int, lane: Lane, deadline: float) -> bytes:
+def _read(reach: Reach, address: int, lane: Lane, deadline: float) -> bytes:
     pinned = lane.block(_TOKEN.size)
-    lane.cuda.copy(pinned.address, address, _TOKEN.size, TO_HOST, lane.down)
-    _ended(lane, lane.down, deadline)
+    with _holding(lane, reach, pinned):
+        lane.cuda.copy(pinned.address, address, _TOKEN.size, TO_HOST, lane.down)
+        _ended(lane, lane.down, deadline)
     return bytes(lane.cuda.ffi.buffer(lane.cuda.ffi.cast("char *", pinned.address), _TOKEN.size))
 
 
@@ -134,8 +148,9 @@ def _wins(reach: Reach, lane: Lane, rank: int, size: int, deadline: float) -> bo
         _ended(lane, stream, deadline)
         return time.monotonic() - begun
 
-    for _ in range(2):  # the first time is another one
-        direct = timed(lane.up, [(room, mine, ON_DEVICE)] + [(room, reach.slot(peer, 0), ON_DEVICE) for peer in peers])
-        down = timed(lane.down, [(pinned.address, mine, TO_HOST)])
-        up = timed(lane.up, [(room, pinned.address, TO_DEVICE) for _ in peers])
+    with _holding(lane, reach, pinned):
+        for _ in range(2):  # the first time is another one
+            direct = timed(lane.up, [(room, mine, ON_DEVICE)] + [(room, reach.slot(peer, 0), ON_DEVICE) for peer in peers])
+            down = timed(lane.down, [(pinned.address, mine, TO_HOST)])
+            up = timed(lane.up, [(room, pinned.address, TO_DEVICE) for _ in peers])
     return direct < max(down, up)  # which overlap
