@@ -68,9 +68,9 @@ def test_wheel_holds_what_runs_and_nothing_else(built: Path) -> None:
     modules = {name for name in names if ".dist-info/" not in name}
     assert {"arraycomm/py.typed", "arraycomm/_engine.pyi", "arraycomm/bench/peers/gloo.py"} <= modules
     assert {name.partition("/")[0] for name in modules} == {"arraycomm", "arraycomm_torch"}
-    compiled_when_used = {"arraycomm/bench/ping.c"}
-    assert compiled_when_used <= modules
-    assert {name.rpartition(".")[2] for name in modules - compiled_when_used} == {"py", "pyi", "so", "typed"}
+    read_when_used = {"arraycomm/bench/ping.c", "arraycomm/debug/page.html"}
+    assert read_when_used <= modules
+    assert {name.rpartition(".")[2] for name in modules - read_when_used} == {"py", "pyi", "so", "typed"}
     assert [name for name in names if name.endswith("/LICENSE")]
 
 
