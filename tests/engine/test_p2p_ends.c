@@ -122,9 +122,54 @@ static void failure_ends_everything(void)
     })
 }
 
+/* A link that always has one more message of a tag that nobody receives, and never two at once. */
+static struct { uint64_t id; bool pause; const struct caller *caller; bool kept; } stream;
+
+static ssize_t next_of_stream(struct link *link, void *data, size_t bytes)
+{
+    (void)link;
+    struct wire_frame frame = {.magic = WIRE_MAGIC, .kind = WIRE_RTS, .tag = 9, .count = 1, .id = stream.id};
+    stream.pause = !stream.pause;
+    if (stream.pause || bytes < sizeof frame)
+        return 0;
+    stream.id++;
+    stream.kept |= stream.id > 1000 && stream.caller->holds;
+    wire_put(data, &frame);
+    return sizeof frame;
+}
+
+static bool always(const struct link *link)
+{
+    (void)link;
+    return true;
+}
+
+/* Who waits while a peer sends and sends something else gives up its caller's lock, and ends at its deadline. */
+static void deadline_while_others_stream(void)
+{
+    struct world *w = world_open(2, KINDS[0]);
+    struct link_ops ops = *w->in[1][0]->ops;
+    ops.recv = next_of_stream;
+    ops.waiting = always;
+    w->in[1][0]->ops = &ops;
+    char byte;
+    struct acomm_op late = message(&w->groups[0], ACOMM_RECV, &byte, 1, ACOMM_UINT8, 1, 1);
+    struct caller caller = {.thread = pthread_self(), .holds = true};
+    stream.caller = &caller;
+    late.synchronous = true;
+    late.timeout = SECOND / 50;
+    late.let_go = give_up_lock;
+    late.lock = &caller;
+    CHECK_EQUAL(p2p_post(w->groups[0].p2p, &late), 0);
+    CHECK_EQUAL(p2p_wait(w->groups[0].p2p, &late), ACOMM_TIMEOUT);
+    CHECK(stream.id > 1000 && !stream.kept);
+    world_close(w);
+}
+
 int main(void)
 {
     TEST(deadlines);
+    TEST(deadline_while_others_stream);
     TEST(peers_that_leave);
     TEST(lost_at_first_sight);
     TEST(peer_that_never_connected);

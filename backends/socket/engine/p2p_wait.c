@@ -13,7 +13,7 @@
 struct waiter {
     struct wait wait;
     int64_t nap, until, next_look;
-    uint32_t moves;
+    uint32_t moves; /* passes that moved something, or saw that there is more */
 };
 
 /* With the lock. The operation cannot go on; it has ended when this returns, or another thread is just ending it. */
@@ -72,7 +72,7 @@ static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved
     if (moved) {
         wait_reset(&w->wait);
         w->nap = 0;
-        look = ++w->moves % WAIT_MOVES == 0;
+        look = w->moves % WAIT_MOVES == 0;
         if (look)
             w->wait.turns = w->wait.spins; /* though there is progress */
     }
@@ -151,9 +151,11 @@ int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
         bool moved = leads(p, &w) && p2p_progress_pass(p, w.wait.sleepy);
         if (op_ended(op))
             break;
-        seen = (moved || !seen) && p->leader == &w && peek(p, op); /* what is there may not be for us */
-        if (seen)
-            continue;
+        seen = (moved || !seen) && p->leader == &w && peek(p, op); /* what is there may not be for us, */
+        moved |= seen;
+        w.moves += moved;
+        if (seen && w.moves % WAIT_MOVES && !atomic_load_explicit(&p->wanted, memory_order_relaxed))
+            continue; /* and there may always be more */
         op_let_go(op);
         op_begin(op);
         rc = step(p, op, &w, moved);
