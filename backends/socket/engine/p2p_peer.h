@@ -178,6 +178,7 @@ struct p2p {
     int room[2];
     int64_t kept;                /* where cores are scarce: since when we keep ours, 0: not yet; and yields since that paid */
     int gains;
+    struct places places;
     uint32_t passes;             /* also says which peer the next one begins with */
 };
 

@@ -54,7 +54,11 @@ static int step_away(struct p2p *p, struct wait *w)
 /* With the lock: the next step gives our core to others. */
 static void leave_core(struct p2p *p, const struct wait *w)
 {
-    if (!p->group->crowded || w->turns < w->spins)
+    if (!wait_spun(w))
+        return;
+    if (p->group->shared.base && places_spread(&p->places, &p->group->shared))
+        wait_moved(w);
+    if (!p->group->crowded)
         return;
     p->kept = 0;
     if (!p->gains)

@@ -6,9 +6,9 @@
 #include "clock.h"
 #include "shared.h"
 
-#define TURNS 256           /* between two looks at the clock */
+#define TURNS 64            /* between two looks at the clock: so many yields fit into any wait that yields at all */
 #define SPAN_MIN 4000000    /* ns; */
-#define SPAN_MAX 1000000000 /* doubled up to here with every move, so that who fights with the kernel soon gives in */
+#define SPAN_MAX 1000000000 /* doubled up to here with every move soon after another: who fights with the kernel soon gives in */
 
 int32_t places_say(struct shared *s)
 {
@@ -32,9 +32,11 @@ static int better(const struct shared *s, int here, const cpu_set_t *allowed)
         ranks[at]++;
         last = at == here ? rank : last;
     }
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+    for (int i = 1; i < CPU_SETSIZE; i++) { /* the next ones first: they are mostly nearer */
+        int cpu = (here + i) % CPU_SETSIZE;
         if (CPU_ISSET(cpu, allowed) && ranks[cpu] < ranks[best])
             best = cpu;
+    }
     return ranks[here] >= ranks[best] + 2 && last == s->rank ? best : -1;
 }
 
@@ -47,21 +49,22 @@ static void move(int cpu, const cpu_set_t *allowed)
         sched_setaffinity(0, sizeof *allowed, allowed); /* it stays there until the kernel has a reason */
 }
 
-void places_spread(struct shared *s)
+bool places_spread(struct places *p, struct shared *s)
 {
-    struct places *p = &s->places;
     cpu_set_t allowed;
+    int here = places_say(s) - 1;
     if (++p->turns % TURNS)
-        return;
+        return false;
     int64_t now = clock_now();
     if (now < p->next || sched_getaffinity(0, sizeof allowed, &allowed))
-        return;
-    int here = places_say(s) - 1, to = here < CPU_SETSIZE ? better(s, here, &allowed) : -1;
-    p->span = to >= 0 ? 2 * p->span : p->span / 2;
+        return false;
+    int to = here < CPU_SETSIZE ? better(s, here, &allowed) : -1;
+    p->span = now - p->next > p->span ? 0 : to >= 0 ? 2 * p->span : p->span / 2;
     p->span = p->span < SPAN_MIN ? SPAN_MIN : p->span < SPAN_MAX ? p->span : SPAN_MAX;
     p->next = now + p->span;
     if (to < 0)
-        return;
+        return false;
     move(to, &allowed);
     places_say(s);
+    return true;
 }

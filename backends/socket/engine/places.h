@@ -1,8 +1,9 @@
-/* Which processor each rank of a host waits on, where there are more ranks than processors.
+/* Which processor each rank of a host waits on.
  *
- * Who waits for a rank that was last seen on its own processor gives that up at once; who waits for one that runs elsewhere
- * would yield in vain, twice 1.5 us. And ranks spread themselves: the kernel sees only threads that are always busy, and
- * leaves three of four on one of two processors, where a barrier takes twice the time. */
+ * Where there are more ranks than processors, who waits for a rank that was last seen on its own processor gives that up at
+ * once; who waits for one that runs elsewhere would yield in vain, twice 1.5 us. And ranks spread themselves: the kernel sees
+ * only threads that are always busy. It leaves three of four on one of two processors, where a barrier takes twice the time, and
+ * even two of two, for up to seconds: a message then takes 200 to 300 us, because it lets who yields go on. */
 #ifndef ACOMM_PLACES_H
 #define ACOMM_PLACES_H
 #include <stdatomic.h>
@@ -11,7 +12,7 @@
 
 struct shared;
 
-/* Of this process; zeros at the beginning. */
+/* Of who waits: the collectives of a group, or its messages. Zeros at the beginning. */
 struct places {
     uint32_t turns;
     int64_t next;                /* when to look whether ranks are spread */
@@ -20,6 +21,7 @@ struct places {
 
 /* 1 + the processor that we are on, and says so to the others. */
 int32_t places_say(struct shared *s);
-/* Every some milliseconds: moves this thread to the processor that fewest ranks wait on, where they are spread unevenly. */
-void places_spread(struct shared *s);
+/* Says where we are. And every some milliseconds: moves this thread to the processor that fewest ranks wait on, where they are
+ * spread unevenly. Whether it did. */
+bool places_spread(struct places *p, struct shared *s);
 #endif

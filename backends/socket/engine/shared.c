@@ -292,10 +292,11 @@ static bool in_our_way(struct shared *s, int rank, int last, uint64_t round)
 
 static int wait_once(struct shared *s, struct wait *w, int rank, int last, uint64_t round)
 {
-    if (w->op->group->crowded) {
+    bool crowded = w->op->group->crowded;
+    if (crowded)
         w->where = in_our_way(s, rank, last, round) ? WAIT_HERE : WAIT_APART;
-        places_spread(s);
-    }
+    if ((crowded || wait_spun(w)) && places_spread(&s->places, s))
+        wait_moved(w);
     int rc = wait_step(w);
     if (!rc && w->sleepy)
         sleep_on(s, rank, round);

@@ -128,6 +128,11 @@ int wait_look(struct acomm_op *op)
     return rc ? group_fail_op(op, rc, -1, 0, NULL) : 0;
 }
 
+void wait_moved(const struct wait *w)
+{
+    atomic_store_explicit(&w->op->group->stolen.until, 0, memory_order_relaxed);
+}
+
 /* Several threads may count at once: a count that is lost does no harm. */
 static void yield(struct wait_stolen *stolen, int64_t now)
 {
