@@ -1,6 +1,7 @@
 /* The table: the first row of a kind that fits the layout, the ranks and the bytes wins; the last row of a kind that can
  * run anywhere has no limit. To add an algorithm: its file in collectives/, its line in collectives.h, a row here.
- * `arraycomm-bench tune --table` derives the limits from measurements; ARRAYCOMM_TUNING puts a machine's own before them. */
+ * `arraycomm-bench tune --table` derives the limits from measurements, last on 2 cores of a Zen 5, 2 and 4 ranks, 2026-11-22
+ * (docs/benchmark.md); ARRAYCOMM_TUNING puts a machine's own before them. */
 #include "select.h"
 
 #include <stdlib.h>
@@ -24,6 +25,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_REDUCE, "leader", hosts_reduce_leader, HOSTS, true, MiB(1), 0},
     {ACOMM_ALL_REDUCE, "leaders", hosts_reduce_leaders, HOSTS, true, ALWAYS, 0},
+    {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, MiB(2), 2},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(64), 8},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(2), 0},
     {ACOMM_ALL_REDUCE, "doubling", all_reduce_doubling, ANYWHERE, false, KiB(64), 0},
@@ -35,15 +37,14 @@ static const struct algorithm TABLE[] = {
     {ACOMM_REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_REDUCE, "leader", hosts_reduce_leader, HOSTS, true, MiB(1), 0},
     {ACOMM_REDUCE, "leaders", hosts_reduce_leaders, HOSTS, true, ALWAYS, 0},
+    {ACOMM_REDUCE, "bruck", reduce_bruck, ANYWHERE, true, KiB(64), 2},
+    {ACOMM_REDUCE, "binomial", reduce_binomial, ANYWHERE, false, ALWAYS, 2},
     {ACOMM_REDUCE, "bruck", reduce_bruck, ANYWHERE, true, KiB(32), 8},
-    {ACOMM_REDUCE, "binomial", reduce_binomial, ANYWHERE, false, KiB(512), 2},
     {ACOMM_REDUCE, "bruck", reduce_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_REDUCE, "binomial", reduce_binomial, ANYWHERE, false, KiB(64), 0},
     {ACOMM_REDUCE, "pairwise", reduce_pairwise, ANYWHERE, true, ALWAYS, 0},
     {ACOMM_BROADCAST, "shared", shared_broadcast, SYMMETRIC, true, KiB(8), 2},
     {ACOMM_BROADCAST, "direct", direct_broadcast, SYMMETRIC, true, ALWAYS, 2},
-    {ACOMM_BROADCAST, "shared", shared_broadcast, SYMMETRIC, true, KiB(32), 4},
-    {ACOMM_BROADCAST, "direct", direct_broadcast, SYMMETRIC, true, ALWAYS, 4},
     {ACOMM_BROADCAST, "shared", shared_broadcast, SYMMETRIC, true, KiB(64), 0},
     {ACOMM_BROADCAST, "direct", direct_broadcast, SYMMETRIC, true, ALWAYS, 0},
     {ACOMM_BROADCAST, "shared", shared_broadcast, ONE_HOST, true, ALWAYS, 0},
@@ -56,20 +57,18 @@ static const struct algorithm TABLE[] = {
     {ACOMM_BROADCAST, "chain", broadcast_chain, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, true, KiB(8), 2},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, SYMMETRIC, true, ALWAYS, 2},
-    {ACOMM_ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, true, KiB(32), 4},
-    {ACOMM_ALL_GATHER, "direct", direct_all_gather, SYMMETRIC, true, ALWAYS, 4},
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, true, KiB(64), 0},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, SYMMETRIC, true, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "records", all_gather_bruck, HOSTS, true, KiB(64), 0},
     {ACOMM_ALL_GATHER, "leaders", hosts_all_gather, HOSTS, false, ALWAYS, 0},
-    {ACOMM_ALL_GATHER, "bruck", all_gather_bruck, ANYWHERE, true, KiB(512), 8},
+    {ACOMM_ALL_GATHER, "bruck", all_gather_bruck, ANYWHERE, true, MiB(2), 8},
     {ACOMM_ALL_GATHER, "bruck", all_gather_bruck, ANYWHERE, true, KiB(64), 0},
     {ACOMM_ALL_GATHER, "ring", all_gather_ring, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_GATHER, "shared", shared_all_gather, SYMMETRIC, true, KiB(8), 2},
     {ACOMM_GATHER, "direct", direct_all_gather, SYMMETRIC, true, ALWAYS, 2},
-    {ACOMM_GATHER, "shared", shared_all_gather, ONE_HOST, true, KiB(64), 0},
+    {ACOMM_GATHER, "shared", shared_all_gather, ONE_HOST, true, KiB(128), 0},
     {ACOMM_GATHER, "direct", direct_gather, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_GATHER, "records", gather_bruck, HOSTS, true, KiB(8), 0},
     {ACOMM_GATHER, "bruck", gather_bruck, ANYWHERE, true, KiB(128), 8},
@@ -85,7 +84,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_SCATTER, "bruck", scatter_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_SCATTER, "binomial", scatter_binomial, ANYWHERE, false, KiB(64), 0},
     {ACOMM_SCATTER, "linear", scatter_linear, ANYWHERE, false, ALWAYS, 0},
-    {ACOMM_REDUCE_SCATTER, "shared", shared_reduce_scatter, SYMMETRIC, true, KiB(2), 8},
+    {ACOMM_REDUCE_SCATTER, "shared", shared_reduce_scatter, SYMMETRIC, true, KiB(8), 8},
     {ACOMM_REDUCE_SCATTER, "direct", direct_reduce_scatter, SYMMETRIC, true, ALWAYS, 0},
     {ACOMM_REDUCE_SCATTER, "shared", shared_reduce_scatter, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_REDUCE_SCATTER, "records", reduce_scatter_bruck, HOSTS, true, KiB(8), 0},

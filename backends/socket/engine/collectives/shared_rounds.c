@@ -17,7 +17,7 @@ int rounds_await_all(const struct rounds *r)
 
 #define STACK_RANKS 64
 #define ONE_WAY_PIECES 8
-#define RESULTS_LONG (8u << 20) /* bytes of all ranks of the host: with the inputs more than a cache of 32 MiB keeps for us */
+#define RESULTS_LONG (16u << 20) /* bytes of all ranks of the host: with the inputs more than a cache of 32 MiB keeps for us */
 #define ONE_WAY_MIN (64u << 10) /* bytes; below, the rounds show */
 #define BLOCK (16u << 10) /* bytes that are still in the L1 cache when they are copied on */
 
