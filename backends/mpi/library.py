@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _VARIABLE = "ARRAYCOMM_MPI_LIBRARY"
 # By file name, as they are installed: Open MPI 4 and 5, MPICH and its relatives (Debian's is libmpich), the MPI-5 ABI; then any.
 _NAMES = ("libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so")
+_FILES = ("libmpi.so", "libmpich.so", "libmpi_abi.so")  # how the files' names begin
 _ANCESTORS = 4  # mpirun's own process on this host may be that many above a rank: wrappers lie between
 LEVELS = ("single", "funneled", "serialized", "multiple")
 
@@ -66,6 +67,7 @@ def load() -> Library:
 
 def _load() -> Library:
     tried = []
+    _refuse_second(settings.get(_VARIABLE))
     for origin, path in candidates():
         found, why = ffi.new("acomm_mpi **"), ffi.new("char[256]")
         if lib.acomm_mpi_load(path.encode(), found, why) == 0:
@@ -77,12 +79,22 @@ def _load() -> Library:
                            f"system's), or set {_VARIABLE} to its path. Tried: {'; '.join(tried)}")
 
 
+def _refuse_second(chosen: str) -> None:
+    """DistBackendError where another library is in the process than the one that is asked for: each would believe that it owns
+    the launcher's connection, and they have names in common."""
+    for path in loaded(*_FILES) if chosen else ():
+        same = os.path.realpath(chosen) == os.path.realpath(path) if "/" in chosen else os.path.basename(path).startswith(chosen)
+        if not same:
+            raise DistBackendError(f"{_VARIABLE} names {chosen}, but this process has loaded {path} already, and can have one "
+                                   f"MPI: unset {_VARIABLE}, or let what has loaded that (mpi4py?) load the same library")
+
+
 def candidates() -> Iterator[tuple[str, str]]:
     """(where from, path or name), the likeliest first."""
     chosen = settings.get(_VARIABLE)
     if chosen:
         yield _VARIABLE, chosen
-    for path in loaded("libmpi.so", "libmpich.so", "libmpi_abi.so"):
+    for path in loaded(*_FILES):
         yield "loaded already", path
     for folder in _launchers():
         for path in _inside(folder):

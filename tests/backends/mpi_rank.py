@@ -94,6 +94,41 @@ def wrapped(group: arraycomm.Group) -> None:
             say(group, f"{type(error).__name__} {error}")
 
 
+def ours_first(group: arraycomm.Group) -> None:
+    """mpi4py comes later and finds MPI begun; we end it."""
+    from mpi4py import MPI
+
+    say(group, f"began {MPI.Is_initialized()}, sum {MPI.COMM_WORLD.allreduce(1)}")
+
+
+def finalizes(group: arraycomm.Group) -> None:
+    """Somebody ends MPI while a group is open: the group has let go of it before, and says so."""
+    from mpi4py import MPI
+
+    part = group.split(0)
+    MPI.Finalize()
+    for one in (group, part):
+        try:
+            assert one is not None
+            one.barrier()
+        except arraycomm.Aborted as error:
+            say(group, f"Aborted {error}")
+    try:
+        arraycomm.init()
+    except arraycomm.DistBackendError as error:
+        say(group, f"DistBackendError {error}")
+
+
+def errs(group: arraycomm.Group) -> None:
+    """The library's function fails on one rank."""
+    if group.rank == 1:
+        os.environ["STANDIN_MPI"] = "fails"
+    try:
+        group.all_gather(np.ones(_LONG))
+    except arraycomm.DistBackendError as error:
+        say(group, f"DistBackendError {error}")
+
+
 def splits(group: arraycomm.Group) -> None:
     part = group.split(group.rank % 2)
     assert part is not None
@@ -122,11 +157,11 @@ def listens(group: arraycomm.Group) -> None:
 
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "killed": killed, "wrapped": wrapped, "facade": facade,
-         "splits": splits, "shrinks": shrinks, "listens": listens}
+         "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens}
 
 
 def main(case: str) -> None:
-    if case == "wrapped":
+    if case in ("wrapped", "finalizes"):
         import mpi4py.MPI  # noqa: F401  it initialises MPI, and ends it
     with arraycomm.init(timeout=60) as group:
         try:

