@@ -46,7 +46,7 @@ def library_file(library: str) -> Path:
 
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="arraycomm-mpi-")
+    return tempfile.TemporaryDirectory(prefix="arraycomm-test-mpi-")
 
 
 def command(library: str, size: int) -> list[str]:
