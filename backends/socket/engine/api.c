@@ -10,7 +10,7 @@
 #include "p2p.h"
 #include "reduce.h"
 
-#define HELD_BYTES 4096 /* copied in a microsecond */
+#define HELD_BYTES 65536 /* copied in some microseconds */
 
 const char *acomm_code_text(int code)
 {
