@@ -50,6 +50,8 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_MPI_GPU", "", "arrays on GPUs over MPI: 0 stages them, 1 gives them to the library untried; else "
                 "a trial decides, see docs/mpi.md"),
         Setting("ARRAYCOMM_NCCL_LIBRARY", "", "path of libnccl.so.2; otherwise one that is loaded, a package's or the system's"),
+        Setting("ARRAYCOMM_NCCL_SYMMETRIC", "0", "1: group.empty() registers memory on GPUs with NCCL, which does not compare "
+                "how ranks use it, see docs/gpu.md"),
         Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one"),
         Setting("ARRAYCOMM_CUDA_IPC", "1", "0: ranks of a host do not copy from each other's GPUs; all arrays there are staged"),
         Setting("ARRAYCOMM_CUDART_LIBRARY", "", "path of libcudart.so, for arrays on GPUs; empty: it is searched for"),

@@ -1,7 +1,10 @@
 """Symmetric memory on a GPU: of ncclMemAlloc, registered with a communicator, so that NCCL reads and writes it in place.
 
-A window where this NCCL has them (2.27), else a registered buffer. Who drops the array wakes a thread, which waits for the
-device, ends the registration and frees the memory; what holds an array may be any thread, and may hold NCCL's or Python's locks.
+Only where the program asks for it: NCCL then takes it on trust that all ranks' arrays of a collective lie alike, compares
+nothing, and gives wrong results where they do not. A window where this NCCL has them (2.27), else a registered buffer.
+
+Who drops the array wakes a thread, which waits for the device, ends the registration and frees the memory; what holds an array
+may be any thread, and may hold NCCL's or Python's locks.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import functools
 import threading
 from collections.abc import Sequence
 
-from arraycomm.core import threads
+from arraycomm.core import settings, threads
 from arraycomm.core.errors import DistBackendError, DistError, ResourceError
 from arraycomm.core.exchange import gather_integers
 from arraycomm.core.log import log
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
     from .communicator import NcclCommunicator
 
+VARIABLE = "ARRAYCOMM_NCCL_SYMMETRIC"
 _STEP = CONSTANTS["NCCL_WIN_REQUIRED_ALIGNMENT"][0]
 _SYMMETRIC = CONSTANTS["NCCL_WIN_COLL_SYMMETRIC"][0]
 
@@ -87,17 +91,24 @@ class Block:
 
 
 def allocate(owner: NcclCommunicator, nbytes: int, timeout: float | None) -> Block | None:
-    """As Communicator.symmetric(); None without any bytes. Of one size on all ranks, as NCCL asks for."""
+    """As Communicator.symmetric(); None without any bytes, or where not all ranks ask for it. Of one size on all ranks, as NCCL
+    asks for."""
     seconds = owner.timeout if timeout is None else timeout
-    size = -(-max(_told(owner, nbytes, timeout)) // _STEP) * _STEP
-    if not size:
+    wanted = settings.get(VARIABLE) == "1"
+    cards = gather_integers(owner.host, [nbytes, wanted], timeout)
+    size = -(-max(length for length, _ in cards) // _STEP) * _STEP
+    if not size or not all(asks for _, asks in cards):
+        if wanted and size:
+            other = next(rank for rank, (_, asks) in enumerate(cards) if not asks)
+            log().warning("group %r: the memory of empty() is not registered with NCCL: rank %d has no %s=1", owner.name, other,
+                          VARIABLE)
         return None
     with owner.lock, owner.cuda.on(owner.device):
         owner.check_ready()
         out = owner.nccl.ffi.new("uintptr_t *")
         code = int(owner.nccl.ncclMemAlloc(out, size))
         block = Block(owner, int(out[0]))
-        codes = _told(owner, code, timeout)
+        codes = [told for told, in gather_integers(owner.host, [code], timeout)]
         if any(codes):
             if not code:
                 block.free()
@@ -107,10 +118,6 @@ def allocate(owner: NcclCommunicator, nbytes: int, timeout: float | None) -> Blo
         except (DistBackendError, ResourceError) as error:
             raise owner.broken(error) from None
     return block
-
-
-def _told(owner: NcclCommunicator, value: int, timeout: float | None) -> list[int]:
-    return [value for value, in gather_integers(owner.host, [value], timeout)]
 
 
 def _no_memory(owner: NcclCommunicator, size: int, codes: Sequence[int]) -> ResourceError:

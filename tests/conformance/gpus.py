@@ -243,7 +243,23 @@ def refusals(context: Context) -> None:
 def symmetric(context: Context) -> None:
     """Arrays of memory that is registered with NCCL: freed with the array, registered for the group's life at most."""
     with arrays.as_cupy() as kind:  # whose arrays may be written into
+        for asks in (False, context.rank > 0):
+            os.environ["ARRAYCOMM_NCCL_SYMMETRIC"] = str(int(asks))
+            _unregistered(context, kind)
+        os.environ["ARRAYCOMM_NCCL_SYMMETRIC"] = "1"
         _symmetric(context, kind)
+    del os.environ["ARRAYCOMM_NCCL_SYMMETRIC"]
+
+
+def _unregistered(context: Context, kind: type[arrays.Array]) -> None:
+    """Unless all ranks ask for it: arrays of which ranks may use whatever part they like."""
+    library = ctypes.CDLL(os.environ["ARRAYCOMM_NCCL_LIBRARY"])
+    x = context.group.empty(8, "float32", like=arrays.asarray(np.ones(1), kind=kind))
+    context.check(type(x) is kind and library.standin_nccl_registrations() == 0, "it is not registered")
+    part = x[context.rank : context.rank + 3]
+    part.fill(np.full(3, context.rank + 1))
+    total = sum(range(1, context.size + 1))
+    expect(context, "of parts that lie apart", context.group.all_reduce(part), np.full(3, total, np.float32))
 
 
 def _symmetric(context: Context, kind: type[arrays.Array]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -81,6 +82,7 @@ def streams(group: arraycomm.Group, name: str, count: int) -> None:
 
 def symmetric(rank: int, counts: Sequence[int], framework: str) -> None:
     """Arrays of group.empty(), in place and between ordinary ones; the memory goes and comes again."""
+    os.environ["ARRAYCOMM_NCCL_SYMMETRIC"] = "1"
     for name in frameworks.use(rank, framework):
         if name == "jax":  # whose arrays cannot be written
             continue

@@ -94,6 +94,8 @@ class Report:
 
     def __init__(self, folder: str | None) -> None:
         self._folder = Path(folder) if folder else None
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
         self._rows = ["| part | result | s |", "|---|---|---|"]
         self._texts: list[str] = []
         self.failures = 0

@@ -36,6 +36,7 @@ def test_what_a_part_printed_survives_it(end: str, result: str, tmp_path: Path) 
     output, got = run.run(["-X", "faulthandler", "-c", program], 2, dict(os.environ), tmp_path)
     assert got == result and time.monotonic() - begin < 20
     assert ("most recent call first" in output) == ("sleep" in end)  # its stack
+    tmp_path = tmp_path / "made" / "by it"
     report = run.Report(str(tmp_path))
     report.add("one", output, got, 2)
     report.add("another", "", "ok", 1)
