@@ -32,13 +32,14 @@ class Copies(Record):
 
 
 class Direct(Operation):
-    """The operation on this rank. meet(index): all ranks are there, and mean the same."""
+    """The operation on this rank. meet(index): all ranks are there, and mean the same; False: not all of them go this way, which
+    is known at the first meeting. `ended`: they did."""
 
     def __init__(self, copies: Copies, reach: Reach, source: Side | None, target: Side | None, per_piece: int, number: int,
-                 deadline: float, meet: Callable[[int], object]) -> None:
+                 deadline: float, meet: Callable[[int], bool]) -> None:
         super().__init__(copies.name, source, target, number, deadline, lambda *_: None)
         self._copies, self._reach, self._per_piece, self._meet = copies, reach, per_piece, meet
-        self._begun = False
+        self._begun = self.ended = False
 
     def begin(self, lane: Lane, *, whole: bool) -> None:
         super()._behind(lane)
@@ -48,12 +49,14 @@ class Direct(Operation):
         self._fill(0)
         for index in range(self._number):
             self._wait()
-            self._meet(index)
+            if not self._meet(index):
+                break
             self._take(index)
             if index + 1 < self._number:
                 self._fill(index + 1)
-        self._wait()
-        self._meet(self._number)
+        else:
+            self._wait()
+            self.ended = self._meet(self._number)
         self._begun = False
 
     def _fill(self, index: int) -> None:

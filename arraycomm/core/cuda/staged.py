@@ -59,7 +59,8 @@ class Staged:
         self._cuda = runtime()
         self._reach: Reach | None = None
         self._tried = False
-        self._meeting = allocate((1,), DType.UINT8)
+        self._vote = allocate((1,), DType.UINT8)
+        self._votes: list[Work] = []  # of calls that were asynchronous here
         self._lanes: dict[int, Lane] = {}
         self._under_way: list[weakref.ref[Any]] = []  # collectives, in their order
         self._works: weakref.WeakSet[StagedWork] = weakref.WeakSet()  # and messages
@@ -142,11 +143,11 @@ class Staged:
         blocks = gives if len(gives) > len(gets) else gets
         longest, width = max(*gives, *gets), DType(any_buffer.dtype).itemsize
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
-        reach = None
-        if copies and not async_op and longest * width >= _LONG:
-            reach = self._reached([buffer for buffer in (src, dst) if buffer is not None], deadline)
-        per_piece = (pieces.elements(width, len(gives), SLOT_BYTES) if reach else
-                     pieces.elements(width, len(blocks), pieces.PIECE_BYTES) if cut else max(1, longest))
+        if copies and longest * width >= _LONG and self._host.size > 1 and (self._reach or not self._tried):
+            what = hash((layout, _COPYING.index(name), -1 if giver is None else giver, any_buffer.dtype, *blocks))
+            if self._between_devices(Copies(name, self._host.rank, giver, gives, gets), what, src, dst, deadline, async_op):
+                return None
+        per_piece = pieces.elements(width, len(blocks), pieces.PIECE_BYTES) if cut else max(1, longest)
         number = pieces.number(longest, per_piece)
         sides = Side(src, gives, per_piece) if src else None, Side(dst, gets, per_piece) if dst else None
 
@@ -154,24 +155,50 @@ class Staged:
             now = pieces.counts(blocks, index, per_piece) if uneven else None
             return call(source, target, now, layout=piece_layout(layout, index, number), **more)
 
-        def meet(index: int) -> None:
-            what = hash((layout, _COPYING.index(name), -1 if giver is None else giver, any_buffer.dtype, *blocks))
-            self._host.all_reduce(self._meeting, self._meeting, reduce_op("max"), layout=piece_layout(what, index, number),
-                                  timeout=max(0.0, deadline - time.monotonic()))
-
-        operation = (Direct(Copies(name, self._host.rank, giver, gives, gets), reach, *sides, per_piece, number, deadline, meet)
-                     if reach else Operation(name, *sides, number, deadline, step, together=together))
+        operation = Operation(name, *sides, number, deadline, step, together=together)
         self._settle_before(operation.touches)
         work = self._carry_out(operation, any_buffer.device_index, async_op, self._failed)
         return None if work is None else self._begun(work)
 
-    def _reached(self, buffers: list[Buffer], deadline: float) -> Reach | None:
-        """How ranks reach each other's devices. All of them try at once: with the first long collective that only copies."""
-        if self._tried or self._host.size == 1:
+    def _between_devices(self, copies: Copies, what: int, src: Buffer | None, dst: Buffer | None, deadline: float,
+                         async_op: bool) -> bool:
+        """Carries it out so, and gives True, where ranks reach each other's devices and all of them wait for its end."""
+        touched = [buffer for buffer in (src, dst) if buffer is not None]
+        per_piece = pieces.elements(DType(touched[0].dtype).itemsize, len(copies.gives), SLOT_BYTES)
+        number = pieces.number(max(*copies.gives, *copies.gets), per_piece)
+
+        def meet(index: int) -> bool:
+            return self._meet(piece_layout(what, index, number), deadline, waits=not async_op)
+
+        reach = self._reached(touched, deadline, meet, async_op=async_op)
+        if reach is None:
+            return False
+        operation = Direct(copies, reach, Side(src, copies.gives, per_piece) if src else None,
+                           Side(dst, copies.gets, per_piece) if dst else None, per_piece, number, deadline, meet)
+        self._settle_before(operation.touches)
+        self._carry_out(operation, touched[0].device_index, async_op, self._failed)
+        return operation.ended
+
+    def _meet(self, layout: int, deadline: float, *, waits: bool) -> bool:
+        """All ranks are there, and mean the same; whether all of them wait. Who does not, goes on at once."""
+        vote = self._vote if waits else allocate((1,), DType.UINT8)
+        memoryview(vote)[0] = waits
+        work = self._host.all_reduce(vote, vote, reduce_op("min"), layout=layout,
+                                     timeout=max(0.0, deadline - time.monotonic()), async_op=not waits)
+        if work is not None:
+            self._votes = [earlier for earlier in self._votes if not earlier.done()] + [work]
+        return waits and bool(memoryview(vote)[0])
+
+    def _reached(self, buffers: list[Buffer], deadline: float, meet: Callable[[int], bool], *, async_op: bool) -> Reach | None:
+        """How ranks reach each other's devices; None where an asynchronous call has said that it goes over the host. All of them
+        try at once: with the first long collective that only copies, and that is synchronous on all."""
+        if self._tried and not async_op:
             return self._reach
         try:
             with self._cuda.on(buffers[0].device_index):
                 self._cuda.refuse_capture(buffer.stream for buffer in buffers)
+                if not meet(0 if self._tried else -1):
+                    return None
                 self._reach = find(self._host, self._lane(buffers[0].device_index), deadline)
                 self._tried = True
         except DeviceError:  # nothing has been sent
@@ -223,7 +250,7 @@ class Staged:
         self._host.abort(f"{name} of arrays on a GPU: {type(error).__name__}: {error}")
         if isinstance(error, CollectiveMismatch):
             return CollectiveMismatch(f"{error}. Here the array is on a GPU: in one call all ranks' arrays must be on GPUs, or "
-                                      "none; where long ones are only copied, it must be asynchronous on all, or on none",
+                                      "none",
                                       ranks=error.ranks, sequence=error.sequence)
         return error
 
