@@ -16,6 +16,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import weakref
 
 from arraycomm.core import secret as job_secret
 from arraycomm.core.address import outside_address, select_addresses
@@ -45,12 +46,14 @@ def start_debug_server(group: Group, port: int = 0, *, timeout: float = 5.0) -> 
 
     Groups split from this one are shown too. It ends with close(), or when all ranks have closed the group or ended.
     Raises TypeError and ValueError for wrong arguments, and on all ranks DistBackendError when one of them cannot start its
-    part (the port is taken, say), AuthFailed where ranks on several hosts have no secret (SECURITY.md).
+    part: the port is taken, say, or ranks on several hosts have no secret (SECURITY.md).
     """
     if not isinstance(group, Group):
         raise TypeError(f"start_debug_server() takes a Group, as arraycomm.init() gives it; got {type(group).__name__}")
     if not isinstance(port, int) or not 0 <= port <= 65535:
         raise ValueError(f"start_debug_server() takes a port from 0 to 65535, got {port!r}")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise ValueError(f"start_debug_server() takes a timeout in seconds above 0, got {timeout!r}")
     return DebugServer(group, port, timeout)
 
 
@@ -60,7 +63,8 @@ class DebugServer:
     def __init__(self, group: Group, port: int, timeout: float) -> None:
         self.url: str | None = None
         self._closed = False
-        self._board, self._door = Board(), Door()
+        self._board = Board()
+        self._door: Door | None = None
         self._process: subprocess.Popen[str] | None = None
         self._recorder: Recorder | None = None
         try:
@@ -70,6 +74,7 @@ class DebugServer:
             raise
         self._recorder = Recorder(group, self._board, self._left)
         atexit.register(self._exited)
+        _servers.add(self)
 
     def __enter__(self) -> DebugServer:
         return self
@@ -88,11 +93,9 @@ class DebugServer:
     # ---- starting ----
 
     def _start(self, group: Group, port: int, timeout: float) -> None:
+        _lingering[:] = [process for process in _lingering if process.poll() is None]
         host = _meeting_host(group.all_gather_object([_host(), _address()]))
-        secret = job_secret.find() or b""
-        orders = {"rank": group.rank, "size": group.size, "world": group.name, "pid": os.getpid(), "host": host,
-                  "secret": secret.hex(), "board": self._board.descriptor, "stacks": self._door.descriptor,
-                  "signal": self._door.number}
+        orders = {"rank": group.rank, "size": group.size, "world": group.name, "pid": os.getpid(), "host": host}
         if group.rank == 0:
             token = secrets.token_urlsafe(16)
             told = self._ask({**orders, "job": secrets.token_hex(16), "store_port": 0, "port": port, "token": token,
@@ -110,8 +113,14 @@ class DebugServer:
             log().warning("the debug page of group %r is at %s", group.name, self.url)
 
     def _ask(self, orders: dict[str, Any]) -> dict[str, Any]:
-        """Starts the process beside this rank; what it says, with the orders that the others need too."""
+        """Starts the process beside this rank; what it says, with the orders that the others need too.
+
+        An error is told as well, not raised: the other ranks wait for what this one says.
+        """
         try:
+            self._door = Door()
+            orders = {**orders, "secret": (job_secret.find() or b"").hex(), "board": self._board.descriptor,
+                      "stacks": self._door.descriptor, "signal": self._door.number}
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "arraycomm.debug.agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                 pass_fds=(self._board.descriptor, self._door.descriptor), start_new_session=True)
@@ -120,9 +129,10 @@ class DebugServer:
             self._process.stdin.flush()
             line = self._process.stdout.readline()
             self._process.stdout.close()
-        except OSError as error:
+            told = json.loads(line) if line else {"error": "its process ended; see its output above"}
+        except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}
-        return {"job": orders["job"], **(json.loads(line) if line else {"error": "its process ended; see its output above"})}
+        return {"job": orders["job"], **told}
 
     # ---- ending ----
 
@@ -141,7 +151,8 @@ class DebugServer:
             self._wait(process, at_once)
         if not self._closed:
             self._closed = True
-            self._door.close()  # after the process: its signal would end this one
+            if self._door is not None:
+                self._door.close()  # after the process: its signal would end this one
             self._board.close()
 
     def _wait(self, process: subprocess.Popen[str], at_once: bool) -> None:
@@ -154,8 +165,24 @@ class DebugServer:
         else:
             _lingering.append(process)
 
+    def _forget(self) -> None:
+        if self._recorder is not None:
+            self._recorder.stop()
+        atexit.unregister(self._exited)
+        self._recorder, self._process, self._closed = None, None, True
+
 
 _lingering: list[subprocess.Popen[str]] = []  # rank 0's processes that wait for the others
+_servers: weakref.WeakSet[DebugServer] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """In a child of the rank: what it does and how it ends is not the rank's."""
+    for server in _servers:
+        server._forget()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _host() -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _TIMEOUT = timedelta(seconds=30)
-_HOW = {CLOSED: "closed", EXITED: "exited", STOPPED: "closed"}
+_HOW = {CLOSED: "closed", EXITED: "exited", STOPPED: "unrecorded"}
 
 
 class Agent:
@@ -49,8 +49,10 @@ class Agent:
 
     def run(self) -> bool:
         """Reports until the rank has ended; whether it has only stopped this."""
+        line = [0]
         while not self.look():
-            select.select([0], [], [], INTERVAL)  # the rank closes the line when it ends
+            if select.select(line, [], [], INTERVAL)[0]:  # the rank closes the line when it ends
+                line = []  # or has become another program (exec): that is said once
         self._store.check([STACKS])  # the last report is there when this is answered
         return self._board.ended == STOPPED
 
@@ -70,7 +72,8 @@ class Agent:
 
     def report(self, ended: str) -> dict[str, Any]:
         self._count += 1
-        board, texts, records, now = self._board, self._board.read_texts(), self._board.read_records(), time.monotonic_ns()
+        board, records, now = self._board, self._board.read_records(), time.monotonic_ns()
+        texts = board.read_texts()  # after the records, whose texts were there before them
         groups = _groups(texts)
         last = max((record for record in records if record[2]), key=lambda record: record[2], default=None)
         return {"rank": self._rank, "count": self._count, "time": now / 1e9, "host": socket.gethostname(), "pid": self._pid,
@@ -90,13 +93,14 @@ class Agent:
             return {"connections": [], "connections_error": f"the kernel does not tell of TCP connections here: {error}"}
 
     def _records(self) -> list[dict[str, Any]]:
-        texts, now = self._board.read_texts(), time.monotonic_ns()
+        records, now = self._board.read_records(), time.monotonic_ns()
+        texts = self._board.read_texts()
         groups = _groups(texts)
-        return [describe(record, texts, groups, now) for record in self._board.read_records()]
+        return [describe(record, texts, groups, now) for record in records]
 
     def _stacks(self, ended: str) -> str:
         if ended:
-            return f"The process has {ended}: no stacks."
+            return f"The rank is {ended}: no stacks."
         try:
             text = ask(self._pid, *self._door)
         except OSError as error:

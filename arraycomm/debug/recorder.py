@@ -44,7 +44,7 @@ class Recorder:
         self._next = 0
         self._open: dict[int, _Token] = {}  # by slot: not to be overwritten
         self._kinds: dict[Any, int] = {}
-        self._groups: dict[Group, int] = {}
+        self._groups: dict[Group, tuple[int, int]] = {}  # its row, and how many collectives were counted before
         self._links: dict[tuple[int, int], int] = {}
         board.start()
         self.follow(world)
@@ -57,8 +57,12 @@ class Recorder:
             return
         with self._lock:
             # Groups are rows of their own texts: the row's number must be known to the reader.
-            self._board.text({"group": child.name, "row": number, "rank": child.rank, "size": child.size})
-        self._groups[child] = number
+            known = self._board.text({"group": child.name, "row": number, "rank": child.rank, "size": child.size})
+        if not known:
+            log().warning("the debug page has no room for the name of group %r, which is not on it", child.name)
+            return
+        # Other watchers may have counted on this rank alone (a profiler's labels), or until a recorder before this one ended.
+        self._groups[child] = number, child.__dict__.get("_count", 0)
         attach(child, self)
         for grandchild in child._children:
             if not grandchild.closed:
@@ -78,15 +82,15 @@ class Recorder:
 
     def begin(self, call: Call) -> _Token:
         nbytes, kind = self._kind(call)
-        row, board = self._groups[call.group], self._board
-        token = _Token(call, kind, row, nbytes)
+        (row, before), board = self._groups[call.group], self._board
+        token = _Token(call, kind, row, nbytes, call.sequence and call.sequence - before)
         with self._lock:
             token.slot = self._slot()
             token.number = self._next
             self._open[token.slot] = token
-            if call.sequence:
+            if token.sequence:
                 group = board.groups + 3 * row
-                board.words[group] = max(board.words[group], call.sequence)
+                board.words[group] = max(board.words[group], token.sequence)
             token.begun = time.monotonic_ns()
             self._write(token, 0, RUNNING)
         return token
@@ -153,7 +157,9 @@ class Recorder:
             if traits is not None:
                 about |= {"dtype": traits[0], "shape": [int(n) for n in traits[1]]}
             with self._lock:
-                number = self._kinds[key] = self._board.text(about)
+                number = self._board.text(about)
+                if number:  # else there is no room for more
+                    self._kinds[key] = number
         return 0 if traits is None else traits[2], number
 
 
@@ -168,8 +174,8 @@ class _Token:
 
     __slots__ = ("begun", "kind", "nbytes", "number", "operation", "peer", "row", "sequence", "slot")
 
-    def __init__(self, call: Call, kind: int, row: int, nbytes: int) -> None:
-        self.operation, self.kind, self.row, self.sequence, self.nbytes = _NUMBERS[call.name], kind, row, call.sequence, nbytes
+    def __init__(self, call: Call, kind: int, row: int, nbytes: int, sequence: int) -> None:
+        self.operation, self.kind, self.row, self.sequence, self.nbytes = _NUMBERS[call.name], kind, row, sequence, nbytes
         peer = call.parameters.get("dest")
         self.peer: int | None = peer if isinstance(peer, int) and 0 <= peer < call.group.size else None
         self.slot = self.number = self.begun = 0

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     Report = dict[str, Any]
 
 INTERVAL = 0.5  # s between reports
+FIELDS = {"rank", "count", "time", "host", "pid", "ended", "process", "groups", "open", "last", "counts", "links", "connections"}
 STACKS, WATCHED = "ask/stacks", "ask/records"  # counters that the server raises when somebody wants them
 
 

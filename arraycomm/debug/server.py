@@ -21,7 +21,7 @@ from arraycomm.core.errors import DistError
 from arraycomm.core.store import TCPStore
 
 from .metrics import CONTENT_TYPE, exposition
-from .report import INTERVAL, STACKS, WATCHED
+from .report import FIELDS, INTERVAL, STACKS, WATCHED
 from .verdict import SILENCE, judge
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -46,6 +46,7 @@ class Server:
         self.world, self.token, self._timeout = orders["world"], orders["token"], orders["timeout"]
         self._store, self._lock = store, threading.Lock()
         self._reports: dict[int, tuple[Report, float]] = {}
+        self._since = time.monotonic()
         self._keys = [f"report/{rank}" for rank in range(self.size)]
         server = self
 
@@ -71,10 +72,9 @@ class Server:
     def collect(self) -> None:
         """Takes the reports that are new."""
         for rank, key in enumerate(self._keys):
-            text = self._read(key)
-            if text is None:
+            report = _report(self._read(key))
+            if report is None:
                 continue
-            report = json.loads(text)
             with self._lock:
                 known = self._reports.get(rank)
                 if known is None or known[0]["count"] != report["count"]:
@@ -93,7 +93,8 @@ class Server:
         while True:
             self.collect()
             reports = self.reports()
-            if len(reports) == self.size and all(report["ended"] or report["heard"] > _SILENT for report in reports.values()):
+            all_told = len(reports) == self.size or time.monotonic() - self._since > _SILENT
+            if all_told and all(report["ended"] or report["heard"] > _SILENT for report in reports.values()):
                 break
             time.sleep(INTERVAL)
         self._ended.wait(2 * INTERVAL)  # who looks at the page now sees how it ended
@@ -122,13 +123,22 @@ class Server:
                 if answer["request"] >= wanted:
                     found[str(rank)] = answer["text"]
                 elif report["ended"]:
-                    found[str(rank)] = f"The rank's process has {report['ended']}: no stacks."
+                    found[str(rank)] = f"The rank is {report['ended']}: no stacks."
             time.sleep(_POLL)
         return {str(rank): found.get(str(rank), f"No answer within {self._timeout:g} s.") for rank in range(self.size)}
 
     def metrics(self) -> str:
         reports = self.reports()
         return exposition(reports, self.size, judge(reports, self.size))
+
+
+def _report(text: str | None) -> Report | None:
+    """None where there is none, or none of this version's: of such a rank nothing has been heard."""
+    try:
+        report = json.loads(text or "null")
+    except ValueError:
+        return None
+    return report if isinstance(report, dict) and report.keys() >= FIELDS else None
 
 
 class _Handler(BaseHTTPRequestHandler):

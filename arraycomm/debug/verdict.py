@@ -194,9 +194,10 @@ def _tell_lost(lost: tuple[int, ...], reports: dict[int, Report], waits: tuple[W
 def _tell_late(late: tuple[int, ...], reports: dict[int, Report], waits: tuple[Wait, ...]) -> tuple[str, tuple[str, ...]]:
     members = _members(reports)
     since = max(wait.seconds for wait in waits if set(wait.missing) & set(late))
-    gone = [rank for rank in late if reports[rank]["ended"] == "closed"]
-    details = [f"Rank {rank} ({_place(reports[rank])}): " + (
-        "It has closed its group and will not come." if rank in gone else _doing(reports[rank], members)) for rank in late]
+    gone = {"closed": "It has closed its group and will not come.",
+            "unrecorded": "It is no longer recorded: whether it has come is not known here."}
+    details = [f"Rank {rank} ({_place(reports[rank])}): " + (gone.get(reports[rank]["ended"]) or _doing(reports[rank], members))
+               for rank in late]
     waiting = tuple(sorted({wait.rank for wait in waits if set(wait.missing) & set(late)}))
     text = f"{ranks(late).capitalize()} {'has' if len(late) == 1 else 'have'} been late for {seconds(since)}: {ranks(waiting)}"
     return f"{text} wait{'s' if len(waiting) == 1 else ''}", (*details, *_tell(waits))
@@ -209,10 +210,10 @@ def _tell_circle(blocked: set[int], waits: tuple[Wait, ...]) -> tuple[str, tuple
 
 
 def _tell_good(reports: dict[int, Report], size: int) -> tuple[str, tuple[str, ...]]:
-    closed = sum(report["ended"] == "closed" for report in reports.values())
-    if closed == size:
-        return "All ranks have closed their groups", ()
-    ends = [report["last"]["ended"] + report["heard"] for report in reports.values() if report["last"]]
-    if not ends:
+    ends = [report["ended"] for report in reports.values() if report["ended"]]
+    if len(ends) == size:
+        return "All ranks have closed their groups" if "unrecorded" not in ends else "No rank is recorded any more", ()
+    ago = [report["last"]["ended"] + report["heard"] for report in reports.values() if report["last"]]
+    if not ago:
         return f"No rank waits for another; none of the {size} has ended an operation yet", ()
-    return f"No rank waits for another; the last operation of the {size} ranks ended {seconds(min(ends))} ago", ()
+    return f"No rank waits for another; the last operation of the {size} ranks ended {seconds(min(ago))} ago", ()

@@ -1,6 +1,6 @@
 """Labels for torch.profiler: where torch is loaded and a profiler runs, operations appear under the names that torch gives them
 ("c10d::allreduce_" around "gloo:all_reduce"). An asynchronous one is labelled from its call to its return. With
-record_shapes=True labels have the shape of the tensor that the call gives.
+record_shapes=True labels have the shape of the tensor that the call gives, where torch has what takes it.
 
 Nothing is labelled, and nothing costs, while no profiler runs: plain calls look at a flag of torch's and take the long way
 when it is set; that brings their group here (world.member), and its first operation after the profiler's end sends it away.
@@ -8,11 +8,13 @@ when it is set; that brings their group here (world.member), and its first opera
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from arraycomm.core.log import log
 from arraycomm.core.watch import Call, Watched, attach, detach
 
 from . import devices
@@ -91,9 +93,17 @@ def _label(name: str, call: Call) -> Any:
     torch = sys.modules["torch"]
     x: Any = call.parameters.get("x")
     tensor = getattr(x, "owner", x)  # a Buffer's
-    if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != tuple(x.shape):
-        return state.profiler.record_function(name)
-    return torch._C._profiler._RecordFunctionFast(name, [tensor])
+    if isinstance(tensor, torch.Tensor) and tuple(tensor.shape) == tuple(x.shape):
+        try:
+            return torch._C._profiler._RecordFunctionFast(name, [tensor])
+        except (AttributeError, TypeError) as error:  # private: other versions have it without tensors, or not at all
+            _without_shapes(torch.__version__, str(error))
+    return state.profiler.record_function(name)
+
+
+@functools.cache
+def _without_shapes(version: str, why: str) -> None:
+    log().warning("torch.profiler's labels of arraycomm's operations have no shapes with torch %s: %s", version, why)
 
 
 _given = threading.local()  # .name: what record_comm() says; .function: what the program called last

@@ -50,7 +50,8 @@ class World:
 
     def profiles(self) -> bool:
         """Whether torch's profiler runs; looks for it, because torch may be loaded at any time."""
-        self.profiler = sys.modules.get("torch.autograd.profiler", NO_PROFILER)
+        found = sys.modules.get("torch.autograd.profiler")  # perhaps half loaded, or another version's
+        self.profiler = found if hasattr(found, "_is_profiler_enabled") else NO_PROFILER
         return bool(self.profiler._is_profiler_enabled)
 
     def next_name(self) -> str:

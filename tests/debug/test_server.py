@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
 
 import arraycomm
+from arraycomm import debug
+from arraycomm.core.store import HashStore
+from arraycomm.debug import server as servers
 from arraycomm.debug import start_debug_server
+from arraycomm.debug.server import Server
 
 from .jobs import HOSTILE, RANKS, Job, refused, running, sent, until
 
@@ -116,6 +123,9 @@ def test_what_cannot_be_started_is_said_on_all_ranks() -> None:
             start_debug_server("world")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="port from 0 to 65535"):
             start_debug_server(group, 70000)
+        for timeout in (0, "5", float("nan")):
+            with pytest.raises(ValueError, match="seconds above 0"):
+                start_debug_server(group, timeout=timeout)  # type: ignore[arg-type]
         with start_debug_server(group) as first:
             assert first.url is not None
             port = int(first.url.split(":")[2].split("/")[0])
@@ -124,3 +134,50 @@ def test_what_cannot_be_started_is_said_on_all_ranks() -> None:
             assert refused(first.url) == 200
         first.close()
         assert type(group) is arraycomm.Group
+
+
+def _alone(size: int) -> tuple[HashStore, Server]:
+    store: Any = HashStore()
+    return store, Server(store, {"size": size, "world": "world", "token": "t", "timeout": 1.0, "port": 0})
+
+
+_REPORT = {"rank": 0, "count": 1, "time": 0.0, "host": "h", "pid": 1, "ended": "closed", "process": {}, "groups": [], "open": [],
+           "last": None, "counts": [], "links": [], "connections": []}
+
+
+def test_a_report_that_nobody_can_read_stops_nothing() -> None:
+    store, server = _alone(4)
+    for rank, text in enumerate(("{", "[]", '{"count": 1}', json.dumps({**_REPORT, "rank": 3}))):
+        store.set(f"report/{rank}", text)
+    until(lambda: 3 in server.reports())
+    store.set("report/0", json.dumps(_REPORT))
+    until(lambda: 0 in server.reports())
+    assert server.state()["verdict"]["lost"] == (1, 2) and set(server.reports()) == {0, 3}
+    server._http.server_close()
+
+
+def test_it_ends_though_a_rank_has_never_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_SILENT", 0.5)
+    store, server = _alone(2)
+    store.set("report/0", json.dumps(_REPORT))
+    ending = threading.Thread(target=server.linger, daemon=True)
+    ending.start()
+    ending.join(20)
+    assert not ending.is_alive()
+
+
+def _cannot(rank: int) -> None:
+    if rank == 1:
+        debug.Door = refuse  # type: ignore[misc, assignment]
+    with arraycomm.init(timeout=20) as group:
+        with pytest.raises(arraycomm.DistBackendError, match="rank 1: RuntimeError: no signal is free"):
+            start_debug_server(group)
+        assert not psutil.Process().children()
+
+
+def refuse() -> None:
+    raise RuntimeError("no signal is free")
+
+
+def test_what_one_rank_cannot_start_is_said_on_all() -> None:
+    arraycomm.spawn(_cannot, nprocs=2)

@@ -92,6 +92,13 @@ def test_who_has_closed_will_not_come() -> None:
     assert judge(world(*(report(rank, ended="closed") for rank in range(3))), 3).headline == "All ranks have closed their groups"
 
 
+def test_of_who_is_no_longer_recorded_nothing_is_known() -> None:
+    found = judge(world(report(0, 4, (record(sequence=4),)), report(1, ended="unrecorded", heard=30.0), report(2, 4)), 3)
+    assert found.late == (1,) and "no longer recorded" in found.details[0] and not found.lost
+    ended = [report(rank, ended="closed" if rank else "unrecorded") for rank in range(3)]
+    assert judge(world(*ended), 3).headline == "No rank is recorded any more"
+
+
 def test_who_has_never_reported() -> None:
     assert judge(world(report(0)), 3).headline == "Ranks 1 and 2 have not reported yet"
 

@@ -92,3 +92,32 @@ def test_other_groups_are_labelled_too(world: dist.ProcessGroup) -> None:
         dist.all_reduce(torch.ones(1), group=group)
     assert [event.name for event in profile.events() if event.name.startswith("gloo:")] == ["gloo:all_reduce"]
     assert type(world.core) is arraycomm.Group
+
+
+@pytest.mark.parametrize("other", ["absent", "without tensors"])
+def test_a_torch_that_keeps_no_shapes(world: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, other: str,
+                                      caplog: pytest.LogCaptureFixture) -> None:
+    from arraycomm.distributed.profiling import _without_shapes
+
+    _without_shapes.cache_clear()
+    if other == "absent":
+        monkeypatch.delattr(torch._C._profiler, "_RecordFunctionFast")
+    else:
+        monkeypatch.setattr(torch._C._profiler, "_RecordFunctionFast", lambda name: None)
+    x = torch.ones(3)
+    with torch.profiler.profile() as profile:
+        dist.all_reduce(x)
+        dist.all_reduce(x)
+    assert Counter(event.name for event in profile.events())["gloo:all_reduce"] == 2
+    assert [record.message for record in caplog.records if "have no shapes" in record.message][1:] == [] != caplog.records
+
+
+def test_a_torch_without_the_flag(world: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is labelled, and operations go on."""
+    from arraycomm.distributed.world import NO_PROFILER, state
+
+    monkeypatch.setattr(state, "profiler", NO_PROFILER)
+    monkeypatch.delattr(torch.autograd.profiler, "_is_profiler_enabled")
+    x = torch.ones(3)
+    dist.all_reduce(x, group=world)
+    dist.all_reduce(x)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from jax._src import effects
 from jax._src.dispatch import RuntimeTokenSet, runtime_tokens
+
+from arraycomm.core.log import log
 
 
 class Collectives(effects.Effect):
@@ -28,21 +31,29 @@ for _allowed in (effects.lowerable_effects, effects.ordered_effects, effects.con
     _allowed.add_type(Collectives)
 
 
-def _carry_quickly() -> None:
+def quick(given: Callable[..., Any]) -> Callable[..., Any]:
     """JAX moves a token to the program's device with each call, in Python, which takes as long as the rest of the call. Ours is
-    there already where the last program ran on the same device: then it is given as it is."""
-    given = RuntimeTokenSet.get_token_input
+    there already where the last program ran on the same device: then it is given as it is. given: JAX's own way, which is taken
+    for all others, and from then on where tokens are not what they were in the JAX that this was written for."""
+    known = True
 
-    def get_token_input(self: RuntimeTokenSet, effect: effects.Effect, devices: Any) -> Any:
-        token = self.current_tokens.get(effect) if effect is EFFECT and len(devices) == 1 else None
-        if token is None or token._buf.sharding._device_assignment != tuple(devices):
-            return given(self, effect, devices)
-        return token
+    def get_token_input(self: RuntimeTokenSet, eff: effects.Effect, devices: Any) -> Any:
+        nonlocal known
+        if not known or eff is not EFFECT or len(devices) != 1:
+            return given(self, eff, devices)
+        try:
+            token = self.current_tokens.get(eff)
+            there = token is not None and token._buf.sharding._device_assignment == tuple(devices)
+        except AttributeError as error:
+            known = there = False
+            log().warning("this version of JAX has other tokens (%s): programs of jax.jit with collectives take longer to start; "
+                          "arraycomm.frameworks.jax.jit does not need them", error)
+        return token if there else given(self, eff, devices)
 
-    RuntimeTokenSet.get_token_input = get_token_input
+    return get_token_input
 
 
-_carry_quickly()
+RuntimeTokenSet.get_token_input = quick(RuntimeTokenSet.get_token_input)
 
 
 def settle() -> None:
