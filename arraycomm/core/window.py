@@ -6,6 +6,8 @@ Where the ranks reach each other's memory, who asks does it, at once (backend.Ex
 
 from __future__ import annotations
 
+import threading
+
 from . import arguments
 from .backend import Exposed
 from .buffer import Buffer
@@ -134,6 +136,7 @@ class Direct:
 
     def __init__(self, group: Group, exposed: Exposed) -> None:
         self._group, self._exposed = group, exposed
+        self._staging = threading.Lock()  # messages to oneself: the next one is for who gave it
         self.fence = exposed.fence
         self.wait_signal = exposed.wait_signal
 
@@ -151,9 +154,8 @@ class Direct:
             return []
         found = allocate((to.count,), to.dtype)
         self._exposed.get(found, rank, offset)
-        pending = self._group.isend(found, self._group.rank, _STAGED)
-        self._group.recv(to, self._group.rank, _STAGED, out=to)
-        return [pending]
+        self._staged(found, to)
+        return []
 
     def signal(self, rank: int) -> list[Any]:
         self._exposed.signal(rank)
@@ -169,12 +171,17 @@ class Direct:
     closed = stop
 
     def _fetched(self, source: Buffer) -> Buffer:
-        """An array of a device, in host memory: as a message to this rank."""
+        """An array of a device, in host memory."""
         found = allocate((source.count,), source.dtype)
-        pending = self._group.isend(source, self._group.rank, _STAGED)
-        self._group.recv(found, self._group.rank, _STAGED, out=found)
-        pending.wait()
+        self._staged(source, found)
         return found
+
+    def _staged(self, source: Buffer, to: Buffer) -> None:
+        """Copies from a device or to one: as a message to this rank."""
+        with self._staging:
+            pending = self._group.isend(source, self._group.rank, _STAGED)
+            self._group.recv(to, self._group.rank, _STAGED, out=to)
+            pending.wait()
 
 
 def _own(x: Any) -> Buffer:

@@ -85,7 +85,7 @@ class SocketCommunicator:
         self.timeout = timeout
         self.closed = self._freed = self._told = False
         self.lock = threading.RLock()
-        self._exposed: list[Exposed] = []  # kept until the group has stopped
+        self._exposed: list[Exposed] = []  # with their memory, until the group has stopped
         self._endpoint = endpoint
         self._members = tuple(members)
         self._owns = owns
@@ -306,6 +306,7 @@ class SocketCommunicator:
                 self.shortcut.end()
                 self._freed = True
             lib.acomm_group_close(self._group)
+            self._exposed.clear()
             if self._owns:
                 self._endpoint.close(reason)
 

@@ -18,10 +18,11 @@ def _nanoseconds(seconds: float) -> int:
 
 
 class Exposed:
-    """See arraycomm.core.backend. Made by expose(), which all ranks call."""
+    """See arraycomm.core.backend. Made by expose(), which all ranks call. Holds the memory: peers write to it until the end."""
 
-    def __init__(self, rma: Any, width: int, error: Callable[[int], Exception]) -> None:
-        self._rma, self._width, self._error = ffi.gc(rma, lib.acomm_rma_free), width, error
+    def __init__(self, rma: Any, buffer: Buffer, error: Callable[[int], Exception]) -> None:
+        self._rma, self._buffer, self._error = ffi.gc(rma, lib.acomm_rma_free), buffer, error
+        self._width = DType(buffer.dtype).itemsize
         self.closed = self.failed = False
 
     def put(self, source: Buffer, rank: int, offset: int) -> None:
@@ -62,10 +63,10 @@ class Exposed:
 
 def expose(group: Any, arenas: Any, buffer: Buffer, timeout: int, error: Callable[[int], Exception]) -> Exposed | None:
     """None where not all ranks reach each other's memory."""
-    out, width = ffi.new("acomm_rma **"), DType(buffer.dtype).itemsize
+    out = ffi.new("acomm_rma **")
     code = lib.acomm_rma_open(group, arenas, buffer.address, buffer.nbytes, timeout, out)
     if code == lib.ACOMM_UNSUPPORTED:
         return None
     if code:
         raise error(code)
-    return Exposed(out[0], width, error)
+    return Exposed(out[0], buffer, error)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
+import weakref
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -284,6 +286,22 @@ def test_who_waits_is_woken_when_its_window_is_closed(transport: str) -> None:
             group.core._children[0].close()
         thread.join(20)
         assert not thread.is_alive() and len(told) == 1, told
+
+    on_ranks(2, work)
+
+
+def test_an_array_that_nobody_holds_here_is_still_the_others(transport: str) -> None:
+    """As long as they may write to it: until the window ends (or the thread that serves it)."""
+    def work(group: Any) -> None:
+        mine = np.zeros(1000)
+        held = weakref.ref(mine)
+        group.new_window(mine)
+        del mine
+        gc.collect()
+        assert held() is not None
+        group.shutdown()
+        gc.collect()
+        assert held() is None or transport == "tcp"
 
     on_ranks(2, work)
 

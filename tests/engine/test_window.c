@@ -1,6 +1,7 @@
 /* engine: window.c peer_memory.c */
 /* Writing to a peer's memory, and keeping its writes out. */
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,8 @@ static pid_t stopped;
 static void go_on(int signal)
 {
     (void)signal;
+    if (!stopped)
+        _exit(1);
     kill(stopped, SIGCONT);
 }
 
@@ -102,6 +105,7 @@ static void a_stopped_writer_holds_nobody_up(void)
         CHECK_EQUAL(waitpid(child, NULL, 0), child);
         CHECK(!memcmp(array, copy, BYTES));
     }
+    stopped = 0;
     CHECK_MESSAGE(inside > 0, "no writer was ever stopped in a write");
     free(array);
     free(copy);
@@ -119,6 +123,50 @@ static void a_dead_writer_holds_nobody_up(void)
         CHECK(!window_reaches(&s, 1));
     }
     free(array);
+}
+
+/* Several of its threads were in a write when it was killed, and nobody has waited for it yet. */
+static void all_threads_of_a_dead_writer_are_forgotten(void)
+{
+    struct shared s = as(0);
+    char *array = calloc(1, BYTES);
+    pid_t child = start(array);
+    kill(child, SIGKILL);
+    siginfo_t died;
+    CHECK_EQUAL(waitid(P_PID, (id_t)child, &died, WEXITED | WNOWAIT), 0);
+    windows[1].writing = 3;
+    alarm(20);
+    window_close(&s);
+    alarm(0);
+    waitpid(child, NULL, 0);
+    free(array);
+}
+
+static void *leave_soon(void *unused)
+{
+    (void)unused;
+    usleep(50000);
+    windows[1].writing = 0;
+    return NULL;
+}
+
+static void a_thread_that_ended_is_not_the_one_that_writes(void)
+{
+    struct shared s = as(0);
+    pthread_t thread;
+    memset(windows, 0, 2 * sizeof *windows);
+    window_open(&s);
+    pid_t child = fork();
+    if (!child)
+        _exit(0);
+    waitpid(child, NULL, 0);
+    windows[1].pid = getpid();
+    windows[1].writer = child; /* nobody's number any more */
+    windows[1].writing = 1;
+    CHECK_EQUAL(pthread_create(&thread, NULL, leave_soon, NULL), 0);
+    window_close(&s);
+    CHECK_EQUAL(windows[1].writing, 0);
+    pthread_join(thread, NULL);
 }
 
 /* The number of a process that is not the rank, as in another namespace of such numbers. */
@@ -145,6 +193,8 @@ int main(void)
     TEST(a_closed_window_keeps_writers_out);
     TEST(a_stopped_writer_holds_nobody_up);
     TEST(a_dead_writer_holds_nobody_up);
+    TEST(all_threads_of_a_dead_writer_are_forgotten);
+    TEST(a_thread_that_ended_is_not_the_one_that_writes);
     TEST(somebody_else_is_not_reached);
     return CHECK_RESULT();
 }

@@ -8,7 +8,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef __SANITIZE_THREAD__
+#define ARENA_BYTES (UINT64_C(1) << 30) /* ThreadSanitizer leaves little address space */
+#else
 #define ARENA_BYTES (UINT64_C(256) << 30) /* of address space and of file length; memory is taken by blocks */
+#endif
 #define ARENA_ROOM (ARENA_BYTES / 2)      /* where blocks begin and as much as they have: an offset that is checked once */
 
 struct arena;

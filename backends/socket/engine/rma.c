@@ -214,7 +214,8 @@ static int lock_control(struct acomm_op *op, struct control *c)
     uint32_t unlocked = 0;
     struct timespec t = {0, WAIT_SLEEP_NS};
     op->timeout = op->group->timeout;
-    for (struct wait w = wait_start(op); !atomic_compare_exchange_strong(&c->lock, &unlocked, 1); unlocked = 0) {
+    /* Who has slept does not know who else does. */
+    for (struct wait w = wait_start(op); !atomic_compare_exchange_strong(&c->lock, &unlocked, w.sleepy ? 2 : 1); unlocked = 0) {
         int rc = wait_step(&w); /* a holder that died: the group fails */
         if (rc == ACOMM_INTERRUPTED)
             return rc;
@@ -242,7 +243,7 @@ static int reduce_part(struct acomm_rma *r, int rank, uint64_t at, char *mine, s
     struct reached *to = &r->ranks[rank];
     int seat = r->group->hosts.seat[rank], errnum = 0;
     char *there = to->mapped ? to->mapped + at : rank == r->group->rank ? (char *)(uintptr_t)(to->at + at) : NULL;
-    char fetched[PART];
+    _Alignas(64) char fetched[PART];
     char *place = there ? there : fetched;
     if (!there && (errnum = copy(r, rank, at, fetched, bytes, false)))
         return errnum;
@@ -333,6 +334,8 @@ static int await(struct acomm_rma *r, struct acomm_op *op, bool (*there)(struct 
     w.spins *= r->group->crowded ? 1 : SPINS;
     for (; !found; found = found || there(r, op->peer, epoch)) {
         int rc = atomic_load(&r->closed) ? ACOMM_CLOSED : wait_step(&w);
+        if (rc && there(r, op->peer, epoch)) /* it came before the end that we saw */
+            return 0;
         if (rc == ACOMM_TIMEOUT)
             return 1;
         if (rc == ACOMM_INTERRUPTED || rc == ACOMM_CLOSED)

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -97,23 +98,37 @@ static bool look_up(pid_t pid, const char *name, char *line, size_t room)
     return n > 0;
 }
 
-/* A thread that counts itself in, but does not write: it is dead, or a signal stopped it on its way back from the copy.
+/* What of a line of /proc/PID/stat follows the command, whose name may hold anything. */
+static const char *after_command(const char *line)
+{
+    const char *end = strrchr(line, ')');
+    return end && end[1] ? end + 2 : "?";
+}
+
+/* With all its threads: its last one may still write while the first is a zombie. */
+static bool ended(pid_t process)
+{
+    char line[512], state = '?';
+    int threads = 0;
+    if (!look_up(process, "stat", line, sizeof line))
+        return kill(process, 0) && errno == ESRCH;
+    sscanf(after_command(line), "%c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state, &threads);
+    return (state == 'Z' || state == 'X') && threads <= 1;
+}
+
+/* A thread that counts itself in, but does not write: a signal stopped it on its way back from the copy.
  * (A stop on the way in shows no system call: that one may still write.) */
 static bool harmless(pid_t thread)
 {
-    char line[256];
+    char line[512];
     if (!look_up(thread, "stat", line, sizeof line))
-        return kill(thread, 0) && errno == ESRCH;
-    const char *end = line;
-    for (const char *c = line; *c; c++)
-        end = *c == ')' ? c : end; /* the command's name may hold anything */
-    char state = end[0] && end[1] ? end[2] : '?';
-    if (state == 'Z' || state == 'X')
-        return true;
+        return false;
+    char state = *after_command(line);
     return (state == 'T' || state == 't') && look_up(thread, "syscall", line, sizeof line)
         && strtol(line, NULL, 10) == SYS_process_vm_writev;
 }
 
+/* Threads of a process may be in several at once, also when it dies. */
 static void await_writer(const struct window *w)
 {
     struct timespec pause = {0, LOOK_NS};
@@ -123,7 +138,7 @@ static void await_writer(const struct window *w)
             continue;
         }
         bool alone = atomic_load(&w->writing) == 1;
-        if (alone && harmless(atomic_load(&w->writer)))
+        if (ended(w->pid) || (alone && harmless(atomic_load(&w->writer))))
             return;
         nanosleep(&pause, NULL);
     }
