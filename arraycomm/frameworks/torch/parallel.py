@@ -77,7 +77,7 @@ class DistributedDataParallel(nn.Module):
         outputs = self.module(*inputs, **kwargs)
         self.require_forward_param_sync = synchronizes
         if synchronizes:
-            outputs = self._reducer.prepare(outputs)
+            self._reducer.prepare(outputs)
             self._log.forward(time.monotonic() - began)
         else:
             self._reducer.skip()

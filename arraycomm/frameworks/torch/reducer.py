@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from arraycomm.core import buckets
 from arraycomm.core.log import log
@@ -107,10 +107,9 @@ class Reducer:
     def check_finished(self) -> None:
         """RuntimeError, naming the parameters, where the backward before did not reach all. Where it raised, on all ranks, its
         step is left out."""
-        if self._active and any(self._counts) and self._next < len(self.buckets):
-            if self._queued:  # its end has not come
-                self._give_up()
-                return
+        if self._active and self._next < len(self.buckets) and self._queued:  # its end has not come
+            self._give_up()
+        elif self._active and self._next < len(self.buckets) and any(self._counts):
             late = [index for index in range(len(self._parameters)) if self._left[index] > 0]
             raise RuntimeError(_UNFINISHED.format(rank=self._pg.rank(), names=", ".join(self._names[index] for index in late),
                                                   indices=" ".join(map(str, late))))
@@ -127,8 +126,8 @@ class Reducer:
         log().warning("the last backward raised, on all ranks, before all gradients came: its step is left out. Gradients hold "
                       "what it computed here: call zero_grad()")
 
-    def prepare(self, outputs: Any) -> Any:
-        """After a forward whose backward is to reduce. The outputs, from which backward is to begin."""
+    def prepare(self, outputs: Any) -> None:
+        """After a forward whose backward is to reduce; it begins from the outputs."""
         self._begin()
         self._active = True
         if self._find_unused and not self._static:
@@ -138,11 +137,14 @@ class Reducer:
             for index in self.unused:
                 self._left[index] = 0
                 self._ready(index)
-        return tree_map(self._sink, outputs) if self._static else outputs
+        for x in tree_leaves(outputs):
+            if isinstance(x, torch.Tensor) and x.grad_fn is not None:
+                x.register_hook(self._reach)
 
-    def _sink(self, x: Any) -> Any:
-        """A backward inside of backward (a reentrant checkpoint's) ends before all is done: this tells the outer one."""
-        return _Sink.apply(self._follow, x) if isinstance(x, torch.Tensor) and x.requires_grad else x
+    def _reach(self, _: torch.Tensor) -> None:
+        """Backward has come to an output. It may raise before its first gradient; and one inside of it (a reentrant
+        checkpoint's) ends before all is done."""
+        self._follow()
 
     def skip(self) -> None:
         """After a forward whose backward is not to reduce: gradients add up."""
@@ -172,8 +174,7 @@ class Reducer:
         """Backward has added to a gradient."""
         if not self._active:
             return
-        if not self._static:
-            self._follow()
+        self._follow()
         self._counts[index] += 1
         if self._learning:
             return
@@ -265,20 +266,6 @@ class Reducer:
             parameter.grad = view.clone()
         else:
             parameter.grad.copy_(view)
-
-
-class _Sink(torch.autograd.Function):
-    """Its input; backward calls a function first."""
-
-    @staticmethod
-    def forward(ctx: Any, told: Callable[[], None], x: torch.Tensor) -> torch.Tensor:
-        ctx.told = told
-        return x.clone()  # a view could not be changed in place
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        ctx.told()
-        return None, gradient
 
 
 def _told(reducer: weakref.ref[Reducer], index: int) -> Callable[[Any], None]:

@@ -148,21 +148,42 @@ def leaves_a_step_out_that_all_ranks_broke_off() -> None:
         torch.testing.assert_close(model.module.first.weight.grad, expected)
 
 
+class Behind(Between):
+    """Raises before its first gradient."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Hurt.apply(super().forward(x))
+
+
 def tells_all_ranks_of_a_step_that_one_broke_off() -> None:
-    group = dist.new_group(list(range(dist.get_world_size())))
-    model = DistributedDataParallel(Between(), bucket_cap_mb=1e-6, process_group=group)
-    x = torch.ones(1, 3)
-    Hurt.here = dist.get_rank() == 1
-    try:
+    for network in (Between, Behind):
+        group = dist.new_group(list(range(dist.get_world_size())))
+        model = DistributedDataParallel(network(), bucket_cap_mb=1e-6, process_group=group)
+        x = torch.ones(1, 3)
+        Hurt.here = dist.get_rank() == 1
         try:
-            model(x).sum().backward()
-        except ZeroDivisionError:
-            Hurt.here = False
-            model(x)
-    except arraycomm.CollectiveMismatch:
-        pass
-    else:
-        raise AssertionError("no CollectiveMismatch")
+            try:
+                model(x).sum().backward()
+            except ZeroDivisionError:
+                Hurt.here = False
+                model(x).sum().backward()
+        except arraycomm.CollectiveMismatch:
+            pass
+        else:
+            raise AssertionError(f"no CollectiveMismatch with {network.__name__}")
+
+
+def does_not_mind_a_forward_without_backward() -> None:
+    """On one rank only; nor one whose outputs are differentiated by themselves."""
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    x = torch.ones(1, 3)
+    if dist.get_rank() == 0:
+        model(x)
+        y = x.clone().requires_grad_()
+        torch.autograd.grad(model(y).sum(), y)
+    model(x * (1 + dist.get_rank())).sum().backward()
+    mean = sum(range(1, dist.get_world_size() + 1)) / dist.get_world_size()
+    torch.testing.assert_close(model.module.weight.grad, torch.full((2, 3), mean))
 
 
 def refuses() -> None:
@@ -220,6 +241,7 @@ def main() -> None:
     goes_on_after_a_backward_that_raised()
     leaves_a_step_out_that_all_ranks_broke_off()
     tells_all_ranks_of_a_step_that_one_broke_off()
+    does_not_mind_a_forward_without_backward()
     refuses()
     power_sgd_is_exact_for_few_samples()
     compresses_to_bfloat16()
