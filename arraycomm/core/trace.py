@@ -76,6 +76,9 @@ class Trace:
             token.number = self._asynchronous
         token.called = time.monotonic_ns()
 
+    def waits(self, token: _Event) -> None:
+        """Nothing: the call has been told."""
+
     def end(self, token: _Event, error: BaseException | None) -> None:
         token.ended = now = time.monotonic_ns()
         if error is not None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
         def begun(self, token: Any) -> None:
             """An asynchronous call is about to return its Work."""
 
+        def waits(self, token: Any) -> None:
+            """The program waits for the end of an asynchronous one, from any thread."""
+
         def end(self, token: Any, error: BaseException | None) -> None:
             """After it; of an asynchronous one when the program learns of its end by wait() or done(), from any thread."""
 
@@ -154,6 +157,11 @@ class _Pending:
         self._work, self._tokens = work, tokens
 
     def wait(self, timeout: float | None = None) -> None:
+        for watcher, token in tuple(self._tokens):
+            watcher.waits(token)
+        self._end(timeout)
+
+    def _end(self, timeout: float | None = None) -> None:
         try:
             self._work.wait(timeout)
         except DistError as error:
@@ -165,7 +173,7 @@ class _Pending:
         done = self._work.done()
         if done:
             try:
-                self.wait()
+                self._end()
             except DistError:
                 return True  # told to the watchers; wait() raises it again
         return done

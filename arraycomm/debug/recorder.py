@@ -107,6 +107,11 @@ class Recorder:
         with self._lock:
             self._write(token, 0, ASYNCHRONOUS)
 
+    def waits(self, token: _Token) -> None:
+        with self._lock:
+            if self._open.get(token.slot) is token:
+                self._write(token, 0, RUNNING)
+
     def end(self, token: _Token, error: BaseException | None) -> None:
         now, board = time.monotonic_ns(), self._board
         group = board.groups + 3 * token.row

@@ -81,7 +81,7 @@ def _waits(report: Report, reports: dict[int, Report], members: dict[str, dict[i
     for record in report["open"]:
         missing = _missing(record, reports, members)
         blocked = record["state"] == "running"
-        if blocked or missing:
+        if blocked or (missing and "sequence" in record):  # of a message nobody knows whether the other side has done its part
             age = record["age"] + report["heard"]
             found.append(Wait(report["rank"], operation(record, members), age, missing, blocked))
     return found

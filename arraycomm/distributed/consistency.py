@@ -66,6 +66,9 @@ class Consistency:
     def begun(self, token: None) -> None:
         """The comparison was before."""
 
+    def waits(self, token: None) -> None:
+        """Nothing: the call has been told."""
+
     def end(self, token: None, error: BaseException | None) -> None:
         """The comparison was before."""
 

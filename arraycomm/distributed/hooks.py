@@ -93,6 +93,9 @@ class Hooks:
             for _, hook in sorted(self.post.items()):
                 hook(args)
 
+    def waits(self, token: list[PostHookArgs]) -> None:
+        """Nothing: the call has been told."""
+
     def end(self, token: list[PostHookArgs], error: BaseException | None) -> None:
         if isinstance(error, GroupError):
             self.run_abort()

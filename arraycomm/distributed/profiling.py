@@ -77,6 +77,9 @@ class Labels:
         """Labels end in the thread and the order in which they began, or the profiler takes them for each other's."""
         self.end(token, None)
 
+    def waits(self, token: list[Any]) -> None:
+        """Nothing: the call has been told."""
+
     def end(self, token: list[Any], error: BaseException | None) -> None:
         while token:
             token.pop().__exit__(None, None, None)

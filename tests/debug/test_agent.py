@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -95,6 +96,21 @@ def test_collectives_are_numbered_from_the_start(group: arraycomm.Group) -> None
     with pytest.raises(ValueError):
         group.all_reduce(bytearray(8), "no such reduction")
     assert board.read_group(0) == {"begun": 1, "ended": 1, "bytes": 0} and board.read_records()[0][5] == 1
+    recorder.stop()
+    board.close()
+
+
+def test_who_waits_for_an_asynchronous_operation_is_in_it(group: arraycomm.Group) -> None:
+    board = Board()
+    recorder, agent = Recorder(group, board, lambda: None), _agent(board)
+    pending = group.irecv(bytearray(8), 0)
+    states = [agent.report("")["open"][0]["state"]]
+    waiting = threading.Thread(target=pending.wait)
+    waiting.start()
+    until(lambda: agent.report("")["open"][0]["state"] == "running")
+    group.send(bytearray(8), 0)
+    waiting.join()
+    assert states == ["asynchronous"] and not agent.report("")["open"]
     recorder.stop()
     board.close()
 

@@ -72,6 +72,11 @@ def test_an_asynchronous_operation_waits_only_for_who_has_not_come() -> None:
     assert judge(world(report(0, 4, (begun,)), report(1, 4, (begun,)), report(2, 3)), 3).late == (2,)
 
 
+def test_nobody_waits_for_a_message_that_is_only_under_way() -> None:
+    posted = report(0, open=(record("irecv", source=1, age=60.0, state="asynchronous"),))
+    assert judge(world(posted, report(1), report(2)), 3).level == "good"
+
+
 def test_an_operation_that_all_have_come_to() -> None:
     found = judge(world(*(report(rank, 4, (record(sequence=4),)) for rank in range(3))), 3)
     assert found.headline == "All ranks have come to all_reduce number 4 of group 'world', which has been going on for 5.2 s"

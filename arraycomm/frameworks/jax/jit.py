@@ -72,6 +72,8 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Callable[..
     if fun is None:
         return functools.partial(jit, **options)
     plain = jax.jit(fun, **options)
+    if "out_shardings" in options:
+        options["out_shardings"] = (options["out_shardings"], None)
     compiled = jax.jit(_program(fun), **options)
 
     @functools.wraps(fun)

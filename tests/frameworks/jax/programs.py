@@ -253,6 +253,9 @@ def jit_options(context: Context) -> None:
         context.check(np.array_equal(decorated(jnp.ones(2)), np.full(2, context.size)), "jit where it is disabled")
     nested = comm.jit(lambda x: comm.jit(lambda x: comm.all_reduce(x, group=group))(x) + 1)
     context.check(np.array_equal(nested(jnp.ones(2)), np.full(2, context.size + 1)), "jit in jit")
+    where = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    several = comm.jit(lambda x: (x, comm.all_reduce(x, group=group), x + 2), out_shardings=(where, None, where))
+    context.check([float(result) for result in several(1.0)] == [1, context.size, 3], "shardings of results")
 
 
 def donated(context: Context) -> None:
