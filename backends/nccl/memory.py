@@ -71,10 +71,10 @@ class Block:
         while _libc()[1].sem_wait(self._dropped):
             pass  # a signal came
         try:
-            with self._cuda.on(self._device):
-                self._cuda.free(self._cuda.malloc(_STEP, self._device))  # which waits for the device
-                self._forget()
-                self.free()
+            self._cuda.serve(self._device)
+            self._cuda.idle(self._device)
+            self._forget()
+            self.free()
         except DistError as error:  # of a device that has failed, say
             log().info("symmetric memory on cuda:%d is not freed: %s", self._device, error)
 

@@ -266,10 +266,11 @@ def _symmetric(context: Context, kind: type[arrays.Array]) -> None:
     group, library = context.group, ctypes.CDLL(os.environ["ARRAYCOMM_NCCL_LIBRARY"])
     like = arrays.asarray(np.ones(1, np.float64), kind=kind)
 
-    def gone(address: int) -> None:
+    def gone(address: int, *, used: bool = True) -> None:
         end = time.monotonic() + 20
         while arrays.cuda().tell("standin_reach", address, 1) and time.monotonic() < end:
-            arrays.asarray(np.ones(1))  # the stand-in forgets what has ended
+            if used:
+                arrays.asarray(np.ones(1))  # the stand-in forgets what has ended
             time.sleep(0.01)
         context.check(not arrays.cuda().tell("standin_reach", address, 1), "the memory goes with its array")
 
@@ -300,6 +301,12 @@ def _symmetric(context: Context, kind: type[arrays.Array]) -> None:
     address = kept.address
     del kept
     gone(address)
+    last = group.empty(5, like=like)
+    address = last.address
+    arrays.cuda().tell("standin_fail", b"cudaMalloc", 1, 2)  # the device's memory is full
+    del last
+    gone(address, used=False)
+    arrays.cuda().tell("standin_fail", b"", 0, 0)
     if context.rank == 0:
         library.standin_nccl_fail(b"ncclMemAlloc", 1, 1)
     try:

@@ -199,6 +199,18 @@ PUBLIC int cudaFree(uintptr_t pointer)
     return release("cudaFree", pointer, true);
 }
 
+PUBLIC int cudaDeviceSynchronize(void)
+{
+    int code = begin("cudaDeviceSynchronize");
+    if (code)
+        return code;
+    if (captured)
+        return end(CAPTURED);
+    while (streams_busy())
+        pthread_cond_wait(&changed, &lock);
+    return end(OK);
+}
+
 /* As a library that keeps memory to itself would: no device need be current. */
 PUBLIC int standin_free(uintptr_t pointer)
 {

@@ -24,6 +24,7 @@ DECLARATIONS = """
     int cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags, int *status);
     int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version, unsigned long long flags,
                                          int *status);
+    int cudaDeviceSynchronize(void);
     int cudaDeviceGetPCIBusId(char *id, int length, int device);
     const char *cudaGetErrorName(int code);
     const char *cudaGetErrorString(int code);

@@ -105,6 +105,16 @@ class Runtime:
     def free(self, pointer: int) -> None:
         self.check(self.lib.cudaFree(pointer), "free memory of a device")
 
+    def idle(self, device: int) -> None:
+        """Blocks until all that was enqueued on the device has ended. To free memory waits for that, and may happen while a
+        stream is captured, which is over where somebody synchronises with the device."""
+        try:
+            pointer = self.malloc(1, device)
+        except ResourceError:  # there is no memory, which may be why some is to be freed
+            self.check(self.lib.cudaDeviceSynchronize(), "carry out what was enqueued")
+        else:
+            self.free(pointer)
+
     def ipc_handle(self, pointer: int) -> bytes:
         """By which another process opens an allocation of cudaMalloc, all of it."""
         out = self._made("struct cudaIpcMemHandle *")
