@@ -66,6 +66,7 @@ class DebugServer:
         self._board = Board()
         self._door: Door | None = None
         self._process: subprocess.Popen[str] | None = None
+        self._page: subprocess.Popen[str] | None = None  # rank 0's process, once its group has been closed
         self._recorder: Recorder | None = None
         try:
             self._start(group, port, timeout)
@@ -89,6 +90,9 @@ class DebugServer:
         if self._process is not None:
             self._board.end(STOPPED)
         self._release(at_once=True)
+        if self._page is not None:
+            self._page.terminate()
+            self._page.wait()
 
     # ---- starting ----
 
@@ -163,13 +167,14 @@ class DebugServer:
                 process.kill()
                 process.wait()
         else:
+            self._page = process
             _lingering.append(process)
 
     def _forget(self) -> None:
         if self._recorder is not None:
             self._recorder.stop()
         atexit.unregister(self._exited)
-        self._recorder, self._process, self._closed = None, None, True
+        self._recorder, self._process, self._page, self._closed = None, None, None, True
 
 
 _lingering: list[subprocess.Popen[str]] = []  # rank 0's processes that wait for the others

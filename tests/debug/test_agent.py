@@ -152,6 +152,18 @@ def test_it_does_not_spin_beside_another_program(group: arraycomm.Group) -> None
         assert sum(after) - sum(before) < 0.5, (before, after)
 
 
+def test_close_ends_the_page_of_a_closed_group() -> None:
+    group = arraycomm.init(store=HashStore(), rank=0, world_size=1)
+    server = start_debug_server(group)
+    assert server._process is not None
+    process = psutil.Process(server._process.pid)
+    group.close()
+    assert process.is_running()
+    for _ in range(2):
+        server.close()
+        assert not psutil.pid_exists(process.pid)
+
+
 def test_processes_that_have_ended_are_collected(group: arraycomm.Group) -> None:
     with arraycomm.init(store=HashStore(), rank=0, world_size=1) as other:
         server = start_debug_server(other)
