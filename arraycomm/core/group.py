@@ -22,7 +22,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
-from arraycomm._engine import ShortcutMethod, Shortcuts
+from arraycomm._engine import ShortcutMethod, Shortcuts, interrupting
 
 from . import arguments, shapes
 from .arguments import Destination
@@ -387,7 +387,12 @@ class Group(ObjectCollectives, Shortcuts):
 
         Without one it waits until the peers have come to a broadcast or scatter that this rank left as its root, and raises
         what comes of it (CollectiveMismatch, PeerLost, CollectiveTimeout) once the group is closed.
+
+        RuntimeError in a signal handler that interrupted an operation: that would have to end first, and does so behind it.
         """
+        if interrupting() and not self.closed:
+            raise RuntimeError(f"group {self.name!r} cannot be closed by a handler of a signal that came inside an operation: "
+                               "let the handler raise, and close the group where that is caught")
         with ExitStack() as steps:  # from the last to the first, all of them
             if self._on_close is not None:
                 steps.callback(self._on_close)

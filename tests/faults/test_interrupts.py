@@ -6,7 +6,10 @@ import signal
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+
+import arraycomm
 
 from . import checks
 from .job import Job
@@ -77,3 +80,18 @@ def test_two_threads(job: Jobs, transport: str) -> None:
 def test_closing_twice(job: Jobs, transport: str) -> None:
     ranks = job(2, transport)
     ranks.call("close_twice")
+
+
+def test_a_handler_cannot_close_the_group_that_it_interrupted() -> None:
+    """Which would wait for an operation that goes on when the handler has returned."""
+    group, x = arraycomm.init(), np.zeros(1)
+    before = signal.signal(signal.SIGALRM, lambda *_: group.close())
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(RuntimeError, match="cannot be closed by a handler of a signal"):
+            group.recv(x, 0, out=x, timeout=20)
+        assert not group.closed
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    group.close()

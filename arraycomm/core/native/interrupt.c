@@ -7,6 +7,7 @@
 /* The exception that a signal handler raised, kept until the engine's call has returned: a C function must not return
  * with an exception set. Guarded by the GIL; only the main thread runs signal handlers, so there is one at a time. */
 static PyObject *pending;
+static int running; /* handlers that the engine has called, one inside the other */
 
 static int check_signals(void)
 {
@@ -15,7 +16,9 @@ static int check_signals(void)
     if (syscall(SYS_gettid) != getpid())
         return 0;
     PyGILState_STATE state = PyGILState_Ensure();
+    running++;
     int raised = PyErr_CheckSignals() != 0;
+    running--;
     if (raised) {
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);
@@ -34,6 +37,13 @@ static int check_signals(void)
 void interrupt_init(void)
 {
     acomm_set_interrupt(check_signals);
+}
+
+/* interrupting() -> whether the caller is a signal handler that interrupted an operation. */
+PyObject *interrupt_runs(PyObject *module, PyObject *none)
+{
+    (void)module, (void)none;
+    return PyBool_FromLong(running && syscall(SYS_gettid) == getpid());
 }
 
 /* interrupted() -> the exception of the last signal handler that raised inside the engine, or None; once. */

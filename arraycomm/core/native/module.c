@@ -25,6 +25,7 @@ static PyMethodDef functions[] = {
     {"wrap", FAST(wrap_array), METH_FASTCALL, "wrap(buffer, template) -> array of the template's library"},
     {"overlaps", FAST(buffer_overlaps), METH_FASTCALL, "overlaps(a, b): whether two Buffers share memory"},
     {"interrupted", interrupt_take, METH_NOARGS, "interrupted() -> what a signal handler raised inside the engine, or None"},
+    {"interrupting", interrupt_runs, METH_NOARGS, "interrupting() -> whether the caller is a handler of a signal that came inside the engine"},
     {"store_table", store_python_table, METH_NOARGS, "store_table() -> an empty table"},
     {"store_apply", store_python_apply, METH_VARARGS, "store_apply(table, op, strings) -> (code, strings, False), or the missing key"},
     {"store_serve", store_python_serve, METH_NOARGS, "store_serve() -> a server without clients"},

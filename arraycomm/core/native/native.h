@@ -175,4 +175,5 @@ PyObject *store_python_post(PyObject *module, PyObject *const *args, Py_ssize_t 
 /* ---- interrupt.c: Ctrl-C while a thread waits in the engine ---- */
 void interrupt_init(void);
 PyObject *interrupt_take(PyObject *module, PyObject *none);
+PyObject *interrupt_runs(PyObject *module, PyObject *none);
 #endif
