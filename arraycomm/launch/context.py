@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from ..core import secret
 from ..core.errors import Aborted, PeerLost
+from ..core.lifeline import Lifeline, tie
 from .ending import GRACE_S, Schedule, cause
 from .environ import SECRET_VARIABLES, Place
 from .errors import ProcessExitedException, ProcessRaisedException, describe_exit
-from .lifeline import Lifeline, tie
 from .nodes import meet
 
 

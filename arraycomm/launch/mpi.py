@@ -36,7 +36,7 @@ def launch_mpi(options: argparse.Namespace) -> int:
     try:
         backend: Any = registry.get("mpi")  # no other one has what serves processes
         library, server = backend.serve(options.nproc_per_node)
-    except DistError as error:
+    except (DistError, OSError) as error:
         print(f"arraycomm-run: {error}", file=sys.stderr)
         return 1
     with server:

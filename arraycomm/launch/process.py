@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .lifeline import Lifeline, tie
+from ..core.lifeline import Lifeline, tie
 from .output import TAIL_LINES, Stream
 
 # For Popen: a process group of its own. Not a session: Linux shares the processor among sessions first (sched_autogroup),

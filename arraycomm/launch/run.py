@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ..core.lifeline import Lifeline
 from .ending import Schedule, cause
 from .errors import describe_exit, signal_name
-from .lifeline import Lifeline
 from .output import Stream, blames_another
 from .process import RankProcess
 

@@ -4,20 +4,26 @@ host that are a world of their own: a library that says so and cannot ends them,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 from arraycomm._engine import lib
 from arraycomm.core import environment, settings
+from arraycomm.core.lifeline import Lifeline, tie
 
+from . import process
 from .library import Library
 
 VARIABLE = "ARRAYCOMM_MPI_GPU"
 _LIMIT = 60.0  # s for the trial: two interpreters, and a CUDA context for each
+_GRACE = 15.0  # s that the launcher gets to end what it has started
 # What mpirun, a scheduler or our launcher has told this process of its own world. Users' settings of a library stay.
-_WORLD = ("PMI_", "PMIX_", "PRTE_", "HYD", "MPI_LOCAL", "MPIR_", "OMPI_", "SLURM_", "TORCHELASTIC_", "ARRAYCOMM_STORE",
-          "ARRAYCOMM_BACKEND")
+_WORLD = ("PMI_", "PMIX_", "PRTE_", "HYD", "MPI_LOCAL", "OMPI_", "I_MPI_HYDRA_", "I_MPI_PIN_", "I_MPI_PMI", "SLURM_",
+          "TORCHELASTIC_", "ARRAYCOMM_STORE", "ARRAYCOMM_BACKEND")
+_SETTINGS = ("OMPI_MCA_", "PMIX_MCA_")
 _PLACES = ("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix")
 
 _answers: list[str] = []  # the process's one: why not, "" where it does
@@ -39,32 +45,53 @@ def _ask(library: Library, device: int) -> str:
         return f"{VARIABLE}=0"
     if not lib.acomm_mpi_says_cuda(library.handle):
         return f"{version} was built without CUDA, or has it switched off"
-    told = environment.detect(os.environ)
-    if told is not None and told.size > 1 and not told.local:
-        return (f"{version} says that it takes them, but nobody can try the way between several hosts without a risk for the "
-                f"program; {VARIABLE}=1 trusts it")
+    if not _one_host(library):
+        return (f"{version} says that it takes them, but the ranks are on several hosts, or their launcher does not say that "
+                f"they are not, and nobody can try that way without a risk for the program; {VARIABLE}=1 trusts it")
     reason = trial(library.path, device)
     return reason and f"{version} says that it takes them, but a trial in processes of their own ended so: {reason}"
 
 
+def _one_host(library: Library) -> bool:
+    _, size = process.place(library, lib.acomm_mpi_world(library.handle))
+    told = environment.detect(os.environ)
+    return size == 1 or (told is not None and told.size == size and told.local)
+
+
+def _kept(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if not name.startswith(_WORLD)
+            or (name.startswith(_SETTINGS) and not name.startswith(_PLACES))}
+
+
 def trial(path: str, device: int, limit: float = _LIMIT) -> str:
-    """"" where two processes got right what they sent each other from device to device with this library, else why not."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_WORLD)
-            or (name.startswith("OMPI_MCA_") and not name.startswith(_PLACES))}
+    """"" where two processes got right what they sent each other from device to device with this library, else why not.
+
+    They end with this process. It is not forked for them, which a library might not bear: Popen takes vfork() here.
+    """
+    environ = {**_kept(os.environ), "ARRAYCOMM_MPI_LIBRARY": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "arraycomm.launch", "--mpi", "--no-prefix", "--nproc-per-node", "2", "-m",
                "arraycomm.backends.mpi.trial", str(device)]
-    try:
-        process = subprocess.Popen(command, env={**kept, "ARRAYCOMM_MPI_LIBRARY": path, "OMP_NUM_THREADS": "1"}, text=True,
-                                   errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    except OSError as error:
-        return f"it could not be started: {error}"
-    with process:
+    with contextlib.ExitStack() as held:
+        lifeline = Lifeline()
+        held.callback(lifeline.close)
+        reader = lifeline.open_reader()
+        held.callback(os.close, reader)
         try:
-            said = process.communicate(timeout=limit)[1]
+            launcher = subprocess.Popen(command, env=environ, text=True, errors="replace", stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(reader,))
+        except OSError as error:
+            return f"it could not be started: {error}"
+        held.enter_context(launcher)
+        held.callback(lifeline.close)  # before the wait for the launcher, should an exception end this
+        tie(reader, launcher.pid)
+        try:
+            said = launcher.communicate(timeout=limit)[1]
         except subprocess.TimeoutExpired:
-            process.terminate()  # the launcher, which ends the others and leaves nothing behind
+            launcher.terminate()  # it ends the others, and leaves nothing behind
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(_GRACE)
             return f"it did not end within {limit:g} s"
-    return "" if process.returncode == 0 else _reason(said.splitlines(), process.returncode)
+    return "" if launcher.returncode == 0 else _reason(said.splitlines(), launcher.returncode)
 
 
 def _reason(lines: list[str], code: int) -> str:

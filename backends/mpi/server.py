@@ -66,8 +66,10 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.__exit__()
-        self._close()
+        try:
+            self._server.__exit__()
+        finally:
+            self._close()
 
     def _close(self) -> None:
         self._folder.close()

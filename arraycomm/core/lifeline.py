@@ -1,4 +1,4 @@
-"""A pipe whose end ends the ranks: when the process that started them dies in any way, the kernel kills them.
+"""A pipe whose end ends processes: when the one that started them (ranks, say) dies in any way, the kernel kills them.
 
 The parent alone holds the write end. Every rank holds a read end with O_ASYNC and F_SETSIG set to SIGKILL, so the
 kernel sends that signal to the read end's owner, a process or a whole process group, as soon as the pipe has no writer.
