@@ -22,7 +22,7 @@ _LIMIT = 60.0  # s for the trial: two interpreters, and a CUDA context for each
 _GRACE = 15.0  # s that the launcher gets to end what it has started
 # What mpirun, a scheduler or our launcher has told this process of its own world. Users' settings of a library stay.
 _WORLD = ("PMI_", "PMIX_", "PRTE_", "HYD", "MPI_LOCAL", "OMPI_", "I_MPI_HYDRA_", "I_MPI_PIN_", "I_MPI_PMI", "SLURM_",
-          "TORCHELASTIC_", "ARRAYCOMM_STORE", "ARRAYCOMM_BACKEND")
+          "TORCHELASTIC_", "ARRAYCOMM_STORE", "ARRAYCOMM_SECRET", "ARRAYCOMM_BACKEND", "ARRAYCOMM_MPI_FOLDER")
 _SETTINGS = ("OMPI_MCA_", "PMIX_MCA_")
 _PLACES = ("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix")
 
