@@ -52,7 +52,10 @@ class NcclWork:
             time.sleep(_STEP)
 
     def done(self) -> bool:
-        return self.ended or self._flight.look(self)
+        try:
+            return self.ended or self._flight.look(self)
+        except DistError:  # of CUDA: who watches finds it too, and ends all that is under way
+            return self.ended
 
     def source(self) -> tuple[int, int, int]:
         return self.peer

@@ -209,6 +209,10 @@ def broken_device(context: Context) -> None:
             tell("slow", ctypes.c_long(200_000_000))
             works = [group.all_reduce(ones(), async_op=True) for _ in range(3)]
             _break_device()
+            end = time.monotonic() + 10
+            while not all([work.done() for work in works]) and time.monotonic() < end:
+                time.sleep(0.001)
+            context.check(all(work.done() for work in works), "done() does not raise, and sees the end")
             raises(context, "a broken device", lambda: [work.wait(_LONG) for work in works], (arraycomm.DistBackendError,), "719")
             context.group.barrier()  # the peers know
             group.close("Broken")

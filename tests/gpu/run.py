@@ -81,12 +81,14 @@ def environment(installed: Path | None, ranks: str) -> dict[str, str]:
 
 
 def gpus() -> int:
-    """Of NVIDIA's, as far as its tool tells."""
+    """Of NVIDIA's that programs here see, as far as its tool tells."""
     try:
         told = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return 0
-    return sum(line.startswith("GPU ") for line in told.splitlines())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = sum(line.startswith("GPU ") for line in told.splitlines())
+    return count if visible is None else min(count, len(visible.split(",")))
 
 
 class Report:
@@ -115,8 +117,8 @@ class Report:
 
     def _write(self, log: str) -> None:
         if self._folder is not None:
-            (self._folder / "gpu.md").write_text(self.text())
-            with open(self._folder / "gpu.log", "a") as file:
+            (self._folder / "gpu.md").write_text(self.text(), encoding="utf-8")
+            with open(self._folder / "gpu.log", "a", encoding="utf-8") as file:
                 file.write(log)
 
 
@@ -132,7 +134,7 @@ def run(arguments: Sequence[str], limit: float, environ: dict[str, str], folder:
         except subprocess.TimeoutExpired:
             result = f"was ended after {limit:.0f} s"
         _end(part)
-    return path.read_text(errors="replace"), result
+    return path.read_text(encoding="utf-8", errors="replace"), result
 
 
 def _end(part: subprocess.Popen[bytes]) -> None:
@@ -151,6 +153,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for all parts together (default {SECONDS})")
     parser.add_argument("--only", action="append", metavar="WORDS", help="parts whose name has these words; may be repeated")
     given = parser.parse_args()
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     end, report = time.monotonic() + given.seconds, Report(os.environ.get("OUT"))
     with tempfile.TemporaryDirectory(prefix="arraycomm-gpu-") as name:
         folder = Path(name)

@@ -51,6 +51,17 @@ def test_ranks_that_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (shared["NCCL_MULTI_RANK_GPU_ENABLE"], shared["NCCL_MAX_CTAS"], "NCCL_NVLS_ENABLE" in alone) == ("1", "3", False)
 
 
+@pytest.mark.parametrize(("visible", "count"), [(None, 3), ("0,2", 2), ("1", 1)])
+def test_gpus_that_are_seen(visible: str | None, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nfor i in 0 1 2; do echo \"GPU $i: a model (UUID: GPU-$i)\"; done\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert run.gpus() == count
+
+
 def test_wheels_of_this_interpreter() -> None:
     here = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     platform = f"manylinux_2_17_{os.uname().machine}"
