@@ -107,12 +107,17 @@ class Reducer:
     def check_finished(self) -> None:
         """RuntimeError, naming the parameters, where the backward before did not reach all. Where it raised, on all ranks, its
         step is left out."""
-        if self._active and self._next < len(self.buckets) and self._queued:  # its end has not come
+        if self._broken_off():
             self._give_up()
         elif self._active and self._next < len(self.buckets) and any(self._counts):
             late = [index for index in range(len(self._parameters)) if self._left[index] > 0]
             raise RuntimeError(_UNFINISHED.format(rank=self._pg.rank(), names=", ".join(self._names[index] for index in late),
                                                   indices=" ".join(map(str, late))))
+
+    def _broken_off(self) -> bool:
+        """A backward's end has not come and will not: this is no forward inside of it, as a checkpoint's."""
+        return (self._active and self._queued and self._next < len(self.buckets)
+                and torch._C._current_graph_task_id() == -1)
 
     def _give_up(self) -> None:
         """All ranks have to: one that computed its gradients waits for buckets that do not come. It gets CollectiveMismatch in
@@ -148,6 +153,8 @@ class Reducer:
 
     def skip(self) -> None:
         """After a forward whose backward is not to reduce: gradients add up."""
+        if self._broken_off():
+            self._give_up()
         self._active = False
 
     def _wait(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # torch's optimizers import it, and it what this torch has
+import torch.utils.checkpoint
 from torch import nn
 
 import arraycomm
@@ -148,6 +149,14 @@ def leaves_a_step_out_that_all_ranks_broke_off() -> None:
         torch.testing.assert_close(model.module.first.weight.grad, expected)
 
 
+class Alike(Between):
+    """Buckets of one size, which no comparison tells apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+
+
 class Behind(Between):
     """Raises before its first gradient."""
 
@@ -156,7 +165,7 @@ class Behind(Between):
 
 
 def tells_all_ranks_of_a_step_that_one_broke_off() -> None:
-    for network in (Between, Behind):
+    for network, looks in ((Between, False), (Alike, True), (Behind, False)):
         group = dist.new_group(list(range(dist.get_world_size())))
         model = DistributedDataParallel(network(), bucket_cap_mb=1e-6, process_group=group)
         x = torch.ones(1, 3)
@@ -166,11 +175,13 @@ def tells_all_ranks_of_a_step_that_one_broke_off() -> None:
                 model(x).sum().backward()
             except ZeroDivisionError:
                 Hurt.here = False
+                with torch.set_grad_enabled(not looks):
+                    model(x).sum()
                 model(x).sum().backward()
         except arraycomm.CollectiveMismatch:
             pass
         else:
-            raise AssertionError(f"no CollectiveMismatch with {network.__name__}")
+            raise AssertionError(f"no CollectiveMismatch with {network.__name__}, {looks}")
 
 
 def does_not_mind_a_forward_without_backward() -> None:
@@ -184,6 +195,16 @@ def does_not_mind_a_forward_without_backward() -> None:
     model(x * (1 + dist.get_rank())).sum().backward()
     mean = sum(range(1, dist.get_world_size() + 1)) / dist.get_world_size()
     torch.testing.assert_close(model.module.weight.grad, torch.full((2, 3), mean))
+
+
+def does_not_mind_a_forward_inside_of_backward() -> None:
+    """A checkpoint around the whole model runs it again there."""
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 2), nn.Sigmoid()))
+    x = torch.full((1, 3), 1.0 + dist.get_rank())
+    torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
+    mine = torch.autograd.grad(model.module(x).sum(), model.module[0].weight)[0]
+    dist.all_reduce(mine, dist.ReduceOp.AVG)
+    torch.testing.assert_close(model.module[0].weight.grad, mine)
 
 
 def refuses() -> None:
@@ -242,6 +263,7 @@ def main() -> None:
     leaves_a_step_out_that_all_ranks_broke_off()
     tells_all_ranks_of_a_step_that_one_broke_off()
     does_not_mind_a_forward_without_backward()
+    does_not_mind_a_forward_inside_of_backward()
     refuses()
     power_sgd_is_exact_for_few_samples()
     compresses_to_bfloat16()
