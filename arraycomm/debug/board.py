@@ -34,6 +34,7 @@ CLASSES = 21  # of sizes: class c holds up to 4**c bytes
 BUCKETS = 25  # of durations: bucket b holds less than 2**b us, the last one all longer ones
 _COUNT = 4 + BUCKETS  # words of one operation and class
 RECORD = struct.Struct("=8Q")  # number from 1, begun, ended (ns; 0: not yet), kind, group, sequence, bytes, state and operation
+NUMBER = struct.Struct("=Q")
 _PID, _END, _TEXTS = range(3)
 _HEAD = 8
 

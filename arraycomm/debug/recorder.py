@@ -18,6 +18,7 @@ from .board import (
     FAILED,
     GROUPS,
     LINKS,
+    NUMBER,
     OPERATION_SHIFT,
     OPERATIONS,
     RECORD,
@@ -143,8 +144,10 @@ class Recorder:
 
     def _write(self, token: _Token, ended: int, state: int, error: int = 0) -> None:
         what = state | token.operation << OPERATION_SHIFT | error << ERROR_SHIFT
-        RECORD.pack_into(self._board.memory, self._board.records + token.slot * RECORD.size, token.number, token.begun, ended,
-                         token.kind, token.row, token.sequence, token.nbytes, what)
+        memory, at = self._board.memory, self._board.records + token.slot * RECORD.size
+        # Number 0 is no record: this process may be stopped or killed before the rest is there.
+        RECORD.pack_into(memory, at, 0, token.begun, ended, token.kind, token.row, token.sequence, token.nbytes, what)
+        NUMBER.pack_into(memory, at, token.number)
 
     def _kind(self, call: Call) -> tuple[int, int]:
         """(bytes, the number of the text that tells everything that calls like this have in common)."""

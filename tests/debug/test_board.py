@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -12,6 +15,8 @@ from arraycomm.debug import board as boards
 from arraycomm.debug.board import BUCKETS, CLASSES, RECORD, RECORDS, TEXT_BYTES, Board, bucket, size_class
 from arraycomm.debug.recorder import Recorder
 from arraycomm.debug.report import describe
+
+from .jobs import until
 
 
 @pytest.mark.parametrize("nbytes, number", [(0, 0), (1, 0), (2, 1), (4, 1), (5, 2), (16, 2), (17, 3), (1 << 20, 10),
@@ -71,3 +76,36 @@ def test_what_is_under_way_is_not_overwritten() -> None:
     group.close()
     assert not closed and board.ended == boards.OPEN
     board.close()
+
+
+WRITING = """
+import sys
+import arraycomm
+from arraycomm.core.store import HashStore
+from arraycomm.debug.board import Board
+from arraycomm.debug.recorder import Recorder
+
+group = arraycomm.init(store=HashStore(), rank=0, world_size=1)
+recorder = Recorder(group, Board(int(sys.argv[1])), lambda: None)
+while True:
+    group.barrier()
+"""
+
+
+def test_no_record_is_half_a_new_one() -> None:
+    """The rank is stopped at any moment, perhaps in the middle of a record. Of barriers alone: both numbers are equal."""
+    board = Board()
+    rank = subprocess.Popen([sys.executable, "-c", WRITING, str(board.descriptor)], pass_fds=[board.descriptor])
+    try:
+        until(lambda: len(board.read_records()) == RECORDS)
+        torn = []
+        for _ in range(3000):
+            rank.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, rank.pid, os.WSTOPPED)
+            torn += [record for record in board.read_records() if record[0] != record[5] or record[1] > record[2] > 0]
+            rank.send_signal(signal.SIGCONT)
+        assert not torn, (len(torn), torn[0])
+    finally:
+        rank.kill()
+        rank.wait()
+        board.close()
