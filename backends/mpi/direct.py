@@ -67,13 +67,18 @@ class Direct(Staged):
                 with self._cuda.on(touched[0].device_index):
                     work = call(src, dst, gets if uneven else None, layout=piece_layout(layout, -1, 1), timeout=left,
                                 async_op=async_op)
-                return self._begun(Moving(work, dst)) if async_op else None
+                return self._moving(Moving(work, dst)) if async_op else None
         except DeviceError:  # nothing has been sent
             raise
         except BaseException as error:
             raise self._told(name, error) from error.__cause__
         return super()._staged(name, src, gives, dst, gets, layout, max(0.0, deadline - time.monotonic()), async_op, call=call,
                                uneven=uneven, **more)
+
+    def _moving(self, work: Moving) -> Moving:
+        """Remembered until it has ended, whether or not the caller keeps it: nobody has to wait for it that it goes on."""
+        self._under_way.append(lambda: work)
+        return work
 
     def _deadline(self, timeout: float | None) -> float:
         return time.monotonic() + (self._timeout if timeout is None else timeout)
@@ -113,7 +118,11 @@ class Moving:
 
     def __init__(self, work: Work, writes: Buffer | None) -> None:
         self._work, self.writes = work, writes
-        self.wait, self.done, self.source = work.wait, work.done, work.source
+        self.done, self.source = work.done, work.source
+
+    def wait(self, timeout: float | None = None) -> None:
+        self._work.wait(timeout)
+        self.writes = None  # who remembers this one keeps no memory by it
 
     @property
     def ended(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -87,6 +88,12 @@ def order_of_calls(context: Context) -> None:
     for work in works:
         work.wait(60)
     context.check((x.numpy() == total).all(), f"in the end {x.numpy()[:3]}, want {total}")
+    y = given(context, "cuda", np.full(500_000, context.rank + 1.0, np.float32))
+    if context.rank == size - 1:
+        time.sleep(0.2)  # it comes to the others when they are long at the next call
+    group.broadcast(y, size - 1, out=y, async_op=True)  # whose Work nobody keeps
+    summed = group.all_reduce(y).numpy()
+    context.check((summed == size * size).all(), f"the sum of what was broadcast: {summed[:3]}, want {size * size}")
 
 
 def refused(context: Context, word: str) -> None:

@@ -62,7 +62,7 @@ class Staged:
         self._vote = allocate((1,), DType.UINT8)
         self._votes: list[Work] = []  # of calls that were asynchronous here
         self._lanes: dict[int, Lane] = {}
-        self._under_way: list[weakref.ref[Any]] = []  # collectives, in their order
+        self._under_way: list[Callable[[], Any]] = []  # references to collectives, in their order
         self._works: weakref.WeakSet[StagedWork] = weakref.WeakSet()  # and messages
 
     def _lane(self, device: int) -> Lane:
@@ -232,9 +232,10 @@ class Staged:
 
     def _settle_before(self, touches: Sequence[Buffer]) -> None:
         """The order of a group's operations is that of the calls: what they have yet to write is written before it is read."""
-        works = [work for work in (reference() for reference in self._under_way) if work is not None and not work.ended]
-        self._under_way = [weakref.ref(work) for work in works]
-        for work in works:
+        found = [(reference, reference()) for reference in self._under_way]
+        alive = [(reference, work) for reference, work in found if work is not None and not work.ended]
+        self._under_way = [reference for reference, _ in alive]
+        for _, work in alive:
             if work.writes is not None and any(overlaps(buffer, work.writes) for buffer in touches):
                 work.wait()
 
