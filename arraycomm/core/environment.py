@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping
 
@@ -11,6 +12,8 @@ from .record import Record
 
 Environ = Mapping[str, str]
 
+# Where this package was imported from. `python -m` looks in its working directory first, where another arraycomm may lie.
+IMPORTED_FROM = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _KUBERNETES_PORT = 29500  # a pod has all ports to itself
 _DERIVED_PORTS = range(15000, 30000)  # below the kernel's ephemeral ports, above what services commonly use
 

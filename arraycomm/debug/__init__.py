@@ -20,6 +20,7 @@ import weakref
 
 from arraycomm.core import secret as job_secret
 from arraycomm.core.address import outside_address, select_addresses
+from arraycomm.core.environment import IMPORTED_FROM
 from arraycomm.core.errors import DistBackendError, DistNetworkError
 from arraycomm.core.group import Group
 from arraycomm.core.log import log
@@ -127,7 +128,8 @@ class DebugServer:
                       "stacks": self._door.descriptor, "signal": self._door.number}
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "arraycomm.debug.agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                pass_fds=(self._board.descriptor, self._door.descriptor), start_new_session=True)
+                pass_fds=(self._board.descriptor, self._door.descriptor), start_new_session=True,
+                cwd=IMPORTED_FROM)
             assert self._process.stdin is not None and self._process.stdout is not None
             self._process.stdin.write(json.dumps(orders) + "\n")
             self._process.stdin.flush()

@@ -68,7 +68,8 @@ def trial(path: str, device: int, limit: float = _LIMIT) -> str:
 
     They end with this process. It is not forked for them, which a library might not bear: Popen takes vfork() here.
     """
-    environ = {**_kept(os.environ), "ARRAYCOMM_MPI_LIBRARY": path, "OMP_NUM_THREADS": "1"}
+    chosen = os.path.abspath(path) if os.sep in path else path
+    environ = {**_kept(os.environ), "ARRAYCOMM_MPI_LIBRARY": chosen, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "arraycomm.launch", "--mpi", "--no-prefix", "--nproc-per-node", "2", "-m",
                "arraycomm.backends.mpi.trial", str(device)]
     with contextlib.ExitStack() as held:
@@ -78,7 +79,8 @@ def trial(path: str, device: int, limit: float = _LIMIT) -> str:
         held.callback(os.close, reader)
         try:
             launcher = subprocess.Popen(command, env=environ, text=True, errors="replace", stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(reader,))
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(reader,),
+                                        cwd=environment.IMPORTED_FROM)
         except OSError as error:
             return f"it could not be started: {error}"
         held.enter_context(launcher)

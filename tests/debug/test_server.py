@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -181,3 +182,17 @@ def refuse() -> None:
 
 def test_what_one_rank_cannot_start_is_said_on_all() -> None:
     arraycomm.spawn(_cannot, nprocs=2)
+
+
+def test_it_starts_where_another_package_of_the_name_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A source tree, say, whose engine was not built."""
+    (tmp_path / "arraycomm").mkdir()
+    (tmp_path / "arraycomm" / "__init__.py").write_text("raise ImportError('not this one')")
+    monkeypatch.chdir(tmp_path)
+    arraycomm.spawn(_start, nprocs=2)
+
+
+def _start(rank: int) -> None:
+    group = arraycomm.init()
+    start_debug_server(group)
+    group.close()
