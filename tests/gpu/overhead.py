@@ -68,6 +68,10 @@ def work(rank: int, ranks: int, framework: str, port: int) -> None:
             if rank == 0:
                 print(row, flush=True)
         group.barrier()
+    if theirs is not None:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()  # torch's threads may end a process that leaves with it
 
 
 def torch_reduction(rank: int, ranks: int, port: int, device: str) -> Callable[[int], Callable[[int], None]] | None:
