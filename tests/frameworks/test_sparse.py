@@ -105,5 +105,5 @@ def test_other_libraries() -> None:
     with arraycomm.init() as group:
         found, sums = sparse_all_reduce(group, torch.tensor([[1, 0, 1]]), torch.ones(3, 2, dtype=torch.bfloat16), (2,))
         assert found.tolist() == [[0, 1]] and torch.equal(sums, torch.tensor([[1, 1], [2, 2]], dtype=torch.bfloat16))
-        found, sums = sparse_all_reduce(group, jnp.array([1, 0, 1]), jnp.ones(3), 2)
+        found, sums = sparse_all_reduce(group, jnp.array([1, 0, 1], jnp.int32), jnp.ones(3), 2)
     assert isinstance(found, type(jnp.ones(1))) and found.dtype == "int32" and sums.tolist() == [1, 2]
