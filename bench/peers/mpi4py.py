@@ -22,15 +22,29 @@ class Contender(Peer):
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
 
     @classmethod
+    def library(cls, name: str) -> str:
+        """The MPI library that this contender is over."""
+        return name
+
+    @classmethod
+    def versions(cls) -> str:
+        """What stands on that library here. Raises ImportError."""
+        import mpi4py
+
+        return f"mpi4py {mpi4py.__version__}"
+
+    @classmethod
     def version(cls, name: str) -> str:
         import mpi4py
 
         mpi4py.rc.initialize = False
         try:
             from mpi4py import MPI
+
+            versions = cls.versions()
         except (ImportError, RuntimeError) as error:
             raise Missing(f"{str(error).splitlines()[0]}: {cls.remedy(name)}") from error
-        return f"{mpi.check_library(name, MPI.Get_library_version())}, mpi4py {mpi4py.__version__}"
+        return f"{mpi.check_library(cls.library(name), MPI.Get_library_version())}, {versions}"
 
     @classmethod
     def remedy(cls, name: str) -> str:
@@ -38,11 +52,11 @@ class Contender(Peer):
 
     @classmethod
     def command(cls, name: str, python: str, program: list[str], size: int) -> list[list[str]]:
-        return mpi.command(name, python, program, size, cls.remedy(name))
+        return mpi.command(cls.library(name), python, program, size, cls.remedy(name))
 
     @classmethod
     def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
-        return mpi.environ(name, python, directory)
+        return mpi.environ(cls.library(name), python, directory)
 
     @classmethod
     def clear(cls, name: str, since: float) -> None:
