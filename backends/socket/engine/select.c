@@ -1,7 +1,7 @@
 /* The table: the first row of a kind that fits the layout, the ranks and the bytes wins; the last row of a kind that can
  * run anywhere has no limit. To add an algorithm: its file in collectives/, its line in collectives.h, a row here.
- * `arraycomm-bench tune --table` derives the limits from measurements, last on 2 cores of a Zen 5, 2 and 4 ranks, 2026-11-22
- * (docs/benchmark.md); ARRAYCOMM_TUNING puts a machine's own before them. */
+ * `arraycomm-bench tune --table` proposes the limits from measurements, last on 2 cores of a Zen 5, 2 and 4 ranks, 2026-11-22;
+ * docs/benchmark.md says which were taken. ARRAYCOMM_TUNING puts a machine's own before them. */
 #include "select.h"
 
 #include <stdlib.h>
