@@ -48,7 +48,7 @@ def _short(kind: int, *, begins: bool = False) -> Callable[[_Function], _Functio
     What that declines runs the function itself, the long way, which is the reference and explains what is wrong.
     """
     def short(function: _Function) -> _Function:
-        method: Any = ShortcutMethod(kind, function, begins)
+        method: Any = ShortcutMethod(kind, function, begins, False)
         return method  # type: ignore[no-any-return]
 
     return short
@@ -66,7 +66,7 @@ class Group(ObjectCollectives, Shortcuts):
         self._movers = routes.by_type
         self._communicator = routes.main
         self._on_close = on_close
-        self._batch = None
+        self._batch = self._flight = None
         self._shortcut = routes.main.shortcut
         self._splits = 0
         self._children: list[Group] = []

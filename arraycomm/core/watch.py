@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from arraycomm._engine import ShortcutMethod
+
 from .dlpack import resolve
 from .errors import DistError
 from .group import Group
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Watcher(Protocol):
-        """Told of every operation of a group, in the thread that calls it."""
+        """Told of every operation of a group, in the thread that calls it.
+
+        One with a method flight(group) -> (Flight, the group's row on its board), while it is the only one, is not told of plain
+        calls: they go the short way, which writes them to that Flight (native/flight.c).
+        """
 
         def begin(self, call: Call) -> object:
             """Before it. What it gives comes back to end(). What it raises is raised instead of the operation."""
@@ -78,11 +84,16 @@ class Call:
 
     def array(self) -> tuple[str, tuple[int, ...], int] | None:
         """(dtype, shape, bytes) of the array that this rank gives, or of what tells about it; None without any."""
-        for name in ("x", "like", "out"):
-            x = self.parameters.get(name)
-            if x is not None:
-                return _traits(x)
-        return None
+        return array_of(self.parameters)
+
+
+def array_of(parameters: dict[str, Any]) -> tuple[str, tuple[int, ...], int] | None:
+    """As Call.array()."""
+    for name in ("x", "like", "out"):
+        x = parameters.get(name)
+        if x is not None:
+            return _traits(x)
+    return None
 
 
 _labels: dict[Any, str] = {}  # by a library's dtype: finding NumPy's takes longer than an operation
@@ -106,7 +117,6 @@ class Watched(Group):
     """A Group with watchers; see attach()."""
 
     _watchers: tuple[Watcher, ...]
-    _count: int
 
     def subgroup(self, *args: Any, **named: Any) -> Group:
         child = super().subgroup(*args, **named)
@@ -186,7 +196,7 @@ def _receive(group: Group, **parameters: Any) -> Any:
     return Group.irecv(group, **parameters).result()
 
 
-def _watched(name: str, positional: tuple[str, ...]) -> Callable[..., Any]:
+def _watched(name: str, positional: tuple[str, ...]) -> ShortcutMethod:
     plain = _receive if name == "recv" else getattr(Group, name)
 
     def method(self: Watched, *args: Any, **named: Any) -> Any:
@@ -198,7 +208,8 @@ def _watched(name: str, positional: tuple[str, ...]) -> Callable[..., Any]:
         return self._run(begins, getattr(Group, begins) if begins != name else plain, {**parameters, **named})
 
     method.__name__, method.__doc__ = name, plain.__doc__
-    return method
+    short = Group.__dict__[name]
+    return ShortcutMethod(short.kind, method, short.begins, True)
 
 
 for _name, _positional in (COLLECTIVES | MESSAGES).items():
@@ -211,13 +222,18 @@ def attach(group: Group, watcher: Watcher) -> None:
         group.__class__ = Watched
         assert isinstance(group, Watched)  # for the type checker
         group._watchers = ()
-        group.__dict__.setdefault("_count", 0)
-    group._watchers = (*group._watchers, watcher)
+    _tell(group, (*group._watchers, watcher))
+
+
+def _tell(group: Watched, watchers: tuple[Watcher, ...]) -> None:
+    group._watchers = watchers
+    short = getattr(watchers[0], "flight", None) if len(watchers) == 1 else None
+    group._flight, group._row = (None, 0) if short is None else short(group)
 
 
 def detach(group: Group, watcher: Watcher) -> None:
     """Ends that. Nothing when it was not attached."""
     if isinstance(group, Watched):
-        group._watchers = tuple(other for other in group._watchers if other is not watcher)
+        _tell(group, tuple(other for other in group._watchers if other is not watcher))
         if not group._watchers:
             group.__class__ = Group  # type: ignore[assignment]

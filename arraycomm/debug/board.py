@@ -1,7 +1,7 @@
 """What a rank does, in memory that it shares with the process beside it (agent.py).
 
-The rank writes, and never waits for a reader; the agent reads what stands there also when the rank hangs, is stopped or has
-died. Four parts, all of 64-bit words but the last:
+The rank writes (core/native/flight.c), and never waits for a reader; the agent reads what stands there also when the rank
+hangs, is stopped or has died. Six parts, all of 64-bit words but the last:
 
     head       the process, how it ended, lengths
     groups     of each group: the last collective that began and that ended, bytes given
@@ -18,13 +18,14 @@ import mmap
 import os
 import struct
 
+from arraycomm._engine import Flight
 from arraycomm.core.watch import COLLECTIVES, MESSAGES
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
 
-OPERATIONS = (*COLLECTIVES, *MESSAGES)
+OPERATIONS = (*COLLECTIVES, *MESSAGES)  # in the order of acomm.h's kinds; isend and irecv behind
 RUNNING, ASYNCHRONOUS, DONE, FAILED = range(4)  # states of a record
 OPERATION_SHIFT, ERROR_SHIFT = 8, 16  # bits of the last word below which operation and error text stand
 OPEN, CLOSED, EXITED, STOPPED = range(4)  # how a rank ended; STOPPED: it is no longer recorded
@@ -34,18 +35,8 @@ CLASSES = 21  # of sizes: class c holds up to 4**c bytes
 BUCKETS = 25  # of durations: bucket b holds less than 2**b us, the last one all longer ones
 _COUNT = 4 + BUCKETS  # words of one operation and class
 RECORD = struct.Struct("=8Q")  # number from 1, begun, ended (ns; 0: not yet), kind, group, sequence, bytes, state and operation
-NUMBER = struct.Struct("=Q")
 _PID, _END, _TEXTS = range(3)
 _HEAD = 8
-
-
-def size_class(nbytes: int) -> int:
-    """The class of the smallest power of four that is not less."""
-    return min(((nbytes - 1).bit_length() + 1) // 2, CLASSES - 1) if nbytes > 1 else 0
-
-
-def bucket(nanoseconds: int) -> int:
-    return min((nanoseconds // 1000).bit_length(), BUCKETS - 1)
 
 
 class Board:
@@ -88,17 +79,10 @@ class Board:
         self.words[_TEXTS + 1] = number + 1
         return int(number)
 
-    def count(self, operation: int, nbytes: int, nanoseconds: int, failed: bool) -> None:
-        words = self.words
-        row = self.counts + (operation * CLASSES + size_class(nbytes)) * _COUNT
-        words[row] += 1
-        words[row + 1] += nbytes
-        words[row + 2] += failed
-        words[row + 3] += nanoseconds
-        words[row + 4 + bucket(nanoseconds)] += 1
-
-    def link(self, number: int, nbytes: int) -> None:
-        self.words[self.links + number] += nbytes
+    def flight(self, teller: object) -> Flight:
+        """What writes operations here."""
+        parts = (8 * self.groups, 8 * self.counts, 8 * self.links, self.records, self.texts)
+        return Flight(self.memory, parts, RECORDS, CLASSES, BUCKETS, teller)
 
     # ---- the agent's side ----
 

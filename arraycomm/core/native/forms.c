@@ -1,4 +1,5 @@
 #include "forms.h"
+#include <string.h>
 
 #define COMMON ROLE_ASYNC, ROLE_TIMEOUT, ROLES
 const struct form forms[ACOMM_KINDS] = {
@@ -76,6 +77,15 @@ bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t posit
     return true;
 }
 
+PyObject *forms_parameters(PyObject *const *given)
+{
+    PyObject *parameters = PyDict_New();
+    for (int role = 0; parameters && role < ROLES; role++)
+        if (given[role] && PyDict_SetItem(parameters, names_of[role], given[role]))
+            Py_CLEAR(parameters);
+    return parameters;
+}
+
 int forms_shape(enum form_shape rule, const struct view *x, int size, int64_t *lengths)
 {
     for (int i = 0; i < x->ndim; i++)
@@ -87,4 +97,31 @@ int forms_shape(enum form_shape rule, const struct view *x, int size, int64_t *l
     if (rule == SHAPE_DIVIDED)
         lengths[0] /= size;
     return x->ndim;
+}
+
+/* Programs use few shapes, and making the tuple takes longer than the rest of a small operation's preparation. */
+#define REMEMBERED 64
+#define SHORT 6
+int forms_layout(int ndim, const int64_t *lengths, uint32_t *layout)
+{
+    static struct { int64_t lengths[SHORT]; int ndim; uint32_t layout; } known[REMEMBERED];
+    uint64_t mixed = (uint64_t)ndim;
+    for (int i = 0; i < ndim; i++)
+        mixed = (mixed ^ (uint64_t)lengths[i]) * 0x9E3779B97F4A7C15u;
+    int place = (int)(mixed >> 58); /* 6 bits: REMEMBERED */
+    size_t bytes = (size_t)ndim * sizeof *lengths;
+    if (ndim <= SHORT && known[place].layout && known[place].ndim == ndim && !memcmp(known[place].lengths, lengths, bytes)) {
+        *layout = known[place].layout;
+        return 0;
+    }
+    PyObject *shape = buffer_shape(ndim, lengths);
+    Py_hash_t hash = shape ? PyObject_Hash(shape) : -1;
+    Py_XDECREF(shape);
+    *layout = (uint32_t)hash | 1;
+    if (hash != -1 && ndim <= SHORT) {
+        memcpy(known[place].lengths, lengths, bytes);
+        known[place].ndim = ndim;
+        known[place].layout = *layout;
+    }
+    return hash == -1 ? -1 : 0;
 }

@@ -29,6 +29,10 @@ extern const struct form forms[ACOMM_KINDS];
 int forms_init(void);
 /* Sorts the arguments of a call by role; NULL where not given or None. False: they are not those of the plain form. */
 bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject **given);
+/* A dict of those that were given, by name; NULL with an exception. */
+PyObject *forms_parameters(PyObject *const *given);
 /* x's shape as the rule changes it; returns the number of dimensions. */
 int forms_shape(enum form_shape rule, const struct view *x, int size, int64_t *lengths);
+/* As shapes.layout() in Python, which ranks that went the long way compare with: Python's own hash of the tuple. */
+int forms_layout(int ndim, const int64_t *lengths, uint32_t *layout);
 #endif

@@ -1,11 +1,11 @@
 /* Methods of a group that try the short way before their Python code, and the base class that leads them there.
  *
  *     class Group(Shortcuts):
- *         @shortcut(kind)                 ShortcutMethod(kind, function, begins)
+ *         @shortcut(kind)                 ShortcutMethod(kind, function, begins, watched)
  *         def all_reduce(self, ...): the long way
  *
  * A method is called by vectorcall, so a call makes no frame, tuple or dict until it goes the long way. */
-#include "forms.h"
+#include "flight.h"
 #include <stddef.h>
 #include <structmember.h>
 
@@ -21,6 +21,9 @@ struct base {
     PyObject_HEAD
     PyObject *shortcut; /* a Shortcut, or anything else: none */
     PyObject *batch;    /* a list: messages are begun, and their Works listed here; anything else: none */
+    PyObject *flight;   /* a Flight, where it is the group's only watcher (core/watch.py); anything else: none */
+    int row;            /* the group's on the flight's board */
+    long long count;    /* of watched collectives */
 };
 static PyTypeObject *base_type;
 
@@ -29,6 +32,7 @@ static int base_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(((struct base *)self)->shortcut);
     Py_VISIT(((struct base *)self)->batch);
+    Py_VISIT(((struct base *)self)->flight);
     return 0;
 }
 
@@ -36,6 +40,7 @@ static int base_clear(PyObject *self)
 {
     Py_CLEAR(((struct base *)self)->shortcut);
     Py_CLEAR(((struct base *)self)->batch);
+    Py_CLEAR(((struct base *)self)->flight);
     return 0;
 }
 
@@ -47,6 +52,9 @@ static void base_dealloc(PyObject *self)
 static PyMemberDef base_members[] = {
     {"_shortcut", T_OBJECT, offsetof(struct base, shortcut), 0, "where short methods go first, or None"},
     {"_batch", T_OBJECT, offsetof(struct base, batch), 0, "the Works of a batch of messages, or None"},
+    {"_flight", T_OBJECT, offsetof(struct base, flight), 0, "the Flight that is told of short calls of a watched group, or None"},
+    {"_row", T_INT, offsetof(struct base, row), 0, "of the group on that flight's board"},
+    {"_count", T_LONGLONG, offsetof(struct base, count), 0, "how many collectives were watched"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot base_slots[] = {
@@ -69,6 +77,7 @@ struct method {
     PyObject *function; /* the long way */
     int kind;
     bool begins;        /* returns a Work at once */
+    bool watched;       /* of a watched group: the short way is open where that is told by a flight */
 };
 static PyTypeObject *method_type;
 static PyObject *bound_type; /* types.MethodType */
@@ -89,11 +98,16 @@ static PyObject *long_way(PyObject *function, PyObject *const *args, Py_ssize_t 
 }
 
 /* NotImplemented: it is the long way's. */
-static PyObject *short_way(const struct method *m, const struct base *base, PyObject **given)
+static PyObject *short_way(const struct method *m, struct base *base, PyObject **given)
 {
     bool batched = m->kind >= ACOMM_SEND && base->batch && PyList_Check(base->batch);
     bool begins = m->begins || batched || given[ROLE_ASYNC] == Py_True;
-    PyObject *result = base->shortcut ? shortcut_take(base->shortcut, m->kind, begins, given) : Py_NewRef(Py_NotImplemented);
+    struct flight *flight = m->watched && flight_check(base->flight) ? (struct flight *)base->flight : NULL;
+    if (!base->shortcut || (m->watched && !flight))
+        return Py_NewRef(Py_NotImplemented);
+    PyObject *result = shortcut_take(base->shortcut, m->kind, begins, given, flight, base->row);
+    if (flight && result != Py_NotImplemented && m->kind <= ACOMM_BARRIER)
+        base->count++;
     if (batched && result && result != Py_NotImplemented && PyList_Append(base->batch, result))
         Py_CLEAR(result);
     return result;
@@ -126,13 +140,13 @@ static PyObject *bind(PyObject *self, PyObject *object, PyObject *type)
     return object ? PyObject_CallFunctionObjArgs(bound_type, self, object, NULL) : Py_NewRef(self);
 }
 
-/* ShortcutMethod(kind, function, begins) */
+/* ShortcutMethod(kind, function, begins, watched) */
 static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    int kind, begins;
+    int kind, begins, watched;
     PyObject *function;
     (void)kwargs, (void)type;
-    if (!PyArg_ParseTuple(args, "iOp:ShortcutMethod", &kind, &function, &begins))
+    if (!PyArg_ParseTuple(args, "iOpp:ShortcutMethod", &kind, &function, &begins, &watched))
         return NULL;
     if (kind < 0 || kind >= ACOMM_KINDS) {
         PyErr_Format(PyExc_ValueError, "there is no operation number %d", kind);
@@ -145,6 +159,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     m->function = Py_NewRef(function);
     m->kind = kind;
     m->begins = begins;
+    m->watched = watched;
     return (PyObject *)m;
 }
 
@@ -174,6 +189,8 @@ static PyObject *forward(PyObject *self, void *name)
 
 static PyMemberDef members[] = {
     {"__wrapped__", T_OBJECT_EX, offsetof(struct method, function), READONLY, NULL},
+    {"kind", T_INT, offsetof(struct method, kind), READONLY, "as in acomm.h"},
+    {"begins", T_BOOL, offsetof(struct method, begins), READONLY, "whether it gives a Work at once"},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct method, call), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

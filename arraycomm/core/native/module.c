@@ -1,5 +1,5 @@
 /* The extension is cffi's module; this puts the functions of this folder beside its `ffi` and `lib`. */
-#include "forms.h"
+#include "flight.h"
 #include "operation.h"
 
 /* cffi's own init function, renamed by cffi_build. */
@@ -50,7 +50,7 @@ PyMODINIT_FUNC PyInit__engine(void)
     if (!module)
         return NULL;
     if (PyModule_AddFunctions(module, functions) || buffer_init(module) || operation_init(module)
-        || work_init(module) || shortcut_init(module) || method_init(module) || forms_init() || view_init()) {
+        || work_init(module) || shortcut_init(module) || flight_init(module) || method_init(module) || forms_init() || view_init()) {
         Py_DECREF(module);
         return NULL;
     }

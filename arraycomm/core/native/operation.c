@@ -1,6 +1,7 @@
 /* An operation under way in the engine: the handle, the memory that it uses, and how it ended. It fulfils
  * arraycomm.core.backend.Work for backends that lend their entry points. */
 #include "operation.h"
+#include "flight.h"
 #include <math.h>
 #include <sched.h>
 #include <stddef.h>
@@ -19,6 +20,7 @@ struct operation {
     acomm_failure *failure; /* NULL: ended well */
     PyObject *error;        /* made when first raised */
     PyObject *owners[2];
+    struct flight_entry entry; /* without a flight: nobody records it */
 };
 static PyTypeObject *operation_type;
 
@@ -54,6 +56,31 @@ static void leave_list(struct operation *o)
     Py_DECREF((PyObject *)o);
 }
 
+static PyObject *make_error(const struct operation *o, int code)
+{
+    static const acomm_failure unknown;
+    const acomm_failure *failure = o->failure ? o->failure : &unknown;
+    return PyObject_CallFunction(o->shortcut->error, "iK", code, (unsigned long long)(uintptr_t)failure);
+}
+
+/* After the end, with the error that raise() will raise; not of one that a signal cut short: that would be taken from who waits. */
+static void tell_end(struct operation *o)
+{
+    if (o->code && o->code != ACOMM_INTERRUPTED && !o->error && !(o->error = make_error(o, o->code)))
+        PyErr_WriteUnraisable((PyObject *)o);
+    flight_end(&o->entry, o->code && !o->error ? Py_None : o->error);
+}
+
+void operation_record(PyObject *self, struct flight_entry *entry)
+{
+    struct operation *o = (struct operation *)self;
+    o->entry = *entry;
+    if (o->ended)
+        tell_end(o);
+    else
+        flight_mark(&o->entry, FLIGHT_ASYNCHRONOUS);
+}
+
 /* Takes over how it ended. Nothing here runs Python code before all is consistent. */
 static void settle(struct operation *o, int code)
 {
@@ -73,6 +100,8 @@ static void settle(struct operation *o, int code)
         give_back(o);
     leave_list(o);
     drop_owners(o);
+    if (o->entry.flight)
+        tell_end(o);
 }
 
 static bool at_end(struct operation *o)
@@ -99,13 +128,6 @@ static int look(struct operation *o, int64_t ns)
     return code;
 }
 
-static PyObject *make_error(const struct operation *o, int code)
-{
-    static const acomm_failure unknown;
-    const acomm_failure *failure = o->failure ? o->failure : &unknown;
-    return PyObject_CallFunction(o->shortcut->error, "iK", code, (unsigned long long)(uintptr_t)failure);
-}
-
 static int raise(struct operation *o)
 {
     PyObject *error = o->error ? Py_NewRef(o->error) : make_error(o, o->code);
@@ -129,6 +151,8 @@ static bool interrupted(struct operation *o)
 int operation_wait(PyObject *self, int64_t ns)
 {
     struct operation *o = (struct operation *)self;
+    if (!o->ended && ns)
+        flight_mark(&o->entry, FLIGHT_RUNNING);
     while (!o->ended) {
         int code = look(o, ns);
         if (o->ended) /* by another thread meanwhile, or by close() */
@@ -300,6 +324,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT((PyObject *)o->shortcut);
     Py_VISIT(o->error);
+    Py_VISIT((PyObject *)o->entry.flight);
     Py_VISIT(o->owners[0]);
     Py_VISIT(o->owners[1]);
     return 0;
@@ -307,7 +332,11 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 
 static int clear(PyObject *self)
 {
-    Py_CLEAR(((struct operation *)self)->error);
+    struct operation *o = (struct operation *)self;
+    PyObject *flight = (PyObject *)o->entry.flight;
+    o->entry.flight = NULL;
+    Py_XDECREF(flight);
+    Py_CLEAR(o->error);
     return 0;
 }
 

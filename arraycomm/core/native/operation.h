@@ -4,6 +4,7 @@
 #include "native.h"
 
 /* In the list of its shortcut while it is under way. */
+struct flight_entry;
 struct operation_links { struct operation_links *prev, *next; };
 
 struct shortcut {
@@ -23,6 +24,8 @@ bool operation_check(PyObject *object);
 /* The handle of an operation that was started; takes `op`. The owners keep its memory, NULL: none. Gives `op` back and
  * returns NULL with an exception when memory is out. */
 PyObject *operation_new(struct shortcut *s, acomm_op *op, PyObject *first, PyObject *second);
+/* It is on the flight recorder, which is told its end when the program learns of it. Takes the entry over. */
+void operation_record(PyObject *self, struct flight_entry *entry);
 /* 0 when it has ended well, 1 when it has not within `ns` (below 0: no limit), -1 with an exception. */
 int operation_wait(PyObject *self, int64_t ns);
 /* Whether it has ended, well or not. */

@@ -5,7 +5,7 @@
  * may go different ways in one call; the engine cannot tell. The backend lends the entry points as an address, so nothing
  * here knows it. */
 #include "door.h"
-#include "forms.h"
+#include "flight.h"
 #include <math.h>
 #include <string.h>
 #include <structmember.h>
@@ -22,6 +22,9 @@ struct trip {
     bool begins;           /* it returns a Work at once */
     PyObject *owners[2];   /* of the memory that takes part then; borrowed */
     enum form_shape shape; /* of the result, against the model */
+    const struct view *view; /* of the model, until anybody else may run; NULL: there is none */
+    struct flight *flight;
+    int row;
     acomm_call call;
 };
 
@@ -99,34 +102,6 @@ static bool read_numbers(struct trip *t)
 
 /* ---- shapes ---- */
 
-/* As shapes.layout() in Python, which ranks that went the long way compare with: Python's own hash of the tuple. Programs
- * use few shapes, and making the tuple takes longer than the rest of a small operation's preparation. */
-#define REMEMBERED 64
-#define SHORT 6
-static int layout_of(int ndim, const int64_t *lengths, uint32_t *layout)
-{
-    static struct { int64_t lengths[SHORT]; int ndim; uint32_t layout; } known[REMEMBERED];
-    uint64_t mixed = (uint64_t)ndim;
-    for (int i = 0; i < ndim; i++)
-        mixed = (mixed ^ (uint64_t)lengths[i]) * 0x9E3779B97F4A7C15u;
-    int place = (int)(mixed >> 58); /* 6 bits: REMEMBERED */
-    size_t bytes = (size_t)ndim * sizeof *lengths;
-    if (ndim <= SHORT && known[place].layout && known[place].ndim == ndim && !memcmp(known[place].lengths, lengths, bytes)) {
-        *layout = known[place].layout;
-        return 0;
-    }
-    PyObject *shape = buffer_shape(ndim, lengths);
-    Py_hash_t hash = shape ? PyObject_Hash(shape) : -1;
-    Py_XDECREF(shape);
-    *layout = (uint32_t)hash | 1;
-    if (hash != -1 && ndim <= SHORT) {
-        memcpy(known[place].lengths, lengths, bytes);
-        known[place].ndim = ndim;
-        known[place].layout = *layout;
-    }
-    return hash == -1 ? -1 : 0;
-}
-
 /* Whether the input's and the result's memory may be used together. */
 static bool may_overlap(const struct trip *t, const char *in, int64_t ins, const char *out, int64_t outs)
 {
@@ -170,6 +145,26 @@ static PyObject *failed(struct shortcut *s, int code, const acomm_failure *failu
     return NULL;
 }
 
+/* Before it is begun. */
+static void record(struct trip *t, struct flight_entry *e)
+{
+    const acomm_call *c = &t->call;
+    bool message = c->kind >= ACOMM_SEND;
+    struct flight_kind key = {.tag = c->tag, .operation = c->kind + (message && t->begins ? ACOMM_KINDS - ACOMM_SEND : 0),
+                              .dtype = c->dtype, .root = c->root, .redop = c->redop};
+    int64_t elements = 0;
+    if (t->view) {
+        elements = view_count(t->view);
+        key.ndim = t->view->ndim;
+        for (int i = 0; i < key.ndim && i < FLIGHT_DIMS; i++)
+            key.lengths[i] = t->view->shape[i];
+    }
+    *e = (struct flight_entry){.row = t->row, .operation = key.operation, .peer = c->kind == ACOMM_SEND ? c->root : -1,
+                               .bytes = (uint64_t)elements * (uint64_t)dtype_rows[c->dtype].width};
+    e->kind = flight_find_kind(t->flight, &key, t->given);
+    flight_begin(t->flight, e);
+}
+
 /* The Operation, as run(). */
 static PyObject *begin(struct trip *t)
 {
@@ -199,8 +194,6 @@ static void let_go(void *lock)
 /* None when it went well, or the Operation that was begun; NotImplemented, or NULL with an exception. */
 static PyObject *run(struct trip *t)
 {
-    if (t->begins)
-        return begin(t);
     int code;
     acomm_group *group = t->s->group;
     acomm_failure failure;
@@ -227,6 +220,26 @@ static PyObject *run(struct trip *t)
     return Py_NewRef(Py_None);
 }
 
+/* run() or begin(), on the flight recorder where there is one. */
+static PyObject *carry_out(struct trip *t)
+{
+    struct flight_entry entry = {0};
+    if (t->flight)
+        record(t, &entry);
+    PyObject *done = !t->s->group ? declined() : t->begins ? begin(t) : run(t);
+    if (!t->flight)
+        return done;
+    if (!done)
+        flight_fail(&entry);
+    else if (done == Py_NotImplemented)
+        flight_drop(&entry);
+    else if (t->begins)
+        operation_record(done, &entry);
+    else
+        flight_end(&entry, NULL);
+    return done;
+}
+
 /* What the method gives: the array, or where it came from too. */
 static PyObject *made(const struct trip *t, enum work_makes makes, PyObject *make)
 {
@@ -239,7 +252,7 @@ static PyObject *made(const struct trip *t, enum work_makes makes, PyObject *mak
 /* Runs, and gives what `make` becomes; or the Work that will. */
 static PyObject *answer(struct trip *t, enum work_makes makes, PyObject *make)
 {
-    PyObject *done = run(t), *result;
+    PyObject *done = carry_out(t), *result;
     if (!done || done == Py_NotImplemented)
         return done;
     if (t->begins)
@@ -316,17 +329,22 @@ static int set_layout(struct trip *t, const struct view *view)
     if (t->call.kind == ACOMM_SEND || t->call.kind == ACOMM_RECV)
         return 0;
     if (t->call.kind != ACOMM_SCATTER)
-        return layout_of(view->ndim, view->shape, &t->call.layout);
-    return layout_of(forms_shape(t->shape, view, t->s->size, lengths), lengths, &t->call.layout);
+        return forms_layout(view->ndim, view->shape, &t->call.layout);
+    return forms_layout(forms_shape(t->shape, view, t->s->size, lengths), lengths, &t->call.layout);
 }
 
 static PyObject *with_array(struct trip *t)
 {
     struct view view;
     PyObject *result = NULL, *out = t->given[ROLE_OUT];
-    if (open_view(t, &view, t->model))
-        return NULL;
+    if (open_view(t, &view, t->model)) {
+        if (!t->flight)
+            return NULL;
+        PyErr_Clear(); /* the long way says it again, and tells of it */
+        return declined();
+    }
     t->owners[0] = view.owner;
+    t->view = &view;
     if (!describe(t, &view))
         result = declined();
     else if (!set_layout(t, &view))
@@ -336,10 +354,10 @@ static PyObject *with_array(struct trip *t)
     return result;
 }
 
-PyObject *shortcut_take(PyObject *self, int kind, bool begins, PyObject **given)
+PyObject *shortcut_take(PyObject *self, int kind, bool begins, PyObject **given, struct flight *flight, int row)
 {
     const struct form *form = &forms[kind];
-    struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape, .begins = begins,
+    struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape, .begins = begins, .flight = flight, .row = row,
                      .call = {.factor = 1, .kind = kind, .timeout = -1}};
     if (Py_TYPE(self) != shortcut_type || !t.s->group || !read_numbers(&t))
         return declined();
