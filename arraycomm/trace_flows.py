@@ -1,8 +1,8 @@
 """The arrows of a merged trace: from rank to rank through the calls of one collective in the order in which they came to it, the
 last one being for whom the others waited; and between a send and its receive, from the earlier call to the later.
 
-Flow events of the "Trace Event Format" (Google, 2016): "s", "t" and "f" of one id, each within a slice of a thread. An
-asynchronous operation has no such slice, so its call gets one, from the call to its return.
+Flow events of the "Trace Event Format" (Google, 2016): "s", "t" and "f" of one id and one name (Perfetto drops them otherwise),
+each within a slice of a thread. An asynchronous operation has no such slice, so its call gets one, from the call to its return.
 
 Messages of one tag between two ranks arrive in the order in which they were sent; so the calls pair up by counting. Where
 counting does not tell (a receive from any rank, a failure that may or may not have taken a message) there is no arrow.
@@ -43,7 +43,7 @@ def flows(events: list[Event]) -> list[Event]:
 def _flow(number: int, steps: list[Event]) -> Iterator[Event]:
     for place, step in enumerate(steps):
         kind = "s" if place == 0 else "f" if place == len(steps) - 1 else "t"
-        yield {"name": step["name"], "cat": "flow", "id": number, "ph": kind, "pid": step["pid"], "tid": step["tid"],
+        yield {"name": steps[0]["name"], "cat": "flow", "id": number, "ph": kind, "pid": step["pid"], "tid": step["tid"],
                "ts": step["ts"], **({} if kind == "s" else {"bp": "e"})}
 
 

@@ -146,7 +146,7 @@ class _Event:
         begun, ended = self.begun / 1000, self.ended / 1000
         if not self.number:
             return f'{head},"ph":"X","ts":{begun:.3f},"dur":{ended - begun:.3f},"args":{self._about()}}}'
-        head += f',"id":"{self.rank}.{self.number}"'
+        head += f',"id2":{{"local":"{self.number}"}}'  # local: shown with the rank's other tracks
         return f'{head},"ph":"b","ts":{begun:.3f},"args":{self._about()}}},\n{head},"ph":"e","ts":{ended:.3f},"args":{{}}}}'
 
 
