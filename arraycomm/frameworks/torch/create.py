@@ -16,6 +16,7 @@ from arraycomm.core.start import open_group
 from arraycomm.distributed.backend import BackendConfig
 from arraycomm.distributed.process_group import ProcessGroup as FacadeGroup
 
+from . import functional
 from .process_group import ProcessGroup
 from .store import BorrowedStore
 
@@ -24,6 +25,7 @@ def create(options: Any, pg_options: Any) -> ProcessGroup:
     """What register_backend() was given: called on each member of a new group, as torch's _DistributedBackendOptions say."""
     if pg_options is not None:
         warnings.warn("backend 'arraycomm' has no options of its own: pg_options is ignored", stacklevel=4)
+    functional.register()
     world = torch.distributed.group.WORLD
     if isinstance(world, ProcessGroup):
         core, meeting = _part(world, options), world.facade.meeting

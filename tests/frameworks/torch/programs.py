@@ -198,6 +198,11 @@ def functional_collectives(rank: int, size: int, folder: Path) -> list[torch.Ten
     found = [functional.all_reduce(x, "avg", world), functional.all_gather_single(x, 0, world),
              functional.reduce_scatter_single(x, "sum", 0, world), functional.all_to_all_single(x, None, None, world),
              functional.broadcast(x, 1, world), *functional.all_reduce_coalesced([x, x + 1], "sum", world)]
+    # What torch.compile makes of all_gather_into_tensor and batch_isend_irecv.
+    ops, name, after, before = torch.ops._c10d_functional, world.group_name, (rank + 1) % size, (rank - 1) % size
+    found.append(ops.wait_tensor(ops.all_gather_into_tensor_out(x, size, name, out=torch.empty(size * len(x), 3))))
+    messages = ops.batch_p2p_ops(["isend", "irecv"], [after, before], [0, 0], [x, torch.empty_like(x)], name)
+    found += [ops.wait_tensor(message) for message in messages]
     leaf = _data(rank, size, 3).requires_grad_()
     (functional.all_to_all_single_autograd(leaf, None, None, world) * (rank + 1)).sum().backward()
     return [y + 0 for y in found] + [leaf.grad]
