@@ -120,8 +120,8 @@ def fingerprint(call: Call) -> Fingerprint:
     found = None if call.name == "scatter" and call.group.rank == given.get("root", 0) else call.array()
     if found is not None:
         dtype, dimensions = found[0], found[1]
-        free = call.name in _FREE_FIRST and not {"counts", "uneven", "send_counts"}.isdisjoint(
-            name for name, value in given.items() if value)
+        told = [given.get(name) for name in ("counts", "uneven", "send_counts")]
+        free = call.name in _FREE_FIRST and any(value is not None and value is not False for value in told)
         shape = "(" + ", ".join(["*"] * free + [str(n) for n in dimensions[free:]]) + ")"
     rooted = "root" in COLLECTIVES.get(call.name, ())
     reduces = "op" in COLLECTIVES.get(call.name, ())
