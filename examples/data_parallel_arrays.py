@@ -1,5 +1,6 @@
 """Data parallel training of a small network in any array library: every rank has its part of each batch and the same weights.
 
+    python3 -m venv .venv && .venv/bin/pip install -q '.[numpy]'
     .venv/bin/arraycomm-run --nproc-per-node 4 examples/data_parallel_arrays.py
 
 --library numpy (default), mlx, or cupy, which needs an NVIDIA GPU: --device says which, by default the rank's on its host.

@@ -1,5 +1,6 @@
 """Data parallel training of a torch module over arraycomm.distributed, which needs torch, but no torch.distributed.
 
+    python3 -m venv .venv && .venv/bin/pip install -q '.[numpy]' torch
     .venv/bin/arraycomm-run --nproc-per-node 2 examples/data_parallel_torch.py
 """
 

@@ -1,5 +1,6 @@
 """A job that hangs for a moment, and the page that says why.
 
+    python3 -m venv .venv && .venv/bin/pip install -q '.[numpy]'
     .venv/bin/arraycomm-run --nproc-per-node 4 examples/debug_page.py
 
 Rank 2 comes late to the third step, as if its data did not arrive. Open the address that is printed in a browser on this

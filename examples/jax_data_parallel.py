@@ -1,8 +1,8 @@
 """Data parallel training of a small network with JAX and optax: the five lines marked (n) are what it takes.
 
-    pip install 'arraycomm[jax]'
-    python examples/jax_data_parallel.py                             # one process, the whole batch
-    arraycomm-run --nproc-per-node 4 examples/jax_data_parallel.py   # four, a quarter of it each: the same losses
+    python3 -m venv .venv && .venv/bin/pip install -q '.[jax]'
+    .venv/bin/python examples/jax_data_parallel.py                             # one process, the whole batch
+    .venv/bin/arraycomm-run --nproc-per-node 4 examples/jax_data_parallel.py   # four, a quarter of it each: the same losses
 """
 
 import jax

@@ -15,7 +15,7 @@ import torch
 from arraycomm.distributed.collectives import all_reduce
 from arraycomm.distributed.reduce_op import ReduceOp
 
-from .reducer import Bucket
+from .bucket import Bucket
 
 Hook = Callable[[Any, Bucket], Any]
 

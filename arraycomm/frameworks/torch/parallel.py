@@ -16,6 +16,7 @@ from arraycomm.distributed.collectives import broadcast
 from arraycomm.distributed.process_group import ProcessGroup
 from arraycomm.distributed.world import resolve
 
+from .bucket import SparseBucket
 from .parallel_log import ParallelLog
 from .reducer import Reducer
 
@@ -30,7 +31,7 @@ class DistributedDataParallel(nn.Module):
     bucket_cap_mb: MiB a bucket holds at most. find_unused_parameters: looks, after each forward, for parameters that its
     outputs do not depend on. gradient_as_bucket_view: gradients lie in the buckets, which saves memory and a copy.
     static_graph: all steps use the same parameters equally often. device_ids, output_device: None, or the one device of the
-    module. dim and check_reduction: accepted, without effect.
+    module. dim and check_reduction: accepted, without effect. Gradients of an nn.Embedding(sparse=True) stay sparse.
 
     Raises RuntimeError for a module without parameters that need gradients or that differs between ranks, ValueError for
     devices that are not the module's, TypeError for parameters on several devices.
@@ -59,10 +60,12 @@ class DistributedDataParallel(nn.Module):
         self.bucket_bytes_cap = int((25 if bucket_cap_mb is None else bucket_cap_mb) * 1024 * 1024) or 1
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self._shared_buffers = [b for name, b in module.named_buffers() if name not in ignored]
-        self._check_alike(kept)
+        sparse = {p for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse
+                  for p in layer.parameters(recurse=False)}
+        self._check_alike(kept, sparse)
         self._take_from_first([p for _, p in kept] + self._shared_buffers)
-        self._reducer = Reducer(self.process_group, reduced, self.bucket_bytes_cap, find_unused=find_unused_parameters,
-                                as_views=gradient_as_bucket_view, static=static_graph)
+        self._reducer = Reducer(self.process_group, reduced, self.bucket_bytes_cap, sparse=sparse, static=static_graph,
+                                find_unused=find_unused_parameters, as_views=gradient_as_bucket_view)
         self._log = ParallelLog(self, self._reducer, [p for _, p in reduced])
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -99,12 +102,15 @@ class DistributedDataParallel(nn.Module):
         """
         if not callable(hook):
             raise TypeError("Communication hook must be callable.")
+        if any(isinstance(bucket, SparseBucket) for bucket in self._reducer.buckets):
+            raise RuntimeError("communication hooks are given dense gradients only, and this module has an nn.Embedding with "
+                               "sparse=True: without a hook both are averaged")
         if self._reducer.hook is not None:
             raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
         self._reducer.hook = lambda bucket: hook(state, bucket)
 
-    def _check_alike(self, parameters: list[tuple[str, torch.Tensor]]) -> None:
-        mine = [(name, list(p.shape), str(p.dtype), p.requires_grad) for name, p in parameters]
+    def _check_alike(self, parameters: list[tuple[str, torch.Tensor]], sparse: set[nn.Parameter]) -> None:
+        mine = [(name, list(p.shape), str(p.dtype), p.requires_grad, p in sparse) for name, p in parameters]
         everybody: list[Any] = [None] * self.process_group.size()
         objects.all_gather_object(everybody, mine, group=self.process_group)
         for rank, theirs in enumerate(everybody):
@@ -114,7 +120,7 @@ class DistributedDataParallel(nn.Module):
             for number, (left, right) in enumerate(zip(theirs, everybody[0], strict=True)):
                 if list(left) != list(right):
                     raise RuntimeError(f"[{rank}]: params[{number}] in this process, {left}, appears not to match the same param "
-                                       f"in process 0, {right} (name, sizes, dtype, requires_grad).")
+                                       f"in process 0, {right} (name, sizes, dtype, requires_grad, sparse).")
 
     @torch.no_grad()
     def _take_from_first(self, tensors: list[torch.Tensor]) -> None:

@@ -38,7 +38,7 @@ class ParallelLog:
         settings = {name.lower(): os.environ.get(name, "N/A") for name in (
             "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_DEBUG",
             "NCCL_IB_TIMEOUT", "NCCL_NTHREADS", "NCCL_SOCKET_IFNAME")}
-        sizes = [bucket.whole.numel() * bucket.whole.element_size() for bucket in self._reducer.buckets]
+        sizes = [bucket.nbytes for bucket in self._reducer.buckets]
         return {
             "broadcast_buffers": int(module.broadcast_buffers), "bucket_cap_bytes": module.bucket_bytes_cap,
             "find_unused_parameters": int(module.find_unused_parameters),

@@ -114,9 +114,10 @@ class ProcessGroup(dist.ProcessGroup):
             else:
                 return Work(FacadeWork(pending if async_op else ENDED, tensors), self._futures)
         if len(tensors) == 1 and getattr(tensors[0], "layout", None) is torch.sparse_coo and opts is not None:
-            from .sparse import all_reduce_  # not for those who have none
+            from .sparse import all_reduce  # not for those who have none
 
-            all_reduce_(self.facade, tensors[0], opts.reduceOp.op)
+            with torch.no_grad():
+                tensors[0].copy_(all_reduce(self.facade, tensors[0], _OPS.get(opts.reduceOp.op, str(opts.reduceOp.op))))
             return Work(FacadeWork(ENDED, tensors), self._futures)
         return _long_allreduce(self, tensors, *given, **named)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from arraycomm.core import buckets
 from arraycomm.core.log import log
 from arraycomm.distributed.collectives import all_reduce
 from arraycomm.distributed.process_group import ProcessGroup
-from arraycomm.distributed.reduce_op import ReduceOp
+
+from .bucket import Bucket, SparseBucket
 
 _UNFINISHED = (
     "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your module "
@@ -24,71 +26,26 @@ _UNFINISHED = (
     "Parameter indices which did not receive grad for rank {rank}: {indices}")
 
 
-class Bucket:
-    """Gradients that are reduced together: what a communication hook is given.
-
-    indices: of its parameters, in the order in which their gradients lie in the buffer.
-    """
-
-    def __init__(self, number: int, last: bool, indices: Sequence[int], parameters: Sequence[torch.Tensor],
-                 pg: ProcessGroup) -> None:
-        self.indices, self._number, self._last = indices, number, last
-        self._parameters = [parameters[index] for index in indices]
-        first = self._parameters[0]
-        count = sum(p.numel() for p in self._parameters)
-        if first.device.type == "cpu":  # memory that all ranks of a host reach: the collective copies nothing
-            self.whole = pg.core.empty(count, first.dtype, like=first.detach())
-        else:
-            self.whole = torch.empty(count, dtype=first.dtype, device=first.device)
-        self._buffer = self.whole
-        self.views = self.gradients()
-        self.missing = len(indices)
-        self.wait: Callable[[], Any] | None = None
-
-    def index(self) -> int:
-        """Its number, in the order in which buckets are reduced."""
-        return self._number
-
-    def buffer(self) -> torch.Tensor:
-        """The gradients, flat."""
-        return self._buffer
-
-    def set_buffer(self, tensor: torch.Tensor) -> None:
-        """Another tensor of as many elements in the buffer's place, for the hooks of this backward."""
-        self._buffer = tensor
-
-    def gradients(self) -> list[torch.Tensor]:
-        """As views of the buffer."""
-        pieces = self._buffer.split([p.numel() for p in self._parameters])
-        return [piece.view(p.shape) for piece, p in zip(pieces, self._parameters, strict=True)]
-
-    def parameters(self) -> list[torch.Tensor]:
-        return list(self._parameters)
-
-    def is_last(self) -> bool:
-        """Whether it is the last one of this backward."""
-        return self._last
-
-
 class Reducer:
     """One backward at a time. Every rank has one, with alike parameters; buckets go off in the same order everywhere.
 
-    parameters: (name, tensor) of all that are reduced. find_unused: looks from the outputs which ones backward will not
-    reach. as_views: gradients lie in the buckets. static: what the first backward reached, and how often, holds for all.
-    hook: None averages; otherwise hook(bucket) gives a future of the bucket's new values.
+    parameters: (name, tensor) of all that are reduced; sparse: those of them whose gradients are. find_unused: looks from the
+    outputs which ones backward will not reach. as_views: gradients lie in the buckets. static: what the first backward reached,
+    and how often, holds for all. hook: None averages; otherwise hook(bucket) gives a future of the bucket's new values.
     Attributes: seconds, when backward began, the first bucket went off, backward's computing ended, and the last bucket came;
     unused, the parameters that the last backward did not reach here.
     """
 
-    def __init__(self, pg: ProcessGroup, parameters: Sequence[tuple[str, torch.Tensor]], limit: int, *, find_unused: bool,
-                 as_views: bool, static: bool) -> None:
+    def __init__(self, pg: ProcessGroup, parameters: Sequence[tuple[str, torch.Tensor]], limit: int, *,
+                 sparse: AbstractSet[torch.Tensor], find_unused: bool, as_views: bool, static: bool) -> None:
         self._pg, self._names, self._parameters = pg, [name for name, _ in parameters], [p for _, p in parameters]
         self._find_unused, self._as_views, self._static = find_unused, as_views, static
         self.hook: Callable[[Bucket], Any] | None = None
-        kinds = [(p.dtype, p.device) for p in self._parameters]
+        kinds = [(p.dtype, p.device, index if p in sparse else -1) for index, p in enumerate(self._parameters)]
         planned = buckets.plan([p.numel() * p.element_size() for p in self._parameters], kinds, limit)
-        self.buckets = [Bucket(number, number == len(planned) - 1, indices, self._parameters, pg)
-                        for number, indices in enumerate(planned)]
+        self.buckets: list[Bucket | SparseBucket] = [
+            SparseBucket(indices[0], self._parameters[indices[0]], pg) if self._parameters[indices[0]] in sparse else
+            Bucket(number, number == len(planned) - 1, indices, self._parameters, pg) for number, indices in enumerate(planned)]
         self._place = {index: (bucket, place) for bucket in self.buckets for place, index in enumerate(bucket.indices)}
         self._times = [1] * len(self._parameters)  # that backward adds to each gradient
         self._learning = static
@@ -172,8 +129,7 @@ class Reducer:
         self._queued = False  # torch forgets the callback of a backward that raised
         self._next, self._left, self._counts = 0, list(self._times), [0] * len(self._parameters)
         for bucket in self.buckets:
-            bucket.missing = len(bucket.indices)
-            bucket.set_buffer(bucket.whole)
+            bucket.begin()
 
     # ---- in backward ----
 
@@ -203,43 +159,17 @@ class Reducer:
 
     def _ready(self, index: int) -> None:
         bucket, place = self._place[index]
-        gradient, view = self._parameters[index].grad, bucket.views[place]
-        if gradient is None:
-            view.zero_()
-        elif gradient.layout is not torch.strided:
-            raise RuntimeError(f"the gradient of {self._names[index]} is sparse, which this DistributedDataParallel does not "
-                               "reduce; use sparse=False")
-        elif gradient.requires_grad:
-            raise RuntimeError("gradients of gradients are not reduced over the ranks: this DistributedDataParallel takes no "
-                               "backward(create_graph=True); call it on the module inside, within no_sync()")
-        elif gradient.data_ptr() != view.data_ptr() or gradient.stride() != view.stride():
-            view.copy_(gradient)
+        bucket.put(place, self._parameters[index].grad, self._names[index])
         bucket.missing -= 1
         while self._next < len(self.buckets) and not self.buckets[self._next].missing:
             if self._next == 0:
                 self.seconds[1] = time.monotonic()
-            self.buckets[self._next].wait = self._start(self.buckets[self._next])
+            self.buckets[self._next].wait = self.buckets[self._next].start(self.hook)
             self._next += 1
         if self._next == len(self.buckets) and (self._find_unused or self._static):
             self._used[:] = 1
             self._used[self.unused] = 0
             self._counting = all_reduce(self._used, group=self._pg, async_op=True)
-
-    def _start(self, bucket: Bucket) -> Callable[[], Any]:
-        if self.hook is None:
-            work: Any = all_reduce(bucket.whole, ReduceOp.AVG, group=self._pg, async_op=True)
-            return work.wait
-        future = self.hook(bucket)
-        if not hasattr(future, "wait"):
-            raise TypeError(f"a communication hook gives a future of a tensor, got {type(future).__name__}")
-
-        def store() -> None:
-            value = future.wait()
-            value = value[0] if isinstance(value, (list, tuple)) else value
-            if value.data_ptr() != bucket.whole.data_ptr():
-                bucket.whole.copy_(value.view(-1))
-
-        return store
 
     def _end(self) -> None:
         """Backward has ended. Where not all gradients came, another one may bring them; else the next forward says so."""

@@ -207,8 +207,26 @@ def does_not_mind_a_forward_inside_of_backward() -> None:
     torch.testing.assert_close(model.module[0].weight.grad, mine)
 
 
+def sparse_where_only_one_rank_reaches_it() -> None:
+    torch.manual_seed(2)
+    words, line = nn.Embedding(6, 2, sparse=True), nn.Linear(2, 1)
+    model = DistributedDataParallel(nn.ModuleDict({"words": words, "line": line}), find_unused_parameters=True)
+    model.module.forward = lambda x: line(words(x)) if dist.get_rank() == 0 else line(x)  # type: ignore[assignment]
+    model(torch.tensor([3, 3]) if dist.get_rank() == 0 else torch.ones(2)).sum().backward()
+    gradient = words.weight.grad
+    assert gradient is not None and gradient.is_sparse and gradient.coalesce().indices().tolist() == [[3]]
+    torch.testing.assert_close(gradient.to_dense()[3], 2 * line.weight[0].detach() / dist.get_world_size())
+
+
+def used_twice(model: Any, sparse: bool) -> None:
+    """A gradient of another layout than the layer's."""
+    model(torch.tensor([1]))
+    nn.functional.embedding(torch.tensor([1]), model.module.weight, sparse=sparse).sum().backward()
+
+
 def refuses() -> None:
     linear, sparse = nn.Linear(2, 2), DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
+    tied = DistributedDataParallel(nn.Embedding(4, 2))
     twice = DistributedDataParallel(nn.Linear(2, 2))
     wrong: list[tuple[type[Exception], str, Any]] = [
         (RuntimeError, "not needed", lambda: DistributedDataParallel(nn.ReLU())),
@@ -217,7 +235,9 @@ def refuses() -> None:
         (RuntimeError, "has 2 params, while rank 1", lambda: DistributedDataParallel(nn.Linear(2, 2, dist.get_rank() == 0))),
         (TypeError, "callable", lambda: DistributedDataParallel(linear).register_comm_hook(None, 3)),  # type: ignore[arg-type]
         (TypeError, "use SUM or AVG", lambda: autograd.all_reduce(torch.ones(2), dist.ReduceOp.MAX)),
-        (RuntimeError, "sparse", lambda: sparse(torch.tensor([1])).sum().backward()),
+        (RuntimeError, "without a hook", lambda: sparse.register_comm_hook(None, comm_hooks.allreduce_hook)),
+        (RuntimeError, "gradient of weight is dense", lambda: used_twice(sparse, False)),
+        (RuntimeError, "gradient of weight is sparse", lambda: used_twice(tied, True)),
         (RuntimeError, "create_graph=True", lambda: twice(torch.ones(2)).square().sum().backward(create_graph=True)),
     ]
     for kind, text, call in wrong:
@@ -264,6 +284,7 @@ def main() -> None:
     tells_all_ranks_of_a_step_that_one_broke_off()
     does_not_mind_a_forward_without_backward()
     does_not_mind_a_forward_inside_of_backward()
+    sparse_where_only_one_rank_reaches_it()
     refuses()
     power_sgd_is_exact_for_few_samples()
     compresses_to_bfloat16()

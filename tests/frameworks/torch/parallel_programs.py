@@ -70,6 +70,36 @@ def accumulating(api: Api, rank: int, size: int) -> list[torch.Tensor]:
     return found
 
 
+@program
+def sparse_gradients(api: Api, rank: int, size: int) -> list[torch.Tensor]:
+    """Beside dense ones: of different rows on the ranks, of none, and added up."""
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(5)
+            self.words, self.bags = nn.Embedding(20, 3, sparse=True), nn.EmbeddingBag(9, 3, sparse=True)
+            self.last = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor, bag: int) -> torch.Tensor:
+            return self.last(self.words(x).sum(0) + self.bags(torch.tensor([[bag, 4]])).sum(0))
+
+    found = []
+    for given in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
+        model = api.ddp(Words(), **given)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad(set_to_none=step != 1)
+            x = torch.tensor([rank, 7, 7, 3 * step])[: 4 if rank else 3 * (step % 2)]
+            if step == 2:
+                with model.no_sync():
+                    model(x + 2, rank).sum().backward()
+            model(x, rank + step).pow(2).sum().backward()
+            optimizer.step()
+            found += [p.grad.to_dense().clone() for p in model.parameters()]
+        found += [p.detach().clone() for p in model.parameters()]
+    return found
+
+
 class Branches(nn.Module):
     """Which branch an input takes differs; the last one is for nobody."""
 

@@ -40,6 +40,6 @@ def test_without_torch_distributed() -> None:
 
 def test_its_modules_do_not_need_torch_distributed() -> None:
     """Beyond what alone.py runs."""
-    for name in ("parallel", "reducer", "comm_hooks", "parallel_log", "autograd"):
+    for name in ("parallel", "bucket", "sparse", "reducer", "comm_hooks", "parallel_log", "autograd"):
         text = (HERE.parents[2] / "arraycomm" / "frameworks" / "torch" / f"{name}.py").read_text()
         assert "import torch.distributed" not in text and "from torch.distributed" not in text

@@ -1,0 +1,139 @@
+"""Buckets of gradients: what is reduced together, in memory of its own, or one gradient that is sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from arraycomm.distributed.collectives import all_reduce
+from arraycomm.distributed.process_group import ProcessGroup
+from arraycomm.distributed.reduce_op import ReduceOp
+
+from .sparse import all_reduce as sparse_all_reduce
+
+
+class Bucket:
+    """Gradients that are reduced together: what a communication hook is given.
+
+    indices: of its parameters, in the order in which their gradients lie in the buffer.
+    """
+
+    def __init__(self, number: int, last: bool, indices: Sequence[int], parameters: Sequence[torch.Tensor],
+                 pg: ProcessGroup) -> None:
+        self.indices, self._number, self._last, self._pg = indices, number, last, pg
+        self._parameters = [parameters[index] for index in indices]
+        first = self._parameters[0]
+        count = sum(p.numel() for p in self._parameters)
+        if first.device.type == "cpu":  # memory that all ranks of a host reach: the collective copies nothing
+            self.whole = pg.core.empty(count, first.dtype, like=first.detach())
+        else:
+            self.whole = torch.empty(count, dtype=first.dtype, device=first.device)
+        self._buffer = self.whole
+        self.nbytes = self.whole.numel() * self.whole.element_size()
+        self.views = self.gradients()
+        self.missing = len(indices)
+        self.wait: Callable[[], Any] | None = None
+
+    def index(self) -> int:
+        """Its number, in the order in which buckets are reduced."""
+        return self._number
+
+    def buffer(self) -> torch.Tensor:
+        """The gradients, flat."""
+        return self._buffer
+
+    def set_buffer(self, tensor: torch.Tensor) -> None:
+        """Another tensor of as many elements in the buffer's place, for the hooks of this backward."""
+        self._buffer = tensor
+
+    def gradients(self) -> list[torch.Tensor]:
+        """As views of the buffer."""
+        pieces = self._buffer.split([p.numel() for p in self._parameters])
+        return [piece.view(p.shape) for piece, p in zip(pieces, self._parameters, strict=True)]
+
+    def parameters(self) -> list[torch.Tensor]:
+        return list(self._parameters)
+
+    def is_last(self) -> bool:
+        """Whether it is the last one of this backward."""
+        return self._last
+
+    def put(self, place: int, gradient: torch.Tensor | None, name: str) -> None:
+        """A parameter's gradient, before the reduction. None: nobody's here."""
+        view = self.views[place]
+        if gradient is None:
+            view.zero_()
+            return
+        _check(gradient, torch.strided, name)
+        if gradient.data_ptr() != view.data_ptr() or gradient.stride() != view.stride():
+            view.copy_(gradient)
+
+    def start(self, hook: Callable[[Bucket], Any] | None) -> Callable[[], Any]:
+        """Begins the reduction; what is given back waits for it. hook: None averages."""
+        if hook is None:
+            work: Any = all_reduce(self.whole, ReduceOp.AVG, group=self._pg, async_op=True)
+            return work.wait
+        future = hook(self)
+        if not hasattr(future, "wait"):
+            raise TypeError(f"a communication hook gives a future of a tensor, got {type(future).__name__}")
+
+        def store() -> None:
+            value = future.wait()
+            value = value[0] if isinstance(value, (list, tuple)) else value
+            if value.data_ptr() != self.whole.data_ptr():
+                self.whole.copy_(value.view(-1))
+
+        return store
+
+    def begin(self) -> None:
+        """For a backward."""
+        self.missing = len(self.indices)
+        self.set_buffer(self.whole)
+
+
+class SparseBucket:
+    """One parameter whose gradients have some of its rows only: that of an nn.Embedding(sparse=True).
+
+    It is averaged at once, not while backward goes on: how much travels is known only then.
+    """
+
+    def __init__(self, index: int, parameter: torch.Tensor, pg: ProcessGroup) -> None:
+        self.indices, self._parameter, self._pg = [index], parameter, pg
+        self._gradient: torch.Tensor | None = None
+        self.views: list[torch.Tensor] = []
+        self.nbytes = parameter.numel() * parameter.element_size()
+        self.missing = 1
+        self.wait: Callable[[], Any] | None = None
+
+    def put(self, place: int, gradient: torch.Tensor | None, name: str) -> None:
+        if gradient is not None:
+            _check(gradient, torch.sparse_coo, name)
+        self._gradient = gradient
+
+    def start(self, hook: Any) -> Callable[[], Any]:
+        """hook: None, see DistributedDataParallel.register_comm_hook()."""
+        mine, self._gradient = self._gradient, None
+        if mine is None:
+            p = self._parameter
+            mine = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), p.new_zeros(0, *p.shape[1:]), p.shape,
+                                           check_invariants=False)
+        self.views = [sparse_all_reduce(self._pg, mine, "avg")]
+        return lambda: None
+
+    def begin(self) -> None:
+        self.missing = 1
+
+
+def _check(gradient: torch.Tensor, layout: torch.layout, name: str) -> None:
+    if gradient.requires_grad:
+        raise RuntimeError("gradients of gradients are not reduced over the ranks: this DistributedDataParallel takes no "
+                           "backward(create_graph=True); call it on the module inside, within no_sync()")
+    if gradient.layout is layout:
+        return
+    if layout is torch.strided:
+        raise RuntimeError(f"the gradient of {name} is sparse ({gradient.layout}), which this DistributedDataParallel reduces "
+                           "for nn.Embedding and nn.EmbeddingBag with sparse=True only; use a dense one")
+    raise RuntimeError(f"the gradient of {name} is dense, and its nn.Embedding has sparse=True: something else uses this "
+                       "parameter as well; use sparse=False")
