@@ -15,7 +15,9 @@ from arraycomm.launch.nodes import Meeting, meet
 
 # A rank starts, says so, and then calls init() and close() in turn, each when told to.
 _RANK = """
-import sys, time, arraycomm
+import sys, time
+sys.path[:] = filter(None, sys.path)  # not the folder at hand: it may be a clone, whose package has no engine
+import arraycomm
 if {loaded}:
     import arraycomm.backends.socket, arraycomm.core.rendezvous
 def timed(call):

@@ -79,10 +79,10 @@ def detail(rank: int) -> None:
     parts = [np.empty(1), np.empty(2)]
     dist.all_gather(parts, np.full(rank + 1, float(rank)))
     assert [part.tolist() for part in parts] == [[0.0], [1.0, 1.0]]
-    same, turned = [np.empty(3), np.empty(3)], [np.empty(2), np.empty(2)]
-    dist.all_gather(same, np.full(3, float(rank)))
-    dist.all_to_all(turned, [np.full(2, 10.0 * rank + to) for to in range(2)])
-    assert [part.tolist() for part in same + turned] == [[0.0] * 3, [1.0] * 3, [rank] * 2, [10.0 + rank] * 2]
+    core = dist.group.WORLD.core
+    assert core.all_gather(np.full(2, float(rank))).tolist() == [0.0, 0.0, 1.0, 1.0]
+    assert core.all_gather(np.full(rank + 1, rank), counts=[1, 2]).tolist() == [0, 1, 1]
+    assert core.all_to_all(np.full(4, rank)).tolist() == [0, 0, 1, 1]
     dist.scatter(x, [x + 1, x + 2] if first else None, 0)
     assert x.tolist() == [3.0 + rank] * 4
     world = dist.group.WORLD
