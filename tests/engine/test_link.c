@@ -390,7 +390,7 @@ static void forged_taken(void)
 
 static void forged_stamps(void)
 {
-    const uint64_t lengths[] = {0, RING / 4 + 1, RING + 1, (1 << 24) - 1, 57 << 24, 63 << 24 | 100, 1 << 24 | (RING + 1)};
+    const uint64_t lengths[] = {0, RING / 4 + 257, RING + 1, (1 << 24) - 1, 57 << 24, 63 << 24 | 100, 1 << 24 | (RING + 1)};
     char data[RING] = {0};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         struct pair p = open_shm();

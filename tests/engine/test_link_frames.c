@@ -70,11 +70,11 @@ static void frames_in_a_full_ring(void)
     close_ring(out, in, ring);
 }
 
-/* A row is cut into at most four pieces, of 4 KiB and more, so that both sides copy at once. */
+/* A row is cut into at most four pieces, of 8 KiB and more, so that both sides copy at once. */
 static void pieces_of_a_row(void)
 {
-    const size_t rows[] = {0, 1000, 4 << 10, 16 << 10, 40 << 10, 1 << 20};
-    const size_t pieces[] = {32 << 10, 1000, 4 << 10, 4 << 10, 10 << 10, 32 << 10};
+    const size_t rows[] = {0, 1000, 4 << 10, 8 << 10, 16 << 10, 40 << 10, 1 << 20};
+    const size_t pieces[] = {32 << 10, 1000, 4 << 10, 8 << 10, 8 << 10, 10 << 10, 32 << 10};
     const size_t room = (size_t)2 << 20;
     struct link_ring *ring = aligned_alloc(4096, (link_shm_footprint(room) + 4095) / 4096 * 4096);
     char *data = aligned_alloc(4096, room);
@@ -91,6 +91,28 @@ static void pieces_of_a_row(void)
     }
     free(data);
     free(ring);
+}
+
+/* What is left of a row because its first piece ended with a line goes with the last piece, as far as the ring has room. */
+static void rest_of_a_row(void)
+{
+    const size_t rows[] = {4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10};
+    const uint64_t pieces[] = {1, 1, 2, 4, 8};
+    _Alignas(4096) static char data[(256 << 10) + 16], back[256 << 10];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct link *out, *in;
+        struct link_ring *ring = open_ring_of((size_t)1 << 20, &out, &in);
+        uint64_t *stamp = (uint64_t *)(void *)((char *)ring + 256);
+        out->row = in->row = rows[i];
+        memset(data + 16, (int)i + 1, rows[i]);
+        CHECK_EQUAL(out->ops->frame(out, "head", 4, data + 16, rows[i]), 4 + rows[i]);
+        CHECK_EQUAL(stamp[8 * (pieces[i] - 1)] >> 36, pieces[i]);
+        CHECK_EQUAL(stamp[8 * pieces[i]], 0);
+        CHECK_EQUAL(in->ops->recv(in, back, sizeof back), 4);
+        CHECK_EQUAL(in->ops->recv(in, back, rows[i]), rows[i]);
+        CHECK(!memcmp(back, data + 16, rows[i]));
+        close_ring(out, in, ring);
+    }
 }
 
 /* Wherever in a line an array begins, through a ring that is full again and again. */
@@ -183,6 +205,7 @@ int main(void)
     TEST(all_lengths_and_places);
     TEST(frames_in_a_full_ring);
     TEST(pieces_of_a_row);
+    TEST(rest_of_a_row);
     TEST(places_of_lines);
     return CHECK_RESULT();
 }

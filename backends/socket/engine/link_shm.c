@@ -13,7 +13,9 @@
 #define LINE 64
 #define SLOTS 128                  /* pieces under way at most */
 #define PIECE ((size_t)32 << 10)   /* of a long row: the other side copies one out while we copy the next one in, */
-#define PIECE_MIN ((size_t)4 << 10) /* and of a shorter one a quarter of it, down to here */
+#define PIECE_MIN ((size_t)8 << 10) /* and of a shorter one a quarter of it, down to here */
+#define REST ((size_t)256)         /* bytes at the end of a row that are no piece of their own: another stamp takes longer */
+#define SKEWED ((size_t)4 << 10)   /* bytes from which it is worth to begin a row within a line */
 #define BESIDE_SHIFT 24            /* in a stamp, above the bytes in `data`: those beside the stamp, */
 #define SKEW_SHIFT 30              /* where in its first line it begins, */
 #define NUMBER_SHIFT 36            /* and the piece's number */
@@ -94,7 +96,7 @@ static int refresh(struct link_shm *s)
 /* Of the rest of a body. */
 static size_t skew_of(const char *body, size_t sent, size_t bytes)
 {
-    return bytes - sent >= PIECE_MIN ? (uintptr_t)(body + sent) % LINE : 0;
+    return bytes - sent >= SKEWED ? (uintptr_t)(body + sent) % LINE : 0;
 }
 
 /* Whether there is room for a piece, and for how many of `bytes` in `data`, from `skew` on in a line. */
@@ -104,9 +106,10 @@ static bool fits(const struct link_shm *s, size_t bytes, size_t skew, size_t *pi
     size_t run = s->size - offset < free ? s->size - offset : free;
     size_t quarter = s->base.row / 4 > PIECE_MIN ? s->base.row / 4 / LINE * LINE : PIECE_MIN;
     size_t most = s->base.row && quarter < s->piece ? quarter : s->piece;
+    bool whole = bytes <= most + REST && skew + bytes <= run;
     run = run < most ? run : most;
     run -= run ? skew : 0; /* to the end of a line: the next piece begins with one */
-    *piece = bytes < run ? bytes : run;
+    *piece = whole || bytes < run ? bytes : run;
     return s->pieces - s->taken < SLOTS && (*piece || !bytes);
 }
 
@@ -123,9 +126,9 @@ static void put(struct link_shm *s, const char *head, size_t beside, const char 
 {
     struct slot *slot = &s->ring->slots[s->pieces % SLOTS];
     char *data = s->ring->data + (s->place & (s->size - 1)) + skew;
-    if (beside)
-        memcpy(slot->bytes, head, beside);
     stream_fill(&s->way, data, from, bytes);
+    if (beside) /* with the stamp: the receiver, who looks there, would take the line away from between the two */
+        memcpy(slot->bytes, head, beside);
     s->place += lines(skew + bytes);
     s->ends[s->pieces % SLOTS] = s->place;
     s->pieces++;
@@ -182,7 +185,7 @@ static int open_piece(struct link_shm *s)
         return 0;
     size_t bytes = stamp & ((1u << BESIDE_SHIFT) - 1), beside = stamp >> BESIDE_SHIFT & ((1u << (SKEW_SHIFT - BESIDE_SHIFT)) - 1);
     size_t offset = s->place & (s->size - 1), skew = stamp >> SKEW_SHIFT & (LINE - 1);
-    if (!(bytes + beside) || beside > LINK_BESIDE || bytes > s->piece || skew + bytes > s->size - offset)
+    if (!(bytes + beside) || beside > LINK_BESIDE || bytes > s->piece + REST || skew + bytes > s->size - offset)
         return broken();
     s->data = s->ring->data + offset + skew;
     open_data(s, bytes);

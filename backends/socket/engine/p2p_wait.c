@@ -4,8 +4,7 @@
 #include "clock.h"
 #include "p2p_peer.h"
 
-#define PEEKS 50          /* of 20 to 40 ns */
-#define PEEKS_CROWDED 500 /* for a peer that has a core: its answer may be long, and a turn of all ranks takes as much */
+#define PEEKS 50          /* of 20 to 40 ns: no longer than a switch of processes takes */
 #define KEEP_NS 400000    /* all local ranks together keep their cores so long for answers: below what wait.c calls stolen */
 #define GAINS 64          /* yields after such an answer. The other ranks do the same, so long yields are not stolen: who has
                            * yielded often is not chosen by the kernel for some milliseconds */
@@ -131,7 +130,7 @@ static bool peek(struct p2p *p, const struct acomm_op *op)
     const struct p2p_peer *peer = op->peer < 0 ? NULL : p->peers[op->peer];
     const struct link *from = peer ? peer->from : NULL;
     bool able = from && from->ops->waiting && (!g->crowded || keeps_core(p, from));
-    for (int turn = 0; able && turn < (g->crowded ? PEEKS_CROWDED : PEEKS); turn++) {
+    for (int turn = 0; able && turn < PEEKS; turn++) {
         if (from->ops->waiting(from)) {
             p->gains = GAINS;
             return true;
