@@ -140,8 +140,9 @@ def destination(template: Any, src: Buffer, shape: tuple[int, ...], out: Any, *,
 def _on_device(template: Any, src: Buffer, shape: tuple[int, ...]) -> Destination:
     """A new array on the device of the input: by its library's own allocator, or in memory that the library takes over."""
     from .arrays import empty_like  # not for those whose arrays are on the host
-    from .cuda.memory import allocate_on
+    from .cuda.memory import allocate_on, refuse_capture
 
+    refuse_capture(src)
     made = empty_like(template, shape)
     if made is not None:
         return Destination(resolve_out(made), lambda: made)

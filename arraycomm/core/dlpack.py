@@ -10,10 +10,10 @@
     a packed copy in writable memory of its own, ready for `wrap`.
 `allocate(shape, dtype) -> Buffer`
     64-byte aligned host memory (uninitialised) for a result. `dtype` is DType's number.
-`adopt(shape, dtype, address, release, context[, device_type, device_index, stream[, enter]]) -> Buffer`
+`adopt(shape, dtype, address, release, context[, device_type, device_index, stream[, enter, apart]]) -> Buffer`
     the same over memory that exists already; `release(context)`, a C function given by its address, gives it back from
-    any thread when nothing refers to it any more. With `enter`, another one, that is done some time later, by a thread that
-    calls `enter(device_index)` before: for memory whose freeing waits for the device.
+    any thread when nothing refers to it any more. With `enter` and `apart` (cudaSetDevice, cudaThreadExchangeStreamCaptureMode)
+    that is done some time later, by a thread that calls them before: for memory whose freeing waits for the device.
 `give_back()`
     returns when all such memory that nothing refers to has been given back.
 `wrap(buffer, template) -> array`

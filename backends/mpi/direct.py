@@ -24,34 +24,61 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
+_UNKNOWN = 2  # beside 0 and 1: not able, able
 _MOVES = frozenset(("broadcast", "all_gather", "gather", "scatter", "all_to_all"))
 
 
 class Direct(Staged):
     """See Staged. Messages go the way that this rank can, as the bytes on the way are the same; a collective the way that all
-    ranks can, who ask each other at the first one."""
+    ranks can, who ask each other at the first one. Where a trial is to tell, one rank makes it for all of them then; a rank whose
+    first array is a message's, of which the others know nothing, makes its own."""
 
     def __init__(self, host: Communicator, timeout: float) -> None:
         super().__init__(host, timeout)
         assert isinstance(host, MpiCommunicator)
-        refused = gpu.refused(load(), self._cuda.device())
-        self._here: bool = not refused
+        self._here: bool | None = None  # until that is known
         self._everywhere: bool | None = None
         host.enter = self._cuda.enter
+        self._know(gpu.told(load()))
+
+    def _know(self, refused: str | None) -> None:
+        if refused is not None:
+            self._here = not refused
         if refused:
             self._say(refused)
+
+    def _able(self) -> bool:
+        if self._here is None:
+            self._know(gpu.tried(load(), self._cuda.device()))
+        return bool(self._here)
 
     def _say(self, why: str) -> None:
         log().warning("group %r: arrays on GPUs go through pinned host memory: %s (docs/mpi.md)", self._host.name, why)
 
-    def _agree(self, deadline: float) -> bool:
+    def _agree(self, timeout: float | None) -> bool:
+        """Whether all ranks can. timeout: the operation's, whose time begins when that is known."""
         if self._everywhere is None:
-            answers = gather_integers(self._host, [int(self._here)], max(0.0, deadline - time.monotonic()))
-            unable = [rank for rank, (able,) in enumerate(answers) if not able]
-            if unable and self._here:
-                self._say(f"rank {unable[0]} cannot give them to its MPI library")
-            self._everywhere = not unable
+            seconds = self._timeout if timeout is None else timeout
+            answers = self._answers(seconds)
+            if _UNKNOWN in answers:
+                answers = self._one_tries(answers.index(_UNKNOWN), seconds + gpu.LIMIT + gpu.GRACE)
+            if 0 in answers and self._here:
+                self._say(f"rank {answers.index(0)} cannot give them to its MPI library")
+            self._everywhere = 0 not in answers
         return self._everywhere
+
+    def _answers(self, seconds: float) -> list[int]:
+        mine = _UNKNOWN if self._here is None else int(self._here)
+        return [answer for answer, in gather_integers(self._host, [mine], seconds)]
+
+    def _one_tries(self, rank: int, seconds: float) -> list[int]:
+        if self._host.rank == rank:
+            self._able()
+        answers = self._answers(seconds)
+        if self._here is None:
+            gpu.learn("" if answers[rank] else f"rank {rank} of this host has tried it, and says why not")
+            self._know(gpu.told(load()))
+        return [answers[rank] if answer == _UNKNOWN else answer for answer in answers]
 
     # ---- collectives ----
 
@@ -59,9 +86,11 @@ class Direct(Staged):
                 timeout: float | None, async_op: bool, *, call: Callable[..., Any], uneven: bool = False,
                 **more: Any) -> Work | None:
         """What moves only goes to the library, whole."""
-        deadline, touched = self._deadline(timeout), [buffer for buffer in (src, dst) if buffer is not None]
+        touched = [buffer for buffer in (src, dst) if buffer is not None]
         try:
-            if name in _MOVES and self._agree(deadline):
+            direct = name in _MOVES and self._agree(timeout)
+            deadline = self._deadline(timeout)
+            if direct:
                 self._settle_before(touched)
                 left = self._ready(name, touched, deadline)
                 with self._cuda.on(touched[0].device_index):
@@ -98,7 +127,7 @@ class Direct(Staged):
 
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work | None:
-        if not self._here:
+        if not self._able():
             return super().send(src, peer, tag, timeout=timeout, async_op=async_op)
         left = self._ready("send", [src], self._deadline(timeout))
         with self._cuda.on(src.device_index):
@@ -106,7 +135,7 @@ class Direct(Staged):
 
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work:
-        if not self._here:
+        if not self._able():
             return super().recv(dst, peer, tag, timeout=timeout, async_op=async_op)
         left = self._ready("recv", [dst], self._deadline(timeout))
         with self._cuda.on(dst.device_index):

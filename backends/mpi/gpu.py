@@ -18,8 +18,8 @@ from . import process
 from .library import Library
 
 VARIABLE = "ARRAYCOMM_MPI_GPU"
-_LIMIT = 60.0  # s for the trial: two interpreters, and a CUDA context for each
-_GRACE = 15.0  # s that the launcher gets to end what it has started
+LIMIT = 60.0  # s for the trial: two interpreters, and a CUDA context for each
+GRACE = 15.0  # s that the launcher gets to end what it has started
 # What mpirun, a scheduler or our launcher has told this process of its own world. Users' settings of a library stay.
 _WORLD = ("PMI_", "PMIX_", "PRTE_", "HYD", "MPI_LOCAL", "OMPI_", "I_MPI_HYDRA_", "I_MPI_PIN_", "I_MPI_PMI", "SLURM_",
           "TORCHELASTIC_", "ARRAYCOMM_STORE", "ARRAYCOMM_SECRET", "ARRAYCOMM_BACKEND", "ARRAYCOMM_MPI_FOLDER")
@@ -29,14 +29,33 @@ _PLACES = ("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix")
 _answers: list[str] = []  # the process's one: why not, "" where it does
 
 
-def refused(library: Library, device: int) -> str:
-    """"" where arrays on devices go to the library, else why not, in one sentence. Any rank may ask alone."""
+def told(library: Library) -> str | None:
+    """"" where arrays on devices go to the library, else why not, in one sentence; None where a trial is to tell."""
     if not _answers:
-        _answers.append(_ask(library, device))
+        answer = _ask(library)
+        if answer is None:
+            return None
+        learn(answer)
     return _answers[0]
 
 
-def _ask(library: Library, device: int) -> str:
+def tried(library: Library, device: int) -> str:
+    """As told(), after a trial where need be. Any rank may ask alone."""
+    answer = told(library)
+    if answer is None:
+        reason = trial(library.path, device)
+        answer = reason and (f"{library.facts().version} says that it takes them, but a trial in processes of their own ended "
+                             f"so: {reason}")
+        learn(answer)
+    return answer
+
+
+def learn(answer: str) -> None:
+    """What another rank of this host has found out by a trial."""
+    _answers[:] = [answer]
+
+
+def _ask(library: Library) -> str | None:
     wanted = settings.get(VARIABLE)
     if wanted == "1":
         return ""
@@ -48,8 +67,7 @@ def _ask(library: Library, device: int) -> str:
     if not _one_host(library):
         return (f"{version} says that it takes them, but the ranks are on several hosts, or their launcher does not say that "
                 f"they are not, and nobody can try that way without a risk for the program; {VARIABLE}=1 trusts it")
-    reason = trial(library.path, device)
-    return reason and f"{version} says that it takes them, but a trial in processes of their own ended so: {reason}"
+    return None
 
 
 def _one_host(library: Library) -> bool:
@@ -63,7 +81,7 @@ def _kept(environ: Mapping[str, str]) -> dict[str, str]:
             or (name.startswith(_SETTINGS) and not name.startswith(_PLACES))}
 
 
-def trial(path: str, device: int, limit: float = _LIMIT) -> str:
+def trial(path: str, device: int, limit: float = LIMIT) -> str:
     """"" where two processes got right what they sent each other from device to device with this library, else why not.
 
     They end with this process. It is not forked for them, which a library might not bear: Popen takes vfork() here.
@@ -91,7 +109,7 @@ def trial(path: str, device: int, limit: float = _LIMIT) -> str:
         except subprocess.TimeoutExpired:
             launcher.terminate()  # it ends the others, and leaves nothing behind
             with contextlib.suppress(subprocess.TimeoutExpired):
-                launcher.wait(_GRACE)
+                launcher.wait(GRACE)
             return f"it did not end within {limit:g} s"
     return "" if launcher.returncode == 0 else _reason(said.splitlines(), launcher.returncode)
 

@@ -13,8 +13,9 @@ from arraycomm._engine import ffi, lib
 from arraycomm.core import environment
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.log import log
+from arraycomm.core.shared_library import loaded
 
-from .library import Library, load
+from .library import Facts, Library, load
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def begin() -> Library:
     if facts.finalized:
         raise DistBackendError(f"{facts.version} has been finalised in this process, and MPI cannot begin again: call "
                                "arraycomm.init() before MPI_Finalize")
+    if not facts.initialized:
+        _refuse_launcher(facts)
     if library not in _begun:
         why = ffi.new("char[256]")
         if lib.acomm_mpi_begin(library.handle, facts.initialized, why):
@@ -46,6 +49,15 @@ def begin() -> Library:
                                "need MPI_THREAD_MULTIPLE: let mpi4py ask for it (its default), or call arraycomm.init() "
                                "before whatever initialises MPI")
     return library
+
+
+def _refuse_launcher(facts: Facts, environ: Mapping[str, str] = os.environ) -> None:
+    """MPICH does not return an error but ends the process where the launcher speaks PMIx and it was built without."""
+    if facts.version.startswith("MPICH") and "PMIX_NAMESPACE" in environ and not loaded("libpmix"):
+        raise DistBackendError(
+            f"{facts.version} ({facts.path}) was built without PMIx, which is what the launcher of this process speaks (Open "
+            "MPI's mpirun, or srun --mpi=pmix): start with the mpirun that belongs to the library or with arraycomm-run --mpi, "
+            "or name the library that belongs to the launcher in ARRAYCOMM_MPI_LIBRARY")
 
 
 def place(library: Library, comm: int) -> tuple[int, int]:

@@ -212,6 +212,14 @@ def test_mpirun_of_another_library() -> None:
     assert "sees a world of one process" in printed and "Open MPI" in printed and "mpirun (MPICH)" in printed, printed
 
 
+@pytest.mark.parametrize("library", ["mpich", "abi"])
+def test_a_library_that_would_end_the_process(library: str) -> None:
+    """MPICH's MPI_Init under Open MPI's mpirun."""
+    printed = run("openmpi", 2, "-c", "import arraycomm; arraycomm.init()",
+                  environ={"ARRAYCOMM_MPI_LIBRARY": str(_file(library))})
+    assert "DistBackendError: MPICH" in printed and "was built without PMIx" in printed and "Abort(" not in printed, printed
+
+
 def test_no_library(tmp_path: Path) -> None:
     """What was asked for is not replaced."""
     wrong = tmp_path / "libmpi.so.40"

@@ -87,9 +87,13 @@ def order_of_calls(context: Context) -> None:
 def captures(context: Context) -> None:
     """Refused before anything is sent: the group goes on."""
     group, x = context.group, given(context, "cuda", np.ones(500, np.float32))
-    arrays.cuda().tell("standin_capture", arrays.LEGACY)
-    calls = (lambda: group.all_reduce(x), lambda: group.send(x, 0), lambda: group.recv(x, 0))
-    for call in calls:
+    y = given(context, "cupy", np.ones(500, np.float32))
+    y.numpy()
+    calls = {arrays.LEGACY: (lambda: group.all_reduce(x), lambda: group.send(x, 0), lambda: group.recv(x, 0),
+                             lambda: group.empty(3, like=x)),
+             arrays.current_stream(): (lambda: group.all_reduce(y), lambda: group.all_gather(y, form="list"))}
+    for stream, call in [(stream, call) for stream, some in calls.items() for call in some]:
+        arrays.cuda().tell("standin_capture", stream)
         try:
             call()
             context.check(False, "a captured stream was taken")
@@ -397,6 +401,20 @@ def forgotten(context: Context) -> None:
         context.group.all_reduce(x, async_op=True)
         got = context.group.all_reduce(x)
         context.check((got.numpy() == i * context.size).all(), f"after a forgotten one: {got.numpy()[:3]}")
+    x, kept = (given(context, "cuda", np.full(900, context.rank + 1.0, np.float32)) for _ in range(2))
+    place = given(context, "cuda", np.zeros(900, np.float32))
+    kept.numpy()
+    context.group.all_reduce(x, out=x, async_op=True)  # the results come all the same
+    if context.size > 1:
+        context.group.irecv(place, (context.rank - 1) % context.size, 5, out=place)
+        context.group.send(kept, (context.rank + 1) % context.size, 5)
+    wants = [(x, context.size * (context.size + 1) / 2)]
+    wants += [(place, (context.rank - 1) % context.size + 1.0)] if context.size > 1 else []
+    end = time.monotonic() + 30
+    while not all((y.numpy() == want).all() for y, want in wants) and time.monotonic() < end:
+        time.sleep(0.001)
+    for y, want in wants:
+        context.check((y.numpy() == want).all(), f"a forgotten result: {y.numpy()[:3]}, want {want}")
 
 
 def mixed(context: Context) -> None:

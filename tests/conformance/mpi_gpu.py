@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from arraycomm.backends.mpi import gpu
 from arraycomm.core.cuda import staged
 from arraycomm.core.errors import CollectiveMismatch, DistError
 from tests.standin import arrays
@@ -97,11 +98,16 @@ def order_of_calls(context: Context) -> None:
 
 
 def refused(context: Context, word: str) -> None:
-    """They are staged, which is said once a group, and why."""
+    """They are staged, which is said once a group, and why. One rank has tried it for all of them."""
+    trials: list[str] = []
+    trial = gpu.trial
+    gpu.trial = lambda path, device: trials.append(path) or trial(path, device)  # type: ignore[assignment, func-returns-value]
     with _warned() as lines:
         for later in (False, True):
             _calls(context, 1000, later)
-    context.check(len(lines) == 1 and "pinned host memory" in lines[0] and word in lines[0], f"{lines}")
+    why = word if context.rank == 0 else "rank 0 of this host has tried it"
+    context.check(len(lines) == 1 and "pinned host memory" in lines[0] and why in lines[0], f"{lines}")
+    context.check(len(trials) == (context.rank == 0), f"{len(trials)} trials by rank {context.rank}")
     context.check(staged._pools and staged._pools[0]._kept > 0, "pinned memory was used")
 
 

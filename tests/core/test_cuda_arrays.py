@@ -18,7 +18,7 @@ from arraycomm.core.cuda import runtime as runtime_module
 from arraycomm.core.cuda.lane import Lane
 from arraycomm.core.cuda.runtime import runtime
 from arraycomm.core.dlpack import adopt, give_back, resolve, resolve_out, wrap
-from arraycomm.core.errors import DistBackendError, ImmutableOutput, ResourceError
+from arraycomm.core.errors import DeviceError, DistBackendError, ImmutableOutput, ResourceError
 from arraycomm.core.joined import duplicate
 from arraycomm.core.types import DType
 from tests.standin import arrays
@@ -173,6 +173,31 @@ def test_an_array_goes_without_waiting_for_the_device(cuda: arrays.Cuda) -> None
     go_on.set()
     give_back()
     assert not cuda.tell("standin_reach", address, 1)
+
+
+def test_memory_comes_and_goes_while_another_thread_captures(cuda: arrays.Cuda) -> None:
+    """CUDA ends captures for the calls that do it, unless the thread says that it has nothing to do with them."""
+    x = arrays.asarray([1.0], kind=arrays.Frozen)
+    x.numpy()
+    cuda.tell("standin_capture", cuda.make("cudaStreamCreateWithFlags", 1))
+    made = destination(x, (1000,)).array()
+    address = made.address
+    assert cuda.tell("standin_reach", address, 1)
+    del made
+    give_back()
+    assert not cuda.tell("standin_reach", address, 1)
+    runtime().idle(0)
+
+
+def test_a_captured_stream_is_refused_before_memory_is_asked_for(cuda: arrays.Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    with arrays.as_cupy() as kind:
+        for x in (arrays.asarray([1.0], kind=kind), arrays.asarray([1.0], kind=arrays.Frozen)):
+            buffer = resolve(x)
+            for name in ("core.arrays.empty_like", "core.cuda.memory.allocate_on"):
+                monkeypatch.setattr(f"arraycomm.{name}", None)
+            cuda.tell("standin_capture", buffer.stream)
+            with pytest.raises(DeviceError, match="CUDA graph"):
+                arguments.destination(x, buffer, (3,), None)
 
 
 def test_memory_that_is_about_to_be_free_is_waited_for(cuda: arrays.Cuda, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ import arraycomm
 from arraycomm.backends.nccl.declarations import version_text
 from arraycomm.backends.nccl.library import library
 from arraycomm.core import registry
-from arraycomm.core.cuda.runtime import runtime
+from arraycomm.core.cuda.runtime import runtime, unavailable
 
-from . import frameworks, overhead, programs, staged
+from . import frameworks, mpi, overhead, programs, staged
 
 NOT_HERE = 3
 COUNTS, FEW = (1, 7, 1024, 1_000_003), (7, 1024)
@@ -48,7 +48,7 @@ def machine(_ranks: int, _framework: str) -> None:
 
 
 def _libraries() -> str:
-    reason = missing(1, "")
+    reason = missing("machine", 1, "")
     if reason is not None:
         return reason
     cuda = runtime()
@@ -80,20 +80,26 @@ def facade(ranks: int, framework: str) -> None:
 
 PARTS: dict[str, Callable[[int, str], None]] = {
     "machine": machine, "operations": operations, "facade": facade, "symmetric": symmetric, "compiled": compiled,
-    "overhead": overhead.compare, "staged": staged.compare}
+    "overhead": overhead.compare, "staged": staged.compare, "mpi": mpi.start}
+BACKENDS = {"staged": "socket", "mpi": "mpi"}  # of the others: nccl
 
 
-def missing(ranks: int, framework: str) -> str | None:
+def missing(part: str, ranks: int, framework: str) -> str | None:
     """Why a part cannot run here; None: it can."""
-    reason = registry.why_unavailable("nccl")
+    backend = BACKENDS.get(part, "nccl")
+    reason = _unavailable(backend)
     if reason is not None and importlib.util.find_spec("torch") is not None:
         importlib.import_module("torch")  # brings its own libraries, wherever they lie
-        reason = registry.why_unavailable("nccl")
+        reason = _unavailable(backend)
     if reason is not None or framework == frameworks.STANDIN:
         return reason
     if framework and importlib.util.find_spec(framework) is None:
         return f"{framework} is not installed"
-    return frameworks.too_few(ranks)
+    return frameworks.too_few(ranks) if backend == "nccl" else None
+
+
+def _unavailable(backend: str) -> str | None:
+    return registry.why_unavailable(backend) or unavailable()
 
 
 def main() -> int:
@@ -108,7 +114,7 @@ def main() -> int:
 
         os.environ |= {"ARRAYCOMM_CUDART_LIBRARY": build.cudart(), "ARRAYCOMM_NCCL_LIBRARY": build.nccl()}
         given.framework = frameworks.STANDIN
-    reason = missing(given.ranks, given.framework) if given.part != "machine" else None
+    reason = missing(given.part, given.ranks, given.framework) if given.part != "machine" else None
     if reason is not None:
         print(reason)
         return NOT_HERE

@@ -3,8 +3,9 @@
 Each part is a process with a time limit, so that one that hangs or dies costs only itself. The report and all output are
 written to gpu.md and gpu.log in the folder $OUT, where that is set. The package comes from a wheel in the folder dist, with what
 else lies there (cffi's, for an interpreter that has none), otherwise it is built from this checkout, without the network. For a
-machine that cannot build it, make the wheels elsewhere: `pip wheel --no-deps -w dist .` and, for its Python, `pip download
---only-binary :all: --python-version 3.12 -d dist cffi` (which brings pycparser too).
+machine that cannot build it, make the wheels elsewhere: `pip wheel --no-deps -w dist .` (or `python -m build --wheel -o dist`; by
+CPython 3.11 or later: the wheel then is for all from 3.11 on) and, for its Python, `pip download --only-binary :all:
+--python-version 3.12 -d dist cffi` (which brings pycparser too). A wheel of another tree than this checkout is refused.
 
 --standin: over the stand-ins in host memory (tests/standin), to try this program itself; no figure means anything then.
 """
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +35,7 @@ PARTS: list[tuple[str, list[str], int]] = [
     ("operations of torch, 1 rank", ["operations", "1", "torch"], 60),
     ("operations of torch, 2 ranks", ["operations", "2", "torch"], 90),
     ("staged over the socket engine, 2 ranks", ["staged", "2", "torch"], 60),
+    ("operations of torch over MPI, 2 ranks", ["mpi", "2", "torch"], 60),
     ("operations of cupy, 1 rank", ["operations", "1", "cupy"], 60),
     ("operations of jax, 1 rank", ["operations", "1", "jax"], 75),
     ("programs of jax, 1 rank", ["compiled", "1", "jax"], 75),
@@ -51,16 +53,33 @@ _TAIL = 25  # lines of a failed part in the report
 
 
 def install(folder: Path) -> Path | None:
-    """Puts the package where the parts find it: wheels into the folder, which it gives, else into this environment (None)."""
+    """Puts the package where the parts find it: wheels into the folder, which it gives, else into this environment (None).
+    ValueError for a wheel that was built of something else than this checkout: nobody wants figures of that."""
     wheels = [wheel for wheel in sorted(ROOT.glob("dist/*.whl")) if _fits(wheel.name)]
     if any(wheel.name.startswith("arraycomm") for wheel in wheels):
         for wheel in wheels:  # unpacked, which is all that these need: the machine may have no pip, or one that refuses
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(folder)
+        other = [name for name, path in _modules() if not _same(folder / name, path)]
+        if other:
+            raise ValueError(f"the wheel in {ROOT / 'dist'} is of another tree: {len(other)} files differ, {other[0]} say; build "
+                             "it again (tests/run_gpu --help)")
         return folder
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "-e",
                     str(ROOT)], check=True, env=os.environ | {"PIP_BREAK_SYSTEM_PACKAGES": "1"})
     return None
+
+
+def _modules() -> Iterator[tuple[str, Path]]:
+    """Of the package in this checkout: path in a wheel, and file."""
+    for top, inside in (("arraycomm", "arraycomm"), ("backends", "arraycomm/backends"), ("bench", "arraycomm/bench")):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            if "torch_plugin" not in path.parts:  # which lies elsewhere, for torch
+                yield f"{inside}/{path.relative_to(ROOT / top).as_posix()}", path
+
+
+def _same(installed: Path, path: Path) -> bool:
+    return installed.is_file() and installed.read_bytes() == path.read_bytes()
 
 
 def _fits(wheel: str) -> bool:
@@ -150,6 +169,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests/run_gpu", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--standin", action="store_true", help="over the stand-ins, as this environment has the package")
+    parser.add_argument("--wheel", action="store_true", help="with --standin: of the wheel in dist, as on the machine with a GPU")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for all parts together (default {SECONDS})")
     parser.add_argument("--only", action="append", metavar="WORDS", help="parts whose name has these words; may be repeated")
     given = parser.parse_args()
@@ -158,8 +178,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="arraycomm-gpu-") as name:
         folder = Path(name)
         try:
-            installed = None if given.standin else install(folder / "installed")
-        except subprocess.CalledProcessError as error:
+            installed = install(folder / "installed") if given.wheel or not given.standin else None
+        except (subprocess.CalledProcessError, ValueError) as error:
             report.add("installing the package", str(error), "failed", 0)
             print(report.text())
             return 1

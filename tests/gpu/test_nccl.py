@@ -1,18 +1,16 @@
-"""The NCCL backend on a GPU, on 1 and 2 ranks: with one GPU, these share it (NCCL_MULTI_RANK_GPU_ENABLE=1, NCCL 2.30)."""
+"""Arrays on a GPU over every backend, on 1 and 2 ranks; these share it where there is one (tests/gpu/run.py says how)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from . import frameworks, parts
+from . import parts
 
 
-@pytest.mark.parametrize("part", [parts.operations, parts.facade, parts.staged.compare], ids=["operations", "facade", "staged"])
+@pytest.mark.parametrize("part", ["operations", "facade", "staged", "mpi"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_part(part: Callable[[int, str], None], ranks: int) -> None:
-    missing = frameworks.too_few(ranks)
+def test_part(part: str, ranks: int) -> None:
+    missing = parts.missing(part, ranks, "")
     if missing is not None:
         pytest.skip(missing)
-    part(ranks, "")
+    parts.PARTS[part](ranks, "")

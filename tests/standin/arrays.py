@@ -17,7 +17,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import ml_dtypes
@@ -287,9 +287,20 @@ class Frozen(Array):
     immutable = True
 
 
-def empty(shape: tuple[int, ...], dtype: Any, device: int = 0, kind: type[Array] = Array) -> Array:
+@contextmanager
+def _relaxed() -> Iterator[None]:
+    mode = ctypes.c_int(2)  # cudaStreamCaptureModeRelaxed; what was before comes back
+    cuda().call("cudaThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        cuda().call("cudaThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+
+
+def empty(shape: tuple[int, ...], dtype: Any, device: int = 0, kind: type[Array] = Array, *, relaxed: bool = True) -> Array:
+    """relaxed: memory comes also while a stream is captured, as torch's does, and CuPy's does not."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    with on(device):
+    with on(device), _relaxed() if relaxed else nullcontext():
         address = cuda().make("cudaMalloc", nbytes) if nbytes else 0
     made = kind(address, tuple(shape), dtype, device)
     if address:
@@ -345,7 +356,7 @@ def as_cupy() -> Iterator[type[Array]]:
     def made(shape: tuple[int, ...], dtype: Any) -> Array:
         device = ctypes.c_int()
         cuda().call("cudaGetDevice", ctypes.byref(device))
-        return empty(shape, dtype, device.value, cupy_array)
+        return empty(shape, dtype, device.value, cupy_array, relaxed=False)
 
     def stream(device: int = -1) -> Any:
         return types.SimpleNamespace(ptr=current_stream(max(device, 0)))

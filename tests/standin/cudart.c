@@ -168,6 +168,8 @@ static int allocate(const char *function, uintptr_t *pointer, size_t bytes, int 
     int code = begin(function);
     if (code)
         return code;
+    if (captured && !capture_mode)
+        return end(CAPTURED);
     struct block *b = bytes ? map(bytes, device) : NULL;
     *pointer = b ? (uintptr_t)b->seen : 0;
     return end(bytes && !b ? NO_MEMORY : OK);
@@ -179,6 +181,8 @@ static int release(const char *function, uintptr_t pointer, bool device)
     int code = begin(function);
     if (code)
         return code;
+    if (captured && !capture_mode && *function == 'c')
+        return end(CAPTURED);
     while (device && pointer && !serving && streams_busy())
         pthread_cond_wait(&changed, &lock);
     for (struct block **at = &blocks; pointer && *at; at = &(*at)->next)

@@ -24,6 +24,7 @@ extern struct block *blocks;
 extern pthread_mutex_t lock;    /* over everything */
 extern pthread_cond_t changed;  /* anything */
 extern uintptr_t captured;      /* stream that is being captured into a graph */
+extern __thread int capture_mode; /* 0: such a capture forbids this thread what could disturb it */
 extern int sticky;              /* what every call returns from now on */
 extern __thread int current;    /* device */
 extern int devices;

@@ -29,7 +29,7 @@ static struct stream *defaults[MAX_DEVICES], *streams[256];
 static int streams_made;
 static long events_alive, streams_alive;
 uintptr_t captured;
-static __thread int capture_mode; /* 0: other threads' captures forbid this one to ask for events */
+__thread int capture_mode;
 
 /* ---- streams ---- */
 

@@ -7,25 +7,28 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.conformance import mpi
 from tests.gpu import frameworks, overhead, run
 
 PARTS = ("all_reduce in place on 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks",
-         "symmetric memory, 2", "programs of jax, 2")
+         "symmetric memory, 2", "programs of jax, 2", "over MPI, 2 ranks")
 
 
 def test_the_parts_and_the_report(tmp_path: Path) -> None:
     only = [word for part in PARTS for word in ("--only", part)]
     done = subprocess.run([sys.executable, str(run.ROOT / "tests/gpu/run.py"), "--standin", *only], capture_output=True,
-                          text=True, timeout=240, env=os.environ | {"OUT": str(tmp_path)})
+                          text=True, timeout=240,
+                          env=os.environ | {"OUT": str(tmp_path), "ARRAYCOMM_MPI_LIBRARY": str(mpi.library_file("mpich"))})
     report = (tmp_path / "gpu.md").read_text()
     assert done.returncode == 0, (tmp_path / "gpu.log").read_text()
     assert done.stdout.strip() == report.strip() and report.count("| ok |") == len(PARTS)
     assert "| 128 | " in report and "| ours / raw (from C) |" in report and f"| {frameworks.STANDIN} | 2 | " in report
-    assert "| all_reduce | " in report
+    assert "| all_reduce | " in report and "| the host, over MPICH" in report
 
 
 @pytest.mark.parametrize(("end", "result"), [
@@ -60,6 +63,21 @@ def test_gpus_that_are_seen(visible: str | None, count: int, tmp_path: Path, mon
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert run.gpus() == count
+
+
+def test_a_wheel_of_another_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    tops = {"arraycomm": "arraycomm", "backends": "arraycomm/backends", "bench": "arraycomm/bench"}
+    for folder in ("dist", *tops):
+        (tmp_path / folder).mkdir()
+    with zipfile.ZipFile(tmp_path / "dist" / "arraycomm-0.1-py3-none-any.whl", "w") as wheel:
+        for top, inside in tops.items():
+            (tmp_path / top / "one.py").write_text(top)
+            wheel.writestr(f"{inside}/one.py", top)
+    assert run.install(tmp_path / "first") == tmp_path / "first"
+    (tmp_path / "backends" / "one.py").write_text("changed")
+    with pytest.raises(ValueError, match=r"is of another tree: 1 files differ, arraycomm/backends/one.py say"):
+        run.install(tmp_path / "second")
 
 
 def test_wheels_of_this_interpreter() -> None:

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 _LEGACY = 1  # the default stream, as DLPack numbers it
 
 
+def refuse_capture(buffer: Buffer) -> None:
+    """DeviceError where its stream is captured into a CUDA graph: before a library is asked for memory, which may end that. Other
+    errors are left to the operation, which tells the peers."""
+    cuda = runtime()
+    with cuda.on(buffer.device_index):
+        cuda.refuse_capture([buffer.stream], check=False)
+
+
 def allocate_on(like: Buffer, shape: tuple[int, ...], stream: int = _LEGACY) -> Buffer:
     """Uninitialised memory on the device of `like`, of its dtype, ready for dlpack.wrap(). stream: the Buffer's.
 
@@ -33,11 +41,13 @@ def allocate_on(like: Buffer, shape: tuple[int, ...], stream: int = _LEGACY) -> 
     nbytes = count * DType(like.dtype).itemsize
     pointer = _malloc(cuda, nbytes, like.device_index) if nbytes else 0
     release = int(cuda.ffi.cast("uintptr_t", cuda.ffi.addressof(cuda.lib, "cudaFree")))
-    return adopt(shape, like.dtype, pointer, release, pointer, int(DeviceType.CUDA), like.device_index, stream, cuda.enter)
+    return adopt(shape, like.dtype, pointer, release, pointer, int(DeviceType.CUDA), like.device_index, stream, cuda.enter,
+                 cuda.apart)
 
 
 def symmetric_on(mover: Mover, like: Buffer, shape: tuple[int, ...], dtype: int, timeout: float | None) -> Buffer:
     """As allocate_on(), of another dtype: symmetric memory where that is of use to what moves arrays there, else any."""
+    refuse_capture(like)
     template = Buffer(0, 0, dtype, int(DeviceType.CUDA), like.device_index, False, (0,), None)
     give: Any = getattr(mover, "symmetric_on", None)  # NCCL's
     found = give(math.prod(shape) * DType(dtype).itemsize, like.device_index, timeout=timeout) if give else None

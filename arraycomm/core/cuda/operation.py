@@ -6,6 +6,8 @@ order between copies is in events; the host waits for a piece to be down, and at
 
 from __future__ import annotations
 
+import _thread
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +15,8 @@ from contextlib import AbstractContextManager
 
 from .. import backend
 from ..buffer import Buffer
-from ..errors import CollectiveTimeout
+from ..errors import Aborted, CollectiveTimeout, DistError, ResourceError
+from ..log import log
 from . import pieces
 from .lane import Lane
 from .pinned import Block
@@ -114,6 +117,10 @@ class Operation:
         """In which a thread of any current device can wait for it."""
         return self._lane.cuda.on(self._lane.device)
 
+    def serve(self) -> None:
+        """For a thread of ours."""
+        self._lane.cuda.serve(self._lane.device)
+
     def landed(self) -> bool:
         """Whether all that upload() enqueued has been carried out."""
         return all(not slot.busy or self._lane.cuda.came(slot.up.handle) for slot in self._slots)
@@ -171,7 +178,7 @@ class Operation:
 
 
 class StagedWork:
-    """An asynchronous one under way. Who waits carries its result up; see core.backend.Work."""
+    """An asynchronous one under way. Who waits carries its result up; see core.backend.Work, which the caller has as a Held."""
 
     def __init__(self, operation: Operation, works: list[backend.Work],
                  fail: Callable[[Operation, BaseException], BaseException]) -> None:
@@ -240,6 +247,36 @@ class StagedWork:
     def source(self) -> tuple[int, int, int]:
         return self._works[0].source()
 
+    def dropped(self) -> None:
+        """By the caller. Where something is to be written a thread waits in his place."""
+        if self.ended or self.writes is None or sys.is_finalizing():
+            return
+        try:
+            _thread.start_new_thread(self._alone, ())  # in a garbage collection too, in which threading's locks may be held
+        except RuntimeError as error:
+            self._failed(ResourceError(f"{self.operation.name}: nobody kept its Work, and no thread can be started to write its "
+                                       f"result: {error}"))
+
+    def _alone(self) -> None:
+        try:
+            self.operation.serve()
+            self.wait()
+        except DistError as error:
+            if not isinstance(error, Aborted):  # of which every later call tells, and close() tells nobody
+                log().warning("%s, whose Work nobody kept: %s", self.operation.name, error)
+
     def __del__(self) -> None:
         if not self.ended:
             self.operation.abandon()
+
+
+class Held:
+    """What the caller holds of it."""
+
+    __slots__ = ("_work", "done", "source", "wait")
+
+    def __init__(self, work: StagedWork) -> None:
+        self._work, self.done, self.source, self.wait = work, work.done, work.source, work.wait
+
+    def __del__(self) -> None:
+        self._work.dropped()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 from ..errors import DeviceError, DistBackendError, ResourceError
 from .contexts import Contexts, On
 from .library import load
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 TO_HOST, TO_DEVICE, ON_DEVICE = 2, 1, 3  # cudaMemcpyKind
 _MEMORY, _NOT_READY = 2, 600  # cudaErrorMemoryAllocation, cudaErrorNotReady
 _IMPLICIT = 906  # cudaErrorStreamCaptureImplicit: the legacy default stream, while one that waits for it is captured
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: captures by other threads do not forbid this one anything
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed: nor do this thread's own
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: no order with the legacy default stream but by events
 _HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the device has
 _PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
@@ -93,17 +96,35 @@ class Runtime:
         """The address of cudaSetDevice()."""
         return int(self.ffi.cast("uintptr_t", self.ffi.addressof(self.lib, "cudaSetDevice")))
 
+    @property
+    def apart(self) -> int:
+        """The address of cudaThreadExchangeStreamCaptureMode()."""
+        return int(self.ffi.cast("uintptr_t", self.ffi.addressof(self.lib, "cudaThreadExchangeStreamCaptureMode")))
+
     def set_device(self, device: int) -> None:
         self.check(self.lib.cudaSetDevice(device), f"use device {device}")
 
     # ---- memory ----
 
     def malloc(self, nbytes: int, device: int) -> int:
-        with self.on(device):
+        """Also while a stream is captured, which it leaves alone."""
+        with self.on(device), self._relaxed():
             return self._handle(self.lib.cudaMalloc, f"allocate {nbytes} bytes on device {device}", nbytes)
 
     def free(self, pointer: int) -> None:
-        self.check(self.lib.cudaFree(pointer), "free memory of a device")
+        """As malloc()."""
+        with self._relaxed():
+            self.check(self.lib.cudaFree(pointer), "free memory of a device")
+
+    @contextmanager
+    def _relaxed(self) -> Iterator[None]:
+        """CUDA ends captures for calls that might disturb them. To get and give back memory does not."""
+        mode = self._made("int *", _RELAXED)
+        self.lib.cudaThreadExchangeStreamCaptureMode(mode)
+        try:
+            yield
+        finally:
+            self.lib.cudaThreadExchangeStreamCaptureMode(mode)  # as it was
 
     def idle(self, device: int) -> None:
         """Blocks until all that was enqueued on the device has ended. To free memory waits for that, and may happen while a
@@ -168,9 +189,9 @@ class Runtime:
         with self.on(device):  # a default stream is the current device's
             self.check(self.lib.cudaStreamSynchronize(stream), "carry out what was enqueued")
 
-    def refuse_capture(self, streams: Iterable[int]) -> None:
+    def refuse_capture(self, streams: Iterable[int], *, check: bool = True) -> None:
         """DeviceError where a stream of the current device is being captured into a CUDA graph: what a group does cannot be
-        carried out again without its peers' knowing."""
+        carried out again without its peers' knowing. check: raises also what else CUDA says."""
         for stream in streams:
             status = self._made("int *")
             code = self.lib.cudaStreamIsCapturing(stream, status)
@@ -179,7 +200,8 @@ class Runtime:
                     self.lib.cudaGetLastError()
                 raise DeviceError("the array's stream is being captured into a CUDA graph, and a group's operations cannot be: "
                                   "call them outside of the capture")
-            self.check(code, "tell whether a stream is captured")
+            if check:
+                self.check(code, "tell whether a stream is captured")
 
     def serve(self, device: int) -> None:
         """For threads of ours: the calling one makes no context on another device, and what it asks disturbs no capture."""

@@ -20,7 +20,7 @@ from . import pieces
 from .area import SLOT_BYTES
 from .direct import Copies, Direct
 from .lane import Lane
-from .operation import Operation, Side, StagedWork
+from .operation import Held, Operation, Side, StagedWork
 from .pinned import Pool
 from .reach import Reach, find
 from .runtime import Runtime, runtime, unavailable
@@ -158,7 +158,7 @@ class Staged:
         operation = Operation(name, *sides, number, deadline, step, together=together)
         self._settle_before(operation.touches)
         work = self._carry_out(operation, any_buffer.device_index, async_op, self._failed)
-        return None if work is None else self._begun(work)
+        return None if work is None else Held(self._begun(work))
 
     def _between_devices(self, copies: Copies, what: int, src: Buffer | None, dst: Buffer | None, deadline: float,
                          async_op: bool) -> bool:
@@ -273,7 +273,7 @@ class Staged:
         assert work is not None
         if not async_op:
             work.wait()
-        return work
+        return Held(work)
 
     def _unsent(self, operation: Operation, error: BaseException) -> BaseException:
         """What to raise. A message that failed leaves the group as it is."""

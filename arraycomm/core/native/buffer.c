@@ -147,18 +147,18 @@ PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssiz
     return count < 0 ? NULL : (PyObject *)buffer_allocate((int)dtype, count, args[0]);
 }
 
-/* adopt(shape, dtype, address, release, context[, device type, device index, stream[, enter]]): memory that somebody else made,
+/* adopt(shape, dtype, address, release, context[, device type, device index, stream[, enter, apart]]): memory that somebody else made,
  * as if allocate() had; `release` is the address of a function void (void *) that gives it back, called with `context` when
- * nothing refers to it any more. enter: that of a function int (int) for the device index, where giving back waits for the
- * device: both are called in a thread for such. */
+ * nothing refers to it any more. enter, apart: those of cudaSetDevice() and cudaThreadExchangeStreamCaptureMode(), where giving
+ * back waits for the device: all are called in a thread for such. */
 PyObject *buffer_adopt(PyObject *module, PyObject *args)
 {
     PyObject *shape;
     int dtype, device_type = DL_CPU, device_index = 0;
-    unsigned long long address, release, context, stream = 0, enter = 0;
+    unsigned long long address, release, context, stream = 0, enter = 0, apart = 0;
     (void)module;
-    if (!PyArg_ParseTuple(args, "O!iKKK|iiKK:adopt", &PyTuple_Type, &shape, &dtype, &address, &release, &context,
-                          &device_type, &device_index, &stream, &enter))
+    if (!PyArg_ParseTuple(args, "O!iKKK|iiKKK:adopt", &PyTuple_Type, &shape, &dtype, &address, &release, &context,
+                          &device_type, &device_index, &stream, &enter, &apart))
         return NULL;
     if (dtype < 0 || dtype >= ACOMM_DTYPES)
         return PyErr_Format(PyExc_ValueError, "there is no dtype number %d", dtype);
@@ -170,6 +170,8 @@ PyObject *buffer_adopt(PyObject *module, PyObject *args)
     if (!memory)
         return PyErr_NoMemory();
     memory->enter = (int (*)(int))(uintptr_t)enter;
+    if (enter)
+        later_apart((int (*)(int *))(uintptr_t)apart);
     memory->device = device_index;
     struct buffer *b = buffer_new(memory->data, count, dtype, Py_NewRef(shape), Py_None, memory);
     memory_release(memory);

@@ -13,7 +13,19 @@ static struct {
     struct memory *first;
     unsigned long taken, given_back; /* blocks, since the start */
     _Atomic pid_t process;           /* whose thread runs; 0: none yet */
+    int (*_Atomic apart)(int *mode);
 } waiting = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+enum { THREAD_LOCAL = 1 }; /* cudaStreamCaptureModeThreadLocal: else to free memory ends a capture that another thread has begun */
+
+static void give(struct memory *memory)
+{
+    int mode = THREAD_LOCAL;
+    atomic_load(&waiting.apart)(&mode);
+    memory->enter(memory->device);
+    memory->release(memory->context);
+    free(memory);
+}
 
 static void *run(void *unused)
 {
@@ -25,14 +37,17 @@ static void *run(void *unused)
         struct memory *memory = waiting.first;
         waiting.first = memory->next;
         pthread_mutex_unlock(&waiting.mutex);
-        memory->enter(memory->device);
-        memory->release(memory->context);
-        free(memory);
+        give(memory);
         pthread_mutex_lock(&waiting.mutex);
         waiting.given_back++;
         pthread_cond_broadcast(&waiting.changed);
     }
     return NULL;
+}
+
+void later_apart(int (*apart)(int *mode))
+{
+    atomic_store(&waiting.apart, apart);
 }
 
 /* Under the mutex. */

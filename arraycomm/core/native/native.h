@@ -52,6 +52,8 @@ void memory_release(struct memory *memory);          /* no GIL; NULL is fine */
 /* ---- later.c: memory of devices is given back by a thread of its own ---- */
 /* Takes the memory over, when nobody refers to it any more. Does not block. false: no thread can be started. */
 bool later_release(struct memory *memory);
+/* What that thread calls before: cudaThreadExchangeStreamCaptureMode(), of the process's one runtime. */
+void later_apart(int (*apart)(int *mode));
 PyObject *later_give_back(PyObject *module, PyObject *none);
 
 /* ---- view.c: what one array says about itself, before anything is copied ---- */
