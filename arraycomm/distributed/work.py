@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +11,7 @@ from datetime import timedelta
 
 from arraycomm.core import threads
 from arraycomm.core.errors import CollectiveTimeout, DistError
+from arraycomm.core.log import log
 
 from .future import new_future
 
@@ -160,6 +163,26 @@ class Work:
 _settling = threading.RLock()
 
 
+class Settling(Work):
+    """One whose results are still to be copied to where they belong. Where it is dropped before, a thread sees to that."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if self._settle is not None and not sys.is_finalizing():
+            # In a garbage collection too, in which threading's locks may be held.
+            _thread.start_new_thread(_settle_alone, (self._pending, self._settle))
+
+
+def _settle_alone(pending: Any, settle: Callable[[], Any]) -> None:
+    try:
+        pending.wait()
+        with _settling:
+            settle()
+    except DistError as error:
+        log().info("an operation whose Work nobody kept: %s", error)  # a group that it ended tells every later call
+
+
 class Message(Work):
     """Of isend and irecv: without a future, as in torch."""
 
@@ -222,7 +245,7 @@ ENDED = _Ended()
 def ended(pending: Any, async_op: bool, arrays: Sequence[Any], settle: Callable[[], Any] | None = None) -> Work | None:
     """What a collective returns: None after a synchronous call, which has ended, or its Work."""
     if async_op:
-        return Work(pending, arrays, settle)
+        return Work(pending, arrays) if settle is None else Settling(pending, arrays, settle)
     if settle is not None:
         settle()
     return None

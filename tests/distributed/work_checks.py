@@ -50,6 +50,20 @@ def work_that_is_not_waited_for(lib: Library) -> None:
 
 
 @check
+def work_that_nobody_keeps(lib: Library) -> None:
+    """Its results come all the same, those that are copied to where they belong among them."""
+    x, outs = lib.strided(np.ones((2, 3))), [lib.zeros(2) for _ in range(lib.size)]
+    dist.all_reduce(x, async_op=True)
+    dist.all_gather(outs, lib.array([1.0, 2.0]), async_op=True)
+    end = time.monotonic() + 20
+    while (float(x.sum()) != 6.0 * lib.size or any(float(out.sum()) != 3.0 for out in outs)) and time.monotonic() < end:
+        time.sleep(0.001)
+    same(x, np.full((2, 3), lib.size))
+    for out in outs:
+        same(out, np.array([1.0, 2.0]))
+
+
+@check
 def work_that_many_threads_wait_for(lib: Library) -> None:
     """Whoever returns from wait() finds the result where it belongs."""
     for _ in range(20):
