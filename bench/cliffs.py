@@ -1,9 +1,10 @@
 """`arraycomm-bench cliffs`: sizes that take longer than their neighbours promise.
 
 Steps through powers of two, the sizes one element beside them, and odd ones. A size's time is divided by the straight line
-between the times of the next smaller and the next larger size: well above 1 is a cliff, where an algorithm, a copy or an
-alignment changes. The rounds go up and down through the sizes, and the fastest one counts. All sizes are parts of the same
-arrays: where memory lies, and on pages of which size, would be cliffs of its own.
+between the times of the next smaller and the next larger size, and two sizes less than a percent apart by each other: well
+above 1 is a cliff, where an algorithm, a copy or an alignment changes. The rounds go up and down through the sizes; the fastest
+ones are compared, and each round by itself for the range. All sizes are parts of the same arrays: where memory lies, and on
+pages of which size, would be cliffs of its own.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +30,9 @@ _ODD = (7, 13, 100_003, 400_012, 1_000_003, (3 << 20) + 4)  # bytes; 400,012 is 
 _BATCH_NS = 2_000_000
 _WARMUP_NS = 60_000_000
 _WARMUP_BYTES = 48 << 20  # while these move the engine tries its ways in turn
+_CLOSE = 1.01  # sizes of such a ratio are the same to all but what makes a cliff
 
-Times = dict[str, dict[int, float]]  # operation -> bytes of the whole array -> us per call
+Times = dict[int, list[float]]  # bytes of the whole array -> us per call, of each round
 
 
 def rank(number: int, transport: str, operations: Sequence[str], sizes: Sequence[int], rounds: int, path: str) -> None:
@@ -44,14 +47,14 @@ def rank(number: int, transport: str, operations: Sequence[str], sizes: Sequence
         Path(path).write_text(json.dumps(found))
 
 
-def _measure(group: Any, operation: str, sizes: Sequence[int], rounds: int) -> dict[int, float]:
+def _measure(group: Any, operation: str, sizes: Sequence[int], rounds: int) -> Times:
     arrays = tuple(np.ones(group.size * max(sizes) // 4, np.float32) for _ in range(2))
     batches = dict(_batch(group, operation, size, arrays) for size in sizes)
-    best: dict[int, float] = {}
+    times: Times = {size: [] for size in batches}
     for turn in range(rounds):
         for size, run in list(batches.items())[:: -1 if turn % 2 else 1]:
-            best[size] = min(run(), best.get(size, float("inf")))
-    return best
+            times[size].append(run())
+    return times
 
 
 def _batch(group: Any, operation: str, size: int, arrays: tuple[Any, ...]) -> tuple[int, Callable[[], float]]:
@@ -89,6 +92,36 @@ def off_the_line(times: dict[int, float]) -> dict[int, float]:
     return found
 
 
+def steps(times: dict[int, float]) -> dict[int, float]:
+    """Of two sizes that are nearly the same, the longer time over the shorter; by the larger size."""
+    sizes = sorted(times)
+    return {after: max(times[after] / times[before], times[before] / times[after])
+            for before, after in pairwise(sizes) if after / before < _CLOSE}  # fmt: skip
+
+
+def cliffs(times: dict[int, float]) -> dict[int, float]:
+    """The higher of both."""
+    line, step = off_the_line(times), steps(times)
+    return {size: max(line.get(size, 0.0), step.get(size, 0.0)) for size in sorted({*line, *step})}
+
+
+class Found(NamedTuple):
+    """A size's cliff by the fastest rounds, and the lowest and highest of the rounds."""
+
+    size: int
+    ratio: float
+    low: float
+    high: float
+
+
+def judged(times: Times) -> list[Found]:
+    """Every size that has a neighbour, by size."""
+    fastest = cliffs({size: min(rounds) for size, rounds in times.items()})
+    each = [cliffs(dict(zip(times, turn, strict=True))) for turn in zip(*times.values(), strict=True)]
+    return [Found(size, ratio, min(turn[size] for turn in each), max(turn[size] for turn in each))
+            for size, ratio in fastest.items()]  # fmt: skip
+
+
 def main(arguments: list[str]) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="arraycomm-bench cliffs", description=__doc__,
@@ -108,30 +141,44 @@ def main(arguments: list[str]) -> int:
         return 2
     sizes = ([parse_size(size) for size in given.sizes.split(",")] if given.sizes
              else default_sizes(parse_size(given.maxbytes)))  # fmt: skip
-    print(f"# time over the line between the neighbours, where above {given.above:g}; us of smaller, this, larger size")
+    print(f"# above {given.above:g}: ratio (range of the rounds); us of smaller, this, larger size; then the highest of each")
+    worst: dict[str, dict[str, Found]] = {operation: {} for operation in operations}
     for ranks in map(int, given.np.split(",")):
         for transport in given.transport.split(","):
             for operation, times in _world(ranks, transport, operations, sizes, given.rounds).items():
-                _show(f"{ranks} {transport:4} {operation:15}", times, given.above)
+                found = judged(times)
+                _show(f"{ranks} {transport:4} {operation:15}", times, [one for one in found if one.ratio > given.above])
+                worst[operation][f"{transport}, {ranks} ranks"] = max(found, key=lambda one: one.ratio)
+    print(_table(worst))
     return 0
 
 
-def _world(ranks: int, transport: str, operations: Sequence[str], sizes: Sequence[int], rounds: int) -> Times:
+def _world(ranks: int, transport: str, operations: Sequence[str], sizes: Sequence[int], rounds: int) -> dict[str, Times]:
     from arraycomm.launch.spawn import spawn
 
     with tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as folder:
         path = Path(folder, "times")
         spawn(rank, (transport, operations, sizes, rounds, str(path)), ranks)
         found = json.loads(path.read_text())
-    return {operation: {int(size): time for size, time in times.items()} for operation, times in found.items()}
+    return {operation: {int(size): rounds for size, rounds in times.items()} for operation, times in found.items()}
 
 
-def _show(where: str, times: dict[int, float], above: float) -> None:
-    ratios, sizes = off_the_line(times), sorted(times)
-    shown = [size for size, ratio in ratios.items() if ratio > above]
-    for size in shown:
-        place = sizes.index(size)
-        around = " ".join(f"{times[other]:.2f} ({other})" for other in sizes[place - 1:place + 2])
-        print(f"{where} {size:9} {ratios[size]:6.2f}   {around}", flush=True)
-    if not shown:
-        print(f"{where} none of {len(ratios)} sizes; the highest is {max(ratios.values(), default=0):.2f}", flush=True)
+def _show(where: str, times: Times, shown: list[Found]) -> None:
+    sizes = sorted(times)
+    for one in shown:
+        place = sizes.index(one.size)
+        around = " ".join(f"{min(times[other]):.2f} ({other})" for other in sizes[max(place - 1, 0):place + 2])
+        print(f"{where} {one.size:9} {_figure(one)}   {around}", flush=True)
+
+
+def _figure(one: Found) -> str:
+    return f"{one.ratio:.2f} ({one.low:.2f}-{one.high:.2f})"
+
+
+def _table(worst: dict[str, dict[str, Found]]) -> str:
+    """Each operation's highest ratio, as Markdown."""
+    columns = list(next(iter(worst.values())))
+    rows = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for operation, found in worst.items():
+        rows.append(f"| {operation} | " + " | ".join(f"{_figure(found[c])} at {found[c].size:,} B" for c in columns) + " |")
+    return "\n".join(rows)

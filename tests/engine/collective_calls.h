@@ -28,10 +28,10 @@ static const struct algorithm_case algorithms[] = {
     {"scatter_binomial", ACOMM_SCATTER, scatter_binomial, false, false},
     {"scatter_linear", ACOMM_SCATTER, scatter_linear, false, false},
     {"reduce_scatter_bruck", ACOMM_REDUCE_SCATTER, reduce_scatter_bruck, true, true},
-    {"reduce_scatter_pairwise", ACOMM_REDUCE_SCATTER, reduce_scatter_pairwise, false, true},
+    {"reduce_scatter_pairwise", ACOMM_REDUCE_SCATTER, reduce_scatter_pairwise, true, true},
     {"reduce_scatter_ring", ACOMM_REDUCE_SCATTER, reduce_scatter_ring, false, true},
     {"all_to_all_bruck", ACOMM_ALL_TO_ALL, all_to_all_bruck, true, true},
-    {"all_to_all_pairwise", ACOMM_ALL_TO_ALL, all_to_all_pairwise, false, true},
+    {"all_to_all_pairwise", ACOMM_ALL_TO_ALL, all_to_all_pairwise, true, true},
     {"barrier_dissemination", ACOMM_BARRIER, barrier_dissemination, true, false},
 };
 #define ALGORITHMS (sizeof algorithms / sizeof *algorithms)

@@ -149,14 +149,15 @@ static int try_ways(struct rounds *r, bool reaches, bool maps)
 
 /* ---- the choice ---- */
 
-/* The same on all ranks: it depends on what all have offered, and on counts that go in step. */
+/* The same on all ranks: it depends on what all have offered, and on counts that go in step. By the slowest rank: who only gives
+ * leaves slots long before who takes. */
 static int choose(const struct rounds *r, uint32_t try)
 {
-    double sum[2] = {0, 0};
+    float most[2] = {0, 0};
     for (int rank = 0; rank < r->ranks; rank++)
         for (int way = 0; way < 2; way++)
-            sum[way] += direct_offer(r, rank)->cost[way];
-    return choice_way(try, sum[STAGED], sum[DIRECT]);
+            most[way] = direct_offer(r, rank)->cost[way] > most[way] ? direct_offer(r, rank)->cost[way] : most[way];
+    return choice_way(try, most[STAGED], most[DIRECT]);
 }
 
 static int run_way(struct rounds *r, const struct direct_plan *plan, int way)

@@ -4,7 +4,7 @@
  * other is read or written by the kernel (window.h), where the system permits that among all ranks. A last round tells that
  * everybody has done with the others' arrays.
  * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch what they overwrite. So both
- * are measured as they run, per kind and size: ranks offer what each cost them, and all choose alike by the sums. Where slots
+ * are measured as they run, per kind and size: ranks offer what each cost them, and all choose alike by the slowest. Where slots
  * were better everywhere (all_gather, all_to_all, broadcast), only symmetric arrays come here. */
 #ifndef ACOMM_DIRECT_H
 #define ACOMM_DIRECT_H

@@ -64,7 +64,7 @@ static ssize_t give(struct transfer *t)
     if (!left)
         return 0;
     t->link->row = t->bytes;
-    return t->link->ops->send(t->link, t->data + t->done, left < SEND_MOST ? left : SEND_MOST, false);
+    return t->link->ops->send(t->link, t->data + t->done, left < SEND_MOST ? left : SEND_MOST, t->more);
 }
 
 /* Errors of the network tell of a lost host. A closed connection does not: a process that ends is noticed by the node,

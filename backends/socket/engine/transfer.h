@@ -17,6 +17,7 @@ struct transfer {
     /* optional */
     struct transfer *after;     /* waits until that one is done: for a second message over the same link */
     const struct transfer *behind; /* sends only: passes on what that one has received so far */
+    bool more;                  /* sends only: another message follows over the same link at once */
     bool checked;               /* receives only: begins with the peer's header, compared as soon as it is there */
     /* Receives only: what arrives is combined into `partial` (reduce_combine). `data` is then just a buffer of
      * TRANSFER_PIECE bytes, and `bytes` is still the whole message. */

@@ -103,6 +103,8 @@ static int add_parts(const struct direct *d, uint64_t segment, int peer, int use
     *to = transfer_to(d->op, peer, d->op->in + theirs.offset, theirs.bytes);
     *from = transfer_from(d->op, peer, part_of(d, peer), own.bytes);
     for (struct transfer *t = &d->list[before]; t < to; t++)
+        t->more = t->link && t->link->outgoing && to->bytes;
+    for (struct transfer *t = &d->list[before]; t < to; t++)
         *(t->link && t->link->outgoing ? &to->after : &from->after) = t; /* goes first over the same link */
     return used + 2;
 }

@@ -1,10 +1,14 @@
 /* Pairwise all_to_all: in step s every rank sends to rank + s and receives from rank - s, so that no rank is a
  * bottleneck. In place, where a block must leave before its place is overwritten, the partners of a step exchange
- * with each other (rank + partner = s mod n) through a bounded buffer. */
+ * with each other (rank + partner = s mod n) through a bounded buffer.
+ *
+ * Short blocks go to and from all ranks at once, each behind its sender's header, and lie in scratch until all headers have been
+ * compared: a turn of all ranks for everything, where comparing first is some of them and each step another. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../agree.h"
 #include "../group.h"
 #include "../pattern.h"
 #include "../transfer.h"
@@ -12,6 +16,9 @@
 #include "collectives.h"
 
 #define PART ((uint64_t)1 << 20) /* bytes of a block exchanged at a time in place */
+#define SHORT ((uint64_t)192 << 10) /* bytes of a block, and of so many ranks, */
+#define SHORT_RANKS 16             /* that go at once */
+#define PEER_TRANSFERS 4           /* of headers and blocks */
 
 static struct span sent_to(const struct acomm_op *op, int rank)
 {
@@ -118,10 +125,52 @@ static int shift_copy(struct acomm_op *op)
     return rc;
 }
 
+/* The header and the block of this rank for `to`, and those of `from`, which come to `header` and `place`. */
+static void add_peer(struct acomm_op *op, struct transfer *list, int to, int from, acomm_header *header, char *place)
+{
+    struct span sent = sent_to(op, to);
+    list[0] = transfer_to(op, to, &header[op->team->rank], sizeof *header);
+    list[0].more = sent.bytes > 0;
+    list[1] = transfer_from(op, from, &header[from], sizeof *header);
+    list[1].checked = true;
+    list[2] = transfer_to(op, to, blocks_at(op->in, sent.offset), sent.bytes);
+    list[2].after = &list[0];
+    list[3] = transfer_from(op, from, place, sent.bytes);
+    list[3].after = &list[1];
+}
+
+/* Blocks of one size: all at once. */
+static int exchange_short(struct acomm_op *op)
+{
+    int rank = op->team->rank, n = op->team->size;
+    uint64_t block = op->count * op->width;
+    struct transfer *list = group_scratch(op, (size_t)n * (PEER_TRANSFERS * sizeof *list + sizeof(acomm_header) + block));
+    if (!list)
+        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
+    acomm_header *headers = (acomm_header *)(list + PEER_TRANSFERS * n);
+    char *places = (char *)(headers + n);
+    op_header(op, &headers[rank]);
+    for (int step = 0; step < n - 1; step++) {
+        int to = pattern_pairwise_to(rank, n, step), from = pattern_pairwise_from(rank, n, step);
+        add_peer(op, list + step * PEER_TRANSFERS, to, from, headers, places + (uint64_t)from * block);
+    }
+    int rc = transfer_run(op, list, PEER_TRANSFERS * (n - 1));
+    for (int peer = 0; peer < n && !rc; peer++)
+        if (peer != rank)
+            blocks_copy(blocks_at(op->out, (uint64_t)peer * block), places + (uint64_t)peer * block, block);
+    if (!rc && op->in != op->out)
+        blocks_copy(blocks_at(op->out, (uint64_t)rank * block), blocks_at(op->in, (uint64_t)rank * block), block);
+    return rc;
+}
+
 int all_to_all_pairwise(struct acomm_op *op)
 {
-    bool uneven = op->send_counts || op->recv_counts;
-    int rc = uneven ? compare_counts(op) : 0;
+    bool uneven = op->send_counts || op->recv_counts, tells = op->group->check && !op->compared;
+    if (!uneven && tells && op->team->size <= SHORT_RANKS && op->count * op->width <= SHORT)
+        return exchange_short(op);
+    int rc = tells ? agree(op) : 0;
+    if (!rc && uneven)
+        rc = compare_counts(op);
     if (rc || !op->in || op->in != op->out)
         return rc ? rc : shift(op, op->in);
     return uneven ? shift_copy(op) : swap_in_place(op);

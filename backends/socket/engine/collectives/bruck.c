@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "../agree.h"
 #include "../part.h"
 #include "../select.h"
 #include "blocks.h"
@@ -190,10 +189,8 @@ int reduce_scatter_bruck(struct acomm_op *op)
 int all_to_all_bruck(struct acomm_op *op)
 {
     struct records r;
-    if (op->send_counts || op->recv_counts) { /* records have one size on all ranks */
-        int rc = agree(op);
-        return rc ? rc : all_to_all_pairwise(op);
-    }
+    if (op->send_counts || op->recv_counts) /* records have one size on all ranks */
+        return all_to_all_pairwise(op);
     uint64_t bytes = op_total(NULL, op->count, op->team->size, op->width);
     int rc = gather(&r, op, bytes, bytes);
     struct span own = op_block(NULL, op->count, op->team->rank, op->width);

@@ -17,8 +17,9 @@ int rounds_await_all(const struct rounds *r)
 
 #define STACK_RANKS 64
 #define ONE_WAY_PIECES 8
-#define RESULTS_LONG (16u << 20) /* bytes of all ranks of the host: with the inputs more than a cache of 32 MiB keeps for us */
-#define ONE_WAY_MIN (64u << 10) /* bytes; below, the rounds show */
+#define RESULTS_KEPT (16u << 20) /* bytes of all ranks of the host: with the inputs as much as a cache of 32 MiB keeps for us */
+#define ONE_WAY_MIN (64u << 10) /* bytes; below, the rounds show, */
+#define ONE_WAY_MANY (384u << 10) /* and with more than two ranks, for whose meeting all may have to take turns */
 #define BLOCK (16u << 10) /* bytes that are still in the L1 cache when they are copied on */
 
 void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t bytes)
@@ -26,12 +27,17 @@ void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t by
     stream_fill(&r->op->group->stores, slot, from, bytes);
 }
 
+static bool goes_past(const struct rounds *r, const char *out)
+{
+    return out && (uint64_t)(out - r->op->out) >= r->kept;
+}
+
 static void reduce_block(const struct rounds *r, char *out, const void **in, size_t bytes, char *copy)
 {
     const struct acomm_op *op = r->op;
     struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
     _Alignas(64) char block[BLOCK];
-    char *to = out && !r->past ? out : block;
+    char *to = out && !goes_past(r, out) ? out : block;
     reduce_all(&reduction, to, in, r->ranks, bytes / op->width);
     if (copy)
         rounds_fill(r, copy, to, bytes);
@@ -44,7 +50,7 @@ void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t of
 {
     const void *few[STACK_RANKS];
     const void **in = r->ranks <= STACK_RANKS ? few : r->inputs;
-    size_t step = copy || r->past ? BLOCK : bytes;
+    size_t step = copy || goes_past(r, out) ? BLOCK : bytes;
     for (size_t at = 0; at < bytes; at += step) {
         size_t part = bytes - at < step ? bytes - at : step;
         for (int rank = 0; rank < r->ranks; rank++)
@@ -237,21 +243,38 @@ static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
 static uint64_t piece_room(const struct rounds *r, const struct rounds_plan *plan)
 {
     uint64_t room = r->shared->piece / (uint64_t)plan->blocks, part = plan->block / ONE_WAY_PIECES / SHARED_LINE * SHARED_LINE;
+    uint64_t least = r->ranks > 2 ? ONE_WAY_MANY : ONE_WAY_MIN;
     room -= room > SHARED_LINE ? room % SHARED_LINE : 0;
     if (!plan->one_way || part >= room)
         return room;
-    return part < ONE_WAY_MIN ? (ONE_WAY_MIN < room ? ONE_WAY_MIN : room) : part;
+    return part < least ? (least < room ? least : room) : part;
+}
+
+/* As many pieces as are needed, alike: a last one of some bytes would be a round like any other. */
+static uint64_t piece_of(const struct rounds *r, const struct rounds_plan *plan)
+{
+    uint64_t room = piece_room(r, plan), pieces = (plan->block + room - 1) / room, width = r->op->width;
+    uint64_t piece = r->op->send_counts && r->op->recv_counts ? room : plan->block;
+    if (pieces > 1)
+        piece = ((plan->block + pieces - 1) / pieces + SHARED_LINE - 1) / SHARED_LINE * SHARED_LINE;
+    piece = piece < room ? piece : room;
+    piece -= piece % width;
+    return piece ? piece : width;
+}
+
+/* A part of every result, however long: what is written again and again in a cache that it overflows stays nowhere, and all of it
+ * past the cache at once would make the first size that does so take twice as long as the one before. */
+static uint64_t kept(const struct rounds *r, const struct rounds_plan *plan)
+{
+    uint64_t share = RESULTS_KEPT / (uint64_t)(r->op->kind == ACOMM_GATHER ? 1 : r->ranks);
+    return plan->result > share ? share : UINT64_MAX;
 }
 
 int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
 {
     struct rounds r = rounds_start(op);
-    r.past = plan->result * (uint64_t)r.ranks >= RESULTS_LONG;
-    uint64_t room = piece_room(&r, plan);
-    r.piece = plan->block < room && !(op->send_counts && op->recv_counts) ? plan->block : room;
-    r.piece -= r.piece % op->width;
-    if (!r.piece)
-        r.piece = op->width;
+    r.kept = kept(&r, plan);
+    r.piece = piece_of(&r, plan);
     if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(op, (size_t)r.ranks * sizeof *r.inputs)))
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     return run_rounds(&r, plan);

@@ -16,7 +16,7 @@ struct rounds {
     uint64_t index;              /* of the round in the operation, from 0 */
     uint64_t round;              /* its number in the group's life */
     uint64_t piece;              /* bytes of one block that fit into a round; multiple of the element's width */
-    bool past;                   /* results are longer than the caches, and written past them */
+    uint64_t kept;               /* bytes of the result that stay in the caches; what follows is written past them */
     uint64_t largest;            /* all_to_all with uneven counts: the largest block of any rank, known after round 0 */
     const void **inputs;         /* room for the addresses of many ranks' contributions */
     int rank, ranks;
@@ -47,7 +47,7 @@ void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t by
 /* Copies out of a slot, or of this rank's own part, to where the caller looks for it after the operation. */
 static inline void rounds_take(const struct rounds *r, char *to, const char *from, size_t bytes)
 {
-    if (r->past)
+    if ((uint64_t)(to - r->op->out) >= r->kept)
         stream_copy(to, from, bytes);
     else
         stream_keep(to, from, bytes);

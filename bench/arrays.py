@@ -1,0 +1,104 @@
+"""`arraycomm-bench arrays`: what a call costs with torch's and JAX's arrays beside NumPy's.
+
+The libraries' arrays take turns in the same processes and the same group, there and back. "given" writes into another array that
+the caller gives (JAX's cannot be written: its input, NumPy's output), "new" makes the result. "numpy again" is the noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from .frameworks import open_framework, require
+from .harness import batch, over_ranks
+from .options import parse_size
+
+_NAMES = ("numpy", "numpy again", "torch", "jax")
+_FORMS = ("given", "new")
+_BATCH_NS = 10_000_000
+_WIDTH = 4  # float32
+
+Times = list[list[float]]  # us per call, by round and name
+
+
+def rank(number: int, sizes: tuple[int, ...], rounds: int, path: str) -> None:
+    """A rank; the first one leaves the times of every size and form at `path`."""
+    import arraycomm
+
+    found: dict[str, Times] = {}
+    with arraycomm.init() as group:
+        cells = {f"{size:9} B {form}": [_batch(group, _call(group, name, size, form)) for name in _NAMES]
+                 for size in sizes for form in _FORMS}  # fmt: skip
+        for _ in range(rounds):
+            for cell, runs in cells.items():
+                both = [run() for run in runs + runs[::-1]]
+                found.setdefault(cell, []).append([min(both[i], both[-1 - i]) for i in range(len(runs))])
+        group.barrier()  # nobody leaves while another still times
+    if number == 0:
+        Path(path).write_text(json.dumps(found))
+
+
+def _call(group: Any, name: str, size: int, form: str) -> Callable[[], Any]:
+    library = open_framework(name.partition(" ")[0])
+    x, out = library.array(np.ones(max(1, size // _WIDTH), np.float32)), np.ones(max(1, size // _WIDTH), np.float32)
+    if form == "new":
+        return partial(group.all_reduce, x, "max")
+    return partial(group.all_reduce, x, "max", out=out if library.immutable else library.array(out))
+
+
+def _batch(group: Any, call: Callable[[], Any]) -> Callable[[], float]:
+    """What makes as many calls as fill a batch: us per call of the slowest rank."""
+
+    def run(calls: int) -> float:
+        return float(over_ranks(group, np.array([batch(group, call, calls)])).max()) / calls
+
+    run(20)
+    calls = max(4, min(20_000, int(_BATCH_NS / run(20))))
+    return lambda: run(calls) / 1e3
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="arraycomm-bench arrays", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--np", default="1,2", help="numbers of ranks (1,2)")
+    parser.add_argument("--sizes", default="8,1M", help="bytes of the array (8,1M)")
+    parser.add_argument("--rounds", type=int, default=9, help="of which the median counts (9)")
+    given = parser.parse_args(arguments)
+    sizes = tuple(parse_size(size) for size in given.sizes.split(","))
+    for name in ("torch", "jax"):
+        require(name)
+    print("# all_reduce: us per call with NumPy's arrays; us that others take more, median (lowest to highest) of the rounds")
+    print(f"ranks {'':17}{'numpy':>9}" + "".join(f"{name:>25}" for name in _NAMES[1:]))
+    for ranks in map(int, given.np.split(",")):
+        for cell, times in _world(ranks, sizes, given.rounds).items():
+            print(f"{ranks:5} {cell:17}{_row(times)}", flush=True)
+    return 0
+
+
+def _world(ranks: int, sizes: tuple[int, ...], rounds: int) -> dict[str, Times]:
+    from arraycomm.launch.spawn import spawn
+
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    with tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as folder:
+        path = Path(folder, "times")
+        spawn(rank, (sizes, rounds, str(path)), ranks)
+        found: dict[str, Times] = json.loads(path.read_text())
+        return found
+
+
+def _row(times: Times) -> str:
+    shown = f"{median(row[0] for row in times):9.2f}"
+    for column in range(1, len(_NAMES)):
+        more = sorted(row[column] - row[0] for row in times)
+        shown += f"{median(more):+.2f} ({more[0]:+.2f} to {more[-1]:+.2f})".rjust(25)
+    return shown

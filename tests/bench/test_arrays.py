@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+
+from arraycomm.bench import arrays
+
+
+def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("jax")
+    assert arrays.main(["--np", "1", "--sizes", "8", "--rounds", "1"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [line[:4] for line in lines] == [["1", "8", "B", form] for form in ("given", "new")]
+    assert all(float(line[4]) > 0 for line in lines)
+
+
+def test_what_others_take_more() -> None:
+    row = arrays._row([[2.0, 2.0, 3.0, 1.0], [2.0, 2.5, 4.0, 1.0], [4.0, 4.0, 4.0, 6.0]])
+    assert row.split() == ["2.00", "+0.00", "(+0.00", "to", "+0.50)", "+1.00", "(+0.00", "to", "+2.00)",
+                           "-1.00", "(-1.00", "to", "+2.00)"]  # fmt: skip
