@@ -11,6 +11,7 @@ from arraycomm.core.errors import DistStoreError
 from arraycomm.core.rendezvous import rendezvous
 from arraycomm.core.store import PrefixStore
 
+from . import merging
 from .operations import untimed
 from .options import ReconfigureOptions
 from .work import Several, Work
@@ -66,35 +67,28 @@ class Members:
         seconds = seconds_of(timeout)
         if size < self.size():
             raise ValueError(f"merge_remote_group: size is {size}, but this group alone has {self.size()} ranks")
-        attempt, begin = self._draw(store, size)
-        turn, first = divmod(begin, size)
-        try:
-            if first + self.size() > size:
-                raise ValueError(f"merge_remote_group: size is {size}, but {first} ranks of other groups and {self.size()} of "
-                                 "this one have come")
-            meeting = rendezvous(rank=first + self.rank(), world_size=size, store=PrefixStore(f"merge/{attempt}/{turn}", store),
-                                 timeout=timeout, name="merged")
-        except BaseException:
-            if self.rank() == 0:  # places were given that nobody takes: all begin anew, whoever of them comes first
-                store.compare_set(f"merge/attempts of {size}", str(attempt), str(attempt + 1))
-            raise
+        number, before = self._join(store, size, seconds)
+        if before + self.size() > size:
+            raise ValueError(f"merge_remote_group: size is {size}, but {before} ranks of other groups and {self.size()} of "
+                             "this one have come")
+        meeting = rendezvous(rank=before + self.rank(), world_size=size, store=PrefixStore(f"merge/{number} of {size}", store),
+                             timeout=timeout, name="merged")
         return self._made(meeting, seconds, group_name or f"merged {meeting.job[:8]}", group_desc)
 
-    def _draw(self: Any, store: Store, size: int) -> tuple[int, int]:
-        """The number of the attempt, and how many ranks of all groups have come to it before those of this one: told by its
-        first rank."""
+    def _join(self: Any, store: Store, size: int, seconds: float) -> tuple[int, int]:
+        """As merging.join(): told by the first rank."""
         told, failure = array.array("q", [-1, -1]), None
         if self.rank() == 0:
             try:
-                told[0] = store.add(f"merge/attempts of {size}", 0)
-                told[1] = store.add(f"merge/{told[0]}/ranks of {size}", self.size()) - self.size()
+                told[0], told[1] = merging.join(store, size, self.size(), seconds)
             except Exception as error:
                 failure = error
-        self.core.broadcast(told, 0, out=told)
+        self.core.broadcast(told, 0, out=told, timeout=seconds + self.core.timeout)  # the first rank may wait for so long
         if failure is not None:
             raise failure
         if told[1] < 0:
-            raise DistStoreError("merge_remote_group: the first rank of this group could not use the store; it says why")
+            raise DistStoreError("merge_remote_group: the other groups have not come in time, or the first rank of this one "
+                                 "could not use the store; it says which")
         return told[0], told[1]
 
     @property

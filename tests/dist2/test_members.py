@@ -81,6 +81,89 @@ def test_a_merge_that_failed_can_be_tried_again() -> None:
     assert sorted(at_once(2, work)) == [(0, 2), (1, 2)]
 
 
+class Noticing(dist2.HashStore):
+    """Another store's data; lets a test know and say when a group takes its place in a round."""
+
+    def __init__(self, data: dist2.HashStore) -> None:
+        self.__dict__.update(data.__dict__)
+        self.came, self.go_on = threading.Event(), threading.Event()
+
+    def add(self, key: str, amount: int) -> int:
+        if amount and key.endswith("/ranks"):
+            self.came.set()
+            assert self.go_on.wait(30)
+        return super().add(key, amount)
+
+
+def _merge(store: Any, size: int, timeout: timedelta = LIMIT) -> int:
+    """By a group of one rank."""
+    group = open_group(dist2.HashStore(), 0, 1)
+    try:
+        merged = group.merge_remote_group(store, size, timeout)
+        ranks = len(_ranks(merged, 0))
+        merged.shutdown()
+        return ranks
+    finally:
+        group.shutdown()
+
+
+def test_who_comes_to_a_round_that_another_gives_up_goes_on_to_the_next() -> None:
+    """It has read the round's number when the other one gives up."""
+    common = dist2.HashStore()
+    late = Noticing(common)
+
+    def work(who: int) -> int:
+        if who == 1:
+            return _merge(late, 2)
+        assert late.came.wait(30)
+        with pytest.raises(arraycomm.DistStoreError, match="1 of 2 ranks have come in time"):
+            _merge(common, 2, timedelta(seconds=0.3))
+        late.go_on.set()
+        return _merge(common, 2)
+
+    assert at_once(2, work) == [2, 2]
+
+
+def test_who_waits_when_another_gives_up_meets_those_who_come_later() -> None:
+    common, failed = Noticing(dist2.HashStore()), threading.Event()
+    common.go_on.set()
+
+    def work(who: int) -> int:
+        if who == 0:
+            return _merge(common, 3)
+        assert common.came.wait(30)
+        if who == 1:
+            with pytest.raises(arraycomm.DistStoreError, match="of 3 ranks have come in time"):
+                _merge(common, 3, timedelta(seconds=0.3))
+            failed.set()
+        assert failed.wait(30)
+        return _merge(common, 3)
+
+    assert at_once(3, work) == [3, 3, 3]
+
+
+def test_a_group_that_finds_too_little_room_leaves_it_to_others() -> None:
+    common, refused = Noticing(dist2.HashStore()), threading.Event()
+    common.go_on.set()
+    world = dist2.HashStore()
+
+    def work(number: int) -> int:
+        if number == 0:
+            return _merge(common, 2)
+        if number == 3:
+            assert refused.wait(30)
+            return _merge(common, 2)
+        assert common.came.wait(30)
+        pair = open_group(world, number - 1, 2)
+        with pytest.raises(ValueError, match="size is 2, but 1 ranks of other groups and 2 of this one have come"):
+            pair.merge_remote_group(common, 2, LIMIT)
+        refused.set()
+        pair.shutdown()
+        return 2
+
+    assert at_once(4, work) == [2] * 4
+
+
 def test_a_size_that_cannot_be_is_refused() -> None:
     def work(group: Any) -> None:
         with pytest.raises(ValueError, match="this group alone has 2 ranks"):
