@@ -1,6 +1,7 @@
 """Labels for torch.profiler: where torch is loaded and a profiler runs, operations appear under the names that torch gives them
-("c10d::allreduce_" around "gloo:all_reduce"). An asynchronous one is labelled from its call to its return. With
-record_shapes=True labels have the shape of the tensor that the call gives, where torch has what takes it.
+("c10d::allreduce_" around "gloo:all_reduce"). The inner label of an asynchronous one lasts until the program learns of its end
+(`is_async`). With record_shapes=True labels have the shape of the tensor that the call gives, where torch has what takes it: not
+such inner ones.
 
 Nothing is labelled, and nothing costs, while no profiler runs: plain calls look at a flag of torch's and take the long way
 when it is set; that brings their group here (world.member), and its first operation after the profiler's end sends it away.
@@ -9,9 +10,11 @@ when it is set; that brings their group here (world.member), and its first opera
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from arraycomm.core.log import log
@@ -57,14 +60,17 @@ class Labels:
     def __init__(self, group: Group, config: BackendConfig) -> None:
         self._group, self._config = group, config
 
-    def begin(self, call: Call) -> list[Any]:
+    def begin(self, call: Call) -> _Told:
         if not state.profiler._is_profiler_enabled:
             detach(self._group, self)
-            return []
-        labels = [_label(name, call) for name in names(call, self._backend(call))]
-        for label in labels:
+            return _Told([], None)
+        outer, inner = names(call, self._backend(call))
+        told = _Told([_label(outer, call)] if call.asynchronous else [_label(outer, call), _label(inner, call)], None)
+        for label in told.labels:
             label.__enter__()
-        return labels
+        if call.asynchronous:
+            told.lasting = _begin_lasting(inner)
+        return told
 
     def _backend(self, call: Call) -> str:
         there = self._config.names()
@@ -73,22 +79,57 @@ class Labels:
             return there[0]
         return self._config.device_backend_map.get(devices.name_of(devices.of_array(x)), there[0])
 
-    def begun(self, token: list[Any]) -> None:
+    def begun(self, token: _Told) -> None:
         """Labels end in the thread and the order in which they began, or the profiler takes them for each other's."""
-        self.end(token, None)
+        while token.labels:
+            token.labels.pop().__exit__(None, None, None)
 
-    def waits(self, token: list[Any]) -> None:
+    def waits(self, token: _Told) -> None:
         """Nothing: the call has been told."""
 
-    def end(self, token: list[Any], error: BaseException | None) -> None:
-        while token:
-            token.pop().__exit__(None, None, None)
+    def end(self, token: _Told, error: BaseException | None) -> None:
+        self.begun(token)
+        lasting, token.lasting = token.lasting, None
+        if lasting is None:
+            return
+        try:
+            ended = _ending().submit(lasting.set_result, None)
+        except RuntimeError:  # the interpreter ends: no other thread can be had, and nobody will look
+            lasting.set_result(None)
+        else:
+            ended.result()
 
     def follow(self, child: Group) -> None:
         """A group of its own is told here by its own calls."""
 
     def closed(self, group: Group) -> None:
         detach(group, self)
+
+
+class _Told:
+    """labels: of the call, entered. lasting: a future of torch's at which the label of an asynchronous one ends, or None."""
+
+    __slots__ = ("labels", "lasting")
+
+    def __init__(self, labels: list[Any], lasting: Any) -> None:
+        self.labels, self.lasting = labels, lasting
+
+
+def _begin_lasting(name: str) -> Any:
+    future = sys.modules["torch"].futures.Future()
+    label = state.profiler.record_function(name)
+    label.__enter__()
+    label._call_end_callbacks_on_future(future)
+    return future
+
+
+@functools.cache
+def _ending() -> ThreadPoolExecutor:
+    """A thread in which such labels end: by that the profiler knows them from those of calls, which lie one in the other."""
+    return ThreadPoolExecutor(1, "arraycomm profiler labels")
+
+
+os.register_at_fork(after_in_child=_ending.cache_clear)
 
 
 def _label(name: str, call: Call) -> Any:

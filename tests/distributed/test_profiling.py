@@ -57,6 +57,27 @@ def test_torch_profiler(world: dist.ProcessGroup) -> None:
     assert type(core) is arraycomm.Group
 
 
+def test_asynchronous_ones_last_until_their_end_is_seen(world: dist.ProcessGroup) -> None:
+    x, y = torch.ones(4), torch.empty(4)
+    with torch.profiler.profile() as profile:
+        received = dist.irecv(y, 0)
+        torch.zeros(3)
+        sent = dist.isend(x, 0)
+        dist.all_reduce(x)
+        received.wait()
+        torch.ones(3)
+        while not sent.is_completed():
+            received.wait()
+        late = dist.all_reduce(x, async_op=True)
+    late.wait()  # after the profiler's end
+    events = {event.name: event for event in profile.events()}
+    kinds = {name: event.is_async for name, event in events.items() if name.startswith(("gloo:", "c10d:"))}
+    assert {name for name, lasts in kinds.items() if lasts} - {"gloo:all_reduce"} == {"gloo:recv", "gloo:send"}
+    call, whole, between, after = (events[name].time_range for name in ("c10d::recv_", "gloo:recv", "aten::zeros", "aten::ones"))
+    assert whole.start < call.end < between.start < between.end < whole.end < after.start
+    assert events["aten::zeros"].cpu_parent is None
+
+
 def test_shapes(world: dist.ProcessGroup) -> None:
     x = torch.ones(3, 4)
     with torch.profiler.profile(record_shapes=True) as profile:
@@ -66,7 +87,9 @@ def test_shapes(world: dist.ProcessGroup) -> None:
         for work in works:
             work.wait()
     shapes = {event.name: event.input_shapes for event in profile.events() if event.name.startswith("gloo:")}
-    assert shapes == {"gloo:all_reduce": [[3, 4]], "gloo:barrier": [], "gloo:recv": [], "gloo:send": [[4]]}
+    outer = {event.name: event.input_shapes for event in profile.events() if event.name.startswith("c10d:")}
+    assert outer == {"c10d::allreduce_": [[3, 4]], "c10d::barrier": [], "c10d::recv_": [], "c10d::send": [[4]]}
+    assert shapes == {"gloo:all_reduce": [[3, 4]], "gloo:barrier": [], "gloo:recv": [], "gloo:send": []}
 
 
 def test_a_group_with_a_timeout_of_its_own(world: dist.ProcessGroup) -> None:
