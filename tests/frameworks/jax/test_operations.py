@@ -16,3 +16,8 @@ def test_with_two_ranks(pair: Programs, task: str) -> None:
 @pytest.mark.parametrize("task", ["operations", "mixed_ways", "order"])
 def test_with_three_ranks(three: Programs, task: str) -> None:
     three.run(f"programs.{task}")
+
+
+def test_random_programs(pair: Programs) -> None:
+    """More of them, and on more ranks: by the command of nested.py."""
+    pair.run("nested.programs", first=0, last=4)
