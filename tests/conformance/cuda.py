@@ -99,6 +99,11 @@ def captures(context: Context) -> None:
             context.check(False, "a captured stream was taken")
         except DeviceError as error:
             context.check("CUDA graph" in str(error), str(error))
+    arrays.cuda().tell("standin_capture", arrays.cuda().make("cudaStreamCreateWithFlags", 1))
+    for later in (False, True):
+        got = group.all_reduce(x, async_op=later)
+        got = got.result(60) if later else got
+        context.check((got.numpy() == context.size).all(), f"while another stream is captured, later={later}")
     arrays.cuda().tell("standin_capture", 0)
     context.check((group.all_reduce(x).numpy() == context.size).all(), "after a capture")
 

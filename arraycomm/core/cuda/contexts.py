@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from .runtime import Runtime
 
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed
 _VERSION = 12000  # of CUDA, whose form of the functions is meant
 
 
@@ -53,9 +54,13 @@ class Contexts:
 
 
 class On:
-    """A class: a generator's context costs more than the calls. Who gives a stream of another device gets an error from CUDA."""
+    """A class: a generator's context costs more than the calls. Who gives a stream of another device gets an error from CUDA.
 
-    __slots__ = ("_cuda", "_device", "_pushed")
+    A capture into a CUDA graph that this or another thread has begun goes on: CUDA would end it for calls that could disturb it,
+    to take memory or to look at an event, unless the thread says that it has nothing to do with it.
+    """
+
+    __slots__ = ("_cuda", "_device", "_mode", "_pushed")
 
     def __init__(self, cuda: Runtime, device: int) -> None:
         self._cuda, self._device = cuda, device
@@ -64,9 +69,12 @@ class On:
         self._pushed = self._cuda.device() != self._device
         if self._pushed:
             self._cuda.contexts().push(self._device)
+        self._mode = self._cuda.ffi.new("int *", _RELAXED)
+        self._cuda.lib.cudaThreadExchangeStreamCaptureMode(self._mode)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: types.TracebackType | None) -> None:
+        self._cuda.lib.cudaThreadExchangeStreamCaptureMode(self._mode)  # as it was
         if self._pushed:
             code = self._cuda.contexts().pop()
             if error is None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 from ..errors import DeviceError, DistBackendError, ResourceError
 from .contexts import Contexts, On
 from .library import load
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
 TO_HOST, TO_DEVICE, ON_DEVICE = 2, 1, 3  # cudaMemcpyKind
 _MEMORY, _NOT_READY = 2, 600  # cudaErrorMemoryAllocation, cudaErrorNotReady
 _IMPLICIT = 906  # cudaErrorStreamCaptureImplicit: the legacy default stream, while one that waits for it is captured
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: captures by other threads do not forbid this one anything
-_RELAXED = 2  # cudaStreamCaptureModeRelaxed: nor do this thread's own
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: no order with the legacy default stream but by events
 _HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the device has
 _PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
@@ -107,34 +104,22 @@ class Runtime:
     # ---- memory ----
 
     def malloc(self, nbytes: int, device: int) -> int:
-        """Also while a stream is captured, which it leaves alone."""
-        with self.on(device), self._relaxed():
+        with self.on(device):
             return self._handle(self.lib.cudaMalloc, f"allocate {nbytes} bytes on device {device}", nbytes)
 
     def free(self, pointer: int) -> None:
-        """As malloc()."""
-        with self._relaxed():
-            self.check(self.lib.cudaFree(pointer), "free memory of a device")
-
-    @contextmanager
-    def _relaxed(self) -> Iterator[None]:
-        """CUDA ends captures for calls that might disturb them. To get and give back memory does not."""
-        mode = self._made("int *", _RELAXED)
-        self.lib.cudaThreadExchangeStreamCaptureMode(mode)
-        try:
-            yield
-        finally:
-            self.lib.cudaThreadExchangeStreamCaptureMode(mode)  # as it was
+        self.check(self.lib.cudaFree(pointer), "free memory of a device")
 
     def idle(self, device: int) -> None:
         """Blocks until all that was enqueued on the device has ended. To free memory waits for that, and may happen while a
         stream is captured, which is over where somebody synchronises with the device."""
-        try:
-            pointer = self.malloc(1, device)
-        except ResourceError:  # there is no memory, which may be why some is to be freed
-            self.check(self.lib.cudaDeviceSynchronize(), "carry out what was enqueued")
-        else:
-            self.free(pointer)
+        with self.on(device):
+            try:
+                pointer = self.malloc(1, device)
+            except ResourceError:  # there is no memory, which may be why some is to be freed
+                self.check(self.lib.cudaDeviceSynchronize(), "carry out what was enqueued")
+            else:
+                self.free(pointer)
 
     def ipc_handle(self, pointer: int) -> bytes:
         """By which another process opens an allocation of cudaMalloc, all of it."""
