@@ -2,8 +2,8 @@
 
 Messages go by TCP between hosts, and by memory inside one. A thread of each rank, the *agent*, receives what the others ask for
 and does it to this rank's array; so accumulate is atomic, and operations of one rank on one target take effect in their
-order. A request is a header (tag 0) and, for put and accumulate, its elements (tag 1). What get asks for comes back under a
-tag of that request's own.
+order. A request is a header (tag 0) and, for put and accumulate, its elements: in the header where they are few, else behind it
+(tag 1). What get asks for comes back under a tag of that request's own.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ import threading
 import time
 from collections.abc import Callable
 
+from arraycomm._engine import ffi
+
 from . import threads
 from .buffer import Buffer
 from .dlpack import allocate
 from .errors import Aborted, GroupError
 from .group import Group
 from .local import reduce_into
-from .types import OPS, ReduceOp
+from .types import OPS, DeviceType, DType, ReduceOp
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
 
 PUT, GET, ACCUMULATE, SIGNAL, FENCE, STOP = range(6)
+INLINE = 64  # bytes of elements that travel in the header
+_WORDS = 5  # of a header, before those: kind, offset, count, detail, bytes of elements
 _HEADERS, _ELEMENTS, _ANSWERS = range(3)  # tags; answers have this one and those above
 _FOREVER = 4e9  # s that the agent waits for requests
 _NAMES = tuple(OPS)  # of reductions, by code
@@ -95,10 +99,17 @@ class Served:
 
     def _give(self, kind: int, source: Buffer, rank: int, offset: int, op: int) -> list[Any]:
         with self._sending:
+            nbytes = source.count * DType(source.dtype).itemsize
+            if nbytes <= INLINE and source.device_type == DeviceType.CPU:
+                return [self._ask(rank, kind, offset, source.count, op, source=source, nbytes=nbytes)]
             return [self._ask(rank, kind, offset, source.count, op), self._group.isend(source, rank, _ELEMENTS)]
 
-    def _ask(self, rank: int, kind: int, *details: int) -> Any:
-        return self._group.isend(array.array("q", [kind, *details, *[0] * (3 - len(details))]), rank, _HEADERS)
+    def _ask(self, rank: int, kind: int, offset: int = 0, count: int = 0, detail: int = 0, *, source: Buffer | None = None,
+             nbytes: int = -1) -> Any:
+        header = _header(kind, offset, count, detail, nbytes)
+        if source is not None:
+            ffi.memmove(_inline(header), ffi.cast("char *", source.address), nbytes)
+        return self._group.isend(header, rank, _HEADERS)
 
     def _wait(self, there: Callable[[], bool], timeout: float) -> bool:
         end = time.monotonic() + timeout
@@ -122,11 +133,11 @@ class Served:
 
     def _serve(self) -> None:
         answers: dict[int, list[Any]] = {}  # under way, by who asked for them
-        header = array.array("q", [0] * 4)
+        header = _header()
         try:
             while True:
                 source = self._group.recv(header, None, _HEADERS, out=header, timeout=_FOREVER).source
-                kind, *details = header
+                kind, offset, count, detail, nbytes = header[:_WORDS]
                 if kind == STOP:
                     break
                 mine = answers.setdefault(source, [])
@@ -134,7 +145,12 @@ class Served:
                     for work in mine:
                         work.wait()
                 mine[:] = [work for work in mine if not work.done()]
-                self._do(kind, source, mine, *details)
+                if kind in (SIGNAL, FENCE):
+                    self._tell(kind, source)
+                elif kind == GET:
+                    mine.append(self._group.isend(self._buffer.part(offset, (count,)), source, _ANSWERS + detail))
+                else:
+                    self._take(kind, source, self._buffer.part(offset, (count,)), _NAMES[detail], header, nbytes)
             for work in itertools.chain(*answers.values()):
                 work.wait()
         except GroupError as error:
@@ -149,18 +165,28 @@ class Served:
             self._failure = error
             self._came.notify_all()
 
-    def _do(self, kind: int, source: int, answers: list[Any], offset: int, count: int, detail: int) -> None:
-        if kind in (SIGNAL, FENCE):
-            with self._came:
-                (self._signals if kind == SIGNAL else self._fenced)[source] += 1
-                self._came.notify_all()
-            return
-        place = self._buffer.part(offset, (count,))
-        if kind == PUT:
-            self._group.recv(place, source, _ELEMENTS, out=place)
-        elif kind == GET:
-            answers.append(self._group.isend(place, source, _ANSWERS + detail))
-        else:
-            come = allocate((count,), self._buffer.dtype)
+    def _tell(self, kind: int, source: int) -> None:
+        with self._came:
+            (self._signals if kind == SIGNAL else self._fenced)[source] += 1
+            self._came.notify_all()
+
+    def _take(self, kind: int, source: int, place: Buffer, op: str, header: array.array[int], nbytes: int) -> None:
+        """Elements: those in the header, else (nbytes < 0) those behind it."""
+        come = place if kind == PUT else allocate((place.count,), place.dtype)
+        if nbytes < 0:
             self._group.recv(come, source, _ELEMENTS, out=come)
-            reduce_into(place, [place, come], _NAMES[detail])
+        elif nbytes <= len(_inline(header)) and nbytes == place.count * DType(place.dtype).itemsize:
+            ffi.memmove(ffi.cast("char *", come.address), _inline(header), nbytes)
+        else:
+            raise ValueError(f"rank {source} sent {nbytes} bytes for {place.count} elements")
+        if kind == ACCUMULATE:
+            reduce_into(place, [place, come], op)
+
+
+def _header(*words: int) -> array.array[int]:
+    return array.array("q", [*words, *[0] * (_WORDS + INLINE // 8 - len(words))])
+
+
+def _inline(header: array.array[int]) -> memoryview:
+    """Where a header has elements."""
+    return memoryview(header).cast("B")[8 * _WORDS :]

@@ -16,6 +16,8 @@ import pytest
 
 import arraycomm
 from arraycomm import dist2
+from arraycomm.core import served
+from arraycomm.core.dlpack import resolve
 
 from .groups import LIMIT, on_ranks
 
@@ -332,6 +334,45 @@ def test_an_owner_that_cannot_do_what_is_asked_fails_the_window_only(monkeypatch
         window.tensor_deregister()
         group.allreduce(x := np.ones(1)).wait()
         assert x.tolist() == [2.0]
+
+    on_ranks(2, work)
+
+
+def test_few_elements_and_many(transport: str) -> None:
+    """Around what travels in a request itself where the owner serves it."""
+    def work(group: Any) -> None:
+        me, peer = group.rank(), 1 - group.rank()
+        for dtype in (np.float64, np.int8):
+            most = served.INLINE // np.dtype(dtype).itemsize
+            window = group.new_window(mine := np.ones(2 * most, dtype))
+            expected = mine.copy()
+            for count in (0, 1, most - 1, most, most + 1):
+                at = 2 * most - count
+                window.put(np.arange(count, dtype=dtype), peer, at)
+                expected[at:] = np.arange(count)
+                window.accumulate(np.full(count, 3, dtype), peer, at)
+                expected[at:] += 3
+                window.fence()
+                assert mine.tolist() == expected.tolist(), (me, count)
+                window.fence()
+            window.tensor_deregister()
+
+    on_ranks(2, work)
+
+
+def test_elements_that_are_not_what_the_request_says_are_not_taken(transport: str) -> None:
+    if transport != "tcp":
+        return  # nobody is asked there
+
+    def work(group: Any) -> None:
+        window = group.new_window(mine := np.zeros(4))
+        if group.rank() == 0:
+            asked = window._core._carrier._ask(1, served.PUT, 0, 4, source=resolve(np.ones(4)), nbytes=16)
+            asked.wait()
+        with pytest.raises(arraycomm.Aborted, match="rank 0 sent 16 bytes for 4 elements"):
+            window.wait_signal(1 - group.rank())
+        assert mine.tolist() == [0.0] * 4
+        window.tensor_deregister()
 
     on_ranks(2, work)
 
