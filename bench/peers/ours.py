@@ -24,10 +24,18 @@ def _forced(way: str) -> dict[str, str]:
     return {"ARRAYCOMM_ALGORITHM": ",".join(f"{kind}={way}" for kind in _WAYS[way])}
 
 
+def _flat(size: int) -> dict[str, str]:
+    from arraycomm.core import tuning  # not before it is known that arraycomm is there
+
+    picks = [(kind, pick) for kind in tuning.operations() for pick in tuning.shipped(kind, "tcp", size)]
+    return {"ARRAYCOMM_ALGORITHM": ",".join(f"{kind}={pick.name}" + ("" if pick.up_to is None else f":{pick.up_to}")
+                                            for kind, pick in picks)}
+
+
 VARIANTS: dict[str, dict[str, str]] = {
     "auto": {},
     # Over several hosts: what the table would choose if it did not know of them, and each of its ways by force.
-    "flat": {"ARRAYCOMM_THRESHOLDS": ",".join(f"{kind}.{way}=0" for way in _WAYS for kind in _WAYS[way])},
+    "flat": {},  # see _flat
     "records": _forced("records"),
     "leader": _forced("leader"),
     "leaders": _forced("leaders"),
@@ -70,8 +78,10 @@ class Contender(Peer):
 
     @classmethod
     def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
-        library = _library(name)
-        return VARIANTS[name.partition("/")[2]] | (mpi.environ(library, python, directory) if library else {})
+        library, way = _library(name), name.partition("/")[2]
+        if way == "flat":
+            return _flat(size)
+        return VARIANTS[way] | (mpi.environ(library, python, directory) if library else {})
 
     @classmethod
     def command(cls, name: str, python: str, program: list[str], size: int) -> list[list[str]]:

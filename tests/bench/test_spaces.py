@@ -41,3 +41,12 @@ def test_what_a_killed_process_left_is_removed(capsys: pytest.CaptureFixture[str
     assert select.select([left], [], [], 10)[0], "its process still runs"
     os.close(left)
     assert not Path("/run/netns", made.names[0]).exists()
+
+
+def test_one_processor_receives_all_of_a_connection() -> None:
+    """Else packets overtake each other, and what is measured is TCP's answer to that."""
+    with spaces.Spaces(1) as made:
+        for space, interface in ((made.names[0], "eth0"), (made.switch, made.port(0))):
+            file = f"/sys/class/net/{interface}/queues/rx-0/rps_cpus"
+            told = subprocess.run(["ip", "netns", "exec", space, "cat", file], capture_output=True, text=True, check=True)
+            assert int(told.stdout.replace(",", ""), 16) != 0, interface

@@ -252,12 +252,23 @@ static uint64_t whole_bytes(const struct acomm_op *op)
                             op->width);
 }
 
+/* Up to how many bytes a row counts among n leaders. Between hosts bytes cost more than steps: "bruck" sends up to n - 1 times as
+ * many, but where all are gathered, and "doubling" log2 n times. The table's limits of both come from a loopback. */
+static uint64_t limit_of_part(const struct algorithm *a, const struct team *team)
+{
+    bool gathers = a->kind == ACOMM_ALL_GATHER || a->kind == ACOMM_GATHER;
+    if (team->place != TEAM_APART || team->size <= 2 || gathers)
+        return a->up_to;
+    uint64_t most = !strcmp(a->name, "bruck") ? KiB(8) : !strcmp(a->name, "doubling") ? KiB(32) : ALWAYS;
+    return a->up_to < most ? a->up_to : most;
+}
+
 /* By the table itself: for parts of an operation, whose teams are other than the group. */
 static const struct algorithm *of_part(const struct acomm_group *g, const struct acomm_op *op)
 {
     uint64_t bytes = whole_bytes(op);
     for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
-        if (a->kind == op->kind && bytes <= a->up_to && runs_here(g, op->team, a, g->direct.symmetric)
+        if (a->kind == op->kind && bytes <= limit_of_part(a, op->team) && runs_here(g, op->team, a, g->direct.symmetric)
             && (!a->max_ranks || op->team->size <= a->max_ranks))
             return a;
     return NULL; /* every kind ends with an unlimited row, so only a point-to-point kind comes here */
