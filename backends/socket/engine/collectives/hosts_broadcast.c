@@ -1,9 +1,11 @@
 /* broadcast over several hosts: the root gives the array to its host, whose leaders give their slices to the leaders of the
- * other hosts, who give them to theirs. What leaves a host waits in the kernel's buffers while the next segment moves. */
+ * other hosts, who give them to theirs; of a short array one leader gives all. What leaves a host waits in the kernel's
+ * buffers while the next segment moves. */
 #include "blocks.h"
 #include "slices.h"
 
 #define SEGMENT ((size_t)1 << 20)
+#define ONE_LEADER ((size_t)64 << 10) /* bytes: several would share their host's link, and wait for each other */
 
 static int run_segment(struct slices *s, uint64_t at, uint64_t count)
 {
@@ -32,7 +34,8 @@ static int run_segment(struct slices *s, uint64_t at, uint64_t count)
 int hosts_broadcast(struct acomm_op *op)
 {
     struct slices s;
-    int rc = slices_open(&s, op, op->group->size, 0, SEGMENT);
+    int leaders = op->count * op->width <= ONE_LEADER ? 1 : op->group->size;
+    int rc = slices_open(&s, op, leaders, 0, SEGMENT);
     for (uint64_t at = 0; at < op->count && !rc; at += s.segment)
         rc = run_segment(&s, at, op->count - at < s.segment ? op->count - at : s.segment);
     return rc;
