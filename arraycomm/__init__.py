@@ -12,6 +12,8 @@ from __future__ import annotations
 try:
     from ._engine import lib as _lib  # noqa: F401 - "from . import _engine" would not say ModuleNotFoundError
 except ModuleNotFoundError as missing:
+    if missing.name != f"{__name__}._engine":  # a package that the engine needs, whose name the error tells
+        raise
     raise ImportError(
         f"the engine of arraycomm is not built in {__path__[0]}. Python found the source tree there: run from another "
         "folder, or build it in place with `pip install -e .`"

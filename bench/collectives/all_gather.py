@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from ..data import Source
@@ -19,4 +18,4 @@ class AllGather(Collective):
         return Shared(case.count * case.size, own, (0, case.count * case.size))
 
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
-        return partial(group.all_gather, x, out=out)
+        return lambda: group.all_gather(x, out=out)

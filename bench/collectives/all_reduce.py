@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from ..data import Source
@@ -21,4 +20,4 @@ class AllReduce(Collective):
         return Shared(case.count, (0, case.count), (0, case.count))
 
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
-        return partial(group.all_reduce, x, op, out=out)
+        return lambda: group.all_reduce(x, op, out=out)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from ..data import Source
@@ -21,4 +20,4 @@ class Broadcast(Collective):
         return Shared(case.count, (0, case.count), (0, case.count))
 
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
-        return partial(group.broadcast, x, case.root, out=out)
+        return lambda: group.broadcast(x, case.root, out=out)

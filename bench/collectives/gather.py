@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from ..data import Source
@@ -20,4 +19,4 @@ class Gather(Collective):
         return Shared(case.count * case.size, own, (0, case.count * case.size) if case.is_root else None)
 
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
-        return partial(group.gather, x, case.root, out=out if case.is_root else None)
+        return lambda: group.gather(x, case.root, out=out if case.is_root else None)

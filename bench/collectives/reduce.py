@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from ..data import Source
@@ -19,4 +18,4 @@ class Reduce(Collective):
         return Shared(case.count, (0, case.count), (0, case.count) if case.is_root else None)
 
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
-        return partial(group.reduce, x, case.root, op, out=out if case.is_root else None)
+        return lambda: group.reduce(x, case.root, op, out=out if case.is_root else None)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from ..data import Source
@@ -23,4 +22,4 @@ class ReduceScatter(Collective):
         return Shared(case.count * case.size, (0, case.count * case.size), own)
 
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
-        return partial(group.reduce_scatter, x, op, out=out)
+        return lambda: group.reduce_scatter(x, op, out=out)

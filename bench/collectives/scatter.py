@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from ..data import Source
@@ -20,5 +19,5 @@ class Scatter(Collective):
 
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
         if case.is_root:
-            return partial(group.scatter, x, case.root, out=out)
-        return partial(group.scatter, None, case.root, like=x if out is None else None, out=out)
+            return lambda: group.scatter(x, case.root, out=out)
+        return lambda: group.scatter(None, case.root, like=x if out is None else None, out=out)

@@ -82,3 +82,10 @@ def test_import_time(record_property) -> None:
     record_property("import_ms", best)
     print(f"\nimport arraycomm: best {best:.1f} ms, median {statistics.median(times):.1f} ms of {len(times)}")
     assert best < 200
+
+
+def test_a_package_is_missing() -> None:
+    """What the engine itself imports is named as it is: the engine is there."""
+    program = "import sys; sys.modules['_cffi_backend'] = None; import arraycomm"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "_cffi_backend" in done.stderr.splitlines()[-1] and "not built" not in done.stderr
