@@ -87,6 +87,10 @@ class Bucket:
 
         return store
 
+    def results(self) -> list[torch.Tensor]:
+        """The reduced gradients, once backward has ended and start() has been waited for."""
+        return self.views
+
     def begin(self) -> None:
         """For a backward."""
         self.missing = len(self.indices)
@@ -96,13 +100,13 @@ class Bucket:
 class SparseBucket:
     """One parameter whose gradients have some of its rows only: that of an nn.Embedding(sparse=True).
 
-    It is averaged at once, not while backward goes on: how much travels is known only then.
+    It is averaged when backward has ended, while who calls waits. In forward, where one that is not reached is ready, the other
+    ranks need not come before this one has gone on.
     """
 
     def __init__(self, index: int, parameter: torch.Tensor, pg: ProcessGroup) -> None:
         self.indices, self._parameter, self._pg = [index], parameter, pg
         self._gradient: torch.Tensor | None = None
-        self.views: list[torch.Tensor] = []
         self.nbytes = parameter.numel() * parameter.element_size()
         self.missing = 1
         self.wait: Callable[[], Any] | None = None
@@ -112,18 +116,20 @@ class SparseBucket:
             _check(gradient, torch.sparse_coo, name)
         self._gradient = gradient
 
-    def start(self, hook: Any) -> Callable[[], Any]:
-        """hook: None, see DistributedDataParallel.register_comm_hook()."""
+    def start(self, hook: Any) -> Callable[[], Any] | None:
+        """Nothing travels yet, and nothing is to be waited for. hook: None, see DistributedDataParallel.register_comm_hook()."""
+        return None
+
+    def results(self) -> list[torch.Tensor]:
         mine, self._gradient = self._gradient, None
         if mine is None:
             p = self._parameter
             mine = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), p.new_zeros(0, *p.shape[1:]), p.shape,
                                            check_invariants=False)
-        self.views = [sparse_all_reduce(self._pg, mine, "avg")]
-        return lambda: None
+        return [sparse_all_reduce(self._pg, mine, "avg")]
 
     def begin(self) -> None:
-        self.missing = 1
+        self.missing, self._gradient = 1, None
 
 
 def _check(gradient: torch.Tensor, layout: torch.layout, name: str) -> None:

@@ -183,7 +183,7 @@ class Reducer:
         self._wait()
         used = self._used.tolist()  # by how many ranks, where that was counted
         for bucket in self.buckets:
-            for index, view in zip(bucket.indices, bucket.views, strict=True):
+            for index, view in zip(bucket.indices, bucket.results(), strict=True):
                 if used[index]:
                     self._store(self._parameters[index], view)
         self.seconds[3] = time.monotonic()
