@@ -205,7 +205,8 @@ def _watched(name: str, positional: tuple[str, ...]) -> ShortcutMethod:
         if len(args) > len(positional) or not parameters.keys().isdisjoint(named):
             return getattr(Group, name)(self, *args, **named)
         begins = "i" + name if name in ("send", "recv") and self._batch is not None else name
-        return self._run(begins, getattr(Group, begins) if begins != name else plain, {**parameters, **named})
+        # The class may have changed back meanwhile: there is nobody to tell then.
+        return Watched._run(self, begins, getattr(Group, begins) if begins != name else plain, {**parameters, **named})
 
     method.__name__, method.__doc__ = name, plain.__doc__
     short = Group.__dict__[name]
@@ -219,9 +220,9 @@ for _name, _positional in (COLLECTIVES | MESSAGES).items():
 def attach(group: Group, watcher: Watcher) -> None:
     """Tells the watcher of the group's operations from now on."""
     if not isinstance(group, Watched):
+        group.__dict__["_watchers"] = ()  # before another thread's call asks for them
         group.__class__ = Watched
         assert isinstance(group, Watched)  # for the type checker
-        group._watchers = ()
     _tell(group, (*group._watchers, watcher))
 
 

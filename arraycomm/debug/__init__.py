@@ -174,7 +174,7 @@ class DebugServer:
 
     def _forget(self) -> None:
         if self._recorder is not None:
-            self._recorder.stop()
+            self._recorder.forget()
         atexit.unregister(self._exited)
         self._recorder, self._process, self._page, self._closed = None, None, None, True
 

@@ -59,6 +59,11 @@ class Recorder:
         for group in self._rows:
             detach(group, self)
 
+    def forget(self) -> None:
+        """In a child of the rank: the board is its parent's."""
+        self._flight.leave()
+        self.stop()
+
     def closed(self, group: Group) -> None:
         detach(group, self)
         if group is self._world:

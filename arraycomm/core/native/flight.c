@@ -61,7 +61,7 @@ static void write_record(const struct flight_entry *e, uint64_t ended, uint64_t 
 
 static bool has_place(const struct flight_entry *e)
 {
-    return e->flight && e->flight->open[e->number % e->flight->places] == e->number;
+    return e->flight && !e->flight->left && e->flight->open[e->number % e->flight->places] == e->number;
 }
 
 /* The next one that no operation under way has; where they have all, the next one. */
@@ -98,7 +98,7 @@ static uint64_t mix(const struct flight_kind *key)
     return mixed >> 56; /* 8 bits: FLIGHT_KINDS */
 }
 
-uint64_t flight_find_kind(struct flight *f, struct flight_kind *key, PyObject *const *given)
+bool flight_find_kind(struct flight *f, struct flight_kind *key, PyObject *const *given)
 {
     static const int telling[] = {ROLE_OP, ROLE_ROOT, ROLE_DEST, ROLE_SOURCE, ROLE_TAG};
     key->given = ASKED;
@@ -108,15 +108,17 @@ uint64_t flight_find_kind(struct flight *f, struct flight_kind *key, PyObject *c
     struct flight_kind *known = f->kinds + (remembered ? mix(key) : 0);
     key->number = known->number;
     if (remembered && !memcmp(known, key, sizeof *key))
-        return key->number;
+        return true;
     PyObject *parameters = forms_parameters(given);
     PyObject *answer = parameters && f->teller
                      ? PyObject_CallMethod(f->teller, "kind", "iO", key->operation, parameters) : NULL;
     Py_XDECREF(parameters);
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return false; /* Ctrl-C, say: who called the operation gets it */
     key->number = number_of(answer, f->teller);
     if (remembered)
         *known = *key;
-    return key->number;
+    return true;
 }
 
 static uint64_t *link_of(struct flight *f, const struct flight_entry *e)
@@ -204,15 +206,17 @@ void flight_end(struct flight_entry *e, PyObject *error)
         return;
     uint64_t now = (uint64_t)clock_now(), text = 0;
     PyObject *teller = e->flight->teller;
-    if (error && error != Py_None && teller)
+    if (error && error != Py_None && teller && !e->flight->left)
         text = number_of(PyObject_CallMethod(teller, "error", "O", error), teller);
     if (!e->flight) /* meanwhile, by another thread */
         return;
     if (has_place(e))
         write_record(e, now, (error ? FLIGHT_FAILED : FLIGHT_DONE) | text << ERROR_SHIFT);
     struct flight *f = leave_place(e);
-    count(f, e, now - e->begun, error);
-    tell_group(f, e, error);
+    if (!f->left) {
+        count(f, e, now - e->begun, error);
+        tell_group(f, e, error);
+    }
     Py_DECREF((PyObject *)f);
 }
 

@@ -25,6 +25,7 @@ struct flight {
     uint64_t *groups, *counts, *links, *records; /* parts of the board */
     uint64_t places;          /* of records */
     int classes, buckets;
+    bool left;                /* in a child of the rank: nothing is written any more */
     uint64_t last;            /* number of the newest record */
     uint64_t *open;           /* by place: the number of the operation under way that has it; 0: none */
     PyObject *teller;         /* kind(operation, parameters), link(row, peer) and error(exception) -> numbers; NULL: cleared */
@@ -41,8 +42,9 @@ struct flight_entry {
 
 int flight_init(PyObject *module);
 bool flight_check(PyObject *object);
-/* Which number stands for what `key` tells (its own number aside). Calls Python where it is not remembered. */
-uint64_t flight_find_kind(struct flight *flight, struct flight_kind *key, PyObject *const *given);
+/* Finds the number that stands for what else `key` tells. Calls Python where it is not remembered; false with an exception that no
+ * operation may swallow. */
+bool flight_find_kind(struct flight *flight, struct flight_kind *key, PyObject *const *given);
 void flight_begin(struct flight *flight, struct flight_entry *entry);
 /* RUNNING or ASYNCHRONOUS. Nothing where it has ended. */
 void flight_mark(const struct flight_entry *entry, enum flight_state state);

@@ -151,8 +151,17 @@ static void dealloc(PyObject *self)
     native_dealloc(self, clear);
 }
 
+/* The board is another process's now, and locks of the teller's may be held by threads that are not here. */
+static PyObject *leave(PyObject *self, PyObject *none)
+{
+    (void)none;
+    ((struct flight *)self)->left = true;
+    return Py_NewRef(Py_None);
+}
+
 static PyMethodDef methods[] = {
     {"begin", begin, METH_VARARGS, "begin(row, operation, peer or -1, kind, nbytes) -> FlightEntry"},
+    {"leave", leave, METH_NOARGS, "Nothing is written from now on, of what is under way neither: in a child of the rank."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {

@@ -105,7 +105,9 @@ static PyObject *short_way(const struct method *m, struct base *base, PyObject *
     struct flight *flight = m->watched && flight_check(base->flight) ? (struct flight *)base->flight : NULL;
     if (!base->shortcut || (m->watched && !flight))
         return Py_NewRef(Py_NotImplemented);
+    Py_XINCREF((PyObject *)flight); /* the group may let go of it meanwhile: detach() by another thread, or by an array's __dlpack__ */
     PyObject *result = shortcut_take(base->shortcut, m->kind, begins, given, flight, base->row);
+    Py_XDECREF((PyObject *)flight);
     if (flight && result != Py_NotImplemented && m->kind <= ACOMM_BARRIER)
         base->count++;
     if (batched && result && result != Py_NotImplemented && PyList_Append(base->batch, result))

@@ -28,6 +28,8 @@ static PyObject *take_cause(void)
 
 int refuse(const char *function, PyObject *first, PyObject *second)
 {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return -1; /* Ctrl-C, say: it is nobody's fault here */
     PyObject *cause = take_cause();
     PyObject *error = second ? refuse_call(function, first, second) : refuse_call(function, first, cause);
     if (error) {

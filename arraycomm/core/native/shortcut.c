@@ -145,8 +145,8 @@ static PyObject *failed(struct shortcut *s, int code, const acomm_failure *failu
     return NULL;
 }
 
-/* Before it is begun. */
-static void record(struct trip *t, struct flight_entry *e)
+/* Before it is begun; false with an exception. */
+static bool record(struct trip *t, struct flight_entry *e)
 {
     const acomm_call *c = &t->call;
     bool message = c->kind >= ACOMM_SEND;
@@ -161,8 +161,11 @@ static void record(struct trip *t, struct flight_entry *e)
     }
     *e = (struct flight_entry){.row = t->row, .operation = key.operation, .peer = c->kind == ACOMM_SEND ? c->root : -1,
                                .bytes = (uint64_t)elements * (uint64_t)dtype_rows[c->dtype].width};
-    e->kind = flight_find_kind(t->flight, &key, t->given);
+    if (!flight_find_kind(t->flight, &key, t->given))
+        return false;
+    e->kind = key.number;
     flight_begin(t->flight, e);
+    return true;
 }
 
 /* The Operation, as run(). */
@@ -170,11 +173,13 @@ static PyObject *begin(struct trip *t)
 {
     int code;
     struct shortcut *s = t->s;
-    acomm_group *group = s->group;
     acomm_op *op;
     acomm_failure failure;
     failure.code = 0;
     operation_reap(s);
+    acomm_group *group = s->group; /* after what may have run Python code, which may have closed it */
+    if (!group)
+        return declined();
     s->starting++;
     Py_BEGIN_ALLOW_THREADS
     code = s->entries->start(group, &t->call, &op);
@@ -224,8 +229,8 @@ static PyObject *run(struct trip *t)
 static PyObject *carry_out(struct trip *t)
 {
     struct flight_entry entry = {0};
-    if (t->flight)
-        record(t, &entry);
+    if (t->flight && !record(t, &entry))
+        return NULL;
     PyObject *done = !t->s->group ? declined() : t->begins ? begin(t) : run(t);
     if (!t->flight)
         return done;
@@ -338,7 +343,7 @@ static PyObject *with_array(struct trip *t)
     struct view view;
     PyObject *result = NULL, *out = t->given[ROLE_OUT];
     if (open_view(t, &view, t->model)) {
-        if (!t->flight)
+        if (!t->flight || !PyErr_ExceptionMatches(PyExc_Exception))
             return NULL;
         PyErr_Clear(); /* the long way says it again, and tells of it */
         return declined();

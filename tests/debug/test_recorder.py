@@ -1,0 +1,157 @@
+"""The recorder's hold on a group: what may happen in the middle of an operation, and in children of the rank."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import arraycomm
+from arraycomm.core.store import HashStore
+from arraycomm.core.watch import Watched, attach
+from arraycomm.debug.board import Board
+from arraycomm.debug.recorder import Recorder
+
+
+@pytest.fixture
+def group() -> Iterator[arraycomm.Group]:
+    with arraycomm.init(store=HashStore(), rank=0, world_size=1) as made:
+        yield made
+
+
+class Given:
+    """An array that runs a function when it is asked for its memory."""
+
+    def __init__(self, x: Any, first: Callable[[], None]) -> None:
+        self._x, self._first = x, first
+        self.dtype, self.shape, self.nbytes = x.dtype, x.shape, x.nbytes
+
+    def __dlpack_device__(self) -> Any:
+        return self._x.__dlpack_device__()
+
+    def __dlpack__(self, **given: Any) -> Any:
+        first, self._first = self._first, lambda: None
+        first()
+        return self._x.__dlpack__(**given)
+
+
+def test_a_recorder_that_is_dropped_in_the_middle_of_a_call(group: arraycomm.Group) -> None:
+    """Its memory stays mapped until the call has been written there."""
+    boards = [Board()]
+    recorders = [Recorder(group, boards[0], lambda: None)]
+    boards.pop().close()
+
+    def drop() -> None:
+        recorders.pop().stop()
+        gc.collect()
+
+    assert group.all_reduce(Given(np.ones(4), drop)).tolist() == [1.0] * 4
+    assert not recorders and type(group) is arraycomm.Group
+
+
+def _interrupt(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_not_swallowed(group: arraycomm.Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come in Python code that the short way runs: an array's, the recorder's. Nothing has begun then."""
+    board = Board()
+    recorder = Recorder(group, board, lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        group.all_reduce(Given(np.ones(4), _interrupt))
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "kind", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            group.all_reduce(np.ones(4))
+    group.all_reduce(np.ones(4))
+    assert board.read_group(0) == {"begun": 1, "ended": 1, "bytes": 32}
+    recorder.stop()
+    board.close()
+
+
+CLOSED_MEANWHILE = """
+import time
+import numpy as np
+import arraycomm
+from arraycomm.core.store import HashStore
+from arraycomm.debug.board import Board
+from arraycomm.debug.recorder import Recorder
+
+group = arraycomm.init(store=HashStore(), rank=0, world_size=1)
+
+class Closing(Recorder):
+    def error(self, error):
+        group.close()
+        return 0
+
+recorder = Closing(group, Board(), lambda: None)
+forgotten = group.irecv(np.zeros(4), 0)
+del forgotten
+group.abort("enough")
+time.sleep(0.2)  # it ends behind the program, which cannot be told
+try:
+    group.irecv(np.zeros(4), 0)
+except arraycomm.DistError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_group_that_is_closed_while_a_forgotten_operation_is_told() -> None:
+    """A call that begins tells first of operations that nobody asks for any more: the engine's group may be freed then."""
+    run = subprocess.run([sys.executable, "-c", CLOSED_MEANWHILE], capture_output=True, text=True, timeout=60,
+                         env={**os.environ, "MALLOC_PERTURB_": "165"}, check=False)
+    assert run.returncode == 0 and run.stdout.startswith("Aborted group 'world' is closed"), (run.stdout, run.stderr)
+
+
+def test_a_child_of_the_rank_writes_nothing_on_its_board(group: arraycomm.Group) -> None:
+    board = Board()
+    recorder = Recorder(group, board, lambda: None)
+    pending = [group.irecv(np.zeros(4), 0), group.irecv(np.zeros(4), 0, 1)]
+    before = bytes(board.memory)
+    child = os.fork()
+    if not child:
+        signal.alarm(30)  # ends it where it hangs
+        recorder._lock.acquire()  # as by a thread of the rank at the fork
+        recorder.forget()
+        try:
+            pending[0].wait()
+        except RuntimeError:  # it is its parent's
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert bytes(board.memory) == before
+    for tag, work in enumerate(pending):
+        group.send(np.ones(4), 0, tag)
+        work.wait()
+    recorder.stop()
+    board.close()
+
+
+def test_a_group_is_used_while_it_gets_a_watcher(group: arraycomm.Group) -> None:
+    """By another thread, between any two lines."""
+    used = []
+
+    def between(frame: Any, event: str, _: object) -> Any:
+        if frame.f_code is not attach.__code__:
+            return None
+        group.barrier()
+        used.append(type(group))
+        return between
+
+    sys.settrace(between)
+    try:
+        attach(group, _Nothing())
+    finally:
+        sys.settrace(None)
+    assert Watched in used and arraycomm.Group in used
+
+
+class _Nothing:
+    begin = begun = waits = end = follow = closed = lambda self, *_: None
