@@ -20,7 +20,7 @@ import numpy as np
 
 from .frameworks import open_framework, require
 from .harness import batch, over_ranks
-from .options import parse_size
+from .options import parse_sizes
 
 _NAMES = ("numpy", "numpy again", "torch", "jax")
 _FORMS = ("given", "new")
@@ -71,16 +71,15 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="arraycomm-bench arrays", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--np", default="1,2", help="numbers of ranks (1,2)")
-    parser.add_argument("--sizes", default="8,1M", help="bytes of the array (8,1M)")
+    parser.add_argument("--sizes", type=parse_sizes, default="8,1M", help="bytes of the array (8,1M)")
     parser.add_argument("--rounds", type=int, default=9, help="of which the median counts (9)")
     given = parser.parse_args(arguments)
-    sizes = tuple(parse_size(size) for size in given.sizes.split(","))
     for name in ("torch", "jax"):
         require(name)
     print("# all_reduce: us per call with NumPy's arrays; us that others take more, median (lowest to highest) of the rounds")
     print(f"ranks {'':17}{'numpy':>9}" + "".join(f"{name:>25}" for name in _NAMES[1:]))
     for ranks in map(int, given.np.split(",")):
-        for cell, times in _world(ranks, sizes, given.rounds).items():
+        for cell, times in _world(ranks, given.sizes, given.rounds).items():
             print(f"{ranks:5} {cell:17}{_row(times)}", flush=True)
     return 0
 

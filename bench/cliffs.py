@@ -23,7 +23,7 @@ import numpy as np
 
 from .collectives import COLLECTIVES, Case
 from .harness import batch, over_ranks
-from .options import parse_size
+from .options import parse_size, parse_sizes
 
 _OPERATIONS = tuple(name for name in COLLECTIVES if name != "barrier")
 _ODD = (7, 13, 100_003, 400_012, 1_000_003, (3 << 20) + 4)  # bytes; 400,012 is 100,003 float32
@@ -129,8 +129,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--np", default="2,4", help="numbers of ranks (2,4)")
     parser.add_argument("--transport", default="shm", help="some of shm, tcp (shm)")
     parser.add_argument("--ops", default=",".join(_OPERATIONS), help="operations (all with data)")
-    parser.add_argument("--sizes", help="bytes of the whole array, instead of those")
-    parser.add_argument("-e", "--maxbytes", default="8M", help="the largest of those (8M)")
+    parser.add_argument("--sizes", type=parse_sizes, help="bytes of the whole array, instead of those")
+    parser.add_argument("-e", "--maxbytes", type=parse_size, default="8M", help="the largest of those (8M)")
     parser.add_argument("--rounds", type=int, default=7, help="of which the fastest counts (7)")
     parser.add_argument("--above", type=float, default=1.3, help="what is shown (1.3); 0 shows all")
     given = parser.parse_args(arguments)
@@ -139,16 +139,15 @@ def main(arguments: list[str]) -> int:
     if unknown:
         print(f"arraycomm-bench cliffs: unknown operation {unknown[0]!r}; choose from {', '.join(_OPERATIONS)}", file=sys.stderr)
         return 2
-    sizes = ([parse_size(size) for size in given.sizes.split(",")] if given.sizes
-             else default_sizes(parse_size(given.maxbytes)))  # fmt: skip
+    sizes = given.sizes or default_sizes(given.maxbytes)
     print(f"# above {given.above:g}: ratio (range of the rounds); us of smaller, this, larger size; then the highest of each")
-    worst: dict[str, dict[str, Found]] = {operation: {} for operation in operations}
+    worst: dict[str, dict[str, Found | None]] = {operation: {} for operation in operations}
     for ranks in map(int, given.np.split(",")):
         for transport in given.transport.split(","):
             for operation, times in _world(ranks, transport, operations, sizes, given.rounds).items():
                 found = judged(times)
                 _show(f"{ranks} {transport:4} {operation:15}", times, [one for one in found if one.ratio > given.above])
-                worst[operation][f"{transport}, {ranks} ranks"] = max(found, key=lambda one: one.ratio)
+                worst[operation][f"{transport}, {ranks} ranks"] = max(found, key=lambda one: one.ratio, default=None)
     print(_table(worst))
     return 0
 
@@ -175,10 +174,11 @@ def _figure(one: Found) -> str:
     return f"{one.ratio:.2f} ({one.low:.2f}-{one.high:.2f})"
 
 
-def _table(worst: dict[str, dict[str, Found]]) -> str:
-    """Each operation's highest ratio, as Markdown."""
+def _table(worst: dict[str, dict[str, Found | None]]) -> str:
+    """Each operation's highest ratio, as Markdown; "-" where no size has a neighbour."""
     columns = list(next(iter(worst.values())))
     rows = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for operation, found in worst.items():
-        rows.append(f"| {operation} | " + " | ".join(f"{_figure(found[c])} at {found[c].size:,} B" for c in columns) + " |")
+        cells = (f"{_figure(one)} at {one.size:,} B" if one else "-" for one in map(found.get, columns))
+        rows.append(f"| {operation} | " + " | ".join(cells) + " |")
     return "\n".join(rows)

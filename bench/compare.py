@@ -23,7 +23,7 @@ from . import floors
 from .compare_plot import write_plot
 from .drive import Contender, ContenderFailed, Start, peer_class, probe
 from .floors import Limits
-from .options import parse_size, plot_file
+from .options import parse_sizes, plot_file
 from .peers import GROUPS, LIBRARIES
 from .peers.ours import VARIANTS
 from .peers.protocol import ITEM_BYTES, OPERATIONS, Missing
@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         help="ranks, a table each (2,4)")  # fmt: skip
     add("--ops", type=lambda text: _names(text, OPERATIONS, "operation"), default=list(OPERATIONS), metavar="OP,...",
         help=f"some of {', '.join(OPERATIONS)} (all)")  # fmt: skip
-    add("--sizes", type=lambda text: [parse_size(size) for size in text.split(",")], default=SIZES, metavar="SIZE,...",
+    add("--sizes", type=parse_sizes, default=SIZES, metavar="SIZE,...",
         help=f"bytes ({SIZES})")  # fmt: skip
     add("--dtype", choices=tuple(ITEM_BYTES), default="float32", help="mpi4py has no bfloat16 (float32)")
     add("--ours", type=lambda text: _names(text, tuple(VARIANTS), "variant of ours"), default=["shm", "tcp"],

@@ -13,7 +13,7 @@ from datetime import datetime
 from .compare import SIZES, tasks
 from .floors import Limits, write
 from .machine import cache_bytes, measure
-from .options import parse_size
+from .options import parse_sizes
 from .peers.protocol import OPERATIONS
 from .report import figure
 
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--np", type=lambda text: [int(n) for n in text.split(",")], default=[2, 4, 8], metavar="N,...",
         help="ranks to print floors for (2,4,8)")  # fmt: skip
-    add("--sizes", type=lambda text: [parse_size(size) for size in text.split(",")], default=SIZES, metavar="SIZE,...",
+    add("--sizes", type=parse_sizes, default=SIZES, metavar="SIZE,...",
         help=f"bytes ({SIZES})")  # fmt: skip
     add("--json", metavar="FILE", help="the figures, for compare --limits")
     return made

@@ -62,6 +62,11 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """The same for some between commas."""
+    return tuple(map(parse_size, text.split(",")))
+
+
 def _names(text: str, known: dict[str, str], what: str) -> tuple[str, ...]:
     if text == "all":
         return tuple(dict.fromkeys(known.values()))

@@ -21,7 +21,7 @@ import numpy as np
 
 from .collectives import COLLECTIVES, Call, Case
 from .harness import batch, over_ranks
-from .options import parse_size
+from .options import parse_sizes
 
 _OPERATIONS = ("all_reduce", "sendrecv")
 _NAMES = ("as it is", "again", "no comparison", "calm", "100 heartbeats/s")
@@ -107,16 +107,15 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="arraycomm-bench safety", description=__doc__)
     parser.add_argument("--np", default="2,4", help="numbers of ranks (2,4)")
     parser.add_argument("--transport", default="shm,tcp", help="some of shm, tcp (both)")
-    parser.add_argument("--sizes", default="8,64K,1M,16M", help="bytes of the array (8,64K,1M,16M)")
+    parser.add_argument("--sizes", type=parse_sizes, default="8,64K,1M,16M", help="bytes of the array (8,64K,1M,16M)")
     parser.add_argument("--rounds", type=int, default=5, help="of which the median counts (5)")
     given = parser.parse_args(arguments)
-    sizes = tuple(parse_size(size) for size in given.sizes.split(","))
     print("# us per call as it is; then ratios of times: median (lowest to highest) of the rounds")
     heads = [f"{_NAMES[over]} / {_NAMES[under]}" for over, under in _SHOWN]
     print(f"{'ranks':>5} {'':6}{'':22}{'us':>10}" + "".join(f"{head:>26}" for head in heads))
     for ranks in map(int, given.np.split(",")):
         for transport in given.transport.split(","):
-            for cell, times in _world(ranks, transport, sizes, given.rounds).items():
+            for cell, times in _world(ranks, transport, given.sizes, given.rounds).items():
                 print(f"{ranks:5} {transport:6}{cell:22}{_row(times)}", flush=True)
     return 0
 
