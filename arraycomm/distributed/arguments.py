@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from arraycomm.core import arguments as core_arguments
 from arraycomm.core.arrays import landing
@@ -119,7 +120,17 @@ def _check_apart(name: str, x: Any) -> None:
 
 def _store(x: Any, buffer: Buffer) -> None:
     into = x.detach() if hasattr(x, "detach") else x
-    into[...] = wrap(buffer, x)
+    with _current(buffer):
+        into[...] = wrap(buffer, x)
+
+
+def _current(buffer: Buffer) -> AbstractContextManager[Any]:
+    """Its device is the calling thread's current one, where CuPy computes: of a thread of ours it is not by itself."""
+    if buffer.device_type == DeviceType.CPU:
+        return nullcontext()
+    from arraycomm.core.cuda.runtime import runtime  # not for those whose arrays are on the host
+
+    return runtime().on(buffer.device_index)
 
 
 def packed(x: Any) -> bool:

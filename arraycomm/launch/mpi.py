@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -39,5 +40,6 @@ def launch_mpi(options: argparse.Namespace) -> int:
     except (DistError, OSError) as error:
         print(f"arraycomm-run: {error}", file=sys.stderr)
         return 1
+    os.environ.pop("PMIX_NAMESPACE", None)  # of a launcher around this one, which MPICH would take for its own
     with server:
         return launch(options, _Ranks(library, server))

@@ -76,7 +76,7 @@ class Direct(Staged):
             self._able()
         answers = self._answers(seconds)
         if self._here is None:
-            gpu.learn("" if answers[rank] else f"rank {rank} of this host has tried it, and says why not")
+            gpu.learn("" if answers[rank] else f"rank {rank} of group {self._host.name!r} has tried it, and says why not")
             self._know(gpu.told(load()))
         return [answers[rank] if answer == _UNKNOWN else answer for answer in answers]
 

@@ -220,6 +220,12 @@ def test_a_library_that_would_end_the_process(library: str) -> None:
     assert "DistBackendError: MPICH" in printed and "was built without PMIx" in printed and "Abort(" not in printed, printed
 
 
+def test_a_launcher_in_a_launcher() -> None:
+    """Ours under one that speaks PMIx, whose name MPICH must not find: it takes PMI and PMIx together for a mistake."""
+    printed = launched("mpich", 2, PROGRAM, "splits", PMIX_NAMESPACE="another", PMIX_RANK="0")
+    assert [lines(printed, rank) for rank in range(2)] == [["splits right"]] * 2, printed
+
+
 def test_no_library(tmp_path: Path) -> None:
     """What was asked for is not replaced."""
     wrong = tmp_path / "libmpi.so.40"

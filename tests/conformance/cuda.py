@@ -15,7 +15,7 @@ import numpy as np
 
 import arraycomm
 from arraycomm.core.cuda import pieces, staged
-from arraycomm.core.dlpack import give_back
+from arraycomm.core.dlpack import give_back, resolve_out
 from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout, DeviceError, DistError, PeerLost
 from tests.standin import arrays
 
@@ -388,6 +388,35 @@ def stuck(context: Context) -> None:
     lane = mover._lane(0)
     lane.cuda.synchronize(lane.down, lane.device)
     context.check(lane.reap(), "what was left is let go")
+
+
+def late(context: Context) -> None:
+    """A result that the device does not come to: who asks for it is told at once, and close() waits a moment only."""
+    import threading
+
+    cuda, patience, staged.PATIENCE = arrays.cuda(), staged.PATIENCE, 0.2
+    go, stream = threading.Event(), cuda.make("cudaStreamCreateWithFlags", 1)
+    x, out = (given(context, "cupy", np.ones(500, np.float32)) for _ in range(2))
+    out.numpy()
+    with cast(arraycomm.Group, context.group.split(0)) as group:
+        group.barrier()
+        with arrays.use_stream(stream):
+            to = resolve_out(out)
+            arrays.compute(lambda: go.wait(60), stream)
+        work = group.all_reduce(x, out=to, async_op=True)
+        waits = threading.Thread(target=work.wait)
+        waits.start()
+        begun = time.monotonic()
+        while time.monotonic() < begun + 0.1:
+            context.check(not work.done(), "there is a result already")
+        context.check(time.monotonic() < begun + 5, "done() has blocked")
+        begun = time.monotonic()
+        group.close()
+        context.check(time.monotonic() < begun + 5, "close() has waited for the device")
+    go.set()
+    waits.join(20)
+    staged.PATIENCE = patience
+    context.check(not waits.is_alive() and work.done() and (out.numpy() == context.size).all(), "it came later")
 
 
 def slow(context: Context, milliseconds: int = 20) -> None:

@@ -105,7 +105,7 @@ def refused(context: Context, word: str) -> None:
     with _warned() as lines:
         for later in (False, True):
             _calls(context, 1000, later)
-    why = word if context.rank == 0 else "rank 0 of this host has tried it"
+    why = word if context.rank == 0 else f"rank 0 of group {context.group.name!r} has tried it"
     context.check(len(lines) == 1 and "pinned host memory" in lines[0] and why in lines[0], f"{lines}")
     context.check(len(trials) == (context.rank == 0), f"{len(trials)} trials by rank {context.rank}")
     context.check(staged._pools and staged._pools[0]._kept > 0, "pinned memory was used")

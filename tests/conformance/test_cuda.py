@@ -194,6 +194,10 @@ def test_a_copy_fails_later(pair: World, nth: int) -> None:
     pair.run("cuda.fails_later", nth=nth, limit=20)
 
 
+def test_a_device_that_is_late(pair: World) -> None:
+    pair.run("cuda.late", limit=40)
+
+
 def test_a_device_that_is_stuck(pair: World) -> None:
     pair.run("cuda.stuck", limit=20)
 

@@ -21,6 +21,7 @@ from arraycomm.core.dlpack import adopt, give_back, resolve, resolve_out, wrap
 from arraycomm.core.errors import DeviceError, DistBackendError, ImmutableOutput, ResourceError
 from arraycomm.core.joined import duplicate
 from arraycomm.core.types import DType
+from arraycomm.distributed.arguments import written
 from tests.standin import arrays
 
 from .arrays import DTYPES, numpy_dtype
@@ -198,6 +199,39 @@ def test_a_captured_stream_is_refused_before_memory_is_asked_for(cuda: arrays.Cu
             cuda.tell("standin_capture", buffer.stream)
             with pytest.raises(DeviceError, match="CUDA graph"):
                 arguments.destination(x, buffer, (3,), None)
+
+
+def test_memory_goes_without_a_context_on_another_device(cuda: arrays.Cuda) -> None:
+    for device in (0, 1):  # the thread that gives it back has been on 0
+        x = arrays.asarray([1.0], device=device, kind=arrays.Frozen)
+        x.numpy()
+        cuda.tell("standin_reset", 2)
+        made = destination(x, (1000,)).array()
+        del made
+        give_back()
+        assert cuda.tell("standin_contexts") == 1 << device
+
+
+def test_other_errors_are_the_operation_s(cuda: arrays.Cuda) -> None:
+    """Which tells its peers: they would wait for a rank that raised before."""
+    with arrays.as_cupy() as kind:
+        x = arrays.asarray([1.0], kind=kind)
+        buffer = resolve(x)
+        for function in (b"cudaGetDevice", b"cudaStreamIsCapturing"):
+            cuda.tell("standin_fail", function, 1, 719)
+            assert arguments.destination(x, buffer, (3,), None).buffer.count == 3
+
+
+def test_a_strided_result_is_stored_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whichever thread sees the end: CuPy computes on the thread's current device."""
+    devices: list[int] = []
+    monkeypatch.setattr(arrays.Array, "__setitem__", lambda *_: devices.append(runtime().device()))
+    _, settle = written("x", arrays.asarray(np.zeros((2, 3)), device=1).t())
+    assert settle is not None
+    thread = threading.Thread(target=settle)
+    thread.start()
+    thread.join(20)
+    assert devices == [1]
 
 
 def test_memory_that_is_about_to_be_free_is_waited_for(cuda: arrays.Cuda, monkeypatch: pytest.MonkeyPatch) -> None:

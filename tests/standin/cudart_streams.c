@@ -196,6 +196,9 @@ PUBLIC int cudaStreamIsCapturing(uintptr_t handle, int *status)
 
 PUBLIC int cudaThreadExchangeStreamCaptureMode(int *mode)
 {
+    pthread_mutex_lock(&lock);
+    contexts |= serving ? 0 : 1ul << current; /* whether CUDA needs one for this nobody says */
+    pthread_mutex_unlock(&lock);
     int before = capture_mode;
     capture_mode = *mode;
     *mode = before;

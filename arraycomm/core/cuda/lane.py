@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SPINS = 200  # looks at an event before the first sleep: about 100 us
-_LONGEST_NAP = 0.001  # s
+LONGEST_NAP = 0.001  # s
 _FARTHEST = 2**31 - 1  # bytes between rows (cudaDeviceProp.memPitch)
-_PATIENCE = 5.0  # s that close() waits for what a failed operation has left
+PATIENCE = 5.0  # s that close() waits for what has not ended on the device
 
 
 class Event:
@@ -91,7 +91,7 @@ class Lane:
             if time.monotonic() > deadline:
                 raise CollectiveTimeout(f"{doing}: device {self.device} has not come to it in time: what the program enqueued "
                                         "there before is still under way")
-            time.sleep(min(_LONGEST_NAP, 2e-5 * (looks - _SPINS + 1)))
+            time.sleep(min(LONGEST_NAP, 2e-5 * (looks - _SPINS + 1)))
 
     # ---- after a failure ----
 
@@ -147,9 +147,9 @@ class Lane:
         return not self._left
 
     def _wait_for_left(self) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while not self.reap() and time.monotonic() < deadline:
-            time.sleep(_LONGEST_NAP)
+            time.sleep(LONGEST_NAP)
 
 
 _forever: list[Any] = []

@@ -5,11 +5,12 @@ arrays.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from ..backend import Mover
 from ..buffer import Buffer
 from ..dlpack import adopt, give_back
-from ..errors import ResourceError
+from ..errors import DistError, ResourceError
 from ..types import DeviceType, DType
 from .runtime import ON_DEVICE, Runtime, runtime
 
@@ -23,9 +24,8 @@ _LEGACY = 1  # the default stream, as DLPack numbers it
 def refuse_capture(buffer: Buffer) -> None:
     """DeviceError where its stream is captured into a CUDA graph: before a library is asked for memory, which may end that. Other
     errors are left to the operation, which tells the peers."""
-    cuda = runtime()
-    with cuda.on(buffer.device_index):
-        cuda.refuse_capture([buffer.stream], check=False)
+    with suppress(DistError), runtime().on(buffer.device_index):
+        runtime().refuse_capture([buffer.stream])
 
 
 def allocate_on(like: Buffer, shape: tuple[int, ...], stream: int = _LEGACY) -> Buffer:

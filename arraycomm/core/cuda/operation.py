@@ -121,6 +121,9 @@ class Operation:
         """For a thread of ours."""
         self._lane.cuda.serve(self._lane.device)
 
+    def on_lane(self, lane: Lane) -> bool:
+        return self._lane is lane
+
     def landed(self) -> bool:
         """Whether all that upload() enqueued has been carried out."""
         return all(not slot.busy or self._lane.cuda.came(slot.up.handle) for slot in self._slots)
@@ -225,15 +228,15 @@ class StagedWork:
         return self._error
 
     def done(self) -> bool:
-        with self._lock:
-            if self.ended:
-                return True
+        if not self.ended and self._lock.acquire(blocking=False):  # else a thread waits for the end, as long as the device does
             try:
                 with self.operation.on():
-                    self.ended = self._look()
+                    self.ended = self.ended or self._look()
             except BaseException as error:
                 self._failed(error)
-            return self.ended
+            finally:
+                self._lock.release()
+        return self.ended
 
     def _look(self) -> bool:
         while self._settled < len(self._works) and self._works[self._settled].done():

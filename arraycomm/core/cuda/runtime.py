@@ -174,9 +174,9 @@ class Runtime:
         with self.on(device):  # a default stream is the current device's
             self.check(self.lib.cudaStreamSynchronize(stream), "carry out what was enqueued")
 
-    def refuse_capture(self, streams: Iterable[int], *, check: bool = True) -> None:
+    def refuse_capture(self, streams: Iterable[int]) -> None:
         """DeviceError where a stream of the current device is being captured into a CUDA graph: what a group does cannot be
-        carried out again without its peers' knowing. check: raises also what else CUDA says."""
+        carried out again without its peers' knowing."""
         for stream in streams:
             status = self._made("int *")
             code = self.lib.cudaStreamIsCapturing(stream, status)
@@ -185,8 +185,7 @@ class Runtime:
                     self.lib.cudaGetLastError()
                 raise DeviceError("the array's stream is being captured into a CUDA graph, and a group's operations cannot be: "
                                   "call them outside of the capture")
-            if check:
-                self.check(code, "tell whether a stream is captured")
+            self.check(code, "tell whether a stream is captured")
 
     def serve(self, device: int) -> None:
         """For threads of ours: the calling one makes no context on another device, and what it asks disturbs no capture."""

@@ -15,11 +15,12 @@ from ..backend import Communicator, Work
 from ..buffer import Buffer
 from ..dlpack import allocate, overlaps
 from ..errors import CollectiveMismatch, DeviceError, DistBackendError, ResourceError
+from ..log import log
 from ..types import DType, ReduceOp, reduce_op
 from . import pieces
 from .area import SLOT_BYTES
 from .direct import Copies, Direct
-from .lane import Lane
+from .lane import LONGEST_NAP, PATIENCE, Lane
 from .operation import Held, Operation, Side, StagedWork
 from .pinned import Pool
 from .reach import Reach, find
@@ -285,10 +286,15 @@ class Staged:
     # ---- the end ----
 
     def close(self) -> None:
-        """After the host's communicator, which has ended all works."""
-        for work in list(self._works):
-            work.done()
-        idle = all([lane.close() for lane in self._lanes.values()])
+        """After the host's communicator, which has ended all works. Waits a moment for devices that have not."""
+        deadline = time.monotonic() + PATIENCE
+        while late := [work for work in list(self._works) if not work.done()]:
+            if time.monotonic() > deadline:
+                log().warning("%s has not ended on its device; what it uses there is not freed", late[0].operation.name)
+                break
+            time.sleep(LONGEST_NAP)
+        closing = [lane for lane in self._lanes.values() if not any(work.operation.on_lane(lane) for work in late)]
+        idle = all([lane.close() for lane in closing]) and not late
         self._lanes.clear()
         if self._reach is not None and idle:
             self._reach.close()

@@ -21,8 +21,8 @@ enum { THREAD_LOCAL = 1 }; /* cudaStreamCaptureModeThreadLocal: else to free mem
 static void give(struct memory *memory)
 {
     int mode = THREAD_LOCAL;
+    memory->enter(memory->device); /* first: what needs a device makes a context on the current one */
     atomic_load(&waiting.apart)(&mode);
-    memory->enter(memory->device);
     memory->release(memory->context);
     free(memory);
 }
