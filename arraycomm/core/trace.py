@@ -93,7 +93,7 @@ class Trace:
 
     def closed(self, group: Group) -> None:
         detach(group, self)
-        if group is not self._world or self._file.closed:
+        if group is not self._world or self._file.closed or os.getpid() != self._pid:  # as _flush()
             return
         self._flush()
         atexit.unregister(self._flush)

@@ -89,6 +89,7 @@ class SocketCommunicator:
         self._endpoint = endpoint
         self._members = tuple(members)
         self._owns = owns
+        self._pid = os.getpid()
         self._translate = Translator(self.rank, self.size, name, lambda rank: endpoint.place(self._members[rank]))
         self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode()).digest()[:8], "little")
         self._group = self._open()
@@ -290,6 +291,10 @@ class SocketCommunicator:
                 lib.acomm_group_abort(self._group, reason.encode()[:190])
 
     def close(self, reason: str = "") -> None:
+        if os.getpid() != self._pid:  # made by fork: the connections are its parent's, and threads to wait for are not here
+            self.closed = True
+            self.shortcut.close()
+            return
         with self.lock:
             if self.closed:
                 return

@@ -16,6 +16,7 @@ import arraycomm
 from arraycomm import trace
 from arraycomm.core import settings
 from arraycomm.core import trace as core_trace
+from arraycomm.core.store import HashStore
 from arraycomm.core.watch import Watched, attach, detach
 from arraycomm.trace_flows import flows
 
@@ -248,3 +249,17 @@ def test_without_common_operations_what_was_measured_counts() -> None:
     said = [trace.Bound(1e6, 30.0, 40.0), trace.Bound(1e6 + 10, 90.0, 35.0), trace.Bound(3e6, 0.0, 10.0)]
     clock = trace.Clock(0.0, 25.0, said)
     assert clock.offsets == [25.0, 62.5, 10.0] and clock.at(2e6 + 2.5) == pytest.approx(2e6 + 2.5 + 36.25)
+
+
+def test_a_forked_child_that_closes_the_group_leaves_the_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARRAYCOMM_TRACE", str(tmp_path))
+    with arraycomm.init(store=HashStore(), rank=0, world_size=1) as group:
+        assert isinstance(group, Watched)
+        child = os.fork()
+        if not child:
+            group._watchers[0].closed(group)  # what close() calls
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        group.barrier()
+    (path,) = tmp_path.iterdir()
+    assert [event["name"] for event in json.loads(path.read_text()) if event["ph"] == "X"] == ["barrier"]
