@@ -29,8 +29,8 @@ def _batch_p2p_ops(group: ProcessGroup, names: list[str], peers: list[int], tags
                    tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """One by one: messages of this engine do not wait for each other."""
     messages = {"isend": _ops.isend, "irecv": _ops.irecv}
-    return [messages[name](x, peer, tag, group.group_name)
-            for name, peer, tag, x in zip(names, peers, tags, tensors, strict=True)]
+    calls = list(zip(map(messages.__getitem__, names), peers, tags, tensors, strict=True))  # looked at before one is sent
+    return [call(x, peer, tag, group.group_name) for call, peer, tag, x in calls]
 
 
 def _for_ours(name: str, place: int, ours: Callable[..., Any]) -> None:

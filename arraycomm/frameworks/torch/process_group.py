@@ -117,7 +117,7 @@ class ProcessGroup(dist.ProcessGroup):
             from .sparse import all_reduce  # not for those who have none
 
             with torch.no_grad():
-                tensors[0].copy_(all_reduce(self.facade, tensors[0], _OPS.get(opts.reduceOp.op, str(opts.reduceOp.op))))
+                tensors[0].copy_(all_reduce(self.facade, tensors[0], opts.reduceOp.op.name.lower()))
             return Work(FacadeWork(ENDED, tensors), self._futures)
         return _long_allreduce(self, tensors, *given, **named)
 

@@ -32,7 +32,14 @@ def wrong_arguments(rank: int) -> None:
     assert "2 times as many" in caught(RuntimeError, lambda: dist.all_gather_single(torch.zeros(5), x))
     assert "float32" in caught(RuntimeError, lambda: dist.all_reduce(x, dist.ReduceOp.BAND))
     assert "dtypes" in caught(ValueError, lambda: dist.all_gather([x, x.double()], x))
+    assert "got BAND" in caught(RuntimeError, lambda: dist.all_reduce(x.to_sparse(), dist.ReduceOp.BAND))
+    ops, name, other = torch.ops._c10d_functional, dist.group.WORLD.group_name, 1 - rank
+    assert "longer" in caught(ValueError, lambda: ops.batch_p2p_ops(["isend"], [other, other], [0], [x], name))
     dist.all_reduce(x)
+    there, here = torch.full((2,), float(rank)), torch.zeros(2)  # of another length than x
+    for message in ops.batch_p2p_ops(["isend", "irecv"], [other, other], [0, 0], [there, here], name):
+        ops.wait_tensor(message)
+    assert here.tolist() == [other, other]
 
 
 def different_calls(rank: int) -> None:
@@ -71,6 +78,7 @@ def futures_of_a_closed_group(rank: int) -> None:
     """Which has ended the thread that completes them."""
     works = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(2)]
     works[rank].get_future().wait()
+    dist.barrier()  # both have ended here: a closed group aborts those that have not
     dist.group.WORLD.shutdown()
     assert works[1].get_future().wait()[0].tolist() == [2, 2]
 
