@@ -137,6 +137,15 @@ def uneven_all_to_all(context: Context, framework: str, dtype: str, table: list[
     expect(context, label, y, np.concatenate(parts), like=x)
 
 
+def long_uneven(context: Context) -> None:
+    """What the ranks compare first takes as long for long blocks as for short ones."""
+    count, me = 4 << 20, context.rank
+    x = np.repeat(np.arange(context.size, dtype=np.uint8) + 10 * me, count)
+    y = context.group.all_to_all(x, send_counts=[count] * context.size, timeout=5.0)
+    want = np.repeat(10 * np.arange(context.size, dtype=np.uint8) + me, count)
+    context.check(np.array_equal(y, want), "long uneven all_to_all")
+
+
 def lists(context: Context, framework: str) -> None:
     """The list form, and that its arrays are of the caller's library."""
     inputs = _inputs(context, "int32", (2, 3), 18)

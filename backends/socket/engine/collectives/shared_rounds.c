@@ -111,7 +111,8 @@ static int compare_with(struct rounds *r, int rank)
     int rc = 0;
     if (rank != r->rank)
         rc = agree_compare(r->op, team_member(r->op->team, rank), &theirs);
-    if (!rc && theirs.flags & OP_UNEVEN && theirs.count * r->op->width > r->largest)
+    bool ours = r->op->kind == ACOMM_ALL_TO_ALL; /* and not a barrier that is a part of one over several hosts */
+    if (!rc && ours && theirs.flags & OP_UNEVEN && theirs.count * r->op->width > r->largest)
         r->largest = theirs.count * r->op->width;
     return rc;
 }
