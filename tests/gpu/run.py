@@ -5,7 +5,8 @@ written to gpu.md and gpu.log in the folder $OUT, where that is set. The package
 else lies there (cffi's, for an interpreter that has none), otherwise it is built from this checkout, without the network. For a
 machine that cannot build it, make the wheels elsewhere: `pip wheel --no-deps -w dist .` (or `python -m build --wheel -o dist`; by
 CPython 3.11 or later: the wheel then is for all from 3.11 on) and, for its Python, `pip download --only-binary :all:
---python-version 3.12 -d dist cffi` (which brings pycparser too). A wheel of another tree than this checkout is refused.
+--python-version 3.12 -d dist cffi` (which brings pycparser too). A wheel whose Python files are not this
+checkout's is refused; what was changed in C only is not seen.
 
 --standin: over the stand-ins in host memory (tests/standin), to try this program itself; no figure means anything then.
 """
@@ -54,7 +55,7 @@ _TAIL = 25  # lines of a failed part in the report
 
 def install(folder: Path) -> Path | None:
     """Puts the package where the parts find it: wheels into the folder, which it gives, else into this environment (None).
-    ValueError for a wheel that was built of something else than this checkout: nobody wants figures of that."""
+    ValueError for a wheel with other Python files than this checkout: nobody wants figures of that."""
     wheels = [wheel for wheel in sorted(ROOT.glob("dist/*.whl")) if _fits(wheel.name)]
     if any(wheel.name.startswith("arraycomm") for wheel in wheels):
         for wheel in wheels:  # unpacked, which is all that these need: the machine may have no pip, or one that refuses
