@@ -76,7 +76,7 @@ class Trace:
             token.number = self._asynchronous
         token.called = time.monotonic_ns()
 
-    def waits(self, token: _Event) -> None:
+    def waits(self, token: _Event, still: bool = True) -> None:
         """Nothing: the call has been told."""
 
     def end(self, token: _Event, error: BaseException | None) -> None:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         def begun(self, token: Any) -> None:
             """An asynchronous call is about to return its Work."""
 
-        def waits(self, token: Any) -> None:
-            """The program waits for the end of an asynchronous one, from any thread."""
+        def waits(self, token: Any, still: bool = True) -> None:
+            """The program waits for the end of an asynchronous one, from any thread; or no longer does, and it goes on."""
 
         def end(self, token: Any, error: BaseException | None) -> None:
             """After it; of an asynchronous one when the program learns of its end by wait() or done(), from any thread."""
@@ -176,6 +176,10 @@ class _Pending:
             self._work.wait(timeout)
         except DistError as error:
             _end(self._tokens, error)
+            raise
+        except BaseException:  # it goes on: the time is over, or a signal came
+            for watcher, token in tuple(self._tokens):
+                watcher.waits(token, False)
             raise
         _end(self._tokens, None)
 

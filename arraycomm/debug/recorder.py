@@ -86,8 +86,8 @@ class Recorder:
     def begun(self, token: FlightEntry) -> None:
         token.mark(ASYNCHRONOUS)
 
-    def waits(self, token: FlightEntry) -> None:
-        token.mark(RUNNING)
+    def waits(self, token: FlightEntry, still: bool = True) -> None:
+        token.mark(RUNNING if still else ASYNCHRONOUS)
 
     def end(self, token: FlightEntry, error: BaseException | None) -> None:
         token.end(error)

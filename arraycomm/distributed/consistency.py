@@ -66,7 +66,7 @@ class Consistency:
     def begun(self, token: None) -> None:
         """The comparison was before."""
 
-    def waits(self, token: None) -> None:
+    def waits(self, token: None, still: bool = True) -> None:
         """Nothing: the call has been told."""
 
     def end(self, token: None, error: BaseException | None) -> None:

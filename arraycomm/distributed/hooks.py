@@ -93,7 +93,7 @@ class Hooks:
             for _, hook in sorted(self.post.items()):
                 hook(args)
 
-    def waits(self, token: list[PostHookArgs]) -> None:
+    def waits(self, token: list[PostHookArgs], still: bool = True) -> None:
         """Nothing: the call has been told."""
 
     def end(self, token: list[PostHookArgs], error: BaseException | None) -> None:

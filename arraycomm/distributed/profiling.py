@@ -84,7 +84,7 @@ class Labels:
         while token.labels:
             token.labels.pop().__exit__(None, None, None)
 
-    def waits(self, token: _Told) -> None:
+    def waits(self, token: _Told, still: bool = True) -> None:
         """Nothing: the call has been told."""
 
     def end(self, token: _Told, error: BaseException | None) -> None:

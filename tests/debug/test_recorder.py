@@ -16,7 +16,7 @@ import pytest
 import arraycomm
 from arraycomm.core.store import HashStore
 from arraycomm.core.watch import Watched, attach
-from arraycomm.debug.board import Board
+from arraycomm.debug.board import ASYNCHRONOUS, Board
 from arraycomm.debug.recorder import Recorder
 
 
@@ -81,7 +81,7 @@ import time
 import numpy as np
 import arraycomm
 from arraycomm.core.store import HashStore
-from arraycomm.debug.board import Board
+from arraycomm.debug.board import ASYNCHRONOUS, Board
 from arraycomm.debug.recorder import Recorder
 
 group = arraycomm.init(store=HashStore(), rank=0, world_size=1)
@@ -151,6 +151,23 @@ def test_a_group_is_used_while_it_gets_a_watcher(group: arraycomm.Group) -> None
     finally:
         sys.settrace(None)
     assert Watched in used and arraycomm.Group in used
+
+
+@pytest.mark.parametrize("way", ["short", "long"])
+def test_who_waits_no_longer_is_not_shown_as_waiting(group: arraycomm.Group, way: str) -> None:
+    """The page takes who is in an operation for one that nothing but its end lets go on."""
+    board = Board()
+    recorder = Recorder(group, board, lambda: None)
+    if way == "long":
+        attach(group, _Nothing())
+    pending = group.irecv(np.zeros(4), 0)
+    with pytest.raises(TimeoutError):
+        pending.wait(0.01)
+    assert [record[-1] & 0xFF for record in board.read_records()] == [ASYNCHRONOUS]
+    group.send(np.ones(4), 0)
+    pending.wait()
+    recorder.stop()
+    board.close()
 
 
 class _Nothing:

@@ -140,6 +140,13 @@ static int raise(struct operation *o)
     return -1;
 }
 
+/* The program waits no longer, and it goes on. */
+static int goes_on(struct operation *o, int rc)
+{
+    flight_mark(&o->entry, FLIGHT_ASYNCHRONOUS);
+    return rc;
+}
+
 /* A signal's handler raised while we waited; false: in another thread's call. */
 static bool interrupted(struct operation *o)
 {
@@ -158,11 +165,11 @@ int operation_wait(PyObject *self, int64_t ns)
         if (o->ended) /* by another thread meanwhile, or by close() */
             break;
         if (code == 1)
-            return 1;
+            return goes_on(o, 1);
         if (code != ACOMM_INTERRUPTED || at_end(o))
             settle(o, code);
         else if (interrupted(o))
-            return -1;
+            return goes_on(o, -1);
     }
     if (!o->waiters)
         give_back(o);
