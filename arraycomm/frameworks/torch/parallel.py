@@ -33,7 +33,8 @@ class DistributedDataParallel(nn.Module):
     static_graph: all steps use the same parameters equally often. device_ids, output_device: None, or the one device of the
     module. dim and check_reduction: accepted, without effect. Gradients of an nn.Embedding(sparse=True) stay sparse.
 
-    Raises RuntimeError for a module without parameters that need gradients or that differs between ranks, ValueError for
+    Raises RuntimeError for a module without parameters that need gradients, and where it or the arguments that collectives
+    depend on (bucket_cap_mb, broadcast_buffers, find_unused_parameters, static_graph) differ between ranks, ValueError for
     devices that are not the module's, TypeError for parameters on several devices.
     """
 
@@ -109,10 +110,20 @@ class DistributedDataParallel(nn.Module):
             raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
         self._reducer.hook = lambda bucket: hook(state, bucket)
 
-    def _check_alike(self, parameters: list[tuple[str, torch.Tensor]], sparse: set[nn.Parameter]) -> None:
-        mine = [(name, list(p.shape), str(p.dtype), p.requires_grad, p in sparse) for name, p in parameters]
+    def _from_all(self, mine: Any) -> list[Any]:
         everybody: list[Any] = [None] * self.process_group.size()
         objects.all_gather_object(everybody, mine, group=self.process_group)
+        return everybody
+
+    def _check_alike(self, parameters: list[tuple[str, torch.Tensor]], sparse: set[nn.Parameter]) -> None:
+        mine = [(name, list(p.shape), str(p.dtype), p.requires_grad, p in sparse) for name, p in parameters]
+        everybody, chosen = self._from_all(mine), self._from_all({
+            "bucket_cap_mb": self.bucket_bytes_cap / 2**20, "broadcast_buffers": bool(self.broadcast_buffers),
+            "find_unused_parameters": bool(self.find_unused_parameters), "static_graph": bool(self.static_graph)})
+        for rank, theirs in enumerate(chosen):
+            if theirs != chosen[0]:
+                raise RuntimeError(f"DDP expects the same arguments on all ranks, but rank 0 has {chosen[0]}, while rank {rank} "
+                                   f"has {theirs}: they would wait for each other's collectives.")
         for rank, theirs in enumerate(everybody):
             if len(theirs) != len(everybody[0]):
                 raise RuntimeError(f"DDP expects same model across all ranks, but Rank 0 has {len(everybody[0])} params, while "

@@ -239,6 +239,8 @@ def refuses() -> None:
         (ValueError, "single-device GPU", lambda: DistributedDataParallel(linear, device_ids=[0])),
         (RuntimeError, "params", lambda: DistributedDataParallel(nn.Linear(2, 2 + dist.get_rank()))),
         (RuntimeError, "has 2 params, while rank 1", lambda: DistributedDataParallel(nn.Linear(2, 2, dist.get_rank() == 0))),
+        (RuntimeError, "same arguments on all ranks, but rank 0 has",
+         lambda: DistributedDataParallel(nn.Linear(2, 2), find_unused_parameters=dist.get_rank() == 0)),
         (TypeError, "callable", lambda: DistributedDataParallel(linear).register_comm_hook(None, 3)),  # type: ignore[arg-type]
         (TypeError, "use SUM or AVG", lambda: autograd.all_reduce(torch.ones(2), dist.ReduceOp.MAX)),
         (RuntimeError, "without a hook", lambda: sparse.register_comm_hook(None, comm_hooks.allreduce_hook)),
