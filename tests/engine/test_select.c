@@ -78,6 +78,27 @@ static void lists(void)
     select_close(&group.selection);
 }
 
+static const char *chosen_for_part(int size, enum team_place place, int kind, uint64_t bytes)
+{
+    struct acomm_op whole = {.group = &group, .kind = kind};
+    struct team team = {.size = size, .place = place};
+    struct acomm_op op = {.group = &group, .team = &team, .whole = &whole, .kind = kind, .count = bytes, .width = 1};
+    return select_algorithm(&group, &op)->name;
+}
+
+/* Among leaders of more than two hosts bytes cost more than steps; two of them send no more by "bruck". */
+static void parts(void)
+{
+    CHECK_EQUAL(open_group(8, false, NULL, NULL, NULL), 0);
+    CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_BROADCAST, 8 << 10), "bruck"));
+    CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_BROADCAST, (8 << 10) + 1), "binomial"));
+    CHECK(!strcmp(chosen_for_part(2, TEAM_APART, ACOMM_BROADCAST, 64 << 10), "bruck"));
+    CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_ALL_REDUCE, 32 << 10), "doubling"));
+    CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_ALL_REDUCE, (32 << 10) + 1), "pairwise"));
+    CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_ALL_GATHER, 16 << 10), "bruck"));
+    select_close(&group.selection);
+}
+
 static void mistakes(void)
 {
     const char *const wrong[] = {"all_reduce", "all_reduce=", "all_reduce=rings", "all_reduc=ring", "=ring", "ring", "all_reduce=ring:",
@@ -94,6 +115,7 @@ int main(void)
 {
     TEST(table);
     TEST(lists);
+    TEST(parts);
     TEST(mistakes);
     return CHECK_RESULT();
 }
