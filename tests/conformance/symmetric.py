@@ -76,6 +76,22 @@ def some_private(context: Context) -> None:
         context.check(np.array_equal(group.all_gather(x), everybody.reshape(-1)), f"all_gather of {count}")
         group.all_reduce(x, "min", out=x)
         context.check(np.array_equal(x, everybody.min(axis=0)), f"all_reduce of {count} in place")
+    long_exchanges(context)
+
+
+LONG = 800_000  # float32 a rank: beyond DIRECT_EXCHANGE_FROM (direct.h)
+
+
+def long_exchanges(context: Context) -> None:
+    """all_to_all of private arrays, often enough for both ways of the choice to be taken."""
+    size, count = context.size, LONG // context.size
+    mine = slice(context.rank * count, (context.rank + 1) * count)
+    for turn in range(12):
+        given = [_values(rank + turn, count * size, "float32") for rank in range(size)]
+        x = given[context.rank].copy()
+        got = context.group.all_to_all(x)
+        context.check(np.array_equal(got, np.concatenate([array[mine] for array in given])), f"all_to_all, turn {turn}")
+        context.check(np.array_equal(x, given[context.rank]), f"all_to_all changed its input, turn {turn}")
 
 
 def libraries(context: Context) -> None:

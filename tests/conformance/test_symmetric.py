@@ -9,7 +9,9 @@ import pytest
 from .worlds import World
 
 
-@pytest.mark.parametrize("task", ["kinds", "private", "some_private", "libraries", "lifetime", "between_others", "refusals"])
+@pytest.mark.parametrize(
+    "task", ["kinds", "private", "some_private", "long_exchanges", "libraries", "lifetime", "between_others", "refusals"]
+)
 def test_symmetric(world: World, task: str) -> None:
     world.run(f"symmetric.{task}")
 

@@ -5,7 +5,7 @@
  * everybody has done with the others' arrays.
  * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch what they overwrite. So both
  * are measured as they run, per kind and size: ranks offer what each cost them, and all choose alike by the slowest. Where slots
- * were better everywhere (all_gather, all_to_all, broadcast), only symmetric arrays come here. */
+ * were better everywhere (all_gather, broadcast, all_to_all but for long ones of two ranks), only symmetric arrays come here. */
 #ifndef ACOMM_DIRECT_H
 #define ACOMM_DIRECT_H
 #include "arena.h"
@@ -14,6 +14,8 @@
 
 struct acomm_group;
 struct rounds;
+
+#define DIRECT_EXCHANGE_FROM ((uint64_t)2 << 20) /* bytes a rank beyond which two ranks' private arrays come here for all_to_all */
 
 enum direct_how { DIRECT_NOTHING, DIRECT_PRIVATE, DIRECT_MAPPED };
 struct direct_place { uint64_t at; enum direct_how how; };
