@@ -192,7 +192,7 @@ static inline char *room(uint64_t bytes)
 static inline int64_t place_of_input(const struct call *c)
 {
     const struct acomm_op *op = &c->op;
-    if (!c->in_count || !c->out_count)
+    if (!c->in_count || !c->out_count || op->kind == ACOMM_ALL_TO_ALL)
         return -1;
     if (op->kind == ACOMM_ALL_GATHER || op->kind == ACOMM_GATHER)
         return (int64_t)op_block(op->recv_counts, op->count, c->rank, op->width).offset;

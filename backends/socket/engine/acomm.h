@@ -171,7 +171,7 @@ int acomm_op_source(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes);
 int acomm_op_failure(acomm_op *op, acomm_failure *out);
 void acomm_op_free(acomm_op *op);
 
-/* in == out is allowed where the sizes are equal; other overlaps are not checked here but in core.
+/* in == out is allowed where the sizes are equal, but not by all_to_all; other overlaps are not checked here but in core.
  * Counts: all_reduce, reduce, broadcast: elements of the array. all_gather, gather: elements each rank gives.
  * scatter, reduce_scatter: elements each rank gets. all_to_all: elements for each rank.
  * counts (size entries, or NULL when even) must be equal on all ranks; send_counts and recv_counts are each rank's own. */

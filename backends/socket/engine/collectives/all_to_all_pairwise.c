@@ -1,12 +1,10 @@
 /* Pairwise all_to_all: in step s every rank sends to rank + s and receives from rank - s, so that no rank is a
- * bottleneck. In place, where a block must leave before its place is overwritten, the partners of a step exchange
- * with each other (rank + partner = s mod n) through a bounded buffer.
+ * bottleneck.
  *
  * Short blocks go to and from all ranks at once, each behind its sender's header, and lie in scratch until all headers have been
  * compared: a turn of all ranks for everything, where comparing first is some of them and each step another. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "../agree.h"
 #include "../group.h"
@@ -15,7 +13,6 @@
 #include "blocks.h"
 #include "collectives.h"
 
-#define PART ((uint64_t)1 << 20) /* bytes of a block exchanged at a time in place */
 #define SHORT ((uint64_t)192 << 10) /* bytes of a block, and of so many ranks, */
 #define SHORT_RANKS 16             /* that go at once */
 #define PEER_TRANSFERS 4           /* of headers and blocks */
@@ -70,58 +67,17 @@ static int compare_counts(struct acomm_op *op)
     return rc;
 }
 
-static int shift(struct acomm_op *op, const char *in)
+static int shift(struct acomm_op *op)
 {
     int rank = op->team->rank, n = op->team->size;
     struct span own = sent_to(op, rank);
-    int rc = blocks_copy_all(op, blocks_at(op->out, got_from(op, rank).offset), blocks_at(in, own.offset), own.bytes);
+    int rc = blocks_copy_all(op, blocks_at(op->out, got_from(op, rank).offset), blocks_at(op->in, own.offset), own.bytes);
     for (int step = 0; step < n - 1 && !rc; step++) {
         int to = pattern_pairwise_to(rank, n, step), from = pattern_pairwise_from(rank, n, step);
         struct span sent = sent_to(op, to), got = got_from(op, from);
-        rc = transfer_exchange(op, to, blocks_at(in, sent.offset), sent.bytes, from, blocks_at(op->out, got.offset),
+        rc = transfer_exchange(op, to, blocks_at(op->in, sent.offset), sent.bytes, from, blocks_at(op->out, got.offset),
                                got.bytes);
     }
-    return rc;
-}
-
-static int swap_block(struct acomm_op *op, int peer, char *buffer)
-{
-    struct span block = sent_to(op, peer);
-    int rc = 0;
-    for (uint64_t segment = 0; segment * PART < block.bytes && !rc; segment++) {
-        struct span part = blocks_part(block, segment, PART);
-        blocks_copy(buffer, op->out + part.offset, part.bytes);
-        rc = transfer_exchange(op, peer, buffer, part.bytes, peer, op->out + part.offset, part.bytes);
-    }
-    return rc;
-}
-
-static int swap_in_place(struct acomm_op *op)
-{
-    int rank = op->team->rank, n = op->team->size, rc = 0;
-    uint64_t block = op->count * op->width;
-    char *buffer = group_scratch(op, block < PART ? block : PART);
-    if (!buffer)
-        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
-    for (int step = 0; step < n && !rc; step++) {
-        int peer = pattern_rank(step, -rank, n);
-        if (peer != rank)
-            rc = swap_block(op, peer, buffer);
-    }
-    return rc;
-}
-
-/* Blocks of different sizes change places: only a copy of the whole input keeps what has not left yet. */
-static int shift_copy(struct acomm_op *op)
-{
-    uint64_t bytes = op_total(op->send_counts, op->count, op->team->size, op->width);
-    char *in = malloc(bytes ? bytes : 1);
-    if (!in)
-        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
-    int rc = blocks_copy_all(op, in, op->in, bytes);
-    if (!rc)
-        rc = shift(op, in);
-    free(in);
     return rc;
 }
 
@@ -158,7 +114,7 @@ static int exchange_short(struct acomm_op *op)
     for (int peer = 0; peer < n && !rc; peer++)
         if (peer != rank)
             blocks_copy(blocks_at(op->out, (uint64_t)peer * block), places + (uint64_t)peer * block, block);
-    if (!rc && op->in != op->out)
+    if (!rc)
         blocks_copy(blocks_at(op->out, (uint64_t)rank * block), blocks_at(op->in, (uint64_t)rank * block), block);
     return rc;
 }
@@ -171,7 +127,5 @@ int all_to_all_pairwise(struct acomm_op *op)
     int rc = tells ? agree(op) : 0;
     if (!rc && uneven)
         rc = compare_counts(op);
-    if (rc || !op->in || op->in != op->out)
-        return rc ? rc : shift(op, op->in);
-    return uneven ? shift_copy(op) : swap_in_place(op);
+    return rc ? rc : shift(op);
 }
