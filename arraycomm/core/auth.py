@@ -23,7 +23,7 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Acceptor", "Hello", "Purpose", "check_user", "client_handshake", "connect", "server_handshake"]
+__all__ = ["Acceptor", "Hello", "Purpose", "check_user", "client_handshake", "connect"]
 
 SECONDS = 2.0  # for a whole handshake
 MAX_HALF_OPEN = 64
@@ -37,30 +37,8 @@ _CAUSES = ("it is not a rank of an arraycomm job of this version, runs as anothe
            "stopped or too busy; check address and port")
 
 
-
 class HandshakeBroken(AuthFailed):
     """The handshake ended without a verdict; the other side may have been too busy."""
-
-
-def server_handshake(sock: socket.socket, secret: bytes | None, *, job: str, deadline: float = SECONDS,
-                     check: Check | None = None) -> Hello:
-    """Admits the client on a connected socket, within `deadline` seconds, and returns what it said.
-
-    Raises AuthFailed when it is not to be admitted; the caller closes the socket.
-    """
-    check_user(sock, secret)
-    handshake = ServerHandshake(secret, job, check)
-    peer, end = _peer(sock), time.monotonic() + deadline
-    try:
-        while handshake.hello is None and handshake.error is None:
-            sock.sendall(handshake.feed(_receive(sock, 1, handshake.wanted, end)))
-    except OSError as error:
-        raise _broken(peer, deadline, error) from error
-    finally:
-        sock.settimeout(None)
-    if handshake.hello is None:
-        raise AuthFailed(f"a connection was refused: {handshake.error}")
-    return handshake.hello
 
 
 def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *, deadline: float = SECONDS) -> None:
@@ -75,10 +53,10 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
     peer, end = _peer(sock), time.monotonic() + deadline  # a connection that was reset does not tell the peer any more
     try:
         sock.sendall(transcript)  # which an empty buffer holds
-        transcript += _receive(sock, NONCE_BYTES, NONCE_BYTES, end)
+        transcript += _receive(sock, NONCE_BYTES, end)
         proof = tag(secret, b"client", transcript)
         sock.sendall(proof)
-        verdict = _receive(sock, 1 + TAG_BYTES, 1 + TAG_BYTES, end)
+        verdict = _receive(sock, 1 + TAG_BYTES, end)
         sock.settimeout(None)
     except OSError as error:
         raise _broken(peer, deadline, error) from error
@@ -92,14 +70,14 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
     raise AuthFailed(f"{peer} refused this connection (job {hello.job!r}, {hello.purpose.value}): {REMEDY[status]}")
 
 
-def _receive(sock: socket.socket, least: int, most: int, end: float) -> bytes:
+def _receive(sock: socket.socket, size: int, end: float) -> bytes:
     """Raises TimeoutError at `end`, ConnectionError where the other side has closed. Leaves a timeout on the socket."""
     data = b""
-    while len(data) < least:
+    while len(data) < size:
         # A process that was stopped meanwhile looks once more at what has come: the other side may have admitted it.
         sock.settimeout(max(end - time.monotonic(), 0.0))
         try:
-            chunk = sock.recv(most - len(data))
+            chunk = sock.recv(size - len(data))
         except TimeoutError:
             continue
         except BlockingIOError:

@@ -1,13 +1,13 @@
 """Who is on the other end: a mutual challenge on every connection, before anything else is said on it.
 
-    client -> server   Hello and the client's nonce                       80 bytes
+    client -> server   Hello and the client's nonce                       76 bytes
     server -> client   the server's nonce                                 32
     client -> server   HMAC(secret, "client" + both messages)             32
     server -> client   status, HMAC(secret, "server" + all of that)       33
 
 The client proves itself first, so that a stranger who scans ports is never given a tag of a secret to try guesses on.
 The roles are part of what is signed, so a reflected message fails; both nonces are, so a replayed one does. A server
-reads at most 112 bytes from a stranger, into a fixed buffer, within 2 s.
+reads at most 108 bytes from a stranger, into a fixed buffer, within 2 s.
 
 This proves that both ends know the job's secret when the connection starts. It does not encrypt or sign what follows
 (someone on the path needs TLS against them), and a rank may claim another's number: all ranks of a job trust each
@@ -28,7 +28,7 @@ from .record import Record
 
 _MAGIC = b"ACOM"
 _VERSION = 1
-_HELLO = struct.Struct("<4sHBB16sIiiQI")
+_HELLO = struct.Struct("<4sHBB16siiQI")
 NONCE_BYTES = 32
 TAG_BYTES = SHA256_BYTES
 HELLO_BYTES = _HELLO.size + NONCE_BYTES
@@ -57,7 +57,7 @@ REMEDY = {
     Status.WRONG_SECRET: "it has another secret: give all ranks of the job the same ARRAYCOMM_SECRET or "
     "ARRAYCOMM_SECRET_FILE, or, if another job holds this address, choose another port",
     Status.OTHER_JOB: "it belongs to another job: choose another MASTER_PORT (or port 0 with our launcher)",
-    Status.UNWELCOME: "it does not expect this rank, epoch or kind of connection: two processes may have the same "
+    Status.UNWELCOME: "it does not expect this rank or kind of connection: two processes may have the same "
     "rank, or this one was declared lost by the others",
 }
 
@@ -69,16 +69,15 @@ class Hello(Record):
     purpose: Purpose
     sender: int = -1
     receiver: int = -1
-    epoch: int = 0
     group: int = 0  # u64
     channel: int = 0  # u8
     stripe: int = 0
 
     def encode(self) -> bytes:
-        """48 bytes; the job goes as a digest. Raises ValueError for numbers out of range."""
+        """44 bytes; the job goes as a digest. Raises ValueError for numbers out of range."""
         try:
             return _HELLO.pack(_MAGIC, _VERSION, _PURPOSES.index(self.purpose), self.channel, job_digest(self.job),
-                               self.epoch, self.sender, self.receiver, self.group, self.stripe)
+                               self.sender, self.receiver, self.group, self.stripe)
         except struct.error as error:
             raise ValueError(f"{self} does not fit the wire: {error}") from None
 
@@ -89,7 +88,7 @@ def job_digest(job: str) -> bytes:
 
 def _decode(message: bytes, job: str) -> tuple[Hello, bool]:
     """The Hello as one of our job, and whether it is one."""
-    magic, version, purpose, channel, digest, epoch, sender, receiver, group, stripe = _HELLO.unpack(message)
+    magic, version, purpose, channel, digest, sender, receiver, group, stripe = _HELLO.unpack(message)
     if magic != _MAGIC:
         raise AuthFailed("it does not speak arraycomm's protocol")
     if version != _VERSION:
@@ -97,7 +96,7 @@ def _decode(message: bytes, job: str) -> tuple[Hello, bool]:
                          "install the same arraycomm everywhere")
     if purpose >= len(_PURPOSES):
         raise AuthFailed(f"it asks for the unknown purpose {purpose}")
-    hello = Hello(job, _PURPOSES[purpose], sender, receiver, epoch, group, channel, stripe)
+    hello = Hello(job, _PURPOSES[purpose], sender, receiver, group, channel, stripe)
     return hello, same(digest, job_digest(job))
 
 

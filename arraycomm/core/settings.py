@@ -71,18 +71,18 @@ def get(name: str, environ: Mapping[str, str] | None = None) -> str:
     return row.default
 
 
-def get_number(name: str, environ: Mapping[str, str] | None = None) -> float:
+def get_number(name: str) -> float:
     """A numeric setting. Raises ValueError that names the variable."""
-    text = get(name, environ)
+    text = get(name)
     try:
         return float(text)
     except ValueError:
         raise ValueError(f"{name} must be a number, got {text!r}") from None
 
 
-def get_flag(name: str, environ: Mapping[str, str] | None = None) -> bool:
+def get_flag(name: str) -> bool:
     """A switch: 1, true, yes, on or 0, false, no, off. Raises ValueError that names the variable."""
-    text = get(name, environ).lower()
+    text = get(name).lower()
     if text in ("1", "true", "yes", "on"):
         return True
     if text in ("0", "false", "no", "off", ""):

@@ -1,4 +1,4 @@
-"""DType, Device and ReduceOp: the vocabulary that core, backends and frameworks share."""
+"""DType, DeviceType and ReduceOp: the vocabulary that core, backends and frameworks share."""
 
 from __future__ import annotations
 
@@ -66,19 +66,6 @@ DEVICE_TYPES: dict[str, frozenset[int]] = {
     "xpu": frozenset((14,)),
     "hpu": frozenset((12,)),
 }
-
-
-class Device(Record):
-    """Where an array lies."""
-
-    type: DeviceType
-    ordinal: int = 0
-
-    def __str__(self) -> str:
-        return self.type.name.lower() if self.type is DeviceType.CPU else f"{self.type.name.lower()}:{self.ordinal}"
-
-
-CPU = Device(DeviceType.CPU)
 
 
 class ReduceOp(Record):

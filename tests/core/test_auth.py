@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from arraycomm.core import auth
 from arraycomm.core.auth import Acceptor, Hello, Purpose
 from arraycomm.core.errors import AuthFailed
-from arraycomm.core.handshake import HELLO_BYTES, TAG_BYTES, ServerHandshake, tag
+from arraycomm.core.handshake import HELLO_BYTES, TAG_BYTES, Check, ServerHandshake, tag
 
 SECRET = bytes(range(32))
-HELLO = Hello("job", Purpose.DATA, sender=3, receiver=1, epoch=2, group=2**63 + 5, channel=2, stripe=7)
+HELLO = Hello("job", Purpose.DATA, sender=3, receiver=1, group=2**63 + 5, channel=2, stripe=7)
 
 
 @pytest.fixture
@@ -45,11 +45,21 @@ def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object
     return thread, outcome
 
 
+def answer(sock: socket.socket, secret: bytes | None, job: str = "job", check: Check | None = None) -> Hello:
+    """The server's part, as the Acceptor plays it."""
+    handshake = ServerHandshake(secret, job, check)
+    while handshake.hello is None and handshake.error is None:
+        sock.sendall(handshake.feed(sock.recv(handshake.wanted)))
+    if handshake.hello is None:
+        raise AuthFailed(handshake.error)
+    return handshake.hello
+
+
 def shake(pair: tuple[socket.socket, socket.socket], client_secret: bytes | None, server_secret: bytes | None,
-          hello: Hello = HELLO, job: str = "job", check: auth.Check | None = None) -> tuple[object, object]:
+          hello: Hello = HELLO, job: str = "job", check: Check | None = None) -> tuple[object, object]:
     """What each side got: None and a Hello when all is well, otherwise exceptions."""
     client, server = pair
-    thread, outcome = in_thread(lambda: auth.server_handshake(server, server_secret, job=job, check=check))
+    thread, outcome = in_thread(lambda: answer(server, server_secret, job, check))
     try:
         mine: object = auth.client_handshake(client, client_secret, hello)
     except AuthFailed as error:
@@ -63,7 +73,7 @@ def test_both_sides_agree(pair: tuple[socket.socket, socket.socket], secret: byt
     assert shake(pair, secret, secret) == (None, HELLO)
     pair[0].sendall(b"after")
     assert pair[1].recv(16) == b"after"
-    assert pair[0].gettimeout() is None and pair[1].gettimeout() is None
+    assert pair[0].gettimeout() is None
 
 
 @pytest.mark.parametrize("mine, theirs", [(SECRET, b"other"), (None, SECRET), (SECRET, None)])
@@ -146,16 +156,16 @@ def test_garbage_never_gets_in_and_little_is_read(pieces: list[bytes]) -> None:
         piece = piece[:server.wanted]
         server.feed(piece)
         taken += len(piece)
-    assert server.hello is None and taken <= 160
+    assert server.hello is None and taken <= HELLO_BYTES + TAG_BYTES == 108
 
 
 @given(job=st.text(max_size=20), purpose=st.sampled_from(Purpose), sender=st.integers(-1, 2**31 - 1),
-       receiver=st.integers(-1, 2**31 - 1), epoch=st.integers(0, 2**32 - 1), group=st.integers(0, 2**64 - 1),
-       channel=st.integers(0, 255), stripe=st.integers(0, 2**32 - 1), cut=st.integers(1, 79))
+       receiver=st.integers(-1, 2**31 - 1), group=st.integers(0, 2**64 - 1),
+       channel=st.integers(0, 255), stripe=st.integers(0, 2**32 - 1), cut=st.integers(1, HELLO_BYTES - 1))
 @settings(max_examples=100, deadline=None)
-def test_hello_travels_whole(job: str, purpose: Purpose, sender: int, receiver: int, epoch: int, group: int,
-                             channel: int, stripe: int, cut: int) -> None:
-    hello = Hello(job, purpose, sender, receiver, epoch, group, channel, stripe)
+def test_hello_travels_whole(job: str, purpose: Purpose, sender: int, receiver: int, group: int, channel: int,
+                             stripe: int, cut: int) -> None:
+    hello = Hello(job, purpose, sender, receiver, group, channel, stripe)
     server, first = ServerHandshake(SECRET, job), hello.encode() + bytes(32)
     assert server.feed(first[:cut]) == b""
     challenge = server.feed(first[cut:])
@@ -168,20 +178,9 @@ def test_hello_out_of_range() -> None:
         Hello("job", Purpose.DATA, channel=256).encode()
 
 
-@pytest.mark.parametrize("sent", [b"", HELLO.encode()[:20], b"GET / HTTP/1.1\r\n\r\n".ljust(200, b"x")])
-def test_truncated_or_foreign_client(pair: tuple[socket.socket, socket.socket], sent: bytes) -> None:
-    client, server = pair
-    client.sendall(sent)
-    client.shutdown(socket.SHUT_WR)
-    with pytest.raises(AuthFailed):
-        auth.server_handshake(server, SECRET, job="job", deadline=1)
-
-
 def test_silence_ends_at_the_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(AuthFailed, match="did not complete the handshake within 0.2 s"):
         auth.client_handshake(pair[0], SECRET, HELLO, deadline=0.2)
-    with pytest.raises(AuthFailed, match="0.2 s"):
-        auth.server_handshake(pair[1], SECRET, job="job", deadline=0.2)
 
 
 def test_a_verdict_that_came_while_the_client_was_stopped(pair: tuple[socket.socket, socket.socket],
@@ -191,15 +190,15 @@ def test_a_verdict_that_came_while_the_client_was_stopped(pair: tuple[socket.soc
     now = time.monotonic
     stopped = threading.Event()
 
-    def receive(sock: socket.socket, least: int, most: int, end: float) -> bytes:
-        if sock is client and least == 1 + TAG_BYTES:
+    def receive(sock: socket.socket, size: int, end: float) -> bytes:
+        if sock is client and size == 1 + TAG_BYTES:
             assert stopped.wait(5)
             end = now() - 1
-        return real(sock, least, most, end)
+        return real(sock, size, end)
 
     real = auth._receive
     monkeypatch.setattr(auth, "_receive", receive)
-    thread, outcome = in_thread(lambda: auth.server_handshake(server, SECRET, job="job"))
+    thread, outcome = in_thread(lambda: answer(server, SECRET))
     thread2, said = in_thread(lambda: auth.client_handshake(client, SECRET, HELLO))
     thread.join(5)
     stopped.set()
@@ -326,9 +325,10 @@ def test_acceptor_keeps_few_strangers(served: tuple[Acceptor, Members, tuple[str
 
 def test_acceptor_survives_garbage(served: tuple[Acceptor, Members, tuple[str, int]]) -> None:
     _, members, address = served
-    for size in (0, 1, 47, 80, 112, 5000):
+    garbage = [os.urandom(size) for size in (0, 1, 43, HELLO_BYTES, HELLO_BYTES + TAG_BYTES, 5000)]
+    for sent in (*garbage, HELLO.encode()[:20], b"GET / HTTP/1.1\r\n\r\n".ljust(200, b"x")):
         with socket.create_connection(address) as stranger, _closed():
-            stranger.sendall(os.urandom(size))
+            stranger.sendall(sent)
     with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET"):
         auth.connect(*address, b"wrong", HELLO, deadline=5)
     auth.connect(*address, SECRET, HELLO, deadline=5).close()
