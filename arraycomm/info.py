@@ -35,7 +35,7 @@ def versions() -> dict[str, str | None]:
     engine = importlib.import_module(f"{package.__name__}._engine")
     kernels = engine.ffi.string(engine.lib.acomm_cpu()).decode()
     return found | {"os": platform.platform(), "cpu": f"{platform.machine()}, {os.cpu_count()} cores",
-                    "kernels": kernels}  # fmt: skip
+                    "kernels": kernels}
 
 
 def backends() -> dict[str, str | None]:
@@ -63,7 +63,7 @@ def gpus() -> dict[str, str]:
 def operations() -> list[str]:
     """The operations of the interface; every backend has all of them."""
     return [name for part in (Mover, Communicator) for name, slot in vars(part).items()
-            if callable(slot) and not name.startswith("_") and name not in _NO_DATA]  # fmt: skip
+            if callable(slot) and not name.startswith("_") and name not in _NO_DATA]
 
 
 def table() -> dict[str, dict[str, list[str]]]:
@@ -97,7 +97,7 @@ def selection(environ: Mapping[str, str]) -> dict[str, Any]:
     if tuned is None:
         return found
     return found | {"path": tuned.path, "machine": dict(tuned.machine), "measured": tuned.measured,
-                    "choices": [choice._asdict() for choice in tuned.choices]}  # fmt: skip
+                    "choices": [choice._asdict() for choice in tuned.choices]}
 
 
 def network(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def collect() -> dict[str, Any]:
     """Everything that is printed, as JSON's types."""
     return {"versions": versions(), "backends": backends(), "libraries": libraries(), "gpus": gpus(), "operations": table(),
             "settings": settings_in_use(os.environ), "selection": selection(os.environ),
-            "network": network(os.environ)}  # fmt: skip
+            "network": network(os.environ)}
 
 
 def render(found: Mapping[str, Any]) -> str:

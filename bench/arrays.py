@@ -37,7 +37,7 @@ def rank(number: int, sizes: tuple[int, ...], rounds: int, path: str) -> None:
     found: dict[str, Times] = {}
     with arraycomm.init() as group:
         cells = {f"{size:9} B {form}": [_batch(group, _call(group, name, size, form)) for name in _NAMES]
-                 for size in sizes for form in _FORMS}  # fmt: skip
+                 for size in sizes for form in _FORMS}
         for _ in range(rounds):
             for cell, runs in cells.items():
                 both = [run() for run in runs + runs[::-1]]
@@ -69,7 +69,7 @@ def _batch(group: Any, call: Callable[[], Any]) -> Callable[[], float]:
 def main(arguments: list[str]) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="arraycomm-bench arrays", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--np", default="1,2", help="numbers of ranks (1,2)")
     parser.add_argument("--sizes", type=parse_sizes, default="8,1M", help="bytes of the array (8,1M)")
     parser.add_argument("--rounds", type=int, default=9, help="of which the median counts (9)")

@@ -80,7 +80,7 @@ def default_sizes(largest: int) -> list[int]:
     """Powers of two with what lies four bytes, an element, beside them, and odd sizes."""
     powers = [1 << power for power in range(3, largest.bit_length()) if 1 << power <= largest]
     return sorted({*powers, *(size - 4 for size in powers if size > 64), *(size + 4 for size in powers[:-1]),
-                   *(size for size in _ODD if size <= largest)})  # fmt: skip
+                   *(size for size in _ODD if size <= largest)})
 
 
 def off_the_line(times: dict[int, float]) -> dict[int, float]:
@@ -96,7 +96,7 @@ def steps(times: dict[int, float]) -> dict[int, float]:
     """Of two sizes that are nearly the same, the longer time over the shorter; by the larger size."""
     sizes = sorted(times)
     return {after: max(times[after] / times[before], times[before] / times[after])
-            for before, after in pairwise(sizes) if after / before < _CLOSE}  # fmt: skip
+            for before, after in pairwise(sizes) if after / before < _CLOSE}
 
 
 def cliffs(times: dict[int, float]) -> dict[int, float]:
@@ -119,13 +119,13 @@ def judged(times: Times) -> list[Found]:
     fastest = cliffs({size: min(rounds) for size, rounds in times.items()})
     each = [cliffs(dict(zip(times, turn, strict=True))) for turn in zip(*times.values(), strict=True)]
     return [Found(size, ratio, min(turn[size] for turn in each), max(turn[size] for turn in each))
-            for size, ratio in fastest.items()]  # fmt: skip
+            for size, ratio in fastest.items()]
 
 
 def main(arguments: list[str]) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="arraycomm-bench cliffs", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--np", default="2,4", help="numbers of ranks (2,4)")
     parser.add_argument("--transport", default="shm", help="some of shm, tcp (shm)")
     parser.add_argument("--ops", default=",".join(_OPERATIONS), help="operations (all with data)")

@@ -85,27 +85,27 @@ def _limits(path: str) -> Limits:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="arraycomm-bench compare", description=__doc__, epilog=_EPILOG,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
     add("--against", type=lambda text: text.split(","), default=["gloo"], metavar="PEER,...",
-        help=f"some of {', '.join([*PEERS, *GROUPS])} (gloo)")  # fmt: skip
+        help=f"some of {', '.join([*PEERS, *GROUPS])} (gloo)")
     add("--np", type=lambda text: [_positive(n) for n in text.split(",")], default=[2, 4], metavar="N,...",
-        help="ranks, a table each (2,4)")  # fmt: skip
+        help="ranks, a table each (2,4)")
     add("--ops", type=lambda text: _names(text, OPERATIONS, "operation"), default=list(OPERATIONS), metavar="OP,...",
-        help=f"some of {', '.join(OPERATIONS)} (all)")  # fmt: skip
+        help=f"some of {', '.join(OPERATIONS)} (all)")
     add("--sizes", type=parse_sizes, default=SIZES, metavar="SIZE,...",
-        help=f"bytes ({SIZES})")  # fmt: skip
+        help=f"bytes ({SIZES})")
     add("--dtype", choices=tuple(ITEM_BYTES), default="float32", help="mpi4py has no bfloat16 (float32)")
     add("--ours", type=lambda text: _names(text, tuple(VARIANTS), "variant of ours"), default=["shm", "tcp"],
-        metavar="WAY,...", help=f"some of {', '.join(VARIANTS)}, a contender each (shm,tcp)")  # fmt: skip
+        metavar="WAY,...", help=f"some of {', '.join(VARIANTS)}, a contender each (shm,tcp)")
     add("--hosts", type=_positive, default=1, metavar="N", 
-        help="network namespaces that the ranks are dealt out to; needs root (1)")  # fmt: skip
+        help="network namespaces that the ranks are dealt out to; needs root (1)")
     add("--rate", metavar="RATE", help="with --hosts: what a host may send, as tc's tbf takes it, e.g. 1gbit (no limit)")
     add("--rounds", type=_positive, default=5, help="there and back through all contenders (5)")
     add("--python", type=_pair, action="append", default=[], metavar="PEER=PATH",
-        help="another interpreter, or environment, for a contender")  # fmt: skip
+        help="another interpreter, or environment, for a contender")
     add("--peer", type=_pair, action="append", default=[], metavar="NAME=FILE",
-        help="a contender of your own, see docs/benchmark.md")  # fmt: skip
+        help="a contender of your own, see docs/benchmark.md")
     add("--timeout", type=float, default=120.0, metavar="SECONDS", help="for one batch or start-up (120)")
     add("--percentiles", action="store_true", help="p50, p95, p99 of single calls too; JSON and CSV have them anyway")
     add("--json", metavar="FILE", help="everything measured, as JSON")
@@ -172,7 +172,7 @@ class Field:
                 "cpus": len(os.sched_getaffinity(0)), "dtype": given.dtype, "rounds": given.rounds,
                 "contenders": {name: {"version": version, "python": self.start(name, 1).python,
                                       "network": name in self.network} for name, version in self.versions.items()},
-                "skipped": self.skipped, "failed": self.failed}  # fmt: skip
+                "skipped": self.skipped, "failed": self.failed}
 
 
 def _interpreter(path: str) -> str:
@@ -230,7 +230,7 @@ def _world(ranks: int, given: argparse.Namespace, field: Field, cells: list[Cell
     table = Table(list(field.versions), field.network, floors=given.limits is not None)
     place = f" on {given.hosts} hosts, links of {given.rate or 'any rate'}" if given.hosts > 1 else ""
     print(f"# {ranks} ranks{place}, {given.dtype}: us per call of the slowest rank, median of {2 * given.rounds} batches; "
-          f"ratio of the best peer to ours, median and range of {given.rounds} rounds")  # fmt: skip
+          f"ratio of the best peer to ours, median and range of {given.rounds} rounds")
     print(table.header(), flush=True)
     found: list[Cell] = []
     with field.contenders(ranks) as contenders:

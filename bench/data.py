@@ -27,12 +27,12 @@ POISON = 1  # byte; no dtype reads a run of it as a whole number above 1
 OPS = {
     "sum": "sum", "prod": "product", "max": "max", "min": "min", "avg": "avg", "mulsum": "premul_sum",
     "band": "band", "bor": "bor", "bxor": "bxor", "product": "product", "premul_sum": "premul_sum",
-}  # fmt: skip
+}
 
 _UFUNCS = {
     "sum": np.add, "avg": np.add, "premul_sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,
     "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
-}  # fmt: skip
+}
 
 # Whole numbers up to this are exact in the dtype.
 _EXACT = {
@@ -42,14 +42,14 @@ _EXACT = {
     "complex64": 1 << 23, "complex128": 1 << 52,
     "float8_e3m4": 15, "float8_e4m3": 16, "float8_e4m3b11fnuz": 16, "float8_e4m3fn": 16, "float8_e4m3fnuz": 16,
     "float8_e5m2": 8, "float8_e5m2fnuz": 8, "float8_e8m0fnu": 1,
-}  # fmt: skip
+}
 DTYPES = tuple(_EXACT)
 
 # nccl-tests' spelling -> ours.
 SHORT_NAMES = {
     "char": "int8", "int": "int32", "half": "float16", "float": "float32", "double": "float64",
     "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
-}  # fmt: skip
+}
 _LABELS = {ours: theirs for theirs, ours in SHORT_NAMES.items() if ours not in ("int8", "int32")}
 
 

@@ -81,7 +81,7 @@ def probe(start: Start) -> str:
         kind = peer_class(start.name, start.file)
         kind.command(start.name, start.python, [], start.size)
         done = subprocess.run([start.python, *start.program, "probe"], env=_environ(start, kind), capture_output=True,
-                              text=True, timeout=_PROBE_S, stdin=subprocess.DEVNULL)  # fmt: skip
+                              text=True, timeout=_PROBE_S, stdin=subprocess.DEVNULL)
     except OSError as error:
         raise Missing(f"cannot run {start.python}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
@@ -144,12 +144,12 @@ class Contender:
         with open(self.directory / "output", "wb") as output:
             for rank, command in enumerate(commands):
                 own = {"RANK": rank, "LOCAL_RANK": rank % per_host, "WORLD_SIZE": start.size, "LOCAL_WORLD_SIZE": per_host,
-                       "MLX_RANK": rank} if len(commands) == start.size else {}  # fmt: skip
+                       "MLX_RANK": rank} if len(commands) == start.size else {}
                 command = inside(spaces.names[rank // per_host] if spaces else "") + command
                 # A group of its own: the terminal's Ctrl-C is the driver's, which then ends everybody in order.
                 self._processes.append(subprocess.Popen(command, env=environ | {k: str(v) for k, v in own.items()},
                                                         stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                                        **_OWN_GROUP))  # fmt: skip
+                                                        **_OWN_GROUP))
 
     def _accept(self, listener: socket.socket) -> None:
         listener.settimeout(_LOOK_S)

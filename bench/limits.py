@@ -37,12 +37,12 @@ _UNKNOWN = "not available"
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="arraycomm-bench limits", description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
     add("--np", type=lambda text: [int(n) for n in text.split(",")], default=[2, 4, 8], metavar="N,...",
-        help="ranks to print floors for (2,4,8)")  # fmt: skip
+        help="ranks to print floors for (2,4,8)")
     add("--sizes", type=parse_sizes, default=SIZES, metavar="SIZE,...",
-        help=f"bytes ({SIZES})")  # fmt: skip
+        help=f"bytes ({SIZES})")
     add("--json", metavar="FILE", help="the figures, for compare --limits")
     return made
 

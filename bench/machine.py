@@ -90,7 +90,7 @@ def copies() -> dict[str, float]:
     """Of one process: bytes copied per second in each cache and in memory, and summed."""
     found = {}
     for place, size, huge in (("l2", cache_bytes(2) // 4, None), ("l3", cache_bytes(3) // 8, None),
-                              ("memory", _LARGE, True), ("memory_4k", _LARGE, False)):  # fmt: skip
+                              ("memory", _LARGE, True), ("memory_4k", _LARGE, False)):
         a, b = memory(size, huge), memory(size, huge)
         found[f"copy_{place}"] = size / rate(lambda a=a, b=b: np.copyto(a, b)) / 1e9  # type: ignore[misc]
         found[f"sum_{place}"] = size / rate(lambda a=a, b=b: np.add(a, b, out=a)) / 1e9  # type: ignore[misc]
@@ -276,7 +276,7 @@ def single_copy() -> dict[str, float | None]:
             return {"single_copy": None, "single_copy_4k": None, "single_copy_call": None}
         return {"single_copy": size / rate(lambda: read(addresses[0], size)) / 1e9,
                 "single_copy_4k": size / rate(lambda: read(addresses[1], size)) / 1e9,
-                "single_copy_call": rate(lambda: read(addresses[0], 8)) * 1e6}  # fmt: skip
+                "single_copy_call": rate(lambda: read(addresses[0], 8)) * 1e6}
 
 
 def _yield_for(connection: Connection, processor: int, seconds: float) -> None:
@@ -320,4 +320,4 @@ def measure() -> dict[str, float | None]:
     """Everything, by name."""
     return {"call": call(), "shared_memory_ping": shared_memory_ping(), "switch": switch(), **copies(),
             **copies_together(len(os.sched_getaffinity(0))), **sockets(socket.AF_UNIX, "unix"),
-            **sockets(socket.AF_INET, "tcp"), **single_copy()}  # fmt: skip
+            **sockets(socket.AF_INET, "tcp"), **single_copy()}

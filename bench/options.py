@@ -144,7 +144,7 @@ def _add_nccl_options(made: argparse.ArgumentParser) -> None:
     add("-i", "--stepbytes", type=parse_size, metavar="SIZE", help="increment between sizes, without -f (1M)")
     add("-o", "--op", type=_ops, default=("sum",), dest="ops", metavar="OP", help=f"all, or some of {', '.join(OPS)} (sum)")
     add("-d", "--datatype", type=_dtypes, default=("float32",), dest="dtypes", metavar="TYPE",
-        help=f"all, or some of {', '.join((*SHORT_NAMES, *DTYPES))} (float)")  # fmt: skip
+        help=f"all, or some of {', '.join((*SHORT_NAMES, *DTYPES))} (float)")
     add("-r", "--root", type=_root, default=0, metavar="RANK", help="root of rooted operations; all or -1 is every rank (0)")
     add("-n", "--iters", type=_at_least(1), default=0, metavar="N", help="calls per batch (as many as take 20 ms, at most 1000)")
     add("-w", "--warmup_iters", type=_at_least(0), default=5, dest="warmup", metavar="N", help="calls before the first batch (5)")
@@ -178,4 +178,4 @@ def parse(arguments: list[str]) -> Options:
         warmup=given.warmup, checks=given.check, average=given.average, percentiles=given.percentiles,
         framework=given.framework, backend=given.backend, transport=given.transport, nproc=given.nproc,
         timeout=given.timeout, json=given.json, csv=given.csv, plot=given.plot,
-    )  # fmt: skip
+    )

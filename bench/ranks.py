@@ -35,7 +35,7 @@ def run(options: Options) -> int:
             return _start(options)
         if options.nproc not in (None, place.size):
             raise ValueError(f"--nproc {options.nproc}, but this process is a rank of a world of {place.size} already "
-                             f"({place.launcher}); leave --nproc out to join it")  # fmt: skip
+                             f"({place.launcher}); leave --nproc out to join it")
     except (ValueError, DistBackendError) as error:
         print(f"arraycomm-bench: {error}", file=sys.stderr)
         return USAGE
@@ -151,7 +151,7 @@ def _describe(group: Any) -> list[str]:
     from .harness import over_ranks
 
     line = (f"#  Rank {group.rank:2} Group  0 Pid {os.getpid():6} on {socket.gethostname():>10} device  0 [cpu] "
-            f"{platform.machine()} {group.backend}")  # fmt: skip
+            f"{platform.machine()} {group.backend}")
     own = np.frombuffer(line.encode()[:_LINE].ljust(_LINE), dtype=np.uint8)
     return [bytes(row).decode(errors="replace").rstrip() for row in over_ranks(group, own)]
 

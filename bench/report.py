@@ -57,7 +57,7 @@ class Table:
         step = f"{options.step_factor}(factor)" if options.step_factor else f"{options.step_bytes}(bytes)"
         self.line(f"# nRanks {len(ranks)} minBytes {options.min_bytes} maxBytes {options.max_bytes} step: {step} "
                   f"warmup iters: {options.warmup} iters: {options.calls or 'auto'} batches: {options.batches} "
-                  f"validation: {options.checks}")  # fmt: skip
+                  f"validation: {options.checks}")
         self.line("#\n# Using devices")
         for rank in ranks:
             self.line(rank)
@@ -99,7 +99,7 @@ def _figures(cell: Cell | None) -> dict[str, Any] | None:
         return None
     timing = cell.timing
     figures = {"time": timing.time, "alg_bw": cell.algbw, "bus_bw": cell.busbw, "nwrong": cell.wrong,
-               "low": timing.low, "high": timing.high, "calls": timing.calls}  # fmt: skip
+               "low": timing.low, "high": timing.high, "calls": timing.calls}
     if timing.p50 is not None:
         figures |= {"p50": timing.p50, "p95": timing.p95, "p99": timing.p99}
     return figures
@@ -127,14 +127,14 @@ def write_json(path: str, rows: Sequence[Row], options: Options, about: dict[str
         ],
         "out_of_bounds": {"count": summary.wrong, "okay": summary.wrong == 0},
         "average_bus_bandwidth": {"bandwidth": summary.busbw},
-    }  # fmt: skip
+    }
     with open(path, "w", encoding="utf-8") as file:
         json.dump(document, file, indent=1)
         file.write("\n")
 
 
 _CSV_COLUMNS = ("operation", "size", "count", "type", "redop", "root", "placement", "time", "algbw", "busbw", "wrong",
-                "low", "high", "calls", "p50", "p95", "p99")  # fmt: skip
+                "low", "high", "calls", "p50", "p95", "p99")
 
 
 def write_csv(path: str, rows: Sequence[Row]) -> None:
@@ -147,4 +147,4 @@ def write_csv(path: str, rows: Sequence[Row]) -> None:
                 timing = cell.timing
                 writer.writerow((row.operation, row.size, row.count, label(row.dtype), redop(row.op), row.root,
                                  placement, timing.time, cell.algbw, cell.busbw, cell.wrong, timing.low, timing.high,
-                                 timing.calls, timing.p50, timing.p95, timing.p99))  # fmt: skip
+                                 timing.calls, timing.p50, timing.p95, timing.p99))

@@ -67,7 +67,7 @@ class Cell:
         Ours over a network are set against such peers alone: no socket beats shared memory.
         """
         return [verdict for name in self.timings if name.startswith(OURS)
-                if (verdict := self._verdict(name, set(network))) is not None]  # fmt: skip
+                if (verdict := self._verdict(name, set(network))) is not None]
 
     def _verdict(self, ours: str, network: set[str]) -> Verdict | None:
         rivals = [name for name in self.timings if not name.startswith(OURS) and (ours not in network or name in network)]
@@ -97,7 +97,7 @@ class Summary:
         words = [verdict.word for verdict in verdicts]
         mean = math.exp(statistics.fmean(math.log(verdict.ratio) for verdict in verdicts))
         return cls(ours, len(words), words.count("faster"), words.count("unclear"), words.count("slower"), words.count("WRONG"),
-                   mean)  # fmt: skip
+                   mean)
 
 
 def summaries(cells: Iterable[Cell], network: Iterable[str]) -> list[Summary]:

@@ -51,7 +51,7 @@ class _Ranks:
             place = Place(rank, size, rank, size, 0, meeting.address, meeting.port)
             self._processes.append(subprocess.Popen(
                 [sys.executable, "-c", program], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env={**os.environ, **place.variables(meeting.secret_fd)}, pass_fds=descriptors))  # fmt: skip
+                env={**os.environ, **place.variables(meeting.secret_fd)}, pass_fds=descriptors))
 
     def __enter__(self) -> _Ranks:
         self._answers()  # all have started
@@ -107,5 +107,5 @@ def main(arguments: list[str]) -> int:
         for what, times in measure(size, given.repeats, given.again).items():
             columns = [sorted(column) for column in zip(*times, strict=True)]
             print(f"{size:5}  {what:22}" + "".join(f"{median(c):9.1f} ({c[0]:.1f} to {c[-1]:.1f})".rjust(24)
-                                                  for c in columns), flush=True)  # fmt: skip
+                                                  for c in columns), flush=True)
     return 0

@@ -109,14 +109,14 @@ def rows(group: Any, step: Step, options: Options, framework: NumpyArrays) -> It
         cell = bench.out_of_place()
         shared = None if framework.immutable else collective.shared(case)
         yield Row(step.operation, bench.bytes, count, step.dtype, step.op, step.root, cell,
-                  None if shared is None else bench.in_place(shared))  # fmt: skip
+                  None if shared is None else bench.in_place(shared))
 
 
 class _Bench:
     """One rank, one row."""
 
     def __init__(self, group: Any, collective: Collective, case: Case, framework: NumpyArrays, plan: Plan,
-                 checks: int) -> None:  # fmt: skip
+                 checks: int) -> None:
         self.group, self.collective, self.case, self.framework = group, collective, case, framework
         self.plan, self.checks = plan, checks
         self.op = _reduction(case.op)

@@ -13,7 +13,7 @@ from .results import OURS, Cell, Summary, Timing, Verdict, summaries
 
 _VERSION = 1
 _COLUMNS = ("operation", "ranks", "size", "dtype", "contender", "time", "low", "high", "calls", "p50", "p95", "p99", "wrong",
-            "floor", "best", "ratio", "ratio_low", "ratio_high", "verdict")  # fmt: skip
+            "floor", "best", "ratio", "ratio_low", "ratio_high", "verdict")
 
 
 class Table:
@@ -27,7 +27,7 @@ class Table:
         peers = "".join(f"  {name:>9}" for name in self.peers)
         floor = f"  {'x floor':>7}" if self.floors else ""
         return (f"# {'operation':>14}  {'size':>10}  {'ours':>14}  {'time(us)':>9}{floor}{peers}  {'best':>9}  {'ratio':>7}  "
-                f"{'low':>7}  {'high':>7}")  # fmt: skip
+                f"{'low':>7}  {'high':>7}")
 
     def lines(self, cell: Cell) -> list[str]:
         return [self._line(cell, verdict) for verdict in cell.verdicts(self.network)]
@@ -39,7 +39,7 @@ class Table:
         ratios = "  ".join(figure(ratio, 7) for ratio in (verdict.ratio, verdict.low, verdict.high))
         word = "" if verdict.word == "faster" else f"  {verdict.word}"
         return (f"{cell.operation:>16}  {cell.size:10}  {verdict.ours:>14}  {figure(time, 9)}{floor}{peers}  "
-                f"{verdict.best:>9}  {ratios}{word}")  # fmt: skip
+                f"{verdict.best:>9}  {ratios}{word}")
 
 
 def _time(timing: Timing | None) -> str:
@@ -53,13 +53,13 @@ def percentiles(cells: Sequence[Cell]) -> list[str]:
     head = f"# {'operation':>14}  {'np':>3}  {'size':>10}  {'contender':>14}  {'p50(us)':>9}  {'p95(us)':>9}  {'p99(us)':>9}"
     rows = [f"{cell.operation:>16}  {cell.ranks:3}  {cell.size:10}  {name:>14}  "
             + "  ".join(figure(point, 9) for point in (timing.p50, timing.p95, timing.p99))
-            for cell in cells for name, timing in cell.timings.items()]  # fmt: skip
+            for cell in cells for name, timing in cell.timings.items()]
     return [head, *rows]
 
 
 def summary_line(summary: Summary) -> str:
     return (f"# {summary.ours}: {summary.cells} cells: {summary.faster} faster, {summary.unclear} unclear, "
-            f"{summary.slower} slower, {summary.wrong} wrong; geometric mean of the ratios {summary.mean:.2f}")  # fmt: skip
+            f"{summary.slower} slower, {summary.wrong} wrong; geometric mean of the ratios {summary.mean:.2f}")
 
 
 def _rounded(timing: Timing) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def write_json(path: str, cells: Sequence[Cell], network: Sequence[str], about: 
             for cell in cells
         ],
         "summaries": [asdict(summary) for summary in summaries(cells, network)],
-    }  # fmt: skip
+    }
     with open(path, "w", encoding="utf-8") as file:
         json.dump(document, file, indent=1)
         file.write("\n")
@@ -91,9 +91,9 @@ def write_csv(path: str, cells: Sequence[Cell], network: Sequence[str]) -> None:
         writer.writerow(_COLUMNS)
         for cell in cells:
             verdicts = {verdict.ours: (verdict.best, verdict.ratio, verdict.low, verdict.high, verdict.word)
-                        for verdict in cell.verdicts(network)}  # fmt: skip
+                        for verdict in cell.verdicts(network)}
             for name, timing in cell.timings.items():
                 batches = timing.batches
                 writer.writerow((cell.operation, cell.ranks, cell.size, cell.dtype, name, timing.time, min(batches),
                                  max(batches), timing.calls, timing.p50, timing.p95, timing.p99, timing.wrong, cell.floor,
-                                 *verdicts.get(name, ("",) * 5)))  # fmt: skip
+                                 *verdicts.get(name, ("",) * 5)))

@@ -69,24 +69,24 @@ def _rounds(text: str) -> int:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="arraycomm-bench tune", description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
     add("--ops", type=_some(OPERATIONS, "operation"), default=OPERATIONS, metavar="OP,...",
-        help=f"some of {', '.join(OPERATIONS)} (all)")  # fmt: skip
+        help=f"some of {', '.join(OPERATIONS)} (all)")
     add("--np", type=_ranks, default=None, metavar="N,...", help="numbers of ranks; groups of others take the nearest (2,4)")
     add("--transport", type=_some(tuning.TRANSPORTS, "transport"), default=(), metavar="WAY,...",
         help=f"some of {', '.join(INSIDE)}; symmetric: arrays of group.empty() (all; over several hosts what they have: tcp "
-             "for one rank each, else hosts)")  # fmt: skip
+             "for one rank each, else hosts)")
     add("--hosts", type=_number, default=1, metavar="N",
-        help="network namespaces that the ranks are dealt out to; needs root (1)")  # fmt: skip
+        help="network namespaces that the ranks are dealt out to; needs root (1)")
     add("--rate", metavar="RATE", help="with --hosts: what a host may send, as tc's tbf takes it, e.g. 1gbit (no limit)")
     add("--sizes", type=lambda text: tuple(sorted({parse_size(size) for size in text.split(",")})), default=SIZES,
-        metavar="SIZE,...", help=f"bytes of the whole array; the largest stands for all that are longer ({SIZES})")  # fmt: skip
+        metavar="SIZE,...", help=f"bytes of the whole array; the largest stands for all that are longer ({SIZES})")
     add("--rounds", type=_rounds, default=7, help="0: none, only what --samples holds (7)")
     add("--samples", metavar="FILE", help="adds the times to this file, and chooses by all times in it: to measure in slices")
     add("-o", "--output", metavar="FILE", help="the selection file, for ARRAYCOMM_TUNING")
     add("--table", action="store_true",
-        help="print the rows of select.c; what moves in them is a gain for every number of ranks that was measured")  # fmt: skip
+        help="print the rows of select.c; what moves in them is a gain for every number of ranks that was measured")
     return made
 
 
@@ -120,7 +120,7 @@ def _check_layout(given: argparse.Namespace, place: Place | None) -> None:
     if place is not None:
         if given.np not in (None, (place.size,)) or given.hosts > 1:
             raise ValueError(f"--{'hosts' if given.hosts > 1 else 'np'}, but this process is a rank of a world of {place.size} "
-                             f"already ({place.launcher}); leave it out to measure that")  # fmt: skip
+                             f"already ({place.launcher}); leave it out to measure that")
         given.np, hosts = (place.size,), place.size // (place.local_size or place.size)
     else:
         given.np, hosts = given.np or ((2 * given.hosts,) if given.hosts > 1 else (2, 4)), given.hosts
@@ -130,7 +130,7 @@ def _check_layout(given: argparse.Namespace, place: Place | None) -> None:
         for way in given.transport:
             if way not in has:
                 raise ValueError(f"--transport {way}: {ranks} ranks on {hosts} host{'s' * (hosts > 1)} have "
-                                 f"{', '.join(has)} only")  # fmt: skip
+                                 f"{', '.join(has)} only")
 
 
 def _layout(ranks: int, hosts: int) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ def lines(decision: Decision) -> list[str]:
     names = [name for name in tuning.names(choice.transport)[choice.operation] if name in measured]
     where = f"{choice.operation} over {choice.transport}, {choice.ranks} ranks"
     made = [f"# {where}: us per call, median of {min(len(cell.rounds) for cell in decision.cells)} rounds",
-            "# " + f"{'size':>12}" + "".join(f"  {name:>13} " for name in names)]  # fmt: skip
+            "# " + f"{'size':>12}" + "".join(f"  {name:>13} " for name in names)]
     for cell in decision.cells:
         before, after = at(decision.table, cell.size), at(choice.picks, cell.size)
         marks = {before: "-", after: "*" if before == after else "+"}
@@ -220,7 +220,7 @@ def lines(decision: Decision) -> list[str]:
     for cell, before, after in decision.moved():
         ratios = cell.ratios(before, after)
         made.append(f"#   {tuning.size_text(cell.size)}: {before} takes {ratios[len(ratios) // 2]:.2f} ({ratios[0]:.2f}-"
-                    f"{ratios[-1]:.2f}) of {after}'s time")  # fmt: skip
+                    f"{ratios[-1]:.2f}) of {after}'s time")
     return made
 
 
@@ -256,7 +256,7 @@ def _read(path: str) -> list[Cell]:
         here, there = ({name: about[name] for name in ("cpu", "cores")} for about in (machine(), found["machine"]))
         if here != there:
             raise ValueError(f"measured on {there['cpu']}, {there['cores']} cores, this machine is {here['cpu']}, "
-                             f"{here['cores']} cores")  # fmt: skip
+                             f"{here['cores']} cores")
         return from_samples(found["cells"])
     except FileNotFoundError:
         return []

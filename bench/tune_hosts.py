@@ -41,7 +41,7 @@ def measure(hosts: int, rate: str | None, ranks: int, plan: Plan) -> list[Cell] 
         secret.write_text(secrets.token_hex(32))
         environ = {**os.environ, "ARRAYCOMM_SECRET_FILE": str(secret), "OMP_NUM_THREADS": "1"}
         launchers = [subprocess.Popen(inside(spaces.names[host]) + _command(host, spaces, ranks // hosts, plan, samples),
-                                      env=environ, stdout=subprocess.DEVNULL) for host in range(hosts)]  # fmt: skip
+                                      env=environ, stdout=subprocess.DEVNULL) for host in range(hosts)]
         stack.callback(_end, launchers)
         return from_samples(json.loads(samples.read_text())["cells"]) if _wait(launchers) else None
 

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "backends" / "socket" / "engine" 
 _SECTIONS = {"symmetric": "SYMMETRIC", "shm": "ONE_HOST", "hosts": "HOSTS", "tcp": "ANYWHERE"}
 _EVEN = "EVEN_HOSTS"  # of section hosts, and not seen where hosts have different numbers of ranks: "uneven"
 _SEEN = {"symmetric": ("SYMMETRIC", "ONE_HOST", "ANYWHERE"), "shm": ("ONE_HOST", "ANYWHERE"), "tcp": ("ANYWHERE",),
-         "hosts": ("HOSTS", _EVEN, "ANYWHERE"), "uneven": ("HOSTS", "ANYWHERE")}  # fmt: skip
+         "hosts": ("HOSTS", _EVEN, "ANYWHERE"), "uneven": ("HOSTS", "ANYWHERE")}
 _ROW = re.compile(r'    \{ACOMM_(\w+), "(\w+)", (\w+), (\w+), (true|false), ([^,]+), (\d+)\},')
 _UNITS = {"MiB": 20, "KiB": 10}
 _ALWAYS = 2**64 - 1
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
     def __str__(self) -> str:
         return (f'    {{ACOMM_{self.kind.upper()}, "{self.name}", {self.function}, {self.where}, {self.checks}, '
-                f"{_bytes(self.up_to)}, {self.max_ranks}}},")  # fmt: skip
+                f"{_bytes(self.up_to)}, {self.max_ranks}}},")
 
     def fits(self, transport: str, ranks: int, size: int) -> bool:
         return self.where in _SEEN[transport] and size <= self.up_to and (not self.max_ranks or ranks <= self.max_ranks)
@@ -45,7 +45,7 @@ def source_rows() -> list[Row]:
     if not SOURCE.is_file():
         raise ValueError(f"--table needs a clone of arraycomm: there is no {SOURCE}")
     return [Row(kind.lower(), name, function, where, checks, _number(up_to), int(ranks))
-            for kind, name, function, where, checks, up_to, ranks in _ROW.findall(SOURCE.read_text())]  # fmt: skip
+            for kind, name, function, where, checks, up_to, ranks in _ROW.findall(SOURCE.read_text())]
 
 
 def _number(text: str) -> int:

@@ -82,7 +82,7 @@ class Turns:
     """The contenders of one number of ranks. One that fails is given to `failed` and takes no further part."""
 
     def __init__(self, contenders: list[Contender], rounds: int,
-                 failed: Callable[[Contender, ContenderFailed], None]) -> None:  # fmt: skip
+                 failed: Callable[[Contender, ContenderFailed], None]) -> None:
         self.contenders, self.rounds, self.failed = contenders, rounds, failed
 
     def cell(self, task: Task, available: int) -> dict[str, Timing]:
@@ -105,7 +105,7 @@ class Turns:
 
     def _taking(self, task: Task) -> list[Contender]:
         return [c for c in self.contenders if task.operation in c.kind.operations
-                and (task.dtype in c.kind.dtypes or task.operation == "barrier")]  # fmt: skip
+                and (task.dtype in c.kind.dtypes or task.operation == "barrier")]
 
     def _each(self, runners: list[_Runner], action: Callable[[_Runner], Any]) -> None:
         for runner in runners:

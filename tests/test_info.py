@@ -46,7 +46,7 @@ def test_a_secret_is_never_printed():
 def test_settings_name_their_source():
     rows = {row["name"]: row for row in info.settings_in_use({"GLOO_SOCKET_IFNAME": "eth7"})}
     assert (rows["ARRAYCOMM_SOCKET_IFNAME"]["value"], rows["ARRAYCOMM_SOCKET_IFNAME"]["from"]) == (
-        "eth7", "GLOO_SOCKET_IFNAME")  # fmt: skip
+        "eth7", "GLOO_SOCKET_IFNAME")
     assert rows["ARRAYCOMM_TRANSPORT"]["from"] == "default"
 
 

@@ -104,7 +104,7 @@ def test_ranks_run_from_the_wheel(installed: Path, tmp_path: Path) -> None:
 def test_commands_of_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert "socket       available" in run(installed / "arraycomm-info", cwd=tmp_path)
     done = subprocess.run([installed / "arraycomm-bench", "all_reduce"], cwd=tmp_path, capture_output=True, text=True,
-                          timeout=LIMIT)  # fmt: skip
+                          timeout=LIMIT)
     assert done.returncode == 2 and "pip install 'arraycomm[bench]'" in done.stderr  # there is no NumPy
 
 

@@ -94,7 +94,7 @@ class Contender(Peer):
             return all_reduce
         if operation == "sendrecv":
             return self.one_way(lambda other: self._evaluated(ring.send(x, other, group=self.group)),
-                                lambda other: self._evaluated(ring.recv_like(x, other, group=self.group)))  # fmt: skip
+                                lambda other: self._evaluated(ring.recv_like(x, other, group=self.group)))
         return lambda: self._evaluated(ring.all_gather(x, group=self.group))
 
     def _evaluated(self, array: Any) -> Any:

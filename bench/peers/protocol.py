@@ -135,7 +135,7 @@ class Cell:
         self.share = max(1, size_bytes // ITEM_BYTES[dtype] // (peer.size if operation in DIVIDED else 1))
         whole = self.share * peer.size
         self.given, self.got = {"all_gather": (self.share, whole), "reduce_scatter": (whole, self.share),
-                                "all_to_all": (whole, whole)}.get(operation, (self.share, self.share))  # fmt: skip
+                                "all_to_all": (whole, whole)}.get(operation, (self.share, self.share))
         self._call: Call | None = None
 
     def wrong(self) -> int:

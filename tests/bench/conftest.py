@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 _REDUCTIONS = {"sum": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,
-               "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}  # fmt: skip
+               "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 _TIMEOUT = 20
 
 

@@ -17,4 +17,4 @@ def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_others_take_more() -> None:
     row = arrays._row([[2.0, 2.0, 3.0, 1.0], [2.0, 2.5, 4.0, 1.0], [4.0, 4.0, 4.0, 6.0]])
     assert row.split() == ["2.00", "+0.00", "(+0.00", "to", "+0.50)", "+1.00", "(+0.00", "to", "+2.00)",
-                           "-1.00", "(-1.00", "to", "+2.00)"]  # fmt: skip
+                           "-1.00", "(-1.00", "to", "+2.00)"]

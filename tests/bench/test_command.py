@@ -21,14 +21,14 @@ _BRIEF = ["-n", "2", "-w", "1", "--batches", "2"]
 def run(*command, **environ):
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=120,
-                          env={**clean, **environ})  # fmt: skip
+                          env={**clean, **environ})
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_all_operations_are_right(tmp_path, transport):
     path = tmp_path / "out.json"
     done = run("arraycomm.bench", "all", "-b", "8", "-e", "64K", "-f", "128", "--nproc", "3", "--transport", transport,
-               "--json", str(path), *_BRIEF)  # fmt: skip
+               "--json", str(path), *_BRIEF)
     assert done.returncode == 0, done.stderr
     assert "# Out of bounds values : 0 OK" in done.stdout
     assert done.stdout.count("# Collective test starting:") == 10
@@ -39,14 +39,14 @@ def test_all_operations_are_right(tmp_path, transport):
 def test_frameworks(framework):
     pytest.importorskip(framework)
     done = run("arraycomm.bench", "all", "-b", "64", "-e", "64", "--nproc", "2", "--framework", framework,
-               "-d", "float,bfloat16", *_BRIEF)  # fmt: skip
+               "-d", "float,bfloat16", *_BRIEF)
     assert done.returncode == 0, done.stderr
     assert "# Out of bounds values : 0 OK" in done.stdout
 
 
 def test_joins_the_launchers_world():
     done = run("arraycomm.launch", "--nproc-per-node", "2", "-m", "arraycomm.bench", "all_reduce", "-b", "8", "-e", "8",
-               *_BRIEF)  # fmt: skip
+               *_BRIEF)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Out of bounds values : 0 OK") == 1
     assert "nRanks 2" in done.stdout
@@ -125,7 +125,7 @@ def test_a_terminal_gets_its_cursor_back(interrupted):
     terminal, theirs = pty.openpty()
     command = [sys.executable, "-m", "arraycomm.bench", "all_reduce", "-b", "8", "-e", "64M" if interrupted else "64"]
     bench = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-                             env=os.environ | {"TERM": "xterm"})  # fmt: skip
+                             env=os.environ | {"TERM": "xterm"})
     os.close(theirs)
     shown, due = b"", interrupted
     with contextlib.suppress(OSError):  # how the end of a terminal reads
@@ -148,5 +148,5 @@ def test_compare():
     rows = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
     assert [(row[0], row[1], row[2], row[5]) for row in rows] == [
         ("all_reduce", "8", "ours/shm", "gloo"), ("all_reduce", "8", "ours/tcp", "gloo"),
-        ("barrier", "0", "ours/shm", "gloo"), ("barrier", "0", "ours/tcp", "gloo")]  # fmt: skip
+        ("barrier", "0", "ours/shm", "gloo"), ("barrier", "0", "ours/tcp", "gloo")]
     assert "# Out of bounds values : 0 OK" in done.stdout

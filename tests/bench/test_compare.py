@@ -40,7 +40,7 @@ def test_the_best_peer_is_the_fastest_and_ratios_are_of_rounds():
 
 
 @pytest.mark.parametrize(("ours", "peer", "wrong", "word"),
-                         [(1, 2, 0, "faster"), (2, 1, 0, "slower"), (1, 1, 0, "unclear"), (1, 2, 7, "WRONG")])  # fmt: skip
+                         [(1, 2, 0, "faster"), (2, 1, 0, "slower"), (1, 1, 0, "unclear"), (1, 2, 7, "WRONG")])
 def test_words(ours, peer, wrong, word):
     assert only(cell([ours], wrong, gloo=[peer]).verdicts([])).word == word
 
@@ -68,7 +68,7 @@ def test_lines_stand_under_the_header():
     (line,) = table.lines(cell([123456.7], gloo=[234567.8], mpich=[1]))
     assert len(line) == len(table.header()) + len("  slower")
     assert line.split() == ["all_gather", "268435456", "ours/shm", "123456.70", "234567.80", "1.00", "-", "mpich", "0.00",
-                            "0.00", "0.00", "slower"]  # fmt: skip
+                            "0.00", "0.00", "slower"]
 
 
 def test_floors_stand_in_the_table():
@@ -82,12 +82,12 @@ def test_summary_counts_and_takes_the_geometric_mean():
     (summary,) = summaries([cell([1], gloo=[2]), cell([1], gloo=[8]), cell([1, 1], gloo=[4, 4])], [])
     assert (summary.cells, summary.faster, summary.mean) == (3, 3, pytest.approx(4))
     assert summary_line(summary) == ("# ours/shm: 3 cells: 3 faster, 0 unclear, 0 slower, 0 wrong; geometric mean of the "
-                                     "ratios 4.00")  # fmt: skip
+                                     "ratios 4.00")
 
 
 def test_percentiles_have_a_line_for_everybody():
     assert [line.split()[3:] for line in percentiles([cell([1], gloo=[2])])[1:]] == [
-        ["ours/shm", "1.00", "2.00", "3.00"], ["gloo", "1.00", "2.00", "3.00"]]  # fmt: skip
+        ["ours/shm", "1.00", "2.00", "3.00"], ["gloo", "1.00", "2.00", "3.00"]]
 
 
 def test_files(tmp_path):
@@ -116,7 +116,7 @@ def test_defaults_are_the_promised_cells():
      ("--python=x", "'x' is not NAME=PATH"), ("--rounds=0", "not a whole number of at least 1"),
      ("--np=2,-1", "'-1' is not a whole number"),
      ("--ours=sea", "unknown variant of ours 'sea'; choose from auto, flat, records, leader, leaders, 4tcp, shm")],
-)  # fmt: skip
+)
 def test_errors_name_what_was_wrong(option, text, capsys):
     with pytest.raises(SystemExit) as left:
         compare.main([option])
@@ -139,11 +139,11 @@ def started(tmp_path):
 
     def start(*arguments, peers=()):
         given = [f"--peer={name}={FAKE}" for name in peers] + [f"--against={','.join(peers)}", "--ours=shm", "--np=2",
-                                                               "--rounds=1", "--timeout=3", *arguments]  # fmt: skip
+                                                               "--rounds=1", "--timeout=3", *arguments]
         environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
         begun.append(subprocess.Popen([sys.executable, "-m", "arraycomm.bench", "compare", *given], text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=1,
-                                      env=environ | {"TMPDIR": str(tmp_path)}))  # fmt: skip
+                                      env=environ | {"TMPDIR": str(tmp_path)}))
         return begun[-1]
 
     yield start

@@ -28,7 +28,7 @@ def test_a_panel_for_each_operation(tmp_path, ending):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"plot.{ending}"
     cells = [cell("all_reduce", 8, ours_shm=1.0, gloo=9.0, floor=0.5), cell("all_reduce", 64, ours_shm=1.0, gloo=9.0),
-             cell("barrier", 0, ours_shm=1.0, gloo=9.0, floor=0.5), cell("barrier", 0, ranks=4, gloo=9.0)]  # fmt: skip
+             cell("barrier", 0, ours_shm=1.0, gloo=9.0, floor=0.5), cell("barrier", 0, ranks=4, gloo=9.0)]
     write_plot(str(path), cells, "a title")
     written = path.read_bytes()
     assert len(written) > 5000

@@ -58,7 +58,7 @@ def test_a_contender_comes_works_and_goes(name, tmp_path):
     ("raise", "raise, 2 ranks: a rank failed at run 3:.*LookupError: what a rank says"),
     ("hang", r"hang, 2 ranks: no answer to run 3 of ranks \[1\] within 2 s"),
     ("orphans", r"orphans, 2 ranks: no answer to run 3 of ranks \[1\] within 2 s"),
-])  # fmt: skip
+])
 def test_a_rank_that_fails_is_told_and_nothing_is_left(name, text, tmp_path):
     with contextlib.closing(Contender(fake(name, tmp_path, timeout=2))) as contender:
         assert contender.ask("prepare", "all_reduce", 8, "float32") == [0, 0]

@@ -15,14 +15,14 @@ from arraycomm.bench.floors import Limits
 
 FIGURES = {"call": 0.2, "shared_memory_ping": 0.1, "switch": 1.5, "copy_l2": 50.0, "copy_l3": 40.0, "copy_memory": 12.0,
            "copy_memory_4k": 10.0, "copy_l2_together": 25.0, "copy_l3_together": 20.0, "copy_memory_together": 4.0,
-           "copy_memory_4k_together": 5.0}  # fmt: skip
+           "copy_memory_4k_together": 5.0}
 MACHINE = Limits(2, 1 << 20, 32 << 20, FIGURES)
 
 
 @pytest.mark.parametrize(("size", "together", "ranks", "bandwidth"), [
     (8, False, 1, 50e3), (512 << 10, False, 2, 50e3), (513 << 10, False, 2, 40e3), (256 << 10, False, 4, 50e3),
     (257 << 10, False, 4, 40e3), (8 << 20, True, 2, 20e3), (16 << 20, True, 2, 2 / (1 / 20e3 + 1 / 5e3)),
-    (16 << 20, False, 4, 4 / (1 / 40e3 + 3 / 12e3))])  # fmt: skip
+    (16 << 20, False, 4, 4 / (1 / 40e3 + 3 / 12e3))])
 def test_arrays_are_copied_where_they_fit_with_their_copies(size, together, ranks, bandwidth):
     assert MACHINE.bandwidth(size, together, ranks) == pytest.approx(bandwidth)
 
@@ -36,7 +36,7 @@ def test_small_ones_cost_a_call_each_and_the_switches_between_them(ranks, time):
 @pytest.mark.parametrize(("operation", "ranks", "bytes_in_turn", "together"), [
     ("all_reduce", 2, 1.0, True), ("all_reduce", 4, 2.0, True), ("all_gather", 2, 1.0, True), ("all_to_all", 4, 2.0, True),
     ("reduce_scatter", 2, 0.75, True), ("reduce_scatter", 4, 1.25, True), ("broadcast", 2, 1.0, False),
-    ("broadcast", 4, 1.5, True), ("sendrecv", 2, 1.0, False), ("sendrecv", 5, 1.0, True)])  # fmt: skip
+    ("broadcast", 4, 1.5, True), ("sendrecv", 2, 1.0, False), ("sendrecv", 5, 1.0, True)])
 def test_large_ones_write_what_is_received_once(operation, ranks, bytes_in_turn, together):
     size = 1 << 28
     expected = bytes_in_turn * size / MACHINE.bandwidth(size, together, ranks)
@@ -56,7 +56,7 @@ def test_limits_are_read_as_written(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "told"), [("{}", "is not what `arraycomm-bench limits --json` writes"), ("[]", "is not what"),
-                                            ("no", "cannot read limits: Expecting value")])  # fmt: skip
+                                            ("no", "cannot read limits: Expecting value")])
 def test_another_file_is_refused(tmp_path, capsys, text, told):
     (tmp_path / "other.json").write_text(text)
     with pytest.raises(SystemExit):
@@ -75,7 +75,7 @@ def test_tables():
 def measured():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("_MOMENT_S", 1e-3), ("_TIMES", 2), ("_LARGE", 8 << 20), ("_TRIPS", 50),
-                            ("_TRIPS_S", 0.01)):  # fmt: skip
+                            ("_TRIPS_S", 0.01)):
             patch.setattr(machine, name, value)
         # Its processes would measure at full length.
         patch.setattr(machine, "copies_together", lambda processes: {f"{name}_together": 1.0 for name in machine.copies()})

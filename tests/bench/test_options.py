@@ -56,7 +56,7 @@ def test_all():
 def test_nccl_letters():
     given = parse(["all_reduce", "-r1", "-n7", "-w3", "-c2", "-a1", "-Jout.json", "--nproc=4"])
     assert (given.root, given.calls, given.warmup, given.checks, given.average, given.json, given.nproc) == (
-        1, 7, 3, 2, 1, "out.json", 4)  # fmt: skip
+        1, 7, 3, 2, 1, "out.json", 4)
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ def test_rows_as_nccl_tests_prints_them(capsys):
         table.row(row)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == ("           8             2     float     sum      -1     1.25    0.01    0.01       0"
-                        "     1.50    0.01    0.02       0")  # fmt: skip
+                        "     1.50    0.01    0.02       0")
     assert lines[1].split() == ["1048576", "262144", "float", "prod", "-1", "12345.6", "2.00", "3.00", "0",
-                                "100.25", "3.31", "4.97", "0"]  # fmt: skip
+                                "100.25", "3.31", "4.97", "0"]
     assert lines[2].split() == ["64", "16", "bfloat16", "none", "3", "1.00", "1.33", "2.00", "5"] + ["N/A"] * 4
     assert lines[3].split() == ["0", "0", "none", "none", "-1", "2.00", "0.00", "0.00", "N/A"] + ["N/A"] * 4
 
@@ -76,7 +76,7 @@ def test_json_has_nccl_tests_keys(tmp_path):
     assert (first["size"], first["type"], first["redop"]) == (8, "float", "sum")
     assert first["out_of_place"] == {"time": 1.25, "alg_bw": pytest.approx(0.01 / 1.5), "bus_bw": 0.01, "nwrong": 0,
                                      "low": 0.25, "high": 2.25, "calls": 100, "p50": 1.25, "p95": 2.5,
-                                     "p99": 3.75}  # fmt: skip
+                                     "p99": 3.75}
     assert document["results"][2]["in_place"] is None
 
 
@@ -91,11 +91,11 @@ def test_csv_has_a_line_per_placement(tmp_path):
 def test_curves_are_named_by_what_differs():
     found = plot.curves(ROWS[:2])
     assert list(found) == [("all_reduce sum", "out-of-place"), ("all_reduce sum", "in-place"),
-                           ("all_reduce prod", "out-of-place"), ("all_reduce prod", "in-place")]  # fmt: skip
+                           ("all_reduce prod", "out-of-place"), ("all_reduce prod", "in-place")]
     assert list(plot.curves(ROWS[:1])) == [("all_reduce", "out-of-place"), ("all_reduce", "in-place")]
     # A broadcast has a root and no reduction, but there is only one of it.
     assert list(plot.curves([ROWS[0], ROWS[2]])) == [("all_reduce", "out-of-place"), ("all_reduce", "in-place"),
-                                                     ("broadcast", "out-of-place")]  # fmt: skip
+                                                     ("broadcast", "out-of-place")]
 
 
 def test_ticks_are_sizes_as_they_are_given():

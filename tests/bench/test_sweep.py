@@ -28,7 +28,7 @@ def measure(run_world, size, arguments, spoil=None):
 
 def wrong(rows):
     return [(row.operation, row.dtype, row.op, row.size, placement, cell.wrong)
-            for row in rows for placement, cell in row.cells() if cell.wrong]  # fmt: skip
+            for row in rows for placement, cell in row.cells() if cell.wrong]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
@@ -83,7 +83,7 @@ def test_sizes_are_the_whole_arrays_and_appear_once(run_world):
     ("operation", "factor"),
     [("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75), ("all_to_all", 0.75), ("gather", 0.75),
      ("scatter", 0.75), ("broadcast", 1), ("reduce", 1), ("sendrecv", 1)],
-)  # fmt: skip
+)
 def test_bus_bandwidth(run_world, operation, factor):
     rows, _ = measure(run_world, 4, [operation, "-b", "4K", "-e", "4K"])
     cell = rows[0].out_of_place
@@ -94,7 +94,7 @@ def test_bus_bandwidth(run_world, operation, factor):
 def test_in_place_forms(run_world):
     rows, _ = measure(run_world, 2, ["all", "-b", "64", "-e", "64"])
     assert {row.operation for row in rows if row.in_place} == {
-        "all_reduce", "reduce", "broadcast", "all_gather", "gather", "reduce_scatter"}  # fmt: skip
+        "all_reduce", "reduce", "broadcast", "all_gather", "gather", "reduce_scatter"}
 
 
 def test_undefined_combinations_are_skipped_with_the_reason(run_world):

@@ -57,7 +57,7 @@ def picks(**ratios):
     ((0.5,) * 5, (1.2, 1.2, 0.5, 0.5, 0.5), (Pick("pairwise", 8 << 10), *TABLE)),
     ((0.5,) * 5, (1.2, 1.2, 1.2, 1.2, 1.2), (Pick("pairwise", None),)),
     ((1.2, 1.2, 1.2, 0, 0), (0,) * 5, (Pick("direct", None),)),  # pairwise was hopeless
-])  # fmt: skip
+])
 def test_a_threshold_moves_where_every_round_shows_a_gain(direct, pairwise, expected):
     assert picks(direct=direct, pairwise=pairwise) == expected
 
@@ -110,7 +110,7 @@ def test_the_source_is_the_engines_table():
 def test_rows_derived_from_the_table_say_what_it_says(kind):
     given = [row for row in tune_table.source_rows() if row.kind == kind]
     choices = [Choice(kind, transport, ranks, tuning.shipped(kind, transport, ranks))
-               for transport in tuning.TRANSPORTS for ranks in (2, 4)]  # fmt: skip
+               for transport in tuning.TRANSPORTS for ranks in (2, 4)]
     made = tune_table.derived(given, choices)
     assert len(made) <= len(given) + 1
     for transport in (*tuning.TRANSPORTS, "uneven"):
@@ -153,7 +153,7 @@ def test_without_a_clone_there_is_no_table(monkeypatch, tmp_path):
 def run(*arguments, **environ):
     clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=120,
-                          env={**clean, **environ})  # fmt: skip
+                          env={**clean, **environ})
 
 
 BRIEF = ["--sizes=64,4K", "--rounds=3"]
@@ -162,7 +162,7 @@ BRIEF = ["--sizes=64,4K", "--rounds=3"]
 def test_as_a_user_runs_it(tmp_path):
     file, samples = tmp_path / "tuning.json", tmp_path / "samples.json"
     done = run("arraycomm.bench", "tune", "--np=2,3", "--ops=all_reduce,scatter,barrier", *BRIEF, "-o", str(file), "--samples",
-               str(samples), ARRAYCOMM_TUNING="/is/not/looked/at")  # fmt: skip
+               str(samples), ARRAYCOMM_TUNING="/is/not/looked/at")
     assert done.returncode == 0, done.stderr
     made = tuning.read(str(file))
     assert {choice[:3] for choice in made.choices} == {
@@ -185,7 +185,7 @@ def test_as_a_user_runs_it(tmp_path):
 def test_under_a_launcher(tmp_path):
     file = tmp_path / "tuning.json"
     done = run("arraycomm.launch", "--nproc-per-node=2", "-m", "arraycomm.bench", "tune", "--ops=broadcast", "--transport=tcp",
-               *BRIEF, "-o", str(file))  # fmt: skip
+               *BRIEF, "-o", str(file))
     assert done.returncode == 0, done.stderr
     assert [choice[:3] for choice in tuning.read(str(file)).choices] == [("broadcast", "tcp", 2)]
     assert done.stdout.count("# written:") == 1
@@ -204,7 +204,7 @@ def test_a_launchers_world_has_its_size(capsys, monkeypatch):
     (["--transport=hosts"], "--transport hosts: 2 ranks on 1 host have shm, symmetric, tcp only"),
     (["--hosts=0"], "'0' is not a whole number of at least 1"), (["--hosts=2", "--np=3"], "--np 3 cannot be dealt out evenly"),
     (["--rounds=0"], "name the samples with --samples"), (["--sizes=x"], "'x' is not a size"),
-    (["-o", "/nowhere/x"], "cannot write '/nowhere/x'")])  # fmt: skip
+    (["-o", "/nowhere/x"], "cannot write '/nowhere/x'")])
 def test_what_cannot_work_is_told_before_any_rank_starts(monkeypatch, capsys, arguments, told):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(tune, "_world", lambda *arguments: pytest.fail("ranks were started"))
@@ -217,7 +217,7 @@ def test_what_cannot_work_is_told_before_any_rank_starts(monkeypatch, capsys, ar
 
 @pytest.mark.parametrize(("change", "told"), [
     ({"machine": {"cpu": "another", "cores": 77}}, "measured on another, 77 cores, this machine is"),
-    ({"arraycomm samples": 2}, "its version is 2"), ({"cells": [{}]}, "'operation'")])  # fmt: skip
+    ({"arraycomm samples": 2}, "its version is 2"), ({"cells": [{}]}, "'operation'")])
 def test_other_samples_are_refused(tmp_path, monkeypatch, capsys, change, told):
     monkeypatch.delenv("RANK", raising=False)
     path = tmp_path / "samples.json"

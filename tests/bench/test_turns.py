@@ -94,7 +94,7 @@ def test_a_barrier_has_no_dtype():
 
 @pytest.mark.parametrize(("operation", "memory"), [
     ("all_reduce", 4000), ("broadcast", 4000), ("sendrecv", 8000), ("all_gather", 5000), ("reduce_scatter", 5000),
-    ("all_to_all", 8000)])  # fmt: skip
+    ("all_to_all", 8000)])
 def test_memory_of_a_cell(operation, memory):
     assert Task(operation, 1000, "float32").memory(4) == memory
 

@@ -20,7 +20,7 @@ def _settings(backends: tuple[str, ...], every_mpi: bool) -> list[Settings]:
     if "mpi" not in backends:
         return made
     return made + [Settings(size, mpi=library) for library in LIBRARIES
-                   for size in ((1, 2, 3, 4) if every_mpi else MPI_SIZES[library])]  # fmt: skip
+                   for size in ((1, 2, 3, 4) if every_mpi else MPI_SIZES[library])]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

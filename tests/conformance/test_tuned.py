@@ -40,7 +40,7 @@ def test_odd_thresholds(special: Special, tmp_path: Path, transport: str, hosts:
     file = write(tmp_path / "t", [*odd_choices(transport, 3), *(odd_choices("symmetric", 3) if transport == "shm" else [])])
     world = special(3, "auto" if hosts else transport, {"ARRAYCOMM_TUNING": file}, hosts=tuple(hosts))
     expected = {choice.operation: {"1": choice.picks[0].name, "100000": choice.picks[-1].name}
-                for choice in odd_choices(transport, 3)}  # fmt: skip
+                for choice in odd_choices(transport, 3)}
     expected["all_reduce"] |= {"64": tuning.names(transport)["all_reduce"][0], "65": tuning.names(transport)["all_reduce"][1]}
     world.run("tuned.chosen", expected=expected)
     world.run("algorithms.varied", environ={}, counts=ODD, exact=False)

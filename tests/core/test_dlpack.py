@@ -52,7 +52,7 @@ def test_results_for_bytes() -> None:
 
 
 @pytest.mark.parametrize("x", [3, 2.5, [1, 2], None, "text", {}, object()],
-                         ids=lambda x: type(x).__name__)  # fmt: skip
+                         ids=lambda x: type(x).__name__)
 def test_not_an_array(x: object) -> None:
     with pytest.raises(TypeError, match=f"expected an array .*, got {type(x).__name__}; for numbers use numpy.asarray"):
         resolve(x)
@@ -69,7 +69,7 @@ class Tensor(ctypes.Structure):
         ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
         ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("offset", ctypes.c_uint64), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
-    ]  # fmt: skip
+    ]
 
 
 _destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

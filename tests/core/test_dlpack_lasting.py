@@ -19,7 +19,7 @@ from ..threads import at_once
 from .arrays import bits
 
 EVERY_KIND = [np.ones(4), np.ones((4, 4)).T, torch.ones(4), torch.ones(4, 4).T, jnp.ones(4), jnp.ones(4, jnp.bfloat16),
-              bytearray(16), np.ones(4, ml_dtypes.bfloat16)]  # fmt: skip
+              bytearray(16), np.ones(4, ml_dtypes.bfloat16)]
 
 
 @pytest.mark.parametrize("x", EVERY_KIND, ids=lambda x: f"{type(x).__module__}-{getattr(x, 'dtype', '')}")

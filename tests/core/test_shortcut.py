@@ -274,6 +274,6 @@ def test_jax_results_by_either_importer(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("environ", [{}, {"ARRAYCOMM_ALGORITHM": "all_reduce=ring,broadcast=chain,all_gather=ring"},
-                                     {"ARRAYCOMM_TRANSPORT": "tcp"}], ids=["slots", "links", "tcp"])  # fmt: skip
+                                     {"ARRAYCOMM_TRANSPORT": "tcp"}], ids=["slots", "links", "tcp"])
 def test_who_waits_lets_other_threads_run(environ: dict[str, str]) -> None:
     subprocess.run([sys.executable, "-m", "tests.core.thread_ranks"], env=os.environ | environ, check=True, timeout=60)

@@ -98,7 +98,7 @@ def test_the_shipped_table() -> None:
     (document(entry(use=[["whole", 9], ["ring", 8], ["sliced", None]])), "use must have rising limits"),
     (document(entry(use=[["whole", None], ["sliced", None]])), "use must have rising limits"),
     (document(entry(), entry()), "choices[1] is about the same as choices[0]"),
-])  # fmt: skip
+])
 def test_what_is_wrong_is_told_with_its_place_and_a_remedy(tmp_path: Path, found: Any, told: str) -> None:
     path = tmp_path / "tuning.json"
     path.write_text(json.dumps(found))

@@ -141,7 +141,7 @@ def folded(op: str, inputs: list[NDArray]) -> NDArray:
     function = {
         "sum": np.add, "avg": np.add, "product": np.multiply, "min": np.minimum, "max": np.maximum,
         "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
-    }[op]  # fmt: skip
+    }[op]
     total = inputs[0].copy()
     for x in inputs[1:]:
         total = function(total, x)

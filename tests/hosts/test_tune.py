@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 
 def tune(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "arraycomm.bench", "tune", *arguments], capture_output=True, text=True,
-                          timeout=120)  # fmt: skip
+                          timeout=120)
 
 
 def test_over_two_hosts(tmp_path: Path) -> None:
