@@ -7,20 +7,18 @@ the caller gives (JAX's cannot be written: its input, NumPy's output), "new" mak
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import tempfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from .frameworks import open_framework, require
-from .harness import batch, over_ranks
+from .harness import slowest
 from .options import parse_sizes
+from .worlds import run
 
 _NAMES = ("numpy", "numpy again", "torch", "jax")
 _FORMS = ("given", "new")
@@ -30,8 +28,8 @@ _WIDTH = 4  # float32
 Times = list[list[float]]  # us per call, by round and name
 
 
-def rank(number: int, sizes: tuple[int, ...], rounds: int, path: str) -> None:
-    """A rank; the first one leaves the times of every size and form at `path`."""
+def measure(sizes: tuple[int, ...], rounds: int) -> dict[str, Times]:
+    """A rank's part: the times of every size and form."""
     import arraycomm
 
     found: dict[str, Times] = {}
@@ -40,11 +38,10 @@ def rank(number: int, sizes: tuple[int, ...], rounds: int, path: str) -> None:
                  for size in sizes for form in _FORMS}
         for _ in range(rounds):
             for cell, runs in cells.items():
-                both = [run() for run in runs + runs[::-1]]
+                both = [one() for one in runs + runs[::-1]]
                 found.setdefault(cell, []).append([min(both[i], both[-1 - i]) for i in range(len(runs))])
         group.barrier()  # nobody leaves while another still times
-    if number == 0:
-        Path(path).write_text(json.dumps(found))
+    return found
 
 
 def _call(group: Any, name: str, size: int, form: str) -> Callable[[], Any]:
@@ -57,13 +54,9 @@ def _call(group: Any, name: str, size: int, form: str) -> Callable[[], Any]:
 
 def _batch(group: Any, call: Callable[[], Any]) -> Callable[[], float]:
     """What makes as many calls as fill a batch: us per call of the slowest rank."""
-
-    def run(calls: int) -> float:
-        return float(over_ranks(group, np.array([batch(group, call, calls)])).max()) / calls
-
-    run(20)
-    calls = max(4, min(20_000, int(_BATCH_NS / run(20))))
-    return lambda: run(calls) / 1e3
+    slowest(group, call, 20)
+    calls = max(4, min(20_000, int(_BATCH_NS / slowest(group, call, 20))))
+    return lambda: slowest(group, call, calls) / 1e3
 
 
 def main(arguments: list[str]) -> int:
@@ -78,21 +71,11 @@ def main(arguments: list[str]) -> int:
         require(name)
     print("# all_reduce: us per call with NumPy's arrays; us that others take more, median (lowest to highest) of the rounds")
     print(f"ranks {'':17}{'numpy':>9}" + "".join(f"{name:>25}" for name in _NAMES[1:]))
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     for ranks in map(int, given.np.split(",")):
-        for cell, times in _world(ranks, given.sizes, given.rounds).items():
+        for cell, times in run(ranks, measure, given.sizes, given.rounds).items():
             print(f"{ranks:5} {cell:17}{_row(times)}", flush=True)
     return 0
-
-
-def _world(ranks: int, sizes: tuple[int, ...], rounds: int) -> dict[str, Times]:
-    from arraycomm.launch.spawn import spawn
-
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    with tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as folder:
-        path = Path(folder, "times")
-        spawn(rank, (sizes, rounds, str(path)), ranks)
-        found: dict[str, Times] = json.loads(path.read_text())
-        return found
 
 
 def _row(times: Times) -> str:

@@ -10,20 +10,18 @@ pages of which size, would be cliffs of its own.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .collectives import COLLECTIVES, Case
-from .harness import batch, over_ranks
+from .harness import slowest
 from .options import parse_size, parse_sizes
+from .worlds import run
 
 _OPERATIONS = tuple(name for name in COLLECTIVES if name != "barrier")
 _ODD = (7, 13, 100_003, 400_012, 1_000_003, (3 << 20) + 4)  # bytes; 400,012 is 100,003 float32
@@ -35,16 +33,15 @@ _CLOSE = 1.01  # sizes of such a ratio are the same to all but what makes a clif
 Times = dict[int, list[float]]  # bytes of the whole array -> us per call, of each round
 
 
-def rank(number: int, transport: str, operations: Sequence[str], sizes: Sequence[int], rounds: int, path: str) -> None:
-    """A rank; the first one leaves the times at `path`."""
+def measure(transport: str, operations: Sequence[str], sizes: Sequence[int], rounds: int) -> dict[str, Times]:
+    """A rank's part: the times of every operation."""
     import arraycomm
 
     os.environ["ARRAYCOMM_TRANSPORT"] = transport
     with arraycomm.init() as group:
         found = {operation: _measure(group, operation, sizes, rounds) for operation in operations}
         group.barrier()  # nobody leaves while another still times
-    if number == 0:
-        Path(path).write_text(json.dumps(found))
+    return found
 
 
 def _measure(group: Any, operation: str, sizes: Sequence[int], rounds: int) -> Times:
@@ -52,8 +49,8 @@ def _measure(group: Any, operation: str, sizes: Sequence[int], rounds: int) -> T
     batches = dict(_batch(group, operation, size, arrays) for size in sizes)
     times: Times = {size: [] for size in batches}
     for turn in range(rounds):
-        for size, run in list(batches.items())[:: -1 if turn % 2 else 1]:
-            times[size].append(run())
+        for size, one in list(batches.items())[:: -1 if turn % 2 else 1]:
+            times[size].append(one())
     return times
 
 
@@ -67,13 +64,9 @@ def _batch(group: Any, operation: str, size: int, arrays: tuple[Any, ...]) -> tu
     x = arrays[0].view(dtype)[: collective.given(case) or case.count]
     out = None if sources is None else arrays[1].view(dtype)[: sum(source.length for source in sources)]
     call = collective.call(group, x, out, case, case.op or None)
-
-    def run(calls: int) -> float:
-        return float(over_ranks(group, np.array([batch(group, call, calls)])).max()) / calls
-
-    run(max(4, min(_WARMUP_BYTES // max(size, 1 << 16), int(_WARMUP_NS / run(2)))))
-    calls = max(2, min(1000, int(_BATCH_NS / run(4))))
-    return case.count * width, lambda: run(calls) / 1e3
+    slowest(group, call, max(4, min(_WARMUP_BYTES // max(size, 1 << 16), int(_WARMUP_NS / slowest(group, call, 2)))))
+    calls = max(2, min(1000, int(_BATCH_NS / slowest(group, call, 4))))
+    return case.count * width, lambda: slowest(group, call, calls) / 1e3
 
 
 def default_sizes(largest: int) -> list[int]:
@@ -153,12 +146,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _world(ranks: int, transport: str, operations: Sequence[str], sizes: Sequence[int], rounds: int) -> dict[str, Times]:
-    from arraycomm.launch.spawn import spawn
-
-    with tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as folder:
-        path = Path(folder, "times")
-        spawn(rank, (transport, operations, sizes, rounds, str(path)), ranks)
-        found = json.loads(path.read_text())
+    found = run(ranks, measure, transport, operations, sizes, rounds)
     return {operation: {int(size): rounds for size, rounds in times.items()} for operation, times in found.items()}
 
 

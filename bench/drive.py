@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
+from arraycomm.launch.process import OWN_GROUP
+
 from .peers import LIBRARIES
 from .peers.protocol import CONTROL, LIFELINE, Missing, Peer
 from .spaces import Spaces, inside
@@ -29,8 +31,6 @@ _END_S = 5.0
 _PROBE_S = 120.0  # a first import from a cold disk
 _TAIL_LINES = 15
 _LOOK_S = 0.2  # at the processes, while waiting for their connections
-# For Popen: a process group of its own, not a session: ranks in several sessions cannot yield to each other, see launch.
-_OWN_GROUP: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
 
 
 class ContenderFailed(Exception):
@@ -149,7 +149,7 @@ class Contender:
                 # A group of its own: the terminal's Ctrl-C is the driver's, which then ends everybody in order.
                 self._processes.append(subprocess.Popen(command, env=environ | {k: str(v) for k, v in own.items()},
                                                         stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                                                        **_OWN_GROUP))
+                                                        **OWN_GROUP))
 
     def _accept(self, listener: socket.socket) -> None:
         listener.settimeout(_LOOK_S)

@@ -79,6 +79,11 @@ def batch(group: Any, call: Callable[[], Any], calls: int) -> int:
     return perf_counter_ns() - begin
 
 
+def slowest(group: Any, call: Callable[[], Any], calls: int) -> float:
+    """Nanoseconds per call of the slowest rank, of a batch. Collective: all ranks get the same."""
+    return float(over_ranks(group, np.array([batch(group, call, calls)])).max()) / calls
+
+
 def _calls_per_batch(group: Any, call: Callable[[], Any]) -> int:
     # From the slowest rank, so that every rank makes the same number of calls.
     return filling(lambda calls: int(over_ranks(group, np.array([batch(group, call, calls)])).max()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,15 @@ class Options:
             if following > self.max_bytes or following == last:
                 return sizes
             sizes.append(following)
+
+
+def require_writable(path: str) -> None:
+    """ValueError that says why a file could not be written in the end."""
+    folder = os.path.dirname(path) or os.curdir
+    if not os.path.isdir(folder):
+        raise ValueError(f"cannot write {path!r}: there is no folder {folder!r}")
+    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise ValueError(f"cannot write {path!r}: it is a folder, or not ours to write")
 
 
 def parse_size(text: str) -> int:

@@ -17,7 +17,7 @@ from arraycomm.core.errors import DistBackendError
 
 from . import frameworks, plot, report, sweep
 from .frameworks import NumpyArrays
-from .options import Options
+from .options import Options, require_writable
 
 WRONG = 1  # exit code: a wrong value, or a rank that failed
 USAGE = 2
@@ -50,11 +50,7 @@ def _check(options: Options, leads: bool) -> None:
     if options.plot:
         plot.require()
     for path in filter(None, (options.json, options.csv, options.plot) if leads else ()):
-        folder = os.path.dirname(path) or os.curdir
-        if not os.path.isdir(folder):
-            raise ValueError(f"cannot write {path!r}: there is no folder {folder!r}")
-        if os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
-            raise ValueError(f"cannot write {path!r}: it is a folder, or not ours to write")
+        require_writable(path)
 
 
 def _start(options: Options) -> int:

@@ -8,20 +8,18 @@ what that costs, divided by a hundred, is what heartbeats cost.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from .collectives import COLLECTIVES, Call, Case
-from .harness import batch, over_ranks
+from .harness import slowest
 from .options import parse_sizes
+from .worlds import run
 
 _OPERATIONS = ("all_reduce", "sendrecv")
 _NAMES = ("as it is", "again", "no comparison", "calm", "100 heartbeats/s")
@@ -40,8 +38,8 @@ class _Cell:
     calls: list[Callable[[], float]]  # a batch of each group: us per call
 
 
-def rank(number: int, transport: str, sizes: tuple[int, ...], rounds: int, path: str) -> None:
-    """A rank; the first one leaves the times of every operation and size at `path`."""
+def measure(transport: str, sizes: tuple[int, ...], rounds: int) -> dict[str, Times]:
+    """A rank's part: the times of every operation and size."""
     import arraycomm
 
     os.environ["ARRAYCOMM_TRANSPORT"] = transport
@@ -56,18 +54,17 @@ def rank(number: int, transport: str, sizes: tuple[int, ...], rounds: int, path:
                 times = [min(times[i], times[-1 - i]) for i in range(len(groups))]
                 found.setdefault(cell.name, []).append(times + _beside_heartbeats(f"{turn} {cell.name}", cell.calls[0]))
         world.barrier()  # nobody leaves while another still times
-    if number == 0:
-        Path(path).write_text(json.dumps(found))
+    return found
 
 
-def _beside_heartbeats(name: str, run: Callable[[], float]) -> list[float]:
+def _beside_heartbeats(name: str, one: Callable[[], float]) -> list[float]:
     """Without and with them."""
     import arraycomm
 
-    calm = run()
+    calm = one()
     with _with({"ARRAYCOMM_HEARTBEAT": "0.01"}, lambda: arraycomm.init(name=name)):
-        busy = min(run(), run())
-    return [min(calm, run()), busy]
+        busy = min(one(), one())
+    return [min(calm, one()), busy]
 
 
 def _with(settings: dict[str, str], make: Callable[[], Any]) -> Any:
@@ -92,14 +89,10 @@ def _call(group: Any, operation: str, arrays: tuple[Any, ...]) -> Call:
 
 def _batch(group: Any, call: Call) -> Callable[[], float]:
     """What makes as many calls as fill a batch."""
-    for _ in range(max(4, min(_WARMUP, int(_WARMUP_NS / _slowest(group, call, 2))))):
+    for _ in range(max(4, min(_WARMUP, int(_WARMUP_NS / slowest(group, call, 2))))):
         call()
-    calls = max(2, min(2000, int(_BATCH_NS / _slowest(group, call, 8))))
-    return lambda: _slowest(group, call, calls) / 1e3
-
-
-def _slowest(group: Any, call: Call, calls: int) -> float:
-    return float(over_ranks(group, np.array([batch(group, call, calls)])).max()) / calls
+    calls = max(2, min(2000, int(_BATCH_NS / slowest(group, call, 8))))
+    return lambda: slowest(group, call, calls) / 1e3
 
 
 def main(arguments: list[str]) -> int:
@@ -115,19 +108,9 @@ def main(arguments: list[str]) -> int:
     print(f"{'ranks':>5} {'':6}{'':22}{'us':>10}" + "".join(f"{head:>26}" for head in heads))
     for ranks in map(int, given.np.split(",")):
         for transport in given.transport.split(","):
-            for cell, times in _world(ranks, transport, given.sizes, given.rounds).items():
+            for cell, times in run(ranks, measure, transport, given.sizes, given.rounds).items():
                 print(f"{ranks:5} {transport:6}{cell:22}{_row(times)}", flush=True)
     return 0
-
-
-def _world(ranks: int, transport: str, sizes: tuple[int, ...], rounds: int) -> dict[str, Times]:
-    from arraycomm.launch.spawn import spawn
-
-    with tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as folder:
-        path = Path(folder, "times")
-        spawn(rank, (transport, sizes, rounds, str(path)), ranks)
-        found: dict[str, Times] = json.loads(path.read_text())
-        return found
 
 
 def _row(times: Times) -> str:

@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -25,11 +24,12 @@ from arraycomm.core import tuning
 from arraycomm.core.environment import Place, detect
 
 from . import tune_hosts, tune_table
-from .options import parse_size
+from .options import parse_size, require_writable
 from .report import figure
 from .spaces import SpaceError
 from .tune_choose import Cell, Decision, as_samples, at, decide, from_samples
 from .tune_measure import Plan, measure
+from .worlds import run
 
 OPERATIONS = tuple(tuning.operations())
 INSIDE = ("shm", "symmetric", "tcp")  # what one host has
@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> int:
         if given.table and leads:
             tune_table.source_rows()
         for path in filter(None, (given.output, given.samples) if leads else ()):
-            _require_folder(path)
+            require_writable(path)
     except ValueError as error:
         print(f"arraycomm-bench tune: {error}", file=sys.stderr)
         return 2
@@ -166,26 +166,20 @@ def _measure_here(plan: Plan) -> list[Cell]:
         return measure(group, plan)
 
 
-def rank(number: int, plan: Plan, path: str) -> None:
-    """A rank of ours; rank 0 leaves what all have measured at `path`."""
-    cells = _measure_here(plan)
-    if number == 0:
-        Path(path).write_text(json.dumps(as_samples(cells)))
+def samples(plan: Plan) -> list[dict[str, Any]]:
+    """As a rank of ours: what all have measured."""
+    return as_samples(_measure_here(plan))
 
 
 def _world(ranks: int, plan: Plan) -> list[Cell] | None:
     """None when a rank failed, which has been told."""
     from arraycomm.launch.errors import ProcessError
-    from arraycomm.launch.spawn import spawn
 
-    with tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as folder:
-        path = Path(folder, "samples")
-        try:
-            spawn(rank, (plan, str(path)), ranks)
-        except ProcessError as error:
-            print(f"arraycomm-bench tune: {error}", file=sys.stderr)
-            return None
-        return from_samples(json.loads(path.read_text()))
+    try:
+        return from_samples(run(ranks, samples, plan))
+    except ProcessError as error:
+        print(f"arraycomm-bench tune: {error}", file=sys.stderr)
+        return None
 
 
 def _finish(given: argparse.Namespace, cells: list[Cell]) -> None:
@@ -239,12 +233,6 @@ def _cpu() -> str:
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     return names[0] if names and names[0] else platform.machine()  # AArch64 has none
-
-
-def _require_folder(path: str) -> None:
-    folder = os.path.dirname(path) or os.curdir
-    if not os.path.isdir(folder) or os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        raise ValueError(f"cannot write {path!r}: its folder is not there, or it is not ours to write")
 
 
 def _read(path: str) -> list[Cell]:

@@ -229,10 +229,10 @@ def test_other_samples_are_refused(tmp_path, monkeypatch, capsys, change, told):
 
 def test_a_rank_that_fails_is_exit_code_1(monkeypatch, capsys):
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(tune, "rank", fail)
+    monkeypatch.setattr(tune, "samples", fail)
     assert main(["tune", "--np=2"]) == 1
     assert "LookupError: what a rank says" in capsys.readouterr().err
 
 
-def fail(rank, plan, path):
+def fail(plan):
     raise LookupError("what a rank says")

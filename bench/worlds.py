@@ -1,0 +1,28 @@
+"""A world of ranks of this host for one measurement: what the first rank found comes back."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from arraycomm.launch.spawn import spawn
+
+
+def run(ranks: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """function(*arguments) on every rank, where it may call init(). Gives the first rank's result, as JSON carries it.
+
+    Raises as spawn() when a rank fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as folder:
+        path = Path(folder, "found")
+        spawn(_rank, (function, arguments, path), ranks)
+        return json.loads(path.read_text())
+
+
+def _rank(number: int, function: Callable[..., Any], arguments: tuple[Any, ...], path: Path) -> None:
+    found = function(*arguments)
+    if number == 0:
+        path.write_text(json.dumps(found))
