@@ -58,6 +58,26 @@ static int ahead(acomm_group *g, int rank, int n)
     return wrong;
 }
 
+enum { LONG = 3 * PIECE / sizeof(int32_t) - 5 }; /* elements: several rounds, which the slots hold */
+
+/* The root of two ranks need not wait for the other with long arrays either. */
+static int long_ahead(acomm_group *g, int rank, int n)
+{
+    int32_t x[LONG * 3];
+    int wrong = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        if (rank)
+            reach(turn + 1);
+        fill(x, rank ? -1 : turn, LONG * 2);
+        wrong += turn ? scatter(g, rank, n, 0, x, LONG) : broadcast(g, rank, 0, x, LONG, NULL);
+        wrong += turn ? wrong_values(x + LONG * 2, turn, (uint64_t)rank * LONG, LONG) : wrong_values(x, turn, 0, LONG);
+        fill(x, -1, LONG);
+        atomic_fetch_add(&stage, rank == 0);
+        wrong += acomm_barrier(g, -1, NULL) != 0;
+    }
+    return wrong;
+}
+
 /* Its slots run out. */
 static int alone(acomm_group *g, int rank, int n)
 {
@@ -161,6 +181,17 @@ static int differ(acomm_group *g, int rank, int n)
     return named && both ? rc : 2;
 }
 
+/* Rank 1 wants one element less of a long array: it has taken none when it finds out. */
+static int long_differ(acomm_group *g, int rank, int n)
+{
+    int32_t x[LONG];
+    (void)n;
+    fill(x, rank, LONG);
+    int rc = broadcast(g, rank, 0, x, LONG - (uint64_t)rank, NULL);
+    int untouched = rank && wrong_values(x, rank, 0, LONG) == 0;
+    return rank ? untouched ? rc : 1 : rc ? rc : acomm_group_stop(g, NULL);
+}
+
 /* Nobody is the root. */
 static int no_root(acomm_group *g, int rank, int n)
 {
@@ -179,6 +210,7 @@ FOR_ALL(test_root_is_gone_before_others_come, ahead)
 FOR_ALL(test_round_the_slots, round_and_round)
 FOR_ALL(test_asynchronous, asynchronous)
 static void test_slots_run_out(void) { go(2, alone, ACOMM_TIMEOUT); }
+static void test_long_arrays_of_two(void) { go(2, long_ahead, 0); go(2, long_differ, ACOMM_MISMATCH); }
 static void test_no_root(void) { go(2, no_root, ACOMM_MISMATCH); go(3, no_root, ACOMM_MISMATCH); }
 static void test_differing_ranks(void)
 {
@@ -199,6 +231,7 @@ int main(void)
     TEST(test_round_the_slots);
     TEST(test_asynchronous);
     TEST(test_differing_ranks);
+    TEST(test_long_arrays_of_two);
     TEST(test_no_root);
     return CHECK_RESULT();
 }

@@ -12,6 +12,7 @@
 #define LINE 64
 #define SHORT 1024 /* bytes; below, memcpy has loops of its own */
 #define STRING ((size_t)16 << 10) /* bytes from which string instructions are worth their start to who reads another core's lines */
+#define CLAIM ((size_t)7 << 9)    /* and to who writes them */
 #define PROBE ((size_t)8 << 10)
 #define PROBE_TURNS 7 /* the first meets cold caches */
 
@@ -116,7 +117,7 @@ void stream_keep(void *to, const void *from, size_t bytes)
 /* The same to lines that another core has read. */
 static void claim(void *to, const void *from, size_t bytes)
 {
-    if (bytes >= STREAM_MIN && strings_serve())
+    if (bytes >= CLAIM && strings_serve())
         copy_string(to, from, bytes);
     else
         stream_keep(to, from, bytes);
@@ -179,7 +180,7 @@ static size_t fill_step(struct stream_way *way, void *to, const void *from, size
 void stream_fill(struct stream_way *way, void *to, const void *from, size_t bytes)
 {
     if (bytes < STREAM_MIN)
-        stream_keep(to, from, bytes);
+        claim(to, from, bytes);
     for (size_t at = 0; bytes >= STREAM_MIN && at < bytes;)
         at += fill_step(way, (char *)to + at, (const char *)from + at, bytes - at);
 }

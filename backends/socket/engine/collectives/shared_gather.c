@@ -51,12 +51,13 @@ static int drain_root(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     size_t bytes = rounds_piece(r, op->count * op->width, r->index);
-    char *to = op->out ? op->out + r->index * r->piece : NULL;
-    if (!bytes || !to || (r->rank == op->root && op->in == op->out))
-        return 0;
-    int rc = rounds_await(r, op->root);
-    if (!rc)
-        rounds_take(r, to, rounds_slot(r, op->root, bytes), bytes);
+    bool root = r->rank == op->root;
+    int rc = root || !bytes ? 0 : rounds_await(r, op->root);
+    if (rc || !op->out || !bytes)
+        return rc;
+    const char *from = root ? op->in + r->index * r->piece : rounds_slot(r, op->root, bytes);
+    if (op->out + r->index * r->piece != from)
+        rounds_take(r, op->out + r->index * r->piece, from, bytes);
     return rc;
 }
 

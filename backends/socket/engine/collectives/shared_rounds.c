@@ -89,17 +89,19 @@ static int settle(const struct rounds *r, uint64_t last)
 int rounds_settle(struct acomm_group *g)
 {
     const struct shared *s = &g->shared;
-    uint64_t round = s->settled + 1;
+    uint64_t first = s->settled + 1, last = s->round;
     if (!s->open)
         return 0;
-    while (!shared_is_open(s, round))
-        round++;
-    const acomm_header *mine = shared_header(s, s->rank, round);
+    while (!shared_is_open(s, first))
+        first++;
+    while (!shared_is_open(s, last)) /* who called something else has not come to later rounds, nor will */
+        last--;
+    const acomm_header *mine = shared_header(s, s->rank, first);
     struct acomm_op op = {.group = g, .team = &g->hosts.all, .kind = mine->kind, .dtype = mine->dtype, .redop = mine->redop,
                           .count = mine->count, .layout = mine->layout, .root = mine->root, .sequence = mine->sequence,
                           .timeout = g->timeout, .synchronous = true, .peer = -1};
     struct rounds r = rounds_start(&op);
-    r.round = s->round;
+    r.round = last;
     int rc = rounds_await_all(&r);
     return rc ? rc : settle(&r, r.round);
 }
@@ -215,11 +217,13 @@ static int give(struct rounds *r, const struct rounds_plan *plan)
     return rc;
 }
 
-/* Short ones only: whoever hears of a mismatch later must not have written half of its array by then. Parts begin with a
+/* Among more than two ranks short ones only: who hears of another's mismatch later must not have written half of its array by then;
+ * of two, the other one compares before it takes anything. A guest could not leave in a later round any more. Parts begin with a
  * round in which all ranks of the host meet (part.h). */
 static bool goes_ahead(const struct rounds *r, const struct rounds_plan *plan)
 {
-    return plan->one_way && !r->op->whole && count_rounds(r, plan) == 1;
+    bool long_too = r->ranks == 2 && !r->op->guest;
+    return plan->one_way && !r->op->whole && (long_too || count_rounds(r, plan) == 1);
 }
 
 static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
