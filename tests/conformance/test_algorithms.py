@@ -26,7 +26,7 @@ SHARED = {"whole", "sliced", "shared", "direct"}  # for ranks of one host only
 HOSTS = {"records", "leader", "leaders"}  # for several hosts, of which some have several ranks
 # These add in the order of the ranks, over links too: the same bits on every transport. The others promise the same bits
 # on all ranks and from run to run.
-RANK_ORDER = {*SHARED, "pairwise", "records"}
+RANK_ORDER = {*SHARED, "pairwise", "bruck", "records"}
 
 
 @pytest.mark.parametrize(("kind", "name"), table())
