@@ -171,6 +171,20 @@ def torch_resolved(tensor: Any) -> Any:
     return tensor.detach().resolve_conj().resolve_neg()
 
 
+def torch_samples() -> tuple[Any, ...]:
+    """Tensors on which native/torch.c tries its short way: a plain one, a lazy conjugate, a lazy negative. None where tensors are
+    no objects of this kind."""
+    torch = sys.modules["torch"]
+    if torch._C.TensorBase.__basicsize__ < object.__basicsize__ + 8:
+        return ()
+    plain = torch.zeros(1, dtype=torch.complex64, device="cpu")
+    return plain, plain.conj(), plain.conj().imag
+
+
+def torch_byte(signed: bool) -> Any:
+    return sys.modules["torch"].int8 if signed else sys.modules["torch"].uint8
+
+
 def numpy_ndarray() -> type:
     return sys.modules["numpy"].ndarray  # type: ignore[no-any-return]
 

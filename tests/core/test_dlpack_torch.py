@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -50,6 +52,40 @@ def test_torch_lazy_bits(lazy: Any) -> None:
     assert resolve(x).readonly
     with pytest.raises(ValueError, match="lazy conjugate"):
         resolve_out(x)
+
+
+def _asked_by_method() -> bool:
+    """Whether a tensor is asked for its bits by its methods."""
+
+    class Asked(torch.Tensor):
+        asked = False
+
+        def is_neg(self) -> bool:
+            Asked.asked = True
+            return True
+
+    resolve(torch.ones(2).as_subclass(Asked))
+    return Asked.asked
+
+
+def test_torch_lazy_bits_are_read_by_functions_that_are_as_expected() -> None:
+    assert not _asked_by_method()
+
+
+def test_torch_lazy_bits_are_asked_for_where_the_functions_are_not_as_expected() -> None:
+    program = """
+import torch
+from arraycomm.core import arrays
+plain = torch.zeros(1, dtype=torch.complex64)
+class Other(torch.Tensor):
+    is_conj = lambda self: True  # what the function says otherwise
+arrays.torch_samples = lambda: (plain, plain.as_subclass(Other))
+from tests.core import test_dlpack_torch as tests
+assert tests._asked_by_method()
+tests.test_torch_lazy_bits(torch.conj)
+tests.test_torch_lazy_bits(lambda c: c.conj().imag)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_torch_with_gradient() -> None:

@@ -96,6 +96,13 @@ bool view_packed(const struct view *view);
 /* Copies the view, in C order, to `out`. Releases the GIL when there is much. */
 void pack_copy(const struct view *view, int64_t count, char *out);
 
+/* ---- torch.c: what torch's exporters do not show ---- */
+int torch_init(void);
+/* Whether the tensor stands for the negative or conjugate of its memory; -1 with an exception. */
+int torch_lazy(PyObject *tensor, int dtype);
+/* Whether its elements are as wide as the exporter's dtype says; an exception may be pending where not. */
+bool torch_whole_bytes(PyObject *tensor, int dtype);
+
 /* ---- refuse.c: errors whose text is made in Python (arraycomm.core.arrays), because it may take its time ---- */
 /* Raises the exception that function(first, second) returns; always -1. A pending exception becomes its cause and
  * stands in for a second argument of NULL (None where nothing is pending). */

@@ -9,7 +9,7 @@
 static struct view_type types[TYPES];
 static int types_known;
 
-static PyObject *name_of_dlpack, *name_of_dlpack_device, *name_of_dtype, *name_of_max_version, *name_of_is_neg, *name_of_is_conj;
+static PyObject *name_of_dlpack, *name_of_dlpack_device, *name_of_dtype, *name_of_max_version;
 
 /* ---- classification ---- */
 
@@ -212,34 +212,17 @@ static int take_tensor(struct view *view, const struct dl_tensor *tensor, PyObje
     return 0;
 }
 
-/* 1 true, 0 false, -1 exception. */
-static int ask(PyObject *object, PyObject *method)
-{
-    PyObject *answer = PyObject_CallMethodObjArgs(object, method, NULL);
-    int truth = answer ? PyObject_IsTrue(answer) : -1;
-    Py_XDECREF(answer);
-    return truth;
-}
-
-/* torch's exporters call int1 to int7 int8, and uint1 to uint7 uint8. */
-static int check_torch_bytes(struct view *view, PyObject *object)
-{
-    PyObject *expected = loaded("torch", dtype_rows[view->dtype].label);
-    PyObject *actual = PyObject_GetAttr(object, name_of_dtype);
-    int rc = actual && actual == expected ? 0 : refuse("bad_dlpack_dtype", object, NULL);
-    Py_XDECREF(expected);
-    Py_XDECREF(actual);
-    return rc;
-}
-
 static int open_exchange(struct view *view, PyObject *object, const struct view_type *type);
+static int open_capsule(struct view *view, PyObject *object, const struct view_type *type);
 
 /* torch computes conjugates and negatives lazily, by bits that its exporters do not show. */
 static int open_resolved(struct view *view, PyObject *object, const struct view_type *type)
 {
+    struct view_type checked = *type;
+    checked.torch = false; /* not asked again */
     Py_CLEAR(view->owner);
     PyObject *plain = refuse_call("torch_resolved", object, NULL);
-    int rc = plain ? open_exchange(view, plain, type) : -1;
+    int rc = !plain ? -1 : type->exchange ? open_exchange(view, plain, &checked) : open_capsule(view, plain, &checked);
     Py_XDECREF(plain);
     view->derived = true;
     return rc;
@@ -247,11 +230,9 @@ static int open_resolved(struct view *view, PyObject *object, const struct view_
 
 static int check_torch(struct view *view, PyObject *object, const struct view_type *type)
 {
-    if (view->dtype == ACOMM_INT8 || view->dtype == ACOMM_UINT8)
-        return check_torch_bytes(view, object);
-    int lazy = ask(object, name_of_is_neg);
-    if (!lazy && (view->dtype == ACOMM_COMPLEX64 || view->dtype == ACOMM_COMPLEX128))
-        lazy = ask(object, name_of_is_conj);
+    if (!torch_whole_bytes(object, view->dtype))
+        return refuse("bad_dlpack_dtype", object, NULL);
+    int lazy = torch_lazy(object, view->dtype);
     if (lazy < 0)
         return refuse("unreadable", object, NULL);
     return lazy ? open_resolved(view, object, type) : 0;
@@ -403,7 +384,7 @@ static void clear(struct view *view)
     view->dtype = -1;
     view->device_index = 0;
     view->stream = 0;
-    view->readonly = view->derived = view->buffered = false;
+    view->readonly = view->derived = view->buffered = view->fleeting = false;
 }
 
 int view_borrow(struct view *view, PyObject *object)
@@ -491,7 +472,5 @@ int view_init(void)
     name_of_dlpack_device = PyUnicode_InternFromString("__dlpack_device__");
     name_of_dtype = PyUnicode_InternFromString("dtype");
     name_of_max_version = PyUnicode_InternFromString("max_version");
-    name_of_is_neg = PyUnicode_InternFromString("is_neg");
-    name_of_is_conj = PyUnicode_InternFromString("is_conj");
     return PyErr_Occurred() ? -1 : 0;
 }
