@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _UNKNOWN = 2  # beside 0 and 1: not able, able
-_MOVES = frozenset(("broadcast", "all_gather", "gather", "scatter", "all_to_all"))
+_MOVES = ("broadcast", "all_gather", "gather", "scatter", "all_to_all")
 
 
 class Direct(Staged):
     """See Staged. Messages go the way that this rank can, as the bytes on the way are the same; a collective the way that all
-    ranks can, who ask each other at the first one. Where a trial is to tell, one rank makes it for all of them then; a rank whose
+    ranks can, who ask each other at the first one that all of them wait for: those before are staged, as one that is asynchronous
+    somewhere must not wait for the others there. Where a trial is to tell, one rank makes it for all of them then; a rank whose
     first array is a message's, of which the others know nothing, makes its own."""
 
     def __init__(self, host: Communicator, timeout: float) -> None:
@@ -55,17 +56,18 @@ class Direct(Staged):
     def _say(self, why: str) -> None:
         log().warning("group %r: arrays on GPUs go through pinned host memory: %s (docs/mpi.md)", self._host.name, why)
 
-    def _agree(self, timeout: float | None) -> bool:
-        """Whether all ranks can. timeout: the operation's, whose time begins when that is known."""
-        if self._everywhere is None:
-            seconds = self._timeout if timeout is None else timeout
+    def _agree(self, what: int, timeout: float | None, async_op: bool) -> bool:
+        """Whether this operation is the library's: all ranks can, and know it. what: by which ranks compare that it is the same;
+        timeout: its own, whose time begins when that is known."""
+        seconds = self._timeout if timeout is None else timeout
+        if self._everywhere is None and self._meet(what, time.monotonic() + seconds, waits=not async_op):
             answers = self._answers(seconds)
             if _UNKNOWN in answers:
                 answers = self._one_tries(answers.index(_UNKNOWN), seconds + gpu.LIMIT + gpu.GRACE)
             if 0 in answers and self._here:
                 self._say(f"rank {answers.index(0)} cannot give them to its MPI library")
             self._everywhere = 0 not in answers
-        return self._everywhere
+        return bool(self._everywhere)
 
     def _answers(self, seconds: float) -> list[int]:
         mine = _UNKNOWN if self._here is None else int(self._here)
@@ -88,7 +90,7 @@ class Direct(Staged):
         """What moves only goes to the library, whole."""
         touched = [buffer for buffer in (src, dst) if buffer is not None]
         try:
-            direct = name in _MOVES and self._agree(timeout)
+            direct = name in _MOVES and self._agree(piece_layout(layout, -1 - _MOVES.index(name), 1), timeout, async_op)
             deadline = self._deadline(timeout)
             if direct:
                 self._settle_before(touched)

@@ -43,7 +43,10 @@ def tried(library: Library, device: int) -> str:
     """As told(), after a trial where need be. Any rank may ask alone."""
     answer = told(library)
     if answer is None:
-        reason = trial(library.path, device)
+        try:
+            reason = trial(library.path, device)
+        except Exception as error:  # others wait for what this rank finds out
+            reason = f"{type(error).__name__}: {error}"
         answer = reason and (f"{library.facts().version} says that it takes them, but a trial in processes of their own ended "
                              f"so: {reason}")
         learn(answer)

@@ -111,6 +111,52 @@ def refused(context: Context, word: str) -> None:
     context.check(staged._pools and staged._pools[0]._kept > 0, "pinned memory was used")
 
 
+def asynchronous_first(context: Context) -> None:
+    """A new group's ranks do not wait for each other in a call that does not wait; and then one that does is the library's."""
+    group = context.group.split(0)
+    assert group is not None
+    x, y = given(context, "cuda", np.full(1000, context.rank, np.int32)), given(context, "cuda", np.zeros(1000, np.int32))
+    if context.rank == 1:
+        group.recv(np.zeros(1), 0)  # which comes when rank 0 has left its call
+    work = group.broadcast(x if context.rank == 0 else y, 0, out=y, async_op=True)
+    if context.rank == 0:
+        group.send(np.zeros(1), 1)
+    mixture = group.all_gather(x, async_op=context.rank == 0)
+    work.wait(60)
+    want = np.repeat(np.arange(context.size, dtype=np.int32), 1000)
+    expect(context, "broadcast", y, np.zeros(1000, np.int32), like=x)
+    expect(context, "all_gather", mixture.result(60) if context.rank == 0 else mixture, want, like=x)
+    pool, taken = staged._pools[0], []
+    take = pool.take
+    pool.take = lambda nbytes: taken.append(nbytes) or take(nbytes)  # type: ignore[method-assign, func-returns-value]
+    expect(context, "all_gather by the library", group.all_gather(x), want, like=x)
+    context.check(not taken, f"pinned memory was taken: {taken}")
+    group.all_reduce(x)
+    context.check(bool(taken), "a reduction took no pinned memory")
+    del pool.take
+    group.close()
+
+
+def unstartable(context: Context) -> None:
+    """The rank that is to make the trial for all cannot: all of them stage."""
+    group, known, trial = context.group.split(0), list(gpu._answers), gpu.trial
+    assert group is not None
+    gpu._answers.clear()
+
+    def raises(path: str, device: int) -> str:
+        raise OSError(24, "Too many open files")
+
+    gpu.trial = raises
+    x = given(context, "cuda", np.full(1000, context.rank, np.int32))
+    with _warned() as lines:
+        got = group.all_gather(x)
+    gpu.trial, gpu._answers[:] = trial, known
+    expect(context, "all_gather", got, np.repeat(np.arange(context.size, dtype=np.int32), 1000), like=x)
+    why = "Too many open files" if context.rank == 0 else "rank 0 of group"
+    context.check(len(lines) == 1 and "pinned host memory" in lines[0] and why in lines[0], f"{lines}")
+    group.close()
+
+
 def partly(context: Context) -> None:
     """One rank cannot: collectives are staged everywhere, and messages arrive from either kind at either."""
     if context.rank == 1:
