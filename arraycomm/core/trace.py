@@ -16,21 +16,30 @@ import json
 import os
 import re
 import socket
-import threading
 import time
+import weakref
 from array import array
 from pathlib import Path
-from typing import Any
+
+from arraycomm._engine import TraceFile
 
 from .digest import sha256
 from .exchange import gather_integers
+from .flight import Recording
 from .group import Group
-from .watch import COLLECTIVES, Call, attach, detach
+from .log import log
+from .watch import COLLECTIVES, OPERATIONS, attach, detach
+
+TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .flight import Traits
 
 _EXCHANGES = 16  # per rank: more find a shorter one seldom
-_INTERVAL_NS, _MOST = 1_000_000_000, 10_000  # between writes: time, events
-_SHOWN = ("op", "root", "dest", "source", "tag", "error")
+_SHOWN = ("op", "root", "dest", "source", "tag")
 _BITS = 63
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
 
 
 def begin(group: Group, folder: str) -> None:
@@ -38,119 +47,79 @@ def begin(group: Group, folder: str) -> None:
     attach(group, Trace(group, Path(folder)))
 
 
-class Trace:
-    """The file of one rank; a Watcher of its groups."""
+class Trace(Recording):
+    """The file of one rank. Its lines are made natively (native/flight_trace.c), and what they have in common here."""
+
+    _flight: TraceFile
 
     def __init__(self, world: Group, folder: Path) -> None:
         run, clock, offset, doubt = _agree(world)
         folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^\w.-]+", "_", world.name)
-        self._file = open(folder / f"{name}-{run:016x}-rank{world.rank}.json", "w", encoding="ascii")  # noqa: SIM115
-        self._world, self._rank, self._pid = world, world.rank, os.getpid()
-        self._events: list[str | _Event] = []
-        self._lock = threading.Lock()
-        self._asynchronous = 0
-        self._separator, self._written = "[\n", 0
-        atexit.register(self._flush)
+        self._path = folder / f"{name}-{run:016x}-rank{world.rank}.json"
+        self._world, self._pid = world, os.getpid()
+        self._flight = TraceFile(os.open(self._path, _FLAGS, 0o666), tuple(_head(name, world.rank) for name in OPERATIONS), self)
+        self.rows = weakref.WeakKeyDictionary()
+        atexit.register(self._flight.flush)
         place = f"rank {world.rank} ({socket.gethostname()}, pid {self._pid})"
-        self._tell("process_name", {"name": place})
+        self._flight.append(b"[\n" + self._line("process_name", {"name": place}))
         self._tell("arraycomm", {
             "run": f"{run:016x}", "world": world.name, "rank": world.rank, "size": world.size, "clock": f"{clock:016x}",
             "offset_us": offset / 1000, "doubt_us": doubt / 1000, "measured_us": time.monotonic_ns() / 1000,
             "started": time.time()})
-        self._tell_group(world)
-        self._flush()
+        self._add(world)
+        self._flight.flush()
+
+    def _line(self, name: str, about: dict[str, Any]) -> bytes:
+        return _json({"ph": "M", "name": name, "pid": self._world.rank, "args": about})
 
     def _tell(self, name: str, about: dict[str, Any]) -> None:
-        self._events.append(json.dumps({"ph": "M", "name": name, "pid": self._rank, "args": about}))
+        self._flight.append(b",\n" + self._line(name, about))
 
-    def _tell_group(self, group: Group) -> None:
+    def _add(self, group: Group) -> None:
         self._tell("group", {"group": group.name, "rank": group.rank, "size": group.size})
+        self.rows[group] = self._flight.add_group(json.dumps(group.name).encode())
 
-    def begin(self, call: Call) -> _Event:
-        return _Event(call, self._rank)
+    def about(self, operation: int, traits: Traits | None, given: dict[str, Any]) -> bytes:
+        told: dict[str, Any] = {}
+        if traits is not None:
+            told = {"dtype": traits[0], "shape": [int(n) for n in traits[1]], "bytes": traits[2]}
+        told |= {name: int(given[name]) if isinstance(given[name], int) else str(given[name])
+                 for name in _SHOWN if given.get(name) is not None}
+        return _rest(told)
 
-    def begun(self, token: _Event) -> None:
-        with self._lock:
-            self._asynchronous += 1
-            token.number = self._asynchronous
-        token.called = time.monotonic_ns()
+    def error(self, error: BaseException) -> bytes:
+        return _rest({"error": f"{type(error).__name__}: {error}"})
 
-    def waits(self, token: _Event, still: bool = True) -> None:
-        """Nothing: the call has been told."""
-
-    def end(self, token: _Event, error: BaseException | None) -> None:
-        token.ended = now = time.monotonic_ns()
-        if error is not None:
-            token.parameters = {**token.parameters, "error": f"{type(error).__name__}: {error}"}
-        self._events.append(token)
-        if now - self._written > _INTERVAL_NS or len(self._events) >= _MOST:
-            self._flush()
+    def failed(self, number: int) -> None:
+        """The file could not be written."""
+        log().warning("the trace of rank %d ends here: %s: %s", self._world.rank, self._path, os.strerror(number))
 
     def follow(self, child: Group) -> None:
-        self._tell_group(child)
+        self._add(child)
         attach(child, self)
 
     def closed(self, group: Group) -> None:
         detach(group, self)
-        if group is not self._world or self._file.closed or os.getpid() != self._pid:  # as _flush()
+        if group is not self._world or os.getpid() != self._pid:  # a forked child: the file is its parent's
             return
-        self._flush()
-        atexit.unregister(self._flush)
-        with self._lock:
-            self._file.write("\n]\n")
-            self._file.close()
-
-    def _flush(self) -> None:
-        if os.getpid() != self._pid:
-            return  # a forked child: what it has is its parent's to write
-        with self._lock:
-            events, self._events = self._events, []
-            self._written = time.monotonic_ns()
-            if not events or self._file.closed:
-                return
-            self._file.write(self._separator + ",\n".join(map(str, events)))
-            self._separator = ",\n"
-            self._file.flush()
+        self._flight.append(b"\n]\n")
+        self._flight.close()
+        atexit.unregister(self._flight.flush)
 
 
-class _Event:
-    """One operation. Its text is made when it is written, which takes longer than to keep what is in it."""
-
-    __slots__ = ("begun", "called", "ended", "group", "name", "number", "parameters", "rank", "sequence", "thread", "traits")
-
-    def __init__(self, call: Call, rank: int) -> None:
-        self.name, self.group, self.sequence, self.rank = call.name, call.group.name, call.sequence, rank
-        self.traits, self.thread, self.number, self.ended = call.array(), threading.get_native_id(), 0, 0
-        self.called = 0  # when an asynchronous call returned
-        self.parameters = {name: value for name, value in call.parameters.items() if name in _SHOWN and value is not None}
-        self.begun = time.monotonic_ns()
-
-    def _about(self) -> str:
-        parts = [f'{{"group":{_quoted(self.group)}']
-        if self.sequence:
-            parts.append(f'"sequence":{self.sequence}')
-        if self.traits is not None:
-            dtype, shape, size = self.traits
-            parts.append(f'"dtype":"{dtype}","shape":{list(shape)},"bytes":{size}')
-        if self.called:
-            parts.append(f'"called_us":{(self.called - self.begun) / 1000:.3f}')
-        parts += [f'"{name}":{int(value) if isinstance(value, int) else _quoted(str(value))}'
-                  for name, value in self.parameters.items()]
-        return ",".join(parts) + "}"
-
-    def __str__(self) -> str:
-        """A complete event, or both ends of an asynchronous one."""
-        kind = "collective" if self.name in COLLECTIVES else "message"
-        head = f'{{"name":"{self.name}","cat":"{kind}","pid":{self.rank},"tid":{self.thread}'
-        begun, ended = self.begun / 1000, self.ended / 1000
-        if not self.number:
-            return f'{head},"ph":"X","ts":{begun:.3f},"dur":{ended - begun:.3f},"args":{self._about()}}}'
-        head += f',"id2":{{"local":"{self.number}"}}'  # local: shown with the rank's other tracks
-        return f'{head},"ph":"b","ts":{begun:.3f},"args":{self._about()}}},\n{head},"ph":"e","ts":{ended:.3f},"args":{{}}}}'
+def _head(name: str, rank: int) -> bytes:
+    kind = "collective" if name in COLLECTIVES else "message"
+    return _json({"name": name, "cat": kind, "pid": rank})[1:-1]
 
 
-_quoted = json.encoder.encode_basestring_ascii
+def _json(about: dict[str, Any]) -> bytes:
+    return json.dumps(about, separators=(",", ":")).encode()
+
+
+def _rest(about: dict[str, Any]) -> bytes:
+    """The end of an object that has more before."""
+    return b"," + _json(about)[1:-1] if about else b""
 
 
 # ---- clocks ----

@@ -17,32 +17,33 @@ from .work import Work
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from typing import Any
 
-    class Watcher(Protocol):
-        """Told of every operation of a group, in the thread that calls it.
 
-        One with a method flight(group) -> (Flight, the group's row on its board), while it is the only one, is not told of plain
-        calls: they go the short way, which writes them to that Flight (native/flight.c).
-        """
+class Watcher:
+    """Told of every operation of a group, in the thread that calls it. What is not overridden does nothing.
 
-        def begin(self, call: Call) -> object:
-            """Before it. What it gives comes back to end(). What it raises is raised instead of the operation."""
+    One with a method flight(group) -> (what operations are recorded by, the group's row there), while it is the only one, is not
+    told of plain calls: they go the short way, which records them there (native/flight.h).
+    """
 
-        def begun(self, token: Any) -> None:
-            """An asynchronous call is about to return its Work."""
+    def begin(self, call: Call) -> Any:
+        """Before it. What it gives comes back to end(). What it raises is raised instead of the operation."""
 
-        def waits(self, token: Any, still: bool = True) -> None:
-            """The program waits for the end of an asynchronous one, from any thread; or no longer does, and it goes on."""
+    def begun(self, token: Any) -> None:
+        """An asynchronous call is about to return its Work."""
 
-        def end(self, token: Any, error: BaseException | None) -> None:
-            """After it; of an asynchronous one when the program learns of its end by wait() or done(), from any thread."""
+    def waits(self, token: Any, still: bool = True) -> None:
+        """The program waits for the end of an asynchronous one, from any thread; or no longer does, and it goes on."""
 
-        def follow(self, child: Group) -> None:
-            """A group was split off: attach() to it or not. Called by all its members."""
+    def end(self, token: Any, error: BaseException | None) -> None:
+        """After it; of an asynchronous one when the program learns of its end by wait() or done(), from any thread."""
 
-        def closed(self, group: Group) -> None:
-            """After close()."""
+    def follow(self, child: Group) -> None:
+        """A group was split off: attach() to it or not. Called by all its members."""
+
+    def closed(self, group: Group) -> None:
+        """After close()."""
 
 
 # The parameters of an operation that may be given without their names, in order.
@@ -63,6 +64,7 @@ MESSAGES: dict[str, tuple[str, ...]] = {
     "isend": ("x", "dest", "tag"),
     "irecv": ("like", "source", "tag"),
 }
+OPERATIONS = (*COLLECTIVES, *MESSAGES)  # in the order of acomm.h's kinds; isend and irecv behind
 
 
 class Call:

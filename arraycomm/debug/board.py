@@ -1,6 +1,6 @@
 """What a rank does, in memory that it shares with the process beside it (agent.py).
 
-The rank writes (core/native/flight.c), and never waits for a reader; the agent reads what stands there also when the rank
+The rank writes (core/native/flight_board.c), and never waits for a reader; the agent reads what stands there also when the rank
 hangs, is stopped or has died. Six parts, all of 64-bit words but the last:
 
     head       the process, how it ended, lengths
@@ -19,13 +19,12 @@ import os
 import struct
 
 from arraycomm._engine import Flight
-from arraycomm.core.watch import COLLECTIVES, MESSAGES
+from arraycomm.core.watch import OPERATIONS
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
 
-OPERATIONS = (*COLLECTIVES, *MESSAGES)  # in the order of acomm.h's kinds; isend and irecv behind
 RUNNING, ASYNCHRONOUS, DONE, FAILED = range(4)  # states of a record
 OPERATION_SHIFT, ERROR_SHIFT = 8, 16  # bits of the last word below which operation and error text stand
 OPEN, CLOSED, EXITED, STOPPED = range(4)  # how a rank ended; STOPPED: it is no longer recorded

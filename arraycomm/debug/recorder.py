@@ -1,46 +1,45 @@
-"""Has what a rank's groups do written on its board; a Watcher (core/watch.py).
-
-Plain calls are written by the short way itself, to the Flight (core/native/flight.c), which asks here for the numbers of texts
-that it needs for the first time. The others come by begin() and end().
-"""
+"""Has what a rank's groups do written on its board (core/flight.py)."""
 
 from __future__ import annotations
 
 import threading
 
+from arraycomm.core.flight import Recording
 from arraycomm.core.group import Group
 from arraycomm.core.log import log
 from arraycomm.core.types import ReduceOp
-from arraycomm.core.watch import Call, array_of, attach, detach
+from arraycomm.core.watch import attach, detach
 
-from .board import ASYNCHRONOUS, CLOSED, GROUPS, LINKS, OPERATIONS, RUNNING, Board
+from .board import CLOSED, GROUPS, LINKS, Board
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from arraycomm._engine import Flight, FlightEntry
+    from arraycomm._engine import Flight
+    from arraycomm.core.flight import Traits
 
-_NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
 _ERROR_LENGTH = 300
 
 
-class Recorder:
+class Recorder(Recording):
     """Of a world and the groups split from it. on_close: called when the world has been closed."""
+
+    _flight: Flight
 
     def __init__(self, world: Group, board: Board, on_close: Callable[[], None]) -> None:
         self._world, self._board, self._on_close = world, board, on_close
         self._lock = threading.Lock()
         self._kinds: dict[Any, int] = {}
-        self._rows: dict[Group, int] = {}
+        self.rows = {}
         self._links: dict[tuple[int, int], int] = {}
         board.start()
         self._flight = board.flight(self)
         self.follow(world)
 
     def follow(self, child: Group) -> None:
-        number = len(self._rows)
+        number = len(self.rows)
         if number == GROUPS:
             log().warning("the debug page shows %d groups of this rank; %r and later ones are not on it", GROUPS, child.name)
         if number >= GROUPS:
@@ -49,14 +48,14 @@ class Recorder:
         if not self._text({"group": child.name, "row": number, "rank": child.rank, "size": child.size}):
             log().warning("the debug page has no room for the name of group %r, which is not on it", child.name)
             return
-        self._rows[child] = number
+        self.rows[child] = number
         attach(child, self)
         for grandchild in child._children:
             if not grandchild.closed:
                 self.follow(grandchild)
 
     def stop(self) -> None:
-        for group in self._rows:
+        for group in self.rows:
             detach(group, self)
 
     def forget(self) -> None:
@@ -70,35 +69,10 @@ class Recorder:
             self._board.end(CLOSED)
             self._on_close()
 
-    def flight(self, group: Group) -> tuple[Flight, int]:
-        return self._flight, self._rows[group]
-
-    # ---- operations that go the long way ----
-
-    def begin(self, call: Call) -> FlightEntry:
-        operation, given, x = _NUMBERS[call.name], call.parameters, call.array()
-        peer = given.get("dest")
-        if not isinstance(peer, int) or not 0 <= peer < call.group.size:
-            peer = -1
-        kind = self._kind(operation, x, given)
-        return self._flight.begin(self._rows[call.group], operation, peer, kind, 0 if x is None else x[2])
-
-    def begun(self, token: FlightEntry) -> None:
-        token.mark(ASYNCHRONOUS)
-
-    def waits(self, token: FlightEntry, still: bool = True) -> None:
-        token.mark(RUNNING if still else ASYNCHRONOUS)
-
-    def end(self, token: FlightEntry, error: BaseException | None) -> None:
-        token.end(error)
-
     # ---- what the flight asks for: numbers of texts ----
 
-    def kind(self, operation: int, parameters: dict[str, Any]) -> int:
-        """The number of the text that tells everything that calls like this have in common; 0 where there is no room."""
-        return self._kind(operation, array_of(parameters), parameters)
-
-    def _kind(self, operation: int, traits: tuple[str, tuple[int, ...], int] | None, given: dict[str, Any]) -> int:
+    def about(self, operation: int, traits: Traits | None, given: dict[str, Any]) -> int:
+        """The number of the text; 0 where there is no room."""
         key = (operation, traits, given.get("root"), given.get("dest"), given.get("source"), given.get("tag"),
                _reduction(given.get("op")))
         try:
@@ -107,11 +81,11 @@ class Recorder:
             return 0
         if number is None:
             names = ("root", "dest", "source", "tag", "op")
-            about: dict[str, Any] = {name: value if isinstance(value, int) else str(value)
-                                     for name, value in zip(names, key[2:], strict=True) if value is not None}
+            told: dict[str, Any] = {name: value if isinstance(value, int) else str(value)
+                                    for name, value in zip(names, key[2:], strict=True) if value is not None}
             if traits is not None:
-                about |= {"dtype": traits[0], "shape": [int(n) for n in traits[1]]}
-            number = self._text(about)
+                told |= {"dtype": traits[0], "shape": [int(n) for n in traits[1]]}
+            number = self._text(told)
             if number:  # else there is no room for more
                 self._kinds[key] = number
         return number

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .board import ERROR_SHIFT, FAILED, OPERATION_SHIFT, OPERATIONS
+from arraycomm.core.watch import OPERATIONS
+
+from .board import ERROR_SHIFT, FAILED, OPERATION_SHIFT
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout
 from arraycomm.core.group import Group
 from arraycomm.core.log import log
 from arraycomm.core.record import Record
-from arraycomm.core.watch import COLLECTIVES, Call
+from arraycomm.core.watch import COLLECTIVES, Call, Watcher
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ _ASPECTS = {"sequence": "Sequence number", "operation": "Op type", "dtype": "Ten
             "reduction": "Reduction", "root": "Root"}
 
 
-class Consistency:
-    """The check for one group; a Watcher. Made by all its ranks."""
+class Consistency(Watcher):
+    """The check for one group. Made by all its ranks; the facade makes one for each group. The group between closes with its
+    parent."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -62,21 +63,6 @@ class Consistency:
         everyone = [_read(text) for text in self._exchange("|".join(mine), _BYTES, timeout, mine)]
         if any(differences(everyone[0], other) for other in everyone):
             self._refuse(everyone, timeout)
-
-    def begun(self, token: None) -> None:
-        """The comparison was before."""
-
-    def waits(self, token: None, still: bool = True) -> None:
-        """Nothing: the call has been told."""
-
-    def end(self, token: None, error: BaseException | None) -> None:
-        """The comparison was before."""
-
-    def follow(self, child: Group) -> None:
-        """The facade makes groups one by one and attaches a check of its own to each."""
-
-    def closed(self, group: Group) -> None:
-        """The group between closes with its parent."""
 
     def _exchange(self, text: str, size: int, timeout: float | None, about: Fingerprint) -> list[str]:
         """Every rank's text."""

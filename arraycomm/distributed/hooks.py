@@ -13,13 +13,11 @@ from arraycomm.core.buffer import Buffer
 from arraycomm.core.errors import GroupError
 from arraycomm.core.log import log
 from arraycomm.core.record import Record
+from arraycomm.core.watch import Call, Watcher
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import Any
-
-    from arraycomm.core.group import Group
-    from arraycomm.core.watch import Call
 
 
 class HookOpName(enum.IntEnum):
@@ -66,8 +64,8 @@ class PostHookArgs(Record):
     output_tensors: list[Any]
 
 
-class Hooks:
-    """The hooks of one group, by their numbers; a Watcher of its core groups."""
+class Hooks(Watcher):
+    """The hooks of one group, by their numbers; they watch its core groups. Groups that are split off have their own."""
 
     def __init__(self) -> None:
         self.pre: dict[int, Callable[[PreHookArgs], Any]] = {}
@@ -93,9 +91,6 @@ class Hooks:
             for _, hook in sorted(self.post.items()):
                 hook(args)
 
-    def waits(self, token: list[PostHookArgs], still: bool = True) -> None:
-        """Nothing: the call has been told."""
-
     def end(self, token: list[PostHookArgs], error: BaseException | None) -> None:
         if isinstance(error, GroupError):
             self.run_abort()
@@ -112,12 +107,6 @@ class Hooks:
                 hook()
             except Exception as error:
                 log().warning("abort hook %d raised %s: %s", number, type(error).__name__, error)
-
-    def follow(self, child: Group) -> None:
-        """Groups that are split off have hooks of their own."""
-
-    def closed(self, group: Group) -> None:
-        """Nothing to give back."""
 
 
 def _array(x: Any) -> Any:

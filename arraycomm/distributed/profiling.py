@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from arraycomm.core.log import log
-from arraycomm.core.watch import Call, Watched, attach, detach
+from arraycomm.core.watch import Call, Watched, Watcher, attach, detach
 
 from . import devices
 from .operations import untimed
@@ -54,8 +54,8 @@ def follow(group: ProcessGroup, function: str) -> None:
         attach(core, Labels(core, group.config))
 
 
-class Labels:
-    """Of one group; a Watcher."""
+class Labels(Watcher):
+    """Of one group."""
 
     def __init__(self, group: Group, config: BackendConfig) -> None:
         self._group, self._config = group, config
@@ -84,9 +84,6 @@ class Labels:
         while token.labels:
             token.labels.pop().__exit__(None, None, None)
 
-    def waits(self, token: _Told, still: bool = True) -> None:
-        """Nothing: the call has been told."""
-
     def end(self, token: _Told, error: BaseException | None) -> None:
         self.begun(token)
         lasting, token.lasting = token.lasting, None
@@ -98,9 +95,6 @@ class Labels:
             lasting.set_result(None)
         else:
             ended.result()
-
-    def follow(self, child: Group) -> None:
-        """A group of its own is told here by its own calls."""
 
     def closed(self, group: Group) -> None:
         detach(group, self)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import random
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,11 @@ import pytest
 
 import arraycomm
 from arraycomm import trace
+from arraycomm._engine import TraceFile
 from arraycomm.core import settings
 from arraycomm.core import trace as core_trace
 from arraycomm.core.store import HashStore
-from arraycomm.core.watch import Watched, attach, detach
+from arraycomm.core.watch import OPERATIONS, Watched, Watcher, attach, detach
 from arraycomm.trace_flows import flows
 
 RANKS = 2
@@ -56,7 +61,7 @@ def work(rank: int, folder: str, ending: str) -> None:
 
 
 class Late:
-    """A clock that is 5 s behind."""
+    """A clock that is 5 s behind, as Python reads it; the engine's times are moved in the file, by late()."""
 
     monotonic_ns = staticmethod(lambda: time.monotonic_ns() - 5_000_000_000)
     time = staticmethod(time.time)
@@ -69,8 +74,16 @@ def elsewhere(rank: int, folder: str) -> None:
     work(rank, folder, "close")
 
 
+def late(folder: Path) -> None:
+    (path,) = folder.glob("*-rank1.json")
+    events = json.loads(path.read_text())
+    lines = [json.dumps({**event, "ts": event["ts"] - 5e6} if "ts" in event else event) for event in events]
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
 def test_another_clock_is_measured(tmp_path: Path) -> None:
     arraycomm.spawn(elsewhere, (str(tmp_path),), nprocs=RANKS)
+    late(tmp_path)
     ranks = trace.read(tmp_path)
     about = ranks[1].about
     assert abs(about["offset_us"] - 5e6) <= about["doubt_us"] + 1 < 1e6 and ranks[0].about["doubt_us"] == 0
@@ -203,17 +216,12 @@ def test_nothing_is_watched_without_it() -> None:
         assert type(group) is arraycomm.Group and watcher.count == 1
 
 
-class Counter:
+class Counter(Watcher):
     count = 0
 
     def begin(self, call: object) -> None:
         self.count += 1
 
-    def begun(self, token: object) -> None: ...
-    def waits(self, token: object, still: bool = True) -> None: ...
-    def end(self, token: object, error: BaseException | None) -> None: ...
-    def follow(self, child: arraycomm.Group) -> None: ...
-    def closed(self, group: arraycomm.Group) -> None: ...
 
 
 def synthetic(rank: int, clock: str, wrong: Any, offset: float, seed: int = 0) -> trace.Rank:
@@ -263,3 +271,103 @@ def test_a_forked_child_that_closes_the_group_leaves_the_file_alone(tmp_path: Pa
         group.barrier()
     (path,) = tmp_path.iterdir()
     assert [event["name"] for event in json.loads(path.read_text()) if event["ph"] == "X"] == ["barrier"]
+
+
+CALLS: dict[str, Callable[[arraycomm.Group, Any], Any]] = {
+    "plain": lambda group, x: group.all_reduce(x, "max"),
+    "root": lambda group, x: group.broadcast(x, root=0),
+    "barrier": lambda group, x: group.barrier(),
+    "asynchronous": lambda group, x: group.all_gather(x, async_op=True).result(),
+    "messages": lambda group, x: [work.wait() for work in (group.isend(x, 0, 3), group.irecv(x, 0, 3))],
+    "refused": lambda group, x: pytest.raises(ValueError, group.all_reduce, x, "no such \"reduction\""),
+    "aborted": lambda group, x: [group.abort("enough"), pytest.raises(arraycomm.Aborted, group.barrier)],
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_the_short_way_is_traced_as_the_long_one(call: Callable[[arraycomm.Group, Any], Any], tmp_path: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for watchers in ([], [Watcher()]):
+        monkeypatch.setenv("ARRAYCOMM_TRACE", str(tmp_path / str(len(watchers))))
+        with arraycomm.init(store=HashStore(), rank=0, world_size=1) as group:
+            for watcher in watchers:
+                attach(group, watcher)
+            assert (group._flight is None) == bool(watchers)
+            for _ in range(2):
+                call(group, np.ones((2, 3)))
+        (path,) = (tmp_path / str(len(watchers))).iterdir()
+        events = [event for event in json.loads(path.read_text()) if event["ph"] != "M"]
+        for event in events:
+            assert event.pop("ts") > 0 and event.pop("dur", 0) >= 0 and event["args"].pop("called_us", 0) >= 0
+        found.append(events)
+    assert found[0] == found[1] and found[0] and all(event["tid"] == threading.get_native_id() for event in found[0])
+
+
+class Teller:
+    """What a TraceFile asks."""
+
+    def __init__(self) -> None:
+        self.failures: list[int] = []
+
+    def failed(self, number: int) -> None:
+        self.failures.append(number)
+
+    def error(self, error: BaseException) -> bytes:
+        raise RuntimeError("no text")
+
+
+HEADS = tuple(json.dumps({"name": name})[1:-1].encode() for name in OPERATIONS)
+
+
+def test_lines_of_several_threads_are_whole(tmp_path: Path) -> None:
+    """More than is kept, so that threads write while others go on; with a name longer than all that is."""
+    path, name = tmp_path / "trace", "n" * 3000
+    file = TraceFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), HEADS, Teller())
+    rows = [file.add_group(json.dumps(text).encode()) for text in (name, "b", "c", "d")]
+    file.append(b"[{}")
+
+    def tell(row: int) -> None:
+        for number in range(1000):
+            entry = file.begin(row, 8, -1, b',"kind":%d' % number, 0)
+            entry.mark(number % 2)
+            entry.end(None)
+
+    threads = [threading.Thread(target=tell, args=(row,)) for row in rows]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    file.append(b"]")
+    file.close()
+    file.begin(0, 8, -1, b"", 0).end(None)  # it has an end
+    events = json.loads(path.read_text())[1:]
+    assert len(events) == 4 * 1500 and {event["name"] for event in events} == {"barrier"}
+    for text in (name, "b", "c", "d"):
+        mine = [event["args"] for event in events if event["args"].get("group") == text]
+        assert sorted((about["sequence"], about["kind"]) for about in mine) == [(n + 1, n) for n in range(1000)]
+
+
+def test_a_file_that_cannot_be_written_ends_and_the_program_goes_on(caplog: pytest.LogCaptureFixture, tmp_path: Path,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    teller = Teller()
+    file = TraceFile(os.open("/dev/full", os.O_WRONLY), HEADS, teller)
+    entries = [file.begin(file.add_group(b'"g"'), 8, -1, b"", 0) for _ in range(2)]
+    entries[0].end(None)
+    file.flush()
+    entries[1].end(None)
+    file.close()
+    assert teller.failures == [errno.ENOSPC]
+    monkeypatch.setenv("ARRAYCOMM_TRACE", str(tmp_path))
+    with arraycomm.init(store=HashStore(), rank=0, world_size=1) as group, caplog.at_level(logging.WARNING):
+        core_trace.Trace.failed(group._watchers[0], errno.ENOSPC)  # type: ignore[attr-defined]
+        assert "the trace of rank 0 ends here" in caplog.text and "No space left" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_error_without_a_text_is_one_all_the_same(tmp_path: Path) -> None:
+    file = TraceFile(os.open(tmp_path / "trace", os.O_WRONLY | os.O_CREAT), HEADS, Teller())
+    file.begin(file.add_group(b'"g"'), 8, -1, b"", 0).end(OSError("why"))
+    file.close()
+    event = json.loads((tmp_path / "trace").read_text()[2:])
+    assert event["args"]["error"].startswith("unknown") and event["args"]["sequence"] == 1

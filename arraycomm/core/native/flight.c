@@ -1,90 +1,18 @@
 #include "flight.h"
-#include <stdatomic.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include "clock.h"
 
-enum { NUMBER, BEGUN, ENDED, KIND, ROW, SEQUENCE, BYTES, WHAT, RECORD }; /* words of a record: board.RECORD */
-enum { COLLECTIVES_BEGUN, COLLECTIVES_ENDED, COLLECTIVES_BYTES, GROUP }; /* of a group */
-enum { CALLS, CALLS_BYTES, FAILURES, NANOSECONDS, BUCKETS };             /* of a count */
-#define OPERATION_SHIFT 8
-#define ERROR_SHIFT 16
 #define ASKED (1u << 31) /* in the kind of an operation: this place is taken */
-
-/* ---- the board ---- */
-
-static int bits(uint64_t n)
-{
-    return n ? 64 - __builtin_clzll(n) : 0;
-}
-
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-static void count(struct flight *f, const struct flight_entry *e, uint64_t ns, bool failed)
-{
-    int class = e->bytes > 1 ? least((bits(e->bytes - 1) + 1) / 2, f->classes - 1) : 0;
-    uint64_t *row = f->counts + (size_t)(e->operation * f->classes + class) * (size_t)(BUCKETS + f->buckets);
-    row[CALLS]++;
-    row[CALLS_BYTES] += e->bytes;
-    row[FAILURES] += failed;
-    row[NANOSECONDS] += ns;
-    row[BUCKETS + least(bits(ns / 1000), f->buckets - 1)]++;
-}
-
-static uint64_t *place_of(const struct flight_entry *e)
-{
-    return e->flight->records + e->number % e->flight->places * RECORD;
-}
-
-static void put(uint64_t *word, uint64_t value)
-{
-    atomic_store_explicit((_Atomic uint64_t *)word, value, memory_order_relaxed);
-}
-
-/* Number 0 is no record: this process may be stopped or killed before the rest is there. */
-static void write_record(const struct flight_entry *e, uint64_t ended, uint64_t what)
-{
-    uint64_t *record = place_of(e);
-    put(record + NUMBER, 0);
-    atomic_thread_fence(memory_order_release);
-    put(record + BEGUN, e->begun);
-    put(record + ENDED, ended);
-    put(record + KIND, e->kind);
-    put(record + ROW, (uint64_t)e->row);
-    put(record + SEQUENCE, e->sequence);
-    put(record + BYTES, e->bytes);
-    put(record + WHAT, what | (uint64_t)e->operation << OPERATION_SHIFT);
-    atomic_store_explicit((_Atomic uint64_t *)(record + NUMBER), e->number, memory_order_release);
-}
-
-static bool has_place(const struct flight_entry *e)
-{
-    return e->flight && !e->flight->left && e->flight->open[e->number % e->flight->places] == e->number;
-}
-
-/* The next one that no operation under way has; where they have all, the next one. */
-static void take_place(struct flight *f, struct flight_entry *e)
-{
-    for (uint64_t i = 0; i < f->places; i++)
-        if (!f->open[++f->last % f->places])
-            break;
-    e->number = f->last;
-    f->open[f->last % f->places] = e->number;
-}
 
 /* ---- what calls Python ---- */
 
-/* 0 where it fails: an operation goes on, recorded or not. */
-static uint64_t number_of(PyObject *answer, PyObject *about)
+PyObject *flight_answer(PyObject *answer, PyObject *about)
 {
-    uint64_t number = answer ? PyLong_AsUnsignedLongLong(answer) : 0;
-    Py_XDECREF(answer);
-    if (!PyErr_Occurred())
-        return number;
-    PyErr_WriteUnraisable(about);
-    return 0;
+    if (!answer && PyErr_Occurred())
+        PyErr_WriteUnraisable(about);
+    return answer;
 }
 
 static uint64_t mix(const struct flight_kind *key)
@@ -98,6 +26,14 @@ static uint64_t mix(const struct flight_kind *key)
     return mixed >> 56; /* 8 bits: FLIGHT_KINDS */
 }
 
+static void remember(struct flight_kind *known, const struct flight_kind *key)
+{
+    PyObject *before = known->told;
+    *known = *key;
+    Py_XINCREF(key->told);
+    Py_XDECREF(before);
+}
+
 bool flight_find_kind(struct flight *f, struct flight_kind *key, PyObject *const *given)
 {
     static const int telling[] = {ROLE_OP, ROLE_ROOT, ROLE_DEST, ROLE_SOURCE, ROLE_TAG};
@@ -106,118 +42,107 @@ bool flight_find_kind(struct flight *f, struct flight_kind *key, PyObject *const
         key->given |= (uint32_t)(given[telling[i]] != NULL) << i;
     bool remembered = key->ndim <= FLIGHT_DIMS;
     struct flight_kind *known = f->kinds + (remembered ? mix(key) : 0);
-    key->number = known->number;
-    if (remembered && !memcmp(known, key, sizeof *key))
+    key->told = known->told;
+    if (remembered && !memcmp(known, key, sizeof *key)) {
+        Py_XINCREF(key->told);
         return true;
-    PyObject *parameters = forms_parameters(given);
-    PyObject *answer = parameters && f->teller
-                     ? PyObject_CallMethod(f->teller, "kind", "iO", key->operation, parameters) : NULL;
-    Py_XDECREF(parameters);
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return false; /* Ctrl-C, say: who called the operation gets it */
-    key->number = number_of(answer, f->teller);
-    if (remembered)
-        *known = *key;
-    return true;
-}
-
-static uint64_t *link_of(struct flight *f, const struct flight_entry *e)
-{
-    struct flight_link *known = f->peers + ((unsigned)e->row * 31u + (unsigned)e->peer) % FLIGHT_LINKS;
-    if (!known->known || known->row != e->row || known->peer != e->peer) {
-        PyObject *answer = f->teller ? PyObject_CallMethod(f->teller, "link", "ii", e->row, e->peer) : NULL;
-        *known = (struct flight_link){e->row, e->peer, number_of(answer, f->teller), true};
     }
-    return known->number ? f->links + known->number - 1 : NULL;
+    PyObject *parameters = forms_parameters(given);
+    key->told = parameters && f->teller ? PyObject_CallMethod(f->teller, "kind", "iO", key->operation, parameters) : NULL;
+    Py_XDECREF(parameters);
+    if (!key->told && PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return false; /* Ctrl-C, say: who called the operation gets it */
+    flight_answer(key->told, f->teller);
+    if (remembered)
+        remember(known, key);
+    return true;
 }
 
 /* ---- operations ---- */
 
-static bool collective(const struct flight_entry *e)
+static int32_t this_thread(void)
 {
-    return e->operation <= ACOMM_BARRIER;
+    static _Thread_local int32_t number;
+    return number ? number : (number = (int32_t)syscall(SYS_gettid));
 }
 
 void flight_begin(struct flight *f, struct flight_entry *e)
 {
     e->flight = (struct flight *)Py_NewRef((PyObject *)f);
-    e->sequence = collective(e) ? ++f->groups[e->row * GROUP + COLLECTIVES_BEGUN] : 0;
-    take_place(f, e);
+    e->sequence = flight_collective(e) ? ++f->groups[e->row].begun : 0;
+    e->thread = this_thread();
     e->begun = (uint64_t)clock_now();
-    write_record(e, 0, FLIGHT_RUNNING);
+    f->writer->begin(e);
 }
 
-void flight_mark(const struct flight_entry *e, enum flight_state state)
+void flight_mark(struct flight_entry *e, enum flight_state state)
 {
-    if (has_place(e))
-        write_record(e, 0, state);
+    if (!e->flight)
+        return;
+    if (state == FLIGHT_ASYNCHRONOUS && !e->called)
+        e->called = (uint64_t)clock_now();
+    e->flight->writer->mark(e, state);
 }
 
 /* The sequence's number is the next one's. */
 static void take_back(struct flight *f, const struct flight_entry *e)
 {
-    uint64_t *begun = f->groups + e->row * GROUP + COLLECTIVES_BEGUN;
     if (e->sequence)
-        *begun = e->sequence - 1;
+        f->groups[e->row].begun = e->sequence - 1;
 }
 
-static struct flight *leave_place(struct flight_entry *e)
+void flight_forget(struct flight_entry *e)
 {
-    struct flight *f = e->flight;
-    if (has_place(e))
-        f->open[e->number % f->places] = 0;
+    PyObject *flight = (PyObject *)e->flight, *kind = e->kind;
     e->flight = NULL;
-    return f;
+    e->kind = NULL;
+    Py_XDECREF(flight);
+    Py_XDECREF(kind);
 }
 
 void flight_drop(struct flight_entry *e)
 {
     if (!e->flight)
         return;
-    if (has_place(e))
-        put(place_of(e) + NUMBER, 0);
-    struct flight *f = leave_place(e);
-    if (f->last == e->number)
-        f->last--;
-    take_back(f, e);
-    Py_DECREF((PyObject *)f);
+    e->flight->writer->drop(e);
+    take_back(e->flight, e);
+    flight_forget(e);
 }
 
-static void tell_group(struct flight *f, const struct flight_entry *e, PyObject *error)
+static void count(struct flight *f, const struct flight_entry *e, PyObject *error)
 {
-    uint64_t *group = f->groups + e->row * GROUP, *link;
+    struct flight_group *group = f->groups + e->row;
     bool refused = error && (PyErr_GivenExceptionMatches(error, PyExc_TypeError)
                              || PyErr_GivenExceptionMatches(error, PyExc_ValueError));
-    if (!collective(e)) {
-        if (e->peer >= 0 && !error && (link = link_of(f, e)))
-            *link += e->bytes;
-    } else if (refused) { /* before anything was sent, and not counted */
+    if (!flight_collective(e))
+        return;
+    if (refused) { /* before anything was sent, and not counted */
         take_back(f, e);
-    } else {
-        if (group[COLLECTIVES_ENDED] < e->sequence)
-            group[COLLECTIVES_ENDED] = e->sequence;
-        group[COLLECTIVES_BYTES] += e->bytes;
+        return;
     }
+    if (group->ended < e->sequence)
+        group->ended = e->sequence;
+    group->bytes += e->bytes;
 }
 
 void flight_end(struct flight_entry *e, PyObject *error)
 {
     if (!e->flight)
         return;
-    uint64_t now = (uint64_t)clock_now(), text = 0;
-    PyObject *teller = e->flight->teller;
+    uint64_t now = (uint64_t)clock_now();
+    PyObject *teller = e->flight->teller, *text = NULL;
     if (error && error != Py_None && teller && !e->flight->left)
-        text = number_of(PyObject_CallMethod(teller, "error", "O", error), teller);
-    if (!e->flight) /* meanwhile, by another thread */
-        return;
-    if (has_place(e))
-        write_record(e, now, (error ? FLIGHT_FAILED : FLIGHT_DONE) | text << ERROR_SHIFT);
-    struct flight *f = leave_place(e);
-    if (!f->left) {
-        count(f, e, now - e->begun, error);
-        tell_group(f, e, error);
+        text = flight_answer(PyObject_CallMethod(teller, "error", "O", error), teller);
+    if (e->flight) { /* else it was ended meanwhile, by another thread */
+        struct flight_entry mine = *e;
+        e->flight = NULL;
+        e->kind = NULL;
+        if (!mine.flight->left)
+            count(mine.flight, &mine, error);
+        mine.flight->writer->end(&mine, now, error, text);
+        flight_forget(&mine);
     }
-    Py_DECREF((PyObject *)f);
+    Py_XDECREF(text);
 }
 
 void flight_fail(struct flight_entry *e)

@@ -1,12 +1,27 @@
-/* The flight recorder's types: Flight, and FlightEntry for operations that go the long way. */
+/* What the flight recorder's types have in common, and FlightEntry for operations that go the long way. */
 #include "flight.h"
-#include <stdlib.h>
 
-static PyTypeObject *flight_type, *entry_type;
+static PyTypeObject *board_type, *trace_type, *entry_type;
 
 bool flight_check(PyObject *object)
 {
-    return object && Py_TYPE(object) == flight_type;
+    return object && (Py_TYPE(object) == board_type || Py_TYPE(object) == trace_type);
+}
+
+int flight_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((struct flight *)self)->teller);
+    return 0;
+}
+
+int flight_clear(PyObject *self)
+{
+    struct flight *f = (struct flight *)self;
+    Py_CLEAR(f->teller);
+    for (int i = 0; i < FLIGHT_KINDS; i++)
+        Py_CLEAR(f->kinds[i].told);
+    return 0;
 }
 
 /* ---- FlightEntry: an operation that Python tells of ---- */
@@ -16,17 +31,16 @@ struct entry {
     struct flight_entry entry;
 };
 
-/* begin(row, operation, peer, kind, nbytes) */
-static PyObject *begin(PyObject *self, PyObject *args)
+PyObject *flight_begin_method(PyObject *self, PyObject *args)
 {
     struct flight_entry e = {0};
-    unsigned long long kind, bytes;
-    if (!PyArg_ParseTuple(args, "iiiKK:begin", &e.row, &e.operation, &e.peer, &kind, &bytes))
+    unsigned long long bytes;
+    if (!PyArg_ParseTuple(args, "iiiOK:begin", &e.row, &e.operation, &e.peer, &e.kind, &bytes))
         return NULL;
     struct entry *made = (struct entry *)PyType_GenericAlloc(entry_type, 0);
     if (!made)
         return NULL;
-    e.kind = kind;
+    Py_INCREF(e.kind);
     e.bytes = bytes;
     flight_begin((struct flight *)self, &e);
     made->entry = e;
@@ -57,9 +71,7 @@ static int entry_traverse(PyObject *self, visitproc visit, void *arg)
 
 static int entry_clear(PyObject *self)
 {
-    PyObject *flight = (PyObject *)((struct entry *)self)->entry.flight;
-    ((struct entry *)self)->entry.flight = NULL;
-    Py_XDECREF(flight);
+    flight_forget(&((struct entry *)self)->entry);
     return 0;
 }
 
@@ -84,103 +96,13 @@ static PyType_Slot entry_slots[] = {
 static PyType_Spec entry_spec = {"arraycomm._engine.FlightEntry", sizeof(struct entry), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, entry_slots};
 
-/* ---- Flight ---- */
-
-struct layout { unsigned long long groups, counts, links, records, places, end; int classes, buckets; };
-
-static int lay_out(struct flight *f, const struct layout *at)
-{
-    if (at->end > (size_t)f->memory.len || at->groups > at->counts || at->counts > at->links || at->links > at->records
-        || at->records > at->end || !at->places) {
-        PyErr_SetString(PyExc_ValueError, "the board is smaller than its parts");
-        return -1;
-    }
-    char *memory = f->memory.buf;
-    f->groups = (uint64_t *)(memory + at->groups);
-    f->counts = (uint64_t *)(memory + at->counts);
-    f->links = (uint64_t *)(memory + at->links);
-    f->records = (uint64_t *)(memory + at->records);
-    f->places = at->places;
-    f->classes = at->classes;
-    f->buckets = at->buckets;
-    if (!(f->open = calloc(at->places, sizeof *f->open))) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    return 0;
-}
-
-/* Flight(memory, (bytes before groups, counts, links, records, their end), records, classes, buckets, teller) */
-static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    struct layout at;
-    PyObject *memory, *teller;
-    (void)kwargs, (void)type;
-    if (!PyArg_ParseTuple(args, "O(KKKKK)KiiO:Flight", &memory, &at.groups, &at.counts, &at.links, &at.records, &at.end,
-                          &at.places, &at.classes, &at.buckets, &teller))
-        return NULL;
-    struct flight *f = (struct flight *)PyType_GenericAlloc(flight_type, 0);
-    if (!f)
-        return NULL;
-    if (PyObject_GetBuffer(memory, &f->memory, PyBUF_WRITABLE) || lay_out(f, &at)) {
-        Py_DECREF((PyObject *)f);
-        return NULL;
-    }
-    f->teller = Py_NewRef(teller);
-    return (PyObject *)f;
-}
-
-static int traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(((struct flight *)self)->teller);
-    return 0;
-}
-
-static int clear(PyObject *self)
-{
-    Py_CLEAR(((struct flight *)self)->teller);
-    return 0;
-}
-
-static void dealloc(PyObject *self)
-{
-    struct flight *f = (struct flight *)self;
-    PyBuffer_Release(&f->memory);
-    free(f->open);
-    native_dealloc(self, clear);
-}
-
-/* The board is another process's now, and locks of the teller's may be held by threads that are not here. */
-static PyObject *leave(PyObject *self, PyObject *none)
-{
-    (void)none;
-    ((struct flight *)self)->left = true;
-    return Py_NewRef(Py_None);
-}
-
-static PyMethodDef methods[] = {
-    {"begin", begin, METH_VARARGS, "begin(row, operation, peer or -1, kind, nbytes) -> FlightEntry"},
-    {"leave", leave, METH_NOARGS, "Nothing is written from now on, of what is under way neither: in a child of the rank."},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot slots[] = {
-    {Py_tp_doc, "Writes operations on a board (arraycomm.debug.board)."},
-    {Py_tp_new, construct},
-    {Py_tp_methods, methods},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_dealloc, dealloc},
-    {0, NULL},
-};
-static PyType_Spec spec = {"arraycomm._engine.Flight", sizeof(struct flight), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
-
 int flight_init(PyObject *module)
 {
-    flight_type = (PyTypeObject *)PyType_FromSpec(&spec);
+    board_type = flight_board_type();
+    trace_type = flight_trace_type();
     entry_type = (PyTypeObject *)PyType_FromSpec(&entry_spec);
-    if (!flight_type || !entry_type || PyModule_AddObjectRef(module, "Flight", (PyObject *)flight_type))
+    if (!board_type || !trace_type || !entry_type || PyModule_AddObjectRef(module, "Flight", (PyObject *)board_type)
+        || PyModule_AddObjectRef(module, "TraceFile", (PyObject *)trace_type))
         return -1;
     return PyModule_AddObjectRef(module, "FlightEntry", (PyObject *)entry_type);
 }

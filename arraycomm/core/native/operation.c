@@ -75,10 +75,9 @@ void operation_record(PyObject *self, struct flight_entry *entry)
 {
     struct operation *o = (struct operation *)self;
     o->entry = *entry;
+    flight_mark(&o->entry, FLIGHT_ASYNCHRONOUS);
     if (o->ended)
         tell_end(o);
-    else
-        flight_mark(&o->entry, FLIGHT_ASYNCHRONOUS);
 }
 
 /* Takes over how it ended. Nothing here runs Python code before all is consistent. */
@@ -340,9 +339,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 static int clear(PyObject *self)
 {
     struct operation *o = (struct operation *)self;
-    PyObject *flight = (PyObject *)o->entry.flight;
-    o->entry.flight = NULL;
-    Py_XDECREF(flight);
+    flight_forget(&o->entry);
     Py_CLEAR(o->error);
     return 0;
 }

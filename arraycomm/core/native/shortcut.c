@@ -163,7 +163,7 @@ static bool record(struct trip *t, struct flight_entry *e)
                                .bytes = (uint64_t)elements * (uint64_t)dtype_rows[c->dtype].width};
     if (!flight_find_kind(t->flight, &key, t->given))
         return false;
-    e->kind = key.number;
+    e->kind = key.told;
     flight_begin(t->flight, e);
     return true;
 }

@@ -1,0 +1,343 @@
+/* TraceFile: writes operations into a trace's file (arraycomm/core/trace.py), as JSON of the "Trace Event Format".
+ * Lines are kept until a second has passed or there are many. What is the same for operations of one kind, and a group's name,
+ * are texts of Python's. */
+#include "flight.h"
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "clock.h"
+
+#define INTERVAL_NS 1000000000u /* between writes */
+#define MOST ((size_t)1 << 20)  /* bytes kept */
+#define PART 160                /* bytes that an event's keys and numbers take at most, between texts */
+
+struct lines { char *text; size_t used, room; };
+
+struct trace {
+    struct flight flight;
+    int fd;                  /* -1: closed, or it failed */
+    pid_t pid;
+    PyObject *heads;         /* a tuple of texts: an operation's name, category and rank */
+    PyObject **names;        /* of groups, by row */
+    int rows;
+    uint64_t asynchronous;   /* how many of these were told */
+    uint64_t due;
+    struct lines kept;
+    pthread_mutex_t writing; /* taken without the GIL */
+};
+
+static struct trace *of(const struct flight_entry *e)
+{
+    return (struct trace *)e->flight;
+}
+
+/* ---- lines ---- */
+
+static bool reserve(struct lines *l, size_t bytes)
+{
+    if (l->room - l->used >= bytes)
+        return true;
+    size_t room = 2 * l->room + bytes;
+    char *text = realloc(l->text, room);
+    if (!text)
+        return false;
+    l->text = text;
+    l->room = room;
+    return true;
+}
+
+static char *put(char *to, const char *text, size_t bytes)
+{
+    memcpy(to, text, bytes);
+    return to + bytes;
+}
+
+#define PUT(to, text) put(to, text, sizeof text - 1)
+
+static char *put_number(char *to, uint64_t n)
+{
+    char digits[20], *at = digits + sizeof digits;
+    do
+        *--at = (char)('0' + n % 10);
+    while (n /= 10);
+    return put(to, at, (size_t)(digits + sizeof digits - at));
+}
+
+/* Nanoseconds, as microseconds with three places. */
+static char *put_time(char *to, uint64_t ns)
+{
+    to = put_number(to, ns / 1000);
+    *to++ = '.';
+    for (uint64_t scale = 100, rest = ns % 1000; scale; scale /= 10)
+        *to++ = (char)('0' + rest / scale % 10);
+    return to;
+}
+
+struct text { char *at; size_t bytes; };
+
+static struct text text_of(PyObject *bytes)
+{
+    Py_ssize_t n = 0;
+    char *at = NULL;
+    if (!bytes || !PyBytes_Check(bytes) || PyBytes_AsStringAndSize(bytes, &at, &n))
+        return (struct text){(char *)"", 0};
+    return (struct text){at, (size_t)n};
+}
+
+static char *put_text(char *to, struct text text)
+{
+    return put(to, text.at, text.bytes);
+}
+
+/* ---- events ---- */
+
+static char *put_begin(char *to, const struct flight_entry *e, struct text head, char phase)
+{
+    to = PUT(to, ",\n{\"ph\":\"");
+    *to++ = phase;
+    to = PUT(to, "\",");
+    to = put_text(to, head);
+    to = PUT(to, ",\"tid\":");
+    to = put_number(to, (uint32_t)e->thread);
+    if (phase != 'X') { /* local: shown with the rank's other tracks */
+        to = PUT(to, ",\"id2\":{\"local\":\"");
+        to = put_number(to, e->number);
+        to = PUT(to, "\"}");
+    }
+    return PUT(to, ",\"ts\":");
+}
+
+static char *put_about(char *to, const struct flight_entry *e, struct text group, struct text kind, struct text error)
+{
+    to = PUT(to, ",\"args\":{\"group\":");
+    to = put_text(to, group);
+    if (e->sequence) {
+        to = PUT(to, ",\"sequence\":");
+        to = put_number(to, e->sequence);
+    }
+    if (e->called) {
+        to = PUT(to, ",\"called_us\":");
+        to = put_time(to, e->called - e->begun);
+    }
+    to = put_text(to, kind);
+    to = put_text(to, error);
+    return PUT(to, "}}");
+}
+
+/* A complete event, or both ends of an asynchronous one. */
+static void tell(struct trace *t, struct flight_entry *e, uint64_t now, struct text error)
+{
+    struct text head = text_of(PyTuple_GetItem(t->heads, e->operation)), group = text_of(t->names[e->row]), kind = text_of(e->kind);
+    if (!reserve(&t->kept, 3 * PART + 2 * head.bytes + group.bytes + kind.bytes + error.bytes)) {
+        PyErr_NoMemory();
+        PyErr_WriteUnraisable((PyObject *)t);
+        return;
+    }
+    char *to = t->kept.text + t->kept.used;
+    if (e->called)
+        e->number = ++t->asynchronous;
+    to = put_begin(to, e, head, e->called ? 'b' : 'X');
+    to = put_time(to, e->begun);
+    if (!e->called) {
+        to = PUT(to, ",\"dur\":");
+        to = put_time(to, now - e->begun);
+    }
+    to = put_about(to, e, group, kind, error);
+    if (e->called) {
+        to = put_begin(to, e, head, 'e');
+        to = put_time(to, now);
+        to = PUT(to, ",\"args\":{}}");
+    }
+    t->kept.used = (size_t)(to - t->kept.text);
+}
+
+/* ---- the file ---- */
+
+/* No GIL. 0 or errno. */
+static int write_all(int fd, const char *text, size_t bytes)
+{
+    while (bytes) {
+        ssize_t n = write(fd, text, bytes);
+        if (n < 0 && errno != EINTR)
+            return errno;
+        text += n > 0 ? n : 0;
+        bytes -= n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+static void close_file(struct trace *t)
+{
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&t->writing); /* another thread's lines */
+    if (t->fd >= 0)
+        close(t->fd);
+    t->fd = -1;
+    pthread_mutex_unlock(&t->writing);
+    Py_END_ALLOW_THREADS
+}
+
+/* The teller says that the file ends here: the program goes on. */
+static void give_up(struct trace *t, int errnum)
+{
+    close_file(t);
+    PyObject *none = t->flight.teller ? PyObject_CallMethod(t->flight.teller, "failed", "i", errnum) : NULL;
+    Py_XDECREF(flight_answer(none, t->flight.teller));
+}
+
+/* Other threads may run, and append. Nothing in a forked child: what it has is its parent's to write. */
+static void flush(struct trace *t)
+{
+    struct lines mine = t->kept;
+    int errnum = 0;
+    t->kept = (struct lines){0};
+    t->due = (uint64_t)clock_now() + INTERVAL_NS;
+    if (t->fd >= 0 && mine.used && getpid() == t->pid) {
+        Py_BEGIN_ALLOW_THREADS
+        pthread_mutex_lock(&t->writing);
+        errnum = t->fd < 0 ? 0 : write_all(t->fd, mine.text, mine.used);
+        pthread_mutex_unlock(&t->writing);
+        Py_END_ALLOW_THREADS
+    }
+    mine.used = 0;
+    if (t->kept.text)
+        free(mine.text);
+    else
+        t->kept = mine;
+    if (errnum)
+        give_up(t, errnum);
+}
+
+/* ---- operations ---- */
+
+static void begin(struct flight_entry *e)
+{
+    (void)e;
+}
+
+static void mark(struct flight_entry *e, enum flight_state state)
+{
+    (void)e, (void)state;
+}
+
+static void end(struct flight_entry *e, uint64_t now, PyObject *error, PyObject *text)
+{
+    static char unknown[] = ",\"error\":\"unknown: nobody asked for it\"";
+    struct trace *t = of(e);
+    if (t->fd < 0)
+        return;
+    struct text none = {unknown, error ? sizeof unknown - 1 : 0};
+    tell(t, e, now, text ? text_of(text) : none);
+    if (now > t->due || t->kept.used > MOST)
+        flush(t);
+}
+
+static const struct flight_writer writer = {begin, mark, begin, end};
+
+/* ---- the type ---- */
+
+/* TraceFile(descriptor, heads, teller): the descriptor is this object's from here on. */
+static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    int fd;
+    PyObject *heads, *teller;
+    (void)kwargs;
+    if (!PyArg_ParseTuple(args, "iOO:TraceFile", &fd, &heads, &teller))
+        return NULL;
+    if (!PyTuple_Check(heads) || PyTuple_Size(heads) != FLIGHT_OPERATIONS) {
+        PyErr_Format(PyExc_ValueError, "there are %d operations", FLIGHT_OPERATIONS);
+        return NULL;
+    }
+    struct trace *t = (struct trace *)PyType_GenericAlloc(type, 0);
+    if (!t)
+        return NULL;
+    pthread_mutex_init(&t->writing, NULL);
+    t->flight.writer = &writer;
+    t->flight.teller = Py_NewRef(teller);
+    t->heads = Py_NewRef(heads);
+    t->pid = getpid();
+    t->fd = fd;
+    return (PyObject *)t;
+}
+
+static void dealloc(PyObject *self)
+{
+    struct trace *t = (struct trace *)self;
+    Py_XDECREF(t->heads);
+    for (int row = 0; row < t->rows; row++)
+        Py_DECREF(t->names[row]);
+    if (t->fd >= 0)
+        close(t->fd);
+    free(t->names);
+    free(t->flight.groups);
+    free(t->kept.text);
+    pthread_mutex_destroy(&t->writing);
+    native_dealloc(self, flight_clear);
+}
+
+static PyObject *add_group(PyObject *self, PyObject *name)
+{
+    struct trace *t = (struct trace *)self;
+    size_t rows = (size_t)t->rows + 1;
+    PyObject **names = realloc(t->names, rows * sizeof *names);
+    t->names = names ? names : t->names;
+    struct flight_group *groups = names ? realloc(t->flight.groups, rows * sizeof *groups) : NULL;
+    if (!groups)
+        return PyErr_NoMemory();
+    t->flight.groups = groups;
+    names[t->rows] = Py_NewRef(name);
+    groups[t->rows] = (struct flight_group){0};
+    return PyLong_FromLong(t->rows++);
+}
+
+static PyObject *append(PyObject *self, PyObject *line)
+{
+    struct trace *t = (struct trace *)self;
+    struct text text = text_of(line);
+    if (!reserve(&t->kept, text.bytes))
+        return PyErr_NoMemory();
+    t->kept.used = (size_t)(put_text(t->kept.text + t->kept.used, text) - t->kept.text);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *flush_method(PyObject *self, PyObject *none)
+{
+    (void)none;
+    flush((struct trace *)self);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *close_method(PyObject *self, PyObject *none)
+{
+    (void)none;
+    flush((struct trace *)self);
+    close_file((struct trace *)self);
+    return Py_NewRef(Py_None);
+}
+
+static PyMethodDef methods[] = {
+    {"begin", flight_begin_method, METH_VARARGS, "begin(row, operation, peer, kind, nbytes) -> FlightEntry"},
+    {"add_group", add_group, METH_O, "add_group(name, as JSON) -> its row"},
+    {"append", append, METH_O, "append(text)"},
+    {"flush", flush_method, METH_NOARGS, "Writes what is kept."},
+    {"close", close_method, METH_NOARGS, "Writes what is kept, and nothing afterwards."},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Writes operations into a trace's file (arraycomm.core.trace)."},
+    {Py_tp_new, construct},
+    {Py_tp_methods, methods},
+    {Py_tp_traverse, flight_traverse},
+    {Py_tp_clear, flight_clear},
+    {Py_tp_dealloc, dealloc},
+    {0, NULL},
+};
+static PyType_Spec spec = {"arraycomm._engine.TraceFile", sizeof(struct trace), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+
+PyTypeObject *flight_trace_type(void)
+{
+    return (PyTypeObject *)PyType_FromSpec(&spec);
+}
