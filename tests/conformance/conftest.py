@@ -26,7 +26,9 @@ def _settings(backends: tuple[str, ...], every_mpi: bool) -> list[Settings]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "world" in metafunc.fixturenames:
         backends = getattr(metafunc.module, "BACKENDS", ("socket", "mpi"))
-        metafunc.parametrize("world", _settings(backends, metafunc.config.getoption("--mpi-all")), indirect=True, scope="session",
+        fits = getattr(metafunc.function, "fits", lambda settings: True)  # see worlds.only()
+        made = list(filter(fits, _settings(backends, metafunc.config.getoption("--mpi-all"))))
+        metafunc.parametrize("world", made, indirect=True, scope="session",
                              ids=lambda settings: f"{settings.mpi or settings.transport}-{settings.size}")
 
 

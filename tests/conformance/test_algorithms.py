@@ -9,7 +9,7 @@ import pytest
 
 from arraycomm.core import tuning
 
-from .worlds import World
+from .worlds import Settings, World, only
 
 BACKENDS = ("socket",)  # algorithms are the engine's
 
@@ -24,16 +24,31 @@ def table() -> list[tuple[str, str]]:
 
 SHARED = {"whole", "sliced", "shared", "direct"}  # for ranks of one host only
 HOSTS = {"records", "leader", "leaders"}  # for several hosts, of which some have several ranks
-# These add in the order of the ranks, over links too: the same bits on every transport. The others promise the same bits
-# on all ranks and from run to run.
-RANK_ORDER = {*SHARED, "pairwise", "bruck", "records"}
+# These add in the order of the ranks over links too, as those for one host do. The others promise the same bits on all ranks and
+# from run to run.
+RANK_ORDER = {"pairwise", "bruck", "records"}
 
 
-@pytest.mark.parametrize(("kind", "name"), table())
+def several(settings: Settings) -> bool:
+    """A world of one runs no algorithm: it copies."""
+    return settings.size > 1
+
+
+def share(settings: Settings) -> bool:
+    return several(settings) and settings.transport == "shm"
+
+
+@only(several)
+@pytest.mark.parametrize(("kind", "name"), [row for row in table() if row[1] not in SHARED | HOSTS])
 def test_forced(world: World, kind: str, name: str, tmp_path: Path) -> None:
-    """Every algorithm, on the transport that it is made for; those over links also over links in shared memory."""
-    if name not in HOSTS and (world.settings.transport == "shm" or name not in SHARED):
-        world.run("algorithms.forced", kind=kind, name=name, exact=name in RANK_ORDER, folder=str(tmp_path))
+    """Every algorithm for links: over TCP, and over links in shared memory."""
+    world.run("algorithms.forced", kind=kind, name=name, exact=name in RANK_ORDER, folder=str(tmp_path))
+
+
+@only(share)
+@pytest.mark.parametrize(("kind", "name"), [row for row in table() if row[1] in SHARED])
+def test_forced_on_one_host(world: World, kind: str, name: str, tmp_path: Path) -> None:
+    world.run("algorithms.forced", kind=kind, name=name, exact=True, folder=str(tmp_path))
 
 
 @pytest.mark.parametrize("hosts", ["aabb", "aaab", "abcba"])
@@ -53,12 +68,13 @@ def test_the_table_is_covered() -> None:
                                              "reduce_scatter", "all_to_all", "barrier", "recv"}
 
 
+@only(share)
 def test_small_pieces(world: World) -> None:
     """Staging pieces so small that every operation takes many rounds, and ends in the middle of one."""
-    if world.settings.transport == "shm":
-        world.run("algorithms.varied", environ={"ARRAYCOMM_PIECE_BYTES": "4096"}, counts=EDGES, exact=True)
+    world.run("algorithms.varied", environ={"ARRAYCOMM_PIECE_BYTES": "4096"}, counts=EDGES, exact=True)
 
 
+@only(several)
 def test_low_thresholds(world: World) -> None:
     """Every algorithm for 256 bytes more than the one before it, and counts around these limits: neighbours meet."""
     limits = ",".join(f"{kind}={name}:{256 * number}" for kind, algorithms in tuning.names().items()
@@ -67,11 +83,13 @@ def test_low_thresholds(world: World) -> None:
     world.run("algorithms.varied", environ={"ARRAYCOMM_ALGORITHM": limits}, counts=counts, exact=False)
 
 
+@only(several)
 def test_without_comparison(world: World) -> None:
     """ARRAYCOMM_CHECK=0 leaves the comparison of calls away, and nothing else."""
     world.run("algorithms.varied", environ={"ARRAYCOMM_CHECK": "0"}, counts=[0, 1, 1000, 10_000], exact=False)
 
 
+@only(lambda settings: settings == Settings(2, "shm"))
 def test_names_are_checked(world: World) -> None:
     world.run("algorithms.unknown_names")
 

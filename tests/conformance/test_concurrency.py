@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .data import FRAMEWORKS
-from .worlds import World
+from .worlds import World, only
 
 
 @pytest.mark.parametrize("framework", [*FRAMEWORKS, "mixed"])
@@ -44,7 +44,7 @@ def test_messages_in_place(world: World, framework: str) -> None:
     world.run("messages.in_place", framework=framework)
 
 
+@only(lambda settings: settings.size > 1)
 @pytest.mark.parametrize("task", ["matrix", "root_ahead", "late", "uneven_disagreement"])
 def test_mismatch(world: World, task: str) -> None:
-    if world.size > 1:
-        world.run(f"mismatches.{task}")
+    world.run(f"mismatches.{task}")

@@ -17,11 +17,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import arraycomm
 from arraycomm.launch.context import SpawnContext
@@ -31,6 +31,7 @@ from .data import bits
 
 LIMIT = 120.0  # s for one task: hundreds of combinations on a crowded machine
 _SHOWN = 12  # failures of one task that are printed
+_Test = TypeVar("_Test", bound=Callable[..., None])
 
 multiprocessing.set_forkserver_preload(["numpy", "ml_dtypes", "torch", "jax", "jax.numpy"])
 
@@ -47,6 +48,15 @@ class Settings(NamedTuple):
     def variables(self, rank: int) -> dict[str, str]:
         host = {"ARRAYCOMM_HOSTID": self.hosts[rank]} if self.hosts else {}
         return {"ARRAYCOMM_TRANSPORT": self.transport, **dict(self.environ), **host}
+
+
+def only(fits: Callable[[Settings], bool]) -> Callable[[_Test], _Test]:
+    """For a test that takes `world`: it is run in the worlds that fit."""
+    def mark(test: _Test) -> _Test:
+        vars(test)["fits"] = fits
+        return test
+
+    return mark
 
 
 @dataclass
