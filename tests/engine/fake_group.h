@@ -123,13 +123,18 @@ static void fake_ring(struct fake_world *w, int from, int to, size_t bytes)
     w->links[0][to][from] = link_shm_new(from, false, w->rings[from][to], bytes, &w->bells[to], &w->bells[from]);
 }
 
+static int fake_connections(const struct fake_world *w)
+{
+    return w->transport == FAKE_STRIPED ? 3 : 1;
+}
+
 static void fake_connect(struct fake_world *w, int from, int to)
 {
     bool ring = w->transport == FAKE_RINGS || (w->transport == FAKE_MIXED && from / 2 == to / 2);
     if (ring)
         fake_ring(w, from, to, 8 << 10);
     else
-        fake_sockets(w, from, to, w->transport == FAKE_STRIPED ? 3 : 1);
+        fake_sockets(w, from, to, fake_connections(w));
 }
 
 static struct acomm_group *fake_member(int rank, int n)
@@ -140,6 +145,7 @@ static struct acomm_group *fake_member(int rank, int n)
     g->bell = &fake->bells[rank];
     g->size = n;
     g->check = true;
+    g->connections = fake_connections(fake);
     g->hosts.all = (struct team){.rank = rank, .size = n};
     g->crowded = true;
     g->members = malloc((size_t)n * sizeof *g->members);

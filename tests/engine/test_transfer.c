@@ -114,6 +114,26 @@ static void in_order(struct acomm_group *g)
 }
 static void one_after_the_other(void) { on_transports(2, in_order); }
 
+/* Rank 1 answers only the second message, so whoever waited for the answer after the first would wait for ever. */
+static void answer_the_second(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_BARRIER, ACOMM_UINT8);
+    size_t size = 300000;
+    char *answer = malloc(size), call = 'a';
+    memset(answer, g->rank == 1 ? 'b' : 0, size);
+    struct transfer list[2] = {{0}};
+    list[0] = g->rank == 0 ? transfer_from(&op, 1, answer, size) : transfer_to(&op, 0, answer, size);
+    for (int turn = 0; turn < 2; turn++) {
+        list[0].aside = g->rank == 0 && turn == 0;
+        list[1] = g->rank == 0 ? transfer_to(&op, 1, &call, 1) : transfer_from(&op, 0, &call, 1);
+        fake_expect(transfer_run(&op, list + g->rank, 2 - g->rank) == 0, "rank %d", g->rank);
+    }
+    fake_expect(g->rank == 0 || transfer_run(&op, list, 1) == 0, "answer");
+    fake_expect(answer[0] == 'b' && answer[size - 1] == 'b', "rank %d", g->rank);
+    free(answer);
+}
+static void one_aside(void) { on_transports(2, answer_the_second); }
+
 static void leave_or_wait(struct acomm_group *g)
 {
     struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_UINT8);
@@ -297,6 +317,7 @@ int main(void)
     TEST(small_exchanges);
     TEST(combines_in_pieces);
     TEST(one_after_the_other);
+    TEST(one_aside);
     TEST(lost_peer);
     TEST(told_reason);
     TEST(deadline);

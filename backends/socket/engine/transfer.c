@@ -116,7 +116,7 @@ static int take_turn(struct acomm_op *op, struct transfer *list, int transfers)
     for (struct transfer *t = list; t < list + transfers; t++) {
         if (finished(t))
             continue;
-        if (state == TURN_DONE)
+        if (state == TURN_DONE && !t->aside)
             state = TURN_IDLE;
         if (t->after && !finished(t->after))
             continue;
@@ -137,7 +137,7 @@ static bool waits_for_link(const struct transfer *t)
 
 static struct transfer *first_open(struct transfer *list)
 {
-    while (finished(list))
+    while (finished(list) || list->aside)
         list++;
     return list;
 }

@@ -18,6 +18,7 @@ struct transfer {
     struct transfer *after;     /* waits until that one is done: for a second message over the same link */
     const struct transfer *behind; /* sends only: passes on what that one has received so far */
     bool more;                  /* sends only: another message follows over the same link at once */
+    bool aside;                 /* goes on with the others, but nobody waits for its end: it is in a later list again */
     bool checked;               /* receives only: begins with the peer's header, compared as soon as it is there */
     /* Receives only: what arrives is combined into `partial` (reduce_combine). `data` is then just a buffer of
      * TRANSFER_PIECE bytes, and `bytes` is still the whole message. */
@@ -31,7 +32,7 @@ struct transfer {
 struct transfer transfer_to(struct acomm_op *op, int peer, const void *data, uint64_t bytes);
 struct transfer transfer_from(struct acomm_op *op, int peer, void *data, uint64_t bytes);
 
-/* A zero-byte transfer is complete from the start. */
+/* Until all are done but those aside. A zero-byte transfer is complete from the start. */
 int transfer_run(struct acomm_op *op, struct transfer *list, int transfers);
 /* The common case. A peer of -1 leaves that half out. */
 int transfer_exchange(struct acomm_op *op, int to, const void *send, size_t send_bytes, int from, void *recv,

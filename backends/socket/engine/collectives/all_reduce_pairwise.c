@@ -3,15 +3,21 @@
  * the number of ranks; but each rank talks to all others at once. The bits are those of the shared-memory forms.
  * reduce does the same and gives the result to the root only.
  *
- * The results of one segment travel together with the parts of the next. Headers travel before the first parts, which nobody
- * takes from a peer whose header differs, and nothing is written into the array before all have been compared: a turn of all
- * ranks less than comparing first. */
+ * The results of one segment travel together with the parts of the next. Over several connections parts go further ahead, so that
+ * links do not idle while a segment is waited for: one connection is always late, and by then megabytes have come over the others
+ * (docs/tcp.md). Over one that gains nothing, and inside a host more bytes under way are fewer in the caches.
+ *
+ * Headers travel before the first parts, which nobody takes from a peer whose header differs, and nothing is written into the
+ * array before all have been compared: a turn of all ranks less than comparing first. */
 #include <errno.h>
+#include <string.h>
 
 #include "../agree.h"
 #include "partials.h"
 
-#define SLICES ((size_t)2 << 20)   /* bytes of all ranks' parts of a slice together */
+#define SLICES ((size_t)2 << 20)           /* bytes of all ranks' parts of a slice together */
+#define SLICES_STRIPED ((size_t)512 << 10) /* the same over several connections, */
+#define AHEAD_STRIPED 8                    /* and segments whose parts are sent before the first of them is reduced */
 #define SLICE_MIN ((size_t)4 << 10)
 
 struct direct {
@@ -20,17 +26,23 @@ struct direct {
     int rank, n;
     bool everybody;           /* gets the result; otherwise the root */
     uint64_t slice;           /* elements of a whole slice */
-    uint64_t segments;
-    char *parts;              /* n slices; the own one holds the result where there is no output */
+    uint64_t segments, ahead; /* in all; whose parts are under way */
+    char *parts;              /* n slices of each segment under way; the own one holds the result where there is no output */
     const void **inputs;      /* n, in rank order */
-    struct transfer *list;    /* PEER_TRANSFERS a peer */
+    struct transfer *list;    /* of ahead + 1 steps, each of PEER_TRANSFERS a peer */
     acomm_header mine, *theirs; /* n */
 };
-#define PEER_TRANSFERS 4     /* of parts and headers, or of results and parts */
+/* A step's transfers with a peer: headers or the results of a segment, to and from; parts of a later segment, to and from. */
+#define PEER_TRANSFERS 4
+
+static bool striped(const struct acomm_op *op)
+{
+    return op->group->connections > 1;
+}
 
 static size_t slice_bytes(const struct acomm_op *op)
 {
-    size_t bytes = SLICES / (size_t)op->team->size;
+    size_t bytes = (striped(op) ? SLICES_STRIPED : SLICES) / (size_t)op->team->size;
     if (bytes < SLICE_MIN)
         bytes = SLICE_MIN;
     uint64_t needed = pattern_block(op->count, op->team->size, 0).count * op->width;
@@ -43,11 +55,17 @@ static int open_direct(struct direct *d, struct acomm_op *op)
     *d = (struct direct){.op = op, .reduction = partials_reduction(op), .rank = op->team->rank, .n = (int)n};
     d->everybody = op->kind == ACOMM_ALL_REDUCE;
     d->slice = slice / op->width;
-    d->segments = d->slice ? (op->count + d->slice * n - 1) / (d->slice * n) : 0;
-    d->list = group_scratch(op, n * (PEER_TRANSFERS * sizeof *d->list + sizeof *d->inputs + sizeof *d->theirs + slice));
+    if (!d->slice)
+        return 0;
+    d->segments = (op->count + d->slice * n - 1) / (d->slice * n);
+    d->ahead = !striped(op) ? 1 : d->segments < AHEAD_STRIPED ? d->segments : AHEAD_STRIPED;
+    size_t steps = d->ahead + 1;
+    d->list = group_scratch(op, n * (steps * PEER_TRANSFERS * sizeof *d->list + sizeof *d->inputs + sizeof *d->theirs
+                                     + d->ahead * slice));
     if (!d->list)
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
-    d->inputs = (const void **)(d->list + PEER_TRANSFERS * n);
+    memset(d->list, 0, n * steps * PEER_TRANSFERS * sizeof *d->list);
+    d->inputs = (const void **)(d->list + n * steps * PEER_TRANSFERS);
     d->theirs = (acomm_header *)(d->inputs + n);
     d->parts = (char *)(d->theirs + n);
     op_header(op, &d->mine);
@@ -63,14 +81,14 @@ static struct span slice_of(const struct direct *d, uint64_t segment, int rank)
     return (struct span){(first + r.first) * d->op->width, r.count * d->op->width};
 }
 
-static char *part_of(const struct direct *d, int rank)
+static char *part_of(const struct direct *d, uint64_t segment, int rank)
 {
-    return d->parts + (size_t)rank * d->slice * d->op->width;
+    return d->parts + ((segment % d->ahead) * (uint64_t)d->n + (uint64_t)rank) * d->slice * d->op->width;
 }
 
-static char *result_of(const struct direct *d, struct span own)
+static char *result_of(const struct direct *d, uint64_t segment)
 {
-    return d->op->out ? d->op->out + own.offset : part_of(d, d->rank);
+    return d->op->out ? d->op->out + slice_of(d, segment, d->rank).offset : part_of(d, segment, d->rank);
 }
 
 static bool gets_result(const struct direct *d, int rank)
@@ -78,35 +96,75 @@ static bool gets_result(const struct direct *d, int rank)
     return d->everybody || rank == d->op->root;
 }
 
-static int add_headers(struct direct *d, int peer, int used)
+static struct transfer *step_list(const struct direct *d, uint64_t step)
 {
-    d->list[used] = transfer_to(d->op, peer, &d->mine, sizeof d->mine);
-    d->list[used + 1] = transfer_from(d->op, peer, &d->theirs[peer], sizeof d->mine);
-    d->list[used + 1].checked = true;
-    return used + 2;
+    return d->list + (step % (d->ahead + 1)) * (uint64_t)(PEER_TRANSFERS * (d->n - 1));
 }
 
-static int add_results(const struct direct *d, uint64_t segment, int peer, int used)
+static void add_headers(struct direct *d, int peer, struct transfer *list)
 {
-    struct span own = slice_of(d, segment, d->rank), theirs = slice_of(d, segment, peer);
+    list[0] = transfer_to(d->op, peer, &d->mine, sizeof d->mine);
+    list[1] = transfer_from(d->op, peer, &d->theirs[peer], sizeof d->mine);
+    list[1].checked = true;
+}
+
+static void add_results(const struct direct *d, uint64_t segment, int peer, struct transfer *list)
+{
+    struct span theirs = slice_of(d, segment, peer);
     if (gets_result(d, peer))
-        d->list[used++] = transfer_to(d->op, peer, result_of(d, own), own.bytes);
+        list[0] = transfer_to(d->op, peer, result_of(d, segment), slice_of(d, segment, d->rank).bytes);
     if (gets_result(d, d->rank))
-        d->list[used++] = transfer_from(d->op, peer, d->op->out + theirs.offset, theirs.bytes);
-    return used;
+        list[1] = transfer_from(d->op, peer, d->op->out + theirs.offset, theirs.bytes);
 }
 
-static int add_parts(const struct direct *d, uint64_t segment, int peer, int used, int before)
+static void add_parts(const struct direct *d, uint64_t segment, int peer, struct transfer *list)
 {
-    struct span own = slice_of(d, segment, d->rank), theirs = slice_of(d, segment, peer);
-    struct transfer *to = &d->list[used], *from = to + 1;
-    *to = transfer_to(d->op, peer, d->op->in + theirs.offset, theirs.bytes);
-    *from = transfer_from(d->op, peer, part_of(d, peer), own.bytes);
-    for (struct transfer *t = &d->list[before]; t < to; t++)
-        t->more = t->link && t->link->outgoing && to->bytes;
-    for (struct transfer *t = &d->list[before]; t < to; t++)
-        *(t->link && t->link->outgoing ? &to->after : &from->after) = t; /* goes first over the same link */
-    return used + 2;
+    struct span theirs = slice_of(d, segment, peer);
+    list[2] = transfer_to(d->op, peer, d->op->in + theirs.offset, theirs.bytes);
+    list[3] = transfer_from(d->op, peer, part_of(d, segment, peer), slice_of(d, segment, d->rank).bytes);
+}
+
+/* Transfers over one link go one after the other; empty ones are passed over. */
+static void put_in_order(struct transfer *list, struct transfer *before)
+{
+    for (int way = 0; way < 2; way++) {
+        struct transfer *first = &list[way], *second = &list[2 + way];
+        first->after = before[2 + way].bytes ? &before[2 + way] : before[way].bytes ? &before[way] : before[way].after;
+        second->after = first->bytes ? first : first->after;
+    }
+    list[0].more = list[2].bytes > 0;
+}
+
+/* The parts of segment `step`, and the results of the one whose place they take, behind what the step before has. */
+static void add_step(struct direct *d, uint64_t step, bool tells)
+{
+    for (int i = 0; i < d->n - 1; i++) {
+        int peer = pattern_pairwise_to(d->rank, d->n, i);
+        struct transfer *list = step_list(d, step) + i * PEER_TRANSFERS;
+        for (int k = 0; k < PEER_TRANSFERS; k++)
+            list[k] = (struct transfer){0};
+        if (step >= d->ahead && step - d->ahead < d->segments)
+            add_results(d, step - d->ahead, peer, list);
+        if (step == 0 && tells)
+            add_headers(d, peer, list);
+        if (step < d->segments)
+            add_parts(d, step, peer, list);
+        put_in_order(list, step_list(d, step + d->ahead) + i * PEER_TRANSFERS);
+    }
+}
+
+/* Waits for a step's transfers while those of the next ones go on. Its place is free then: none of theirs looks at it any more. */
+static int run_step(const struct direct *d, uint64_t step)
+{
+    int transfers = PEER_TRANSFERS * (d->n - 1), all = transfers * (int)(d->ahead + 1);
+    const struct transfer *first = step_list(d, step);
+    for (struct transfer *t = d->list; t < d->list + all; t++)
+        t->aside = t < first || t >= first + transfers;
+    int rc = transfer_run(d->op, d->list, all);
+    for (struct transfer *t = d->list; t < d->list + all; t++)
+        if (t->after && t->after->done == t->after->bytes)
+            t->after = NULL;
+    return rc;
 }
 
 static void reduce_slice(const struct direct *d, uint64_t segment)
@@ -115,8 +173,8 @@ static void reduce_slice(const struct direct *d, uint64_t segment)
     if (!own.bytes)
         return;
     for (int rank = 0; rank < d->n; rank++)
-        d->inputs[rank] = rank == d->rank ? d->op->in + own.offset : part_of(d, rank);
-    reduce_all(&d->reduction, result_of(d, own), d->inputs, d->n, own.bytes / d->op->width);
+        d->inputs[rank] = rank == d->rank ? d->op->in + own.offset : part_of(d, segment, rank);
+    reduce_all(&d->reduction, result_of(d, segment), d->inputs, d->n, own.bytes / d->op->width);
 }
 
 static int run_direct(struct acomm_op *op)
@@ -124,22 +182,16 @@ static int run_direct(struct acomm_op *op)
     struct direct d;
     int rc = open_direct(&d, op);
     bool tells = op->group->check && !op->compared;
-    if (!rc && tells && !d.segments)
-        return agree(op);
-    for (uint64_t step = 0; step <= d.segments && !rc && d.segments; step++) {
-        int used = 0;
-        for (int i = 0; i < d.n - 1; i++) {
-            int before = used, peer = pattern_pairwise_to(d.rank, d.n, i);
-            if (step > 0)
-                used = add_results(&d, step - 1, peer, used);
-            else if (tells)
-                used = add_headers(&d, peer, used);
-            if (step < d.segments)
-                used = add_parts(&d, step, peer, used, before);
-        }
-        rc = transfer_run(op, d.list, used);
+    if (rc || !d.segments)
+        return rc || !tells ? rc : agree(op);
+    for (uint64_t step = 0; step < d.ahead; step++)
+        add_step(&d, step, tells);
+    for (uint64_t step = 0; step < d.segments + d.ahead && !rc; step++) {
+        rc = run_step(&d, step);
         if (!rc && step < d.segments)
             reduce_slice(&d, step);
+        if (!rc)
+            add_step(&d, step + d.ahead, tells);
     }
     return rc;
 }
