@@ -5,6 +5,7 @@ A group becomes a watched one by a change of its class and back again, so that o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from arraycomm._engine import ShortcutMethod
@@ -119,6 +120,7 @@ class Watched(Group):
     """A Group with watchers; see attach()."""
 
     _watchers: tuple[Watcher, ...]
+    _forgotten: list[tuple[Work, _Tokens]]  # operations whose Works were dropped before anybody learned of their end
 
     def subgroup(self, *args: Any, **named: Any) -> Group:
         child = super().subgroup(*args, **named)
@@ -128,10 +130,12 @@ class Watched(Group):
 
     def close(self, reason: str = "") -> None:
         super().close(reason)
+        _tell_forgotten(self, len(self._forgotten))
         for watcher in self._watchers:
             watcher.closed(self)
 
     def _run(self, name: str, plain: Callable[..., Any], parameters: dict[str, Any]) -> Any:
+        _tell_forgotten(self, 2)  # one comes, at most two go: the list cannot grow with what has ended
         call = Call(name, self, parameters)
         tokens: _Tokens = []
         try:
@@ -147,7 +151,7 @@ class Watched(Group):
             return result
         for watcher, token in reversed(tokens):
             watcher.begun(token)
-        work = Work(_Pending(result, tokens), result.result)
+        work = Work(_Pending(self, result, tokens), result.result)
         if self._batch:
             self._batch[-1] = work
         return work
@@ -165,8 +169,12 @@ def _end(tokens: _Tokens, error: BaseException | None) -> None:
 class _Pending:
     """A Work that tells when its end is seen."""
 
-    def __init__(self, work: Work, tokens: _Tokens) -> None:
-        self._work, self._tokens = work, tokens
+    def __init__(self, group: Group, work: Work, tokens: _Tokens) -> None:
+        self._group, self._work, self._tokens = group, work, tokens
+
+    def __del__(self) -> None:
+        if self._tokens and isinstance(self._group, Watched):
+            self._group._forgotten.append((self._work, self._tokens))
 
     def wait(self, timeout: float | None = None) -> None:
         for watcher, token in tuple(self._tokens):
@@ -198,6 +206,13 @@ class _Pending:
         return self._work.source()
 
 
+def _tell_forgotten(group: Watched, most: int) -> None:
+    """Of the operations that have ended meanwhile."""
+    for _ in range(min(most, len(group._forgotten))):
+        with contextlib.suppress(IndexError):  # another thread was faster
+            _Pending(group, *group._forgotten.pop(0)).done()  # where it has not ended it is forgotten again
+
+
 def _receive(group: Group, **parameters: Any) -> Any:
     return Group.irecv(group, **parameters).result()
 
@@ -226,7 +241,7 @@ for _name, _positional in (COLLECTIVES | MESSAGES).items():
 def attach(group: Group, watcher: Watcher) -> None:
     """Tells the watcher of the group's operations from now on."""
     if not isinstance(group, Watched):
-        group.__dict__["_watchers"] = ()  # before another thread's call asks for them
+        group.__dict__.update(_watchers=(), _forgotten=[])  # before another thread's call asks for them
         group.__class__ = Watched
         assert isinstance(group, Watched)  # for the type checker
     _tell(group, (*group._watchers, watcher))
@@ -243,4 +258,5 @@ def detach(group: Group, watcher: Watcher) -> None:
     if isinstance(group, Watched):
         _tell(group, tuple(other for other in group._watchers if other is not watcher))
         if not group._watchers:
+            group._forgotten.clear()
             group.__class__ = Group  # type: ignore[assignment]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import _thread
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from arraycomm.core import threads
+from arraycomm.core.dropped import finish
 from arraycomm.core.errors import CollectiveTimeout, DistError
 from arraycomm.core.log import log
 
@@ -169,18 +168,20 @@ class Settling(Work):
     __slots__ = ()
 
     def __del__(self) -> None:
-        if self._settle is not None and not sys.is_finalizing():
-            # In a garbage collection too, in which threading's locks may be held.
-            _thread.start_new_thread(_settle_alone, (self._pending, self._settle))
+        if self._settle is not None and self.exception() is None:
+            kept = Work(self._pending, self._arrays, self._settle)
+            finish("an operation on strided arrays or lists", lambda: _settle_late(kept))
 
 
-def _settle_alone(pending: Any, settle: Callable[[], Any]) -> None:
-    try:
-        pending.wait()
-        with _settling:
-            settle()
-    except DistError as error:
-        log().info("an operation whose Work nobody kept: %s", error)  # a group that it ended tells every later call
+_warned: list[bool] = []
+
+
+def _settle_late(work: Work) -> None:
+    if not _warned:
+        _warned.append(True)
+        log().warning("the Work of an asynchronous operation on strided arrays or lists was dropped: nobody can tell when its "
+                      "result is there; keep it, and call wait() (said once)")
+    work.synchronize()
 
 
 class Message(Work):

@@ -16,7 +16,7 @@ import pytest
 import arraycomm
 from arraycomm.core.store import HashStore
 from arraycomm.core.watch import Watched, attach
-from arraycomm.debug.board import ASYNCHRONOUS, Board
+from arraycomm.debug.board import ASYNCHRONOUS, DONE, FAILED, Board
 from arraycomm.debug.recorder import Recorder
 
 
@@ -108,6 +108,26 @@ def test_a_group_that_is_closed_while_a_forgotten_operation_is_told() -> None:
     run = subprocess.run([sys.executable, "-c", CLOSED_MEANWHILE], capture_output=True, text=True, timeout=60,
                          env={**os.environ, "MALLOC_PERTURB_": "165"}, check=False)
     assert run.returncode == 0 and run.stdout.startswith("Aborted group 'world' is closed"), (run.stdout, run.stderr)
+
+
+def test_an_operation_of_the_long_way_whose_work_is_dropped(group: arraycomm.Group) -> None:
+    """A later call of the long way tells of its end, close() of that of the others."""
+    board = Board()
+    Recorder(group, board, lambda: None)  # which the group keeps
+    x = np.ones((4, 4))[:, ::2]  # strided: the short way declines
+
+    def states() -> list[int]:
+        return [record[-1] & 0xFF for record in sorted(board.read_records())]
+
+    group.isend(x, 0)
+    assert states() == [ASYNCHRONOUS]
+    group.recv(x.copy(), 0)
+    group.all_reduce(x)
+    assert states()[0] == DONE
+    group.isend(x, 0, 7)
+    group.close()
+    assert all(state in (DONE, FAILED) for state in states())
+    board.close()
 
 
 def test_a_child_of_the_rank_writes_nothing_on_its_board(group: arraycomm.Group) -> None:

@@ -6,8 +6,6 @@ order between copies is in events; the host waits for a piece to be down, and at
 
 from __future__ import annotations
 
-import _thread
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,8 +13,8 @@ from contextlib import AbstractContextManager
 
 from .. import backend
 from ..buffer import Buffer
-from ..errors import Aborted, CollectiveTimeout, DistError, ResourceError
-from ..log import log
+from ..dropped import finish
+from ..errors import CollectiveTimeout, ResourceError
 from . import pieces
 from .lane import Lane
 from .pinned import Block
@@ -252,21 +250,17 @@ class StagedWork:
 
     def dropped(self) -> None:
         """By the caller. Where something is to be written a thread waits in his place."""
-        if self.ended or self.writes is None or sys.is_finalizing():
+        if self.ended or self.writes is None:
             return
         try:
-            _thread.start_new_thread(self._alone, ())  # in a garbage collection too, in which threading's locks may be held
+            finish(self.operation.name, self._alone)
         except RuntimeError as error:
             self._failed(ResourceError(f"{self.operation.name}: nobody kept its Work, and no thread can be started to write its "
                                        f"result: {error}"))
 
     def _alone(self) -> None:
-        try:
-            self.operation.serve()
-            self.wait()
-        except DistError as error:
-            if not isinstance(error, Aborted):  # of which every later call tells, and close() tells nobody
-                log().warning("%s, whose Work nobody kept: %s", self.operation.name, error)
+        self.operation.serve()
+        self.wait()
 
     def __del__(self) -> None:
         if not self.ended:
