@@ -124,7 +124,7 @@ class SparseBucket:
         mine, self._gradient = self._gradient, None
         if mine is None:
             p = self._parameter
-            mine = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), p.new_zeros(0, *p.shape[1:]), p.shape,
+            mine = torch.sparse_coo_tensor(p.new_zeros(1, 0, dtype=torch.int64), p.new_zeros(0, *p.shape[1:]), p.shape,
                                            check_invariants=False)
         return [sparse_all_reduce(self._pg, mine, "avg")]
 

@@ -11,9 +11,14 @@ from ..sparse import sparse_all_reduce
 
 @torch.no_grad()
 def all_reduce(group: ProcessGroup, tensor: torch.Tensor, op: str) -> torch.Tensor:
-    """A new one, coalesced. RuntimeError for reductions in which what is missing would not count as zeros."""
+    """A new one, coalesced, on the tensor's device; what lies on a GPU goes by the host.
+
+    RuntimeError for reductions in which what is missing would not count as zeros.
+    """
     if op not in ("sum", "avg"):
         raise RuntimeError(f"all_reduce of sparse tensors is SUM or AVG, got {op.upper()}; use to_dense()")
     given = tensor.detach().coalesce()
-    indices, values = sparse_all_reduce(group.core, given.indices(), given.values(), given.shape[: given.sparse_dim()], op=op)
-    return torch.sparse_coo_tensor(indices, values, given.shape, is_coalesced=True, check_invariants=False)
+    indices, values = sparse_all_reduce(group.core, given.indices().cpu(), given.values().cpu(),
+                                        given.shape[: given.sparse_dim()], op=op)
+    return torch.sparse_coo_tensor(indices.to(given.device), values.to(given.device), given.shape, is_coalesced=True,
+                                   check_invariants=False)

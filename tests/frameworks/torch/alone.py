@@ -33,7 +33,7 @@ class Absent(types.ModuleType):
 faulthandler.dump_traceback_later(60, exit=True)
 sys.modules["torch.distributed"] = torch.distributed = Absent("torch.distributed")  # type: ignore[assignment]
 
-from arraycomm.frameworks.torch import DistributedDataParallel, autograd, comm_hooks, register  # noqa: E402
+from arraycomm.frameworks.torch import DistributedDataParallel, autograd, comm_hooks, register, sparse  # noqa: E402
 
 register()  # without effect
 
@@ -224,6 +224,27 @@ def sparse_where_only_one_rank_reaches_it() -> None:
     torch.testing.assert_close(gradient.to_dense()[3], 2 * line.weight[0].detach() / dist.get_world_size())
 
 
+def sparse_on_another_device() -> None:
+    """By the host, and back."""
+    class Elsewhere:
+        """A sparse tensor of a device, as far as it is used. Its parts are reached by cpu() only."""
+
+        device, shape = torch.device("meta"), torch.Size((4,))
+
+        def __init__(self, part: torch.Tensor | None = None) -> None:
+            self._part = part
+
+        def __getattr__(self, name: str) -> Any:
+            part = {"indices": torch.tensor([[1, 3]]), "values": torch.ones(2)}.get(name)
+            return (lambda: self) if name in ("detach", "coalesce") else lambda: 1 if part is None else Elsewhere(part)
+
+        def cpu(self) -> torch.Tensor | None:
+            return self._part
+
+    total = sparse.all_reduce(dist.group.WORLD, Elsewhere(), "sum")
+    assert total.device.type == "meta" and total.is_sparse and total._nnz() == 2 and total.shape == (4,)
+
+
 def used_twice(model: Any, sparse: bool) -> None:
     """A gradient of another layout than the layer's."""
     model(torch.tensor([1]))
@@ -293,6 +314,7 @@ def main() -> None:
     does_not_mind_a_forward_without_backward()
     does_not_mind_a_forward_inside_of_backward()
     sparse_where_only_one_rank_reaches_it()
+    sparse_on_another_device()
     refuses()
     power_sgd_is_exact_for_few_samples()
     compresses_to_bfloat16()
