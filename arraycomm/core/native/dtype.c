@@ -43,7 +43,7 @@ int dtype_of_dlpack(struct dl_dtype dl)
     return -1;
 }
 
-int dtype_of_label(const char *label)
+static int of_label(const char *label)
 {
     for (int i = 0; i < ACOMM_DTYPES; i++)
         if (!strcmp(dtype_rows[i].label, label))
@@ -96,7 +96,7 @@ static int read_descr(PyObject *descr)
     PyObject *name = PyObject_GetAttrString(descr, "name");
     const char *label = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
     if (label && native)
-        dtype = dtype_of_label(label);
+        dtype = of_label(label);
     Py_XDECREF(name);
     if (!label)
         return -1;

@@ -24,7 +24,6 @@ extern const struct dtype_row dtype_rows[ACOMM_DTYPES];
 /* Each gives the number, or -1 without an exception where the engine does not know the type. */
 int dtype_of_dlpack(struct dl_dtype dl);
 int dtype_of_format(const char *format, Py_ssize_t width);
-int dtype_of_label(const char *label);
 /* dtype object of numpy -> number; -1 with TypeError. */
 int dtype_of_descr(PyObject *descr);
 /* Number -> numpy dtype object (borrowed, kept for ever), NULL with an exception. */

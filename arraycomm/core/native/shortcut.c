@@ -6,8 +6,6 @@
  * here knows it. */
 #include "door.h"
 #include "flight.h"
-#include <math.h>
-#include <string.h>
 #include <structmember.h>
 
 static PyTypeObject *shortcut_type;

@@ -1,7 +1,6 @@
 /* What Python sees of stores: a table, a server, and a client's requests on a connection. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include "native.h"
 #include "store.h"

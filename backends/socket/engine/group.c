@@ -5,10 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "node.h"
 #include "p2p.h"
-#include "wait.h"
 
 /* ---- failure ---- */
 
@@ -22,7 +20,6 @@ static bool record(struct acomm_group *g, const acomm_failure *failure)
         g->failed = true;
         atomic_store(&g->poisoned, failure->code);
     }
-    pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
     return first;
 }
@@ -167,30 +164,6 @@ bool group_link_ready(struct acomm_group *g, const struct link *link)
     return ready;
 }
 
-/* Sleeps until something about the group changes, at most WAIT_SLEEP_NS. */
-static void sleep_for_change(struct acomm_group *g, const struct link *link)
-{
-    int64_t until = clock_now() + WAIT_SLEEP_NS;
-    struct timespec t = {until / 1000000000, until % 1000000000};
-    pthread_mutex_lock(&g->lock);
-    if (!link_tcp_complete(link) && !g->failed)
-        pthread_cond_timedwait(&g->changed, &g->lock, &t);
-    pthread_mutex_unlock(&g->lock);
-}
-
-int group_await_link(struct acomm_op *op, struct link *link)
-{
-    struct wait w = wait_start(op);
-    while (!group_link_ready(op->group, link)) {
-        int rc = wait_step(&w);
-        if (rc)
-            return group_fail_op(op, rc, link->peer, 0, "no connection was made");
-        if (w.sleepy)
-            sleep_for_change(op->group, link);
-    }
-    return 0;
-}
-
 int acomm_group_attach(acomm_group *g, int rank, int channel, int stripe, int outgoing, int fd)
 {
     if (rank < 0 || rank >= g->size || channel <= CHANNEL_CONTROL || channel >= CHANNELS || stripe < 0
@@ -203,7 +176,6 @@ int acomm_group_attach(acomm_group *g, int rank, int channel, int stripe, int ou
     if (!*place)
         *place = make_link(g, channel, rank, outgoing != 0);
     int rc = *place ? link_tcp_attach(*place, stripe, fd) : ACOMM_RESOURCE;
-    pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
     if (rc)
         close(fd);
@@ -255,9 +227,4 @@ int acomm_group_failure(acomm_group *g, acomm_failure *out)
         *out = g->failure;
     pthread_mutex_unlock(&g->lock);
     return failed;
-}
-
-uint64_t acomm_group_sequence(acomm_group *g)
-{
-    return g->sequence;
 }

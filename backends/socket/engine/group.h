@@ -36,7 +36,6 @@ struct acomm_group {
     int wake_fd;                 /* eventfd, readable for good once poisoned: ends a poll() */
     struct bell *bell;           /* this rank's in the segment, NULL without one */
     pthread_mutex_t lock;        /* never held while calling the node, whose lock comes first */
-    pthread_cond_t changed;      /* links attached, poisoned, stopping */
     /* queue of collectives, see group_queue.c */
     _Atomic int busy;            /* somebody runs a collective; taken by compare and swap, without the lock */
     _Atomic int claims;          /* threads that wait for the turn */
@@ -56,7 +55,6 @@ struct acomm_group {
     struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */
     struct acomm_rma *rmas;      /* memory of ours that peers use until we stop; under lock */
-    struct acomm_group *next_in_node;
 };
 
 /* Records the first failure (later ones are dropped), poisons, wakes all waiters, and tells the peers through the node
@@ -69,8 +67,6 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
 struct link *group_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing);
 /* Whether it can be used now (shared memory: always). */
 bool group_link_ready(struct acomm_group *g, const struct link *link);
-/* Blocks until ready; deadline, poison and Ctrl-C observed. */
-int group_await_link(struct acomm_op *op, struct link *link);
 
 /* Whether this process is a child made by fork after the group: threads and connections stayed with the parent. */
 bool group_forked(const struct acomm_group *g);

@@ -1,6 +1,5 @@
 /* The beginning and the end of a group. */
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -65,7 +64,6 @@ static int init_locks(struct acomm_group *g)
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->changed, &monotonic);
     pthread_cond_init(&g->work, &monotonic);
     pthread_condattr_destroy(&monotonic);
     g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -101,7 +99,6 @@ static void free_group(struct acomm_group *g)
     }
     if (g->wake_fd >= 0)
         close(g->wake_fd);
-    pthread_cond_destroy(&g->changed);
     pthread_cond_destroy(&g->work);
     pthread_mutex_destroy(&g->lock);
     for (int i = 0; i < 2; i++)

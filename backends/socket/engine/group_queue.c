@@ -384,7 +384,6 @@ static void drain_queue(struct acomm_group *g)
     g->stopping = true;
     struct acomm_op *queued = g->head;
     g->head = g->tail = NULL;
-    pthread_cond_broadcast(&g->changed);
     pthread_cond_broadcast(&g->work);
     pthread_mutex_unlock(&g->lock);
     while (queued) {

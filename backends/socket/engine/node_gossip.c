@@ -41,7 +41,8 @@ static bool same_news(const struct wire_control *a, const struct wire_control *b
     return a->kind == b->kind && a->group == b->group && (a->kind == WIRE_FAIL || a->rank == b->rank);
 }
 
-bool node_remember(struct acomm_node *node, const struct wire_control *head, const void *payload)
+/* A LEFT or FAIL frame. False when it is known already. */
+static bool remember(struct acomm_node *node, const struct wire_control *head, const void *payload)
 {
     for (int i = 0; i < NODE_NOTES; i++)
         if (node->notes[i] && same_news(&node->notes[i]->head, head))
@@ -70,7 +71,7 @@ void node_spread_left(struct acomm_node *node, const struct acomm_group *group)
     struct wire_control head = node_frame(node, WIRE_LEFT, node->rank, 0);
     head.group = group->id;
     head.sequence = group->sequence;
-    if (group->size > 1 && node_remember(node, &head, NULL))
+    if (group->size > 1 && remember(node, &head, NULL))
         node_spread(node, NULL, head, NULL);
 }
 
@@ -78,7 +79,7 @@ void node_spread_fail(struct acomm_node *node, const struct acomm_group *group, 
 {
     struct wire_control head = node_frame(node, WIRE_FAIL, node->rank, sizeof *failure);
     head.group = group->id;
-    if (group->size > 1 && node_remember(node, &head, failure))
+    if (group->size > 1 && remember(node, &head, failure))
         node_spread(node, NULL, head, failure);
 }
 
@@ -87,7 +88,7 @@ void node_spread_begun(struct acomm_node *node, int kind, const struct acomm_gro
     struct wire_control head = node_frame(node, kind, node->rank, 0);
     head.group = group->id;
     head.sequence = group->sequence;
-    if (node_remember(node, &head, NULL))
+    if (remember(node, &head, NULL))
         node_spread(node, NULL, head, NULL);
 }
 
@@ -237,7 +238,7 @@ static void hear_bye(struct acomm_node *node, const struct node_link *link, cons
 
 static void hear_left(struct acomm_node *node, const struct node_link *link, const struct wire_control *head)
 {
-    if (!node_remember(node, head, NULL))
+    if (!remember(node, head, NULL))
         return;
     node_spread(node, link, *head, NULL);
     atomic_fetch_add(&node->departures, 1);
@@ -259,7 +260,7 @@ static void note_begun(struct acomm_node *node, struct node_watch *watch, const 
 static void hear_begun(struct acomm_node *node, const struct node_link *link, const struct wire_control *head)
 {
     struct node_watch *watch = node_find(node, head->group);
-    if (!node_remember(node, head, NULL))
+    if (!remember(node, head, NULL))
         return;
     node_spread(node, link, *head, NULL);
     note_begun(node, watch, head);
@@ -271,7 +272,7 @@ static void hear_fail(struct acomm_node *node, const struct node_link *link, con
                       const void *payload)
 {
     acomm_failure failure;
-    if (!node_remember(node, head, payload))
+    if (!remember(node, head, payload))
         return;
     node_spread(node, link, *head, payload);
     memcpy(&failure, payload, sizeof failure);

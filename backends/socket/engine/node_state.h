@@ -99,8 +99,6 @@ int node_link_take(struct node_link *link, int size, struct wire_control *head, 
  * `unlocks` in their comment give it up while they call groups. */
 /* Puts a frame on all links but `from`, and wakes the thread. */
 void node_spread(struct acomm_node *node, const struct node_link *from, struct wire_control head, const void *payload);
-/* Remembers a LEFT or FAIL frame. False when it is known already. */
-bool node_remember(struct acomm_node *node, const struct wire_control *head, const void *payload);
 struct wire_control node_frame(const struct acomm_node *node, int kind, int rank, size_t bytes);
 /* The first word of a group's end or failure on this rank. */
 void node_spread_left(struct acomm_node *node, const struct acomm_group *group);

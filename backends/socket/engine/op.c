@@ -1,4 +1,3 @@
-#include <errno.h>
 #include <linux/futex.h>
 #include <limits.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 #include "places.h"
 
 #include <sched.h>
-#include <string.h>
 
 #include "clock.h"
 #include "shared.h"

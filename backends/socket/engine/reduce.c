@@ -60,7 +60,6 @@ static const struct reduce_kernels *kernels(void)
     return level;
 }
 
-const char *reduce_cpu(void) { return kernels()->name; }
 
 /* ---- types ---- */
 static const uint8_t widths[ACOMM_DTYPES] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -230,7 +229,7 @@ void reduce_all(const struct reduction *r, void *out, const void *const *in, int
 /* ---- acomm.h ---- */
 uint64_t acomm_dtype_bytes(int dtype) { return dtype >= 0 && dtype < ACOMM_DTYPES ? widths[dtype] : 0; }
 int acomm_can_reduce(int dtype, int redop) { return reduce_supported(dtype, redop); }
-const char *acomm_cpu(void) { return reduce_cpu(); }
+const char *acomm_cpu(void) { return kernels()->name; }
 
 int acomm_reduce_local(uintptr_t out, const uintptr_t *in, int inputs, uint64_t count, int dtype, int redop,
                        double factor)

@@ -32,6 +32,4 @@ void reduce_begin(const struct reduction *r, void *partial, const void *in, uint
 void reduce_combine(const struct reduction *r, void *partial, const void *other, uint64_t count, bool swap);
 /* out[i] = final (avg divided, narrowed and rounded once). In place when the types are equal. */
 void reduce_finish(const struct reduction *r, void *out, const void *partial, uint64_t count);
-
-const char *reduce_cpu(void);
 #endif
