@@ -15,7 +15,7 @@ from .record import Record
 
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915  # linux/sockios.h
 _IFF_UP = 1
-_MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address written as one of IPv6
+MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address written as one of IPv6
 _LOOPBACK6 = bytes(15) + b"\x01"
 _LINK_SCOPE = "20"  # /proc/net/if_inet6: addresses that mean nothing without an interface name
 _BACKLOG = 1024  # a thousand ranks may connect at once; the kernel lowers it to net.core.somaxconn
@@ -102,8 +102,8 @@ def resolve(host: str, port: int = 0) -> list[tuple[socket.AddressFamily, str]]:
 def is_loopback(address: str) -> bool:
     """Whether a numeric address never leaves this machine."""
     raw = packed(address)
-    if raw.startswith(_MAPPED):
-        raw = raw[len(_MAPPED):]
+    if raw.startswith(MAPPED):
+        raw = raw[len(MAPPED):]
     return raw[0] == 127 if len(raw) == 4 else raw == _LOOPBACK6
 
 

@@ -10,7 +10,7 @@ import errno
 import socket
 import struct
 
-from .address import packed
+from .address import MAPPED, packed
 
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
 _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
@@ -19,7 +19,6 @@ _HEAD = struct.Struct("=IHHII")  # nlmsghdr
 _ANY = 0xFFFFFFFF
 _ANSWER = struct.Struct("=BBBB48sIIIII")  # inet_diag_msg; the last two are user and inode
 _NO_NETLINK = (errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EOPNOTSUPP)
-_MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address written as one of IPv6
 
 
 def user(sock: socket.socket) -> int | None:
@@ -51,7 +50,7 @@ def _by_netlink(sock: socket.socket) -> int | None:
 
 def _by_table(sock: socket.socket) -> int | None:
     # Of an IPv4 connection the other end may be a socket of both families, as those of torch's clients.
-    tables = [("tcp6", b"")] if sock.family == socket.AF_INET6 else [("tcp", b""), ("tcp6", _MAPPED)]
+    tables = [("tcp6", b"")] if sock.family == socket.AF_INET6 else [("tcp", b""), ("tcp6", MAPPED)]
     known = False
     for table, before in tables:
         ends = f"{_kernel_name(sock.getpeername(), before)} {_kernel_name(sock.getsockname(), before)} "

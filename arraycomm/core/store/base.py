@@ -124,5 +124,10 @@ def seconds_of(timeout: timedelta) -> float:
     return duration(timeout).total_seconds()
 
 
+def wait_timeout(keys: Sequence[str], seconds: float, where: str) -> DistStoreError:
+    return DistStoreError(f"wait timeout after {seconds:g} s, keys: {', '.join(keys)}; a rank that should have written them did "
+                          f"not come or has failed ({where})")
+
+
 def barrier_timeout(key: str, world_size: int, seconds: float) -> DistStoreError:
     return DistStoreError(f"barrier timeout after {seconds:g} s, key: {key}; fewer than {world_size} came")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from .base import Store
-from .request import value_bytes
+from .request import key_list, value_bytes
 
 
 class PrefixStore(Store):
@@ -36,9 +36,7 @@ class PrefixStore(Store):
         return f"{self.prefix}/{key}"
 
     def _keys(self, keys: Sequence[str]) -> list[str]:
-        if isinstance(keys, (str, bytes)):
-            raise TypeError(f"a list of keys is needed, got {type(keys).__name__}")
-        return [self._key(key) for key in keys]
+        return [self._key(key) for key in key_list(keys)]
 
     def set(self, key: str, value: str | bytes) -> None:
         self.underlying_store.set(self._key(key), value_bytes(value))

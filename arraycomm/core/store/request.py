@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from ..errors import DistStoreError, QueueEmptyError
-from .base import Store, barrier_timeout, duration, seconds_of
+from .base import Store, barrier_timeout, duration, seconds_of, wait_timeout
 from .table import Op
 
 _BARRIER = b"\0barrier/"  # before a barrier's key: all have come. As native/store_torch.c
@@ -27,11 +27,7 @@ class RequestStore(Store):
         try:
             return self._call(op, [key_bytes(key) for key in keys], seconds)
         except TimeoutError:
-            raise self._timed_out(seconds, keys) from None
-
-    def _timed_out(self, seconds: float, keys: Sequence[str]) -> DistStoreError:
-        return DistStoreError(f"wait timeout after {seconds:g} s, keys: {', '.join(keys)}; a rank that should have written "
-                              f"them did not come or has failed ({self._where()})")
+            raise wait_timeout(keys, seconds, self._where()) from None
 
     def _where(self) -> str:
         return type(self).__name__

@@ -12,6 +12,7 @@ from ..auth import Hello, Purpose, connect
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
 from ..secret import find, require
 from . import inside
+from .base import wait_timeout
 from .connections import GRACE
 from .lines import Line, Lines
 from .request import RequestStore, key_bytes, value_bytes
@@ -148,7 +149,7 @@ class TCPStore(RequestStore):
         if answer is None:
             return super()._wait_call(op, keys, timeout)
         if answer[0] == TIMED_OUT:
-            raise self._timed_out(limit.total_seconds(), keys)
+            raise wait_timeout(keys, limit.total_seconds(), self._where())
         if answer[0]:
             raise failure(*answer)
         return answer[1]

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ..address import means_loopback, resolve
 from ..errors import DistNetworkError, DistStoreError, QueueEmptyError
 from ..log import log
-from .base import Store, barrier_timeout, seconds_of
+from .base import Store, barrier_timeout, seconds_of, wait_timeout
 from .connections import GRACE, Connections
 from .request import key_bytes, key_list, value_bytes
 from .server import keep_alive
@@ -148,7 +148,8 @@ class TorchStore(Store):
         self.host, self.port = host, port
         if not means_loopback(host):
             log().warning("joining torch's store at %s port %d: its protocol has no authentication", host, port)
-        self._connections = Connections(opener(host, port), f"torch store at {host} port {port}")
+        self._where = f"torch store at {host} port {port}"
+        self._connections = Connections(opener(host, port), self._where)
         try:
             self._connections.wait_for_server(timeout.total_seconds())
             if counts:
@@ -186,8 +187,7 @@ class TorchStore(Store):
         with self._connections.use() as sock:
             if self._wait(sock, bytes([Request.WAIT]) + _many(keys), seconds):
                 return
-        raise DistStoreError(f"wait timeout after {seconds:g} s, keys: {', '.join(keys)}; a rank that should have "
-                             f"written them did not come or has failed (torch store at {self.host} port {self.port})")
+        raise wait_timeout(keys, seconds, self._where)
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
         seconds = seconds_of(self.timeout if timeout is None else timeout)
