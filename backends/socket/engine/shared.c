@@ -367,10 +367,18 @@ static uint64_t last_there(const struct shared *s, uint64_t from, uint64_t to)
     return 0;
 }
 
+/* Whether contents go to the small part of the area. Not those of a root that runs ahead: it needs room for as
+ * many as it may be ahead, each wait for the others costs turns of all. */
+static bool lies_near(const struct shared *s, const struct acomm_op *op, uint64_t bytes)
+{
+    bool one_way = op->kind == ACOMM_BROADCAST || op->kind == ACOMM_SCATTER;
+    return op->group->crowded && !one_way && bytes <= s->piece / SHARED_NEAR;
+}
+
 /* Waits until this rank may fill `bytes` of its area, and takes them. */
 static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes)
 {
-    bool near = op->group->crowded && bytes <= s->piece / SHARED_NEAR;
+    bool near = lies_near(s, op, bytes);
     uint64_t part = near ? far_bytes(s->piece) : 0, room = near ? near_bytes(s->piece) : far_bytes(s->piece);
     uint64_t next = s->round + 1, from = part + (s->next[near] + bytes <= room ? s->next[near] : 0);
     uint64_t there = last_there(s, from, from + bytes);

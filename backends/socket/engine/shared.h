@@ -29,7 +29,7 @@
 #define SHARED_LINE 64
 #define SHARED_SLOTS 32
 #define SHARED_AHEAD (SHARED_SLOTS / 2) /* rounds; so many calls go by without a switch of processes where ranks share a core */
-#define SHARED_NEAR 4    /* contents of up to such a part of a piece lie close together where ranks share cores */
+#define SHARED_NEAR 4    /* contents of up to such a part of a piece lie close together where ranks share cores and all wait for all */
 #define SHARED_TINY 24   /* bytes of data that share the stamp's cache line */
 #define SHARED_SHORT 4096 /* bytes of short contents, which lie in one of so many places: */
 #define SHARED_SHORTS (SHARED_AHEAD + 2)
