@@ -9,6 +9,8 @@
 #include "reduce.h"
 #include "wait.h"
 
+#define BURST 16 /* turns in which a message looks at nothing but itself */
+
 static int check(const struct mpi_op *op)
 {
     const struct acomm_group *g = op->group;
@@ -39,10 +41,13 @@ void mpi_end_op(struct mpi_op *op, int status)
     op->status = status;
     if (status && status != ACOMM_TRUNCATED && !acomm_mpi_failure(g, &op->failure))
         op->failure.code = 0;
+    if (!owned) { /* its caller is there */
+        atomic_store_explicit(&op->state, MPI_ENDED, memory_order_release);
+        return;
+    }
     if (atomic_exchange(&op->state, MPI_ENDED) == MPI_ABANDONED)
         free(op);
-    if (owned)
-        wake(g);
+    wake(g);
 }
 
 /* ---- collectives ---- */
@@ -131,11 +136,13 @@ static int await_collective(struct mpi_op *op, int64_t until)
 static int await_message(struct mpi_op *op, int64_t until)
 {
     unsigned turns = 0;
-    int64_t look = until == 0 ? 0 : clock_now() + WAIT_LOOK_NS;
+    int64_t look = op->synchronous || until == 0 ? 0 : clock_now() + WAIT_LOOK_NS;
     for (;;) {
-        int rc = messages_progress(op->group);
+        unsigned burst = op->group->crowded || until == 0 || turns >= MPI_SPINS ? 1 : BURST;
+        int rc = messages_await(op, burst);
         if (mpi_ended(op))
             return 0;
+        turns += burst - 1;
         if (!rc && until != 0)
             rc = mpi_turn(op, &turns, op->call.root);
         if (rc && !mpi_ended(op))
@@ -209,8 +216,10 @@ static int run(struct mpi_op *op)
     if (rc)
         return rc;
     if (op->call.kind >= ACOMM_SEND) {
-        rc = messages_post(op);
-        return rc ? rc : await(op, -1);
+        rc = messages_post(op, g->crowded ? 0 : BURST);
+        if (!rc && !mpi_ended(op))
+            await_message(op, INT64_MAX);
+        return rc ? rc : op->status;
     }
     if (atomic_load(&g->pending) || pthread_mutex_trylock(&g->turn))
         return queue_and_wait(op);
@@ -249,7 +258,7 @@ int acomm_mpi_start(struct acomm_group *g, const acomm_call *call, const acomm_m
     op->owned = true;
     int rc = check(op);
     if (!rc)
-        rc = call->kind < ACOMM_SEND ? enqueue(op) : messages_post(op);
+        rc = call->kind < ACOMM_SEND ? enqueue(op) : messages_post(op, 0);
     if (rc)
         free(op);
     else

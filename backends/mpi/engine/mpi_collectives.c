@@ -18,7 +18,7 @@ static int alone(struct mpi_op *op)
     return 0;
 }
 
-/* Piece by piece, as MPI's counts are ints. */
+/* By the library, piece by piece, as MPI's counts are ints. */
 static int broadcast(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
@@ -39,9 +39,9 @@ static int broadcast(struct mpi_op *op)
     return 0;
 }
 
-/* The same between devices, by messages along a binomial tree: libraries take a device's memory in messages everywhere, in
- * collectives that do not block not (Open MPI). */
-static int broadcast_on_device(struct mpi_op *op)
+/* The same by messages along a binomial tree. Between devices: libraries take a device's memory in messages everywhere, in
+ * collectives that do not block not (Open MPI). And between two ranks, where it is one message and MPI_Ibcast costs more. */
+static int broadcast_by_messages(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
@@ -52,6 +52,8 @@ static int broadcast_on_device(struct mpi_op *op)
     if (place) {
         rc = mpi_take(op, (void *)c->out, bytes, mpi_neighbour(g, -distance));
         waited = mpi_wait(op);
+    } else if (c->in != c->out && !op->on_device) {
+        memcpy((void *)c->out, (const void *)c->in, bytes);
     } else if (c->in != c->out) { /* of the root to itself */
         rc = mpi_take(op, (void *)c->out, bytes, g->rank);
         rc = rc ? rc : mpi_give(op, (const void *)c->in, bytes, g->rank);
@@ -69,7 +71,7 @@ static int move_on_device(struct mpi_op *op)
     int rc = op->group->size > 1 && op->group->check ? mpi_exchange(op) : 0;
     if (rc)
         return rc;
-    return op->call.kind == ACOMM_BROADCAST ? broadcast_on_device(op) : mpi_blocks(op);
+    return op->call.kind == ACOMM_BROADCAST ? broadcast_by_messages(op) : mpi_blocks(op);
 }
 
 int mpi_collective(struct mpi_op *op)
@@ -85,5 +87,7 @@ int mpi_collective(struct mpi_op *op)
         return rc;
     if (mpi_reduces(op))
         return mpi_reduction(op);
-    return op->call.kind == ACOMM_BROADCAST ? broadcast(op) : mpi_blocks(op);
+    if (op->call.kind == ACOMM_BROADCAST)
+        return g->size == 2 ? broadcast_by_messages(op) : broadcast(op);
+    return mpi_blocks(op);
 }

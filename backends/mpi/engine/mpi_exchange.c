@@ -37,7 +37,8 @@ static uint64_t given(const struct mpi_op *op)
 bool mpi_is_short(const struct mpi_op *op)
 {
     uint64_t bytes = given(op) * op->width;
-    return !op->counts && !op->on_device && bytes <= op->group->mpi->short_bytes && bytes * (uint64_t)op->group->size <= SHORT_ALL;
+    uint64_t most = mpi_reduces(op) ? op->group->mpi->short_bytes : op->group->mpi->short_moved;
+    return !op->counts && !op->on_device && bytes <= most && bytes * (uint64_t)op->group->size <= SHORT_ALL;
 }
 
 static bool gives(const struct mpi_op *op)

@@ -29,6 +29,7 @@ struct mpi_op {
     _Atomic int state;           /* abandoned by its owner before the end: freed then */
     int status;                  /* valid once ended */
     struct mpi_op *next;         /* queue, or posted receives */
+    struct mpi_flight *flight;   /* of a message that is under way; valid until its end */
     acomm_failure failure;       /* valid once ended with an error */
 };
 
@@ -103,6 +104,7 @@ int pace_watch_end(acomm_mpi *mpi);
 int pace_thread(pthread_t *thread, void *(*function)(void *), void *argument);
 
 /* ---- mpi_wait.c ---- */
+#define MPI_SPINS 400 /* turns of about 50 ns, with a core for every rank */
 /* A turn of waiting: spins, yields or sleeps, and looks at deadline, signals, poison and news. 0 or a code. */
 int mpi_turn(struct mpi_op *op, unsigned *turns, int culprit);
 /* Begin moving bytes between here and a rank; 0 or the code that the operation fails with. */

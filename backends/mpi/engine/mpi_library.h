@@ -55,7 +55,8 @@ struct acomm_mpi {
     const char *family;
     size_t handle_bytes;
     mpi_handle world, self, byte, no_request, errors_return;
-    uint64_t short_bytes;           /* contents up to that travel with the headers */
+    uint64_t short_bytes;           /* contents up to that travel with the headers, */
+    uint64_t short_moved;           /* of operations that only move them, up to that */
     int any_source, multiple;       /* MPI_ANY_SOURCE, MPI_THREAD_MULTIPLE */
     int failed, failed_pending, revoked; /* ULFM's error classes */
     void *ignore;                   /* MPI_STATUS_IGNORE */

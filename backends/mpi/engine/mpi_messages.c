@@ -1,111 +1,46 @@
-/* See mpi_messages.h. One lock for all of it; a flight is a set of requests under way, of one operation or of nobody's. */
+/* See mpi_messages.h. One lock for all of it. */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
+#include "mpi_flights.h"
 #include "mpi_messages.h"
 
 #define INLINE_BYTES 4096
 
 enum { MESSAGE, GOODBYE, FAILURE };
-struct head {
+struct head {            /* no longer than it has to be: it goes with every short message */
     uint64_t group;      /* id */
     uint64_t count;      /* elements; goodbye: collectives that the rank has finished */
-    uint64_t bytes;
     int64_t tag;
-    int32_t source, dtype, what;
-    int32_t ticket;      /* tag of the contents, or 0: they follow the head */
+    int32_t source;
+    uint16_t ticket;     /* tag of the contents, or 0: they follow the head */
+    uint8_t dtype, what;
 };
 #define ARRIVAL_BYTES (sizeof(struct head) + INLINE_BYTES)
 
-struct mpi_flight {
-    struct mpi_flight *next;
-    struct mpi_op *op;   /* ends with it; NULL: nobody's */
-    void *memory;        /* freed with it */
-    int number, ended;
-    char requests[];
-};
 struct arrival { struct arrival *next; struct head head; /* contents follow */ };
 
 struct mpi_messages {
     pthread_mutex_t lock;
     char *arriving;                  /* the receive from any source writes here */
     uint64_t request;                /* its handle, in as many bytes as those have */
+    bool listens;                    /* it is posted: again only when something more is awaited */
     struct mpi_op *posted, **posted_end;
     struct arrival *unexpected, **unexpected_end;
-    struct mpi_flight *flights;
+    struct mpi_flights flights;
     int *tickets;                    /* next tag of contents for each rank */
     uint64_t *left;                  /* of each rank: 0 it is there, else 1 + collectives before its goodbye */
     int gone;                        /* ranks that have left */
 };
 
-/* ---- flights ---- */
-
-static struct mpi_flight *new_flight(struct acomm_group *g, struct mpi_op *op, int room, void *memory)
-{
-    struct mpi_flight *f = calloc(1, sizeof *f + (size_t)room * g->mpi->handle_bytes);
-    if (!f)
-        return NULL;
-    f->op = op;
-    f->memory = memory;
-    f->next = g->messages->flights;
-    g->messages->flights = f;
-    return f;
-}
-
-static void *next_request(struct acomm_group *g, struct mpi_flight *f)
-{
-    return f->requests + (size_t)f->number++ * g->mpi->handle_bytes;
-}
-
-static int pieces(uint64_t bytes)
-{
-    return (int)((bytes + PIECE_BYTES - 1) / PIECE_BYTES);
-}
-
-static int move_contents(struct acomm_group *g, struct mpi_flight *f, char *data, uint64_t bytes, int peer, int tag, bool takes)
-{
-    const acomm_mpi *mpi = g->mpi;
-    for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
-        int part = (int)(bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES);
-        void *request = next_request(g, f);
-        int rc = takes ? mpi->Irecv(data + at, part, mpi->byte, peer, tag, g->comm, request)
-                       : mpi->Isend(data + at, part, mpi->byte, peer, tag, g->comm, request);
-        if (rc) {
-            f->number--;
-            return rc;
-        }
-    }
-    return 0;
-}
-
-/* Ends those whose requests have ended; 0 or an error of the library, by the flight's own operation. */
-static int test_flights(struct acomm_group *g)
-{
-    for (struct mpi_flight **at = &g->messages->flights; *at;) {
-        struct mpi_flight *f = *at;
-        int flag = 1, rc = 0;
-        while (f->ended < f->number && flag && !rc) {
-            rc = g->mpi->Test(f->requests + (size_t)f->ended * g->mpi->handle_bytes, &flag, g->mpi->ignore);
-            f->ended += !rc && flag;
-        }
-        if (rc)
-            return rc;
-        if (f->ended < f->number) {
-            at = &f->next;
-            continue;
-        }
-        *at = f->next;
-        free(f->memory);
-        if (f->op)
-            mpi_end_op(f->op, 0);
-        free(f);
-    }
-    return 0;
-}
-
 /* ---- arrivals ---- */
+
+static uint64_t length(const struct head *head)
+{
+    return head->count * acomm_dtype_bytes(head->dtype);
+}
 
 static void describe(const struct mpi_op *op, acomm_header *out)
 {
@@ -116,7 +51,7 @@ static void refuse(struct mpi_op *op, const struct head *head)
 {
     op->failure = (acomm_failure){.code = ACOMM_TRUNCATED, .origin = op->group->rank, .culprit = head->source};
     describe(op, &op->failure.mine);
-    op->failure.theirs = (acomm_header){.count = head->count, .kind = ACOMM_SEND, .dtype = (uint8_t)head->dtype, .root = -1};
+    op->failure.theirs = (acomm_header){.count = head->count, .kind = ACOMM_SEND, .dtype = head->dtype, .root = -1};
 }
 
 static int next_ticket(struct mpi_messages *m, int peer)
@@ -134,41 +69,37 @@ static int no_memory(struct acomm_group *g)
 /* Contents that came with the head, for a device: the library takes them there, as a message of this rank to itself. */
 static int land(struct acomm_group *g, struct mpi_op *op, const void *contents, uint64_t bytes)
 {
-    char *copy = malloc(bytes);
-    struct mpi_flight *f = copy ? new_flight(g, op, 2, copy) : NULL;
-    if (!f) {
-        free(copy);
+    struct mpi_flight *f = flight_new(g, op, 2, bytes);
+    if (!f)
         return no_memory(g);
-    }
-    memcpy(copy, contents, bytes);
-    int ticket = next_ticket(g->messages, g->rank), rc = move_contents(g, f, (char *)op->call.out, bytes, g->rank, ticket, true);
-    return rc ? rc : move_contents(g, f, copy, bytes, g->rank, ticket, false);
+    memcpy(f->memory, contents, bytes);
+    int ticket = next_ticket(g->messages, g->rank), rc = flight_move(g, f, (char *)op->call.out, bytes, g->rank, ticket, true);
+    return rc ? rc : flight_move(g, f, f->memory, bytes, g->rank, ticket, false);
 }
 
 /* A message meets its receive. Contents that do not fit are received into nowhere. */
 static int meet(struct acomm_group *g, struct mpi_op *op, const struct head *head, const void *contents)
 {
+    uint64_t bytes = length(head);
     bool fits = op->call.count == head->count && op->call.dtype == head->dtype;
     op->call.root = head->source;
     op->call.tag = head->tag;
-    op->bytes = head->bytes;
+    op->bytes = bytes;
     if (!fits)
         refuse(op, head);
-    if (!head->ticket && fits && op->on_device && head->bytes)
-        return land(g, op, contents, head->bytes);
+    if (!head->ticket && fits && op->on_device && bytes)
+        return land(g, op, contents, bytes);
     if (!head->ticket) {
         if (fits)
-            memcpy((void *)op->call.out, contents, head->bytes);
+            memcpy((void *)op->call.out, contents, bytes);
         mpi_end_op(op, fits ? 0 : ACOMM_TRUNCATED);
         return 0;
     }
-    char *to = fits ? (char *)op->call.out : malloc(head->bytes);
-    struct mpi_flight *f = to ? new_flight(g, fits ? op : NULL, pieces(head->bytes), fits ? NULL : to) : NULL;
-    if (!f && !fits)
-        free(to);
+    struct mpi_flight *f = flight_new(g, fits ? op : NULL, flight_pieces(bytes), fits ? 0 : bytes);
     if (!fits)
         mpi_end_op(op, ACOMM_TRUNCATED);
-    return f ? move_contents(g, f, to, head->bytes, head->source, head->ticket, true) : no_memory(g);
+    return f ? flight_move(g, f, fits ? (char *)op->call.out : f->memory, bytes, head->source, head->ticket, true)
+             : no_memory(g);
 }
 
 static bool matches(const struct mpi_op *op, const struct head *head)
@@ -188,7 +119,7 @@ static int deliver(struct acomm_group *g, const struct head *head, const void *c
             m->posted_end = at;
         return meet(g, op, head, contents);
     }
-    size_t bytes = head->ticket ? 0 : head->bytes;
+    size_t bytes = head->ticket ? 0 : length(head);
     struct arrival *a = malloc(sizeof *a + bytes);
     if (!a)
         return no_memory(g);
@@ -198,12 +129,6 @@ static int deliver(struct acomm_group *g, const struct head *head, const void *c
     *m->unexpected_end = a;
     m->unexpected_end = &a->next;
     return 0;
-}
-
-static int receive_next(struct acomm_group *g)
-{
-    return g->mpi->Irecv(g->messages->arriving, ARRIVAL_BYTES, g->mpi->byte, g->mpi->any_source, TAG_NEWS, g->comm,
-                         &g->messages->request);
 }
 
 static int hear(struct acomm_group *g)
@@ -227,21 +152,29 @@ static int hear(struct acomm_group *g)
     return 0;
 }
 
+/* Takes the next head if one is there. With the lock. 0 or an error of the library. */
+static int hear_next(struct acomm_group *g, int *heard)
+{
+    struct mpi_messages *m = g->messages;
+    int rc = m->listens ? 0 : g->mpi->Irecv(m->arriving, ARRIVAL_BYTES, g->mpi->byte, g->mpi->any_source, TAG_NEWS, g->comm, &m->request);
+    m->listens = !rc;
+    if (!rc)
+        rc = g->mpi->Test(&m->request, heard, g->mpi->ignore);
+    if (rc || !*heard)
+        return rc;
+    m->listens = false;
+    return hear(g);
+}
+
 /* With the lock. 0 or an error of the library. */
 static int progress(struct acomm_group *g)
 {
-    for (;;) {
-        int flag = 0, rc = g->mpi->Test(&g->messages->request, &flag, g->mpi->ignore);
-        if (rc)
-            return rc;
-        if (!flag)
-            return test_flights(g);
-        rc = hear(g);
-        if (!rc)
-            rc = receive_next(g);
-        if (rc)
-            return rc;
+    int heard = 1, rc = 0;
+    while (heard && !rc) {
+        heard = 0;
+        rc = hear_next(g, &heard);
     }
+    return rc ? rc : flights_test(g);
 }
 
 /* Without the lock: an error of the library is the group's. */
@@ -260,6 +193,27 @@ int messages_progress(struct acomm_group *g)
     if (pthread_mutex_trylock(&g->messages->lock))
         return 0; /* somebody else is at it */
     int rc = progress(g);
+    pthread_mutex_unlock(&g->messages->lock);
+    return failed(g, rc);
+}
+
+/* What a message waits for, so many times, with the lock. */
+static int burst(struct acomm_group *g, struct mpi_op *op, unsigned times)
+{
+    int rc = 0, heard = 0;
+    while (times-- && !rc && !mpi_ended(op))
+        rc = op->flight ? flight_test(g, op->flight) : hear_next(g, &heard);
+    return rc;
+}
+
+int messages_await(struct mpi_op *op, unsigned times)
+{
+    struct acomm_group *g = op->group;
+    if (pthread_mutex_trylock(&g->messages->lock))
+        return 0; /* somebody else is at it */
+    int rc = burst(g, op, times);
+    if (!rc && !mpi_ended(op))
+        rc = progress(g);
     pthread_mutex_unlock(&g->messages->lock);
     return failed(g, rc);
 }
@@ -316,60 +270,60 @@ static int post_send(struct mpi_op *op)
     struct acomm_group *g = op->group;
     uint64_t bytes = op->call.count * op->width;
     bool is_short = bytes <= INLINE_BYTES && (!op->on_device || !bytes);
-    struct head head = {.group = g->id, .count = op->call.count, .bytes = bytes, .tag = op->call.tag, .source = g->rank,
-                        .dtype = op->call.dtype, .what = MESSAGE,
-                        .ticket = is_short ? 0 : next_ticket(g->messages, op->call.root)};
-    char *packet = malloc(sizeof head + (is_short ? bytes : 0));
-    struct mpi_flight *f = packet ? new_flight(g, op, 1 + (is_short ? 0 : pieces(bytes)), packet) : NULL;
-    if (!f) {
-        free(packet);
+    struct head head = {.group = g->id, .count = op->call.count, .tag = op->call.tag, .source = g->rank,
+                        .dtype = (uint8_t)op->call.dtype, .what = MESSAGE,
+                        .ticket = is_short ? 0 : (uint16_t)next_ticket(g->messages, op->call.root)};
+    size_t packet = sizeof head + (is_short ? bytes : 0);
+    struct mpi_flight *f = flight_new(g, op, 1 + (is_short ? 0 : flight_pieces(bytes)), packet);
+    if (!f)
         return no_memory(g);
-    }
-    memcpy(packet, &head, sizeof head);
+    memcpy(f->memory, &head, sizeof head);
     if (is_short && bytes)
-        memcpy(packet + sizeof head, (const void *)op->call.in, bytes);
+        memcpy(f->memory + sizeof head, (const void *)op->call.in, bytes);
     op->bytes = bytes;
-    int rc = g->mpi->Isend(packet, (int)(sizeof head + (is_short ? bytes : 0)), g->mpi->byte, op->call.root, TAG_NEWS, g->comm,
-                           next_request(g, f));
+    int rc = flight_move(g, f, f->memory, packet, op->call.root, TAG_NEWS, false);
     if (!rc && !is_short)
-        rc = move_contents(g, f, (char *)op->call.in, bytes, op->call.root, head.ticket, false);
-    return rc ? rc : test_flights(g);
+        rc = flight_move(g, f, (char *)op->call.in, bytes, op->call.root, head.ticket, false);
+    return rc ? rc : flight_test(g, f);
 }
 
-int messages_post(struct mpi_op *op)
+int messages_post(struct mpi_op *op, unsigned times)
 {
     struct acomm_group *g = op->group;
     pthread_mutex_lock(&g->messages->lock);
     int rc = atomic_load(&g->poisoned);
     if (!rc)
         rc = op->call.kind == ACOMM_SEND ? post_send(op) : post_receive(op);
+    if (rc)
+        flights_leave(g, op);
+    else
+        rc = burst(g, op, times);
     pthread_mutex_unlock(&g->messages->lock);
     return rc < 0 ? rc : failed(g, rc);
 }
 
 bool messages_flying(struct acomm_group *g)
 {
-    return g->messages->flights != NULL;
+    return g->messages->flights.first != NULL;
+}
+
+struct mpi_flights *messages_flights(struct acomm_group *g)
+{
+    return &g->messages->flights;
 }
 
 /* ---- news ---- */
 
 static void tell(struct acomm_group *g, struct head head, const void *contents, size_t bytes)
 {
-    char *packet = malloc(sizeof head + bytes);
-    struct mpi_flight *f = packet ? new_flight(g, NULL, g->size, packet) : NULL;
-    if (!f) {
-        free(packet);
+    struct mpi_flight *f = flight_new(g, NULL, g->size, sizeof head + bytes);
+    if (!f)
         return;
-    }
-    memcpy(packet, &head, sizeof head);
-    memcpy(packet + sizeof head, contents, bytes);
-    for (int rank = 0; rank < g->size; rank++) {
-        if (rank == g->rank || g->messages->left[rank])
-            continue;
-        if (g->mpi->Isend(packet, (int)(sizeof head + bytes), g->mpi->byte, rank, TAG_NEWS, g->comm, next_request(g, f)))
-            f->number--; /* a dead rank needs no news */
-    }
+    memcpy(f->memory, &head, sizeof head);
+    memcpy(f->memory + sizeof head, contents, bytes);
+    for (int rank = 0; rank < g->size; rank++)
+        if (rank != g->rank && !g->messages->left[rank]) /* a dead rank needs no news: what the library says of it is not looked at */
+            flight_move(g, f, f->memory, sizeof head + bytes, rank, TAG_NEWS, false);
 }
 
 void messages_spread(struct acomm_group *g, const acomm_failure *failure)
@@ -410,7 +364,7 @@ int messages_open(struct acomm_group *g)
     pthread_mutex_init(&m->lock, NULL);
     m->posted_end = &m->posted;
     m->unexpected_end = &m->unexpected;
-    return receive_next(g) ? ACOMM_LIBRARY : ACOMM_OK;
+    return progress(g) ? ACOMM_LIBRARY : ACOMM_OK;
 }
 
 void messages_forget(struct mpi_op *op, int code)
@@ -425,11 +379,7 @@ void messages_forget(struct mpi_op *op, int code)
             m->posted_end = at;
         break;
     }
-    for (struct mpi_flight *f = m->flights; f; f = f->next)
-        if (f->op == op) {
-            f->op = NULL;
-            atomic_store(&op->group->stuck, true);
-        }
+    flights_leave(op->group, op);
     if (!mpi_ended(op))
         mpi_end_op(op, code);
     pthread_mutex_unlock(&m->lock);
@@ -446,14 +396,7 @@ void messages_end(struct acomm_group *g)
         mpi_end_op(op, code);
     }
     m->posted_end = &m->posted;
-    for (struct mpi_flight *f = m->flights; f; f = f->next) {
-        struct mpi_op *op = f->op;
-        f->op = NULL;
-        if (op) {
-            atomic_store(&g->stuck, true);
-            mpi_end_op(op, code);
-        }
-    }
+    flights_end(g, code);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -461,7 +404,7 @@ bool messages_over(struct acomm_group *g)
 {
     pthread_mutex_lock(&g->messages->lock);
     progress(g);
-    bool over = g->messages->gone == g->size - 1 && !g->messages->flights;
+    bool over = g->messages->gone == g->size - 1 && !g->messages->flights.first;
     pthread_mutex_unlock(&g->messages->lock);
     return over;
 }
@@ -469,7 +412,7 @@ bool messages_over(struct acomm_group *g)
 void messages_free(struct acomm_group *g)
 {
     struct mpi_messages *m = g->messages;
-    int flag = mpi_read(g->mpi, &m->request) == g->mpi->no_request;
+    int flag = !m->listens;
     if (!flag)
         g->mpi->Cancel(&m->request);
     while (!flag && !g->mpi->Test(&m->request, &flag, g->mpi->ignore) && !flag)
@@ -479,6 +422,7 @@ void messages_free(struct acomm_group *g)
         m->unexpected = a->next;
         free(a);
     }
+    flights_free(g);
     free(m->arriving);
     free(m->tickets);
     free(m->left);

@@ -1,6 +1,6 @@
 /* Messages between ranks, and the ranks' news of each other.
  *
- * Every message begins with a head on tag 0, for which one receive from any source is always posted: we match them ourselves,
+ * Every message begins with a head on tag 0, for which there is one receive from any source: we match them ourselves,
  * by tags of 63 bits, and see dtype and length before anything is written. Short contents come with the head, long ones
  * follow by a tag of their own. News come the same way: a goodbye, a failure. */
 #ifndef MPI_MESSAGES_H
@@ -8,14 +8,17 @@
 #include "mpi_group.h"
 
 int messages_open(struct acomm_group *g);
-/* Posts a send or a receive. 0, or the code that it is refused with. */
-int messages_post(struct mpi_op *op);
+/* Posts a send or a receive, and looks at what it waits for so many times. 0, or the code that it is refused with. */
+int messages_post(struct mpi_op *op, unsigned times);
 /* Ends an operation that its caller gives up. */
 void messages_forget(struct mpi_op *op, int code);
 /* A turn of progress, for whoever waits. 0 or the group's code. */
 int messages_progress(struct acomm_group *g);
+/* The same, but looks at what a message waits for so many times before it looks at anything else. */
+int messages_await(struct mpi_op *op, unsigned times);
 /* The same from within a collective, which fails when a rank that it needs has left. */
 int messages_news(struct mpi_op *op);
+struct mpi_flights *messages_flights(struct acomm_group *g);
 /* Whether requests are under way. */
 bool messages_flying(struct acomm_group *g);
 /* Tells all peers: of a failure, or goodbye after `sequence` collectives. */

@@ -9,7 +9,6 @@
 #include "mpi_messages.h"
 #include "wait.h"
 
-#define SPINS 400           /* turns of about 50 ns, with a core for every rank */
 #define SPINS_CROWDED 4
 #define LOOKS 16            /* turns between two looks at clock and poison, past the spinning */
 #define PATIENT_NS 20000000 /* then it sleeps between turns, for a hundredth of the time that it has waited, */
@@ -50,7 +49,7 @@ static int look(struct mpi_op *op, int culprit)
 
 int mpi_turn(struct mpi_op *op, unsigned *turns, int culprit)
 {
-    unsigned turn = (*turns)++, spins = op->group->crowded ? SPINS_CROWDED : SPINS;
+    unsigned turn = (*turns)++, spins = op->group->crowded ? SPINS_CROWDED : MPI_SPINS;
     if (turn < spins)
         return 0;
     if (turn % LOOKS == 0) {
