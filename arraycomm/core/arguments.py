@@ -78,6 +78,16 @@ def tag(value: object) -> None:
         raise ValueError(f"tag must be between 0 and 2**63 - 1, got {value}")
 
 
+def seconds(timeout: object) -> None:
+    """TypeError, ValueError unless a timeout is None or a number of seconds of at least 0."""
+    if timeout is None:
+        return
+    if isinstance(timeout, (bool, str)) or not hasattr(type(timeout), "__float__"):
+        raise TypeError(f"timeout must be a number of seconds, got {timeout!r}")
+    if not timeout >= 0:  # type: ignore[operator]  # nan too
+        raise ValueError(f"timeout must be at least 0 seconds, got {timeout}")
+
+
 def lengths(shape: object) -> tuple[int, ...]:
     """A shape as a tuple. TypeError, ValueError unless it is an int or ints, none of them negative."""
     found = tuple(shape) if isinstance(shape, Iterable) else (shape,)

@@ -76,6 +76,7 @@ class GradientReducer:
 
     def __init__(self, group: Group, like: Sequence[Any], *, op: str | ReduceOp = "avg",
                  bucket_bytes: int = buckets.DEFAULT_BYTES) -> None:
+        arguments.integer("bucket_bytes", bucket_bytes)
         self.group, self.op = group, op
         self._templates = list(like)
         self._likes = [_Like(x) for x in self._templates]

@@ -102,6 +102,7 @@ class Group(ObjectCollectives, Shortcuts):
         The result's bits are the same on all ranks and from run to run. float16, bfloat16 and float8 are accumulated in
         float32.
         """
+        arguments.seconds(timeout)
         src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
@@ -113,6 +114,7 @@ class Group(ObjectCollectives, Shortcuts):
     def reduce(self, x: Any, root: int = 0, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
         """As all_reduce, but only `root` gets the result; the other ranks get None, and their `out` is not touched."""
+        arguments.seconds(timeout)
         src = self._readable(x)
         arguments.rank("root", root, self.size)
         reduction = arguments.reduction(op, src.dtype)
@@ -129,6 +131,7 @@ class Group(ObjectCollectives, Shortcuts):
         The root may return before the others have come: x has been copied then. If one of them called something else, it
         raises CollectiveMismatch, and so does the root's next call on this group, or close().
         """
+        arguments.seconds(timeout)
         src = self._readable(x)
         arguments.rank("root", root, self.size)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
@@ -146,6 +149,7 @@ class Group(ObjectCollectives, Shortcuts):
         uneven: the first dimensions may differ; costs a small exchange first. Not with "stack".
         counts: all ranks' first dimensions, where every rank knows them: as uneven, without the exchange.
         """
+        arguments.seconds(timeout)
         src = self._readable(x)
         if counts is not None:
             shapes.check_rows(src.shape, self.rank, self.size, counts)
@@ -161,6 +165,7 @@ class Group(ObjectCollectives, Shortcuts):
     def gather(self, x: Any, root: int = 0, *, form: str = "concat", out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
         """As an even all_gather, but only `root` gets the result; the other ranks get None."""
+        arguments.seconds(timeout)
         src = self._readable(x)
         arguments.rank("root", root, self.size)
         shape = shapes.gathered(src.shape, self.size, form, None)
@@ -180,6 +185,7 @@ class Group(ObjectCollectives, Shortcuts):
         like: on the other ranks, an array that tells shape, dtype and library of the part; `out` does as well.
         The root may return before the others have come, see broadcast().
         """
+        arguments.seconds(timeout)
         arguments.rank("root", root, self.size)
         if self.rank == root:
             src = self._readable(x)
@@ -205,6 +211,7 @@ class Group(ObjectCollectives, Shortcuts):
         counts: rows of the first dimension for each rank, equal on all ranks; None cuts into equal parts, and the first
         dimension must be a multiple of the group's size.
         """
+        arguments.seconds(timeout)
         src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
         part = shapes.part(src.shape, self.size, counts, self.rank)
@@ -223,6 +230,7 @@ class Group(ObjectCollectives, Shortcuts):
         send_counts: rows for each rank; None cuts x into equal parts. On all ranks or on none.
         recv_counts: rows from each rank; found out by a small exchange, and compared with the senders' when given.
         """
+        arguments.seconds(timeout)
         src = self._readable(x)
         if send_counts is None:
             if recv_counts is not None:
@@ -244,6 +252,7 @@ class Group(ObjectCollectives, Shortcuts):
     @_short(8)
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Work | None:
         """Returns when every rank has called it."""
+        arguments.seconds(timeout)
         work = self._communicator.barrier(timeout=timeout, async_op=async_op)
         return Work(work, _nothing) if async_op else None
 
@@ -260,6 +269,7 @@ class Group(ObjectCollectives, Shortcuts):
         The memory is freed with the array, and stays valid when the group is closed before. Raises ResourceError on all
         ranks when one of them has no memory.
         """
+        arguments.seconds(timeout)
         lengths, kind, template = arguments.lengths(shape), arguments.dtype(dtype), arguments.template(like)
         src = self._readable(template)
         if src.device_type != DeviceType.CPU:
@@ -276,6 +286,7 @@ class Group(ObjectCollectives, Shortcuts):
         """Sends x to rank `dest`; returns when x may be changed again. Inside batch() it returns a Work at once."""
         if self._batch is not None:
             return self.isend(x, dest, tag, timeout=timeout)
+        arguments.seconds(timeout)
         src = self._readable(x)
         arguments.rank("dest", dest, self.size)
         arguments.tag(tag)
@@ -298,6 +309,7 @@ class Group(ObjectCollectives, Shortcuts):
     @_short(9, begins=True)
     def isend(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work:
         """As send(), but returns a Work at once. x must not be changed before it has ended."""
+        arguments.seconds(timeout)
         src = self._readable(x)
         arguments.rank("dest", dest, self.size)
         arguments.tag(tag)
@@ -308,6 +320,7 @@ class Group(ObjectCollectives, Shortcuts):
     def irecv(self, like: Any, source: int | None = None, tag: int = 0, *, out: Any = None,
               timeout: float | None = None) -> Work:
         """As recv(), but returns a Work at once; its result() is the Received."""
+        arguments.seconds(timeout)
         template = self._readable(like)
         arguments.tag(tag)
         if source is not None:

@@ -147,6 +147,7 @@ def _object(data: memoryview, allow_pickle: bool) -> Any:
 def _agree(communicator: Communicator, objs: Sequence[object], allow_pickle: bool,
            timeout: float | None) -> tuple[list[bytes], list[int]]:
     """This rank's objects as bytes, and the length of each rank's longest. Raises on all ranks when one cannot."""
+    arguments.seconds(timeout)
     kind, data, problem = _PICKLED if allow_pickle else _SAFE, list[bytes](), None
     try:
         data = [_encode(obj, allow_pickle) for obj in objs]

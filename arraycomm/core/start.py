@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 
-from . import registry, settings
+from . import arguments, registry, settings
 from .backend import Backend, Communicator
 from .gathering import Gathering
 from .group import Group
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .store.base import Store
+
+_LONGEST = 1e9  # s, for who asks for more: what a timedelta holds is far above
 
 
 def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: str = "mpi4py") -> Group:
@@ -39,10 +41,12 @@ def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: st
 def _seconds(timeout: float | timedelta | None) -> float:
     if timeout is None:
         timeout = settings.get_number("ARRAYCOMM_TIMEOUT")
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    if seconds <= 0:
-        raise ValueError(f"timeout must be above 0 seconds, got {seconds}")
-    return seconds
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    arguments.seconds(timeout)
+    if not timeout:
+        raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
+    return min(float(timeout), _LONGEST)
 
 
 def init(init_method: str | None = None, *, rank: int | None = None, world_size: int | None = None,

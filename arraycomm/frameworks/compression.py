@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from arraycomm.core import arguments
 from arraycomm.core.digest import sha256
 from arraycomm.core.dlpack import pack, resolve, wrap
 from arraycomm.core.errors import CollectiveMismatch
@@ -37,6 +38,7 @@ def compressed_all_reduce(group: Group, x: Any, scheme: str, *, op: str = "sum",
     block: values that share a scale; equal on all ranks, as everything else. Raises TypeError for what is not float32,
     ValueError for another scheme or op, and what all_reduce raises: CollectiveMismatch when ranks differ.
     """
+    arguments.integer("block", block)
     if scheme not in SCHEMES or op not in ("sum", "avg") or block < 1:
         raise ValueError(f"scheme is one of {', '.join(SCHEMES)}, op sum or avg and block at least 1; got {scheme!r}, {op!r}, "
                          f"{block}")

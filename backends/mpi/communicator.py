@@ -28,7 +28,7 @@ _kept: list[object] = []  # memory of failed operations that MPI may still use: 
 
 def _nanoseconds(timeout: float | None) -> int:
     """Below 0: the group's own."""
-    return -1 if timeout is None else max(0, min(int(timeout * 1e9), 2**62))
+    return -1 if timeout is None else int(min(max(timeout, 0.0), 4e9) * 1e9)
 
 
 def _address(pointer: Any) -> int:

@@ -29,7 +29,7 @@ _NULL = ffi.NULL
 
 def _nanoseconds(timeout: float | None) -> int:
     """The engine's timeout: below 0 means the group's own."""
-    return -1 if timeout is None else max(0, min(int(timeout * 1e9), 2**62))
+    return -1 if timeout is None else int(min(max(timeout, 0.0), 4e9) * 1e9)
 
 
 def _address(pointer: Any) -> int:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,11 @@ def arguments(context: Context) -> None:
         ("source", ValueError, "source -2", lambda: group.recv(x, -2)),
         ("tag below", ValueError, "tag", lambda: group.send(x, 0, -1)),
         ("tag float", TypeError, "tag", lambda: group.send(x, 0, 1.5)),  # type: ignore[arg-type]
+        ("timeout below", ValueError, "timeout.*at least 0.*-1", lambda: group.all_reduce(f, timeout=-1.0)),
+        ("timeout nan", ValueError, "timeout.*nan", lambda: group.barrier(timeout=float("nan"))),
+        ("timeout text", TypeError, "timeout.*seconds.*'1'", lambda: group.send(x, 0, timeout="1")),  # type: ignore[arg-type]
+        ("timeout delta", TypeError, "timeout.*seconds", lambda: group.recv(x, timeout=timedelta(1))),  # type: ignore[arg-type]
+        ("timeout of objects", ValueError, "timeout", lambda: group.all_gather_object(1, timeout=-0.5)),
         ("form", ValueError, "form.*concat", lambda: group.all_gather(x, form="tuple")),
         ("uneven stack", ValueError, "stack", lambda: group.all_gather(x, form="stack", uneven=True)),
         ("own count", ValueError, "gives 7 rows", lambda: group.all_gather(x, counts=[7] * size)),

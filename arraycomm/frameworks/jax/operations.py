@@ -97,12 +97,16 @@ def permute(x: Any, pairs: Sequence[tuple[int, int]], tag: int = 0, *, group: Gr
     """
     x = _array(x, group)
     arguments.tag(tag)
-    for source, dest in pairs:
+    pairs = list(pairs)  # an iterator, as of zip(), can be read once
+    for pair in pairs:
+        if len(pair) != 2:
+            raise ValueError(f"permute takes pairs of (source, dest), got {pair}")
+        source, dest = pair
         arguments.rank("source", source, group.size)
         arguments.rank("dest", dest, group.size)
     sources, dests = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if len(set(sources)) < len(sources) or len(set(dests)) < len(dests):
-        raise ValueError(f"permute takes each rank as source once and as dest once at most, got {list(pairs)}")
+        raise ValueError(f"permute takes each rank as source once and as dest once at most, got {pairs}")
     to, back = dict(pairs), {dest: source for source, dest in pairs}
     return _run(x, Call("permute", group, root=to.get(group.rank, -1), source=back.get(group.rank, -1), tag=tag))
 

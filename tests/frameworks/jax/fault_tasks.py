@@ -95,7 +95,8 @@ def wrong_calls(context: Context) -> list[str]:
     calls = [lambda x: comm.all_reduce(x, "median", group=group), lambda x: comm.all_reduce(x, "bor", group=group),
              lambda x: comm.reduce_scatter(x, group=group), lambda x: comm.broadcast(x, 7, group=group),
              lambda x: comm.all_reduce(x.astype(jnp.int4), group=group),
-             lambda x: comm.permute(x, [(0, 1), (0, 0)], group=group), lambda x: comm.all_gather(x, form="list", group=group),
+             lambda x: comm.permute(x, [(0, 1), (0, 0)], group=group), lambda x: comm.permute(x, [(0,)], group=group),
+             lambda x: comm.all_gather(x, form="list", group=group),
              lambda x: comm.broadcast(x, group=SimpleNamespace(core=group))]
     for call in calls:
         for way in (jax.jit, comm.jit, lambda f: f):

@@ -61,7 +61,7 @@ def _all_operations(context: Context, x: Any) -> dict[str, Any]:
         "all_to_all": comm.all_to_all(x, group=group),
         "broadcast": comm.broadcast(x, size - 1, group=group),
         "reduce": comm.reduce(x, 1, group=group),
-        "permute": comm.permute(x, [(r, (r + 1) % size) for r in range(size)], group=group),
+        "permute": comm.permute(x, zip(range(size), [*range(1, size), 0], strict=True), group=group),
         "permute some": comm.permute(x, [(0, 1)], group=group),
         "recv": comm.recv(x, 0, tag=3, group=group) if context.rank == 1 else x,
     }

@@ -60,6 +60,7 @@ def test_another_group_goes_on(job: Jobs) -> None:
 def test_wrong_calls(job: Jobs) -> None:
     said = job(2).call("wrong_calls", limit=60)[0]
     words = ("unknown reduction 'median'", "bor is defined for integers", "multiple of the group's size", "root 7 is not a rank",
-             "int4) is not supported", "each rank as source once", "form must be", "it has one: group.core")
+             "int4) is not supported", "each rank as source once", "pairs of (source, dest)", "form must be",
+             "it has one: group.core")
     expected = [word for word in words for _ in range(3)]  # by jax.jit, by jit and eagerly
     assert all(word in text for word, text in zip(expected, said, strict=True)), said
