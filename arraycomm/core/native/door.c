@@ -96,11 +96,11 @@ static PyObject *exception_of(const struct door *door, int code, const acomm_fai
     return value;
 }
 
-char *door_explain(struct door *door, int64_t number, int code, const acomm_failure *failure, bool closed)
+char *door_explain(struct door *door, int64_t number, int64_t about, int code, const acomm_failure *failure, bool closed)
 {
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *error = closed ? Py_NewRef(Py_None) : exception_of(door, code, failure);
-    PyObject *text = error ? PyObject_CallFunction(door->report, "LO", (long long)number, error) : NULL;
+    PyObject *text = error ? PyObject_CallFunction(door->report, "LOL", (long long)number, error, (long long)about) : NULL;
     const char *words = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
     char *copy = words ? strdup(words) : NULL;
     if (PyErr_Occurred())

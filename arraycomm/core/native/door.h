@@ -10,7 +10,7 @@ struct door {
     _Atomic int inside;            /* callers between door_enter() and door_leave() */
     int rank, size;
     struct shortcut *shortcut;     /* a reference while callers may be inside, else NULL */
-    PyObject *report;              /* report(number, exception or None where the group is closed) -> text of the error */
+    PyObject *report;              /* report(number, exception or None where the group is closed, about) -> text of the error */
     PyObject *enqueue;             /* enqueue(fields, source, target, stream) -> None, or text of the error: on a GPU */
 };
 
@@ -25,8 +25,8 @@ void door_end(struct door *door);
 /* Every call is followed by door_leave(). NULL: no such number in this process. *group: NULL when it is closed. */
 struct door *door_enter(int64_t number, acomm_group **group);
 void door_leave(struct door *door);
-/* What a failed call's error says; to be freed. NULL: no memory. closed: the group was not entered. */
-char *door_explain(struct door *door, int64_t number, int code, const acomm_failure *failure, bool closed);
+/* What a failed call's error says; to be freed. NULL: no memory. about: for report(); closed: the group was not entered. */
+char *door_explain(struct door *door, int64_t number, int64_t about, int code, const acomm_failure *failure, bool closed);
 /* Calls enqueue(). places: source, target, stream. false: it failed; *text as door_explain()'s. */
 bool door_enqueue(struct door *door, const int64_t *fields, int count, const uintptr_t *places, char **text);
 #endif

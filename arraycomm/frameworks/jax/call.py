@@ -9,7 +9,8 @@ from arraycomm.core.types import OPS, ReduceOp
 
 
 class Call(NamedTuple):
-    """root: of a permutation the rank that is sent to; of a message the peer. source: of a permutation. -1: none."""
+    """root: of a permutation the rank that is sent to; of a message the peer. source: of a permutation. -1: none. derived: of a
+    derivative."""
 
     kind: str
     group: Group
@@ -17,3 +18,4 @@ class Call(NamedTuple):
     root: int = -1
     source: int = -1
     tag: int = 0
+    derived: bool = False

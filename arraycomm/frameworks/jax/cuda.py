@@ -44,6 +44,7 @@ class _Fields(NamedTuple):
     tag: int
     layout: int
     gives: int
+    derived: int
 
     def op(self) -> ReduceOp:
         factor: float = struct.unpack("=d", struct.pack("=q", self.factor))[0]
@@ -66,10 +67,10 @@ def enqueue(fields: tuple[int, ...], source: int, target: int, stream: int) -> s
     try:
         group = _groups[asked.number]()
         if group is None or group._communicator.closed:
-            return report(asked.number, None)
+            return report(asked.number, None, asked.derived)
         _carry_out(group, asked, source, target, stream or _LEGACY)
     except BaseException as error:
-        return report(asked.number, error)
+        return report(asked.number, error, asked.derived)
     return None
 
 

@@ -23,6 +23,7 @@ _SUM = OPS["sum"]
 
 def _transposed(call: Call) -> Call:
     """The call that moves cotangents back."""
+    call = call._replace(derived=True)
     if call.kind == "reduce":
         return call._replace(kind="broadcast", op=_SUM)
     if call.kind == "broadcast":
@@ -55,7 +56,7 @@ def _transpose(cotangent: Any, x: Any, *, call: Call) -> list[Any]:
 
 def _along_extremes(x: Any, tangent: Any, result: Any, call: Call) -> Any:
     """min and max: the tangents of the ranks that have the extreme, in equal parts, as jnp.max's."""
-    total = call._replace(kind="all_reduce", op=_SUM)
+    total = call._replace(kind="all_reduce", op=_SUM, derived=True)
     has = (x == result).astype(tangent.dtype)
     return bind(tangent * (has / bind(has, total)), total)
 
@@ -70,7 +71,7 @@ def _jvp(primals: Any, tangents: Any, *, call: Call) -> tuple[Any, Any]:
             return result, _along_extremes(x, tangent, result, call)
         raise NotImplementedError(f"{call.kind} has no derivative for op {call.op.name!r}; it has for {', '.join(_LINEAR)}"
                                   + (", min, max" if call.kind == "all_reduce" else ""))
-    return result, bind(tangent, call)
+    return result, bind(tangent, call._replace(derived=True))
 
 
 def _jvp_message(primals: Any, tangents: Any, *, call: Call) -> Any:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from arraycomm._engine import lib
 from arraycomm.core.dlpack import allocate, resolve, wrap
+from arraycomm.core.errors import DistError
 from arraycomm.core.types import DeviceType
 
-from . import effect
+from . import effect, errors
 from .call import Call
 from .parts import reduce_in_order
 
@@ -27,7 +28,12 @@ def merged(shape: tuple[int, ...]) -> tuple[int, ...]:
 def run(x: Any, call: Call) -> Any:
     """The operation at once, on a concrete x."""
     effect.settle()
-    return _RUN[call.kind](call.group, x, call)
+    try:
+        return _RUN[call.kind](call.group, x, call)
+    except DistError as error:
+        if call.derived:
+            errors.derived(error)
+        raise
 
 
 def _reduce(group: Any, x: Any, call: Call) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import jax
 
 from arraycomm._engine import lib
-from arraycomm.core.errors import Aborted, CollectiveTimeout, DistError
+from arraycomm.core.errors import Aborted, CollectiveMismatch, CollectiveTimeout, DistError, PeerLost
 from arraycomm.core.group import Group
 
 from . import effect, flight
@@ -28,13 +28,22 @@ def place(number: int, group: Group) -> None:
     _places[number] = f"rank {group.rank} of {group.size} in group {group.name!r}"
 
 
-def report(group: int, error: BaseException | None) -> str:
+def derived(error: BaseException) -> None:
+    """Says in the error that its operation is of a derivative, where that may be why the ranks are not at the same one."""
+    if isinstance(error, (CollectiveMismatch, CollectiveTimeout, PeerLost)):
+        error.args = (f"{error}; this operation is of a derivative (grad, vjp, jvp): ranks that do not differentiate the same "
+                      "do not call it", *error.args[1:])
+
+
+def report(group: int, error: BaseException | None, of_a_derivative: int = 0) -> str:
     """The text of an operation's error, called from C too. None: the group was closed before."""
     if error is None:
         error = Aborted(f"{_places[group]}: the group is closed; wait for results (jax.block_until_ready) before close(), or "
                         "make a new one with arraycomm.init() or split() and trace the function again with it")
     if isinstance(error, CollectiveTimeout):
         error.args = (f"{error}{_crowd()}",)
+    if of_a_derivative:
+        derived(error)
     kept = next(_numbers)
     _kept[kept] = error
     _kept.pop(kept - _KEPT, None)

@@ -84,7 +84,7 @@ def _fields(call: Call, operands: Any, platform: str) -> np.ndarray[Any, Any]:
     bits = struct.unpack("=q", struct.pack("=d", call.op.factor))[0]
     layout = 0 if call.kind in ("barrier", "send", "recv", "permute") else shapes.layout(tuple(shape))
     values = [number(call.group, platform), _KINDS[call.kind], count, arguments.dtype(x.dtype), call.op.code, bits, call.root,
-              call.source, call.tag, layout, _gives(call)]
+              call.source, call.tag, layout, _gives(call), call.derived]
     assert len(values) == lib.ACOMM_XLA_FIELDS
     return np.array(values, np.int64)
 

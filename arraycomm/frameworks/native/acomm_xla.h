@@ -16,6 +16,7 @@ enum acomm_xla_field {
     ACOMM_XLA_TAG,
     ACOMM_XLA_LAYOUT,
     ACOMM_XLA_GIVES,   /* 1: this rank's operand takes part */
+    ACOMM_XLA_DERIVED, /* 1: of a derivative, which errors say */
     ACOMM_XLA_FIELDS
 };
 enum acomm_xla_kind {

@@ -141,7 +141,7 @@ static int enter(struct visit *v)
 
 static xla_error *explained(struct door *door, const struct visit *v, int code)
 {
-    char *text = door_explain(door, v->fields[ACOMM_XLA_GROUP], code, &v->failure, !v->group);
+    char *text = door_explain(door, v->fields[ACOMM_XLA_GROUP], v->fields[ACOMM_XLA_DERIVED], code, &v->failure, !v->group);
     return xla_frame_failed(v->frame, text);
 }
 

@@ -89,6 +89,27 @@ def after_a_failure(context: Context) -> list[float]:
     return []
 
 
+def differentiated_by_one(context: Context) -> list[str]:
+    """By rank 0; rank 1 goes on to a barrier."""
+    said = []
+    for way in (jax.jit, comm.jit, lambda f: f):
+        group = context.world.split(0)
+        assert group is not None
+
+        def loss(x: jax.Array, group: arraycomm.Group = group) -> jax.Array:
+            return (comm.all_reduce(x, group=group) ** 2).sum()
+
+        try:
+            with comm.errors():
+                jax.block_until_ready(way(loss if context.rank else jax.grad(loss))(jnp.asarray(_X)))
+                if context.rank:
+                    comm.barrier(group=group)
+            said.append("nothing")
+        except arraycomm.CollectiveMismatch as error:
+            said.append(str(error))
+    return said
+
+
 def wrong_calls(context: Context) -> list[str]:
     """Refused when the program is traced."""
     group, said = context.world, []

@@ -57,6 +57,12 @@ def test_another_group_goes_on(job: Jobs) -> None:
     assert job(2).call("after_a_failure", limit=60) == {0: [20.0, 20.0], 1: [20.0, 20.0]}
 
 
+def test_a_gradient_on_one_rank(job: Jobs) -> None:
+    said = job(2).call("differentiated_by_one", limit=60)
+    assert all("all_reduce" in text and "barrier" in text for texts in said.values() for text in texts), said
+    assert [["of a derivative" in text for text in said[rank]] for rank in (0, 1)] == [[True] * 3, [False] * 3], said
+
+
 def test_wrong_calls(job: Jobs) -> None:
     said = job(2).call("wrong_calls", limit=60)[0]
     words = ("unknown reduction 'median'", "bor is defined for integers", "multiple of the group's size", "root 7 is not a rank",
