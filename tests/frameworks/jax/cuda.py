@@ -28,7 +28,7 @@ from ...conformance.gpu_faults import broken_group, raises, tell
 from ...conformance.worlds import Context
 
 _CALL = re.compile(r"custom_call @arraycomm_call\((.*?)\).*?call = dense<\[(.*?)\]>.*? : \((.*?)\) -> (.*)")
-_FIELDS = ("number", "kind", "count", "dtype", "redop", "factor", "root", "source", "tag", "layout", "gives")
+_FIELDS = ("number", "kind", "count", "dtype", "redop", "factor", "root", "source", "tag", "layout", "gives", "derived")
 
 
 @functools.cache
