@@ -21,7 +21,7 @@ from .types import ReduceOp
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from typing import Any, Literal, Protocol
 
     from .rendezvous import Rendezvous
 else:
@@ -78,6 +78,7 @@ class Exposed(Protocol):
     they return. Any thread. Offsets are in elements, and checked by the caller, as ranks are; buffers are host memory of the
     same dtype. Errors as of messages; Aborted when the communicator is closed."""
 
+    direct: Literal[True]
     failed: bool  # a call has raised what ended the group
 
     def put(self, source: Buffer, rank: int, offset: int) -> None: ...
@@ -94,6 +95,20 @@ class Exposed(Protocol):
 
     def fence(self, timeout: float) -> int | None:
         """All ranks call it. None when all have come, or a rank that has not in time."""
+
+
+class Serving(Protocol):
+    """Memory of this rank that the others ask for by messages (served.py), where ranks do not reach each other's. Nothing of the
+    program's runs for it. Any thread. Errors as Exposed's."""
+
+    direct: Literal[False]
+    failed: bool  # what ended the group is known
+
+    def wait_signal(self, rank: int, timeout: float) -> bool:
+        """As Exposed.wait_signal()."""
+
+    def fenced(self, number: int, timeout: float) -> int | None:
+        """None when all ranks have asked for their fence of this number (from 1), or one that has not in time."""
 
 
 class Communicator(Mover, Protocol):
@@ -113,11 +128,11 @@ class Communicator(Mover, Protocol):
         None where any memory does as well. Raises ResourceError, on all ranks.
         """
 
-    def expose(self, buffer: Buffer, near: Any) -> Exposed | None:
+    def expose(self, buffer: Buffer, near: Any) -> Exposed | Serving | None:
         """Lets the peers at host memory, until the communicator is closed. Every rank calls it, with memory of any size.
 
-        near: the communicator of the same ranks, closed after this one, whose symmetric memory it may be. None, on all ranks,
-        where they cannot reach each other's memory.
+        near: the communicator of the same ranks, closed after this one, whose symmetric memory it may be. The same on all ranks:
+        a Serving where they cannot reach each other's memory, None where the backend has neither.
         """
 
     def batch(self) -> AbstractContextManager[None]:

@@ -1,6 +1,6 @@
 """Windows: arrays of every rank that the others read and write without the owner's taking part.
 
-Where the ranks reach each other's memory, who asks does it, at once (backend.Exposed); elsewhere the owner's agent does
+Where the ranks reach each other's memory, who asks does it, at once (backend.Exposed); elsewhere the owner's engine does
 (served.py). A window has a group of its own, so that what fails in it is not the program's group.
 """
 
@@ -55,8 +55,13 @@ class Window:
         self.dtype, self.counts = self.buffer.dtype, [count for count, _ in told]
         self._group = group.subgroup(range(group.size), name)
         exposed = self._group._communicator.expose(self.buffer, group._communicator)
-        self.direct = exposed is not None
-        self._carrier = Served(self._group, self.buffer) if exposed is None else Direct(self._group, exposed)
+        if exposed is None:
+            self._group.close()
+            raise DeviceError(f"group {group.name!r} has no windows: only arraycomm's own engine has them")
+        self.direct = exposed.direct
+        self._carrier = Direct(self._group, exposed) if exposed.direct else Served(self._group, exposed)
+        if not self.direct:
+            self.fence(self._group.timeout)  # makes the connections, for which Python's lock is needed
 
     def put(self, x: Any, rank: int, offset: int) -> list[Any]:
         """Writes x's elements into the target's array. Ended: x may be changed again."""
@@ -108,11 +113,9 @@ class Window:
         try:
             if not self._carrier.failed:
                 self.fence(self._group.timeout)
-                self._carrier.stop()
                 self._group.barrier()
         finally:
             self._group.close()
-            self._carrier.closed()
 
     @property
     def closed(self) -> bool:
@@ -164,11 +167,6 @@ class Direct:
     @property
     def failed(self) -> bool:
         return self._exposed.failed
-
-    def stop(self) -> None:
-        """There is nobody to be stopped."""
-
-    closed = stop
 
     def _fetched(self, source: Buffer) -> Buffer:
         """An array of a device, in host memory."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .exposed import Exposed
+    from .serving import Serving
 
 _NULL = ffi.NULL
 
@@ -85,7 +86,7 @@ class SocketCommunicator:
         self.timeout = timeout
         self.closed = self._freed = self._told = False
         self.lock = threading.RLock()
-        self._exposed: list[Exposed] = []  # with their memory, until the group has stopped
+        self._exposed: list[Exposed | Serving] = []  # with their memory, until the group has stopped
         self._endpoint = endpoint
         self._members = tuple(members)
         self._owns = owns
@@ -244,12 +245,13 @@ class SocketCommunicator:
         release = ffi.addressof(lib, "acomm_block_free")
         return int(lib.acomm_block_address(out[0])), _address(release), _address(out[0])
 
-    def expose(self, buffer: Buffer, near: SocketCommunicator) -> Exposed | None:
+    def expose(self, buffer: Buffer, near: SocketCommunicator) -> Exposed | Serving:
         from .exposed import expose  # few programs have windows
+        from .serving import Serving
 
-        found = expose(self._checked(), near._checked(), buffer, _nanoseconds(None), self.error)
-        if found is not None:
-            self._exposed.append(found)
+        direct = expose(self._checked(), near._checked(), buffer, _nanoseconds(None), self.error)
+        found = direct or Serving(self._checked(), buffer, self.error)
+        self._exposed.append(found)
         return found
 
     # ---- point to point ----
@@ -311,6 +313,8 @@ class SocketCommunicator:
                 self.shortcut.end()
                 self._freed = True
             lib.acomm_group_close(self._group)
+            for exposed in self._exposed:
+                exposed.freed()
             self._exposed.clear()
             if self._owns:
                 self._endpoint.close(reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.buffer import Buffer
@@ -13,12 +13,14 @@ from arraycomm.core.types import DType, ReduceOp
 _LONGEST = 2**62  # ns
 
 
-def _nanoseconds(seconds: float) -> int:
+def nanoseconds(seconds: float) -> int:
     return min(max(int(seconds * 1e9), 0), _LONGEST)
 
 
 class Exposed:
     """See arraycomm.core.backend. Made by expose(), which all ranks call. Holds the memory: peers write to it until the end."""
+
+    direct: Literal[True] = True
 
     def __init__(self, rma: Any, buffer: Buffer, error: Callable[[int], Exception]) -> None:
         self._rma, self._buffer, self._error = ffi.gc(rma, lib.acomm_rma_free), buffer, error
@@ -39,15 +41,18 @@ class Exposed:
         self._check(lib.acomm_rma_signal(self._open(), rank))
 
     def wait_signal(self, rank: int, timeout: float) -> bool:
-        code = lib.acomm_rma_wait(self._open(), rank, _nanoseconds(timeout))
+        code = lib.acomm_rma_wait(self._open(), rank, nanoseconds(timeout))
         self._check(min(code, 0))
         return bool(code == 0)
 
     def fence(self, timeout: float) -> int | None:
         late = ffi.new("int32_t *")
-        code = lib.acomm_rma_fence(self._open(), _nanoseconds(timeout), late)
+        code = lib.acomm_rma_fence(self._open(), nanoseconds(timeout), late)
         self._check(min(code, 0))
         return int(late[0]) if code else None
+
+    def freed(self) -> None:
+        """The group has been closed."""
 
     def _open(self) -> Any:
         if self.closed:

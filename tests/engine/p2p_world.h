@@ -109,7 +109,7 @@ int node_left(struct acomm_node *node, const struct acomm_group *group, int rank
 
 uint64_t acomm_dtype_bytes(int dtype)
 {
-    return dtype == ACOMM_FLOAT64 ? 8 : dtype == ACOMM_INT32 ? 4 : 1;
+    return dtype == ACOMM_FLOAT64 || dtype == ACOMM_INT64 ? 8 : dtype == ACOMM_INT32 ? 4 : 1;
 }
 
 static void make_ring(struct world *w, int from, int to)

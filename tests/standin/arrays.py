@@ -7,6 +7,7 @@ array without that order finds the old bytes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -144,8 +145,9 @@ def _kernel(number: int) -> None:
 
 def compute(function: Callable[[], object], stream: int) -> None:
     """Has the function called by the stream, in its order."""
-    while _ended:
-        del _enqueued[_ended.pop()]
+    with contextlib.suppress(IndexError):  # another rank's thread may take the last one
+        while True:
+            del _enqueued[_ended.pop()]
     number = next(_numbers)
     _enqueued[number] = function
     cuda().call("standin_enqueue", stream, _kernel, number)

@@ -258,6 +258,17 @@ int acomm_rma_fence(acomm_rma *rma, int64_t timeout, int32_t *late);
 /* After the group has been stopped. */
 void acomm_rma_free(acomm_rma *rma);
 
+/* ---- the same where ranks do not reach each other's memory: requests come as messages (serve.h), and are served from C ---- */
+typedef struct acomm_served acomm_served;
+/* `count` elements at `data` from now on until the group stops. */
+int acomm_served_open(acomm_group *group, uintptr_t data, uint64_t count, int dtype, acomm_served **out);
+/* As acomm_rma_wait(). */
+int acomm_served_wait(acomm_served *served, int rank, int64_t timeout);
+/* 0 when all ranks have asked for their fence of this number (from 1), 1 when rank *late has not within `timeout`. */
+int acomm_served_fence(acomm_served *served, uint64_t number, int64_t timeout, int32_t *late);
+/* After the group has been closed. */
+void acomm_served_free(acomm_served *served);
+
 /* ---- small things ---- */
 const char *acomm_code_text(int code);
 uint64_t acomm_dtype_bytes(int dtype);

@@ -109,6 +109,10 @@ static void futex_sleep(_Atomic int *word, int value, int64_t ns)
 void op_complete(struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
+    if (op->then) {
+        op->then(op);
+        return;
+    }
     int before = atomic_exchange(&op->done, OP_ENDED);
     if (before == OP_ABANDONED)
         group_recycle(g, op);

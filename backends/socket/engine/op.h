@@ -38,6 +38,7 @@ struct acomm_op {
     struct acomm_op *next;       /* queue, free list or posted list */
     bool shares;                 /* part of acomm_group_share(): from its end on there are symmetric arrays */
     bool synchronous;            /* runs in its caller's thread, which answers Ctrl-C */
+    void (*then)(struct acomm_op *op); /* not NULL: called at the end, instead of waking who waits. Messages only: with their lock */
     /* The first round over shared memory, in which every rank says what it calls. Until all have come, who runs the
      * operation as a guest may leave it; it is then run again from the beginning, by anybody. */
     bool entered;                /* this rank's part of that round has been published */

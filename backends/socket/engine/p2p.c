@@ -167,7 +167,7 @@ struct p2p *p2p_open(struct acomm_group *group)
     return p;
 }
 
-static struct p2p_item *new_item(struct p2p *p, struct acomm_op *op, uint64_t bytes)
+struct p2p_item *p2p_new_item(struct p2p *p, struct acomm_op *op, uint64_t bytes)
 {
     struct p2p_item *item = p->spare;
     if (item)
@@ -230,7 +230,7 @@ static int post(struct p2p *p, struct acomm_op *op, uint64_t bytes)
     struct p2p_peer *peer = op->peer < 0 ? NULL : p2p_peer(p, op->peer);
     if (op->peer >= 0 && !peer)
         return ACOMM_RESOURCE;
-    struct p2p_item *item = new_item(p, op, bytes);
+    struct p2p_item *item = p2p_new_item(p, op, bytes);
     if (!item)
         return ACOMM_RESOURCE;
     bool async = item->async = !op->synchronous;
@@ -243,6 +243,12 @@ static int post(struct p2p *p, struct acomm_op *op, uint64_t bytes)
     if (async && p->async)
         p2p_progress_attend(p);
     return 0;
+}
+
+int p2p_post_within(struct p2p *p, struct acomm_op *op)
+{
+    uint64_t bytes;
+    return !valid(p, op, &bytes) ? ACOMM_ARGUMENT : p->code ? p->code : post(p, op, bytes);
 }
 
 int p2p_post(struct p2p *p, struct acomm_op *op)

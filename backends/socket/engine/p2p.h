@@ -13,6 +13,8 @@ struct p2p *p2p_open(struct acomm_group *group);
  * A synchronous op is moved only by p2p_wait(), which must follow at once and alone ends its life.
  * Negative: not posted, op untouched (ACOMM_ARGUMENT, ACOMM_RESOURCE or the group's failure). */
 int p2p_post(struct p2p *p2p, struct acomm_op *op);
+/* The same with the lock held, as an operation's `then` has it. Of an asynchronous one. */
+int p2p_post_within(struct p2p *p2p, struct acomm_op *op);
 /* Progresses everything posted until op is done; in the calling thread. Blocks. Returns the status.
  * Ctrl-C ends a synchronous op and the group; an asynchronous one stays under way, with ACOMM_INTERRUPTED returned. */
 int p2p_wait(struct p2p *p2p, struct acomm_op *op);

@@ -9,7 +9,8 @@
  *   p2p_send.c      frames out, p2p_recv.c frames in
  *   p2p_offer.c     data that the receiver reads where it lies
  *   p2p_share.c     the same, with the sender writing parts of it
- *   p2p_progress.c  whose turn it is to move things: a waiting thread, or a thread of our own */
+ *   p2p_progress.c  whose turn it is to move things: a waiting thread, or a thread of our own
+ *   serve.c         windows: messages that are answered as they come */
 #ifndef ACOMM_P2P_PEER_H
 #define ACOMM_P2P_PEER_H
 #include <poll.h>
@@ -152,6 +153,7 @@ struct p2p {
     struct p2p_peer **peers;     /* by rank, NULL until needed */
     int *open, opened;           /* ranks in peers */
     bool everyone;               /* all peers are open and listened to */
+    bool serves;                 /* peers ask for something at any time (serve.h) */
     struct p2p_list any;         /* receives from any source */
     struct p2p_list all;         /* every operation under way */
     struct p2p_item *spare;
@@ -195,6 +197,8 @@ void p2p_release(struct p2p *p);
 void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit, const char *text);
 /* NULL: out of memory. */
 struct p2p_peer *p2p_peer(struct p2p *p, int rank);
+/* An operation under way, in no list of a peer's; NULL: out of memory. */
+struct p2p_item *p2p_new_item(struct p2p *p, struct acomm_op *op, uint64_t bytes);
 /* Makes the link from the peer, so that its frames are read. */
 void p2p_listen(struct p2p *p, struct p2p_peer *peer);
 void p2p_listen_everyone(struct p2p *p);

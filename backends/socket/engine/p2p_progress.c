@@ -52,10 +52,11 @@ static void check_peer(struct p2p *p, struct p2p_peer *peer, int64_t now)
         p2p_trouble(p, p2p_send_first(peer), ACOMM_LOST, peer->rank, "it closed the group before it took a message");
 }
 
-/* A receive from any source has lost all that it could come from; losing some is rightful, see p2p_recv.c. */
+/* A receive from any source has lost all that it could come from; losing some is rightful, see p2p_recv.c, and who serves needs
+ * nobody. */
 static void check_sources(struct p2p *p)
 {
-    if (p2p_list_empty(&p->any) || p->group->size == 1)
+    if (p2p_list_empty(&p->any) || p->group->size == 1 || p->serves)
         return;
     for (int i = 0; i < p->opened; i++)
         if (p->open[i] != p->group->rank && !p->peers[p->open[i]]->gone)
@@ -214,7 +215,7 @@ void p2p_progress_hand_over(struct p2p *p)
     p->leader = NULL;
     if (p->followers)
         pthread_cond_broadcast(&p->turn);
-    else if (p->async && p->deep)
+    else if (p->async && (p->deep || p->serves))
         pthread_cond_signal(&p->work);
     else if (p->async && p->changed)
         p2p_progress_wake(p);

@@ -1,0 +1,58 @@
+"""Serving: memory of this rank that the others ask for by messages, which the engine serves (serve.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from arraycomm._engine import ffi, lib
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.errors import Aborted
+
+from .exposed import nanoseconds
+
+_kept: set[Serving] = set()  # the engine uses their memory until the group is closed
+
+
+class Serving:
+    """See arraycomm.core.backend. Made by serve(), which all ranks call."""
+
+    direct: Literal[False] = False
+
+    def __init__(self, group: Any, buffer: Buffer, error: Callable[[int], Exception]) -> None:
+        out = ffi.new("acomm_served **")
+        code = lib.acomm_served_open(group, buffer.address, buffer.count, buffer.dtype, out)
+        if code:
+            raise error(code)
+        self._group, self._served, self._buffer, self._error = group, out[0], buffer, error
+        self.closed = False
+        _kept.add(self)
+
+    def wait_signal(self, rank: int, timeout: float) -> bool:
+        code = lib.acomm_served_wait(self._open(), rank, nanoseconds(timeout))
+        self._check(min(code, 0))
+        return bool(code == 0)
+
+    def fenced(self, number: int, timeout: float) -> int | None:
+        late = ffi.new("int32_t *")
+        code = lib.acomm_served_fence(self._open(), number, nanoseconds(timeout), late)
+        self._check(min(code, 0))
+        return int(late[0]) if code else None
+
+    @property
+    def failed(self) -> bool:
+        return self.closed or bool(lib.acomm_group_failure(self._group, ffi.new("acomm_failure *")))
+
+    def freed(self) -> None:
+        """The group has been closed."""
+        _kept.discard(self)
+        lib.acomm_served_free(self._served)
+
+    def _open(self) -> Any:
+        if self.closed:
+            raise Aborted("the window's group is closed")
+        return self._served
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise self._error(code)  # or what a signal handler raised
