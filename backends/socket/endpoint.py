@@ -196,6 +196,10 @@ class Endpoint:
                              f"{', '.join(sorted({self._peers[m].hostname for m in members}))}; use auto")
         return numbers
 
+    def one_host(self, members: Sequence[int]) -> bool:
+        """Whether no network is between them, even where ARRAYCOMM_TRANSPORT=tcp keeps them apart."""
+        return len({self._peers.hosts[member] for member in members}) == 1
+
     def register(self, group_id: int, members: Sequence[int], group: Any) -> None:
         """Data connections of this group go to the engine from now on, those that came already included."""
         registered = _Registered(group, {world: rank for rank, world in enumerate(members)})

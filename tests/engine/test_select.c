@@ -7,9 +7,11 @@
 static struct acomm_group group;
 static char segment[1];
 
+static bool network; /* between the ranks of the next group */
+
 static int open_group(int size, bool one_host, const char *algorithms, const char *tuned, const char *tuned_symmetric)
 {
-    group = (struct acomm_group){.size = size, .shared.base = one_host ? segment : NULL};
+    group = (struct acomm_group){.size = size, .loopback = !network, .shared.base = one_host ? segment : NULL};
     group.hosts.all = (struct team){.size = size, .place = one_host ? TEAM_HOST : TEAM_APART};
     return select_open(&group, algorithms, (const char *[]){tuned, tuned_symmetric});
 }
@@ -89,6 +91,7 @@ static const char *chosen_for_part(int size, enum team_place place, int kind, ui
 /* Among leaders of more than two hosts bytes cost more than steps; two of them send no more by "bruck". */
 static void parts(void)
 {
+    network = true;
     CHECK_EQUAL(open_group(8, false, NULL, NULL, NULL), 0);
     CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_BROADCAST, 8 << 10), "bruck"));
     CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_BROADCAST, (8 << 10) + 1), "binomial"));
@@ -97,6 +100,32 @@ static void parts(void)
     CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_ALL_REDUCE, (32 << 10) + 1), "pairwise"));
     CHECK(!strcmp(chosen_for_part(4, TEAM_APART, ACOMM_ALL_GATHER, 16 << 10), "bruck"));
     select_close(&group.selection);
+    network = false;
+}
+
+/* The same in a group of one rank a host, and otherwise than on loopback; what somebody asks for has no such limits. */
+static void between_hosts(void)
+{
+    for (int over = 0; over < 2; over++) {
+        network = over;
+        CHECK_EQUAL(open_group(4, false, NULL, NULL, NULL), 0);
+        CHECK_CHOICE(ACOMM_ALL_REDUCE, 8 << 10, false, "bruck");
+        CHECK_CHOICE(ACOMM_ALL_REDUCE, 32 << 10, false, network ? "doubling" : "bruck");
+        CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, network ? "pairwise" : "bruck");
+        CHECK_CHOICE(ACOMM_BROADCAST, 16 << 10, false, network ? "binomial" : "bruck");
+        CHECK_CHOICE(ACOMM_BROADCAST, 64 << 20, false, "chain");
+        CHECK_CHOICE(ACOMM_BROADCAST, (64 << 20) + 1, false, network ? "chain" : "binomial");
+        CHECK_CHOICE(ACOMM_ALL_TO_ALL, (16 << 10) / 4, false, network ? "pairwise" : "bruck");
+        CHECK_CHOICE(ACOMM_ALL_GATHER, (16 << 10) / 4, false, "bruck");
+        select_close(&group.selection);
+        CHECK_EQUAL(open_group(4, false, "all_reduce=bruck:100000", NULL, NULL), 0);
+        CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, "bruck");
+        select_close(&group.selection);
+        CHECK_EQUAL(open_group(2, false, NULL, NULL, NULL), 0);
+        CHECK_CHOICE(ACOMM_ALL_REDUCE, 64 << 10, false, "bruck");
+        select_close(&group.selection);
+    }
+    network = false;
 }
 
 static void mistakes(void)
@@ -116,6 +145,7 @@ int main(void)
     TEST(table);
     TEST(lists);
     TEST(parts);
+    TEST(between_hosts);
     TEST(mistakes);
     return CHECK_RESULT();
 }

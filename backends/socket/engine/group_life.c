@@ -115,7 +115,7 @@ int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group
         return ACOMM_RESOURCE;
     pthread_once(&fork_once, watch_forks);
     *g = (struct acomm_group){.forks = atomic_load(&forks), .node = node, .id = o->id, .rank = o->rank, .size = o->size, .shared.fd = -1,
-                              .connections = o->connections, .check = o->check != 0, .timeout = o->timeout};
+                              .connections = o->connections, .loopback = o->loopback != 0, .check = o->check != 0, .timeout = o->timeout};
     int rc = init_locks(g);
     if (!rc)
         rc = copy_places(g, o);

@@ -26,7 +26,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_REDUCE, "leader", hosts_reduce_leader, HOSTS, true, MiB(1), 0},
     {ACOMM_ALL_REDUCE, "leaders", hosts_reduce_leaders, HOSTS, true, ALWAYS, 0},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(512), 2},
-    {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(64), 8},
+    {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(192), 8},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(2), 0},
     {ACOMM_ALL_REDUCE, "doubling", all_reduce_doubling, ANYWHERE, false, KiB(64), 0},
     {ACOMM_ALL_REDUCE, "pairwise", all_reduce_pairwise, ANYWHERE, true, ALWAYS, 8},
@@ -57,6 +57,8 @@ static const struct algorithm TABLE[] = {
     {ACOMM_BROADCAST, "bruck", broadcast_bruck, ANYWHERE, true, KiB(48), 8},
     {ACOMM_BROADCAST, "bruck", broadcast_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_BROADCAST, "binomial", broadcast_binomial, ANYWHERE, false, KiB(256), 0},
+    {ACOMM_BROADCAST, "chain", broadcast_chain, ANYWHERE, false, MiB(64), 0},
+    {ACOMM_BROADCAST, "binomial", broadcast_binomial, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_BROADCAST, "chain", broadcast_chain, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, true, KiB(8), 2},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, SYMMETRIC, true, ALWAYS, 2},
@@ -187,6 +189,20 @@ static bool runs_here(const struct acomm_group *g, const struct team *team, cons
     return false;
 }
 
+/* Up to how many bytes a row counts for a team. The table's limits come from a loopback, where a step costs more than the bytes of
+ * many: with more ranks than cores it is a turn of them all. Between more than two hosts bytes cost more: "bruck" sends up to n - 1
+ * times as many, but where all are gathered, "doubling" log2 n times; and the root of "binomial" sends all log2 n times. */
+static uint64_t limit_for(const struct acomm_group *g, const struct algorithm *a, const struct team *team)
+{
+    bool gathers = a->kind == ACOMM_ALL_GATHER || a->kind == ACOMM_GATHER;
+    if (team->place != TEAM_APART || g->loopback || team->size <= 2 || gathers)
+        return a->up_to;
+    uint64_t most = !strcmp(a->name, "bruck") ? KiB(8) : !strcmp(a->name, "doubling") ? KiB(32) : ALWAYS;
+    if (a->kind == ACOMM_BROADCAST && !strcmp(a->name, "binomial"))
+        most = KiB(256);
+    return a->up_to < most ? a->up_to : most;
+}
+
 /* What picks are gathered for. The functions below write them at `next` and return their end. */
 struct want { const struct acomm_group *g; int kind; bool symmetric; };
 
@@ -205,7 +221,7 @@ static struct pick *from_table(struct pick *next, struct want want)
     for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
         if (a->kind == want.kind && runs_here(want.g, &want.g->hosts.all, a, want.symmetric)
             && (!a->max_ranks || want.g->size <= a->max_ranks))
-            *next++ = (struct pick){a->up_to, a};
+            *next++ = (struct pick){limit_for(want.g, a, &want.g->hosts.all), a};
     return next;
 }
 
@@ -255,23 +271,12 @@ static uint64_t whole_bytes(const struct acomm_op *op)
                             op->width);
 }
 
-/* Up to how many bytes a row counts among n leaders. Between hosts bytes cost more than steps: "bruck" sends up to n - 1 times as
- * many, but where all are gathered, and "doubling" log2 n times. The table's limits of both come from a loopback. */
-static uint64_t limit_of_part(const struct algorithm *a, const struct team *team)
-{
-    bool gathers = a->kind == ACOMM_ALL_GATHER || a->kind == ACOMM_GATHER;
-    if (team->place != TEAM_APART || team->size <= 2 || gathers)
-        return a->up_to;
-    uint64_t most = !strcmp(a->name, "bruck") ? KiB(8) : !strcmp(a->name, "doubling") ? KiB(32) : ALWAYS;
-    return a->up_to < most ? a->up_to : most;
-}
-
 /* By the table itself: for parts of an operation, whose teams are other than the group. */
 static const struct algorithm *of_part(const struct acomm_group *g, const struct acomm_op *op)
 {
     uint64_t bytes = whole_bytes(op);
     for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
-        if (a->kind == op->kind && bytes <= limit_of_part(a, op->team) && runs_here(g, op->team, a, g->direct.symmetric)
+        if (a->kind == op->kind && bytes <= limit_for(g, a, op->team) && runs_here(g, op->team, a, g->direct.symmetric)
             && (!a->max_ranks || op->team->size <= a->max_ranks))
             return a;
     return NULL; /* every kind ends with an unlimited row, so only a point-to-point kind comes here */
