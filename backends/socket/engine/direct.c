@@ -149,15 +149,24 @@ static int try_ways(struct rounds *r, bool reaches, bool maps)
 
 /* ---- the choice ---- */
 
-/* The same on all ranks: it depends on what all have offered, and on counts that go in step. By the slowest rank: who only gives
- * leaves slots long before who takes. */
+/* What a run costs a rank. Where ranks take turns on the cores that is processor time, which they share: who comes last finds
+ * the arrays of all others, and is done in the time of its own copies, however long they had its core before. */
+static int64_t spent(const struct acomm_group *g)
+{
+    return g->crowded ? clock_spent() : clock_now();
+}
+
+/* The same on all ranks: it depends on what all have offered, and on counts that go in step. By the slowest rank, because who only
+ * gives leaves slots long before who takes; by the sum of all, where that is what they share. */
 static int choose(const struct rounds *r, uint32_t try)
 {
-    float most[2] = {0, 0};
+    float costs[2] = {0, 0};
     for (int rank = 0; rank < r->ranks; rank++)
-        for (int way = 0; way < 2; way++)
-            most[way] = direct_offer(r, rank)->cost[way] > most[way] ? direct_offer(r, rank)->cost[way] : most[way];
-    return choice_way(try, most[STAGED], most[DIRECT]);
+        for (int way = 0; way < 2; way++) {
+            float cost = direct_offer(r, rank)->cost[way];
+            costs[way] = direct_offer(r, 0)->crowded ? costs[way] + cost : cost > costs[way] ? cost : costs[way];
+        }
+    return choice_way(try, costs[STAGED], costs[DIRECT]);
 }
 
 static int run_way(struct rounds *r, const struct direct_plan *plan, int way)
@@ -188,7 +197,7 @@ static int meet(struct rounds *r, const struct direct_plan *plan, const struct c
     struct direct_offer own = {.in = direct_place(d, r->op->in, plan->offered),
                                .out = direct_place(d, r->op->out, plan->offered_out),
                                .cost = {choice->cost[STAGED], choice->cost[DIRECT]},
-                               .pushes = plan->pushes};
+                               .pushes = plan->pushes, .crowded = r->op->group->crowded};
     int rc = rounds_meet(r, &own, sizeof own);
     return rc ? rc : take_offers(r);
 }
@@ -202,10 +211,10 @@ static bool known_staged(const struct direct_state *d, const struct choice *choi
 
 static int run_staged(struct acomm_op *op, const struct direct_plan *plan, struct choice *choice)
 {
-    int64_t before = clock_now();
+    int64_t before = spent(op->group);
     int rc = plan->staged(op);
     if (!rc && choice->moved)
-        choice_learn(choice, STAGED, plan->bytes, clock_now() - before);
+        choice_learn(choice, STAGED, plan->bytes, spent(op->group) - before);
     return rc;
 }
 
@@ -216,7 +225,7 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     struct rounds r = rounds_start(op);
     if (plan->bytes > ARENA_ROOM) /* more than an arena is checked for */
         return plan->staged(op);
-    struct choice *choice = choice_for(&d->choices, op->kind, plan->bytes);
+    struct choice *choice = choice_for(d->choices[op->kind], plan->bytes);
     bool forced = op->algorithm == g->selection.forced[op->kind];
     if (!forced && known_staged(d, choice))
         return run_staged(op, plan, choice);
@@ -233,12 +242,12 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     bool slots = !open || (reaches && plan->shared && d->symmetric && !forced), free_choice = !slots && reaches && !forced;
     int way = free_choice ? choose(&r, choice->tries) : slots ? STAGED : DIRECT;
     choice->agreed = way;
-    int64_t before = clock_now();
+    int64_t before = spent(op->group);
     rc = run_way(&r, plan, way);
     if (rc && plan->pushed)
         window_close(&g->shared); /* the caller may free the array that peers are writing to */
     if (!rc && free_choice && plan->bytes)
-        choice_learn(choice, way, plan->bytes, clock_now() - before);
+        choice_learn(choice, way, plan->bytes, spent(op->group) - before);
     return rc;
 }
 

@@ -5,7 +5,7 @@
  * everybody has done with the others' arrays.
  * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch what they overwrite. So both
  * are measured as they run, per kind and size: ranks offer what each cost them, and all choose alike by the slowest. Where slots
- * were better everywhere (all_gather, broadcast, all_to_all but for long ones of two ranks), only symmetric arrays come here. */
+ * were better everywhere (all_gather, broadcast, all_to_all but for long ones), only symmetric arrays come here. */
 #ifndef ACOMM_DIRECT_H
 #define ACOMM_DIRECT_H
 #include "arena.h"
@@ -15,7 +15,7 @@
 struct acomm_group;
 struct rounds;
 
-#define DIRECT_EXCHANGE_FROM ((uint64_t)2 << 20) /* bytes a rank beyond which two ranks' private arrays come here for all_to_all */
+#define DIRECT_EXCHANGE_FROM ((uint64_t)2 << 20) /* bytes a rank beyond which private arrays come here for all_to_all */
 
 enum direct_how { DIRECT_NOTHING, DIRECT_PRIVATE, DIRECT_MAPPED };
 struct direct_place { uint64_t at; enum direct_how how; };
@@ -25,6 +25,7 @@ struct direct_offer {
     struct direct_place in, out;
     float cost[2];               /* ns per byte, staged and direct; 0: not tried yet */
     bool pushes;                 /* see struct direct_plan */
+    bool crowded;                /* costs are of processor time */
 };
 
 /* Part of a group; zeros at the beginning. */
@@ -34,7 +35,7 @@ struct direct_state {
     char **mapped;               /* arenas of local ranks, NULL until met */
     struct direct_offer *offers; /* of the operation under way, by rank */
     enum { WAY_UNKNOWN, WAY_OPEN, WAY_CLOSED } reach, map; /* agreed by all ranks when first needed */
-    struct choices choices;      /* 0 staged, 1 direct */
+    struct choice choices[ACOMM_KINDS][CHOICE_CLASSES]; /* 0 staged, 1 direct */
 };
 
 struct direct_plan {
