@@ -53,6 +53,27 @@ def aborts(group: arraycomm.Group) -> None:
     group.barrier()
 
 
+def aborts_receives(group: arraycomm.Group) -> None:
+    """The failure comes when rank 1 has just begun to receive: nothing of that call may be written to later, as by close()."""
+    for _ in range(60):
+        part, x = group.split(0), np.zeros(1)
+        assert part is not None
+        try:
+            if part.rank == 0:
+                part.recv(x, 1)
+                part.send(x, 1)
+                part.abort("enough of it")
+            else:
+                part.send(x, 0)
+                part.recv(x, 0)
+                part.recv(x, 0)
+        except arraycomm.Aborted:
+            pass
+        part.close()
+        group.barrier()
+    say(group, "goes on")
+
+
 def killed(group: arraycomm.Group) -> None:
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -156,7 +177,7 @@ def listens(group: arraycomm.Group) -> None:
 
 
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
-         "aborts": aborts, "killed": killed, "wrapped": wrapped, "facade": facade,
+         "aborts": aborts, "aborts receives": aborts_receives, "killed": killed, "wrapped": wrapped, "facade": facade,
          "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens}
 
 

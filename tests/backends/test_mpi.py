@@ -88,6 +88,12 @@ def test_abort(library: str) -> None:
         assert any("Aborted" in line and "enough of it" in line for line in lines(printed, rank)), printed
 
 
+@pytest.mark.parametrize("library", ["openmpi", "mpich"])
+def test_abort_of_a_receive_that_has_just_begun(library: str) -> None:
+    printed = run(library, 2, PROGRAM, "aborts receives")
+    assert [lines(printed, rank) for rank in range(2)] == [["goes on"]] * 2, printed
+
+
 def test_killed_rank_with_ulfm() -> None:
     printed = run("openmpi", 3, PROGRAM, "killed", options=("--with-ft", "ulfm"))
     for rank in (0, 2):

@@ -287,6 +287,21 @@ static int post_send(struct mpi_op *op)
     return rc ? rc : flight_test(g, f);
 }
 
+/* Nothing here points at the operation any more. With the lock. */
+static void withdraw(struct mpi_op *op)
+{
+    struct mpi_messages *m = op->group->messages;
+    for (struct mpi_op **at = &m->posted; *at; at = &(*at)->next) {
+        if (*at != op)
+            continue;
+        *at = op->next;
+        if (m->posted_end == &op->next)
+            m->posted_end = at;
+        break;
+    }
+    flights_leave(op->group, op);
+}
+
 int messages_post(struct mpi_op *op, unsigned times)
 {
     struct acomm_group *g = op->group;
@@ -294,12 +309,12 @@ int messages_post(struct mpi_op *op, unsigned times)
     int rc = atomic_load(&g->poisoned);
     if (!rc)
         rc = op->call.kind == ACOMM_SEND ? post_send(op) : post_receive(op);
-    if (rc)
-        flights_leave(g, op);
-    else
+    if (!rc)
         rc = burst(g, op, times);
+    if (rc)
+        withdraw(op);
     pthread_mutex_unlock(&g->messages->lock);
-    return rc < 0 ? rc : failed(g, rc);
+    return rc > 0 ? failed(g, rc) : rc; /* 0: it is posted, and a failure that was heard of meanwhile is for who waits for it */
 }
 
 bool messages_flying(struct acomm_group *g)
@@ -371,15 +386,7 @@ void messages_forget(struct mpi_op *op, int code)
 {
     struct mpi_messages *m = op->group->messages;
     pthread_mutex_lock(&m->lock);
-    for (struct mpi_op **at = &m->posted; *at; at = &(*at)->next) {
-        if (*at != op)
-            continue;
-        *at = op->next;
-        if (m->posted_end == &op->next)
-            m->posted_end = at;
-        break;
-    }
-    flights_leave(op->group, op);
+    withdraw(op);
     if (!mpi_ended(op))
         mpi_end_op(op, code);
     pthread_mutex_unlock(&m->lock);
