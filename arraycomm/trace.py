@@ -98,6 +98,8 @@ class Clock:
             offset = min(max(offset, lower), upper) if lower <= upper else middle
             self.times.append(max(sum(bound.time for bound in window) / len(window), self.times[-1]))
             self.offsets.append(offset)
+        if said and said[0].time - start < _WINDOW_US:
+            self.offsets[0] = self.offsets[1]  # clocks do not drift so fast: what was measured was wrong by that
 
     def at(self, time: float) -> float:
         """Rank 0's time."""

@@ -103,8 +103,7 @@ class Trace(Recording):
         detach(group, self)
         if group is not self._world or os.getpid() != self._pid:  # a forked child: the file is its parent's
             return
-        self._flight.append(b"\n]\n")
-        self._flight.close()
+        self._flight.close(b"\n]\n")
         atexit.unregister(self._flight.flush)
 
 

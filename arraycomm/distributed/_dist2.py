@@ -63,6 +63,8 @@ def new_group(backend: str, timeout: timedelta, device: Any, **kwargs: Any) -> A
     if factory is None and not backends.is_registered(backend):
         known = [*backends.registered(), *state.factories]
         raise ValueError(f"Backend {backend} not registered; registered are {', '.join(known)}")
+    if timeout is None:  # elsewhere the default
+        raise TypeError("new_group() of dist2 has no default timeout: give a datetime.timedelta, got None")
     seconds = seconds_of(timeout)
     if factory is not None:
         meeting, _ = _part_of_environment(timeout)

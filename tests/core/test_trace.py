@@ -259,6 +259,15 @@ def test_without_common_operations_what_was_measured_counts() -> None:
     assert clock.offsets == [25.0, 62.5, 10.0] and clock.at(2e6 + 2.5) == pytest.approx(2e6 + 2.5 + 36.25)
 
 
+def test_what_was_measured_badly_is_put_right_from_the_beginning() -> None:
+    """A busy host: the exchange of clocks told 100 us too much, and the operations that follow at once bound it better."""
+    said = [trace.Bound(10.0, -1.0, 1.0), trace.Bound(20.0, -1.0, 1.0), trace.Bound(3e6, -2.0, 0.5)]
+    clock = trace.Clock(0.0, 100.0, said)
+    for bound in said:
+        assert bound.lower <= clock.at(bound.time) - bound.time <= bound.upper
+    assert clock.at(-5.0) == -4.0 and clock.offsets == [1.0, 1.0, 0.5]
+
+
 def test_a_forked_child_that_closes_the_group_leaves_the_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARRAYCOMM_TRACE", str(tmp_path))
     with arraycomm.init(store=HashStore(), rank=0, world_size=1) as group:
@@ -338,14 +347,34 @@ def test_lines_of_several_threads_are_whole(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    file.append(b"]")
-    file.close()
+    file.close(b"]")
     file.begin(0, 8, -1, b"", 0).end(None)  # it has an end
     events = json.loads(path.read_text())[1:]
     assert len(events) == 4 * 1500 and {event["name"] for event in events} == {"barrier"}
     for text in (name, "b", "c", "d"):
         mine = [event["args"] for event in events if event["args"].get("group") == text]
         assert sorted((about["sequence"], about["kind"]) for about in mine) == [(n + 1, n) for n in range(1000)]
+
+
+def test_nothing_follows_the_end_of_a_file_whose_threads_go_on(tmp_path: Path) -> None:
+    def tell(file: TraceFile, row: int, stop: threading.Event) -> None:
+        while not stop.is_set():
+            file.begin(row, 8, -1, b"", 0).end(None)
+            file.flush()
+
+    for turn in range(40):
+        path, stop = tmp_path / str(turn), threading.Event()
+        file = TraceFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), HEADS, Teller())
+        row = file.add_group(b'"g"')
+        file.append(b"[{}")
+        threads = [threading.Thread(target=tell, args=(file, row, stop)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        file.close(b"]")
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert all(event["name"] == "barrier" for event in json.loads(path.read_text())[1:])
 
 
 def test_a_file_that_cannot_be_written_ends_and_the_program_goes_on(caplog: pytest.LogCaptureFixture, tmp_path: Path,
@@ -356,7 +385,7 @@ def test_a_file_that_cannot_be_written_ends_and_the_program_goes_on(caplog: pyte
     entries[0].end(None)
     file.flush()
     entries[1].end(None)
-    file.close()
+    file.close(b"")
     assert teller.failures == [errno.ENOSPC]
     monkeypatch.setenv("ARRAYCOMM_TRACE", str(tmp_path))
     with arraycomm.init(store=HashStore(), rank=0, world_size=1) as group, caplog.at_level(logging.WARNING):
@@ -368,6 +397,6 @@ def test_a_file_that_cannot_be_written_ends_and_the_program_goes_on(caplog: pyte
 def test_an_error_without_a_text_is_one_all_the_same(tmp_path: Path) -> None:
     file = TraceFile(os.open(tmp_path / "trace", os.O_WRONLY | os.O_CREAT), HEADS, Teller())
     file.begin(file.add_group(b'"g"'), 8, -1, b"", 0).end(OSError("why"))
-    file.close()
+    file.close(b"")
     event = json.loads((tmp_path / "trace").read_text()[2:])
     assert event["args"]["error"].startswith("unknown") and event["args"]["sequence"] == 1

@@ -109,6 +109,9 @@ def test_devices_of_new_group() -> None:
         group("cpu", colour=1)
     with pytest.raises(ValueError, match="timeout must be above 0"):
         dist2.new_group("gloo", timedelta(0), "cpu")
+    for wrong in (None, 5):
+        with pytest.raises(TypeError, match=f"datetime.timedelta, got {wrong}"):
+            dist2.new_group("gloo", wrong, "cpu", store=dist2.HashStore(), rank=0, world_size=1)  # type: ignore[arg-type]
 
 
 # ---- hooks ----

@@ -25,7 +25,7 @@ struct trace {
     uint64_t asynchronous;   /* how many of these were told */
     uint64_t due;
     struct lines kept;
-    pthread_mutex_t writing; /* taken without the GIL */
+    pthread_mutex_t writing; /* the file; never waited for with the GIL */
 };
 
 static struct trace *of(const struct flight_entry *e)
@@ -168,39 +168,43 @@ static int write_all(int fd, const char *text, size_t bytes)
     return 0;
 }
 
-static void close_file(struct trace *t)
+static void let_go(struct trace *t)
 {
-    Py_BEGIN_ALLOW_THREADS
-    pthread_mutex_lock(&t->writing); /* another thread's lines */
     if (t->fd >= 0)
         close(t->fd);
     t->fd = -1;
-    pthread_mutex_unlock(&t->writing);
-    Py_END_ALLOW_THREADS
 }
 
 /* The teller says that the file ends here: the program goes on. */
 static void give_up(struct trace *t, int errnum)
 {
-    close_file(t);
     PyObject *none = t->flight.teller ? PyObject_CallMethod(t->flight.teller, "failed", "i", errnum) : NULL;
     Py_XDECREF(flight_answer(none, t->flight.teller));
 }
 
-/* Other threads may run, and append. Nothing in a forked child: what it has is its parent's to write. */
-static void flush(struct trace *t)
+/* last: what ends the file, or NULL. Other threads may run, and append: they write after us, and nothing after the end. Nothing in
+ * a forked child: what it has is its parent's to write. */
+static void flush(struct trace *t, const struct text *last)
 {
-    struct lines mine = t->kept;
     int errnum = 0;
-    t->kept = (struct lines){0};
     t->due = (uint64_t)clock_now() + INTERVAL_NS;
-    if (t->fd >= 0 && mine.used && getpid() == t->pid) {
-        Py_BEGIN_ALLOW_THREADS
-        pthread_mutex_lock(&t->writing);
-        errnum = t->fd < 0 ? 0 : write_all(t->fd, mine.text, mine.used);
-        pthread_mutex_unlock(&t->writing);
-        Py_END_ALLOW_THREADS
+    if (t->fd < 0 || getpid() != t->pid) {
+        t->kept.used = 0;
+        return;
     }
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&t->writing);
+    Py_END_ALLOW_THREADS
+    struct lines mine = t->kept;
+    t->kept = (struct lines){0};
+    Py_BEGIN_ALLOW_THREADS
+    errnum = t->fd < 0 ? 0 : write_all(t->fd, mine.text, mine.used);
+    if (!errnum && last && t->fd >= 0)
+        errnum = write_all(t->fd, last->at, last->bytes);
+    if (errnum || last)
+        let_go(t);
+    pthread_mutex_unlock(&t->writing);
+    Py_END_ALLOW_THREADS
     mine.used = 0;
     if (t->kept.text)
         free(mine.text);
@@ -231,7 +235,7 @@ static void end(struct flight_entry *e, uint64_t now, PyObject *error, PyObject 
     struct text none = {unknown, error ? sizeof unknown - 1 : 0};
     tell(t, e, now, text ? text_of(text) : none);
     if (now > t->due || t->kept.used > MOST)
-        flush(t);
+        flush(t, NULL);
 }
 
 static const struct flight_writer writer = {begin, mark, begin, end};
@@ -268,8 +272,7 @@ static void dealloc(PyObject *self)
     Py_XDECREF(t->heads);
     for (int row = 0; row < t->rows; row++)
         Py_DECREF(t->names[row]);
-    if (t->fd >= 0)
-        close(t->fd);
+    let_go(t);
     free(t->names);
     free(t->flight.groups);
     free(t->kept.text);
@@ -305,15 +308,14 @@ static PyObject *append(PyObject *self, PyObject *line)
 static PyObject *flush_method(PyObject *self, PyObject *none)
 {
     (void)none;
-    flush((struct trace *)self);
+    flush((struct trace *)self, NULL);
     return Py_NewRef(Py_None);
 }
 
-static PyObject *close_method(PyObject *self, PyObject *none)
+static PyObject *close_method(PyObject *self, PyObject *last)
 {
-    (void)none;
-    flush((struct trace *)self);
-    close_file((struct trace *)self);
+    struct text text = text_of(last);
+    flush((struct trace *)self, &text);
     return Py_NewRef(Py_None);
 }
 
@@ -322,7 +324,7 @@ static PyMethodDef methods[] = {
     {"add_group", add_group, METH_O, "add_group(name, as JSON) -> its row"},
     {"append", append, METH_O, "append(text)"},
     {"flush", flush_method, METH_NOARGS, "Writes what is kept."},
-    {"close", close_method, METH_NOARGS, "Writes what is kept, and nothing afterwards."},
+    {"close", close_method, METH_O, "close(text): writes what is kept and this, and nothing afterwards."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
