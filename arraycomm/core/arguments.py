@@ -34,6 +34,7 @@ _INTEGERS = frozenset((*range(DType.INT8, DType.UINT64 + 1), DType.BOOL))
 _COMPLEX = frozenset((DType.COMPLEX64, DType.COMPLEX128))
 _BITWISE = frozenset((4, 5, 6))
 _ORDERED = frozenset((2, 3))
+_LONGEST = 2e6  # s; poll() counts milliseconds in 31 bits
 _defined: dict[tuple[str | ReduceOp, int], ReduceOp] = {}  # cache of a pure function
 
 
@@ -86,6 +87,14 @@ def seconds(timeout: object) -> None:
         raise TypeError(f"timeout must be a number of seconds, got {timeout!r}")
     if not timeout >= 0:  # type: ignore[operator]  # nan too
         raise ValueError(f"timeout must be at least 0 seconds, got {timeout}")
+
+
+def group_seconds(timeout: float) -> float:
+    """A group's own timeout, which its connecting takes too: above 0, and cut to what the system's calls take."""
+    seconds(timeout)
+    if not timeout:
+        raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
+    return float(min(timeout, _LONGEST))
 
 
 def lengths(shape: object) -> tuple[int, ...]:

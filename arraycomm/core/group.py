@@ -379,7 +379,7 @@ class Group(ObjectCollectives, Shortcuts):
         if self.rank not in members or len(set(members)) != len(members):
             raise ValueError(f"rank {self.rank} asks for a group of the ranks {list(members)}: a rank asks for groups that "
                              "have it as a member, and each member stands there once")
-        seconds = self.timeout if timeout is None else timeout
+        seconds = self.timeout if timeout is None else arguments.group_seconds(timeout)
         child = Group(self._routes.split(members, f"{self.name}/{name}", seconds, backends), seconds)
         self._children = [group for group in self._children if not group.closed] + [child]
         return child

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from .store.base import Store
 
-_LONGEST = 1e9  # s, for who asks for more: what a timedelta holds is far above
-
 
 def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: str = "mpi4py") -> Group:
     """A group of the ranks of an mpi4py communicator, all of which call it. The communicator is duplicated and stays yours.
@@ -43,10 +41,7 @@ def _seconds(timeout: float | timedelta | None) -> float:
         timeout = settings.get_number("ARRAYCOMM_TIMEOUT")
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
-    arguments.seconds(timeout)
-    if not timeout:
-        raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
-    return min(float(timeout), _LONGEST)
+    return arguments.group_seconds(timeout)
 
 
 def init(init_method: str | None = None, *, rank: int | None = None, world_size: int | None = None,

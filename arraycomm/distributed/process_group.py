@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core import registry, settings
+from arraycomm.core import arguments, registry, settings
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import DeviceError
 from arraycomm.core.group import Group
@@ -242,12 +242,12 @@ def check_ranks(ranks: Sequence[Any], size: int) -> list[int]:
 def seconds_of(timeout: object) -> float:
     """Of a timedelta, or None: the default. Raises TypeError for anything else, ValueError for one of 0 or less."""
     if timeout is None:
-        return settings.get_number("ARRAYCOMM_TIMEOUT")
+        return arguments.group_seconds(settings.get_number("ARRAYCOMM_TIMEOUT"))
     if not isinstance(timeout, timedelta):
         raise TypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout!r}")
     if timeout <= timedelta(0):
         raise ValueError(f"timeout must be above 0, got {timeout}")
-    return timeout.total_seconds()
+    return arguments.group_seconds(timeout.total_seconds())
 
 
 def open_world(meeting: Rendezvous, config: BackendConfig, timeout: float, pg_options: Any, device: Any) -> Group:

@@ -56,6 +56,8 @@ def arguments(context: Context) -> None:
         ("timeout text", TypeError, "timeout.*seconds.*'1'", lambda: group.send(x, 0, timeout="1")),  # type: ignore[arg-type]
         ("timeout delta", TypeError, "timeout.*seconds", lambda: group.recv(x, timeout=timedelta(1))),  # type: ignore[arg-type]
         ("timeout of objects", ValueError, "timeout", lambda: group.all_gather_object(1, timeout=-0.5)),
+        ("timeout of a subgroup", ValueError, "timeout", lambda: group.subgroup([group.rank], "never", timeout=-1.0)),
+        ("no timeout of a subgroup", ValueError, "above 0", lambda: group.subgroup([group.rank], "never", timeout=0.0)),
         ("form", ValueError, "form.*concat", lambda: group.all_gather(x, form="tuple")),
         ("uneven stack", ValueError, "stack", lambda: group.all_gather(x, form="stack", uneven=True)),
         ("own count", ValueError, "gives 7 rows", lambda: group.all_gather(x, counts=[7] * size)),

@@ -21,6 +21,17 @@ def test_a_timeout_that_makes_no_sense(timeout: Any, error: type[Exception], tex
         arraycomm.init(timeout=timeout)
 
 
+def _with_peers(rank: int) -> None:
+    with arraycomm.init(timeout=float("inf")) as group:
+        part = group.subgroup([0, 1], "part", timeout=float("inf"))
+        assert part.all_reduce(np.array([rank])).tolist() == [1]
+
+
+def test_a_timeout_without_end_with_peers() -> None:
+    """What connects them takes no longer ones than the system's calls."""
+    arraycomm.spawn(_with_peers, nprocs=2)
+
+
 @pytest.mark.parametrize("timeout", [float("inf"), 1e30, timedelta.max, 5, np.float32(5)])
 def test_a_timeout_of_any_length(timeout: Any) -> None:
     x = np.ones(3)

@@ -45,6 +45,11 @@ def test_backends_that_answer(asked: str | None, told: str, config: str) -> None
     dist.destroy_process_group(dist.group.WORLD)
 
 
+def test_a_timeout_without_end() -> None:
+    alone(timeout=timedelta.max)
+    dist.destroy_process_group()
+
+
 @pytest.mark.parametrize(("backend", "error", "text"), [
     ("foo", AssertionError, "Unknown backend type foo; registered are gloo"), ("", AssertionError, "Unknown backend"),
     ("cpu:foo", AssertionError, "foo; registered are gloo"), ("cpu:gloo,cuda", ValueError, "Invalid device:backend pairing"),

@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed
 
 from arraycomm.core import registry
+from arraycomm.core.arguments import group_seconds
 from arraycomm.core.group import Group
 from arraycomm.core.rendezvous import Rendezvous, rendezvous
 from arraycomm.core.start import open_group
@@ -39,7 +40,7 @@ def create(options: Any, pg_options: Any) -> ProcessGroup:
 
 def _world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Group, Rendezvous]:
     meeting = rendezvous(store=BorrowedStore(store, timeout), rank=rank, world_size=size, timeout=timeout)
-    return open_group(meeting, registry.choose("socket"), timeout.total_seconds(), "torch"), meeting
+    return open_group(meeting, registry.choose("socket"), group_seconds(timeout.total_seconds()), "torch"), meeting
 
 
 def _part(world: ProcessGroup, options: Any) -> Group:
