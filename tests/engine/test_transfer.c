@@ -197,6 +197,23 @@ static void wait_in_vain(struct acomm_group *g)
 }
 static void deadline(void) { on_transports(2, wait_in_vain); }
 
+/* Time is up at a look after the turn in which the last bytes moved: nothing is waited for any more, so nobody is named. */
+static void move_too_late(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_UINT8);
+    char call = 'a', answer[2];
+    if (g->rank == 1)
+        return; /* the link has room for the byte */
+    op.deadline = op.started;
+    op.moves = WAIT_MOVES - 1;
+    struct transfer list[2] = {transfer_to(&op, 1, &call, 1), transfer_from(&op, 1, answer, 2)};
+    list[1].aside = true; /* is not waited for, and never comes */
+    int rc = transfer_run(&op, list, 2);
+    fake_expect(rc == ACOMM_TIMEOUT && list[0].done == 1, "%d", rc);
+    fake_expect(g->failure.culprit == -1, "culprit %d", g->failure.culprit);
+}
+static void moved_at_the_deadline(void) { on_transports(2, move_too_late); }
+
 static void poison_sleeper(struct acomm_group *g)
 {
     struct acomm_op op = fake_op(g, ACOMM_BROADCAST, ACOMM_UINT8);
@@ -321,6 +338,7 @@ int main(void)
     TEST(lost_peer);
     TEST(told_reason);
     TEST(deadline);
+    TEST(moved_at_the_deadline);
     TEST(poisoned_while_asleep);
     TEST(interrupted);
     TEST(hostile_ring);

@@ -135,11 +135,13 @@ static bool waits_for_link(const struct transfer *t)
     return !finished(t) && !(t->after && !finished(t->after)) && (!t->link->outgoing || ready(t));
 }
 
-static struct transfer *first_open(struct transfer *list)
+/* A peer that is waited for; -1 where the last turn was the last. */
+static int awaited_peer(const struct transfer *list, int transfers)
 {
-    while (finished(list) || list->aside)
-        list++;
-    return list;
+    for (const struct transfer *t = list; t < list + transfers; t++)
+        if (!finished(t) && !t->aside)
+            return t->link->peer;
+    return -1;
 }
 
 /* Sleeps until a descriptor can go on, the group is poisoned, or time is up. */
@@ -202,7 +204,7 @@ int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
         }
         int rc = wait_step(&w);
         if (rc)
-            return group_fail_op(op, rc, rc == ACOMM_TIMEOUT ? first_open(list)->link->peer : -1, 0, NULL);
+            return group_fail_op(op, rc, rc == ACOMM_TIMEOUT ? awaited_peer(list, transfers) : -1, 0, NULL);
         if (!w.sleepy || state != TURN_IDLE)
             continue;
         if (!bell_tells(op, list, transfers))
