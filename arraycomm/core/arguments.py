@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Callable, Iterable
 
 from .buffer import Buffer
@@ -59,24 +60,44 @@ def _check_defined(op: ReduceOp, dtype: DType) -> None:
         raise TypeError(f"{op.name} is not defined for bool; convert to a number first")
 
 
-def integer(name: str, value: object) -> None:
-    """TypeError unless value is an int (and no bool)."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
+def integer(name: str, value: Any) -> int:
+    """As an int, from whatever is one (NumPy's integers too). TypeError for everything else, bool and float among it."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
 
 
-def rank(name: str, value: object, size: int) -> None:
-    """ValueError unless value is a rank of a group of `size`."""
-    integer(name, value)
-    if not 0 <= value < size:  # type: ignore[operator]
-        raise ValueError(f"{name} {value} is not a rank of this group, which has ranks 0 to {size - 1}")
+def counts(name: str, values: Iterable[Any], size: int) -> list[int]:
+    """As a list of ints. ValueError unless they are one integer >= 0 for each rank of a group of `size`."""
+    given = list(values)
+    if len(given) != size:
+        raise ValueError(f"{name} needs one number for each of the {size} ranks, got {len(given)}")
+    try:
+        found = [integer(name, n) for n in given]
+    except TypeError:
+        found = [-1]
+    if min(found) < 0:
+        raise ValueError(f"{name} must be integers >= 0, got {given}")
+    return found
 
 
-def tag(value: object) -> None:
-    """ValueError unless value fits a message's tag."""
-    integer("tag", value)
-    if not 0 <= value < 2**63:  # type: ignore[operator]
-        raise ValueError(f"tag must be between 0 and 2**63 - 1, got {value}")
+def rank(name: str, value: Any, size: int) -> int:
+    """As an int. ValueError unless value is a rank of a group of `size`."""
+    found = integer(name, value)
+    if not 0 <= found < size:
+        raise ValueError(f"{name} {found} is not a rank of this group, which has ranks 0 to {size - 1}")
+    return found
+
+
+def tag(value: Any) -> int:
+    """As an int. ValueError unless value fits a message's tag."""
+    found = integer("tag", value)
+    if not 0 <= found < 2**63:
+        raise ValueError(f"tag must be between 0 and 2**63 - 1, got {found}")
+    return found
 
 
 def seconds(timeout: object) -> None:
@@ -99,11 +120,10 @@ def group_seconds(timeout: float) -> float:
 
 def lengths(shape: object) -> tuple[int, ...]:
     """A shape as a tuple. TypeError, ValueError unless it is an int or ints, none of them negative."""
-    found = tuple(shape) if isinstance(shape, Iterable) else (shape,)
-    for length in found:
-        integer("a length of the shape", length)
-        if length < 0:
-            raise ValueError(f"a shape has no negative lengths, got {found}")
+    given = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    found = tuple(integer("a length of the shape", length) for length in given)
+    if any(length < 0 for length in found):
+        raise ValueError(f"a shape has no negative lengths, got {found}")
     return found
 
 

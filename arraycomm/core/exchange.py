@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 from collections.abc import Sequence
 
+from . import arguments
 from .backend import Communicator
 from .buffer import Buffer
 from .dlpack import resolve
@@ -57,9 +58,8 @@ def agreed_counts(communicator: Communicator, src: Buffer, send: Sequence[int], 
     CollectiveMismatch (on all ranks) when some rank expects other numbers, or arrays differ beyond their first dimension.
     """
     size, me = communicator.size, communicator.rank
-    if recv is not None and (len(recv) != size or any(n < 0 for n in recv)):
-        raise ValueError(f"recv_counts needs one number >= 0 for each of the {size} ranks, got {list(recv)}")
-    answers = gather_integers(communicator, [_tail(src), *send, *(recv if recv is not None else [-1] * size)], timeout)
+    expected_here = [-1] * size if recv is None else arguments.counts("recv_counts", recv, size)
+    answers = gather_integers(communicator, [_tail(src), *send, *expected_here], timeout)
     _same_tail(communicator, src, [answer[0] for answer in answers])
     for receiver, answer in enumerate(answers):
         for sender in range(size):

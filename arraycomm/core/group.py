@@ -116,7 +116,7 @@ class Group(ObjectCollectives, Shortcuts):
         """As all_reduce, but only `root` gets the result; the other ranks get None, and their `out` is not touched."""
         arguments.seconds(timeout)
         src = self._readable(x)
-        arguments.rank("root", root, self.size)
+        root = arguments.rank("root", root, self.size)
         reduction = arguments.reduction(op, src.dtype)
         to = arguments.destination(x, src, src.shape, out) if self.rank == root else arguments.NOWHERE
         work = self._movers[src.device_type].reduce(src, to.buffer, reduction, root, layout=shapes.layout(src.shape),
@@ -133,7 +133,7 @@ class Group(ObjectCollectives, Shortcuts):
         """
         arguments.seconds(timeout)
         src = self._readable(x)
-        arguments.rank("root", root, self.size)
+        root = arguments.rank("root", root, self.size)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
         work = self._movers[src.device_type].broadcast(src if self.rank == root else None, to.buffer, root,
                                                        layout=shapes.layout(src.shape), timeout=timeout, async_op=async_op)
@@ -151,9 +151,11 @@ class Group(ObjectCollectives, Shortcuts):
         """
         arguments.seconds(timeout)
         src = self._readable(x)
+        rows = None
         if counts is not None:
-            shapes.check_rows(src.shape, self.rank, self.size, counts)
-        rows = counts if counts is not None else first_dimensions(self._communicator, src, timeout) if uneven else None
+            rows = shapes.check_rows(src.shape, self.rank, self.size, counts)
+        elif uneven:
+            rows = first_dimensions(self._communicator, src, timeout)
         shape = shapes.gathered(src.shape, self.size, form, rows)
         to = arguments.destination(x, src, shape, out, inside=self.rank if rows is None else None)
         counts = None if rows is None else [n * shapes.row(src.shape) for n in rows]
@@ -167,7 +169,7 @@ class Group(ObjectCollectives, Shortcuts):
         """As an even all_gather, but only `root` gets the result; the other ranks get None."""
         arguments.seconds(timeout)
         src = self._readable(x)
-        arguments.rank("root", root, self.size)
+        root = arguments.rank("root", root, self.size)
         shape = shapes.gathered(src.shape, self.size, form, None)
         to = arguments.destination(x, src, shape, out, inside=self.rank) if self.rank == root else arguments.NOWHERE
         work = self._movers[src.device_type].gather(src, to.buffer, root, layout=shapes.layout(src.shape), timeout=timeout,
@@ -186,7 +188,7 @@ class Group(ObjectCollectives, Shortcuts):
         The root may return before the others have come, see broadcast().
         """
         arguments.seconds(timeout)
-        arguments.rank("root", root, self.size)
+        root = arguments.rank("root", root, self.size)
         if self.rank == root:
             src = self._readable(x)
             whole: Buffer | None = src
@@ -214,11 +216,12 @@ class Group(ObjectCollectives, Shortcuts):
         arguments.seconds(timeout)
         src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
-        part = shapes.part(src.shape, self.size, counts, self.rank)
-        to = arguments.destination(x, src, part, out, contains=self.rank if counts is None else None)
-        elements = None if counts is None else [n * shapes.row(src.shape) for n in counts]
+        rows = None if counts is None else shapes.check_counts(src.shape, self.size, counts, "counts")
+        part = shapes.part(src.shape, self.size, rows, self.rank)
+        to = arguments.destination(x, src, part, out, contains=self.rank if rows is None else None)
+        elements = None if rows is None else [n * shapes.row(src.shape) for n in rows]
         work = self._movers[src.device_type].reduce_scatter(src, to.buffer, reduction, elements,
-                                                            layout=shapes.layout(src.shape, counts), timeout=timeout,
+                                                            layout=shapes.layout(src.shape, rows), timeout=timeout,
                                                             async_op=async_op)
         return _finish(work, to, async_op)
 
@@ -238,10 +241,10 @@ class Group(ObjectCollectives, Shortcuts):
             shapes.divided(src.shape, self.size, "all_to_all")
             shape, sends, receives = src.shape, None, None
         else:
-            shapes.check_counts(src.shape, self.size, send_counts, "send_counts")
-            rows = agreed_counts(self._communicator, src, send_counts, recv_counts, timeout)
+            given = shapes.check_counts(src.shape, self.size, send_counts, "send_counts")
+            rows = agreed_counts(self._communicator, src, given, recv_counts, timeout)
             shape = (sum(rows), *src.shape[1:])
-            sends = [n * shapes.row(src.shape) for n in send_counts]
+            sends = [n * shapes.row(src.shape) for n in given]
             receives = [n * shapes.row(src.shape) for n in rows]
         to = arguments.destination(x, src, shape, out, distinct=True)
         layout = shapes.layout(src.shape if send_counts is None else src.shape[1:])
@@ -288,8 +291,8 @@ class Group(ObjectCollectives, Shortcuts):
             return self.isend(x, dest, tag, timeout=timeout)
         arguments.seconds(timeout)
         src = self._readable(x)
-        arguments.rank("dest", dest, self.size)
-        arguments.tag(tag)
+        dest = arguments.rank("dest", dest, self.size)
+        tag = arguments.tag(tag)
         self._movers[src.device_type].send(src, dest, tag, timeout=timeout)
         return None
 
@@ -311,8 +314,8 @@ class Group(ObjectCollectives, Shortcuts):
         """As send(), but returns a Work at once. x must not be changed before it has ended."""
         arguments.seconds(timeout)
         src = self._readable(x)
-        arguments.rank("dest", dest, self.size)
-        arguments.tag(tag)
+        dest = arguments.rank("dest", dest, self.size)
+        tag = arguments.tag(tag)
         work = self._movers[src.device_type].send(src, dest, tag, timeout=timeout, async_op=True)
         return self._started(Work(work, _nothing))
 
@@ -322,9 +325,9 @@ class Group(ObjectCollectives, Shortcuts):
         """As recv(), but returns a Work at once; its result() is the Received."""
         arguments.seconds(timeout)
         template = self._readable(like)
-        arguments.tag(tag)
+        tag = arguments.tag(tag)
         if source is not None:
-            arguments.rank("source", source, self.size)
+            source = arguments.rank("source", source, self.size)
         to = arguments.in_place(like, template) if out is like else arguments.destination(like, template, template.shape, out)
         pending = self._movers[template.device_type].recv(to.buffer, source, tag, timeout=timeout, async_op=True)
 
@@ -355,9 +358,9 @@ class Group(ObjectCollectives, Shortcuts):
         equal on its members.
         Closed with this group at the latest.
         """
-        arguments.integer("key", key)
+        key = arguments.integer("key", key)
         if color is not None:
-            arguments.integer("color", color)
+            color = arguments.integer("color", color)
         answers = gather_integers(self._communicator, [0 if color is None else 1, color or 0, key], None)
         self._splits += 1
         if color is None:
@@ -374,10 +377,9 @@ class Group(ObjectCollectives, Shortcuts):
         takes this group's. backends: of this group's by name, each with the DLPack types of the devices whose arrays are its;
         None: all, as here. Closed with this group at the latest. Raises ValueError when this rank is not a member.
         """
-        for member in members:
-            arguments.rank("member", member, self.size)
+        members = [arguments.rank("member", member, self.size) for member in members]
         if self.rank not in members or len(set(members)) != len(members):
-            raise ValueError(f"rank {self.rank} asks for a group of the ranks {list(members)}: a rank asks for groups that "
+            raise ValueError(f"rank {self.rank} asks for a group of the ranks {members}: a rank asks for groups that "
                              "have it as a member, and each member stands there once")
         seconds = self.timeout if timeout is None else arguments.group_seconds(timeout)
         child = Group(self._routes.split(members, f"{self.name}/{name}", seconds, backends), seconds)

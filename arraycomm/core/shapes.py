@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from . import arguments
 from .arguments import Destination
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
@@ -64,31 +65,26 @@ def divided(shape: tuple[int, ...], size: int, operation: str) -> tuple[int, ...
     return (shape[0] // size, *shape[1:])
 
 
-def check_counts(shape: tuple[int, ...], size: int, counts: Sequence[int], name: str) -> None:
-    """Counts are one non-negative integer per rank that together cover the first dimension."""
+def check_counts(shape: tuple[int, ...], size: int, counts: Sequence[int], name: str) -> list[int]:
+    """Counts as ints: one non-negative integer per rank, that together cover the first dimension."""
     if not shape:
         raise ValueError(f"{name} cut along the first dimension, and a 0-d array has none")
-    if len(counts) != size:
-        raise ValueError(f"{name} needs one number for each of the {size} ranks, got {len(counts)}")
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in counts):
-        raise ValueError(f"{name} must be integers >= 0, got {list(counts)}")
-    if sum(counts) != shape[0]:
-        raise ValueError(f"{name} add up to {sum(counts)}, but the first dimension is {shape[0]}")
+    found = arguments.counts(name, counts, size)
+    if sum(found) != shape[0]:
+        raise ValueError(f"{name} add up to {sum(found)}, but the first dimension is {shape[0]}")
+    return found
 
 
-def check_rows(shape: tuple[int, ...], rank: int, size: int, counts: Sequence[int]) -> None:
-    """Counts are every rank's first dimension, this rank's among them."""
+def check_rows(shape: tuple[int, ...], rank: int, size: int, counts: Sequence[int]) -> list[int]:
+    """Counts as ints: every rank's first dimension, this rank's among them."""
     if not shape:
         raise ValueError("counts need a first dimension, and a 0-d array has none")
-    if len(counts) != size or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in counts):
-        raise ValueError(f"counts needs one integer >= 0 for each of the {size} ranks, got {list(counts)}")
-    if counts[rank] != shape[0]:
-        raise ValueError(f"counts says that rank {rank} gives {counts[rank]} rows, but its array has shape {shape}")
+    found = arguments.counts("counts", counts, size)
+    if found[rank] != shape[0]:
+        raise ValueError(f"counts says that rank {rank} gives {found[rank]} rows, but its array has shape {shape}")
+    return found
 
 
 def part(shape: tuple[int, ...], size: int, counts: Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Shape of what `rank` gets from a reduce_scatter."""
-    if counts is None:
-        return divided(shape, size, "reduce_scatter")
-    check_counts(shape, size, counts, "counts")
-    return (counts[rank], *shape[1:])
+    """Shape of what `rank` gets from a reduce_scatter, of counts that were checked."""
+    return divided(shape, size, "reduce_scatter") if counts is None else (counts[rank], *shape[1:])

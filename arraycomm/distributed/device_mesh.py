@@ -13,7 +13,7 @@ import sys
 from array import array
 from collections.abc import Mapping, Sequence
 
-from arraycomm.core.arguments import template
+from arraycomm.core.arguments import integer, template
 from arraycomm.core.dlpack import pack, wrap
 
 from .grid import Axes, Grid, check_names, read_mesh
@@ -256,8 +256,8 @@ def init_device_mesh(device_type: str, mesh_shape: Sequence[int], *, mesh_dim_na
 
     Parameters and errors as DeviceMesh's; TypeError for a shape that is not a sequence of integers.
     """
-    shape = tuple(mesh_shape)
-    if not all(isinstance(length, int) and length > 0 for length in shape):
+    shape = tuple(integer("a length of mesh_shape", length) for length in mesh_shape)
+    if not all(length > 0 for length in shape):
         raise TypeError(f"mesh_shape must hold integers above 0, got {shape}")
     check_names(device_type, shape, mesh_dim_names)
     ranks: Any = 0

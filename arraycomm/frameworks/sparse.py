@@ -7,7 +7,7 @@ itself: what travels is the sum of what the ranks give, so where most rows are t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,8 @@ def sparse_all_reduce(group: Group, indices: Any, values: Any, shape: int | Sequ
     """
     lengths = arguments.lengths(shape)
     where, found = resolve(indices), resolve(values)
-    _check(where, found, lengths, isinstance(shape, int), op)
+    linear = not isinstance(shape, Iterable)
+    _check(where, found, lengths, linear, op)
     numbers, fault = _flat(_array(where), lengths)
     entries = _array(found).reshape(where.shape[-1], math.prod(found.shape[1:]))
     told = sha256(f"{lengths} {found.shape[1:]} {int(found.dtype)} {op}".encode()).digest()[:7]
@@ -56,7 +57,7 @@ def sparse_all_reduce(group: Group, indices: Any, values: Any, shape: int | Sequ
     every_number = group.all_gather(numbers, counts=counts)
     every_entry = group.all_gather(entries, counts=counts)
     union, total = _reduced(every_number, every_entry, counts, op)
-    places = union if isinstance(shape, int) else np.stack(np.unravel_index(union, lengths))
+    places = union if linear else np.stack(np.unravel_index(union, lengths))
     return (wrap(pack(places.astype(numpy_dtype(DType(where.dtype).label))), indices),
             wrap(pack(total.reshape(len(union), *found.shape[1:])), values))
 

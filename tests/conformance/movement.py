@@ -118,7 +118,7 @@ def uneven_gather(context: Context, framework: str, dtype: str, counts: list[int
     x = given(context, framework, inputs[context.rank])
     y = context.group.all_gather(x, uneven=True)
     expect(context, label, y, np.concatenate(inputs), like=x, shared=True)
-    known = context.group.all_gather(x, counts=counts, async_op=True).result()
+    known = context.group.all_gather(x, counts=np.array(counts), async_op=True).result()  # type: ignore[arg-type]
     expect(context, f"{label} counts", known, np.concatenate(inputs), like=x, shared=True)
     parts = context.group.all_gather(x, uneven=True, form="list")
     context.check(len(parts) == context.size, f"{label}: a list of {len(parts)}")
@@ -131,8 +131,8 @@ def uneven_all_to_all(context: Context, framework: str, dtype: str, table: list[
     me, label = context.rank, f"all_to_all uneven {dtype} {framework} {table}"
     inputs = [contents(dtype, (sum(row), 2), rank, 17, True) for rank, row in enumerate(table)]
     x = given(context, framework, inputs[me])
-    receives = [row[me] for row in table]
-    y = context.group.all_to_all(x, send_counts=table[me], recv_counts=receives if tell else None)
+    receives = [np.int64(row[me]) for row in table]
+    y = context.group.all_to_all(x, send_counts=np.array(table[me]), recv_counts=receives if tell else None)  # type: ignore[arg-type]
     parts = [array[sum(row[:me]) : sum(row[: me + 1])] for array, row in zip(inputs, table, strict=True)]
     expect(context, label, y, np.concatenate(parts), like=x)
 

@@ -61,11 +61,15 @@ def arguments(context: Context) -> None:
         ("form", ValueError, "form.*concat", lambda: group.all_gather(x, form="tuple")),
         ("uneven stack", ValueError, "stack", lambda: group.all_gather(x, form="stack", uneven=True)),
         ("own count", ValueError, "gives 7 rows", lambda: group.all_gather(x, counts=[7] * size)),
-        ("counts to gather", ValueError, "one integer >= 0", lambda: group.all_gather(x, counts=[6] * (size + 1))),
+        ("counts to gather", ValueError, "one number for each", lambda: group.all_gather(x, counts=[6] * (size + 1))),
         ("0-d cut", ValueError, "0-d", lambda: group.reduce_scatter(np.float32(1) + np.zeros(()))),
         ("few counts", ValueError, "counts", lambda: group.reduce_scatter(x, counts=[1] * (size + 1))),
         ("sum of counts", ValueError, "add up", lambda: group.reduce_scatter(x, counts=[7] * size)),
         ("negative counts", ValueError, ">= 0", lambda: group.all_to_all(x, send_counts=[-1] * size)),
+        ("counts of floats", ValueError, "integers >= 0", lambda: group.all_to_all(x, send_counts=np.full(size, 6.0))),
+        ("counts of bools", ValueError, "integers >= 0", lambda: group.all_gather(x[:1], counts=[True] * size)),
+        ("received floats", ValueError, "recv_counts.*integers", lambda: group.all_to_all(
+            x, send_counts=[6] * size, recv_counts=[6.0] * size)),  # type: ignore[list-item]
         ("recv_counts alone", ValueError, "send_counts", lambda: group.all_to_all(x, recv_counts=[6] * size)),
         ("color", TypeError, "color", lambda: group.split("red")),  # type: ignore[arg-type]
     ]:

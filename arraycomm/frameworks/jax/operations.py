@@ -79,14 +79,14 @@ def all_to_all(x: Any, *, group: Group) -> jax.Array:
 def broadcast(x: Any, root: int = 0, *, group: Group) -> jax.Array:
     """The root's x on every rank; elsewhere x tells shape and dtype."""
     x = _array(x, group)
-    arguments.rank("root", root, group.size)
+    root = arguments.rank("root", root, group.size)
     return _run(x, Call("broadcast", group, root=root))
 
 
 def reduce(x: Any, root: int = 0, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
     """As all_reduce, but only the root gets the result; the other ranks get zeros."""
     x = _array(x, group)
-    arguments.rank("root", root, group.size)
+    root = arguments.rank("root", root, group.size)
     return _run(x, Call("reduce", group, _reduction(x, op), root=root))
 
 
@@ -96,14 +96,12 @@ def permute(x: Any, pairs: Sequence[tuple[int, int]], tag: int = 0, *, group: Gr
     Each rank is the source of at most one pair, and the dest of at most one. The same pairs on all ranks.
     """
     x = _array(x, group)
-    arguments.tag(tag)
+    tag = arguments.tag(tag)
     pairs = list(pairs)  # an iterator, as of zip(), can be read once
     for pair in pairs:
         if len(pair) != 2:
             raise ValueError(f"permute takes pairs of (source, dest), got {pair}")
-        source, dest = pair
-        arguments.rank("source", source, group.size)
-        arguments.rank("dest", dest, group.size)
+    pairs = [(arguments.rank("source", source, group.size), arguments.rank("dest", dest, group.size)) for source, dest in pairs]
     sources, dests = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if len(set(sources)) < len(sources) or len(set(dests)) < len(dests):
         raise ValueError(f"permute takes each rank as source once and as dest once at most, got {pairs}")
@@ -114,17 +112,17 @@ def permute(x: Any, pairs: Sequence[tuple[int, int]], tag: int = 0, *, group: Gr
 def send(x: Any, dest: int, tag: int = 0, *, group: Group) -> None:
     """Sends x to rank `dest`, which receives it by recv(). Blocks as Group.send(): to exchange arrays, use permute()."""
     x = _array(x, group)
-    arguments.rank("dest", dest, group.size)
-    arguments.tag(tag)
+    dest = arguments.rank("dest", dest, group.size)
+    tag = arguments.tag(tag)
     _run(x, Call("send", group, root=dest, tag=tag))
 
 
 def recv(like: Any, source: int | None = None, tag: int = 0, *, group: Group) -> jax.Array:
     """A message of like's shape and dtype, from rank `source` or any (None)."""
     like = _array(like, group)
-    arguments.tag(tag)
+    tag = arguments.tag(tag)
     if source is not None:
-        arguments.rank("source", source, group.size)
+        source = arguments.rank("source", source, group.size)
     return _run(like, Call("recv", group, root=-1 if source is None else source, tag=tag))
 
 
