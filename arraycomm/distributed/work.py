@@ -168,7 +168,7 @@ class Settling(Work):
     __slots__ = ()
 
     def __del__(self) -> None:
-        if self._settle is not None and self.exception() is None:
+        if self._settle is not None:  # how it ended the thread asks: watchers hear of that, and they have locks
             kept = Work(self._pending, self._arrays, self._settle)
             finish("an operation on strided arrays or lists", lambda: _settle_late(kept))
 
@@ -177,6 +177,8 @@ _warned: list[bool] = []
 
 
 def _settle_late(work: Work) -> None:
+    if work.exception() is not None:
+        return
     if not _warned:
         _warned.append(True)
         log().warning("the Work of an asynchronous operation on strided arrays or lists was dropped: nobody can tell when its "
