@@ -192,7 +192,7 @@ class Group(ObjectCollectives, Shortcuts):
         if self.rank == root:
             src = self._readable(x)
             whole: Buffer | None = src
-            part = shapes.divided(src.shape, self.size, "scatter")
+            part = shapes.divided(src.shape, self.size, "scatter", "make x longer, or send parts of other lengths by send()")
             to = arguments.destination(x, src, part, out)
         else:
             whole, template = None, out if like is None else like
@@ -238,7 +238,7 @@ class Group(ObjectCollectives, Shortcuts):
         if send_counts is None:
             if recv_counts is not None:
                 raise ValueError("all_to_all takes recv_counts only together with send_counts")
-            shapes.divided(src.shape, self.size, "all_to_all")
+            shapes.divided(src.shape, self.size, "all_to_all", "give send_counts for uneven parts")
             shape, sends, receives = src.shape, None, None
         else:
             given = shapes.check_counts(src.shape, self.size, send_counts, "send_counts")

@@ -55,13 +55,13 @@ def listed(to: Destination, shape: tuple[int, ...], size: int, rows: Sequence[in
     return Destination(to.buffer, split)
 
 
-def divided(shape: tuple[int, ...], size: int, operation: str) -> tuple[int, ...]:
-    """Shape of one of `size` equal parts along the first dimension."""
+def divided(shape: tuple[int, ...], size: int, operation: str, uneven: str) -> tuple[int, ...]:
+    """Shape of one of `size` equal parts along the first dimension. uneven: what to do for parts that are not."""
     if not shape:
         raise ValueError(f"{operation} cuts along the first dimension, and a 0-d array has none")
     if shape[0] % size:
         raise ValueError(f"{operation} needs a first dimension that is a multiple of the group's size {size}, got "
-                         f"shape {shape}; give counts for uneven parts")
+                         f"shape {shape}; {uneven}")
     return (shape[0] // size, *shape[1:])
 
 
@@ -87,4 +87,6 @@ def check_rows(shape: tuple[int, ...], rank: int, size: int, counts: Sequence[in
 
 def part(shape: tuple[int, ...], size: int, counts: Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """Shape of what `rank` gets from a reduce_scatter, of counts that were checked."""
-    return divided(shape, size, "reduce_scatter") if counts is None else (counts[rank], *shape[1:])
+    if counts is None:
+        return divided(shape, size, "reduce_scatter", "give counts for uneven parts")
+    return (counts[rank], *shape[1:])

@@ -17,6 +17,8 @@ from . import eager
 from .call import Call
 from .primitives import bind
 
+_UNEVEN = "parts are even here: pad x, or call the Group's own method outside of programs, which takes counts"
+
 
 def check_group(group: Any) -> None:
     """TypeError unless it is a Group of the core."""
@@ -65,14 +67,14 @@ def all_gather(x: Any, *, form: str = "concat", group: Group) -> jax.Array:
 def reduce_scatter(x: Any, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
     """The reduction of every rank's x, cut into equal parts along the first dimension; rank r gets part r."""
     x = _array(x, group)
-    part = shapes.divided(x.shape, group.size, "reduce_scatter")
+    part = shapes.divided(x.shape, group.size, "reduce_scatter", _UNEVEN)
     return _run(x.reshape(group.size, *part), Call("reduce_scatter", group, _reduction(x, op)))
 
 
 def all_to_all(x: Any, *, group: Group) -> jax.Array:
     """Equal parts of x along the first dimension, part d to rank d; the result joins those that come, in rank order."""
     x = _array(x, group)
-    part = shapes.divided(x.shape, group.size, "all_to_all")
+    part = shapes.divided(x.shape, group.size, "all_to_all", _UNEVEN)
     return _run(x.reshape(group.size, *part), Call("all_to_all", group)).reshape(x.shape)
 
 

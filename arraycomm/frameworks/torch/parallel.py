@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -43,6 +44,8 @@ class DistributedDataParallel(nn.Module):
                  find_unused_parameters: bool = False, check_reduction: bool = False, gradient_as_bucket_view: bool = False,
                  static_graph: bool = False) -> None:
         super().__init__()
+        if bucket_cap_mb is not None and (isinstance(bucket_cap_mb, bool) or not isinstance(bucket_cap_mb, numbers.Real)):
+            raise TypeError(f"bucket_cap_mb must be a number of MiB or None, got {bucket_cap_mb!r}")
         self.process_group = resolve(process_group)
         ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         kept = [(name, p) for name, p in module.named_parameters() if name not in ignored]

@@ -255,9 +255,11 @@ def refuses() -> None:
     linear, sparse = nn.Linear(2, 2), DistributedDataParallel(nn.Embedding(4, 2, sparse=True))
     tied = DistributedDataParallel(nn.Embedding(4, 2))
     twice = DistributedDataParallel(nn.Linear(2, 2))
+    text: Any = "x"
     wrong: list[tuple[type[Exception], str, Any]] = [
         (RuntimeError, "not needed", lambda: DistributedDataParallel(nn.ReLU())),
         (ValueError, "single-device GPU", lambda: DistributedDataParallel(linear, device_ids=[0])),
+        (TypeError, "bucket_cap_mb must be a number of MiB", lambda: DistributedDataParallel(linear, bucket_cap_mb=text)),
         (RuntimeError, "params", lambda: DistributedDataParallel(nn.Linear(2, 2 + dist.get_rank()))),
         (RuntimeError, "has 2 params, while rank 1", lambda: DistributedDataParallel(nn.Linear(2, 2, dist.get_rank() == 0))),
         (RuntimeError, "same arguments on all ranks, but rank 0 has",
