@@ -90,6 +90,9 @@ class Direct(Staged):
         """What moves only goes to the library, whole."""
         touched = [buffer for buffer in (src, dst) if buffer is not None]
         try:
+            if name in _MOVES and self._everywhere is None:
+                with self._cuda.on(touched[0].device_index):
+                    self._cuda.refuse_capture(buffer.stream for buffer in touched)  # before the others are asked
             direct = name in _MOVES and self._agree(piece_layout(layout, -1 - _MOVES.index(name), 1), timeout, async_op)
             deadline = self._deadline(timeout)
             if direct:

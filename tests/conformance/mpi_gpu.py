@@ -13,7 +13,7 @@ import numpy as np
 
 from arraycomm.backends.mpi import gpu
 from arraycomm.core.cuda import staged
-from arraycomm.core.errors import CollectiveMismatch, DistError
+from arraycomm.core.errors import CollectiveMismatch, DeviceError, DistError
 from tests.standin import arrays
 
 from .data import contents
@@ -134,6 +134,24 @@ def asynchronous_first(context: Context) -> None:
     group.all_reduce(x)
     context.check(bool(taken), "a reduction took no pinned memory")
     del pool.take
+    group.close()
+
+
+def captured_first(context: Context) -> None:
+    """What a new group refuses because its stream is captured has sent nothing, the question among the ranks neither."""
+    group = context.group.split(0)
+    assert group is not None
+    x = given(context, "cuda", np.full(1000, context.rank, np.int32))
+    y = given(context, "cuda", np.zeros(1000 * context.size, np.int32))
+    if context.rank == 0:
+        arrays.cuda().tell("standin_capture", arrays.LEGACY)
+        try:
+            group.all_gather(x, out=y, async_op=True)
+            context.check(False, "a captured stream was taken")
+        except DeviceError as error:
+            context.check("CUDA graph" in str(error), str(error))
+        arrays.cuda().tell("standin_capture", 0)
+    expect(context, "all_gather", group.all_gather(x, out=y), np.repeat(np.arange(context.size, dtype=np.int32), 1000), like=x)
     group.close()
 
 

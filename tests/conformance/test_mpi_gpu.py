@@ -49,6 +49,7 @@ def test_used(able: World) -> None:
     able.run("mpi_gpu.unstartable")
     if able.size > 1:
         able.run("mpi_gpu.asynchronous_first", limit=30)
+        able.run("mpi_gpu.captured_first", limit=30)
         able.run("mpi_gpu.mixed", limit=30)
         able.run("mpi_gpu.stuck", limit=30)
 
