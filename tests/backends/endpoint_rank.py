@@ -74,6 +74,10 @@ class Rank:
     def hosts(self) -> list[int]:
         return self.endpoint.hosts(range(self.size))
 
+    def one_host(self) -> list[bool]:
+        """Of the first two ranks, and of all."""
+        return [self.endpoint.one_host(range(2)), self.endpoint.one_host(range(self.size))]
+
     def listeners(self) -> list[Any]:
         peer = self.endpoint._peers[self.rank]
         return [list(peer.addresses), peer.path]

@@ -28,6 +28,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         backends = getattr(metafunc.module, "BACKENDS", ("socket", "mpi"))
         fits = getattr(metafunc.function, "fits", lambda settings: True)  # see worlds.only()
         made = list(filter(fits, _settings(backends, metafunc.config.getoption("--mpi-all"))))
+        assert made, f"{metafunc.function.__name__}: no world fits, so it would be skipped"
         metafunc.parametrize("world", made, indirect=True, scope="session",
                              ids=lambda settings: f"{settings.mpi or settings.transport}-{settings.size}")
 
