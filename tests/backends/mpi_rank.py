@@ -138,6 +138,12 @@ def finalizes(group: arraycomm.Group) -> None:
         arraycomm.init()
     except arraycomm.DistBackendError as error:
         say(group, f"DistBackendError {error}")
+    assert part is not None
+    part.check_peers()
+    part.close("KeyError")  # which would be told to the peers
+    group.check_peers()
+    group.close()
+    say(group, "closed both")
 
 
 def errs(group: arraycomm.Group) -> None:

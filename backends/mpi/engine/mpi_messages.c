@@ -33,6 +33,7 @@ struct mpi_messages {
     int *tickets;                    /* next tag of contents for each rank */
     uint64_t *left;                  /* of each rank: 0 it is there, else 1 + collectives before its goodbye */
     int gone;                        /* ranks that have left */
+    _Atomic bool silent;             /* MPI has ended: nothing here may call it */
 };
 
 /* ---- arrivals ---- */
@@ -170,6 +171,8 @@ static int hear_next(struct acomm_group *g, int *heard)
 static int progress(struct acomm_group *g)
 {
     int heard = 1, rc = 0;
+    if (atomic_load(&g->messages->silent))
+        return 0;
     while (heard && !rc) {
         heard = 0;
         rc = hear_next(g, &heard);
@@ -201,7 +204,7 @@ int messages_progress(struct acomm_group *g)
 static int burst(struct acomm_group *g, struct mpi_op *op, unsigned times)
 {
     int rc = 0, heard = 0;
-    while (times-- && !rc && !mpi_ended(op))
+    while (times-- && !rc && !mpi_ended(op) && !atomic_load_explicit(&g->messages->silent, memory_order_relaxed))
         rc = op->flight ? flight_test(g, op->flight) : hear_next(g, &heard);
     return rc;
 }
@@ -331,7 +334,7 @@ struct mpi_flights *messages_flights(struct acomm_group *g)
 
 static void tell(struct acomm_group *g, struct head head, const void *contents, size_t bytes)
 {
-    struct mpi_flight *f = flight_new(g, NULL, g->size, sizeof head + bytes);
+    struct mpi_flight *f = atomic_load(&g->messages->silent) ? NULL : flight_new(g, NULL, g->size, sizeof head + bytes);
     if (!f)
         return;
     memcpy(f->memory, &head, sizeof head);
@@ -416,7 +419,7 @@ bool messages_over(struct acomm_group *g)
     return over;
 }
 
-void messages_free(struct acomm_group *g)
+static void stop_listening(struct acomm_group *g)
 {
     struct mpi_messages *m = g->messages;
     int flag = !m->listens;
@@ -424,6 +427,19 @@ void messages_free(struct acomm_group *g)
         g->mpi->Cancel(&m->request);
     while (!flag && !g->mpi->Test(&m->request, &flag, g->mpi->ignore) && !flag)
         sched_yield();
+    m->listens = false;
+}
+
+void messages_silence(struct acomm_group *g)
+{
+    atomic_store(&g->messages->silent, true);
+    stop_listening(g);
+}
+
+void messages_free(struct acomm_group *g)
+{
+    struct mpi_messages *m = g->messages;
+    stop_listening(g);
     while (m->unexpected) {
         struct arrival *a = m->unexpected;
         m->unexpected = a->next;

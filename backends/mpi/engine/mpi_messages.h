@@ -30,5 +30,7 @@ int messages_missing(struct acomm_group *g);
 void messages_end(struct acomm_group *g);
 /* Whether all peers have said goodbye, so that no message can come any more. */
 bool messages_over(struct acomm_group *g);
+/* MPI ends: it is not called any more, and the group stays to be asked and closed. */
+void messages_silence(struct acomm_group *g);
 void messages_free(struct acomm_group *g);
 #endif

@@ -91,7 +91,7 @@ static void let_go(void)
         sched_yield();
     for (struct acomm_group *g = pace.groups; g; g = g->next) {
         mpi_poison(g, &(acomm_failure){.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank});
-        messages_free(g); /* or MPI_Finalize would find a receive under way */
+        messages_silence(g); /* or MPI_Finalize would find a receive under way */
     }
     pace.groups = NULL;
 }
