@@ -54,9 +54,15 @@ class Window:
         _check_told(group, told)
         self.dtype, self.counts = self.buffer.dtype, [count for count, _ in told]
         self._group = group.subgroup(range(group.size), name)
+        try:
+            self._open(group)
+        except BaseException:
+            self._group.close()
+            raise
+
+    def _open(self, group: Group) -> None:
         exposed = self._group._communicator.expose(self.buffer, group._communicator)
         if exposed is None:
-            self._group.close()
             raise DeviceError(f"group {group.name!r} has no windows: only arraycomm's own engine has them")
         self.direct = exposed.direct
         self._carrier = Direct(self._group, exposed) if exposed.direct else Served(self._group, exposed)

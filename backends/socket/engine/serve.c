@@ -326,7 +326,6 @@ int acomm_served_open(acomm_group *g, uintptr_t data, uint64_t count, int dtype,
     p->serves = true;
     bool listens = listen(s);
     int code = p->code;
-    step(s);
     p2p_release(p);
     if (listens) {
         *out = s;
