@@ -71,7 +71,12 @@ class Served:
             nbytes = source.count * DType(source.dtype).itemsize
             if nbytes <= INLINE and source.device_type == DeviceType.CPU:
                 return [self._ask(rank, kind, offset, source.count, op, source=source, nbytes=nbytes)]
-            return [self._ask(rank, kind, offset, source.count, op), self._group.isend(source, rank, _ELEMENTS)]
+            asked = self._ask(rank, kind, offset, source.count, op)
+            try:
+                return [asked, self._group.isend(source, rank, _ELEMENTS)]
+            except BaseException as error:  # the next elements would be taken for these
+                self._group.abort(f"{type(error).__name__} between a window's request and its elements")
+                raise
 
     def _ask(self, rank: int, kind: int, offset: int = 0, count: int = 0, detail: int = 0, *, source: Buffer | None = None,
              nbytes: int = -1) -> Any:

@@ -22,7 +22,6 @@ import pytest
 import arraycomm
 from arraycomm import dist2
 from arraycomm.core import served
-from arraycomm.core.window import Window
 
 from .groups import LIMIT, on_ranks, open_group
 
@@ -48,27 +47,6 @@ def test_put_and_signal() -> None:
         return found
 
     assert on_ranks(4, work) == [[0.0, r + 1.0, r + 2.0, 0.0] for r in (3, 0, 1, 2)]
-
-
-def test_a_window_that_was_not_opened_holds_no_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Window, group: Any) -> None:
-        opened(self, group)
-        group.barrier()
-        raise RuntimeError("a rank did not come")
-
-    opened = Window._open
-    monkeypatch.setattr(Window, "_open", fails)
-
-    def work(group: Any) -> None:
-        array = weakref.ref(mine := np.zeros(4))
-        with pytest.raises(RuntimeError, match="a rank did not come"):
-            group.new_window(mine)
-        del mine
-        gc.collect()
-        assert array() is None
-        assert group.core.all_reduce(np.ones(1)).tolist() == [2.0]
-
-    on_ranks(2, work)
 
 
 def test_get_reads_what_its_owner_never_gave() -> None:
