@@ -88,8 +88,11 @@ class Translator:
         if code == lib.ACOMM_LOST:
             return f"{peer} was lost: {text or 'the connection broke'}"
         if code == lib.ACOMM_TIMEOUT:
+            more = f" ({text})" if text else ""
+            if failure.culprit == self._rank != failure.origin:
+                return f"{self._peer(failure.origin)} waited for this rank until its timeout was over{more}"
             last = f"; it was last seen in collective #{failure.peer_sequence}" if failure.peer_sequence else ""
-            return f"{peer} did not take part before the timeout was over{last}" + (f" ({text})" if text else "")
+            return f"{peer} did not take part before the timeout was over{last}{more}"
         if code == lib.ACOMM_MISMATCH:
             return (f"{self._peer(failure.origin)} called {describe(failure.mine)}, but {peer} called "
                     f"{describe(failure.theirs)}{_difference(failure.mine, failure.theirs)}; all ranks must call the same "

@@ -6,6 +6,8 @@ time. The others come by begin() and end().
 
 from __future__ import annotations
 
+from operator import index
+
 from .group import Group
 from .watch import OPERATIONS, Call, Watcher, array_of
 
@@ -41,8 +43,9 @@ class Recording(Watcher):
 
     def begin(self, call: Call) -> FlightEntry:
         operation, given, x = _NUMBERS[call.name], call.parameters, call.array()
-        peer = given.get("dest")
-        if not isinstance(peer, int) or not 0 <= peer < call.group.size:
+        dest: Any = given.get("dest")
+        peer = index(dest) if hasattr(dest, "__index__") else -1  # whatever was given: arguments are checked later
+        if not 0 <= peer < call.group.size:
             peer = -1
         kind = self.about(operation, x, given)
         return self._flight.begin(self.rows[call.group], operation, peer, kind, 0 if x is None else x[2])

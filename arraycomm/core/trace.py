@@ -84,7 +84,7 @@ class Trace(Recording):
         told: dict[str, Any] = {}
         if traits is not None:
             told = {"dtype": traits[0], "shape": [int(n) for n in traits[1]], "bytes": traits[2]}
-        told |= {name: int(given[name]) if isinstance(given[name], int) else str(given[name])
+        told |= {name: int(given[name]) if hasattr(given[name], "__index__") else str(given[name])
                  for name in _SHOWN if given.get(name) is not None}
         return _rest(told)
 

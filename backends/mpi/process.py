@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import environment
@@ -37,6 +39,7 @@ def begin() -> Library:
                                "arraycomm.init() before MPI_Finalize")
     if not facts.initialized:
         _refuse_launcher(facts)
+        _provide_mpiexec(facts)
     if library not in _begun:
         why = ffi.new("char[256]")
         if lib.acomm_mpi_begin(library.handle, facts.initialized, why):
@@ -58,6 +61,20 @@ def _refuse_launcher(facts: Facts, environ: Mapping[str, str] = os.environ) -> N
             f"{facts.version} ({facts.path}) was built without PMIx, which is what the launcher of this process speaks (Open "
             "MPI's mpirun, or srun --mpi=pmix): start with the mpirun that belongs to the library or with arraycomm-run --mpi, "
             "or name the library that belongs to the launcher in ARRAYCOMM_MPI_LIBRARY")
+
+
+def _provide_mpiexec(facts: Facts, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Intel MPI that nobody has launched forks for an mpiexec when it makes its first group. Where PATH has none, the copy of the
+    process goes on in the program, and the process waits for it."""
+    if (not facts.version.startswith("Intel") or environment.detect(environ) is not None
+            or any(name.startswith("PMI") for name in environ) or shutil.which("mpiexec", path=environ.get("PATH", ""))):
+        return
+    for above in Path(facts.path).resolve().parents[1:3]:  # the library lies in lib, or in lib/release
+        if shutil.which("mpiexec", path=str(above / "bin")):
+            environ["PATH"] = os.pathsep.join(filter(None, (str(above / "bin"), environ.get("PATH"))))
+            return
+    raise DistBackendError(f"{facts.version} ({facts.path}) needs its mpiexec even for a process alone, and finds none: "
+                           "put its bin folder in PATH, or start with mpirun or arraycomm-run --mpi")
 
 
 def place(library: Library, comm: int) -> tuple[int, int]:

@@ -64,6 +64,7 @@ def test_timeout(library: str, case: str) -> None:
     printed = run(library, 2, PROGRAM, case)
     for rank in range(2):
         assert [line.split(" rank ")[0] for line in lines(printed, rank)] == ["CollectiveTimeout (1,)"], printed
+    assert "rank 1 did not take part" in printed and "rank 0 waited for this rank until its timeout was over" in printed, printed
 
 
 @EVERYWHERE
@@ -224,6 +225,19 @@ def test_a_library_that_would_end_the_process(library: str) -> None:
     printed = run("openmpi", 2, "-c", "import arraycomm; arraycomm.init()",
                   environ={"ARRAYCOMM_MPI_LIBRARY": str(_file(library))})
     assert "DistBackendError: MPICH" in printed and "was built without PMIx" in printed and "Abort(" not in printed, printed
+
+
+def test_alone_without_mpiexec(tmp_path: Path) -> None:
+    """Intel MPI forks for its mpiexec when a process that nobody launched makes a group: it is found beside the library."""
+    code = "import arraycomm; g = arraycomm.init(backend='mpi'); print('size', g.split(0).size); g.close()"
+    environ = {**mpi.environ("impi"), "ARRAYCOMM_MPI_LIBRARY": str(_file("impi")), "PATH": str(tmp_path)}
+    assert printed_by([sys.executable, "-c", code], environ).splitlines() == ["size 1"]
+    (tmp_path / "lib").mkdir()
+    lonely = tmp_path / "lib" / "libmpi.so.12"
+    lonely.write_bytes(_file("impi").read_bytes())
+    printed = printed_by([sys.executable, "-c", code], environ | {"ARRAYCOMM_MPI_LIBRARY": str(lonely),
+                                                                  "LD_LIBRARY_PATH": str(mpi.prefix("impi") / "lib")})
+    assert "DistBackendError: Intel" in printed and "put its bin folder in PATH" in printed, printed
 
 
 def test_a_launcher_in_a_launcher() -> None:

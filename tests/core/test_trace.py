@@ -288,6 +288,8 @@ CALLS: dict[str, Callable[[arraycomm.Group, Any], Any]] = {
     "barrier": lambda group, x: group.barrier(),
     "asynchronous": lambda group, x: group.all_gather(x, async_op=True).result(),
     "messages": lambda group, x: [work.wait() for work in (group.isend(x, 0, 3), group.irecv(x, 0, 3))],
+    "messages by NumPy's integers": lambda group, x: [work.wait() for work in (group.isend(x, np.int64(0), np.int64(3)),
+                                                                              group.irecv(x, np.int64(0), np.int64(3)))],
     "refused": lambda group, x: pytest.raises(ValueError, group.all_reduce, x, "no such \"reduction\""),
     "aborted": lambda group, x: [group.abort("enough"), pytest.raises(arraycomm.Aborted, group.barrier)],
 }
