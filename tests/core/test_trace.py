@@ -311,6 +311,7 @@ def test_the_short_way_is_traced_as_the_long_one(call: Callable[[arraycomm.Group
         events = [event for event in json.loads(path.read_text()) if event["ph"] != "M"]
         for event in events:
             assert event.pop("ts") > 0 and event.pop("dur", 0) >= 0 and event["args"].pop("called_us", 0) >= 0
+            assert all(type(event["args"].get(name, 0)) is int for name in ("root", "dest", "source", "tag")), event
         found.append(events)
     assert found[0] == found[1] and found[0] and all(event["tid"] == threading.get_native_id() for event in found[0])
 
