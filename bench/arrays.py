@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import at_least, numbers, parse_sizes
 from .frameworks import open_framework, require
 from .harness import slowest
-from .options import parse_sizes
 from .worlds import run
 
 _NAMES = ("numpy", "numpy again", "torch", "jax")
@@ -63,16 +63,16 @@ def main(arguments: list[str]) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="arraycomm-bench arrays", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--np", default="1,2", help="numbers of ranks (1,2)")
+    parser.add_argument("--np", type=numbers(1), default=(1, 2), help="numbers of ranks (1,2)")
     parser.add_argument("--sizes", type=parse_sizes, default="8,1M", help="bytes of the array (8,1M)")
-    parser.add_argument("--rounds", type=int, default=9, help="of which the median counts (9)")
+    parser.add_argument("--rounds", type=at_least(1), default=9, help="of which the median counts (9)")
     given = parser.parse_args(arguments)
     for name in ("torch", "jax"):
         require(name)
     print("# all_reduce: us per call with NumPy's arrays; us that others take more, median (lowest to highest) of the rounds")
     print(f"ranks {'':17}{'numpy':>9}" + "".join(f"{name:>25}" for name in _NAMES[1:]))
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    for ranks in map(int, given.np.split(",")):
+    for ranks in given.np:
         for cell, times in run(ranks, measure, given.sizes, given.rounds).items():
             print(f"{ranks:5} {cell:17}{_row(times)}", flush=True)
     return 0

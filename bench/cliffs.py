@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .arguments import at_least, numbers, parse_size, parse_sizes, some_of
 from .collectives import COLLECTIVES, Case
 from .harness import slowest
-from .options import parse_size, parse_sizes
 from .worlds import run
 
 _OPERATIONS = tuple(name for name in COLLECTIVES if name != "barrier")
@@ -119,25 +118,20 @@ def main(arguments: list[str]) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="arraycomm-bench cliffs", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--np", default="2,4", help="numbers of ranks (2,4)")
-    parser.add_argument("--transport", default="shm", help="some of shm, tcp (shm)")
-    parser.add_argument("--ops", default=",".join(_OPERATIONS), help="operations (all with data)")
+    parser.add_argument("--np", type=numbers(1), default=(2, 4), help="numbers of ranks (2,4)")
+    parser.add_argument("--transport", type=some_of(("shm", "tcp"), "transport"), default=("shm",), help="some of shm, tcp (shm)")
+    parser.add_argument("--ops", type=some_of(_OPERATIONS, "operation"), default=_OPERATIONS, help="operations (all with data)")
     parser.add_argument("--sizes", type=parse_sizes, help="bytes of the whole array, instead of those")
     parser.add_argument("-e", "--maxbytes", type=parse_size, default="8M", help="the largest of those (8M)")
-    parser.add_argument("--rounds", type=int, default=7, help="of which the fastest counts (7)")
+    parser.add_argument("--rounds", type=at_least(1), default=7, help="of which the fastest counts (7)")
     parser.add_argument("--above", type=float, default=1.3, help="what is shown (1.3); 0 shows all")
     given = parser.parse_args(arguments)
-    operations = given.ops.split(",")
-    unknown = [name for name in operations if name not in _OPERATIONS]
-    if unknown:
-        print(f"arraycomm-bench cliffs: unknown operation {unknown[0]!r}; choose from {', '.join(_OPERATIONS)}", file=sys.stderr)
-        return 2
     sizes = given.sizes or default_sizes(given.maxbytes)
     print(f"# above {given.above:g}: ratio (range of the rounds); us of smaller, this, larger size; then the highest of each")
-    worst: dict[str, dict[str, Found | None]] = {operation: {} for operation in operations}
-    for ranks in map(int, given.np.split(",")):
-        for transport in given.transport.split(","):
-            for operation, times in _world(ranks, transport, operations, sizes, given.rounds).items():
+    worst: dict[str, dict[str, Found | None]] = {operation: {} for operation in given.ops}
+    for ranks in given.np:
+        for transport in given.transport:
+            for operation, times in _world(ranks, transport, given.ops, sizes, given.rounds).items():
                 found = judged(times)
                 _show(f"{ranks} {transport:4} {operation:15}", times, [one for one in found if one.ratio > given.above])
                 worst[operation][f"{transport}, {ranks} ranks"] = max(found, key=lambda one: one.ratio, default=None)

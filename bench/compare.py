@@ -20,10 +20,10 @@ from types import FrameType
 from typing import Any
 
 from . import floors
+from .arguments import at_least, numbers, parse_sizes, plot_file, some_of
 from .compare_plot import write_plot
 from .drive import Contender, ContenderFailed, Start, peer_class, probe
 from .floors import Limits
-from .options import parse_sizes, plot_file
 from .peers import GROUPS, LIBRARIES
 from .peers.ours import VARIANTS
 from .peers.protocol import ITEM_BYTES, OPERATIONS, Missing
@@ -54,26 +54,11 @@ Exit code 1 when data was wrong or a contender failed; being slower is a result,
 """
 
 
-def _names(text: str, known: Sequence[str], what: str) -> list[str]:
-    names: list[str] = []
-    for name in text.split(","):
-        if name not in known and name not in GROUPS:
-            raise argparse.ArgumentTypeError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
-        names += GROUPS.get(name, (name,))
-    return list(dict.fromkeys(names))
-
-
 def _pair(text: str) -> tuple[str, str]:
     name, separator, path = text.partition("=")
     if not separator or not path:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
     return name, path
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 def _limits(path: str) -> Limits:
@@ -87,21 +72,21 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="arraycomm-bench compare", description=__doc__, epilog=_EPILOG,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
-    add("--against", type=lambda text: text.split(","), default=["gloo"], metavar="PEER,...",
+    add("--against", default="gloo", metavar="PEER,...",
         help=f"some of {', '.join([*PEERS, *GROUPS])} (gloo)")
-    add("--np", type=lambda text: [_positive(n) for n in text.split(",")], default=[2, 4], metavar="N,...",
+    add("--np", type=numbers(1), default=(2, 4), metavar="N,...",
         help="ranks, a table each (2,4)")
-    add("--ops", type=lambda text: _names(text, OPERATIONS, "operation"), default=list(OPERATIONS), metavar="OP,...",
+    add("--ops", type=some_of(OPERATIONS, "operation"), default=OPERATIONS, metavar="OP,...",
         help=f"some of {', '.join(OPERATIONS)} (all)")
     add("--sizes", type=parse_sizes, default=SIZES, metavar="SIZE,...",
         help=f"bytes ({SIZES})")
     add("--dtype", choices=tuple(ITEM_BYTES), default="float32", help="mpi4py has no bfloat16 (float32)")
-    add("--ours", type=lambda text: _names(text, tuple(VARIANTS), "variant of ours"), default=["shm", "tcp"],
+    add("--ours", type=some_of(VARIANTS, "variant of ours"), default=("shm", "tcp"),
         metavar="WAY,...", help=f"some of {', '.join(VARIANTS)}, a contender each (shm,tcp)")
-    add("--hosts", type=_positive, default=1, metavar="N", 
+    add("--hosts", type=at_least(1), default=1, metavar="N",
         help="network namespaces that the ranks are dealt out to; needs root (1)")
     add("--rate", metavar="RATE", help="with --hosts: what a host may send, as tc's tbf takes it, e.g. 1gbit (no limit)")
-    add("--rounds", type=_positive, default=5, help="there and back through all contenders (5)")
+    add("--rounds", type=at_least(1), default=5, help="there and back through all contenders (5)")
     add("--python", type=_pair, action="append", default=[], metavar="PEER=PATH",
         help="another interpreter, or environment, for a contender")
     add("--peer", type=_pair, action="append", default=[], metavar="NAME=FILE",
@@ -186,7 +171,7 @@ def main(arguments: list[str]) -> int:
     given = made.parse_args(arguments)
     own = [name for name, _ in given.peer]
     try:
-        given.against = _names(",".join(given.against), [*PEERS, *own], "peer")
+        given.against = some_of([*PEERS, *own], "peer", GROUPS)(given.against)
     except argparse.ArgumentTypeError as error:
         made.error(str(error))
     if given.plot:

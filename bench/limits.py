@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+from collections.abc import Sequence
 from datetime import datetime
 
+from .arguments import numbers, parse_sizes
 from .compare import SIZES, tasks
 from .floors import Limits, write
 from .machine import cache_bytes, measure
-from .options import parse_sizes
 from .peers.protocol import OPERATIONS
 from .report import figure
 
@@ -39,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="arraycomm-bench limits", description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
-    add("--np", type=lambda text: [int(n) for n in text.split(",")], default=[2, 4, 8], metavar="N,...",
+    add("--np", type=numbers(1), default=(2, 4, 8), metavar="N,...",
         help="ranks to print floors for (2,4,8)")
     add("--sizes", type=parse_sizes, default=SIZES, metavar="SIZE,...",
         help=f"bytes ({SIZES})")
@@ -49,10 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> int:
     """The exit code: 0."""
-    made = parser()
-    given = made.parse_args(arguments)
-    if min(given.np) < 1:
-        made.error("--np must be at least 1")
+    given = parser().parse_args(arguments)
     limits = Limits(len(os.sched_getaffinity(0)), cache_bytes(2), cache_bytes(3), measure())
     for line in [*machine_lines(limits), "", *floor_lines(limits, given.np, given.sizes)]:
         print(line)
@@ -75,7 +73,7 @@ def machine_lines(limits: Limits) -> list[str]:
     return lines
 
 
-def floor_lines(limits: Limits, ranks: list[int], sizes: list[int]) -> list[str]:
+def floor_lines(limits: Limits, ranks: Sequence[int], sizes: Sequence[int]) -> list[str]:
     """A table of floors over shared memory, in microseconds."""
     head = "".join(f"  {f'np {n}':>9}" for n in ranks)
     lines = ["# floors over shared memory, us", f"# {'operation':>14}  {'size':>10}{head}"]

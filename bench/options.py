@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from .arguments import at_least, parse_size, plot_file, some_of
 from .collectives import COLLECTIVES
 from .data import DTYPES, OPS, SHORT_NAMES
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _AVERAGES = "0 rank 0, 1 average, 2 minimum, 3 maximum over ranks"
 FRAMEWORKS = ("numpy", "jax", "torch")
 TRANSPORTS = ("auto", "shm", "tcp")
@@ -64,39 +64,9 @@ def require_writable(path: str) -> None:
         raise ValueError(f"cannot write {path!r}: it is a folder, or not ours to write")
 
 
-def parse_size(text: str) -> int:
-    """Bytes from "8", "64K", "1.5M" or "1G". Raises argparse.ArgumentTypeError on anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", text.strip().lower())
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 8, 64K, 1.5M or 1G")
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
-def parse_sizes(text: str) -> tuple[int, ...]:
-    """The same for some between commas."""
-    return tuple(map(parse_size, text.split(",")))
-
-
-def _names(text: str, known: dict[str, str], what: str) -> tuple[str, ...]:
-    if text == "all":
-        return tuple(dict.fromkeys(known.values()))
-    chosen = text.split(",")
-    for name in chosen:
-        if name not in known:
-            raise argparse.ArgumentTypeError(f"unknown {what} {name!r}; choose all or some of {', '.join(known)}")
-    return tuple(dict.fromkeys(known[name] for name in chosen))
-
-
-def _operations(text: str) -> tuple[str, ...]:
-    return _names(text, {name: name for name in COLLECTIVES}, "operation")
-
-
-def _ops(text: str) -> tuple[str, ...]:
-    return _names(text, OPS, "reduction")
-
-
-def _dtypes(text: str) -> tuple[str, ...]:
-    return _names(text, {**SHORT_NAMES, **{name: name for name in DTYPES}}, "datatype")
+def _some(known: dict[str, str], what: str) -> Callable[[str], tuple[str, ...]]:
+    """Of names by what they are called on the command line; or all."""
+    return some_of((), what, {**{name: (ours,) for name, ours in known.items()}, "all": tuple(dict.fromkeys(known.values()))})
 
 
 def _root(text: str) -> int:
@@ -111,15 +81,6 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-def _at_least(low: int) -> Any:
-    def number(text: str) -> int:
-        if not re.fullmatch(r"\d+", text) or int(text) < low:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {low}")
-        return int(text)
-
-    return number
-
-
 def parser() -> argparse.ArgumentParser:
     """The parser of the measuring command (`compare` has its own)."""
     made = argparse.ArgumentParser(
@@ -132,10 +93,11 @@ def parser() -> argparse.ArgumentParser:
         "Exit code 1 when any value was wrong or a rank failed, 2 when nothing could be measured.",
     )
     add = made.add_argument
-    add("operations", type=_operations, metavar="OPERATION", help=f"all, or some of {', '.join(COLLECTIVES)}")
-    add("--nproc", type=_at_least(1), metavar="N", help="ranks to start (2), unless a launcher, mpirun or torchrun has")
+    add("operations", type=_some({name: name for name in COLLECTIVES}, "operation"), metavar="OPERATION",
+        help=f"all, or some of {', '.join(COLLECTIVES)}")
+    add("--nproc", type=at_least(1), metavar="N", help="ranks to start (2), unless a launcher, mpirun or torchrun has")
     _add_nccl_options(made)
-    add("--batches", type=_at_least(1), default=5, metavar="N", help="batches per size, of which the median counts (5)")
+    add("--batches", type=at_least(1), default=5, metavar="N", help="batches per size, of which the median counts (5)")
     add("--percentiles", action="store_true", help="p50, p95 and p99 of single calls")
     add("--framework", choices=FRAMEWORKS, default="numpy", help="whose arrays (numpy)")
     add("--backend", metavar="NAME", help="backend of the group (the group's own choice)")
@@ -150,23 +112,18 @@ def _add_nccl_options(made: argparse.ArgumentParser) -> None:
     add = made.add_argument
     add("-b", "--minbytes", type=parse_size, default=8, metavar="SIZE", help="smallest size (8)")
     add("-e", "--maxbytes", type=parse_size, metavar="SIZE", help="largest size (64M)")
-    add("-f", "--stepfactor", type=_at_least(1), metavar="FACTOR", help="factor between sizes (4)")
+    add("-f", "--stepfactor", type=at_least(1), metavar="FACTOR", help="factor between sizes (4)")
     add("-i", "--stepbytes", type=parse_size, metavar="SIZE", help="increment between sizes, without -f (1M)")
-    add("-o", "--op", type=_ops, default=("sum",), dest="ops", metavar="OP", help=f"all, or some of {', '.join(OPS)} (sum)")
-    add("-d", "--datatype", type=_dtypes, default=("float32",), dest="dtypes", metavar="TYPE",
-        help=f"all, or some of {', '.join((*SHORT_NAMES, *DTYPES))} (float)")
+    add("-o", "--op", type=_some(OPS, "reduction"), default=("sum",), dest="ops", metavar="OP",
+        help=f"all, or some of {', '.join(OPS)} (sum)")
+    add("-d", "--datatype", type=_some({**SHORT_NAMES, **{name: name for name in DTYPES}}, "datatype"), default=("float32",),
+        dest="dtypes", metavar="TYPE", help=f"all, or some of {', '.join((*SHORT_NAMES, *DTYPES))} (float)")
     add("-r", "--root", type=_root, default=0, metavar="RANK", help="root of rooted operations; all or -1 is every rank (0)")
-    add("-n", "--iters", type=_at_least(1), default=0, metavar="N", help="calls per batch (as many as take 20 ms, at most 1000)")
-    add("-w", "--warmup_iters", type=_at_least(0), default=5, dest="warmup", metavar="N", help="calls before the first batch (5)")
-    add("-c", "--check", type=_at_least(0), default=1, metavar="N", help="how often each result is checked; 0 does not (1)")
+    add("-n", "--iters", type=at_least(1), default=0, metavar="N", help="calls per batch (as many as take 20 ms, at most 1000)")
+    add("-w", "--warmup_iters", type=at_least(0), default=5, dest="warmup", metavar="N", help="calls before the first batch (5)")
+    add("-c", "--check", type=at_least(0), default=1, metavar="N", help="how often each result is checked; 0 does not (1)")
     add("-a", "--average", type=int, choices=range(4), default=3, help=f"which rank's time counts: {_AVERAGES} (3)")
     add("-J", "--output_file", "--json", dest="json", metavar="FILE", help="the measurements as JSON")
-
-
-def plot_file(text: str) -> str:
-    if not text.endswith((".svg", ".png")):
-        raise argparse.ArgumentTypeError(f"{text!r} must end in .svg or .png")
-    return text
 
 
 def parse(arguments: list[str]) -> Options:

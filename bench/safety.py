@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import at_least, numbers, parse_sizes, some_of
 from .collectives import COLLECTIVES, Call, Case
 from .harness import slowest
-from .options import parse_sizes
 from .worlds import run
 
 _OPERATIONS = ("all_reduce", "sendrecv")
@@ -98,16 +98,17 @@ def _batch(group: Any, call: Call) -> Callable[[], float]:
 def main(arguments: list[str]) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="arraycomm-bench safety", description=__doc__)
-    parser.add_argument("--np", default="2,4", help="numbers of ranks (2,4)")
-    parser.add_argument("--transport", default="shm,tcp", help="some of shm, tcp (both)")
+    parser.add_argument("--np", type=numbers(1), default=(2, 4), help="numbers of ranks (2,4)")
+    parser.add_argument("--transport", type=some_of(("shm", "tcp"), "transport"), default=("shm", "tcp"),
+                        help="some of shm, tcp (both)")
     parser.add_argument("--sizes", type=parse_sizes, default="8,64K,1M,16M", help="bytes of the array (8,64K,1M,16M)")
-    parser.add_argument("--rounds", type=int, default=5, help="of which the median counts (5)")
+    parser.add_argument("--rounds", type=at_least(1), default=5, help="of which the median counts (5)")
     given = parser.parse_args(arguments)
     print("# us per call as it is; then ratios of times: median (lowest to highest) of the rounds")
     heads = [f"{_NAMES[over]} / {_NAMES[under]}" for over, under in _SHOWN]
     print(f"{'ranks':>5} {'':6}{'':22}{'us':>10}" + "".join(f"{head:>26}" for head in heads))
-    for ranks in map(int, given.np.split(",")):
-        for transport in given.transport.split(","):
+    for ranks in given.np:
+        for transport in given.transport:
             for cell, times in run(ranks, measure, transport, given.sizes, given.rounds).items():
                 print(f"{ranks:5} {transport:6}{cell:22}{_row(times)}", flush=True)
     return 0

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from arraycomm.launch.environ import Place
 from arraycomm.launch.nodes import Meeting, meet
 
+from .arguments import at_least, numbers
+
 # A rank starts, says so, and then calls init() and close() in turn, each when told to.
 _RANK = """
 import sys, time
@@ -97,13 +99,13 @@ def measure(size: int, repeats: int, again: int) -> dict[str, list[_Time]]:
 def main(arguments: list[str]) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="arraycomm-bench startup", description=__doc__)
-    parser.add_argument("--np", default="2,64", help="numbers of ranks (2,64)")
-    parser.add_argument("--repeats", type=int, default=5, help="worlds of new processes, each kind (5)")
-    parser.add_argument("--again", type=int, default=3, help="further worlds in the same processes (3)")
+    parser.add_argument("--np", type=numbers(1), default=(2, 64), help="numbers of ranks (2,64)")
+    parser.add_argument("--repeats", type=at_least(1), default=5, help="worlds of new processes, each kind (5)")
+    parser.add_argument("--again", type=at_least(0), default=3, help="further worlds in the same processes (3)")
     given = parser.parse_args(arguments)
     print("# ms, median (lowest to highest); slowest: of one rank; whole: from the first entry to the last return")
     print(f"{'ranks':>5}  {'':22}{'slowest':>24}{'whole':>24}")
-    for size in map(int, given.np.split(",")):
+    for size in given.np:
         for what, times in measure(size, given.repeats, given.again).items():
             columns = [sorted(column) for column in zip(*times, strict=True)]
             print(f"{size:5}  {what:22}" + "".join(f"{median(c):9.1f} ({c[0]:.1f} to {c[-1]:.1f})".rjust(24)

@@ -12,6 +12,8 @@ from typing import Any
 
 from arraycomm.core.store import TCPStore
 
+from .arguments import at_least, numbers
+
 _VALUE = "v" * 32
 _CALLS = 8  # between two looks at the clock
 # A set may return before it has come to the server, so it is also timed with a look at what it set.
@@ -96,14 +98,14 @@ class _Clients:
 def main(arguments: list[str]) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="arraycomm-bench store", description=__doc__)
-    parser.add_argument("--clients", default="1,16,256", help="numbers of client processes (1,16,256)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the median counts (5)")
+    parser.add_argument("--clients", type=numbers(1), default=(1, 16, 256), help="numbers of client processes (1,16,256)")
+    parser.add_argument("--rounds", type=at_least(1), default=5, help="rounds, of which the median counts (5)")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement (0.5)")
     given = parser.parse_args(arguments)
     theirs = _torch()
     makes: list[Make] = [_ours, *([theirs] if theirs else [])]
     print(f"# calls per second{'; ratio: ours to torch, median (lowest to highest)' if theirs else '; torch is not installed'}")
-    for count in map(int, given.clients.split(",")):
+    for count in given.clients:
         clients = _Clients(count, makes)
         rates: dict[str, list[list[float]]] = {operation: [] for operation in OPERATIONS}
         for turn in range(given.rounds):

@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from arraycomm.core import tuning
 from arraycomm.core.environment import Place, detect
 
 from . import tune_hosts, tune_table
-from .options import parse_size, require_writable
+from .arguments import at_least, numbers, parse_sizes, some_of
+from .options import require_writable
 from .report import figure
 from .spaces import SpaceError
 from .tune_choose import Cell, Decision, as_samples, at, decide, from_samples
@@ -39,28 +40,6 @@ _SAMPLES = "arraycomm samples"
 _VERSION = 1
 
 
-def _some(known: Sequence[str], what: str) -> Any:
-    def parse(text: str) -> tuple[str, ...]:
-        for name in text.split(","):
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
-        return tuple(dict.fromkeys(text.split(",")))
-
-    return parse
-
-
-def _ranks(text: str) -> tuple[int, ...]:
-    if not all(part.isdecimal() and int(part) > 1 for part in text.split(",")):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers of at least 2 ranks, as 2,4")
-    return tuple(dict.fromkeys(map(int, text.split(","))))
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
 def _rounds(text: str) -> int:
     if not text.isdecimal() or 0 < int(text) < _LEAST_ROUNDS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds: at least {_LEAST_ROUNDS}, or 0 to measure nothing")
@@ -71,16 +50,16 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="arraycomm-bench tune", description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
-    add("--ops", type=_some(OPERATIONS, "operation"), default=OPERATIONS, metavar="OP,...",
+    add("--ops", type=some_of(OPERATIONS, "operation"), default=OPERATIONS, metavar="OP,...",
         help=f"some of {', '.join(OPERATIONS)} (all)")
-    add("--np", type=_ranks, default=None, metavar="N,...", help="numbers of ranks; groups of others take the nearest (2,4)")
-    add("--transport", type=_some(tuning.TRANSPORTS, "transport"), default=(), metavar="WAY,...",
+    add("--np", type=numbers(2), default=None, metavar="N,...", help="numbers of ranks; groups of others take the nearest (2,4)")
+    add("--transport", type=some_of(tuning.TRANSPORTS, "transport"), default=(), metavar="WAY,...",
         help=f"some of {', '.join(INSIDE)}; symmetric: arrays of group.empty() (all; over several hosts what they have: tcp "
              "for one rank each, else hosts)")
-    add("--hosts", type=_number, default=1, metavar="N",
+    add("--hosts", type=at_least(1), default=1, metavar="N",
         help="network namespaces that the ranks are dealt out to; needs root (1)")
     add("--rate", metavar="RATE", help="with --hosts: what a host may send, as tc's tbf takes it, e.g. 1gbit (no limit)")
-    add("--sizes", type=lambda text: tuple(sorted({parse_size(size) for size in text.split(",")})), default=SIZES,
+    add("--sizes", type=lambda text: tuple(sorted(set(parse_sizes(text)))), default=SIZES,
         metavar="SIZE,...", help=f"bytes of the whole array; the largest stands for all that are longer ({SIZES})")
     add("--rounds", type=_rounds, default=7, help="0: none, only what --samples holds (7)")
     add("--samples", metavar="FILE", help="adds the times to this file, and chooses by all times in it: to measure in slices")

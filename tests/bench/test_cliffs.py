@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from types import ModuleType
-
 import pytest
 
-from arraycomm.bench import arrays, cliffs, compare, limits, safety
+from arraycomm.bench import cliffs
 
 
 def test_the_line_between_neighbours() -> None:
@@ -42,18 +40,6 @@ def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert " ".join(lines[4]) == "| | shm, 2 ranks |" and [line[1] for line in lines[6:]] == ["all_reduce", "scatter"]
 
 
-def test_an_unknown_operation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cliffs.main(["--ops", "barrier"]) == 2
-    assert "unknown operation 'barrier'" in capsys.readouterr().err
-
-
 def test_sizes_without_neighbours(capsys: pytest.CaptureFixture[str]) -> None:
     assert cliffs.main(["--np", "2", "--ops", "broadcast", "--sizes", "64", "--rounds", "1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "| broadcast | - |"
-
-
-@pytest.mark.parametrize("module", [arrays, cliffs, compare, limits, safety])
-def test_a_size_that_is_none(module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        module.main(["--sizes", "8,5x"])
-    assert "argument --sizes: '5x' is not a size; write 8, 64K, 1.5M or 1G" in capsys.readouterr().err

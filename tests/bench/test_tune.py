@@ -200,7 +200,7 @@ def test_a_launchers_world_has_its_size(capsys, monkeypatch):
 
 @pytest.mark.parametrize(("arguments", "told"), [
     (["--ops=xor"], "unknown operation 'xor'; choose from all_reduce"), (["--transport=sea"], "unknown transport 'sea'"),
-    (["--np=1"], "'1' is not a list of numbers of at least 2 ranks"), (["--rounds=2"], "at least 3, or 0 to measure nothing"),
+    (["--np=1"], "'1' is not a whole number of at least 2"), (["--rounds=2"], "at least 3, or 0 to measure nothing"),
     (["--transport=hosts"], "--transport hosts: 2 ranks on 1 host have shm, symmetric, tcp only"),
     (["--hosts=0"], "'0' is not a whole number of at least 1"), (["--hosts=2", "--np=3"], "--np 3 cannot be dealt out evenly"),
     (["--rounds=0"], "name the samples with --samples"), (["--sizes=x"], "'x' is not a size"),
