@@ -79,19 +79,25 @@ def some_private(context: Context) -> None:
     long_exchanges(context)
 
 
-LONG = 800_000  # float32 a rank: beyond DIRECT_EXCHANGE_FROM (direct.h)
+# float32 a rank, up to where slots alone are used and beyond (direct.h), and how many calls: so many that both ways of the choice
+# are taken, in turns. Ranks that chose differently would wait for each other for good.
+EXCHANGES_OF_TWO = ((32_768, 4), (33_000, 130), (65_540, 70))
+EXCHANGES = ((524_280, 4), (800_000, 12))
 
 
 def long_exchanges(context: Context) -> None:
-    """all_to_all of private arrays, often enough for both ways of the choice to be taken."""
-    size, count = context.size, LONG // context.size
-    mine = slice(context.rank * count, (context.rank + 1) * count)
-    for turn in range(12):
-        given = [_values(rank + turn, count * size, "float32") for rank in range(size)]
-        x = given[context.rank].copy()
-        got = context.group.all_to_all(x)
-        context.check(np.array_equal(got, np.concatenate([array[mine] for array in given])), f"all_to_all, turn {turn}")
-        context.check(np.array_equal(x, given[context.rank]), f"all_to_all changed its input, turn {turn}")
+    """all_to_all of private arrays."""
+    size = context.size
+    for whole, turns in (*(EXCHANGES_OF_TWO if size == 2 else ()), *EXCHANGES):
+        count = whole // size
+        mine = slice(context.rank * count, (context.rank + 1) * count)
+        for turn in range(turns):
+            given = [_values(rank + turn, count * size, "float32") for rank in range(size)]
+            x = given[context.rank].copy()
+            got = context.group.all_to_all(x)
+            label = f"{whole}, turn {turn}"
+            context.check(np.array_equal(got, np.concatenate([array[mine] for array in given])), f"all_to_all of {label}")
+            context.check(np.array_equal(x, given[context.rank]), f"all_to_all changed its input, {label}")
 
 
 def libraries(context: Context) -> None:

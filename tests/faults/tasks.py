@@ -132,6 +132,16 @@ def cycle_forever(context: Context, *, what: str = "mixed", counts: tuple[int, .
         raise
 
 
+def exchange_forever(context: Context, count: int) -> None:
+    """all_to_all of the same arrays until an error ends it. Says once that the first is over."""
+    x = np.arange(count * context.world.size)
+    out = np.empty_like(x)
+    context.world.all_to_all(x, out=out)
+    context.say()
+    while True:
+        context.world.all_to_all(x, out=out)
+
+
 def cycle_for(context: Context, seconds: float) -> int:
     """For about `seconds`, equally often on all ranks. How often."""
     end, turn = time.monotonic() + seconds, 0

@@ -98,6 +98,18 @@ def test_killed_while_its_message_is_read(job: Jobs, way: str) -> None:
     checks.clean(ranks, [0])
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_while_the_kernel_copies(job: Jobs, victim: int) -> None:
+    """Nearly all of the time both ranks are in each other's arrays."""
+    ranks = job(2, "shm", {"ARRAYCOMM_ALGORITHM": "all_to_all=direct"})
+    ranks.begin("exchange_forever", count=1 << 20)
+    ranks.answers()
+    time.sleep(0.1)
+    since = ranks.kill(victim)
+    checks.lost(ranks.answers([1 - victim]), ranks, victim, ("process died", "its process has gone"), since, within=1)
+    checks.clean(ranks, [1 - victim])
+
+
 @pytest.mark.parametrize("way", ["staged", "read"])
 @pytest.mark.parametrize("timeout", [0.002, 0.01, 0.03])
 def test_array_taken_back_while_it_is_read(job: Jobs, way: str, timeout: float) -> None:

@@ -109,6 +109,8 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_TO_ALL, "direct", direct_all_to_all, SYMMETRIC, true, ALWAYS, 8},
     {ACOMM_ALL_TO_ALL, "shared", shared_all_to_all, SYMMETRIC, true, KiB(64), 0},
     {ACOMM_ALL_TO_ALL, "direct", direct_all_to_all, SYMMETRIC, true, ALWAYS, 0},
+    {ACOMM_ALL_TO_ALL, "shared", shared_all_to_all, ONE_HOST, true, KiB(128), 2},
+    {ACOMM_ALL_TO_ALL, "direct", direct_all_to_all, ONE_HOST, true, ALWAYS, 2},
     {ACOMM_ALL_TO_ALL, "shared", shared_all_to_all, ONE_HOST, true, MiB(2), 0},
     {ACOMM_ALL_TO_ALL, "direct", direct_all_to_all, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_TO_ALL, "records", all_to_all_bruck, HOSTS, true, KiB(16), 0},
@@ -121,7 +123,8 @@ static const struct algorithm TABLE[] = {
     {ACOMM_RECV, "read", NULL, ANYWHERE, true, ALWAYS, 0},
 };
 #define ROWS (sizeof TABLE / sizeof *TABLE)
-_Static_assert(MiB(2) == DIRECT_EXCHANGE_FROM, "the row of all_to_all, where some have symmetric arrays too");
+_Static_assert(KiB(128) == DIRECT_EXCHANGE_FROM && MiB(2) == DIRECT_EXCHANGE_FROM_MANY,
+               "the rows of all_to_all, where some have symmetric arrays too");
 
 static const char *const KINDS[ACOMM_KINDS] = {"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter",
                                                "reduce_scatter", "all_to_all", "barrier", "send", "recv"};

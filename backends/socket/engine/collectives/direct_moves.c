@@ -120,7 +120,8 @@ static int exchange(struct rounds *r)
 int direct_all_to_all(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;
-    struct direct_plan plan = {.bytes = bytes, .offered = bytes, .shared = bytes <= DIRECT_EXCHANGE_FROM,
+    uint64_t from = op->team->size > 2 ? DIRECT_EXCHANGE_FROM_MANY : DIRECT_EXCHANGE_FROM;
+    struct direct_plan plan = {.bytes = bytes, .offered = bytes, .shared = bytes <= from,
                                .staged = shared_all_to_all, .move = exchange};
     return op->send_counts ? shared_all_to_all(op) : direct_run(op, &plan);
 }
