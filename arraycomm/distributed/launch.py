@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module's name")
     parser.add_argument("program", metavar="training_script", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
-    parser.set_defaults(prefix=False)
+    parser.set_defaults(prefix=False, keep_going=False)
     return parser
 
 

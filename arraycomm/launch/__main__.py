@@ -25,6 +25,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     _add_options(parser)
     options = parser.parse_args(arguments)
     check(parser, options)
+    if options.mpi and options.keep_going:
+        parser.error("--mpi and --keep-going exclude each other: a world of MPI does not outlive its ranks")
     if options.mpi and options.nnodes > 1:
         parser.error("--mpi starts the ranks of one node; for several nodes use the MPI library's own mpirun")
     return options
@@ -42,6 +44,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--master-port", type=_at_least(0), default=0, metavar="PORT",
         help=f"port of the store on node 0 (default: a free one; for several nodes {DEFAULT_PORT})")
     add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to DIR/rank-R.log")
+    add("--keep-going", action="store_true", help="a rank that fails does not end the others: for programs that go on without it")
     add("--no-prefix", dest="prefix", action="store_false", help="pass output on without [rank R] before each line")
     add("--no-python", action="store_true", help="the program is started itself, not by Python")
     add("--mpi", action="store_true", help="the ranks are a world of MPI, without mpirun; one node only")

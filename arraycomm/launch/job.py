@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shutil
 import sys
@@ -64,7 +65,10 @@ def launch(options: argparse.Namespace, extras: Extras | None = None, *, for_tor
             meeting.leave(code)
             return code
     except (DistError, OSError, ValueError) as error:
-        print(f"arraycomm-run: {error}", file=sys.stderr)
+        more = ""
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            more = f"; the limit is {os.sysconf('SC_OPEN_MAX')}, and each rank takes several: raise `ulimit -n`"
+        print(f"arraycomm-run: {error}{more}", file=sys.stderr)
         return 1
 
 
@@ -93,7 +97,8 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
         environs.append({**base, **extras.variables(place, attempt), **place.variables(meeting.secret_fd)})
         commands.append(_command(options, extras.arguments(place)))
         inherit.append((*secret, *extras.descriptors(place)))
-    return Plan(commands, environs, inherit, prefix=options.prefix, log_dir=logs, news=extras.news, blocked=extras.blocked)
+    return Plan(commands, environs, inherit, prefix=options.prefix, log_dir=logs, keep_going=options.keep_going,
+                news=extras.news, blocked=extras.blocked)
 
 
 def _base_environ(nproc: int) -> dict[str, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Iterable
+from io import FileIO
 from typing import BinaryIO
 
 from .ending import CONSEQUENCES
@@ -39,7 +41,7 @@ class Lines:
 class Stream:
     """One rank's stdout or stderr on its way to ours, to its log file and to its tail."""
 
-    def __init__(self, source: int, target: BinaryIO, prefix: bytes, tail: deque[bytes], log: BinaryIO | None) -> None:
+    def __init__(self, source: int, target: BinaryIO, prefix: bytes, tail: deque[bytes], log: FileIO | None) -> None:
         self.source = source
         self._target, self._prefix, self._tail, self._log = target, prefix, tail, log
         self._lines = Lines()
@@ -58,8 +60,16 @@ class Stream:
         self._target.write(b"".join(self._prefix + line for line in lines))
         self._target.flush()
         if self._log is not None:
-            self._log.write(b"".join(lines))
-            self._log.flush()
+            try:
+                _write_all(self._log, b"".join(lines))
+            except OSError as error:  # a full disk ends the log, not the job
+                print(f"arraycomm-run: the log {self._log.name} ends here: {error.strerror}", file=sys.stderr)
+                self._log = None
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    while data:
+        data = data[file.write(data):]
 
 
 def blames_another(tail: Iterable[bytes]) -> bool:

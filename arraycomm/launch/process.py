@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -39,13 +40,13 @@ class RankProcess:
         self.pid = self._popen.pid
         self.pidfd = os.pidfd_open(self.pid)
         self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
-        self._log: BinaryIO | None = None
+        self._log: FileIO | None = None
 
     def streams(self, out: BinaryIO, err: BinaryIO, *, prefix: bool, log_dir: Path | None) -> list[Stream]:
         """Its stdout and stderr, to be pumped into `out`, `err` and a file in log_dir."""
         label = f"[rank {self.rank}] ".encode() if prefix else b""
         if log_dir is not None:
-            self._log = open(log_dir / f"rank-{self.rank}.log", "wb")  # noqa: SIM115 - closed by close()
+            self._log = FileIO(log_dir / f"rank-{self.rank}.log", "wb")
         assert self._popen.stdout is not None and self._popen.stderr is not None
         return [Stream(self._popen.stdout.fileno(), out, label, self.tail, self._log),
                 Stream(self._popen.stderr.fileno(), err, label, self.tail, self._log)]

@@ -32,13 +32,14 @@ _DRAIN_S = 1.0  # for the output of descendants that left their rank's process g
 @dataclass(frozen=True)
 class Plan:
     """What to start on this node: of each local rank its command, its environment with RANK in it, and the descriptors that it
-    inherits. news, blocked: see job.Extras."""
+    inherits. keep_going: a rank that fails does not end the others. news, blocked: see job.Extras."""
 
     commands: Sequence[Sequence[str]]
     environs: Sequence[Mapping[str, str]]
     inherit: Sequence[Sequence[int]]
     prefix: bool = True
     log_dir: Path | None = None
+    keep_going: bool = False
     news: int = -1
     blocked: Callable[[Collection[int]], tuple[int, str] | None] = lambda ended: None
 
@@ -64,7 +65,8 @@ class Failure(NamedTuple):
 
 @dataclass
 class Job:
-    """`run()` once. The exit code is the first failing rank's, 128 + n for signals, 0 when all went well."""
+    """`run()` once. The exit code is the first failing rank's, 128 + n for signals, 0 when all went well, or, where they keep
+    going, any."""
 
     plan: Plan
     out: BinaryIO = field(default_factory=lambda: sys.stdout.buffer)
@@ -159,7 +161,9 @@ class Job:
             self._fail(Failure(rank.rank, rank.pid, 0, rank.tail, found[1]))
 
     def _fail(self, failure: Failure) -> None:
-        if not self._failures:
+        if self.plan.keep_going:
+            self._say(failure.headline() + ("; the others go on" if self._running else ""))
+        elif not self._failures:
             self._schedule.plan_end()
         self._failures.append(failure)
 
@@ -167,7 +171,7 @@ class Job:
         if self._received:
             self._say(f"ended by {signal_name(self._received)}")
             return 128 + self._received
-        if not self._failures:
+        if not self._failures or (self.plan.keep_going and self._well):
             return 0
         first = cause(self._failures)
         # Its last lines once more, because the other ranks' may stand between; alone they are the last already.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -140,6 +141,24 @@ def test_log_dir(script, tmp_path):
     assert (tmp_path / "logs" / "rank-1.log").read_text() == "hello 1\n"
 
 
+def test_a_log_that_cannot_be_written_ends_alone(script, tmp_path):
+    process = start("--log-dir", str(tmp_path), script("for i in range(40): print('line', i)"),
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0 and out.splitlines()[-1] == "[rank 0] line 39"
+    assert err.splitlines() == [f"arraycomm-run: the log {tmp_path}/rank-0.log ends here: File too large"]
+    assert (tmp_path / "rank-0.log").read_text() == "".join(f"line {i}\n" for i in range(40))[:100]
+
+
+def test_descriptors_run_out(script):
+    process = start("--nproc-per-node", "16", script("time.sleep(60)"),
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err.splitlines()[-1] == ("arraycomm-run: [Errno 24] Too many open files; the limit is 40, and each rank takes "
+                                    "several: raise `ulimit -n`")
+
+
 def test_stdin_is_empty(script):
     done = subprocess.run([*LAUNCH, script("print(repr(sys.stdin.read()))")], input="text", capture_output=True,
                           text=True, timeout=30, env=clean_environ())
@@ -172,6 +191,24 @@ def test_a_killed_rank(script):
         """))
     assert done.returncode == 128 + 9
     assert re.search(r"arraycomm-run: rank 0 \(pid \d+ on \S+\) was killed by SIGKILL$", done.stderr.strip())
+
+
+def test_survivors_keep_going(script):
+    # The kill comes long before the others' end, which SIGTERM would bring 0.3 s after it without the option.
+    survive = script("""
+        if rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1)
+        if rank == int(sys.argv[1]): sys.exit(6)
+        print('survived')
+        """)
+    done = launch("--keep-going", "--nproc-per-node", "3", survive, "2")
+    assert done.returncode == 0 and done.stdout == "[rank 0] survived\n"
+    told = [line.partition(" (pid")[0] for line in done.stderr.splitlines() if "(pid" in line]
+    assert told == ["arraycomm-run: rank 1", "arraycomm-run: rank 2"]
+    assert "was killed by SIGKILL; the others go on\n" in done.stderr
+
+    done = launch("--keep-going", "--nproc-per-node", "2", script("sys.exit(3 + rank)"))
+    assert done.returncode in (3, 4)  # nobody has ended well
 
 
 def test_the_cause_is_blamed_and_not_those_it_took_along(script):
