@@ -83,3 +83,7 @@ def __getattr__(name: str) -> Any:
 
         return GradientReducer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:  # an interactive session offers what is not loaded yet, too
+    return sorted({*globals(), *__all__})

@@ -39,6 +39,10 @@ def test_backends_are_not_loaded() -> None:
                                                            "arraycomm.distributed"))]
 
 
+def test_all_names_are_offered() -> None:
+    assert fresh("import arraycomm; print(set(arraycomm.__all__) <= set(dir(arraycomm)))").strip() == "True"
+
+
 def test_nothing_slow_is_loaded_by_init_either() -> None:
     """Each of these takes a good part of what init() may take; whoever uses it anyway has it loaded already."""
     code = """
