@@ -54,7 +54,7 @@ class MpiCommunicator:
         self.rank: int = lib.acomm_mpi_rank(group)
         self.size: int = lib.acomm_mpi_size(group)
         self.timeout = timeout
-        self.closed = self._freed = False
+        self.closed = self._freed = self._told = False
         self.enter = 0  # address of cudaSetDevice(), where the library is to move arrays on devices (direct.py)
         self.lock = threading.RLock()
         self._library = library
@@ -69,12 +69,14 @@ class MpiCommunicator:
         """For a native call or an operation, whose own failure lies at `address`. Raises what a signal handler raised."""
         if code == lib.ACOMM_INTERRUPTED and (error := interrupted()) is not None:
             raise error
+        self._told = True
         failure = ffi.cast("acomm_failure *", address)
         return self._translate.failure(failure) if failure.code else self._error(code)
 
     def _error(self, code: int) -> Exception:
         if code == lib.ACOMM_INTERRUPTED and (error := interrupted()) is not None:
             raise error
+        self._told = True
         failure = ffi.new("acomm_failure *")
         if not self._freed and lib.acomm_mpi_failure(self._group, failure):
             return self._translate.failure(failure)
@@ -217,11 +219,21 @@ class MpiCommunicator:
                 return
             self.closed = True
         self.shortcut.close()
-        lib.acomm_mpi_stop(self._group, f"left with {reason}".encode()[:191] if reason else _NULL)
-        with self.lock:
-            self.shortcut.end()
-            self._freed = True
-        lib.acomm_mpi_close(self._group)
+        code = lib.acomm_mpi_stop(self._group, f"left with {reason}".encode()[:191] if reason else _NULL)
+        try:
+            self._raise_untold(code, reason)
+        finally:
+            with self.lock:
+                self.shortcut.end()
+                self._freed = True
+            lib.acomm_mpi_close(self._group)
+
+    def _raise_untold(self, code: int, reason: str) -> None:
+        """What came of broadcasts that this rank left before the other had come: their last word, as no call follows."""
+        failure = ffi.new("acomm_failure *")
+        refused = lib.acomm_mpi_failure(self._group, failure) and failure.code == lib.ACOMM_MISMATCH
+        if code or (refused and not self._told and not reason):
+            raise self._error(code or failure.code)
 
 
 def _in(src: Buffer) -> dict[str, Any]:

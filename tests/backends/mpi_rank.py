@@ -182,9 +182,40 @@ def listens(group: arraycomm.Group) -> None:
     say(group, f"listens on {sorted({address for address in open_to if address != '127.0.0.1'})}")
 
 
+def ahead(group: arraycomm.Group) -> None:
+    """The root of short broadcasts does not wait, but only so far, and its close() for the other to come, not to end."""
+    time.sleep(0.5 * group.rank)
+    x, began, early = np.empty(100), time.monotonic(), 0
+    for number in range(200):
+        group.broadcast(np.full(100, float(number)) if group.rank == 0 else x, 0, out=x)
+        early += time.monotonic() - began < 0.3
+        if (x != number).any():
+            say(group, f"broadcast {number}: {x}")
+    if group.rank == 0:
+        say(group, f"{early} before rank 1 came")
+    part = group.split(0)
+    assert part is not None
+    time.sleep(0.5 * group.rank)
+    part.broadcast(x, 0)
+    began = time.monotonic()
+    if group.rank == 1:
+        time.sleep(2)
+    part.close()
+    if group.rank == 0:
+        say(group, f"closed in time {0.3 < time.monotonic() - began < 1.5}")
+    part = group.split(0)
+    assert part is not None
+    if group.rank == 1:
+        part.abort("no broadcast of mine")
+    else:
+        part.broadcast(x, 0, out=x)
+        part.close()  # raises what came of it
+
+
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "aborts receives": aborts_receives, "killed": killed, "wrapped": wrapped, "facade": facade,
-         "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens}
+         "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens,
+         "ahead": ahead}
 
 
 def main(case: str) -> None:

@@ -67,6 +67,15 @@ def test_timeout(library: str, case: str) -> None:
     assert "rank 1 did not take part" in printed and "rank 0 waited for this rank until its timeout was over" in printed, printed
 
 
+@pytest.mark.parametrize("library", ["openmpi", "impi"])
+def test_root_ahead(library: str) -> None:
+    printed = run(library, 2, PROGRAM, "ahead")
+    early, closed, came = lines(printed, 0)
+    assert early.split()[1:] == ["before", "rank", "1", "came"] and 0 < int(early.split()[0]) <= 64, printed
+    assert closed == "closed in time True" and came.startswith("Aborted") and "no broadcast of mine" in came, printed
+    assert lines(printed, 1) == [], printed
+
+
 @EVERYWHERE
 def test_a_rank_that_raises(library: str) -> None:
     printed = run(library, 2, PROGRAM, "leaves")

@@ -25,6 +25,7 @@ CASES: dict[str, _Call] = {
     "kind": lambda g, odd, x, out: g.broadcast(x, 0, out=out) if odd else g.all_reduce(x, out=out),
     "barrier": lambda g, odd, x, out: g.barrier() if odd else g.all_reduce(x, out=out),
     "root of broadcast": lambda g, odd, x, out: g.broadcast(x, 1 if odd else 0, out=out),
+    "root of broadcast elsewhere": lambda g, odd, x, out: g.broadcast(x, 0 if odd else 1, out=out),  # with two, nobody gives
     "root of reduce": lambda g, odd, x, out: g.reduce(x, 1 if odd else 0, out=out),
     "count of broadcast": lambda g, odd, x, out: g.broadcast(x[:3] if odd else x, 0, out=out[:3] if odd else out),
     "count of all_gather": lambda g, odd, x, out: g.all_gather(x[:3] if odd else x[:4]),

@@ -68,8 +68,9 @@ const acomm_entries *acomm_mpi_lend(void);
 int acomm_mpi_missing(acomm_group *group, char *text);
 int acomm_mpi_failure(acomm_group *group, acomm_failure *out);
 void acomm_mpi_abort(acomm_group *group, const char *text);
-/* Ends all operations with ACOMM_CLOSED, waits until no thread is in one, and tells the peers; `why` as acomm_group_stop(). */
-void acomm_mpi_stop(acomm_group *group, const char *why);
+/* Ends all operations with ACOMM_CLOSED, waits until no thread is in one, and tells the peers; `why` and what it returns as
+ * acomm_group_stop(). */
+int acomm_mpi_stop(acomm_group *group, const char *why);
 /* Frees it, once the peers have said goodbye too: the communicator may still get messages of theirs. Stop comes first. */
 void acomm_mpi_close(acomm_group *group);
 /* 1 where MPI may still use memory of operations that have failed: it cannot take requests back. */

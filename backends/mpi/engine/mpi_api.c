@@ -56,7 +56,10 @@ static int run_collective(struct mpi_op *op)
 {
     op->sequence = ++op->group->sequence;
     int rc = atomic_load_explicit(&op->group->poisoned, memory_order_relaxed);
-    return rc ? rc : mpi_collective(op);
+    rc = rc ? rc : mpi_collective(op);
+    if (!rc)
+        atomic_store_explicit(&op->group->finished, op->sequence, memory_order_release);
+    return rc;
 }
 
 static void take_first(struct acomm_group *g)

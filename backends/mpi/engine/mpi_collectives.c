@@ -82,6 +82,8 @@ int mpi_collective(struct mpi_op *op)
     if (g->size == 1)
         return alone(op);
     op->is_short = mpi_is_short(op);
+    if (ahead_fits(op))
+        return ahead_broadcast(op);
     int rc = op->is_short || g->check ? mpi_exchange(op) : 0;
     if (rc || op->is_short)
         return rc;

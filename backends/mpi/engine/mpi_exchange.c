@@ -9,13 +9,12 @@
 
 #define SHORT_ALL 32768 /* contents of all records together */
 
-struct record { uint64_t bytes; acomm_header header; }; /* the contents follow, filled up to 8 bytes */
 #define FULL(bytes) (((bytes) + 7) & ~(uint64_t)7)
 
 size_t mpi_record_bytes(const struct acomm_group *g)
 {
     size_t contents = SHORT_ALL / (size_t)g->size;
-    return sizeof(struct record) + FULL(contents < g->mpi->short_bytes ? contents : g->mpi->short_bytes);
+    return sizeof(struct mpi_record) + FULL(contents < g->mpi->short_bytes ? contents : g->mpi->short_bytes);
 }
 
 uint64_t mpi_total(const struct mpi_op *op, const uint64_t *counts)
@@ -47,9 +46,9 @@ static bool gives(const struct mpi_op *op)
     return !rooted || op->call.root == op->group->rank;
 }
 
-static uint64_t write_record(const struct mpi_op *op, char *to)
+uint64_t mpi_write_record(const struct mpi_op *op, char *to)
 {
-    struct record *mine = (struct record *)to;
+    struct mpi_record *mine = (struct mpi_record *)to;
     mine->bytes = op->is_short && gives(op) ? given(op) * op->width : 0;
     mpi_header(op, &mine->header);
     if (mine->bytes)
@@ -57,11 +56,20 @@ static uint64_t write_record(const struct mpi_op *op, char *to)
     return sizeof *mine + FULL(mine->bytes);
 }
 
+bool mpi_room_for_records(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    if (mpi_grow(&g->records, &g->records_room, (size_t)g->size * g->record_bytes))
+        return true;
+    mpi_fail_op(op, ACOMM_RESOURCE, -1, "no memory for records");
+    return false;
+}
+
 static uint64_t length(const char *records, int number)
 {
     uint64_t bytes = 0;
     while (number--)
-        bytes += sizeof(struct record) + FULL(((const struct record *)(records + bytes))->bytes);
+        bytes += sizeof(struct mpi_record) + FULL(((const struct mpi_record *)(records + bytes))->bytes);
     return bytes;
 }
 
@@ -70,13 +78,15 @@ static int concatenate(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     char *all = g->records;
-    uint64_t have = write_record(op, all);
+    uint64_t have = mpi_write_record(op, all);
     for (int distance = 1; distance < g->size; distance *= 2) {
         int number = distance < g->size - distance ? distance : g->size - distance;
         int rc = mpi_take(op, all + have, (uint64_t)number * g->record_bytes, mpi_neighbour(g, distance));
         if (!rc)
             rc = mpi_give(op, all, length(all, number), mpi_neighbour(g, -distance));
         int waited = mpi_wait(op);
+        if (!rc && !waited && g->size == 2)
+            rc = ahead_skip(op, (struct mpi_record *)(all + have));
         if (rc || waited)
             return rc ? rc : waited;
         have += length(all + have, number);
@@ -89,13 +99,13 @@ static int compare(struct mpi_op *op, const void **contents)
 {
     struct acomm_group *g = op->group;
     const char *at = g->records;
-    const acomm_header *mine = &((const struct record *)at)->header, *first = NULL, *other = NULL;
+    const acomm_header *mine = &((const struct mpi_record *)at)->header, *first = NULL, *other = NULL;
     int odd = -1, reference = -1;
     const acomm_header *headers[g->size];
     for (int i = 0; i < g->size; i++) {
         int rank = mpi_neighbour(g, i);
-        headers[rank] = &((const struct record *)at)->header;
-        contents[rank] = at + sizeof(struct record);
+        headers[rank] = &((const struct mpi_record *)at)->header;
+        contents[rank] = at + sizeof(struct mpi_record);
         at += length(at, 1);
     }
     for (int rank = 0; rank < g->size && g->check; rank++) { /* every rank finds the same two */
@@ -106,6 +116,8 @@ static int compare(struct mpi_op *op, const void **contents)
     }
     if (!other)
         return 0;
+    if (g->size == 2) /* the other may be past it (mpi_ahead.c) */
+        return mpi_differ(g, mine, headers[!g->rank], !g->rank);
     acomm_failure failure = {.code = ACOMM_MISMATCH, .origin = reference, .culprit = odd, .sequence = mine->sequence,
                              .mine = *first, .theirs = *other};
     if (g->rank == odd) { /* from its own side, as everywhere */
@@ -113,6 +125,12 @@ static int compare(struct mpi_op *op, const void **contents)
         failure.mine = *other, failure.theirs = *first;
     }
     return mpi_poison(g, &failure); /* the others see it themselves */
+}
+
+int mpi_differ(struct acomm_group *g, const acomm_header *mine, const acomm_header *theirs, int peer)
+{
+    return mpi_fail(g, &(acomm_failure){.code = ACOMM_MISMATCH, .origin = g->rank, .culprit = peer, .sequence = mine->sequence,
+                                        .mine = *mine, .theirs = *theirs});
 }
 
 static void join(const struct mpi_op *op, const void **contents, uint64_t offset, uint64_t bytes)
@@ -146,11 +164,11 @@ int mpi_exchange(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     const void *contents[g->size];
-    if (!mpi_grow(&g->records, &g->records_room, (size_t)g->size * g->record_bytes))
-        return mpi_fail_op(op, ACOMM_RESOURCE, -1, "no memory for records");
-    int rc = concatenate(op);
+    int rc = mpi_room_for_records(op) ? concatenate(op) : ACOMM_RESOURCE;
     if (!rc)
         rc = compare(op, contents);
+    g->ahead = 0;
+    atomic_store_explicit(&g->given, 0, memory_order_relaxed);
     if (!rc && op->is_short && op->call.kind != ACOMM_BARRIER)
         finish(op, contents);
     return rc;

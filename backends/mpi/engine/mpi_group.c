@@ -361,14 +361,16 @@ static void stop_worker(struct acomm_group *g)
         pthread_join(g->worker, NULL);
 }
 
-void acomm_mpi_stop(struct acomm_group *g, const char *why)
+int acomm_mpi_stop(struct acomm_group *g, const char *why)
 {
     bool orderly = !atomic_load(&g->poisoned) && !(why && *why);
     acomm_failure failure = {.code = ACOMM_LOST, .culprit = g->rank, .origin = g->rank};
     acomm_failure closed = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank};
     if (group_was_forked(g))
-        return;
+        return 0;
     messages_progress(g);
+    int code = orderly ? ahead_settle(g) : 0;
+    orderly = orderly && !atomic_load(&g->poisoned);
     /* What a cut operation has sent may still lie somewhere. */
     bool cut = atomic_load(&g->pending) || atomic_load(&g->inside) || messages_flying(g);
     if (why && *why) {
@@ -389,6 +391,7 @@ void acomm_mpi_stop(struct acomm_group *g, const char *why)
         messages_progress(g);
         sched_yield();
     }
+    return code;
 }
 
 void group_free(struct acomm_group *g)

@@ -33,6 +33,10 @@ struct mpi_op {
     acomm_failure failure;       /* valid once ended with an error */
 };
 
+/* What a rank tells of its call; the contents follow, filled up to 8 bytes. */
+struct mpi_record { uint64_t bytes; acomm_header header; };
+#define MPI_AHEAD 64 /* broadcasts that a root may be ahead */
+
 /* Requests of the collective that runs. */
 struct mpi_requests {
     char *handles;               /* as wide as the library's */
@@ -59,9 +63,14 @@ struct acomm_group {
     bool works, stops;           /* there is a worker; it is to end */
     pthread_t worker;
     uint64_t sequence;
+    _Atomic uint64_t finished;   /* the last one that has ended well */
     struct mpi_requests requests;
     char *records, *scratch;     /* grown when needed, under `turn` */
     size_t records_room, scratch_room;
+    /* broadcasts whose root does not wait (mpi_ahead.c) */
+    int ahead;                   /* since ranks have last exchanged records; alike on all */
+    acomm_header gave[MPI_AHEAD]; /* of those that this rank was the root of, by sequence */
+    _Atomic uint64_t given;      /* the last of them, unless the peer is known to have come to it */
     /* the end */
     _Atomic int poisoned;        /* code of the failure, or 0 */
     _Atomic bool stuck;          /* requests that could not be taken back may still use callers' memory */
@@ -112,6 +121,8 @@ int mpi_give(struct mpi_op *op, const void *data, uint64_t bytes, int peer);
 int mpi_take(struct mpi_op *op, void *data, uint64_t bytes, int peer);
 /* A place for a request of a collective of the library's own. NULL: no memory. */
 void *mpi_request(struct mpi_op *op);
+/* The first of them, for so many turns: *over tells. 0 or the code of a failure, after which all have been taken back. */
+int mpi_wait_briefly(struct mpi_op *op, unsigned turns, int *over);
 /* All of them have ended. After a failure they have been taken back, or the group is stuck. */
 int mpi_wait(struct mpi_op *op);
 /* At least that much of *place; false without memory. */
@@ -124,6 +135,19 @@ int mpi_collective(struct mpi_op *op);
 size_t mpi_record_bytes(const struct acomm_group *g);
 bool mpi_is_short(const struct mpi_op *op);
 int mpi_exchange(struct mpi_op *op);
+/* This rank's record, written there: its bytes. */
+uint64_t mpi_write_record(const struct mpi_op *op, char *to);
+/* Memory for a record of each rank; false without. */
+bool mpi_room_for_records(struct mpi_op *op);
+/* Two ranks called different things. `mine` is this rank's. Returns the code that the operation ends with. */
+int mpi_differ(struct acomm_group *g, const acomm_header *mine, const acomm_header *theirs, int peer);
+/* mpi_ahead.c: short broadcasts of two ranks. */
+bool ahead_fits(const struct mpi_op *op);
+int ahead_broadcast(struct mpi_op *op);
+/* The peer's record is there: older ones, of broadcasts that this rank gave, are compared and the next one is taken instead. */
+int ahead_skip(struct mpi_op *op, struct mpi_record *theirs);
+/* Before the end: waits until the peer has come to what this rank gave. 0, or the code of what comes of it. */
+int ahead_settle(struct acomm_group *g);
 /* mpi_blocks.c: a block for each rank and from each. */
 int mpi_blocks(struct mpi_op *op);
 /* mpi_reduce.c: reductions in pieces. */

@@ -9,10 +9,10 @@
 
 #define INLINE_BYTES 4096
 
-enum { MESSAGE, GOODBYE, FAILURE };
+enum { MESSAGE, GOODBYE, FAILURE, ASKED, PASSED };
 struct head {            /* no longer than it has to be: it goes with every short message */
     uint64_t group;      /* id */
-    uint64_t count;      /* elements; goodbye: collectives that the rank has finished */
+    uint64_t count;      /* elements; otherwise collectives: that the rank has finished, or that are asked for */
     int64_t tag;
     int32_t source;
     uint16_t ticket;     /* tag of the contents, or 0: they follow the head */
@@ -33,8 +33,23 @@ struct mpi_messages {
     int *tickets;                    /* next tag of contents for each rank */
     uint64_t *left;                  /* of each rank: 0 it is there, else 1 + collectives before its goodbye */
     int gone;                        /* ranks that have left */
+    uint64_t asked, passed;          /* the collective that the peer asks for, or 0; the last that it is known to have finished */
     _Atomic bool silent;             /* MPI has ended: nothing here may call it */
 };
+
+/* ---- news ---- */
+
+static void tell(struct acomm_group *g, struct head head, const void *contents, size_t bytes)
+{
+    struct mpi_flight *f = atomic_load(&g->messages->silent) ? NULL : flight_new(g, NULL, g->size, sizeof head + bytes);
+    if (!f)
+        return;
+    memcpy(f->memory, &head, sizeof head);
+    memcpy(f->memory + sizeof head, contents, bytes);
+    for (int rank = 0; rank < g->size; rank++)
+        if (rank != g->rank && !g->messages->left[rank]) /* a dead rank needs no news: what the library says of it is not looked at */
+            flight_move(g, f, f->memory, sizeof head + bytes, rank, TAG_NEWS, false);
+}
 
 /* ---- arrivals ---- */
 
@@ -146,10 +161,14 @@ static int hear(struct acomm_group *g)
         acomm_failure failure;
         memcpy(&failure, contents, sizeof failure);
         mpi_poison(g, &failure);
-    } else if (!m->left[head.source]) {
+    } else if (head.what == ASKED) {
+        m->asked = head.count;
+    } else if (head.what == GOODBYE && !m->left[head.source]) {
         m->left[head.source] = 1 + head.count;
         m->gone++;
     }
+    if (head.what != ASKED && head.count > m->passed)
+        m->passed = head.count;
     return 0;
 }
 
@@ -167,6 +186,15 @@ static int hear_next(struct acomm_group *g, int *heard)
     return hear(g);
 }
 
+static void answer(struct acomm_group *g)
+{
+    uint64_t finished = atomic_load_explicit(&g->finished, memory_order_acquire);
+    if (finished < g->messages->asked)
+        return;
+    g->messages->asked = 0;
+    tell(g, (struct head){.group = g->id, .source = g->rank, .what = PASSED, .count = finished}, "", 0);
+}
+
 /* With the lock. 0 or an error of the library. */
 static int progress(struct acomm_group *g)
 {
@@ -177,6 +205,8 @@ static int progress(struct acomm_group *g)
         heard = 0;
         rc = hear_next(g, &heard);
     }
+    if (g->messages->asked && !rc)
+        answer(g);
     return rc ? rc : flights_test(g);
 }
 
@@ -330,26 +360,12 @@ struct mpi_flights *messages_flights(struct acomm_group *g)
     return &g->messages->flights;
 }
 
-/* ---- news ---- */
-
-static void tell(struct acomm_group *g, struct head head, const void *contents, size_t bytes)
-{
-    struct mpi_flight *f = atomic_load(&g->messages->silent) ? NULL : flight_new(g, NULL, g->size, sizeof head + bytes);
-    if (!f)
-        return;
-    memcpy(f->memory, &head, sizeof head);
-    memcpy(f->memory + sizeof head, contents, bytes);
-    for (int rank = 0; rank < g->size; rank++)
-        if (rank != g->rank && !g->messages->left[rank]) /* a dead rank needs no news: what the library says of it is not looked at */
-            flight_move(g, f, f->memory, sizeof head + bytes, rank, TAG_NEWS, false);
-}
-
 void messages_spread(struct acomm_group *g, const acomm_failure *failure)
 {
     if (g->size == 1)
         return;
     pthread_mutex_lock(&g->messages->lock);
-    tell(g, (struct head){.group = g->id, .source = g->rank, .what = FAILURE}, failure, sizeof *failure);
+    tell(g, (struct head){.group = g->id, .source = g->rank, .what = FAILURE, .count = atomic_load(&g->finished)}, failure, sizeof *failure);
     pthread_mutex_unlock(&g->messages->lock);
 }
 
@@ -360,6 +376,21 @@ void messages_goodbye(struct acomm_group *g)
     pthread_mutex_lock(&g->messages->lock);
     tell(g, (struct head){.group = g->id, .source = g->rank, .what = GOODBYE, .count = g->sequence}, "", 0);
     pthread_mutex_unlock(&g->messages->lock);
+}
+
+void messages_ask(struct acomm_group *g, uint64_t sequence)
+{
+    pthread_mutex_lock(&g->messages->lock);
+    tell(g, (struct head){.group = g->id, .source = g->rank, .what = ASKED, .count = sequence}, "", 0);
+    pthread_mutex_unlock(&g->messages->lock);
+}
+
+bool messages_passed(struct acomm_group *g, uint64_t sequence)
+{
+    pthread_mutex_lock(&g->messages->lock);
+    bool passed = g->messages->passed >= sequence;
+    pthread_mutex_unlock(&g->messages->lock);
+    return passed;
 }
 
 int messages_missing(struct acomm_group *g)
@@ -422,7 +453,7 @@ bool messages_over(struct acomm_group *g)
 static void stop_listening(struct acomm_group *g)
 {
     struct mpi_messages *m = g->messages;
-    int flag = !m->listens;
+    int flag = !m->listens || mpi_read(g->mpi, &m->request) == g->mpi->no_request; /* to cancel that is an error */
     if (!flag)
         g->mpi->Cancel(&m->request);
     while (!flag && !g->mpi->Test(&m->request, &flag, g->mpi->ignore) && !flag)

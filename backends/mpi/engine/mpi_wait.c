@@ -144,23 +144,41 @@ static void take_back(struct acomm_group *g)
     }
 }
 
-int mpi_wait(struct mpi_op *op)
+/* One of them, for so many turns (0: until it ends). */
+static int wait_for(struct mpi_op *op, int number, unsigned most, int *over)
 {
     struct acomm_group *g = op->group;
     const acomm_mpi *mpi = g->mpi;
-    int rc = atomic_load_explicit(&g->poisoned, memory_order_relaxed);
-    for (int i = 0; i < g->requests.number && !rc; i++) {
-        void *request = g->requests.handles + (size_t)i * mpi->handle_bytes;
-        unsigned turns = 0;
-        int flag = 0;
-        for (;;) {
-            int code = mpi->Test(request, &flag, mpi->ignore);
-            if (code)
-                rc = mpi_fail_library(op, code, g->requests.facts[i].peer);
-            if (rc || flag || (rc = mpi_turn(op, &turns, g->requests.facts[i].peer)))
-                break;
-        }
+    void *request = g->requests.handles + (size_t)number * mpi->handle_bytes;
+    int peer = g->requests.facts[number].peer, rc = 0;
+    unsigned turns = 0;
+    do {
+        int code = mpi->Test(request, over, mpi->ignore);
+        if (code)
+            return mpi_fail_library(op, code, peer);
+        if (*over)
+            return 0;
+        rc = mpi_turn(op, &turns, peer);
+    } while (!rc && (!most || turns < most));
+    return rc;
+}
+
+int mpi_wait_briefly(struct mpi_op *op, unsigned turns, int *over)
+{
+    int rc = wait_for(op, 0, turns, over);
+    if (rc) {
+        take_back(op->group);
+        op->group->requests.number = 0;
     }
+    return rc;
+}
+
+int mpi_wait(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    int rc = atomic_load_explicit(&g->poisoned, memory_order_relaxed), over = 0;
+    for (int i = 0; i < g->requests.number && !rc; i++)
+        rc = wait_for(op, i, 0, &over);
     if (rc)
         take_back(g);
     g->requests.number = 0;
