@@ -112,7 +112,7 @@ class SocketCommunicator:
         segment = self._endpoint.share_segment(self._id, local, size, world=self._owns) if len(local) > 1 else None
         options = ffi.new("acomm_group_options *", {
             "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1],
-            "loopback": self._endpoint.one_host(self._members),
+            "local": self._endpoint.local(self._members),
             "segment_fd": -1 if segment is None else segment.fileno(), "segment_bytes": size, "piece_bytes": piece,
             "connections": self._endpoint.connections, "check": settings.get_flag("ARRAYCOMM_CHECK"),
             "timeout": _nanoseconds(self.timeout), "algorithms": keep[2], "tuned": keep[3],

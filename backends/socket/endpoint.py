@@ -196,9 +196,9 @@ class Endpoint:
                              f"{', '.join(sorted({self._peers[m].hostname for m in members}))}; use auto")
         return numbers
 
-    def one_host(self, members: Sequence[int]) -> bool:
-        """Whether no network is between them, even where ARRAYCOMM_TRANSPORT=tcp keeps them apart."""
-        return len({self._peers.hosts[member] for member in members}) == 1
+    def local(self, members: Sequence[int]) -> int:
+        """How many of them are on this host, even where ARRAYCOMM_TRANSPORT=tcp keeps them apart."""
+        return sum(self._peers.hosts[member] == self._peers.hosts[self.rank] for member in members)
 
     def register(self, group_id: int, members: Sequence[int], group: Any) -> None:
         """Data connections of this group go to the engine from now on, those that came already included."""

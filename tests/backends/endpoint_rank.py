@@ -74,9 +74,9 @@ class Rank:
     def hosts(self) -> list[int]:
         return self.endpoint.hosts(range(self.size))
 
-    def one_host(self) -> list[bool]:
+    def local(self) -> list[int]:
         """Of the first two ranks, and of all."""
-        return [self.endpoint.one_host(range(2)), self.endpoint.one_host(range(self.size))]
+        return [self.endpoint.local(range(2)), self.endpoint.local(range(self.size))]
 
     def listeners(self) -> list[Any]:
         peer = self.endpoint._peers[self.rank]

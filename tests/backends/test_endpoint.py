@@ -18,7 +18,7 @@ def test_world_works_and_ends(start: Any, transport: str) -> None:
     world = start(3, environ=over(transport)).opened()
     assert world.results("total") == [[6.0, 6.0]] * 3
     assert world.results("hosts") == [[0, 0, 0] if transport == "shm" else [0, 1, 2]] * 3
-    assert world.results("one_host") == [[True, True]] * 3
+    assert world.results("local") == [[2, 3]] * 3
     world.results("close")
 
 
@@ -32,7 +32,7 @@ def test_several_hosts(start: Any) -> None:
     hosts = {rank: {"environ": {"ARRAYCOMM_HOSTID": name}} for rank, name in enumerate("aabc")}
     world = start(4, changes=hosts).opened()
     assert world.results("hosts") == [[0, 0, 1, 2]] * 4
-    assert world.results("one_host") == [[True, False]] * 4
+    assert world.results("local") == [[2, 2], [2, 2], [0, 1], [0, 1]]
     assert world.results("total") == [[10.0, 10.0]] * 4
     world.results("close")
 

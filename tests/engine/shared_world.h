@@ -27,7 +27,7 @@ static inline void *rank_main(void *argument)
     int32_t members[MAX_RANKS], hosts[MAX_RANKS] = {0};
     for (int i = 0; i < w->n; i++)
         members[i] = i;
-    acomm_group_options o = {.id = 1, .rank = seat->rank, .size = w->n, .members = members, .hosts = hosts,
+    acomm_group_options o = {.id = 1, .rank = seat->rank, .size = w->n, .local = w->n, .members = members, .hosts = hosts,
                              .segment_fd = w->fd, .segment_bytes = w->bytes, .piece_bytes = PIECE, .connections = 1,
                              .check = 1, .timeout = 20 * SECOND};
     acomm_group *g = NULL;

@@ -5,7 +5,7 @@
 
 /* ---- messages go round ---- */
 
-static const size_t SIZES[] = {0, 1, 8, 4056, 4057, 65536, WIRE_EAGER_MAX, WIRE_EAGER_MAX + 1, 3000001};
+static const size_t SIZES[] = {0, 1, 8, 4056, 4057, 65536, WIRE_EAGER_NEAR, WIRE_EAGER_NEAR + 1, 3000001, WIRE_EAGER_MAX, WIRE_EAGER_MAX + 1};
 #define N_SIZES (sizeof SIZES / sizeof *SIZES)
 
 static void *ping_pong(void *argument)
@@ -28,20 +28,20 @@ static void synchronous_messages_of_all_sizes(void)
     })
 }
 
-#define MANY (WIRE_CREDIT_MAX / WIRE_EAGER_MAX - 1) /* messages that a receiver keeps aside */
+#define MANY (WIRE_CREDIT_MAX / WIRE_EAGER_NEAR - 1) /* messages that a receiver keeps aside */
 /* Everybody sends to the right and then receives from the left: right as long as the messages are buffered. */
 static void *send_then_receive(void *argument)
 {
     struct acomm_group *g = argument;
     int n = g->size, right = (g->rank + 1) % n, left = (g->rank + n - 1) % n;
-    char *data = malloc(WIRE_EAGER_MAX);
+    char *data = malloc(WIRE_EAGER_NEAR);
     for (uint32_t i = 0; i < MANY; i++) {
-        fill_bytes(data, WIRE_EAGER_MAX, i);
-        CHECK_EQUAL(world_do(g, ACOMM_SEND, data, WIRE_EAGER_MAX, right, 1), 0);
+        fill_bytes(data, WIRE_EAGER_NEAR, i);
+        CHECK_EQUAL(world_do(g, ACOMM_SEND, data, WIRE_EAGER_NEAR, right, 1), 0);
     }
     for (uint32_t i = 0; i < MANY; i++) {
-        CHECK_EQUAL(world_do(g, ACOMM_RECV, data, WIRE_EAGER_MAX, left, 1), 0);
-        CHECK(has_bytes(data, WIRE_EAGER_MAX, i));
+        CHECK_EQUAL(world_do(g, ACOMM_RECV, data, WIRE_EAGER_NEAR, left, 1), 0);
+        CHECK(has_bytes(data, WIRE_EAGER_NEAR, i));
     }
     free(data);
     return NULL;
@@ -108,7 +108,7 @@ static int64_t tag_of(int from, int to, int i)
 
 static uint64_t size_of(int from, int to, int i)
 {
-    static const uint32_t limits[] = {1, 50, 5000, 2 * WIRE_EAGER_MAX, 600000};
+    static const uint32_t limits[] = {1, 50, 5000, 2 * WIRE_EAGER_NEAR, 600000};
     if (tag_of(from, to, i) == TAGS - 1)
         return 70001; /* who receives from any source knows no other size */
     uint32_t h = mix((uint32_t)from + 99, (uint32_t)to, (uint32_t)i);

@@ -26,7 +26,8 @@ static void peers_that_leave(void)
 {
     EVERY_KIND(3, {
         struct acomm_group *g = &w->groups[0];
-        char byte = 1, large[WIRE_EAGER_MAX + 1] = {0};
+        static char large[WIRE_EAGER_MAX + 1];
+        char byte = 1;
         struct acomm_op any, lost, send;
         world_start(g, &any, ACOMM_RECV, &byte, 1, -1, 2);
         CHECK_EQUAL(world_do(&w->groups[2], ACOMM_SEND, &byte, 1, 0, 3), 0);

@@ -105,10 +105,10 @@ static void messages_to_oneself(void)
     char *from = malloc(LARGE), *to = calloc(1, LARGE);
     struct acomm_op a, b;
     fill_bytes(from, LARGE, 1);
-    CHECK_EQUAL(world_do(g, ACOMM_SEND, from, WIRE_EAGER_MAX, 0, 1), 0); /* buffered */
+    CHECK_EQUAL(world_do(g, ACOMM_SEND, from, WIRE_EAGER_NEAR, 0, 1), 0); /* buffered */
     CHECK_EQUAL(world_do(g, ACOMM_SEND, from, 3, 0, 1), 0);
-    CHECK_EQUAL(world_do(g, ACOMM_RECV, to, WIRE_EAGER_MAX, -1, 1), 0);
-    CHECK(has_bytes(to, WIRE_EAGER_MAX, 1));
+    CHECK_EQUAL(world_do(g, ACOMM_RECV, to, WIRE_EAGER_NEAR, -1, 1), 0);
+    CHECK(has_bytes(to, WIRE_EAGER_NEAR, 1));
     CHECK_EQUAL(world_do(g, ACOMM_RECV, to, 3, 0, 1), 0);
     world_start(g, &a, ACOMM_SEND, from, LARGE, 0, 2);
     CHECK_EQUAL(p2p_wait_until(g->p2p, &a, 0), 1);
@@ -130,19 +130,19 @@ static void unexpected_messages_are_bounded(void)
     EVERY_KIND(2, {
         struct acomm_group *a = &w->groups[0], *b = &w->groups[1];
         static struct acomm_op ops[MANY + 1];
-        char *data = malloc(WIRE_EAGER_MAX);
-        fill_bytes(data, WIRE_EAGER_MAX, 9);
+        char *data = malloc(WIRE_EAGER_NEAR);
+        fill_bytes(data, WIRE_EAGER_NEAR, 9);
         for (int i = 0; i < MANY; i++)
-            world_start(a, &ops[i], ACOMM_SEND, data, WIRE_EAGER_MAX, 1, 1);
+            world_start(a, &ops[i], ACOMM_SEND, data, WIRE_EAGER_NEAR, 1, 1);
         world_start(a, &ops[MANY], ACOMM_SEND, data, 10, 1, 2);
-        char *got = malloc(WIRE_EAGER_MAX);
+        char *got = malloc(WIRE_EAGER_NEAR);
         CHECK_EQUAL(world_do(b, ACOMM_RECV, got, 10, 0, 2), 0);
         struct p2p_peer *peer = b->p2p->peers[0];
         CHECK(peer->arrived - peer->consumed <= wire_credit(2) && peer->arrived - peer->consumed > wire_credit(2) / 2);
         for (int i = 0; i < MANY; i++) {
-            memset(got, 0, WIRE_EAGER_MAX);
-            CHECK_EQUAL(world_do(b, ACOMM_RECV, got, WIRE_EAGER_MAX, 0, 1), 0);
-            CHECK(has_bytes(got, WIRE_EAGER_MAX, 9));
+            memset(got, 0, WIRE_EAGER_NEAR);
+            CHECK_EQUAL(world_do(b, ACOMM_RECV, got, WIRE_EAGER_NEAR, 0, 1), 0);
+            CHECK(has_bytes(got, WIRE_EAGER_NEAR, 9));
         }
         CHECK_EQUAL(peer->arrived, peer->consumed);
         for (int i = 0; i <= MANY; i++)

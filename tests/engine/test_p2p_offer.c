@@ -39,7 +39,7 @@ static bool timed(const struct world *w, int rank, int way)
     return false;
 }
 
-static const size_t SIZES[] = {0, 1, WIRE_EAGER_MAX, WIRE_EAGER_MAX + 1, 1 << 20, (1 << 20) + 1, BYTES};
+static const size_t SIZES[] = {0, 1, WIRE_EAGER_NEAR, WIRE_EAGER_NEAR + 1, 1 << 20, (1 << 20) + 1, BYTES};
 #define N_SIZES (sizeof SIZES / sizeof *SIZES)
 
 static void *ping_pong(void *argument)
@@ -104,7 +104,7 @@ static void a_new_size_begins_with_what_is_known(void)
     struct choice *ways[2];
     for (int rank = 0; rank < 2; rank++) {
         ways[rank] = w->groups[rank].p2p->ways[0];
-        ways[rank][choice_class(WIRE_EAGER_MAX + 1)] = (struct choice){.cost = {5000, 1}, .tries = CHOICE_LEARN};
+        ways[rank][choice_class(WIRE_EAGER_NEAR + 1)] = (struct choice){.cost = {5000, 1}, .tries = CHOICE_LEARN};
     }
     world_run(w, two_long_ones);
     CHECK(calls >= 2);

@@ -79,7 +79,7 @@ static void *ping_pong(void *argument)
     struct acomm_group *g = argument;
     char *data = malloc(BYTES);
     for (uint32_t i = 0; i < 24; i++) {
-        size_t bytes = i % 3 == 0 ? BYTES : i % 3 == 1 ? WIRE_EAGER_MAX + 1 : 2000000;
+        size_t bytes = i % 3 == 0 ? BYTES : i % 3 == 1 ? WIRE_EAGER_NEAR + 1 : 2000000;
         world_turn(g, i, data, bytes, 1 - g->rank);
     }
     free(data);

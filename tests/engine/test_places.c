@@ -94,7 +94,7 @@ static int await_once(struct acomm_op *op)
 static void parts_two(int (*wait)(struct acomm_op *))
 {
     int32_t members[] = {0, 1}, hosts[] = {0, 0};
-    acomm_group_options o = {.id = 1, .rank = 1, .size = 2, .members = members, .hosts = hosts, .piece_bytes = PIECE,
+    acomm_group_options o = {.id = 1, .rank = 1, .size = 2, .local = 2, .members = members, .hosts = hosts, .piece_bytes = PIECE,
                              .segment_fd = memfd_create("test", MFD_CLOEXEC), .segment_bytes = acomm_segment_bytes(2, PIECE),
                              .connections = 1, .check = 1, .timeout = 20 * SECOND};
     acomm_group *g = NULL;
@@ -113,6 +113,22 @@ static void parts_two(int (*wait)(struct acomm_op *))
     close(o.segment_fd);
 }
 
+/* More ranks than processors are a crowd where they share no memory too; who is on another host is no part of it. */
+static void test_counts_the_ranks_of_the_host(void)
+{
+    int32_t members[] = {0, 1, 2}, apart[] = {0, 1, 2};
+    start_on_first(second);
+    for (int local = 1; local <= 3; local++) {
+        acomm_group_options o = {.id = 1, .rank = 1, .size = 3, .local = local, .members = members, .hosts = apart,
+                                 .segment_fd = -1, .connections = 1};
+        acomm_group *g = NULL;
+        CHECK_EQUAL(acomm_group_open(NULL, &o, &g), 0);
+        CHECK_EQUAL(g->crowded, local > 2);
+        CHECK_EQUAL(g->loopback, local == 3);
+        acomm_group_close(g);
+    }
+}
+
 static void test_messages_part_two(void) { parts_two(recv_once); }
 static void test_collectives_part_two(void) { parts_two(await_once); }
 
@@ -120,6 +136,7 @@ int main(void)
 {
     TEST(test_moves_to_where_fewer_wait);
     TEST(test_stays_where_it_may_be);
+    TEST(test_counts_the_ranks_of_the_host);
     TEST(test_messages_part_two);
     TEST(test_collectives_part_two);
     return CHECK_RESULT();

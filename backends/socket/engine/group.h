@@ -25,7 +25,7 @@ struct acomm_group {
     struct shared shared;        /* base NULL when this rank is alone on its host or the transport is TCP */
     struct link **out[CHANNELS], **in[CHANNELS]; /* by rank; NULL until first needed */
     int connections;
-    bool loopback;           /* links that are sockets lead to ranks of this host, all of them */
+    bool loopback;               /* all ranks are on this host: where links are sockets, no network is between them */
     bool check;
     int64_t timeout;
     _Atomic uint64_t sequence;   /* collectives begun; written by who has the turn, read by the node */

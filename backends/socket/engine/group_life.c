@@ -48,7 +48,7 @@ static int copy_places(struct acomm_group *g, const acomm_group_options *o)
 static int open_shared(struct acomm_group *g, const acomm_group_options *o)
 {
     const struct team *host = &g->hosts.host;
-    g->crowded = wait_crowded(host->size);
+    g->crowded = wait_crowded(o->local);
     if (host->size < 2)
         return 0;
     uint64_t piece = shared_piece(host->size, o->piece_bytes);
@@ -115,7 +115,7 @@ int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group
         return ACOMM_RESOURCE;
     pthread_once(&fork_once, watch_forks);
     *g = (struct acomm_group){.forks = atomic_load(&forks), .node = node, .id = o->id, .rank = o->rank, .size = o->size, .shared.fd = -1,
-                              .connections = o->connections, .loopback = o->loopback != 0, .check = o->check != 0, .timeout = o->timeout};
+                              .connections = o->connections, .loopback = o->local == o->size, .check = o->check != 0, .timeout = o->timeout};
     int rc = init_locks(g);
     if (!rc)
         rc = copy_places(g, o);

@@ -21,7 +21,7 @@ enum { STAGED, READ };
 
 struct wire_place p2p_offer_place(const struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
 {
-    uint64_t least = p->group->direct.arena ? MAPPED_MIN : WIRE_EAGER_MAX + 1;
+    uint64_t least = p->group->direct.arena ? MAPPED_MIN : WIRE_EAGER_NEAR + 1;
     if (item->bytes < least || !peer->to->withdrawn)
         return (struct wire_place){.how = DIRECT_NOTHING};
     struct direct_place place = direct_place(&p->group->direct, item->op->in, item->bytes);

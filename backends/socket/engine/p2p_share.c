@@ -45,7 +45,7 @@ static void ring(struct p2p *p, const struct p2p_peer *peer)
 void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
 {
     struct link_parts *parts = peer->from->parts;
-    bool fits = item->bytes > WIRE_EAGER_MAX && item->bytes / PART_MAX < INDEX && !item->whole;
+    bool fits = item->bytes > WIRE_EAGER_NEAR && item->bytes / PART_MAX < INDEX && !item->whole;
     if (!fits || !parts || !p->group->shared.base || p->group->crowded || item->place.how != DIRECT_PRIVATE)
         return;
     item->shared = p->shares = true;
