@@ -59,6 +59,12 @@ def hosted(environ: Environ) -> bool:
     return word == "launcher" and place in ("", f"{environ.get('MASTER_ADDR')}:{environ.get('MASTER_PORT')}")
 
 
+def hosted_by_torch(environ: Environ) -> bool:
+    """Whether torchrun's agent serves the store. arraycomm-run sets the first variable too, for torch; torchrun both."""
+    agent = environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true" and not hosted(environ)
+    return agent and ("TORCHELASTIC_RUN_ID" in environ or "ARRAYCOMM_STORE" not in environ)
+
+
 def _variables(environ: Environ) -> Place | None:
     if "RANK" not in environ or "WORLD_SIZE" not in environ:
         return None

@@ -17,7 +17,7 @@ from . import secret as secrets
 from . import settings
 from .address import outside_address, publish_addresses, select_addresses
 from .digest import sha256
-from .environment import Place, detect
+from .environment import Place, detect, hosted_by_torch
 from .environment import hosted as is_hosted
 from .errors import AuthFailed, DistNetworkError
 from .gathering import MEET, Gathering, TooLate
@@ -189,7 +189,7 @@ def _open_env(place: Place, secret: bytes | None, timeout: timedelta, environ: M
         raise ValueError(f"rank {place.rank} of {place.size} (from {place.launcher}) does not know where the ranks "
                          f"meet: set {' and '.join(missing)} to the host of rank 0 and a free port there, on all ranks "
                          "(mpirun: -x NAME=value with Open MPI, -genv NAME value with MPICH)")
-    if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true" and not hosted:
+    if hosted_by_torch(environ):
         from .store.torch import TorchStore
 
         return _Meeting(TorchStore(place.host, place.port, timeout), place.host, place.port)

@@ -43,8 +43,8 @@ TABLE: dict[str, Setting] = {
                 "or on none, and only where every rank may run code in every other"),
         Setting("ARRAYCOMM_TRACE", "", "a folder: ranks write their operations there; `python -m arraycomm.trace` merges them"),
         Setting("ARRAYCOMM_STORE", "", "launcher@ADDRESS:PORT: the launcher serves the store there; set by our launcher"),
-        Setting("ARRAYCOMM_TORCH_STORE", "0", "1: arraycomm.distributed's TCPStore speaks torch's wire, which knows no secret, "
-                "between hosts too"),
+        Setting("ARRAYCOMM_TORCH_STORE", "0", "1: the launchers' store and arraycomm.distributed's speak torch's wire, which "
+                "knows no secret, between hosts too"),
         Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is looked for, see docs/mpi.md"),
         Setting("ARRAYCOMM_MPI_FOLDER", "", "where ranks note their shared memory; set by our launcher"),
         Setting("ARRAYCOMM_MPI_GPU", "", "arrays on GPUs over MPI: 0 stages them, 1 gives them to the library untried; else "

@@ -1,6 +1,4 @@
 """`python -m arraycomm.distributed.launch`: torch.distributed.launch's arguments for our launcher (arraycomm/launch).
-
-Programs that use torch.distributed itself can be started by it too: on one host the store serves both.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def launch(args: argparse.Namespace) -> None:
     """As main(), for arguments that parse_args() has read."""
-    code = job.launch(args, _Extras(args), for_torch=True)
+    code = job.launch(args, _Extras(args))
     if code:
         raise SystemExit(code)
 
@@ -64,7 +62,6 @@ class _Extras(job.Extras):
             "TORCHELASTIC_RUN_ID": self._options.rdzv_id,
             "TORCHELASTIC_RESTART_COUNT": str(attempt),
             "TORCHELASTIC_MAX_RESTARTS": str(self.restarts),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-from arraycomm.core.environment import hosted, number
+from arraycomm.core.environment import hosted, hosted_by_torch, number
 from arraycomm.core.store.torch import TorchStore
 
 from .store import FileStore, PrefixStore
@@ -150,7 +150,7 @@ def _store(host: str, port: int, rank: int, size: int, timeout: timedelta, libuv
     attempt = f"/worker/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if hosted(os.environ):
         return PrefixStore(attempt, TCPStore(host, port, None, False, timeout, use_libuv=libuv))
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
+    if hosted_by_torch(os.environ):
         return PrefixStore(attempt, TorchStore(host, port, timeout))
     return TCPStore(host, port, size, rank == 0, timeout, multi_tenant=True, use_libuv=libuv)
 

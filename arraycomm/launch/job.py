@@ -16,6 +16,7 @@ from .nodes import Meeting, meet
 from .run import Job, Plan
 
 DEFAULT_PORT = 29500  # torchrun's; only for several nodes, one node takes a free port
+_TORCH_JOINS = "TORCHELASTIC_USE_AGENT_STORE"  # torch.distributed is to join the launcher's store, which its rank 0 else serves
 
 
 class Extras:
@@ -53,17 +54,16 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error("-m and --no-python exclude each other")
 
 
-def launch(options: argparse.Namespace, extras: Extras | None = None, *, for_torch: bool = False) -> int:
-    """Starts, watches and ends this node's ranks. `options` are those of arraycomm-run; the result is its exit code.
-
-    for_torch: the store, where it is on loopback, also serves programs that use torch.distributed itself.
-    """
+def launch(options: argparse.Namespace, extras: Extras | None = None) -> int:
+    """Starts, watches and ends this node's ranks. `options` are those of arraycomm-run; the result is its exit code."""
+    extras = extras or Extras()
     try:
-        with meet(options.nnodes, options.node_rank, options.nproc_per_node, options.master_addr,
-                  options.master_port, for_torch=for_torch) as meeting:
-            code = _run(options, meeting, extras or Extras())
-            meeting.leave(code)
-            return code
+        for attempt in range(extras.restarts + 1):
+            code, failed = _attempt(options, extras, attempt)
+            if not failed or attempt == extras.restarts:
+                break
+            print(f"arraycomm-run: all ranks are started again, restart {attempt + 1} of {extras.restarts}", file=sys.stderr)
+        return code
     except (DistError, OSError, ValueError) as error:
         more = ""
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
@@ -72,14 +72,14 @@ def launch(options: argparse.Namespace, extras: Extras | None = None, *, for_tor
         return 1
 
 
-def _run(options: argparse.Namespace, meeting: Meeting, extras: Extras) -> int:
-    for attempt in range(extras.restarts + 1):
+def _attempt(options: argparse.Namespace, extras: Extras, attempt: int) -> tuple[int, bool]:
+    """The exit code, and whether a rank failed. Each has a new store: torch would find in it where the dead ranks were."""
+    with meet(options.nnodes, options.node_rank, options.nproc_per_node, options.master_addr,
+              options.master_port) as meeting:
         job = Job(_plan(options, meeting, extras, attempt))
         code = job.run()
-        if not job.failed or attempt == extras.restarts:
-            break
-        print(f"arraycomm-run: all ranks are started again, restart {attempt + 1} of {extras.restarts}", file=sys.stderr)
-    return code
+        meeting.leave(code)
+        return code, job.failed
 
 
 def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt: int) -> Plan:
@@ -94,7 +94,8 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
     for index in range(local):
         place = Place(options.node_rank * local + index, options.nnodes * local, index, local, options.node_rank,
                       meeting.address, meeting.port)
-        environs.append({**base, **extras.variables(place, attempt), **place.variables(meeting.secret_fd)})
+        environs.append({**base, _TORCH_JOINS: "True", **extras.variables(place, attempt),
+                         **place.variables(meeting.secret_fd)})
         commands.append(_command(options, extras.arguments(place)))
         inherit.append((*secret, *extras.descriptors(place)))
     return Plan(commands, environs, inherit, prefix=options.prefix, log_dir=logs, keep_going=options.keep_going,

@@ -77,9 +77,8 @@ class Meeting:
             self.secret_fd = None
 
 
-def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, port: int = 0, *,
-         for_torch: bool = False) -> Meeting:
-    """Hosts the store on node 0 (on loopback unless told an address) and joins it on the others.
+def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, port: int = 0) -> Meeting:
+    """Hosts the store on node 0 (on loopback unless told an address) and joins it on the others. It serves torch's clients too.
 
     Raises DistError where several nodes have no common secret, DistNetworkError where the address cannot be bound or
     reached, DistStoreError where node 0 does not come.
@@ -87,7 +86,7 @@ def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, po
     secret = _secret(nnodes)
     host = address or LOOPBACK
     store = TCPStore(host, port, is_master=node_rank == 0, wait_for_workers=False, timeout=_JOIN, secret=secret or b"",
-                     for_torch=for_torch)
+                     for_torch=True)
     meeting = Meeting(nnodes, node_rank, store, host, store.port, secret)
     try:
         meeting.agree(nproc)

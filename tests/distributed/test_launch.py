@@ -38,10 +38,14 @@ assert "torch" not in sys.modules
 print(f"{' '.join(os.environ[name] for name in names)} {dist.is_torchelastic_launched()} {sys.argv[1:]}\\n", end="", flush=True)
 """
 TORCH_PROGRAM = """
+import os, sys
 import torch, torch.distributed as dist
-dist.init_process_group("gloo")
+dist.init_process_group(sys.argv[1])
 x = torch.ones(2)
 dist.all_reduce(x)
+if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and dist.get_rank() == 1:
+    os._exit(3)
+dist.barrier()
 print(f"{dist.get_rank()} {x.tolist()}\\n", end="", flush=True)
 dist.destroy_process_group()
 """
@@ -99,7 +103,7 @@ print(f"{dist.get_rank()} {x[0]} {count} {most} {os.environ['GROUP_WORLD_SIZE']}
 
 @pytest.mark.parametrize("failures", [2, 3])
 def test_restarts(failures: int, tmp_path: Path) -> None:
-    """All ranks start again, meet in the same store and find the number of the attempt; the last failure counts."""
+    """All ranks start again, meet and find the number of the attempt; the last failure counts."""
     (tmp_path / "program.py").write_text(RESTARTED)
     done = run("--nproc-per-node=2", "--max-restarts=2", "--use-env", "--log-dir", tmp_path / "logs", tmp_path / "program.py",
                str(failures))
@@ -111,12 +115,15 @@ def test_restarts(failures: int, tmp_path: Path) -> None:
         assert done.returncode == 5 and not done.stdout
 
 
-def test_programs_with_torch_itself(tmp_path: Path) -> None:
-    """Where the launcher's store serves both."""
+@pytest.mark.parametrize(("module", "options", "backend"), [
+    ("arraycomm.launch", ["--no-prefix"], "arraycomm"),
+    ("arraycomm.distributed.launch", ["--use-env", "--max-restarts=1"], "gloo")])
+def test_programs_with_torch_itself(module: str, options: list[str], backend: str, tmp_path: Path) -> None:
+    """The launchers' stores serve both. After a restart nothing of the dead ranks is in them, to which torch would connect."""
     pytest.importorskip("torch")
     (tmp_path / "program.py").write_text(TORCH_PROGRAM)
-    done = run("--nproc-per-node=2", "--use-env", tmp_path / "program.py")
-    assert done.returncode == 0, done.stderr
+    done = run(*options, "--nproc-per-node=2", tmp_path / "program.py", backend, module=module)
+    assert done.returncode == 0 and ("restart 1 of 1" in done.stderr) == (module != "arraycomm.launch"), done.stderr
     assert sorted(done.stdout.splitlines()) == ["0 [2.0, 2.0]", "1 [2.0, 2.0]"]
 
 

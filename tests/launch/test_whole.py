@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 
 import numpy as np
 import pytest
@@ -42,6 +43,14 @@ def test_the_launcher_blames_the_cause(script, how, code, end, last):
     headline = re.findall(r"arraycomm-run: (rank \d+) \(.*?\) (.*)", done.stderr)[-1]
     assert done.returncode == code and headline[0] == "rank 1" and headline[1].startswith(end), done.stderr
     assert last is None or done.stderr.splitlines()[-1] == last
+
+
+def test_a_program_that_meets_elsewhere(script):
+    """Its rank 0 serves the store there, though the launcher has told torch's programs to join one."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    done = launch("--nproc-per-node", "3", script(f"\n    os.environ['MASTER_PORT'] = '{port}'" + BODY), timeout=60)
+    assert done.returncode == 0 and done.stdout.count("[3, 3, 3, 3]") == 3, done.stderr
 
 
 def collective(rank: int, how: str) -> None:
