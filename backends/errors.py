@@ -41,6 +41,7 @@ KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter",
           "barrier", "send", "recv")
 _OPS = {op.code: op.name for op in OPS.values()} | {8: "premul_sum"}
 _SHARES = 2  # OP_SHARES: the end of Group.empty()
+_MESSAGES = ("send", "recv")
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
@@ -56,7 +57,7 @@ def describe(header: Any) -> str:
     words = f"{kind}{number} of {header.count} {dtype}"
     if kind in _REDUCING:
         words += f", {_OPS.get(header.redop, header.redop)}"
-    return words if header.root < 0 else f"{words}, root {header.root}"
+    return words if header.root < 0 or kind in _MESSAGES else f"{words}, root {header.root}"
 
 
 def _difference(mine: Any, theirs: Any) -> str:
@@ -110,17 +111,20 @@ class Translator:
 
     def failure(self, failure: Any) -> DistError:
         """The exception for a recorded failure."""
-        doing = f" in {describe(failure.mine)}" if failure.mine.sequence else ""
+        message = failure.mine.kind >= lib.ACOMM_SEND and failure.mine.count > 0  # which has no number
+        known = failure.mine.sequence or (message and failure.origin == self._rank)
+        doing = f" in {describe(failure.mine)}" if known else ""
         after = f" after {failure.elapsed / 1e9:.2f} s" if failure.elapsed else ""
-        partial = "; an array that the operation was writing may hold partial data" if doing else ""
+        writing = doing and failure.mine.kind != lib.ACOMM_SEND
+        partial = "; an array that the operation was writing may hold partial data" if writing else ""
         if failure.code in (lib.ACOMM_MISMATCH, lib.ACOMM_TRUNCATED):
             doing, partial = "", ""
-        message = f"{self._who}{doing}{after}: {self._cause(failure)}{partial}"
+        told = f"{self._who}{doing}{after}: {self._cause(failure)}{partial}"
         kind = _TYPES.get(failure.code)
         if kind is None:
-            return _PLAIN.get(failure.code, DistBackendError)(message)
+            return _PLAIN.get(failure.code, DistBackendError)(told)
         culprits = (int(failure.culprit),) if failure.culprit >= 0 else ()
-        return kind(message, ranks=culprits, sequence=int(failure.sequence))
+        return kind(told, ranks=culprits, sequence=int(failure.sequence))
 
     def code(self, code: int, detail: str = "") -> Exception:
         """The exception for a code without a recorded failure."""

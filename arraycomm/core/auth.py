@@ -34,7 +34,7 @@ _OUT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 _RETRY_DROPPED = 0.05  # s before a busy server is asked again
 
 _CAUSES = ("it is not a rank of an arraycomm job of this version, runs as another user without a common secret, or is "
-           "stopped or too busy; check address and port")
+           "stopped, too busy or out of descriptors; check address and port, and what it printed")
 
 
 class HandshakeBroken(AuthFailed):

@@ -23,7 +23,7 @@ from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
 from arraycomm.core import auth, settings, threads
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
-from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, PeerLost, ResourceError
+from arraycomm.core.errors import AuthFailed, DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.log import log
 from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
@@ -263,17 +263,18 @@ class Endpoint:
 
     def _fetch_segment(self, owner: int, group_id: int, size: int) -> io.FileIO:
         who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"
-        with self._connect(owner, Purpose.SEGMENT, group=group_id) as sock:
-            sock.settimeout(self.timeout)
-            try:
+        try:
+            with self._connect(owner, Purpose.SEGMENT, group=group_id) as sock:
+                sock.settimeout(self.timeout)
                 return segment.receive(sock, size)
-            except TimeoutError:
-                raise DistNetworkError(f"{who} did not share its memory within {self.timeout:g} s: it has not called "
-                                       "init() or split() as this rank has, or it is stopped") from None
-            except OSError as error:
-                raise DistNetworkError(f"{who} could not share its memory: {error.strerror}") from error
-            except DistError as error:
-                raise type(error)(f"{who} could not share its memory: {error}") from error
+        except TimeoutError:
+            raise DistNetworkError(f"{who} did not share its memory within {self.timeout:g} s: it has not called init() "
+                                   "or split() as this rank has, or it is stopped") from None
+        except (OSError, DistNetworkError) as error:
+            with self._changed:  # a rank that ends says so a moment after its sockets are closed
+                self._changed.wait_for(lambda: lib.acomm_node_peer(self.node, owner, ffi.new("char **")), 1.0)
+            self._check_there(owner)
+            raise DistNetworkError(f"{who} could not share its memory: {error}") from error
 
     # ---- connections from others; in the acceptor's thread ----
 
@@ -396,8 +397,7 @@ class Endpoint:
                 and lib.acomm_node_peer(self.node, request.peer, ffi.new("char **")) == 0)
 
     def _refuse(self, request: Any, error: Exception) -> None:
-        cause = error.__cause__
-        number = cause.errno or 0 if isinstance(cause, OSError) else 0
+        number = getattr(error.__cause__, "errno", None) or 0
         with self._lock:
             if not self.closed:
                 code = lib.ACOMM_RESOURCE if isinstance(error, ResourceError) else lib.ACOMM_LOST

@@ -111,6 +111,16 @@ def test_closed_group_is_missed(start: Any) -> None:
     world.results("close")
 
 
+def test_the_owner_of_new_shared_memory_leaves(start: Any) -> None:
+    world = start(2).opened()
+    world.ranks[1].tell("split_off", [0, 1])
+    world.ranks[0].tell("leave", "key")
+    answer = world.ranks[1].hear()
+    assert answer["error"] == "PeerLost" and answer["ranks"] == [0], answer
+    assert "exited with KeyError" in answer["text"], answer["text"]
+    assert world.ranks[0].child.wait(10) == 1
+
+
 def test_exit_with_an_operation_under_way(start: Any) -> None:
     world = start(2).opened()
     world.ranks[1].ask("barrier_in_thread")
