@@ -117,7 +117,8 @@ class Contender:
         self.directory.mkdir(mode=0o700)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
-        self._began, self._broken = time.time(), False
+        self._began = time.time()
+        self._idle = False  # all ranks wait for a command
         os.mkfifo(self.directory / LIFELINE, 0o600)
         # Both ends, so that the open does not wait for a reader; every other process opens it to read.
         self._lifeline = os.open(self.directory / LIFELINE, os.O_RDWR | os.O_CLOEXEC)
@@ -168,6 +169,7 @@ class Contender:
         if sorted(ranks) != list(range(self.size)):
             self._fail(f"its ranks call themselves {sorted(ranks)}: it does not find the other ranks")
         self._connections = [connection for _, connection in sorted(zip(ranks, self._connections, strict=True))]
+        self._idle = True
 
     def _check_alive(self) -> None:
         for process in self._processes:
@@ -195,30 +197,29 @@ class Contender:
 
     def _fail(self, what: str) -> NoReturn:
         """Raises, with the last that the contender's processes said."""
-        self._broken = True
         said = (self.directory / "output").read_text(errors="replace").strip().splitlines()[-_TAIL_LINES:]
         raise ContenderFailed("\n  ".join([f"{self.name}, {self.size} ranks: {what}", *said]))
 
     def ask(self, *command: Any) -> list[Any]:
         """Every rank's answer, in rank order."""
         what = " ".join(str(part) for part in command)
+        self._idle = False
         try:
             for connection in self._connections:
                 connection.send(command)
         except OSError:
             self._fail(f"a rank died before {what}")
-        return self._answers(what, time.monotonic() + self.timeout)
+        answers = self._answers(what, time.monotonic() + self.timeout)
+        self._idle = True
+        return answers
 
     def close(self) -> None:
-        """Ends the ranks and their launcher: asks, then kills. Idempotent."""
-        for connection in self._connections:
-            with contextlib.suppress(OSError):  # dead already
-                connection.send(("quit",))
-        # Ranks that have not all come cannot be asked.
-        if len(self._connections) == self.size:
-            self._wait(time.monotonic() + _END_S)
-        self._broken |= any(process.poll() is None for process in self._processes)
-        self._cut()
+        """Ends the ranks and their launcher: asks those that listen, then kills. Idempotent."""
+        if self._lifeline < 0:
+            return
+        orderly = self._idle and self._leave()
+        os.close(self._lifeline)  # the kernel kills every rank that is still there
+        self._lifeline = -1
         for number in (signal.SIGTERM, signal.SIGKILL):
             # A launcher whose ranks are dead sees to its own helpers; it has their process groups' ids, we have not.
             self._wait(time.monotonic() + _END_S)
@@ -227,15 +228,16 @@ class Contender:
             process.wait()
         for connection in self._connections:
             connection.close()
-        self._connections = []
-        if self._broken:
+        if not orderly:
             self.kind.clear(self.name, self._began)
 
-    def _cut(self) -> None:
-        """The kernel kills every rank that is still there."""
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+    def _leave(self) -> bool:
+        """Whether all went when they were asked to."""
+        for connection in self._connections:
+            with contextlib.suppress(OSError):  # dead already
+                connection.send(("quit",))
+        self._wait(time.monotonic() + _END_S)
+        return all(process.poll() is not None for process in self._processes)
 
     def _wait(self, deadline: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
