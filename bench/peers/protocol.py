@@ -8,12 +8,14 @@ it is.
 from __future__ import annotations
 
 import abc
+import contextlib
 import fcntl
 import json
 import mmap
 import os
 import signal
 import socket
+import sys
 import traceback
 from collections.abc import Callable
 from itertools import repeat
@@ -239,6 +241,9 @@ def _tie(path: str) -> None:
     fcntl.fcntl(reader, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(reader, fcntl.F_SETFL, fcntl.fcntl(reader, fcntl.F_GETFL) | os.O_ASYNC)
+    with contextlib.suppress(BlockingIOError):  # raised where there is a writer; the kernel tells only of its end from here on
+        os.read(reader, 1)
+        sys.exit("the driver has ended")
 
 
 def _connect(path: str) -> Connection:
