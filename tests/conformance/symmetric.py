@@ -86,7 +86,7 @@ EXCHANGES = ((524_280, 4), (800_000, 12))
 
 
 def long_exchanges(context: Context) -> None:
-    """all_to_all of private arrays."""
+    """all_to_all and all_gather of private arrays."""
     size = context.size
     for whole, turns in (*(EXCHANGES_OF_TWO if size == 2 else ()), *EXCHANGES):
         count = whole // size
@@ -94,10 +94,11 @@ def long_exchanges(context: Context) -> None:
         for turn in range(turns):
             given = [_values(rank + turn, count * size, "float32") for rank in range(size)]
             x = given[context.rank].copy()
-            got = context.group.all_to_all(x)
+            got, gathered = context.group.all_to_all(x), context.group.all_gather(x[:count])
             label = f"{whole}, turn {turn}"
             context.check(np.array_equal(got, np.concatenate([array[mine] for array in given])), f"all_to_all of {label}")
-            context.check(np.array_equal(x, given[context.rank]), f"all_to_all changed its input, {label}")
+            context.check(np.array_equal(gathered, np.concatenate([array[:count] for array in given])), f"all_gather of {label}")
+            context.check(np.array_equal(x, given[context.rank]), f"an input was changed, {label}")
 
 
 def libraries(context: Context) -> None:

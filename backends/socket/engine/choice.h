@@ -15,8 +15,9 @@
 #define CHOICE_TRY ((uint64_t)4 << 20) /* bytes: twice through the area of a seat (shared.h) */
 #define CHOICE_LEARN 8     /* tries that take both ways in turn: some are disturbed, */
 #define CHOICE_FIRST 4     /* and the first meets new memory; after so many it is enough where one way is worse by half */
-#define CHOICE_AGAIN 32    /* then the worse way is taken every so many tries */
-#define CHOICE_SELDOM 128  /* the same where it was worse by half and more */
+#define CHOICE_AGAIN 32    /* then the worse way is taken every so many tries at first, and so much less often, */
+#define CHOICE_SELDOM 256  /* down to this, that it */
+#define CHOICE_LOSS 0.005  /* costs no more than this part of all time */
 
 struct choice {
     float cost[2];         /* ns per byte of each way; 0: not tried yet */
@@ -54,9 +55,10 @@ static inline int choice_way(uint32_t try, double first, double second)
 {
     int better = second < first;
     double least = better ? second : first, most = better ? first : second;
-    bool clear = most >= 1.5 * least;
-    uint32_t often = clear ? CHOICE_SELDOM : CHOICE_AGAIN;
-    if (try < (clear ? CHOICE_FIRST : CHOICE_LEARN))
+    uint32_t often = CHOICE_AGAIN;
+    while (often < CHOICE_SELDOM && most - least > often * CHOICE_LOSS * least)
+        often *= 2;
+    if (try < (most >= 1.5 * least ? CHOICE_FIRST : CHOICE_LEARN))
         return (int)(try % 2);
     return try % often == often - 1 ? !better : better;
 }

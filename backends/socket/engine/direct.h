@@ -5,7 +5,7 @@
  * everybody has done with the others' arrays.
  * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch what they overwrite. So both
  * are measured as they run, per kind and size: ranks offer what each cost them, and all choose alike by the slowest. Where slots
- * were better everywhere (all_gather, broadcast, all_to_all but for long ones), only symmetric arrays come here. */
+ * were better everywhere (broadcast, short arrays, all_gather of many), only symmetric arrays come here. */
 #ifndef ACOMM_DIRECT_H
 #define ACOMM_DIRECT_H
 #include "arena.h"
@@ -15,10 +15,11 @@
 struct acomm_group;
 struct rounds;
 
-/* Bytes a rank beyond which private arrays come here for all_to_all; the same with more than two ranks, which mostly share cores: to
- * meet twice takes turns of them all (4 and 8 ranks on 2 cores, 256 KiB to 2 MiB: 1.8 to 2.4 times as long as by slots). */
-#define DIRECT_EXCHANGE_FROM ((uint64_t)128 << 10)
-#define DIRECT_EXCHANGE_FROM_MANY ((uint64_t)2 << 20)
+/* Bytes of the whole array beyond which private arrays of two ranks come here for all_gather and all_to_all; and of more ranks, for
+ * all_to_all only, as they mostly share cores: to meet twice takes turns of them all (4 and 8 ranks on 2 cores, 256 KiB to 2 MiB: 1.8
+ * to 2.4 times as long as by slots), and a slot that all have read came from memory once. */
+#define DIRECT_FROM ((uint64_t)128 << 10)
+#define DIRECT_EXCHANGE_FROM ((uint64_t)2 << 20)
 
 enum direct_how { DIRECT_NOTHING, DIRECT_PRIVATE, DIRECT_MAPPED };
 struct direct_place { uint64_t at; enum direct_how how; };

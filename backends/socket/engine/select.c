@@ -64,6 +64,8 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, SYMMETRIC, true, ALWAYS, 2},
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, true, KiB(64), 0},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, SYMMETRIC, true, ALWAYS, 0},
+    {ACOMM_ALL_GATHER, "shared", shared_all_gather, ONE_HOST, true, KiB(128), 2},
+    {ACOMM_ALL_GATHER, "direct", direct_all_gather, ONE_HOST, true, ALWAYS, 2},
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "records", all_gather_bruck, HOSTS, true, KiB(64), 0},
@@ -123,8 +125,8 @@ static const struct algorithm TABLE[] = {
     {ACOMM_RECV, "read", NULL, ANYWHERE, true, ALWAYS, 0},
 };
 #define ROWS (sizeof TABLE / sizeof *TABLE)
-_Static_assert(KiB(128) == DIRECT_EXCHANGE_FROM && MiB(2) == DIRECT_EXCHANGE_FROM_MANY,
-               "the rows of all_to_all, where some have symmetric arrays too");
+_Static_assert(KiB(128) == DIRECT_FROM && MiB(2) == DIRECT_EXCHANGE_FROM,
+               "the rows of all_gather and all_to_all, where some have symmetric arrays too");
 
 static const char *const KINDS[ACOMM_KINDS] = {"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter",
                                                "reduce_scatter", "all_to_all", "barrier", "send", "recv"};
