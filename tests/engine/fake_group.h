@@ -34,6 +34,14 @@ struct fake_world {
 };
 static struct fake_world *fake; /* the one world that exists at a time */
 
+static void kick(struct acomm_group *g)
+{
+    uint64_t one = 1;
+    if (write(g->wake_fd, &one, sizeof one) < 0)
+        atomic_fetch_add(&fake->wrong, 1);
+    bell_ring(g->bell);
+}
+
 int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
 {
     for (int rank = 0; rank < fake->n; rank++) {
@@ -45,7 +53,7 @@ int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
             member->failed = true;
             member->failure = *failure;
             atomic_store(&member->poisoned, failure->code);
-            group_kick(member);
+            kick(member);
         }
         pthread_mutex_unlock(&member->lock);
     }
@@ -61,14 +69,6 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
     op_header(op, &failure.mine);
     strncpy(failure.text, text ? text : "", sizeof failure.text - 1);
     return group_fail(op->group, &failure, true);
-}
-
-void group_kick(struct acomm_group *g)
-{
-    uint64_t one = 1;
-    if (write(g->wake_fd, &one, sizeof one) < 0)
-        atomic_fetch_add(&fake->wrong, 1);
-    bell_ring(g->bell);
 }
 
 struct link *group_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing)

@@ -337,7 +337,6 @@ static PyType_Spec spec = {
 
 int buffer_init(PyObject *module)
 {
-    PyObject *type = PyType_FromSpec(&spec);
-    buffer_type = (PyTypeObject *)type;
-    return type ? PyModule_AddObjectRef(module, "Buffer", type) : -1;
+    buffer_type = native_type(module, &spec);
+    return buffer_type ? 0 : -1;
 }

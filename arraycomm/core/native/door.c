@@ -8,17 +8,17 @@
 /* Doors are few and small, and never freed: a program that knows one's number may outlive its group. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct door **doors;
-static int64_t count;
+static int64_t opened;
 
 static int64_t add(struct door *door)
 {
     int64_t number = -1;
     pthread_mutex_lock(&lock);
-    struct door **more = realloc(doors, (size_t)(count + 1) * sizeof *more);
+    struct door **more = realloc(doors, (size_t)(opened + 1) * sizeof *more);
     if (more) {
         doors = more;
-        doors[count++] = door;
-        number = count;
+        doors[opened++] = door;
+        number = opened;
     }
     pthread_mutex_unlock(&lock);
     return number;
@@ -68,7 +68,7 @@ void door_end(struct door *door)
 struct door *door_enter(int64_t number, acomm_group **group)
 {
     pthread_mutex_lock(&lock);
-    struct door *door = number > 0 && number <= count ? doors[number - 1] : NULL;
+    struct door *door = number > 0 && number <= opened ? doors[number - 1] : NULL;
     pthread_mutex_unlock(&lock);
     if (!door)
         return NULL;

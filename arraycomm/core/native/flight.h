@@ -78,5 +78,5 @@ PyObject *flight_answer(PyObject *answer, PyObject *about);
 int flight_traverse(PyObject *self, visitproc visit, void *arg);
 int flight_clear(PyObject *self);
 PyObject *flight_begin_method(PyObject *self, PyObject *args);
-PyTypeObject *flight_board_type(void), *flight_trace_type(void);
+extern PyType_Spec flight_board_spec, flight_trace_spec;
 #endif

@@ -239,10 +239,5 @@ static PyType_Slot slots[] = {
     {Py_tp_dealloc, dealloc},
     {0, NULL},
 };
-static PyType_Spec spec = {"arraycomm._engine.Flight", sizeof(struct board), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
-
-PyTypeObject *flight_board_type(void)
-{
-    return (PyTypeObject *)PyType_FromSpec(&spec);
-}
+PyType_Spec flight_board_spec = {"arraycomm._engine.Flight", sizeof(struct board), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};

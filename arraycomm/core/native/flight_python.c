@@ -98,11 +98,8 @@ static PyType_Spec entry_spec = {"arraycomm._engine.FlightEntry", sizeof(struct 
 
 int flight_init(PyObject *module)
 {
-    board_type = flight_board_type();
-    trace_type = flight_trace_type();
-    entry_type = (PyTypeObject *)PyType_FromSpec(&entry_spec);
-    if (!board_type || !trace_type || !entry_type || PyModule_AddObjectRef(module, "Flight", (PyObject *)board_type)
-        || PyModule_AddObjectRef(module, "TraceFile", (PyObject *)trace_type))
-        return -1;
-    return PyModule_AddObjectRef(module, "FlightEntry", (PyObject *)entry_type);
+    board_type = native_type(module, &flight_board_spec);
+    trace_type = board_type ? native_type(module, &flight_trace_spec) : NULL;
+    entry_type = trace_type ? native_type(module, &entry_spec) : NULL;
+    return entry_type ? 0 : -1;
 }

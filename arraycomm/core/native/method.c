@@ -13,7 +13,6 @@
  * takes part have been the same since 3.8. */
 #define HAVE_VECTORCALL (1ul << 11)
 #define ARGUMENTS_OFFSET ((size_t)1 << (8 * sizeof(size_t) - 1))
-#define MOST_ARGUMENTS 16
 
 /* ---- Shortcuts: the base class ---- */
 
@@ -224,9 +223,7 @@ int method_init(PyObject *module)
     PyObject *types = PyImport_ImportModule("types");
     bound_type = types ? PyObject_GetAttrString(types, "MethodType") : NULL;
     Py_XDECREF(types);
-    base_type = (PyTypeObject *)PyType_FromSpec(&base_spec);
-    method_type = (PyTypeObject *)PyType_FromSpec(&spec);
-    if (!bound_type || !base_type || !method_type || PyModule_AddObjectRef(module, "Shortcuts", (PyObject *)base_type))
-        return -1;
-    return PyModule_AddObjectRef(module, "ShortcutMethod", (PyObject *)method_type);
+    base_type = bound_type ? native_type(module, &base_spec) : NULL;
+    method_type = base_type ? native_type(module, &spec) : NULL;
+    return method_type ? 0 : -1;
 }

@@ -15,6 +15,14 @@ void native_dealloc(PyObject *self, inquiry clear)
     Py_DECREF(type);
 }
 
+PyTypeObject *native_type(PyObject *module, PyType_Spec *spec)
+{
+    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(spec);
+    if (type && PyModule_AddType(module, type))
+        Py_CLEAR(type);
+    return type;
+}
+
 static PyMethodDef functions[] = {
     {"resolve", resolve_in, METH_O, "resolve(array) -> Buffer to read from; a strided host array is packed into a copy"},
     {"resolve_out", resolve_out, METH_O, "resolve_out(array) -> Buffer to write into"},

@@ -141,7 +141,10 @@ struct dl_managed *export_managed(struct buffer *b); /* NULL with an exception *
 PyObject *export_dlpack(PyObject *self, PyObject *args, PyObject *kwargs);
 PyObject *export_device(PyObject *self, PyObject *none);
 
-/* ---- module.c: the end of an object that takes part in garbage collection, after `clear` has dropped its references ---- */
+/* ---- module.c: what the types have in common ---- */
+/* The type, which is also the module's by its name; NULL with an exception. */
+PyTypeObject *native_type(PyObject *module, PyType_Spec *spec);
+/* The end of an object that takes part in garbage collection, after `clear` has dropped its references. */
 void native_dealloc(PyObject *self, inquiry clear);
 
 /* ---- resolve.c, wrap.c: the functions that Python sees ---- */

@@ -378,6 +378,6 @@ static PyType_Spec spec = {"arraycomm._engine.Operation", sizeof(struct operatio
 
 int operation_init(PyObject *module)
 {
-    operation_type = (PyTypeObject *)PyType_FromSpec(&spec);
-    return operation_type ? PyModule_AddObjectRef(module, "Operation", (PyObject *)operation_type) : -1;
+    operation_type = native_type(module, &spec);
+    return operation_type ? 0 : -1;
 }

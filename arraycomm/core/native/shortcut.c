@@ -482,6 +482,6 @@ static PyType_Spec spec = {"arraycomm._engine.Shortcut", sizeof(struct shortcut)
 
 int shortcut_init(PyObject *module)
 {
-    shortcut_type = (PyTypeObject *)PyType_FromSpec(&spec);
-    return shortcut_type ? PyModule_AddObjectRef(module, "Shortcut", (PyObject *)shortcut_type) : -1;
+    shortcut_type = native_type(module, &spec);
+    return shortcut_type ? 0 : -1;
 }

@@ -194,6 +194,6 @@ static PyType_Spec spec = {"arraycomm.Work", sizeof(struct work), 0, Py_TPFLAGS_
 
 int work_init(PyObject *module)
 {
-    work_type = (PyTypeObject *)PyType_FromSpec(&spec);
-    return work_type ? PyModule_AddObjectRef(module, "Work", (PyObject *)work_type) : -1;
+    work_type = native_type(module, &spec);
+    return work_type ? 0 : -1;
 }

@@ -24,10 +24,21 @@ static bool record(struct acomm_group *g, const acomm_failure *failure)
     return first;
 }
 
+/* Wakes threads that sleep in poll() for this group. */
+static void kick(struct acomm_group *g)
+{
+    uint64_t one = 1;
+    ssize_t written;
+    do
+        written = write(g->wake_fd, &one, sizeof one);
+    while (written < 0 && errno == EINTR);
+    bell_ring(g->bell);
+}
+
 int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
 {
     if (record(g, failure)) {
-        group_kick(g);
+        kick(g);
         if (g->p2p)
             p2p_fail(g->p2p);
         if (tell && g->node)
@@ -78,16 +89,6 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
     if (code == ACOMM_TIMEOUT && op->sequence && g->node)
         find_absent(op, &failure);
     return group_fail(g, &failure, true);
-}
-
-void group_kick(struct acomm_group *g)
-{
-    uint64_t one = 1;
-    ssize_t written;
-    do
-        written = write(g->wake_fd, &one, sizeof one);
-    while (written < 0 && errno == EINTR);
-    bell_ring(g->bell);
 }
 
 /* ---- operations ---- */

@@ -86,6 +86,4 @@ void group_recycle(struct acomm_group *g, struct acomm_op *op);
 /* At least `bytes` of 64-byte aligned scratch, kept for later calls; NULL when memory is out. One collective at a time
  * runs in a group, so there is one such area, and one for the part under way. Contents are undefined. */
 void *group_scratch(const struct acomm_op *op, size_t bytes);
-/* Wakes threads that sleep in poll() for this group. */
-void group_kick(struct acomm_group *g);
 #endif

@@ -94,7 +94,8 @@ bool p2p_ready(struct p2p *p, const struct link *link, bool *ready)
     return *ready;
 }
 
-struct p2p_peer *p2p_peer(struct p2p *p, int rank)
+/* NULL: out of memory. */
+static struct p2p_peer *peer_of(struct p2p *p, int rank)
 {
     struct p2p_peer *peer = p->peers[rank];
     if (peer)
@@ -127,7 +128,7 @@ void p2p_listen(struct p2p *p, struct p2p_peer *peer)
 void p2p_listen_everyone(struct p2p *p)
 {
     for (int rank = 0; rank < p->group->size && !p->everyone; rank++) {
-        struct p2p_peer *peer = p2p_peer(p, rank);
+        struct p2p_peer *peer = peer_of(p, rank);
         if (!peer) {
             p2p_trouble(p, NULL, ACOMM_RESOURCE, p->group->rank, "no memory to receive messages");
             return;
@@ -227,7 +228,7 @@ static void post_receive(struct p2p *p, struct p2p_peer *peer, struct p2p_item *
 /* With the lock. */
 static int post(struct p2p *p, struct acomm_op *op, uint64_t bytes)
 {
-    struct p2p_peer *peer = op->peer < 0 ? NULL : p2p_peer(p, op->peer);
+    struct p2p_peer *peer = op->peer < 0 ? NULL : peer_of(p, op->peer);
     if (op->peer >= 0 && !peer)
         return ACOMM_RESOURCE;
     struct p2p_item *item = p2p_new_item(p, op, bytes);

@@ -195,8 +195,6 @@ void p2p_pause(struct p2p *p);
 void p2p_release(struct p2p *p);
 /* Records the first trouble; op may be NULL where none is concerned. errno is kept for codes that have one. */
 void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit, const char *text);
-/* NULL: out of memory. */
-struct p2p_peer *p2p_peer(struct p2p *p, int rank);
 /* An operation under way, in no list of a peer's; NULL: out of memory. */
 struct p2p_item *p2p_new_item(struct p2p *p, struct acomm_op *op, uint64_t bytes);
 /* Makes the link from the peer, so that its frames are read. */
@@ -232,8 +230,6 @@ bool p2p_send_waits(const struct p2p_peer *peer);
 struct acomm_op *p2p_send_first(const struct p2p_peer *peer); /* an operation that waits to be sent */
 /* `full`: reads on when nothing posted needs it. */
 bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full);
-/* The operation that needs something from the peer, or NULL. */
-struct acomm_op *p2p_recv_needs(const struct p2p_peer *peer);
 
 /* p2p_offer.c */
 /* Where the receiver can read the data of a send: `how` is DIRECT_NOTHING where it cannot. */

@@ -11,7 +11,8 @@ static struct acomm_op *first(const struct p2p_list *list)
     return p2p_list_empty(list) ? NULL : P2P_ITEM(list->next)->op;
 }
 
-struct acomm_op *p2p_recv_needs(const struct p2p_peer *peer)
+/* The operation that needs something from the peer, or NULL. */
+static struct acomm_op *needs(const struct p2p_peer *peer)
 {
     struct acomm_op *op = first(&peer->posted);
     op = op ? op : first(&peer->receiving);
@@ -24,7 +25,7 @@ struct acomm_op *p2p_recv_needs(const struct p2p_peer *peer)
 
 static bool broken(struct p2p *p, struct p2p_peer *peer, const char *text)
 {
-    p2p_trouble(p, p2p_recv_needs(peer), ACOMM_PROTOCOL, peer->rank, text);
+    p2p_trouble(p, needs(peer), ACOMM_PROTOCOL, peer->rank, text);
     return false;
 }
 
@@ -183,7 +184,7 @@ static size_t take(struct p2p *p, struct p2p_peer *peer, char *to, size_t bytes)
     if (n == ACOMM_LOST)
         peer->gone = true; /* trouble only for operations that need it: the peer may rightly be done and closed */
     else
-        p2p_trouble(p, p2p_recv_needs(peer), (int)n, peer->rank, "the connection broke while receiving a message");
+        p2p_trouble(p, needs(peer), (int)n, peer->rank, "the connection broke while receiving a message");
     return 0;
 }
 
@@ -256,7 +257,7 @@ static size_t step(struct p2p *p, struct p2p_peer *peer)
 /* Whether to read on. What nothing needs stays in the link: there it costs neither memory nor a second copy. */
 static bool wanted(const struct p2p *p, const struct p2p_peer *peer, bool full)
 {
-    return full || peer->in.open || !p2p_list_empty(&p->any) || p2p_recv_needs(peer);
+    return full || peer->in.open || !p2p_list_empty(&p->any) || needs(peer);
 }
 
 bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
@@ -267,7 +268,7 @@ bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
         n = step(p, peer);
         moved += n;
     }
-    if (peer->gone && (!n || !ready) && p2p_recv_needs(peer))
-        p2p_trouble(p, p2p_recv_needs(peer), ACOMM_LOST, peer->rank, "it left while a message was expected from it");
+    if (peer->gone && (!n || !ready) && needs(peer))
+        p2p_trouble(p, needs(peer), ACOMM_LOST, peer->rank, "it left while a message was expected from it");
     return moved > 0;
 }
