@@ -12,8 +12,9 @@
     64-byte aligned host memory (uninitialised) for a result. `dtype` is DType's number.
 `adopt(shape, dtype, address, release, context[, device_type, device_index, stream[, enter, apart]]) -> Buffer`
     the same over memory that exists already; `release(context)`, a C function given by its address, gives it back from
-    any thread when nothing refers to it any more. With `enter` and `apart` (cudaSetDevice, cudaThreadExchangeStreamCaptureMode)
-    that is done some time later, by a thread that calls them before: for memory whose freeing waits for the device.
+    any thread when nothing refers to it any more, or at once where adopt raises. With `enter` and `apart` (cudaSetDevice,
+    cudaThreadExchangeStreamCaptureMode) that is done some time later, and not where adopt raises, by a thread that calls them
+    before: for memory whose freeing waits for the device.
 `give_back()`
     returns when all such memory that nothing refers to has been given back.
 `wrap(buffer, template) -> array`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from arraycomm.core.buffer import Buffer
-from arraycomm.core.dlpack import allocate, overlaps, pack, resolve, resolve_out, wrap
+from arraycomm.core.dlpack import adopt, allocate, overlaps, pack, resolve, resolve_out, wrap
 from arraycomm.core.types import DType
 
 from ..threads import at_once
@@ -35,6 +36,17 @@ def test_fields_of_a_constructed_buffer() -> None:
 def test_a_shape_of_another_count_is_refused() -> None:
     with pytest.raises(ValueError, match="3 elements and shape"):
         Buffer(0, 3, DType.INT8, 1, 0, False, (2, 2), None)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((4,), 99), ((2**62, 4), int(DType.INT8)), ((-1,), int(DType.INT8))])
+def test_memory_that_cannot_be_adopted_is_given_back(shape: tuple[int, ...], dtype: int) -> None:
+    given: list[int] = []
+    release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(given.append)
+    address = ctypes.cast(release, ctypes.c_void_p).value
+    assert address
+    with pytest.raises(ValueError):
+        adopt(shape, dtype, 4096, address, 7)
+    assert given == [7]
 
 
 @pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.COMPLEX64, DType.BOOL, DType.FLOAT8_E5M2])

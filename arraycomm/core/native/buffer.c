@@ -147,10 +147,20 @@ PyObject *buffer_allocate_shape(PyObject *module, PyObject *const *args, Py_ssiz
     return count < 0 ? NULL : (PyObject *)buffer_allocate((int)dtype, count, args[0]);
 }
 
-/* adopt(shape, dtype, address, release, context[, device type, device index, stream[, enter, apart]]): memory that somebody else made,
- * as if allocate() had; `release` is the address of a function void (void *) that gives it back, called with `context` when
- * nothing refers to it any more. enter, apart: those of cudaSetDevice() and cudaThreadExchangeStreamCaptureMode(), where giving
- * back waits for the device: all are called in a thread for such. */
+/* Of memory that could not be taken over, with the exception that says why. */
+static PyObject *give_back(void (*release)(void *), void *context)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    release(context);
+    PyErr_Restore(type, value, trace);
+    return NULL;
+}
+
+/* adopt(shape, dtype, address, release, context[, device type, device index, stream[, enter, apart]]): memory that somebody else
+ * made, as if allocate() had; `release` is the address of a function void (void *) that gives it back, called with `context`
+ * when nothing refers to it any more, or at once where this raises. enter, apart: those of cudaSetDevice() and
+ * cudaThreadExchangeStreamCaptureMode(), where giving back waits for the device: all are called in a thread for such. */
 PyObject *buffer_adopt(PyObject *module, PyObject *args)
 {
     PyObject *shape;
@@ -160,15 +170,18 @@ PyObject *buffer_adopt(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!iKKK|iiKKK:adopt", &PyTuple_Type, &shape, &dtype, &address, &release, &context,
                           &device_type, &device_index, &stream, &enter, &apart))
         return NULL;
-    if (dtype < 0 || dtype >= ACOMM_DTYPES)
-        return PyErr_Format(PyExc_ValueError, "there is no dtype number %d", dtype);
-    int64_t count = count_of_shape(shape, dtype_rows[dtype].width);
-    if (count < 0)
-        return NULL;
-    struct memory *memory = memory_adopt((char *)(uintptr_t)address, (size_t)count * (size_t)dtype_rows[dtype].width,
-                                         (void (*)(void *))(uintptr_t)release, (void *)(uintptr_t)context);
-    if (!memory)
-        return PyErr_NoMemory();
+    bool known = dtype >= 0 && dtype < ACOMM_DTYPES;
+    if (!known)
+        PyErr_Format(PyExc_ValueError, "there is no dtype number %d", dtype);
+    int64_t count = known ? count_of_shape(shape, dtype_rows[dtype].width) : -1;
+    void (*back)(void *) = (void (*)(void *))(uintptr_t)release;
+    struct memory *memory = count < 0 ? NULL : memory_adopt((char *)(uintptr_t)address,
+                                                            (size_t)count * (size_t)dtype_rows[dtype].width, back,
+                                                            (void *)(uintptr_t)context);
+    if (!memory && count >= 0)
+        PyErr_NoMemory();
+    if (!memory) /* what waits for a device cannot be given back here, with the interpreter's lock held */
+        return enter ? NULL : give_back(back, (void *)(uintptr_t)context);
     memory->enter = (int (*)(int))(uintptr_t)enter;
     if (enter)
         later_apart((int (*)(int *))(uintptr_t)apart);
