@@ -57,6 +57,7 @@ struct acomm_mpi {
     mpi_handle world, self, byte, no_request, errors_return;
     uint64_t short_bytes;           /* contents up to that travel with the headers, */
     uint64_t short_moved;           /* of operations that only move them, up to that */
+    uint64_t short_message;         /* a message's contents up to that come with its head */
     int any_source, multiple;       /* MPI_ANY_SOURCE, MPI_THREAD_MULTIPLE */
     int failed, failed_pending, revoked; /* ULFM's error classes */
     void *ignore;                   /* MPI_STATUS_IGNORE */

@@ -7,8 +7,6 @@
 #include "mpi_flights.h"
 #include "mpi_messages.h"
 
-#define INLINE_BYTES 4096
-
 enum { MESSAGE, GOODBYE, FAILURE, ASKED, PASSED };
 struct head {            /* no longer than it has to be: it goes with every short message */
     uint64_t group;      /* id */
@@ -18,7 +16,7 @@ struct head {            /* no longer than it has to be: it goes with every shor
     uint16_t ticket;     /* tag of the contents, or 0: they follow the head */
     uint8_t dtype, what;
 };
-#define ARRIVAL_BYTES (sizeof(struct head) + INLINE_BYTES)
+#define ARRIVAL_BYTES (sizeof(struct head) + g->mpi->short_message)
 
 struct arrival { struct arrival *next; struct head head; /* contents follow */ };
 
@@ -302,7 +300,7 @@ static int post_send(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     uint64_t bytes = op->call.count * op->width;
-    bool is_short = bytes <= INLINE_BYTES && (!op->on_device || !bytes);
+    bool is_short = bytes <= g->mpi->short_message && (!op->on_device || !bytes);
     struct head head = {.group = g->id, .count = op->call.count, .tag = op->call.tag, .source = g->rank,
                         .dtype = (uint8_t)op->call.dtype, .what = MESSAGE,
                         .ticket = is_short ? 0 : (uint16_t)next_ticket(g->messages, op->call.root)};
