@@ -10,11 +10,12 @@ from typing import NamedTuple
 from arraycomm.core.tuning import Choice, Pick, Tuning
 
 SOURCE = Path(__file__).resolve().parents[1] / "backends" / "socket" / "engine" / "select.c"
-# The sections of a kind's rows: what each counts for, and whose rows are seen there.
-_SECTIONS = {"symmetric": "SYMMETRIC", "shm": "ONE_HOST", "hosts": "HOSTS", "tcp": "ANYWHERE"}
+# The sections of a kind's rows: what each counts for, and whose rows are seen there ("apart": by ranks of more than two hosts).
+_SECTIONS = {"symmetric": "SYMMETRIC", "shm": "ONE_HOST", "hosts": "HOSTS", "tcp": "NEAR"}
 _EVEN = "EVEN_HOSTS"  # of section hosts, and not seen where hosts have different numbers of ranks: "uneven"
-_SEEN = {"symmetric": ("SYMMETRIC", "ONE_HOST", "ANYWHERE"), "shm": ("ONE_HOST", "ANYWHERE"), "tcp": ("ANYWHERE",),
-         "hosts": ("HOSTS", _EVEN, "ANYWHERE"), "uneven": ("HOSTS", "ANYWHERE")}
+_SEEN = {"symmetric": ("SYMMETRIC", "ONE_HOST", "NEAR", "ANYWHERE"), "shm": ("ONE_HOST", "NEAR", "ANYWHERE"),
+         "tcp": ("NEAR", "ANYWHERE"), "hosts": ("HOSTS", _EVEN, "ANYWHERE"), "uneven": ("HOSTS", "ANYWHERE"),
+         "apart": ("ANYWHERE",)}
 _ROW = re.compile(r'    \{ACOMM_(\w+), "(\w+)", (\w+), (\w+), (true|false), ([^,]+), (\d+)\},')
 _UNITS = {"MiB": 20, "KiB": 10}
 _ALWAYS = 2**64 - 1
@@ -37,7 +38,8 @@ class Row(NamedTuple):
                 f"{_bytes(self.up_to)}, {self.max_ranks}}},")
 
     def fits(self, transport: str, ranks: int, size: int) -> bool:
-        return self.where in _SEEN[transport] and size <= self.up_to and (not self.max_ranks or ranks <= self.max_ranks)
+        seen = self.where in _SEEN[transport] or (self.where == "NEAR" and transport == "apart" and ranks <= 2)
+        return seen and size <= self.up_to and (not self.max_ranks or ranks <= self.max_ranks)
 
 
 def source_rows() -> list[Row]:
@@ -103,6 +105,9 @@ def _section(given: Sequence[Row], choices: Sequence[Choice], transport: str) ->
             most = max(ranks for ranks in range(choice.ranks, most + 1) if ranks**2 <= choice.ranks * own[number + 1].ranks)
         for pick in choice.picks:
             yield _placed(models[pick.name], where)._replace(up_to=_ALWAYS if pick.up_to is None else pick.up_to, max_ranks=most)
+    if transport == "tcp":  # the last section: its rows for everywhere stay that
+        yield from (row for row in given if row.where in _SEEN[transport])
+        return
     seen = _SEEN[transport] if own else (where, _EVEN) if where == "HOSTS" else (where,)
     yield from (_placed(row, where) for row in given if row.where in seen)
 

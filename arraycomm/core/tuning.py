@@ -28,7 +28,9 @@ VARIABLE = "ARRAYCOMM_TUNING"
 FORMAT, VERSION = "arraycomm tuning", 1
 # All ranks share memory, the same once arrays of group.empty() are used, none shares any, some do.
 TRANSPORTS = ("shm", "symmetric", "tcp", "hosts")
-_RUNS = {0: TRANSPORTS, 1: ("shm", "symmetric"), 2: ("symmetric",), 3: ("hosts",), 4: ("hosts",)}  # acomm_row.where -> transports
+_NEAR = 5  # acomm_row.where
+_RUNS = {0: TRANSPORTS, 1: ("shm", "symmetric"), 2: ("symmetric",), 3: ("hosts",), 4: ("hosts",),
+         _NEAR: ("shm", "symmetric", "tcp")}  # acomm_row.where -> transports
 _MACHINE = {"cpu": str, "cores": int, "date": str, "arraycomm": str}
 _FIELDS = {"operation": str, "transport": str, "ranks": int, "use": list}
 _FAR = 2.0  # a choice made for so many times more or fewer ranks says nothing
@@ -41,6 +43,7 @@ class Row(Record):
     kind: str
     name: str
     transports: tuple[str, ...]  # where it counts
+    near: bool  # only on one host, or of two ranks
     max_ranks: int  # 0: any
     up_to: int | None  # bytes; None: any
 
@@ -98,8 +101,8 @@ def rows() -> list[Row]:
     row = ffi.new("acomm_row *")
     found: list[Row] = []
     while lib.acomm_algorithm(len(found), row):
-        found.append(Row(ffi.string(row.kind).decode(), ffi.string(row.name).decode(), tuple(_RUNS[row.where]), row.max_ranks,
-                         None if row.up_to == _ALWAYS else row.up_to))
+        found.append(Row(ffi.string(row.kind).decode(), ffi.string(row.name).decode(), _RUNS[row.where], row.where == _NEAR,
+                         row.max_ranks, None if row.up_to == _ALWAYS else row.up_to))
     return found
 
 
@@ -118,12 +121,12 @@ def operations() -> list[str]:
     return [kind for kind in names() if kind != "recv"]
 
 
-def shipped(operation: str, transport: str, ranks: int) -> tuple[Pick, ...]:
-    """What the engine's table says, without rows that others hide."""
+def shipped(operation: str, transport: str, ranks: int, near: bool = True) -> tuple[Pick, ...]:
+    """What the engine's table says, without rows that others hide. near: all ranks are on one host."""
     picks: list[Pick] = []
     for row in rows():
         fits = row.kind == operation and transport in row.transports and (not row.max_ranks or ranks <= row.max_ranks)
-        if fits:
+        if fits and (near or ranks <= 2 or not row.near):
             picks.append(Pick(row.name, row.up_to))
     return simplified(picks)
 

@@ -113,7 +113,7 @@ def test_rows_derived_from_the_table_say_what_it_says(kind):
                for transport in tuning.TRANSPORTS for ranks in (2, 4)]
     made = tune_table.derived(given, choices)
     assert len(made) <= len(given) + 1
-    for transport in (*tuning.TRANSPORTS, "uneven"):
+    for transport in (*tuning.TRANSPORTS, "uneven", "apart"):
         for ranks in (2, 3, 7, 8, 9, 16, 17, 100):
             for size in (0, 1024, 8192, 8193, 100_000, 1 << 20, 1 << 30):
                 assert tune_table._first(made, transport, ranks, size) == tune_table._first(given, transport, ranks, size)

@@ -73,6 +73,8 @@ def test_the_shipped_table() -> None:
                 assert {pick.name for pick in picks} <= set(tuning.names(transport)[operation])
     assert tuning.shipped("all_reduce", "symmetric", 2)[-1].name == "direct"
     assert "direct" not in tuning.names("tcp")["broadcast"]
+    limits = [dict(tuning.shipped("all_reduce", "tcp", ranks, near))["bruck"] for ranks in (2, 4) for near in (True, False)]
+    assert limits == [512 << 10, 512 << 10, 192 << 10, 8 << 10]
 
 
 @pytest.mark.parametrize(("found", "told"), [

@@ -46,8 +46,8 @@ static void table(void)
                         bool whole = kind == ACOMM_ALL_REDUCE || kind == ACOMM_REDUCE || kind == ACOMM_BROADCAST;
                         uint64_t total = whole ? bytes : op_total(NULL, op.count, size, 1);
                         for (size_t at = 0; !want && select_row(at, &row); at++)
-                            if (!strcmp(row.kind, select_kind_name(kind)) && total <= row.up_to && row.where <= one_host + symmetric
-                                && (!row.max_ranks || size <= row.max_ranks))
+                            if (!strcmp(row.kind, select_kind_name(kind)) && total <= row.up_to
+                                && (row.where == NEAR || row.where <= one_host + symmetric) && (!row.max_ranks || size <= row.max_ranks))
                                 want = row.name;
                         CHECK_CHOICE(kind, bytes, symmetric, want);
                     }

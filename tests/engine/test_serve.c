@@ -2,8 +2,23 @@
 #include "serve.h"
 #include "p2p_world.h"
 
+#include <limits.h>
+
 #define ELEMENTS 200000
 #define LONG 60000 /* beyond what some links take at once */
+
+/* Memory for so many more allocations of any thread. The sanitizers' own function, where there is one. */
+static _Atomic int left = INT_MAX;
+
+void *__libc_malloc(size_t bytes);
+__attribute__((weak)) void *__interceptor_malloc(size_t bytes);
+
+void *malloc(size_t bytes)
+{
+    if (left != INT_MAX && left-- <= 0)
+        return NULL;
+    return __interceptor_malloc ? __interceptor_malloc(bytes) : __libc_malloc(bytes);
+}
 
 bool group_forked(const struct acomm_group *g)
 {
@@ -156,6 +171,18 @@ static void what_no_rank_asks_for_is_refused(void)
         refused(wrong[i]);
 }
 
+/* What the last waits have left. */
+static void free_spare(struct acomm_group *g)
+{
+    p2p_acquire(g->p2p);
+    while (g->p2p->spare) {
+        struct p2p_item *item = g->p2p->spare;
+        g->p2p->spare = item->spare;
+        free(item);
+    }
+    p2p_release(g->p2p);
+}
+
 static void *waits(void *argument)
 {
     acomm_served *s = argument;
@@ -191,10 +218,36 @@ static void a_failure_ends_waits_and_what_is_under_way(void)
     })
 }
 
+/* For the answer, and for the next request while that is under way: who asked is told, and does not wait for ever. */
+static void no_memory_to_serve(void)
+{
+    for (int allowed = 0; allowed < 2; allowed++)
+        EVERY_KIND(2, {
+            static double data[ELEMENTS];
+            struct acomm_group *asking = &w->groups[0], *serving = &w->groups[1];
+            acomm_served *s = opened(serving, data);
+            CHECK_EQUAL(ask(asking, SERVE_SIGNAL, 1, 0, 0, NULL), 0); /* has left room for the next message */
+            struct serve_request r = {.kind = SERVE_GET, .count = ELEMENTS, .bytes = -1};
+            CHECK_EQUAL(acomm_served_wait(s, 0, 60 * SECOND), 0);
+            free_spare(serving);
+            left = allowed;
+            CHECK_EQUAL(send_words(asking, 1, &r), 0);
+            int64_t until = clock_now() + 20 * SECOND;
+            while (!atomic_load(&serving->poisoned) && clock_now() < until)
+                sched_yield();
+            left = INT_MAX;
+            CHECK_EQUAL(atomic_load(&serving->poisoned), ACOMM_RESOURCE);
+            CHECK_EQUAL(acomm_served_wait(s, 0, 60 * SECOND), ACOMM_RESOURCE);
+            world_leave(w, 1);
+            acomm_served_free(s);
+        })
+}
+
 int main(void)
 {
     TEST(what_is_asked_for_is_done);
     TEST(what_no_rank_asks_for_is_refused);
     TEST(a_failure_ends_waits_and_what_is_under_way);
+    TEST(no_memory_to_serve);
     return CHECK_RESULT();
 }

@@ -146,7 +146,7 @@ const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, 
 typedef struct acomm_row {
     const char *kind, *name;
     int32_t where;      /* counts 0: anywhere, 1: where all ranks share memory, 2: there, once symmetric arrays have been used,
-                           3: on several hosts of several ranks, 4: of as many each */
+                           3: on several hosts of several ranks, 4: of as many each, 5: on one host, or of two ranks */
     int32_t max_ranks;  /* 0: any number */
     uint64_t up_to;     /* bytes; UINT64_MAX: any number */
 } acomm_row;

@@ -16,7 +16,9 @@
 
 /* kind, name, function, where, checks headers itself, bytes up to, ranks up to (0: any).
  * The rows of a kind stand together. Bytes are those of the whole array: all ranks' blocks together for the gathering and
- * scattering kinds. Rows behind one without a limit are for who tells or measures another choice. The order of reduction of
+ * scattering kinds. A step costs more than the bytes of many where ranks are NEAR, a turn of them all with more ranks than cores;
+ * between more than two hosts bytes cost more, of which "bruck" sends up to n - 1 times as many (but where all are gathered),
+ * "doubling" log2 n times and the root of "binomial" too. Rows behind one without a limit are for who tells or measures another choice. The order of reduction of
  * "whole", "sliced", "bruck", "records" and "pairwise" is that of the ranks, so their bits are the same. */
 static const struct algorithm TABLE[] = {
     {ACOMM_ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(16), 0},
@@ -26,9 +28,11 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_REDUCE, "leader", hosts_reduce_leader, HOSTS, true, MiB(1), 0},
     {ACOMM_ALL_REDUCE, "leaders", hosts_reduce_leaders, HOSTS, true, ALWAYS, 0},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(512), 2},
-    {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(192), 8},
+    {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, NEAR, true, KiB(192), 8},
+    {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(8), 8},
     {ACOMM_ALL_REDUCE, "bruck", all_reduce_bruck, ANYWHERE, true, KiB(2), 0},
-    {ACOMM_ALL_REDUCE, "doubling", all_reduce_doubling, ANYWHERE, false, KiB(64), 0},
+    {ACOMM_ALL_REDUCE, "doubling", all_reduce_doubling, NEAR, false, KiB(64), 0},
+    {ACOMM_ALL_REDUCE, "doubling", all_reduce_doubling, ANYWHERE, false, KiB(32), 0},
     {ACOMM_ALL_REDUCE, "pairwise", all_reduce_pairwise, ANYWHERE, true, ALWAYS, 8},
     {ACOMM_ALL_REDUCE, "halving", all_reduce_halving, ANYWHERE, false, KiB(512), 0},
     {ACOMM_ALL_REDUCE, "ring", all_reduce_ring, ANYWHERE, false, ALWAYS, 0},
@@ -40,7 +44,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_REDUCE, "leaders", hosts_reduce_leaders, HOSTS, true, ALWAYS, 0},
     {ACOMM_REDUCE, "bruck", reduce_bruck, ANYWHERE, true, KiB(64), 2},
     {ACOMM_REDUCE, "binomial", reduce_binomial, ANYWHERE, false, ALWAYS, 2},
-    {ACOMM_REDUCE, "bruck", reduce_bruck, ANYWHERE, true, KiB(48), 8},
+    {ACOMM_REDUCE, "bruck", reduce_bruck, NEAR, true, KiB(48), 8},
     {ACOMM_REDUCE, "binomial", reduce_binomial, ANYWHERE, false, MiB(2), 8},
     {ACOMM_REDUCE, "bruck", reduce_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_REDUCE, "binomial", reduce_binomial, ANYWHERE, false, KiB(64), 0},
@@ -54,11 +58,11 @@ static const struct algorithm TABLE[] = {
     {ACOMM_BROADCAST, "records", broadcast_bruck, HOSTS, true, KiB(8), 0},
     {ACOMM_BROADCAST, "leaders", hosts_broadcast, HOSTS, false, ALWAYS, 0},
     {ACOMM_BROADCAST, "bruck", broadcast_bruck, ANYWHERE, true, KiB(64), 2},
-    {ACOMM_BROADCAST, "bruck", broadcast_bruck, ANYWHERE, true, KiB(48), 8},
+    {ACOMM_BROADCAST, "bruck", broadcast_bruck, NEAR, true, KiB(48), 8},
     {ACOMM_BROADCAST, "bruck", broadcast_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_BROADCAST, "binomial", broadcast_binomial, ANYWHERE, false, KiB(256), 0},
     {ACOMM_BROADCAST, "chain", broadcast_chain, ANYWHERE, false, MiB(64), 0},
-    {ACOMM_BROADCAST, "binomial", broadcast_binomial, ANYWHERE, false, ALWAYS, 0},
+    {ACOMM_BROADCAST, "binomial", broadcast_binomial, NEAR, false, ALWAYS, 0},
     {ACOMM_BROADCAST, "chain", broadcast_chain, ANYWHERE, false, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, true, KiB(8), 2},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, SYMMETRIC, true, ALWAYS, 2},
@@ -92,7 +96,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_SCATTER, "direct", direct_scatter, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_SCATTER, "records", scatter_bruck, HOSTS, true, KiB(8), 0},
     {ACOMM_SCATTER, "bruck", scatter_bruck, ANYWHERE, true, KiB(64), 2},
-    {ACOMM_SCATTER, "bruck", scatter_bruck, ANYWHERE, true, KiB(48), 8},
+    {ACOMM_SCATTER, "bruck", scatter_bruck, NEAR, true, KiB(48), 8},
     {ACOMM_SCATTER, "bruck", scatter_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_SCATTER, "binomial", scatter_binomial, ANYWHERE, false, KiB(64), 0},
     {ACOMM_SCATTER, "linear", scatter_linear, ANYWHERE, false, ALWAYS, 0},
@@ -101,7 +105,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_REDUCE_SCATTER, "shared", shared_reduce_scatter, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_REDUCE_SCATTER, "records", reduce_scatter_bruck, HOSTS, true, KiB(8), 0},
     {ACOMM_REDUCE_SCATTER, "leaders", hosts_reduce_scatter, EVEN_HOSTS, true, ALWAYS, 0},
-    {ACOMM_REDUCE_SCATTER, "bruck", reduce_scatter_bruck, ANYWHERE, true, KiB(32), 8},
+    {ACOMM_REDUCE_SCATTER, "bruck", reduce_scatter_bruck, NEAR, true, KiB(32), 8},
     {ACOMM_REDUCE_SCATTER, "bruck", reduce_scatter_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_REDUCE_SCATTER, "pairwise", reduce_scatter_pairwise, ANYWHERE, true, ALWAYS, 16},
     {ACOMM_REDUCE_SCATTER, "ring", reduce_scatter_ring, ANYWHERE, false, ALWAYS, 0},
@@ -116,7 +120,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_TO_ALL, "shared", shared_all_to_all, ONE_HOST, true, MiB(2), 0},
     {ACOMM_ALL_TO_ALL, "direct", direct_all_to_all, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_TO_ALL, "records", all_to_all_bruck, HOSTS, true, KiB(16), 0},
-    {ACOMM_ALL_TO_ALL, "bruck", all_to_all_bruck, ANYWHERE, true, KiB(48), 8},
+    {ACOMM_ALL_TO_ALL, "bruck", all_to_all_bruck, NEAR, true, KiB(48), 8},
     {ACOMM_ALL_TO_ALL, "bruck", all_to_all_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_ALL_TO_ALL, "pairwise", all_to_all_pairwise, ANYWHERE, true, ALWAYS, 0},
     {ACOMM_BARRIER, "shared", shared_barrier, ONE_HOST, true, ALWAYS, 0},
@@ -184,26 +188,13 @@ static bool runs_here(const struct acomm_group *g, const struct team *team, cons
 {
     switch (a->where) {
     case ANYWHERE: return true;
+    case NEAR: return g->loopback || team->size <= 2;
     case ONE_HOST: return team->place == TEAM_HOST;
     case SYMMETRIC: return team->place == TEAM_HOST && symmetric;
     case HOSTS: return team->place == TEAM_HOSTS;
     case EVEN_HOSTS: return team->place == TEAM_HOSTS && g->hosts.least == g->hosts.most;
     }
     return false;
-}
-
-/* Up to how many bytes a row counts for a team. The table's limits come from a loopback, where a step costs more than the bytes of
- * many: with more ranks than cores it is a turn of them all. Between more than two hosts bytes cost more: "bruck" sends up to n - 1
- * times as many, but where all are gathered, "doubling" log2 n times; and the root of "binomial" sends all log2 n times. */
-static uint64_t limit_for(const struct acomm_group *g, const struct algorithm *a, const struct team *team)
-{
-    bool gathers = a->kind == ACOMM_ALL_GATHER || a->kind == ACOMM_GATHER;
-    if (team->place != TEAM_APART || g->loopback || team->size <= 2 || gathers)
-        return a->up_to;
-    uint64_t most = !strcmp(a->name, "bruck") ? KiB(8) : !strcmp(a->name, "doubling") ? KiB(32) : ALWAYS;
-    if (a->kind == ACOMM_BROADCAST && !strcmp(a->name, "binomial"))
-        most = KiB(256);
-    return a->up_to < most ? a->up_to : most;
 }
 
 /* What picks are gathered for. The functions below write them at `next` and return their end. */
@@ -224,7 +215,7 @@ static struct pick *from_table(struct pick *next, struct want want)
     for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
         if (a->kind == want.kind && runs_here(want.g, &want.g->hosts.all, a, want.symmetric)
             && (!a->max_ranks || want.g->size <= a->max_ranks))
-            *next++ = (struct pick){limit_for(want.g, a, &want.g->hosts.all), a};
+            *next++ = (struct pick){a->up_to, a};
     return next;
 }
 
@@ -279,7 +270,7 @@ static const struct algorithm *of_part(const struct acomm_group *g, const struct
 {
     uint64_t bytes = whole_bytes(op);
     for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
-        if (a->kind == op->kind && bytes <= limit_for(g, a, op->team) && runs_here(g, op->team, a, g->direct.symmetric)
+        if (a->kind == op->kind && bytes <= a->up_to && runs_here(g, op->team, a, g->direct.symmetric)
             && (!a->max_ranks || op->team->size <= a->max_ranks))
             return a;
     return NULL; /* every kind ends with an unlimited row, so only a point-to-point kind comes here */

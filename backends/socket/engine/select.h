@@ -9,9 +9,9 @@ struct algorithm {
     const char *name;
     int (*run)(struct acomm_op *op);
     /* Where the row counts. ONE_HOST: where all ranks share memory. SYMMETRIC: there, once arrays lie in it (group.empty).
-     * HOSTS: of parts (part.h), for several hosts; EVEN_HOSTS: with as many ranks on each. An algorithm runs where its least
-     * demanding row counts. */
-    enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS } where;
+     * HOSTS: of parts (part.h), for several hosts; EVEN_HOSTS: with as many ranks on each. NEAR: on one host, though over
+     * sockets, or of two ranks. An algorithm runs where its least demanding row counts. */
+    enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS, NEAR } where;
     bool checks;       /* compares headers itself, while it runs; otherwise agree() runs before it */
     uint64_t up_to;    /* bytes up to which the table picks it */
     int max_ranks;     /* 0: any */

@@ -41,7 +41,8 @@ static struct p2p *links_of(const struct acomm_served *s)
 
 /* ---- messages ---- */
 
-static int post(struct acomm_served *s, struct acomm_op *op, const struct acomm_op *described, void (*then)(struct acomm_op *))
+/* Whether it is under way. Where not, others would wait for it for ever: the group has failed, or does now. */
+static bool post(struct acomm_served *s, struct acomm_op *op, const struct acomm_op *described, void (*then)(struct acomm_op *))
 {
     memset(op, 0, offsetof(struct acomm_op, failure));
     op->group = s->group;
@@ -56,7 +57,10 @@ static int post(struct acomm_served *s, struct acomm_op *op, const struct acomm_
     op->tag = described->tag;
     op->timeout = described->timeout;
     op->then = then;
-    return p2p_post_within(links_of(s), op);
+    int rc = p2p_post_within(links_of(s), op);
+    if (rc && !links_of(s)->code)
+        p2p_trouble(links_of(s), NULL, rc, s->group->rank, "no memory for what a window is asked for");
+    return !rc;
 }
 
 static void step(struct acomm_served *s);
@@ -97,7 +101,7 @@ static bool listen(struct acomm_served *s)
     s->state = LISTENS;
     struct acomm_op described = {.kind = ACOMM_RECV, .out = (char *)&s->request, .count = sizeof s->request / sizeof(int64_t),
                                  .dtype = ACOMM_INT64, .peer = -1, .tag = SERVE_REQUESTS, .timeout = INT64_MAX};
-    return !post(s, &s->ask, &described, asked);
+    return post(s, &s->ask, &described, asked);
 }
 
 /* ---- what is asked for ---- */
@@ -128,8 +132,9 @@ static bool answer(struct acomm_served *s)
     }
     a->served = s;
     s->answers[s->ask.peer]++;
-    if (!post(s, &a->op, &described, answered))
+    if (post(s, &a->op, &described, answered))
         return listen(s);
+    s->answers[s->ask.peer]--;
     free(a);
     return false;
 }
@@ -151,7 +156,7 @@ static bool take(struct acomm_served *s)
     struct acomm_op described = {.kind = ACOMM_RECV, .out = puts ? place(s) : s->scratch, .count = (uint64_t)s->request.count,
                                  .dtype = s->dtype, .peer = s->ask.peer, .tag = SERVE_ELEMENTS, .timeout = -1};
     s->state = TAKES;
-    return !post(s, &s->take, &described, taken);
+    return post(s, &s->take, &described, taken);
 }
 
 /* Ends the waits that have what they wait for: a signal of their rank, or its fence of the number in op->sequence. */
