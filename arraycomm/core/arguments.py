@@ -110,6 +110,11 @@ def seconds(timeout: object) -> None:
         raise ValueError(f"timeout must be at least 0 seconds, got {timeout}")
 
 
+def nanoseconds(timeout: float | None) -> int:
+    """As engines take it: below 0 is the group's own. A narrow float, as NumPy's float16, would not hold the product."""
+    return -1 if timeout is None else int(min(max(float(timeout), 0.0), 4e9) * 1e9)
+
+
 def group_seconds(timeout: float) -> float:
     """A group's own timeout, which its connecting takes too: above 0, and cut to what the system's calls take."""
     seconds(timeout)

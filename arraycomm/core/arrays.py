@@ -152,6 +152,8 @@ def _jax_hint(array: Any) -> str | None:
 def _torch_hint(array: Any) -> str | None:
     if _derives(array, "torch.distributed.tensor", "DTensor"):
         return "a DTensor is spread over ranks; pass x.to_local()"
+    if _derives(array, "torch.nn.parameter", "UninitializedTensorMixin"):
+        return f"the {_name(array)} has no shape yet; run a forward pass of its lazy module first, or call x.materialize(shape)"
     if array.is_nested:
         return "nested tensors are not supported; pass the tensors of x.unbind() or x.to_padded_tensor(0)"
     if array.is_quantized:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
 from arraycomm.core import settings
+from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import Aborted, PeerLost
@@ -26,11 +27,6 @@ _ON_DEVICE = (int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED))
 _kept: list[object] = []  # memory of failed operations that MPI may still use: it cannot take every request back
 
 
-def _nanoseconds(timeout: float | None) -> int:
-    """Below 0: the group's own."""
-    return -1 if timeout is None else int(min(max(timeout, 0.0), 4e9) * 1e9)
-
-
 def _address(pointer: Any) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
@@ -41,7 +37,7 @@ def _counts(counts: Sequence[int] | None) -> Any:
 
 def options(name: str, timeout: float, size: int) -> Any:
     return ffi.new("acomm_mpi_options *", {
-        "id": int.from_bytes(sha256(name.encode()).digest()[:8], "little"), "timeout": _nanoseconds(timeout),
+        "id": int.from_bytes(sha256(name.encode()).digest()[:8], "little"), "timeout": nanoseconds(timeout),
         "check": settings.get_flag("ARRAYCOMM_CHECK"), "local": local_size(size)})
 
 
@@ -113,54 +109,54 @@ class MpiCommunicator:
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Operation | None:
         return self._run("all_reduce", **_in(src), out=dst.address, redop=op.code, factor=op.factor, layout=layout,
-                         timeout=_nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+                         timeout=nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
                timeout: float | None = None, async_op: bool = False) -> Operation | None:
         return self._run("reduce", **_in(src), out=dst.address if dst else 0, redop=op.code, factor=op.factor, root=root,
-                         layout=layout, timeout=_nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+                         layout=layout, timeout=nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                   async_op: bool = False) -> Operation | None:
-        return self._run("broadcast", **_out(dst, src), root=root, layout=layout, timeout=_nanoseconds(timeout),
+        return self._run("broadcast", **_out(dst, src), root=root, layout=layout, timeout=nanoseconds(timeout),
                          async_op=async_op, owners=(src, dst))
 
     def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Operation | None:
         each = _counts(counts)
         return self._run("all_gather", **_in(src), out=dst.address, counts=each, layout=layout,
-                         timeout=_nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
+                         timeout=nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
 
     def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
                async_op: bool = False) -> Operation | None:
         return self._run("gather", **_in(src), out=dst.address if dst else 0, root=root, layout=layout,
-                         timeout=_nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+                         timeout=nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                 async_op: bool = False) -> Operation | None:
-        return self._run("scatter", **_out(dst, src), root=root, layout=layout, timeout=_nanoseconds(timeout),
+        return self._run("scatter", **_out(dst, src), root=root, layout=layout, timeout=nanoseconds(timeout),
                          async_op=async_op, owners=(src, dst))
 
     def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
                        layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Operation | None:
         each = _counts(counts)
         return self._run("reduce_scatter", **_out(dst, src), redop=op.code, factor=op.factor, counts=each, layout=layout,
-                         timeout=_nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
+                         timeout=nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
 
     def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
                    recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Operation | None:
         sends, receives = _counts(send_counts), _counts(recv_counts)
         return self._run("all_to_all", **_in(src) | {"count": src.count // self.size}, out=dst.address, counts=sends,
-                         receives=receives, layout=layout, timeout=_nanoseconds(timeout), async_op=async_op,
+                         receives=receives, layout=layout, timeout=nanoseconds(timeout), async_op=async_op,
                          owners=(src, dst, sends, receives))
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        return self._run("barrier", timeout=_nanoseconds(timeout), async_op=async_op, owners=())
+        return self._run("barrier", timeout=nanoseconds(timeout), async_op=async_op, owners=())
 
     def meet(self, layout: int, timeout: float) -> None:
         """A barrier in which ranks compare more than that: `layout`."""
-        self._run("barrier", layout=layout | 1, timeout=_nanoseconds(timeout), async_op=False, owners=())
+        self._run("barrier", layout=layout | 1, timeout=nanoseconds(timeout), async_op=False, owners=())
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> None:
         self.barrier(timeout=timeout)  # a collective call, here as anywhere
@@ -173,13 +169,13 @@ class MpiCommunicator:
 
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Operation | None:
-        return self._run("send", **_in(src), root=peer, tag=tag, timeout=_nanoseconds(timeout), async_op=async_op,
+        return self._run("send", **_in(src), root=peer, tag=tag, timeout=nanoseconds(timeout), async_op=async_op,
                          owners=(src,))
 
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Operation:
         work = self._run("recv", **_out(dst, None), root=-1 if peer is None else peer, tag=tag,
-                         timeout=_nanoseconds(timeout), async_op=True, owners=(dst,))
+                         timeout=nanoseconds(timeout), async_op=True, owners=(dst,))
         assert work is not None  # async_op is True
         if not async_op:
             work.wait()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
 from arraycomm.core import settings
+from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import Aborted
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
     from .serving import Serving
 
 _NULL = ffi.NULL
-
-
-def _nanoseconds(timeout: float | None) -> int:
-    """The engine's timeout: below 0 means the group's own."""
-    return -1 if timeout is None else int(min(max(timeout, 0.0), 4e9) * 1e9)
 
 
 def _address(pointer: Any) -> int:
@@ -115,7 +111,7 @@ class SocketCommunicator:
             "local": self._endpoint.local(self._members),
             "segment_fd": -1 if segment is None else segment.fileno(), "segment_bytes": size, "piece_bytes": piece,
             "connections": self._endpoint.connections, "check": settings.get_flag("ARRAYCOMM_CHECK"),
-            "timeout": _nanoseconds(self.timeout), "algorithms": keep[2], "tuned": keep[3],
+            "timeout": nanoseconds(self.timeout), "algorithms": keep[2], "tuned": keep[3],
             "tuned_symmetric": keep[4]})
         out = ffi.new("acomm_group **")
         with segment if segment is not None else contextlib.nullcontext():
@@ -189,53 +185,53 @@ class SocketCommunicator:
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_all_reduce, src.address, dst.address, src.count, src.dtype, op.code, op.factor, layout,
-                         _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+                         nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
                timeout: float | None = None, async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_reduce, src.address, dst.address if dst else 0, src.count, src.dtype, op.code,
-                         op.factor, root, layout, _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+                         op.factor, root, layout, nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                   async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_broadcast, src.address if src else 0, dst.address, dst.count, dst.dtype, root, layout,
-                         _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+                         nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Operation | None:
         each = _counts(counts)
         return self._run(lib.acomm_all_gather, src.address, dst.address, src.count, each, src.dtype, layout,
-                         _nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
+                         nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
 
     def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
                async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_gather, src.address, dst.address if dst else 0, src.count, src.dtype, root, layout,
-                         _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+                         nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                 async_op: bool = False) -> Operation | None:
         return self._run(lib.acomm_scatter, src.address if src else 0, dst.address, dst.count, dst.dtype, root, layout,
-                         _nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+                         nanoseconds(timeout), async_op=async_op, owners=(src, dst))
 
     def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
                        layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Operation | None:
         each = _counts(counts)
         return self._run(lib.acomm_reduce_scatter, src.address, dst.address, dst.count, each, src.dtype, op.code,
-                         op.factor, layout, _nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
+                         op.factor, layout, nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
 
     def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
                    recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Operation | None:
         sends, receives = _counts(send_counts), _counts(recv_counts)
         return self._run(lib.acomm_all_to_all, src.address, dst.address, src.count // self.size, sends, receives,
-                         src.dtype, layout, _nanoseconds(timeout), async_op=async_op, owners=(src, dst, sends, receives))
+                         src.dtype, layout, nanoseconds(timeout), async_op=async_op, owners=(src, dst, sends, receives))
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        return self._run(lib.acomm_barrier, _nanoseconds(timeout), async_op=async_op, owners=())
+        return self._run(lib.acomm_barrier, nanoseconds(timeout), async_op=async_op, owners=())
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         out = ffi.new("acomm_block **")
-        code = lib.acomm_group_share(self._checked(), nbytes, _nanoseconds(timeout), out)
+        code = lib.acomm_group_share(self._checked(), nbytes, nanoseconds(timeout), out)
         if code == lib.ACOMM_UNSUPPORTED:
             return None
         if code == lib.ACOMM_RESOURCE:
@@ -250,7 +246,7 @@ class SocketCommunicator:
         from .exposed import expose  # few programs have windows
         from .serving import Serving
 
-        direct = expose(self._checked(), near._checked(), buffer, _nanoseconds(None), self.error)
+        direct = expose(self._checked(), near._checked(), buffer, nanoseconds(None), self.error)
         found = direct or Serving(self._checked(), buffer, self.error)
         self._exposed.append(found)
         return found
@@ -259,13 +255,13 @@ class SocketCommunicator:
 
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Operation | None:
-        return self._run(lib.acomm_send, src.address, src.count, src.dtype, peer, tag, _nanoseconds(timeout),
+        return self._run(lib.acomm_send, src.address, src.count, src.dtype, peer, tag, nanoseconds(timeout),
                          async_op=async_op, owners=(src,))
 
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Operation:
         work = self._run(lib.acomm_recv, dst.address, dst.count, dst.dtype, -1 if peer is None else peer, tag,
-                         _nanoseconds(timeout), async_op=True, owners=(dst,))
+                         nanoseconds(timeout), async_op=True, owners=(dst,))
         assert work is not None  # async_op is True
         if not async_op:
             work.wait()

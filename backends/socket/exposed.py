@@ -6,15 +6,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from arraycomm._engine import ffi, lib
+from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.errors import Aborted
 from arraycomm.core.types import DType, ReduceOp
-
-_LONGEST = 2**62  # ns
-
-
-def nanoseconds(seconds: float) -> int:
-    return min(max(int(seconds * 1e9), 0), _LONGEST)
 
 
 class Exposed:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from arraycomm._engine import ffi, lib
+from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.errors import Aborted
-
-from .exposed import nanoseconds
 
 _kept: set[Serving] = set()  # the engine uses their memory until the group is closed
 

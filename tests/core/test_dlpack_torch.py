@@ -111,6 +111,8 @@ def test_torch_dtypes_without_counterpart(name: str) -> None:
         (lambda: torch.eye(3).to_sparse_csr(), "layout torch.sparse_csr.*to_dense"),
         (lambda: torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8), "qint8.*int_repr"),
         (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested tensors.*unbind"),
+        (torch.nn.UninitializedParameter, "UninitializedParameter has no shape yet; run a forward pass"),
+        (torch.nn.UninitializedBuffer, "UninitializedBuffer has no shape yet"),
     ],
 )
 def test_torch_tensors_without_memory(make: Any, advice: str) -> None:

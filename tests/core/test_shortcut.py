@@ -113,8 +113,12 @@ def test_arguments_of_a_work(group: arraycomm.Group) -> None:
             call()
     with pytest.raises(ValueError, match="nan"):
         work.wait(float("nan"))
-    with pytest.raises(TimeoutError):
-        work.result(-1)
+    assert group.all_reduce(_x(), timeout=np.float16(5)).tolist() == _x().tolist()
+    for seconds in (0, -1, -1.0, np.float16(-1)):
+        with pytest.raises(TimeoutError, match="has not ended yet; it goes on"):
+            work.result(seconds)
+    with pytest.raises(TimeoutError, match=r"not ended after 0\.01 s"):
+        work.wait(0.01)
     group.send(_x(), 0, 4)
     work.wait(1e300)
     with pytest.raises(ValueError, match="only a receive"):

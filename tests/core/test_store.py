@@ -75,6 +75,15 @@ def test_get_waits_for_another_thread(store: Store) -> None:
     timer.join()
 
 
+def test_the_longest_timeout(store: Store) -> None:
+    store.set_timeout(timedelta.max)
+    timer = later(lambda: store.set("late", "v"))
+    store.wait(["late"])
+    timer.join()
+    assert store.get("late") == b"v"
+    store.barrier("alone", 1)
+
+
 def test_get_and_wait_time_out(store: Store) -> None:
     store.set_timeout(SHORT)
     start = time.monotonic()

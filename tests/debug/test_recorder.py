@@ -16,7 +16,7 @@ import pytest
 import arraycomm
 from arraycomm.core.store import HashStore
 from arraycomm.core.watch import Watched, attach
-from arraycomm.debug.board import ASYNCHRONOUS, DONE, FAILED, Board
+from arraycomm.debug.board import ASYNCHRONOUS, DONE, FAILED, LINKS, Board
 from arraycomm.debug.recorder import Recorder
 
 
@@ -127,6 +127,19 @@ def test_an_operation_of_the_long_way_whose_work_is_dropped(group: arraycomm.Gro
     group.isend(x, 0, 7)
     group.close()
     assert all(state in (DONE, FAILED) for state in states())
+    board.close()
+
+
+def test_messages_to_a_peer_that_is_one_of_numpys_integers(group: arraycomm.Group) -> None:
+    """On the long way too, which knows the peer from what was given."""
+    board = Board()
+    Recorder(group, board, lambda: None)
+    for x, length in ((np.ones((4, 4)), 128), (np.ones((4, 4))[:, ::2], 64)):
+        before = sum(board.words[board.links : board.links + LINKS])
+        sent = group.isend(x, np.int64(0))
+        group.recv(x.copy(), np.int64(0))
+        sent.wait()
+        assert sum(board.words[board.links : board.links + LINKS]) - before == length
     board.close()
 
 

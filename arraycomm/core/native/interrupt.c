@@ -1,5 +1,6 @@
 /* Ctrl-C while a thread waits in the engine without the GIL: the engine asks here now and then. */
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "native.h"
@@ -7,6 +8,7 @@
 /* The exception that a signal handler raised, kept until the engine's call has returned: a C function must not return
  * with an exception set. Guarded by the GIL; only the main thread runs signal handlers, so there is one at a time. */
 static PyObject *pending;
+enum { LOOK_MS = 50 }; /* as WAIT_LOOK_NS of the engine */
 static int running; /* handlers that the engine has called, one inside the other */
 
 static int check_signals(void)
@@ -32,6 +34,18 @@ static int check_signals(void)
     }
     PyGILState_Release(state);
     return raised;
+}
+
+bool interrupt_between(void)
+{
+    static _Thread_local int64_t next;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now); /* a few ns; it moves every few ms */
+    int64_t ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    if (ms < next)
+        return false;
+    next = ms + LOOK_MS;
+    return check_signals();
 }
 
 void interrupt_init(void)

@@ -187,6 +187,8 @@ PyObject *store_python_post(PyObject *module, PyObject *const *args, Py_ssize_t 
 
 /* ---- interrupt.c: Ctrl-C while a thread waits in the engine ---- */
 void interrupt_init(void);
+/* Between operations that follow each other without Python: whether a signal's handler has raised. Looks every 50 ms. */
+bool interrupt_between(void);
 PyObject *interrupt_take(PyObject *module, PyObject *none);
 PyObject *interrupt_runs(PyObject *module, PyObject *none);
 #endif

@@ -281,7 +281,10 @@ bool operation_timeout(PyObject *seconds, int64_t *ns)
 
 void operation_late(PyObject *seconds)
 {
-    PyErr_Format(PyExc_TimeoutError, "the operation has not ended after %S s; it goes on", seconds);
+    if (PyFloat_AsDouble(seconds) > 0)
+        PyErr_Format(PyExc_TimeoutError, "the operation has not ended after %S s; it goes on", seconds);
+    else
+        PyErr_SetString(PyExc_TimeoutError, "the operation has not ended yet; it goes on");
 }
 
 bool operation_argument(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *names, PyObject **timeout)

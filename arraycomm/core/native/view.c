@@ -122,7 +122,8 @@ static struct view_type classify(PyTypeObject *type)
     t.jax = derives(type, "jax", "Array");
     if (type == buffer_type)
         t.kind = VIEW_OWN;
-    if (type == buffer_type || derives(type, "numpy.ma", "MaskedArray") || derives(type, "torch.distributed.tensor", "DTensor"))
+    if (type == buffer_type || derives(type, "numpy.ma", "MaskedArray") || derives(type, "torch.distributed.tensor", "DTensor")
+        || derives(type, "torch.nn.parameter", "UninitializedTensorMixin"))
         return t;
     if (derives(type, "numpy", "ndarray") || derives(type, "numpy", "generic"))
         t.kind = VIEW_NUMPY;

@@ -23,7 +23,8 @@ class HashStore(RequestStore):
         end = time.monotonic() + timeout
         with self._changed:
             while isinstance(answer := self._table.apply(op, args), Missing):
-                if not self._changed.wait(max(end - time.monotonic(), 0.0)) and time.monotonic() >= end:
+                left = min(max(end - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+                if not self._changed.wait(left) and time.monotonic() >= end:
                     raise TimeoutError
             if op in CHANGING:
                 self._changed.notify_all()

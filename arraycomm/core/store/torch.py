@@ -27,6 +27,7 @@ from .table import MAX_FRAME
 
 MAGIC = 0x3C85F7CE
 _READY, _CANCELLED = 0, 1
+_LONGEST = 2e6  # s; poll() counts milliseconds in 31 bits
 
 
 class Request(enum.IntEnum):
@@ -199,7 +200,7 @@ class TorchStore(Store):
     def _wait(self, sock: socket.socket, request: bytes, seconds: float) -> bool:
         """Whether what it waits for came. A wait that is given up is answered too, once or twice."""
         sock.sendall(request)
-        sock.settimeout(seconds or 0.001)
+        sock.settimeout(min(seconds, _LONGEST) or 0.001)
         try:
             return _exactly(sock, 1)[0] == _READY
         except TimeoutError:

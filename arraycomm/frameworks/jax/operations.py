@@ -101,8 +101,8 @@ def permute(x: Any, pairs: Sequence[tuple[int, int]], tag: int = 0, *, group: Gr
     tag = arguments.tag(tag)
     pairs = list(pairs)  # an iterator, as of zip(), can be read once
     for pair in pairs:
-        if len(pair) != 2:
-            raise ValueError(f"permute takes pairs of (source, dest), got {pair}")
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise ValueError(f"permute takes pairs of (source, dest), got {pair!r} among them")
     pairs = [(arguments.rank("source", source, group.size), arguments.rank("dest", dest, group.size)) for source, dest in pairs]
     sources, dests = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if len(set(sources)) < len(sources) or len(set(dests)) < len(dests):

@@ -190,7 +190,7 @@ void *acomm_xla_call(void *opaque)
     atomic_fetch_add(&waiting, keeps);
     if (!atomic_load_explicit(&threads, memory_order_relaxed))
         ask_threads(frame);
-    int code = v.group ? enter(&v) : ACOMM_CLOSED;
+    int code = !v.group ? ACOMM_CLOSED : interrupt_between() ? ACOMM_INTERRUPTED : enter(&v);
     xla_error *failed = code ? explained(door, &v, code) : NULL;
     atomic_fetch_sub(&waiting, keeps);
     door_leave(door);

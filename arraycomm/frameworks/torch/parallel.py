@@ -159,6 +159,10 @@ def _check(reduced: list[tuple[str, torch.Tensor]], device_ids: list[Any] | None
     if not reduced:
         raise RuntimeError("DistributedDataParallel is not needed when a module doesn't have any parameters that require a "
                            "gradient.")
+    for name, p in reduced:
+        if isinstance(p, nn.UninitializedParameter):
+            raise RuntimeError(f"DistributedDataParallel cannot take parameter {name!r}, which is uninitialized: its module is "
+                               "lazy; run a forward pass first.")
     devices = {p.device for _, p in reduced}
     if len(devices) > 1:
         raise TypeError("DistributedDataParallel's parameters must be on one device, but they are on "

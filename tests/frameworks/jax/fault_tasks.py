@@ -110,6 +110,19 @@ def differentiated_by_one(context: Context) -> list[str]:
     return said
 
 
+def many(context: Context, way: str) -> float:
+    """A program of operations that are all short."""
+    group = context.world
+
+    def program(x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 10_000_000, lambda _, x: comm.all_reduce(x, "avg", group=group), x)
+
+    compiled = comm.jit(program) if way == "jit" else jax.jit(program)
+    context.say()
+    with comm.errors():
+        return float(compiled(jnp.asarray(_X)).sum())
+
+
 def wrong_calls(context: Context) -> list[str]:
     """Refused when the program is traced."""
     group, said = context.world, []
@@ -117,6 +130,7 @@ def wrong_calls(context: Context) -> list[str]:
              lambda x: comm.reduce_scatter(x, group=group), lambda x: comm.broadcast(x, 7, group=group),
              lambda x: comm.all_reduce(x.astype(jnp.int4), group=group),
              lambda x: comm.permute(x, [(0, 1), (0, 0)], group=group), lambda x: comm.permute(x, [(0,)], group=group),
+             lambda x: comm.permute(x, [5], group=group),  # type: ignore[list-item]
              lambda x: comm.all_gather(x, form="list", group=group),
              lambda x: comm.broadcast(x, group=SimpleNamespace(core=group))]
     for call in calls:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 
@@ -41,6 +42,20 @@ def test_a_rank_dies(job: Jobs, way: str) -> None:
     assert all("PeerLost" in text and "rank 2" in text for text in said.values()), said
 
 
+@pytest.mark.parametrize("way", ["jit", "jax.jit"])
+def test_ctrl_c_in_a_program_of_short_operations(job: Jobs, way: str) -> None:
+    """It is answered between them, though no Python runs there. The peer waits for the next one until the rank goes."""
+    ranks = job(2)
+    ranks.begin("many", way=way)
+    ranks.answers()
+    time.sleep(0.5)  # into the program, which lasts much longer
+    since = ranks.signal(0, signal.SIGINT)
+    answer = ranks.answer(0)
+    assert answer.error == "KeyboardInterrupt" and answer.at - since < 2, (answer, answer.at - since)
+    since = ranks.kill(0)
+    checks.lost(ranks.answers([1]), ranks, 0, "process died", since, within=1)
+
+
 def test_the_group_is_closed(job: Jobs) -> None:
     said = job(2).call("closed", limit=60)
     assert all("group 'world': the group is closed" in text for text in said.values()), said
@@ -66,7 +81,7 @@ def test_a_gradient_on_one_rank(job: Jobs) -> None:
 def test_wrong_calls(job: Jobs) -> None:
     said = job(2).call("wrong_calls", limit=60)[0]
     words = ("unknown reduction 'median'", "bor is defined for integers", "parts are even here: pad x", "root 7 is not a rank",
-             "int4) is not supported", "each rank as source once", "pairs of (source, dest)", "form must be",
+             "int4) is not supported", "each rank as source once", "got (0,) among them", "got 5 among them", "form must be",
              "it has one: group.core")
     expected = [word for word in words for _ in range(3)]  # by jax.jit, by jit and eagerly
     assert all(word in text for word, text in zip(expected, said, strict=True)), said

@@ -258,6 +258,7 @@ def refuses() -> None:
     text: Any = "x"
     wrong: list[tuple[type[Exception], str, Any]] = [
         (RuntimeError, "not needed", lambda: DistributedDataParallel(nn.ReLU())),
+        (RuntimeError, "'weight', which is uninitialized", lambda: DistributedDataParallel(nn.LazyLinear(3))),
         (ValueError, "single-device GPU", lambda: DistributedDataParallel(linear, device_ids=[0])),
         (TypeError, "bucket_cap_mb must be a number of MiB", lambda: DistributedDataParallel(linear, bucket_cap_mb=text)),
         (RuntimeError, "params", lambda: DistributedDataParallel(nn.Linear(2, 2 + dist.get_rank()))),
