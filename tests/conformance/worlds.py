@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import multiprocessing
 import os
@@ -273,6 +274,7 @@ def serve(rank: int, pipes: Sequence[Connection], settings: Settings, folder: st
     for index, pipe in enumerate(pipes):
         if index != rank:
             pipe.close()
+    gc.freeze()  # the libraries', at which every collection of a task would look again for an eighth of a second
     with open(Path(folder, f"stack-{rank}"), "w") as stacks:
         faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
         os.environ.update(settings.variables(rank))
