@@ -10,6 +10,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+ENGINE = HERE.parents[1] / "backends" / "socket" / "engine"
+ENGINE_FLAGS = ["-D_GNU_SOURCE", "-ffp-contract=off", f"-I{ENGINE}"]
 
 
 @functools.cache
@@ -29,11 +31,18 @@ def cudart() -> str:
 def nccl(version: int = 23203) -> str:
     """Path of the stand-in for NCCL, which finds that for CUDA's runtime by itself. version: without what is newer."""
     library = Path(_folder().name, f"standin_nccl_{version}.so")
-    engine = HERE.parents[1] / "backends" / "socket" / "engine"
-    sources = [*sorted(HERE.glob("nccl*.c")), *sorted(engine.glob("reduce*.c"))]
-    subprocess.run(["cc", *FLAGS, "-D_GNU_SOURCE", "-ffp-contract=off", f"-DSTANDIN_VERSION={version}", f"-I{engine}",
-                    *map(str, sources), cudart(), "-o", str(library), "-lm"], check=True)
+    subprocess.run(["cc", *FLAGS, *ENGINE_FLAGS, f"-DSTANDIN_VERSION={version}", *map(str, sorted(HERE.glob("nccl*.c"))),
+                    *_kernels(), cudart(), "-o", str(library), "-lm"], check=True)
     return str(library)
+
+
+@functools.cache
+def _kernels() -> list[str]:
+    """The engine's reductions, which take longer to compile than the rest of all versions together."""
+    folder = Path(_folder().name, "kernels")
+    folder.mkdir()
+    subprocess.run(["cc", *FLAGS, *ENGINE_FLAGS, "-c", *map(str, sorted(ENGINE.glob("reduce*.c")))], cwd=folder, check=True)
+    return [str(path) for path in sorted(folder.glob("*.o"))]
 
 
 @functools.cache
