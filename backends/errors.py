@@ -41,6 +41,7 @@ KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter",
           "barrier", "send", "recv")
 _OPS = {op.code: op.name for op in OPS.values()} | {8: "premul_sum"}
 _SHARES = 2  # OP_SHARES: the end of Group.empty()
+_WRITES_NOTHING = (lib.ACOMM_BARRIER, lib.ACOMM_SEND)
 _MESSAGES = ("send", "recv")
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
@@ -115,7 +116,7 @@ class Translator:
         known = failure.mine.sequence or (message and failure.origin == self._rank)
         doing = f" in {describe(failure.mine)}" if known else ""
         after = f" after {failure.elapsed / 1e9:.2f} s" if failure.elapsed else ""
-        writing = doing and failure.mine.kind != lib.ACOMM_SEND
+        writing = doing and failure.mine.kind not in _WRITES_NOTHING
         partial = "; an array that the operation was writing may hold partial data" if writing else ""
         if failure.code in (lib.ACOMM_MISMATCH, lib.ACOMM_TRUNCATED):
             doing, partial = "", ""

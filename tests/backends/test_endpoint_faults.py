@@ -30,6 +30,7 @@ def test_killed_process(start: Any, transport: str, when: str, short: Path) -> N
     world.ranks[2].signal(signal.SIGKILL)
     answers = [process.hear() for process in survivors] if when == "waiting" else world.all("barrier", but=(2,))
     lost(answers, 2, "process died (connection closed)")
+    assert not any("partial data" in answer["text"] for answer in answers), answers  # a barrier writes none
     lost(world.all("barrier", but=(2,)), 2, "process died")
     world.ranks[2].child.wait()
     world.results("close", but=(2,))
