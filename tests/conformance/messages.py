@@ -147,8 +147,8 @@ def long(context: Context) -> None:
         context.check(np.array_equal(column, np.arange(1.0, 2.0 * count, 2) + left), f"a column of {count}")
         for work in works:
             work.wait(60)
-    work = group.isend(np.zeros(200_000), right)
-    for end in (lambda: group.recv(np.zeros(199_999), left), lambda: work.wait(60)):
+    work = group.isend(np.zeros(700_000), right)  # so long that its sender waits for an answer over sockets too
+    for end in (lambda: group.recv(np.zeros(699_999), left), lambda: work.wait(60)):
         try:
             end()
         except arraycomm.CollectiveMismatch:
