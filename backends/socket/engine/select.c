@@ -86,7 +86,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_GATHER, "records", gather_bruck, HOSTS, true, KiB(8), 0},
     {ACOMM_GATHER, "bruck", gather_bruck, ANYWHERE, true, KiB(128), 2},
     {ACOMM_GATHER, "linear", gather_linear, ANYWHERE, false, ALWAYS, 2},
-    {ACOMM_GATHER, "bruck", gather_bruck, ANYWHERE, true, KiB(512), 8},
+    {ACOMM_GATHER, "bruck", gather_bruck, ANYWHERE, true, KiB(128), 8},
     {ACOMM_GATHER, "bruck", gather_bruck, ANYWHERE, true, KiB(8), 0},
     {ACOMM_GATHER, "binomial", gather_binomial, ANYWHERE, false, KiB(64), 0},
     {ACOMM_GATHER, "linear", gather_linear, ANYWHERE, false, ALWAYS, 0},
