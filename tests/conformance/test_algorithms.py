@@ -17,13 +17,11 @@ Special = Callable[..., World]
 EDGES = [1, 63, 64, 65, 255, 256, 257, 1023, 1024, 1025, 2047, 2049, 4095, 4096, 4097, 8191, 8193, 20_000]
 
 
-def table() -> list[tuple[str, str]]:
-    """(collective, algorithm) of every row."""
-    return [(kind, name) for kind, algorithms in tuning.names().items() for name in algorithms]
+def table(transport: str | None = None) -> list[tuple[str, str]]:
+    """(collective, algorithm) of every row, or of those that run there."""
+    return [(kind, name) for kind, algorithms in tuning.names(transport).items() for name in algorithms]
 
 
-SHARED = {"whole", "sliced", "shared", "direct"}  # for ranks of one host only
-HOSTS = {"records", "leader", "leaders"}  # for several hosts, of which some have several ranks
 # These add in the order of the ranks over links too, as those for one host do. The others promise the same bits on all ranks and
 # from run to run.
 RANK_ORDER = {"pairwise", "bruck", "records"}
@@ -39,14 +37,14 @@ def share(settings: Settings) -> bool:
 
 
 @only(several)
-@pytest.mark.parametrize(("kind", "name"), [row for row in table() if row[1] not in SHARED | HOSTS])
+@pytest.mark.parametrize(("kind", "name"), table("tcp"))
 def test_forced(world: World, kind: str, name: str, tmp_path: Path) -> None:
     """Every algorithm for links: over TCP, and over links in shared memory."""
     world.run("algorithms.forced", kind=kind, name=name, exact=name in RANK_ORDER, folder=str(tmp_path))
 
 
 @only(share)
-@pytest.mark.parametrize(("kind", "name"), [row for row in table() if row[1] in SHARED])
+@pytest.mark.parametrize(("kind", "name"), [row for row in table("symmetric") if row not in table("tcp")])
 def test_forced_on_one_host(world: World, kind: str, name: str, tmp_path: Path) -> None:
     world.run("algorithms.forced", kind=kind, name=name, exact=True, folder=str(tmp_path))
 
@@ -55,11 +53,10 @@ def test_forced_on_one_host(world: World, kind: str, name: str, tmp_path: Path) 
 def test_forced_over_hosts(special: Special, hosts: str, tmp_path: Path) -> None:
     """Those for several hosts, and those for any ranks, which begin in the host then."""
     world = special(len(hosts), "auto", hosts=tuple(hosts))
-    for kind, name in table():
-        if name not in SHARED:
-            folder = tmp_path / f"{kind}-{name}"
-            folder.mkdir()
-            world.run("algorithms.forced", kind=kind, name=name, exact=name in RANK_ORDER, folder=str(folder))
+    for kind, name in table("hosts"):
+        folder = tmp_path / f"{kind}-{name}"
+        folder.mkdir()
+        world.run("algorithms.forced", kind=kind, name=name, exact=name in RANK_ORDER, folder=str(folder))
 
 
 def test_the_table_is_covered() -> None:

@@ -1,7 +1,7 @@
 """A slice of the conformance suite over an engine built with the address and undefined behaviour sanitizers.
 
-The whole suite runs so with `pytest tests/sanitized --sanitize-all`. Leaks are checked by the engine's own unit tests in
-C: an interpreter keeps too much until its end.
+With --sanitize-all the whole suite runs so, and each allocation of the C code fails once (allocations.py). Leaks are checked by
+the engine's own unit tests in C: an interpreter keeps too much until its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 SLICE = "(shm-3 or tcp-3) and not jax and not torch and not mixed"
 LIMIT = 900  # s
 
@@ -26,30 +27,40 @@ def library(name: str) -> str:
     return os.path.realpath(path)
 
 
-@pytest.fixture(scope="module")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build(target: Path, **environ: str) -> Path:
     """A folder with the package, its engine built with sanitizers."""
-    target = tmp_path_factory.mktemp("sanitized")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(ROOT)]
-    done = subprocess.run(command, env=os.environ | {"ARRAYCOMM_BUILD_SANITIZE": "address,undefined"}, timeout=LIMIT,
+    done = subprocess.run(command, env=os.environ | {"ARRAYCOMM_BUILD_SANITIZE": "address,undefined"} | environ, timeout=LIMIT,
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return target
 
 
-def test_conformance_without_reports(sanitized: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    reports = tmp_path / "report"
-    every = pytestconfig.getoption("--sanitize-all")
+def run(built: Path, folder: Path, *arguments: str, limit: float = LIMIT) -> None:
+    """Python with these arguments, over what was built: it must end well, and the sanitizers report nothing."""
+    reports = folder / "report"
     environ = os.environ | {
-        "PYTHONPATH": str(sanitized),
+        "PYTHONPATH": str(built),
         "LD_PRELOAD": f"{library('libasan.so')} {library('libubsan.so')}",
         "ASAN_OPTIONS": f"detect_leaks=0:log_path={reports}",
         "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={reports}",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "conformance")]
-    done = subprocess.run(command + ([] if every else ["-k", SLICE]), env=environ, timeout=LIMIT * (20 if every else 1),
-                          cwd=tmp_path, capture_output=True, text=True)
-    found = [path.read_text() for path in tmp_path.glob("report*")]
+    done = subprocess.run([sys.executable, *arguments], env=environ, timeout=limit, cwd=folder, capture_output=True, text=True)
+    found = [path.read_text() for path in folder.glob("report*")]
     assert not found, "\n".join(found)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+def test_conformance_without_reports(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    every = pytestconfig.getoption("--sanitize-all")
+    run(build(tmp_path / "built"), tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "conformance"),
+        *([] if every else ["-k", SLICE]), limit=LIMIT * (20 if every else 1))
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_allocations_that_fail(transport: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    if not pytestconfig.getoption("--sanitize-all"):
+        pytest.skip("minutes: run by --sanitize-all")
+    built = build(tmp_path / "built", CFLAGS=f"-include {HERE / 'allocations.h'}")
+    run(built, tmp_path, str(HERE / "allocations.py"), transport)

@@ -45,7 +45,8 @@ struct store_cursor { /* walks over a frame's strings */
 struct store_buffer {
     char *data;
     size_t size, room;
-    bool failed; /* memory ran out; whatever was put since is lost */
+    bool failed; /* too long for a frame, or memory ran out; whatever was put since is lost */
+    bool large;  /* which of these */
 };
 /* Bytes of the frame that begins so, 0 while that cannot be told, -1 for one that nobody sends. */
 int64_t store_frame_size(const char *start, size_t have);

@@ -59,8 +59,10 @@ bool store_frame_next(struct store_cursor *cursor, struct store_bytes *out)
 static bool reserve(struct store_buffer *b, size_t more)
 {
     size_t need = b->size + more;
-    if (b->failed || need > STORE_MAX_FRAME) /* a request may name one large value many times */
-        return !(b->failed = true);
+    if (!b->failed)
+        b->failed = b->large = need > STORE_MAX_FRAME; /* a request may name one large value many times */
+    if (b->failed)
+        return false;
     if (need <= b->room)
         return true;
     size_t room = need < 256 ? 256 : need + need / 2;

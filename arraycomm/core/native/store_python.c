@@ -32,8 +32,10 @@ static int encode(struct store_buffer *b, int code, PyObject *strings, uint32_t 
             return -1;
     }
     store_frame_end(b);
-    if (b->failed)
-        PyErr_Format(PyExc_ValueError, "a request of more than %lld bytes, or memory ran out", STORE_MAX_FRAME);
+    if (b->failed && b->large)
+        PyErr_Format(PyExc_ValueError, "a request of more than %lld bytes", STORE_MAX_FRAME);
+    else if (b->failed)
+        PyErr_NoMemory();
     return b->failed ? -1 : 0;
 }
 

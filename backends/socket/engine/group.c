@@ -151,7 +151,8 @@ struct link *group_link(struct acomm_group *g, enum channel channel, int rank, b
     pthread_mutex_unlock(&g->lock);
     if (fresh && link && outgoing && !over_memory(g, rank))
         for (int stripe = 0; stripe < g->connections; stripe++)
-            node_ask(g->node, g->id, g->members[rank], channel, stripe);
+            if (!node_ask(g->node, g->id, g->members[rank], channel, stripe))
+                return NULL;
     return link;
 }
 

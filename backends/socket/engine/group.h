@@ -64,7 +64,8 @@ int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell);
 /* group_fail with the fields that an operation's own wait knows. */
 int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text);
 
-/* The link, created on first use. Asks the node for a connection where one is needed; it may not be complete yet. */
+/* The link, created on first use. Asks the node for a connection where one is needed; it may not be complete yet.
+ * NULL: out of memory. */
 struct link *group_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing);
 /* Whether it can be used now (shared memory: always). */
 bool group_link_ready(struct acomm_group *g, const struct link *link);

@@ -340,11 +340,13 @@ int acomm_node_peer(struct acomm_node *node, int world_rank, const char **text)
     return state;
 }
 
-void node_ask(struct acomm_node *node, uint64_t group, int world_rank, enum channel channel, int stripe)
+bool node_ask(struct acomm_node *node, uint64_t group, int world_rank, enum channel channel, int stripe)
 {
     pthread_mutex_lock(&node->lock);
-    node_ask_locked(node, &(acomm_request){.group = group, .peer = world_rank, .channel = channel, .stripe = stripe});
+    acomm_request request = {.group = group, .peer = world_rank, .channel = channel, .stripe = stripe};
+    bool asked = node_ask_locked(node, &request);
     pthread_mutex_unlock(&node->lock);
+    return asked;
 }
 
 /* The proof is a connection to it: refused by a dead process, made and watched from then on with a living one that

@@ -10,8 +10,8 @@ int node_add(struct acomm_node *node, struct acomm_group *group);
 void node_remove(struct acomm_node *node, struct acomm_group *group);
 /* Tells the members of the group of its failure, over the control connections. Does not block. */
 void node_tell(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure);
-/* Asks for a connection to a world rank: appears in acomm_node_request(). */
-void node_ask(struct acomm_node *node, uint64_t group, int world_rank, enum channel channel, int stripe);
+/* Asks for a connection to a world rank: appears in acomm_node_request(). False: out of memory. */
+bool node_ask(struct acomm_node *node, uint64_t group, int world_rank, enum channel channel, int stripe);
 /* This process saw the connection to a world rank break. The node finds out whether the process is dead (by a control
  * connection to it) and then spreads the loss; a peer that only closed the group stays what it is. Does not block. */
 void node_lost(struct acomm_node *node, int world_rank, const char *text);

@@ -308,15 +308,16 @@ void node_hear(struct acomm_node *node, struct node_link *link, const struct wir
     }
 }
 
-void node_ask_locked(struct acomm_node *node, const acomm_request *request)
+bool node_ask_locked(struct acomm_node *node, const acomm_request *request)
 {
     struct node_request *item = malloc(sizeof *item);
     if (!item)
-        return; /* who waits for the connection ends at its own deadline */
+        return false;
     *item = (struct node_request){.request = *request};
     *node->requests_end = item;
     node->requests_end = &item->next;
     call_python(node);
+    return true;
 }
 
 void node_connect(struct acomm_node *node, int rank)
@@ -326,8 +327,7 @@ void node_connect(struct acomm_node *node, int rank)
     for (const struct node_link *link = node->links; link; link = link->next)
         if (link->peer == rank && !link->broken)
             return;
-    node->peers[rank].asked = true;
-    node_ask_locked(node, &(acomm_request){.peer = rank, .channel = CHANNEL_CONTROL});
+    node->peers[rank].asked = node_ask_locked(node, &(acomm_request){.peer = rank, .channel = CHANNEL_CONTROL});
 }
 
 void node_mend_ring(struct acomm_node *node)

@@ -121,7 +121,8 @@ struct node_watch *node_find(struct acomm_node *node, uint64_t group);
 void node_mend_ring(struct acomm_node *node);
 /* Asks for a control connection unless there is one. */
 void node_connect(struct acomm_node *node, int rank);
-void node_ask_locked(struct acomm_node *node, const acomm_request *request);
+/* False: out of memory. */
+bool node_ask_locked(struct acomm_node *node, const acomm_request *request);
 
 /* node.c */
 /* Frees a node that is closed. */

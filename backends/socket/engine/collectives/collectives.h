@@ -5,8 +5,9 @@
  * reduction of some ranks' contributions, in reduce_partial_dtype(). Root, binomial tree and virtual rank: see
  * pattern.h.
  *
- * in == out works everywhere; an all_gather's input may lie at its own block of the output. A pointer is NULL where
- * the rank gives or gets nothing. "Checked" algorithms compare headers while they run, all others after agree(). */
+ * in == out works everywhere but in all_to_all, where it is refused (acomm.h); an all_gather's input may lie at its own
+ * block of the output. A pointer is NULL where the rank gives or gets nothing. "Checked" algorithms compare headers while
+ * they run, all others after agree(). */
 #ifndef ACOMM_COLLECTIVES_H
 #define ACOMM_COLLECTIVES_H
 #include "../op.h"
