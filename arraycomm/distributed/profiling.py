@@ -65,11 +65,12 @@ class Labels(Watcher):
             detach(self._group, self)
             return _Told([], None)
         outer, inner = names(call, self._backend(call))
-        told = _Told([_label(outer, call)] if call.asynchronous else [_label(outer, call), _label(inner, call)], None)
+        runs = _runs(state.profiler) if call.asynchronous else None
+        told = _Told([_label(outer, call)] if runs else [_label(outer, call), _label(inner, call)], None)
         for label in told.labels:
             label.__enter__()
-        if call.asynchronous:
-            told.lasting = _begin_lasting(inner)
+        if runs:
+            told.lasting = _Lasting(inner, runs)
         return told
 
     def _backend(self, call: Call) -> str:
@@ -87,34 +88,68 @@ class Labels(Watcher):
     def end(self, token: _Told, error: BaseException | None) -> None:
         self.begun(token)
         lasting, token.lasting = token.lasting, None
-        if lasting is None:
-            return
-        try:
-            ended = _ending().submit(lasting.set_result, None)
-        except RuntimeError:  # the interpreter ends: no other thread can be had, and nobody will look
-            lasting.set_result(None)
-        else:
-            ended.result()
+        if lasting is not None:
+            lasting.end()
 
     def closed(self, group: Group) -> None:
         detach(group, self)
 
 
 class _Told:
-    """labels: of the call, entered. lasting: a future of torch's at which the label of an asynchronous one ends, or None."""
+    """labels: of the call, entered. lasting: the inner one of an asynchronous one, or None."""
 
     __slots__ = ("labels", "lasting")
 
-    def __init__(self, labels: list[Any], lasting: Any) -> None:
+    def __init__(self, labels: list[Any], lasting: _Lasting | None) -> None:
         self.labels, self.lasting = labels, lasting
 
 
-def _begin_lasting(name: str) -> Any:
-    future = sys.modules["torch"].futures.Future()
-    label = state.profiler.record_function(name)
-    label.__enter__()
-    label._call_end_callbacks_on_future(future)
-    return future
+class _Lasting:
+    """A label that ends with a future of torch's.
+
+    Its end is written where the profiler that ran at its begin keeps its events, which it frees when it stops: so the label
+    ends only before that, and in its own thread, which is the one that can stop that profiler. All others stay unended for
+    good, as torch ends a label that is freed.
+    """
+
+    def __init__(self, name: str, runs: list[int]) -> None:
+        self._future = sys.modules["torch"].futures.Future()
+        self._runs, self._began = runs, (runs[0], threading.get_ident())
+        _unended.add(self)
+        label = state.profiler.record_function(name)
+        label.__enter__()
+        label._call_end_callbacks_on_future(self._future)
+
+    def end(self) -> None:
+        if not state.profiler._is_profiler_enabled or self._began != (self._runs[0], threading.get_ident()):
+            return
+        try:
+            ended = _ending().submit(self._future.set_result, None)
+        except RuntimeError:  # the interpreter ends: no other thread can be had, and nobody will look
+            self._future.set_result(None)
+        else:
+            ended.result()
+        _unended.discard(self)
+
+
+_unended: set[_Lasting] = set()
+
+
+@functools.cache
+def _runs(profiler: Any) -> list[int] | None:
+    """[how often a profiler has been started since the first such label]: the flag does not tell one run from the next."""
+    runs, start = [0], getattr(profiler, "_run_on_profiler_start", None)
+    if start is None:  # private: another version's
+        log().warning("torch.profiler's labels of asynchronous operations end with their calls: this torch does not say when a "
+                      "profiler starts")
+        return None
+
+    def counted() -> None:
+        runs[0] += 1
+        start()
+
+    profiler._run_on_profiler_start = counted
+    return runs
 
 
 @functools.cache

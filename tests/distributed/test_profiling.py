@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -78,6 +79,37 @@ def test_asynchronous_ones_last_until_their_end_is_seen(world: dist.ProcessGroup
     assert events["aten::zeros"].cpu_parent is None
 
 
+def test_no_label_ends_after_its_profiler(world: dist.ProcessGroup) -> None:
+    """torch would write their ends into freed memory: the process crashed in most runs of such a loop."""
+    from arraycomm.distributed.profiling import _unended
+
+    x, before, late = torch.ones(4), len(_unended), []
+    for _ in range(10):
+        with torch.profiler.profile() as profile:
+            seen = dist.all_reduce(x, async_op=True)
+            for work in late:  # of the profiler before this one
+                work.wait()
+            late = [dist.all_reduce(x, async_op=True) for _ in range(20)]
+            seen.wait()
+        results = profile.profiler.kineto_results
+        for work in late[:10]:
+            work.wait()
+        assert len(results.events()) and Counter(event.name for event in profile.events())["gloo:all_reduce"] == 21
+    assert len(_unended) == before + 200
+
+
+def test_a_label_of_another_thread_is_not_ended(world: dist.ProcessGroup) -> None:
+    """That thread may stop the profiler meanwhile."""
+    from arraycomm.distributed.profiling import _unended
+
+    before = len(_unended)
+    with torch.profiler.profile(), ThreadPoolExecutor(1) as other:
+        other.submit(dist.all_reduce(torch.ones(4), async_op=True).wait).result()
+        assert len(_unended) == before + 1
+        dist.all_reduce(torch.ones(4), async_op=True).wait()
+    assert len(_unended) == before + 1
+
+
 def test_shapes(world: dist.ProcessGroup) -> None:
     x = torch.ones(3, 4)
     with torch.profiler.profile(record_shapes=True) as profile:
@@ -133,6 +165,19 @@ def test_a_torch_that_keeps_no_shapes(world: dist.ProcessGroup, monkeypatch: pyt
         dist.all_reduce(x)
     assert Counter(event.name for event in profile.events())["gloo:all_reduce"] == 2
     assert [record.message for record in caplog.records if "have no shapes" in record.message][1:] == [] != caplog.records
+
+
+def test_a_torch_that_does_not_tell_of_starts(world: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch,
+                                              caplog: pytest.LogCaptureFixture) -> None:
+    from arraycomm.distributed.profiling import _runs
+
+    with monkeypatch.context() as other:
+        other.delattr(torch.autograd.profiler, "_run_on_profiler_start")
+        other.setattr("arraycomm.distributed.profiling._runs", _runs.__wrapped__)
+        other.setattr(torch.autograd.profiler, "_is_profiler_enabled", True)
+        dist.all_reduce(torch.ones(3), async_op=True).wait()
+    assert any("end with their calls" in record.message for record in caplog.records)
+    dist.all_reduce(torch.ones(3))
 
 
 def test_a_torch_without_the_flag(world: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch) -> None:
