@@ -20,9 +20,15 @@ enum { STAGED, DIRECT };
 
 /* ---- reading ---- */
 
+/* Memory that only its owner can reach is no failure where all can still go through slots. */
 static int broken(struct rounds *r, int rank, int errnum)
 {
+    struct direct_state *d = &r->op->group->direct;
     int peer = team_member(r->op->team, rank);
+    if (d->repeats && (errnum == EFAULT || errnum == EPERM)) {
+        d->barred = true;
+        return ACOMM_SYSTEM;
+    }
     if (errnum == ESRCH || errnum == ECANCELED) { /* it has gone, or failed: the reason is under way */
         bool closed = wait_news(r->op->group, peer);
         return group_fail_op(r->op, ACOMM_LOST, peer, 0, closed ? WAIT_CLOSED : "its process has gone");
@@ -169,12 +175,29 @@ static int choose(const struct rounds *r, uint32_t try)
     return choice_way(try, costs[STAGED], costs[DIRECT]);
 }
 
+/* The last round: everybody has done, or what could not be done for one goes through slots, and so do private arrays from then on. */
+static int end(struct rounds *r, const struct direct_plan *plan)
+{
+    struct direct_state *d = &r->op->group->direct;
+    uint8_t barred = d->barred;
+    int rc = rounds_meet(r, &barred, sizeof barred);
+    for (int rank = 0; rank < r->ranks && !rc; rank++)
+        barred |= *(const uint8_t *)rounds_slot(r, rank, sizeof barred);
+    if (rc || !barred)
+        return rc;
+    d->reach = WAY_CLOSED;
+    return plan->staged(r->op);
+}
+
 static int run_way(struct rounds *r, const struct direct_plan *plan, int way)
 {
+    struct direct_state *d = &r->op->group->direct;
     if (way == STAGED)
         return plan->staged(r->op);
+    d->repeats = plan->repeats;
+    d->barred = false;
     int rc = plan->move(r);
-    return rc ? rc : rounds_meet(r, NULL, 0);
+    return rc && !d->barred ? rc : end(r, plan);
 }
 
 char *direct_map(struct acomm_group *g, int seat)

@@ -5,7 +5,8 @@
  * everybody has done with the others' arrays.
  * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch what they overwrite. So both
  * are measured as they run, per kind and size: ranks offer what each cost them, and all choose alike by the slowest. Where slots
- * were better everywhere (broadcast, short arrays, all_gather of many), only symmetric arrays come here. */
+ * were better everywhere (broadcast, short arrays, all_gather of many), only symmetric arrays come here. An array that only its
+ * owner can reach, which shows when it is copied, sends all private ones through slots from then on. */
 #ifndef ACOMM_DIRECT_H
 #define ACOMM_DIRECT_H
 #include "arena.h"
@@ -39,6 +40,7 @@ struct direct_state {
     char **mapped;               /* arenas of local ranks, NULL until met */
     struct direct_offer *offers; /* of the operation under way, by rank */
     enum { WAY_UNKNOWN, WAY_OPEN, WAY_CLOSED } reach, map; /* agreed by all ranks when first needed */
+    bool repeats, barred;        /* the operation under way may be repeated; the system refused an array of its */
     struct choice choices[ACOMM_KINDS][CHOICE_CLASSES]; /* 0 staged, 1 direct */
 };
 
@@ -47,6 +49,7 @@ struct direct_plan {
     uint64_t offered;            /* bytes at `in` and at `out` that peers may touch; 0: none */
     uint64_t offered_out;
     bool pushed;                 /* peers may write to `out` */
+    bool repeats;                /* nothing is written that is read: it can be done by slots after a part of it failed */
     bool pushes;                 /* told to all: this rank has time to do part of the others' copying */
     bool shared;                 /* private arrays beside symmetric ones go through slots: results are written past the caches */
     int (*staged)(struct acomm_op *op);

@@ -30,7 +30,7 @@
 #define WIRE_MAGIC 0x50434361u              /* "aCCP" */
 #define WIRE_EAGER_MAX (4u << 20)           /* bytes of an EAGER message: waiting for CTS would cost a tenth of the time */
 #define WIRE_EAGER_NEAR (1u << 20)          /* the same where memory is shared: beyond, it costs less than a second copy */
-#define WIRE_DATA_MAX (1u << 20)            /* bytes of a DATA frame: what a small message may have to wait behind */
+#define WIRE_DATA_MAX (1u << 20)            /* bytes of a DATA frame: what a small message may wait behind, if not for EAGER */
 #define WIRE_RTS_MAX (1u << 20)             /* messages that a receiver remembers for one peer */
 #define WIRE_CREDIT_GROUP (64u << 20)       /* bytes copied aside in one group, unless the minima add up to more */
 #define WIRE_CREDIT_MIN (256u << 10)

@@ -32,7 +32,7 @@ int direct_all_gather(struct acomm_op *op)
     uint64_t bytes = op_total(op->recv_counts, op->count, op->team->size, op->width);
     struct direct_plan plan = {.bytes = bytes, .offered = op_gathered(op, op->team->rank).bytes,
                                .shared = op->team->size > 2 || bytes <= DIRECT_FROM,
-                               .staged = shared_all_gather, .move = gather};
+                               .repeats = true, .staged = shared_all_gather, .move = gather};
     return direct_run(op, &plan);
 }
 
@@ -49,7 +49,7 @@ int direct_gather(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;
     struct direct_plan plan = {.bytes = bytes, .offered_out = op->out ? bytes : 0, .pushed = true,
-                               .staged = shared_all_gather, .move = gather_pushed};
+                               .repeats = true, .staged = shared_all_gather, .move = gather_pushed};
     return op->recv_counts ? direct_all_gather(op) : direct_run(op, &plan);
 }
 
@@ -86,7 +86,7 @@ int direct_broadcast(struct acomm_op *op)
     bool root = op->team->rank == op->root, idle = !op->group->crowded && (!op->out || op->out == op->in);
     struct direct_plan plan = {.bytes = bytes, .offered = root ? bytes : 0, .offered_out = root ? 0 : bytes,
                                .pushed = true, .pushes = root && idle, .shared = true,
-                               .staged = shared_broadcast, .move = broadcast};
+                               .repeats = true, .staged = shared_broadcast, .move = broadcast};
     return direct_run(op, &plan);
 }
 
@@ -101,7 +101,7 @@ int direct_scatter(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;
     struct direct_plan plan = {.bytes = bytes, .offered = op->team->rank == op->root ? bytes : 0,
-                               .staged = shared_scatter, .move = scatter};
+                               .repeats = true, .staged = shared_scatter, .move = scatter};
     return direct_run(op, &plan);
 }
 
@@ -123,6 +123,6 @@ int direct_all_to_all(struct acomm_op *op)
     uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;
     uint64_t from = op->team->size > 2 ? DIRECT_EXCHANGE_FROM : DIRECT_FROM;
     struct direct_plan plan = {.bytes = bytes, .offered = bytes, .shared = bytes <= from,
-                               .staged = shared_all_to_all, .move = exchange};
+                               .repeats = true, .staged = shared_all_to_all, .move = exchange};
     return op->send_counts ? shared_all_to_all(op) : direct_run(op, &plan);
 }

@@ -1,0 +1,138 @@
+/* engine: all */
+/* Arrays that the system lets nobody but their owner reach, which shows when they are first copied; and what trials cost. */
+#include <errno.h>
+#include <sys/uio.h>
+#include "choice.h"
+#include "direct.h"
+#include "group.h"
+#include "shared_world.h"
+
+#define BARRED_TURN 20 /* when the arrays are barred: both ways have been tried by then */
+#define TURNS 40
+#define COUNT ((uint64_t)40000) /* int32 a rank: beyond DIRECT_FROM for two */
+
+static _Atomic uintptr_t barred; /* an array of one rank */
+static _Atomic int refused, copied;
+
+static bool is_barred(const struct iovec *remote)
+{
+    uintptr_t at = (uintptr_t)remote->iov_base, from = atomic_load(&barred);
+    return from && at >= from && at < from + COUNT * sizeof(int32_t);
+}
+
+/* Between threads of a process. A part is copied before it fails, as of an array whose end cannot be reached. */
+static ssize_t copy(const struct iovec *to, const struct iovec *from, const struct iovec *remote)
+{
+    if (is_barred(remote)) {
+        memcpy(to->iov_base, from->iov_base, to->iov_len / 2);
+        atomic_fetch_add(&refused, 1);
+        return errno = EFAULT, -1;
+    }
+    memcpy(to->iov_base, from->iov_base, to->iov_len);
+    atomic_fetch_add(&copied, to->iov_len > 64);
+    return (ssize_t)to->iov_len;
+}
+
+ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                         unsigned long remotes, unsigned long flags)
+{
+    CHECK(pid == getpid() && locals == 1 && remotes == 1 && !flags);
+    return copy(local, remote, remote);
+}
+
+ssize_t process_vm_writev(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                          unsigned long remotes, unsigned long flags)
+{
+    CHECK(pid == getpid() && locals == 1 && remotes == 1 && !flags);
+    return copy(remote, local, remote);
+}
+
+static int32_t value(int rank, int turn, uint64_t i) { return (int32_t)(1000003 * rank + 7919 * turn + (int)i); }
+
+static int wrong(const int32_t *x, int rank, int turn, uint64_t first)
+{
+    int found = 0;
+    for (uint64_t i = 0; i < COUNT; i++)
+        found += x[i] != value(rank, turn, first + i);
+    return found;
+}
+
+/* In place: this rank's block of the result is what it gives. */
+static int gathers(acomm_group *g, int rank, int n)
+{
+    int32_t *all = malloc(COUNT * (uint64_t)n * sizeof *all), *own = all + COUNT * (uint64_t)rank;
+    int found = 0;
+    for (int turn = 0; turn < TURNS && !found; turn++) {
+        memset(all, 0, COUNT * (uint64_t)n * sizeof *all);
+        for (uint64_t i = 0; i < COUNT; i++)
+            own[i] = value(rank, turn, i);
+        if (!rank && turn == BARRED_TURN)
+            atomic_store(&barred, (uintptr_t)own);
+        found = acomm_all_gather(g, P(own), P(all), COUNT, NULL, ACOMM_INT32, 0, -1, NULL);
+        for (int other = 0; other < n; other++)
+            found += wrong(all + COUNT * (uint64_t)other, other, turn, 0);
+    }
+    CHECK_EQUAL(g->direct.reach, WAY_CLOSED);
+    free(all);
+    return found;
+}
+
+/* To rank 0, into whose array the others write. */
+static int pushes(acomm_group *g, int rank, int n)
+{
+    int32_t *all = malloc(COUNT * (uint64_t)n * sizeof *all), *own = malloc(COUNT * sizeof *own);
+    int found = 0;
+    for (int turn = 0; turn < TURNS && !found; turn++) {
+        memset(all, 0, COUNT * (uint64_t)n * sizeof *all);
+        for (uint64_t i = 0; i < COUNT; i++)
+            own[i] = value(rank, turn, i);
+        if (!rank && turn == BARRED_TURN)
+            atomic_store(&barred, (uintptr_t)(all + COUNT));
+        found = acomm_gather(g, P(own), rank ? 0 : P(all), COUNT, ACOMM_INT32, 0, 0, -1, NULL);
+        for (int other = 0; !rank && other < n; other++)
+            found += wrong(all + COUNT * (uint64_t)other, other, turn, 0);
+    }
+    free(own);
+    free(all);
+    return found;
+}
+
+static void barred_arrays_go_through_slots(int (*body)(acomm_group *, int, int), int n)
+{
+    atomic_store(&barred, 0);
+    atomic_store(&refused, 0);
+    atomic_store(&copied, 0);
+    run(n, body, 0);
+    CHECK(atomic_load(&copied) > 0);
+    CHECK_MESSAGE(atomic_load(&refused) >= 1 && atomic_load(&refused) < n, "%d calls were refused", atomic_load(&refused));
+}
+
+static void an_input_of_two(void) { barred_arrays_go_through_slots(gathers, 2); }
+static void a_result_of_two(void) { barred_arrays_go_through_slots(pushes, 2); }
+static void a_result_of_three(void) { barred_arrays_go_through_slots(pushes, 3); }
+
+/* The worse way's part of all time, beyond what the better one would have taken. */
+static double loss(double ratio)
+{
+    enum { TRIES = 16 * CHOICE_SELDOM };
+    double more = 0;
+    for (uint32_t try = 0; try < TRIES; try++)
+        more += choice_way(TRIES + try, ratio, 1) == 0 ? ratio - 1 : 0;
+    return more / TRIES;
+}
+
+static void trials_cost_little(void)
+{
+    for (double ratio = 1.001; ratio < 2.28; ratio += 0.001)
+        CHECK_MESSAGE(loss(ratio) > 0 && loss(ratio) <= CHOICE_LOSS + 1e-9, "%g times as long costs %g", ratio, loss(ratio));
+    CHECK(loss(10) > CHOICE_LOSS && loss(10) <= 9.0 / CHOICE_SELDOM);
+}
+
+int main(void)
+{
+    TEST(trials_cost_little);
+    TEST(an_input_of_two);
+    TEST(a_result_of_two);
+    TEST(a_result_of_three);
+    return CHECK_RESULT();
+}
