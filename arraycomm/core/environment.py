@@ -60,9 +60,9 @@ def hosted(environ: Environ) -> bool:
 
 
 def hosted_by_torch(environ: Environ) -> bool:
-    """Whether torchrun's agent serves the store. arraycomm-run sets the first variable too, for torch; torchrun both."""
+    """Whether torchrun's agent serves the store. Our launchers set the first variable too, for torch; torchrun both."""
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true" and not hosted(environ)
-    return agent and ("TORCHELASTIC_RUN_ID" in environ or "ARRAYCOMM_STORE" not in environ)
+    return agent and ("TORCHELASTIC_ERROR_FILE" in environ or "ARRAYCOMM_STORE" not in environ)
 
 
 def _variables(environ: Environ) -> Place | None:

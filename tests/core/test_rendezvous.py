@@ -113,6 +113,18 @@ def test_launcher_hosts_the_store() -> None:
     server.close()
 
 
+def test_whose_agent_serves_the_store() -> None:
+    """A program under our launcher meets elsewhere where it says so, unless a torchrun that it was started by has said so."""
+    ours = {"ARRAYCOMM_STORE": "launcher@127.0.0.1:1234", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RUN_ID": "none"}
+    inner = {"MASTER_PORT": "5678", "TORCHELASTIC_ERROR_FILE": ""}
+    assert not environment.hosted_by_torch({**ours, "MASTER_PORT": "1234"})
+    assert not environment.hosted_by_torch({**ours, "MASTER_PORT": "5678"})
+    assert environment.hosted_by_torch({**ours, **inner})
+    assert environment.hosted_by_torch({name: inner.get(name, ours.get(name, "")) for name in
+                                        ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")})
+
+
 def test_torchrun_agent_store() -> None:
     distributed = pytest.importorskip("torch.distributed")
     server = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -37,6 +37,17 @@ names = "RANK LOCAL_RANK ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE TORCHELASTIC_RUN_ID
 assert "torch" not in sys.modules
 print(f"{' '.join(os.environ[name] for name in names)} {dist.is_torchelastic_launched()} {sys.argv[1:]}\\n", end="", flush=True)
 """
+ELSEWHERE = """
+import os, sys
+import numpy as np
+import arraycomm.distributed as dist
+os.environ["MASTER_PORT"] = sys.argv[1]
+dist.init_process_group("gloo")
+x = np.full(1, dist.get_rank() + 1.0)
+dist.all_reduce(x)
+print(f"{x.tolist()}\\n", end="", flush=True)
+dist.destroy_process_group()
+"""
 TORCH_PROGRAM = """
 import os, sys
 import torch, torch.distributed as dist
@@ -99,6 +110,13 @@ if int(count) < int(sys.argv[1]) and dist.get_rank() == 1:
 dist.barrier()
 print(f"{dist.get_rank()} {x[0]} {count} {most} {os.environ['GROUP_WORLD_SIZE']}\\n", end="", flush=True)
 """
+
+
+def test_a_program_that_meets_elsewhere(tmp_path: Path) -> None:
+    """Its rank 0 serves the store there, as nobody else does."""
+    (tmp_path / "program.py").write_text(ELSEWHERE)
+    done = run("--nproc-per-node=2", "--use-env", tmp_path / "program.py", str(free_port()))
+    assert done.returncode == 0 and done.stdout.splitlines() == ["[3.0]"] * 2, done.stderr
 
 
 @pytest.mark.parametrize("failures", [2, 3])

@@ -99,16 +99,21 @@ def permute(x: Any, pairs: Sequence[tuple[int, int]], tag: int = 0, *, group: Gr
     """
     x = _array(x, group)
     tag = arguments.tag(tag)
-    pairs = list(pairs)  # an iterator, as of zip(), can be read once
-    for pair in pairs:
-        if not isinstance(pair, Sequence) or len(pair) != 2:
-            raise ValueError(f"permute takes pairs of (source, dest), got {pair!r} among them")
-    pairs = [(arguments.rank("source", source, group.size), arguments.rank("dest", dest, group.size)) for source, dest in pairs]
+    pairs = [_pair(pair, group.size) for pair in pairs]
     sources, dests = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     if len(set(sources)) < len(sources) or len(set(dests)) < len(dests):
         raise ValueError(f"permute takes each rank as source once and as dest once at most, got {pairs}")
     to, back = dict(pairs), {dest: source for source, dest in pairs}
     return _run(x, Call("permute", group, root=to.get(group.rank, -1), source=back.get(group.rank, -1), tag=tag))
+
+
+def _pair(pair: Any, size: int) -> tuple[int, int]:
+    """Of any kind, as a row of NumPy's."""
+    try:
+        source, dest = pair
+    except (TypeError, ValueError):
+        raise ValueError(f"permute takes pairs of (source, dest), got {pair!r} among them") from None
+    return arguments.rank("source", source, size), arguments.rank("dest", dest, size)
 
 
 def send(x: Any, dest: int, tag: int = 0, *, group: Group) -> None:

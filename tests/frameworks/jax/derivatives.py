@@ -50,7 +50,7 @@ def _cases(context: Context) -> dict[str, tuple[Callable[[Any], Any], Together]]
         "reduce": (lambda x: comm.reduce(x, 1, group=group),
                    lambda xs: [sum(xs) if r == 1 else jnp.zeros_like(xs[0]) for r in range(size)]),
         "permute": (lambda x: comm.permute(x, ring, group=group), lambda xs: [xs[r - 1] for r in range(size)]),
-        "permute some": (lambda x: comm.permute(x, [(0, 1)], group=group),
+        "permute some": (lambda x: comm.permute(x, np.array([(0, 1)]), group=group),
                          lambda xs: [xs[0] if r == 1 else jnp.zeros_like(xs[0]) for r in range(size)]),
     }
 
