@@ -121,7 +121,7 @@ def _run(given: argparse.Namespace, known: list[Cell], place: Place | None, lead
     measured: list[Cell] = []
     for ranks in given.np if given.rounds else ():
         hosts = given.hosts if place is None else ranks // (place.local_size or ranks)
-        plan = Plan(given.ops, given.transport or _layout(ranks, hosts), given.sizes, given.rounds)
+        plan = Plan(given.ops, given.transport or _layout(ranks, hosts), given.sizes, given.rounds, hosts == 1)
         if place is not None:
             measured = _measure_here(plan)
             continue

@@ -40,6 +40,7 @@ class Plan:
     transports: tuple[str, ...]
     sizes: tuple[int, ...]
     rounds: int
+    near: bool  # on one host
 
 
 @dataclass
@@ -94,7 +95,7 @@ def _entries(group: Any, transport: str, plan: Plan, stack: ExitStack) -> Iterat
         for case, size in _cases(group, operation, plan.sizes):
             runners = [_Runner(name, one, _call(one, arrays, operation, case))
                        for name, (one, arrays) in zip(names, contenders, strict=False)]
-            yield _Entry(Cell(operation, transport, group.size, size), runners)
+            yield _Entry(Cell(operation, transport, group.size, size, near=plan.near), runners)
 
 
 def _cases(group: Any, operation: str, sizes: Sequence[int]) -> Iterator[tuple[Case, int]]:
@@ -158,7 +159,7 @@ def _size_up(group: Any, entry: _Entry) -> None:
         best[runner.name] = min(first, _batch(group, runner))
         runner.calls = int(max(1, min(_MOST_CALLS, _BATCH_US / best[runner.name])))
     cell, limit = entry.cell, _HOPELESS * min(best.values())
-    own = at(tuning.shipped(cell.operation, cell.transport, cell.ranks), cell.size)
+    own = at(tuning.shipped(cell.operation, cell.transport, cell.ranks, cell.near), cell.size)
     entry.runners = [runner for runner in entry.runners if best[runner.name] <= limit or runner.name == own]
 
 

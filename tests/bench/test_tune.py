@@ -95,6 +95,18 @@ def test_samples_are_put_together():
     assert both[0].ratios("shared", "direct")[0] == pytest.approx(0.5)
 
 
+def test_between_hosts_the_table_is_theirs(monkeypatch):
+    monkeypatch.setattr(tune_choose, "shipped", tuning.shipped)
+    tables = []
+    for near in (True, False):
+        rounds = [dict.fromkeys(tuning.names("tcp")["all_reduce"], 10.0)] * 3
+        measured = [Cell("all_reduce", "tcp", 4, size, rounds, near) for size in SIZES]
+        (decision,) = decide(tune_choose.from_samples(tune_choose.as_samples(measured)))
+        assert decision.choice.picks == decision.table == tuning.shipped("all_reduce", "tcp", 4, near)
+        tables.append(decision.table)
+    assert tables[0] != tables[1]
+
+
 # ---- the rows of select.c ----
 
 
