@@ -65,16 +65,18 @@ class MpiCommunicator:
         """For a native call or an operation, whose own failure lies at `address`. Raises what a signal handler raised."""
         if code == lib.ACOMM_INTERRUPTED and (error := interrupted()) is not None:
             raise error
-        self._told = True
         failure = ffi.cast("acomm_failure *", address)
+        if failure.code == lib.ACOMM_TRUNCATED:  # which is not the group's
+            return self._translate.failure(failure)
+        self._told = True
         return self._translate.failure(failure) if failure.code else self._error(code)
 
     def _error(self, code: int) -> Exception:
         if code == lib.ACOMM_INTERRUPTED and (error := interrupted()) is not None:
             raise error
-        self._told = True
         failure = ffi.new("acomm_failure *")
         if not self._freed and lib.acomm_mpi_failure(self._group, failure):
+            self._told = True
             return self._translate.failure(failure)
         return self._translate.code(code)
 
@@ -207,6 +209,7 @@ class MpiCommunicator:
     def abort(self, reason: str) -> None:
         with self.lock:
             if not self.closed:
+                self._told = True
                 lib.acomm_mpi_abort(self._group, reason.encode()[:190])
 
     def close(self, reason: str = "") -> None:
@@ -228,7 +231,7 @@ class MpiCommunicator:
         """What came of broadcasts that this rank left before the other had come: their last word, as no call follows."""
         failure = ffi.new("acomm_failure *")
         refused = lib.acomm_mpi_failure(self._group, failure) and failure.code == lib.ACOMM_MISMATCH
-        if code or (refused and not self._told and not reason):
+        if code == lib.ACOMM_INTERRUPTED or (not self._told and not reason and (code or refused)):
             raise self._error(code or failure.code)
 
 

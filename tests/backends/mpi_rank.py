@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ import time
 import numpy as np
 
 import arraycomm
+from arraycomm.backends.mpi.library import load
 
 
 def say(group: arraycomm.Group, text: str) -> None:
@@ -212,10 +214,73 @@ def ahead(group: arraycomm.Group) -> None:
         part.close()  # raises what came of it
 
 
+def ends(group: arraycomm.Group) -> None:
+    """What a root that did not wait learns at its end; and nothing of it comes to the next group."""
+    for number in range(12):
+        part = group.split(0)
+        assert part is not None
+        if group.rank == 0:
+            time.sleep(0.02)  # rank 1 waits, and sends its record
+        part.broadcast(np.full(4, float(number)), 0)
+        part.close()
+        time.sleep(0.02)  # it is freed, and the next communicator gets its number
+        group.barrier()
+        part = group.split(0)
+        assert part is not None
+        part.all_reduce(np.ones(4))
+        part.close()
+    for root in (group.rank, 0):
+        part = group.split(0)
+        assert part is not None
+        try:
+            if root == group.rank:
+                part.broadcast(np.ones(4), root)
+            else:
+                time.sleep(0.1)
+                part.abort("no broadcast of mine")
+            time.sleep(0.3)  # rank 0 hears of it before it closes
+            part.close()
+        except arraycomm.GroupError as error:
+            say(group, f"{type(error).__name__} {error}")
+        group.barrier()
+    part = group.split(0)
+    assert part is not None
+    if group.rank == 1:
+        for _ in range(3):
+            part.all_reduce(np.ones(4), async_op=True)
+        part.close()  # two have not begun
+    else:
+        time.sleep(0.3)
+        try:
+            for _ in range(3):
+                part.all_reduce(np.ones(4))
+        except arraycomm.GroupError as error:
+            say(group, f"{type(error).__name__} {error}")
+
+
+def frees(group: arraycomm.Group) -> None:
+    """Who closes a group first frees it too, once the others have: MPICH has 2048 communicators."""
+    library = ctypes.CDLL(load().facts().path)
+    numbers = []
+    for _ in range(2):
+        comm = ctypes.c_int()
+        library.MPI_Comm_dup(ctypes.c_int(0x44000000), ctypes.byref(comm))  # MPI_COMM_WORLD
+        numbers.append(comm.value & 0xFFFFFF if comm.value & 0x40000000 else 0)  # beyond the first few
+        library.MPI_Comm_free(ctypes.byref(comm))
+        for _ in range(60):
+            part = group.split(0)
+            assert part is not None
+            part.barrier()
+            time.sleep(0.004 * (group.rank == 1))
+            part.close()
+        time.sleep(0.1)
+    say(group, f"communicators {'freed' if numbers[1] < 30 else numbers}")
+
+
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "aborts receives": aborts_receives, "killed": killed, "wrapped": wrapped, "facade": facade,
          "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens,
-         "ahead": ahead}
+         "ahead": ahead, "ends": ends, "frees": frees}
 
 
 def main(case: str) -> None:

@@ -76,6 +76,20 @@ def test_root_ahead(library: str) -> None:
     assert lines(printed, 1) == [], printed
 
 
+def test_end_of_a_root_ahead() -> None:
+    printed = run("mpich", 2, PROGRAM, "ends")
+    both, aborted, lost = lines(printed, 0)
+    assert both.startswith("CollectiveMismatch") and "root 0" in both and "root 1" in both, printed
+    assert aborted.startswith("Aborted") and "no broadcast of mine" in aborted, printed
+    assert lost.startswith("PeerLost") and "has closed the group" in lost, printed
+    assert [line.split()[0] for line in lines(printed, 1)] == ["CollectiveMismatch"], printed
+
+
+def test_closed_groups_are_freed() -> None:
+    printed = run("mpich", 2, PROGRAM, "frees")
+    assert [lines(printed, rank) for rank in range(2)] == [["communicators freed"]] * 2, printed
+
+
 @EVERYWHERE
 def test_a_rank_that_raises(library: str) -> None:
     printed = run(library, 2, PROGRAM, "leaves")

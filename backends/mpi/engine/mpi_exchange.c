@@ -168,6 +168,8 @@ int mpi_exchange(struct mpi_op *op)
     if (!rc)
         rc = compare(op, contents);
     g->ahead = 0;
+    g->took = 0;
+    atomic_store_explicit(&g->sent, 0, memory_order_relaxed);
     atomic_store_explicit(&g->given, 0, memory_order_relaxed);
     if (!rc && op->is_short && op->call.kind != ACOMM_BARRIER)
         finish(op, contents);

@@ -369,10 +369,12 @@ int acomm_mpi_stop(struct acomm_group *g, const char *why)
     if (group_was_forked(g))
         return 0;
     messages_progress(g);
-    int code = orderly ? ahead_settle(g) : 0;
+    bool flying = messages_flying(g); /* and not what is asked now */
+    bool ended = atomic_load(&g->poisoned) == ACOMM_CLOSED; /* by the end of MPI */
+    int code = ended || (why && *why) ? 0 : ahead_settle(g);
     orderly = orderly && !atomic_load(&g->poisoned);
     /* What a cut operation has sent may still lie somewhere. */
-    bool cut = atomic_load(&g->pending) || atomic_load(&g->inside) || messages_flying(g);
+    bool cut = atomic_load(&g->pending) || atomic_load(&g->inside) || flying;
     if (why && *why) {
         snprintf(failure.text, sizeof failure.text, "%s", why);
         messages_spread(g, &failure);
@@ -384,7 +386,7 @@ int acomm_mpi_stop(struct acomm_group *g, const char *why)
         sched_yield();
     if (orderly)
         messages_goodbye(g);
-    if (!orderly || cut)
+    if (!orderly || cut || code)
         g->failed = true;
     int64_t end = clock_now() + FAREWELL_NS;
     while (messages_flying(g) && clock_now() < end) {

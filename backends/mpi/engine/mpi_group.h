@@ -71,6 +71,8 @@ struct acomm_group {
     int ahead;                   /* since ranks have last exchanged records; alike on all */
     acomm_header gave[MPI_AHEAD]; /* of those that this rank was the root of, by sequence */
     _Atomic uint64_t given;      /* the last of them, unless the peer is known to have come to it */
+    _Atomic int sent;            /* records for such, since ranks have last exchanged them */
+    int took;                    /* of those of the peer */
     /* the end */
     _Atomic int poisoned;        /* code of the failure, or 0 */
     _Atomic bool stuck;          /* requests that could not be taken back may still use callers' memory */

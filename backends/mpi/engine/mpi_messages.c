@@ -11,7 +11,7 @@ enum { MESSAGE, GOODBYE, FAILURE, ASKED, PASSED };
 struct head {            /* no longer than it has to be: it goes with every short message */
     uint64_t group;      /* id */
     uint64_t count;      /* elements; otherwise collectives: that the rank has finished, or that are asked for */
-    int64_t tag;
+    int64_t tag;         /* otherwise records that the rank has sent ahead */
     int32_t source;
     uint16_t ticket;     /* tag of the contents, or 0: they follow the head */
     uint8_t dtype, what;
@@ -31,6 +31,7 @@ struct mpi_messages {
     int *tickets;                    /* next tag of contents for each rank */
     uint64_t *left;                  /* of each rank: 0 it is there, else 1 + collectives before its goodbye */
     int gone;                        /* ranks that have left */
+    int told;                        /* records that the peer has sent ahead */
     uint64_t asked, passed;          /* the collective that the peer asks for, or 0; the last that it is known to have finished */
     _Atomic bool silent;             /* MPI has ended: nothing here may call it */
 };
@@ -45,7 +46,7 @@ static void tell(struct acomm_group *g, struct head head, const void *contents, 
     memcpy(f->memory, &head, sizeof head);
     memcpy(f->memory + sizeof head, contents, bytes);
     for (int rank = 0; rank < g->size; rank++)
-        if (rank != g->rank && !g->messages->left[rank]) /* a dead rank needs no news: what the library says of it is not looked at */
+        if (rank != g->rank && (!g->messages->left[rank] || head.what == GOODBYE)) /* by which who has left frees the group */
             flight_move(g, f, f->memory, sizeof head + bytes, rank, TAG_NEWS, false);
 }
 
@@ -165,8 +166,10 @@ static int hear(struct acomm_group *g)
         m->left[head.source] = 1 + head.count;
         m->gone++;
     }
-    if (head.what != ASKED && head.count > m->passed)
+    if (head.what != ASKED && head.count > m->passed) {
         m->passed = head.count;
+        m->told = (int)head.tag;
+    }
     return 0;
 }
 
@@ -190,7 +193,8 @@ static void answer(struct acomm_group *g)
     if (finished < g->messages->asked)
         return;
     g->messages->asked = 0;
-    tell(g, (struct head){.group = g->id, .source = g->rank, .what = PASSED, .count = finished}, "", 0);
+    tell(g, (struct head){.group = g->id, .source = g->rank, .what = PASSED, .count = finished,
+                          .tag = atomic_load(&g->sent)}, "", 0);
 }
 
 /* With the lock. 0 or an error of the library. */
@@ -372,7 +376,8 @@ void messages_goodbye(struct acomm_group *g)
     if (g->size == 1)
         return;
     pthread_mutex_lock(&g->messages->lock);
-    tell(g, (struct head){.group = g->id, .source = g->rank, .what = GOODBYE, .count = g->sequence}, "", 0);
+    tell(g, (struct head){.group = g->id, .source = g->rank, .what = GOODBYE, .count = atomic_load(&g->finished),
+                           .tag = atomic_load(&g->sent)}, "", 0);
     pthread_mutex_unlock(&g->messages->lock);
 }
 
@@ -389,6 +394,14 @@ bool messages_passed(struct acomm_group *g, uint64_t sequence)
     bool passed = g->messages->passed >= sequence;
     pthread_mutex_unlock(&g->messages->lock);
     return passed;
+}
+
+int messages_told(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->messages->lock);
+    int told = g->messages->told;
+    pthread_mutex_unlock(&g->messages->lock);
+    return told;
 }
 
 int messages_missing(struct acomm_group *g)

@@ -27,6 +27,8 @@ void messages_goodbye(struct acomm_group *g);
 /* Asks the peer, of a group of two, to tell when it has finished that collective; whether it has told. */
 void messages_ask(struct acomm_group *g, uint64_t sequence);
 bool messages_passed(struct acomm_group *g, uint64_t sequence);
+/* Records that it had sent until then (mpi_ahead.c). */
+int messages_told(struct acomm_group *g);
 /* A rank that has said goodbye or is known to be dead, or -1. */
 int messages_missing(struct acomm_group *g);
 /* Ends every operation with the group's failure. */
