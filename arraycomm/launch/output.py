@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -59,12 +60,13 @@ class Stream:
         self._tail.extend(lines)
         self._target.write(b"".join(self._prefix + line for line in lines))
         self._target.flush()
-        if self._log is not None:
+        if self._log is not None and not self._log.closed:
             try:
                 _write_all(self._log, b"".join(lines))
             except OSError as error:  # a full disk ends the log, not the job
                 print(f"arraycomm-run: the log {self._log.name} ends here: {error.strerror}", file=sys.stderr)
-                self._log = None
+                with contextlib.suppress(OSError):  # the same again
+                    self._log.close()  # for the rank's other stream too
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

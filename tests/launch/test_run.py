@@ -150,6 +150,13 @@ def test_a_log_that_cannot_be_written_ends_alone(script, tmp_path):
     assert (tmp_path / "rank-0.log").read_text() == "".join(f"line {i}\n" for i in range(40))[:100]
 
 
+def test_a_log_of_both_streams_ends_once(script, tmp_path):
+    body = script("for i in range(40): print('line', i), print('line', i, file=sys.stderr)")
+    process = start("--log-dir", str(tmp_path), body, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0 and err.count("ends here") == 1 and err.count("line") == 40, err
+
+
 def test_descriptors_run_out(script):
     process = start("--nproc-per-node", "16", script("time.sleep(60)"),
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
