@@ -129,10 +129,13 @@ class Watched(Group):
         return child
 
     def close(self, reason: str = "") -> None:
-        super().close(reason)
-        _tell_forgotten(self, len(self._forgotten))
-        for watcher in self._watchers:
-            watcher.closed(self)
+        try:
+            super().close(reason)
+        finally:
+            if self.closed:  # as it may be with an error, of a broadcast that no peer came to
+                _tell_forgotten(self, len(self._forgotten))
+                for watcher in self._watchers:
+                    watcher.closed(self)
 
     def _run(self, name: str, plain: Callable[..., Any], parameters: dict[str, Any]) -> Any:
         _tell_forgotten(self, 2)  # one comes, at most two go: the list cannot grow with what has ended

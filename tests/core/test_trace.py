@@ -403,3 +403,23 @@ def test_an_error_without_a_text_is_one_all_the_same(tmp_path: Path) -> None:
     file.close(b"")
     event = json.loads((tmp_path / "trace").read_text()[2:])
     assert event["args"]["error"].startswith("unknown") and event["args"]["sequence"] == 1
+
+
+def test_a_close_that_raises_is_told() -> None:
+    """As it does for a root whose broadcast no peer came to."""
+    class Ends(Watcher):
+        def closed(self, group: arraycomm.Group) -> None:
+            ended.append(group.name)
+
+    def raises() -> None:
+        raise arraycomm.PeerLost("no peer came")
+
+    ended: list[str] = []
+    with arraycomm.init(rank=0, world_size=1) as world:
+        part = world.split(0)
+        assert part is not None
+        attach(part, Ends())
+        part.on_close(raises)
+        with pytest.raises(arraycomm.PeerLost, match="no peer came"):
+            part.close()
+        assert ended == [part.name]
