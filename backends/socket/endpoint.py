@@ -274,14 +274,14 @@ class Endpoint:
             with self._changed:  # a rank that ends says so a moment after its sockets are closed
                 self._changed.wait_for(lambda: lib.acomm_node_peer(self.node, owner, ffi.new("char **")), 1.0)
             self._check_there(owner)
-            raise DistNetworkError(f"{who} could not share its memory: {error}") from error
+            kind = AuthFailed if isinstance(error, AuthFailed) else DistNetworkError
+            raise kind(f"{who} could not share its memory: {error}") from error
 
     # ---- connections from others; in the acceptor's thread ----
 
     def _welcome(self, hello: Hello) -> str | None:
         if hello.purpose is Purpose.STORE or hello.receiver != self.rank or not 0 <= hello.sender < self.size:
-            return (f"it looks for rank {hello.receiver} ({hello.purpose.value}), this is rank {self.rank} of "
-                    f"{self.size}")
+            return f"it looks for rank {hello.receiver} ({hello.purpose.value}), this is rank {self.rank} of {self.size}"
         if hello.sender == self.rank:
             return f"another process takes itself for rank {self.rank}"
         if lib.acomm_node_peer(self.node, hello.sender, ffi.new("char **")):

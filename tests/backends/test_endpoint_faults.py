@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+
+from arraycomm.backends.socket.endpoint import Endpoint
+from arraycomm.core.errors import AuthFailed, DistNetworkError
 
 from .world import TRANSPORTS, over
 
@@ -120,6 +126,18 @@ def test_the_owner_of_new_shared_memory_leaves(start: Any) -> None:
     assert answer["error"] == "PeerLost" and answer["ranks"] == [0], answer
     assert "exited with KeyError" in answer["text"], answer["text"]
     assert world.ranks[0].child.wait(10) == 1
+
+
+@pytest.mark.parametrize("kind", [AuthFailed, DistNetworkError])
+def test_memory_that_an_owner_who_is_there_does_not_share(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
+    endpoint = object.__new__(Endpoint)
+    endpoint.__dict__.update(rank=1, size=2, timeout=1.0, node=None, _changed=threading.Condition(),
+                             _peers=[SimpleNamespace(place="host h, pid 7")])
+    monkeypatch.setattr("arraycomm.backends.socket.endpoint.lib", SimpleNamespace(acomm_node_peer=lambda *_: 0))
+    monkeypatch.setattr(endpoint, "_connect", Mock(side_effect=kind("it sent 2 descriptors, not one")))
+    with pytest.raises(DistNetworkError, match=r"rank 0 \(host h, pid 7\) could not share its memory: it sent 2") as raised:
+        endpoint._fetch_segment(0, 5, 4096)
+    assert type(raised.value) is kind
 
 
 def test_exit_with_an_operation_under_way(start: Any) -> None:
