@@ -7,9 +7,9 @@
 #include "group.h"
 #include "shared_world.h"
 
-#define BARRED_TURN 20 /* when the arrays are barred: both ways have been tried by then */
-#define TURNS 40
-#define COUNT ((uint64_t)40000) /* int32 a rank: beyond DIRECT_FROM for two */
+#define BARRED_TURN 6 /* when the arrays are barred: the second of two tries by the kernel's copy begins, each of two runs (choice.h) */
+#define TURNS 16
+#define COUNT ((uint64_t)300000) /* int32 a rank: beyond DIRECT_EXCHANGE_FROM for two */
 
 static _Atomic uintptr_t barred; /* an array of one rank */
 static _Atomic int refused, copied;

@@ -68,7 +68,7 @@ static const struct algorithm TABLE[] = {
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, SYMMETRIC, true, ALWAYS, 2},
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, true, KiB(64), 0},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, SYMMETRIC, true, ALWAYS, 0},
-    {ACOMM_ALL_GATHER, "shared", shared_all_gather, ONE_HOST, true, KiB(128), 2},
+    {ACOMM_ALL_GATHER, "shared", shared_all_gather, ONE_HOST, true, MiB(2), 2},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, ONE_HOST, true, ALWAYS, 2},
     {ACOMM_ALL_GATHER, "shared", shared_all_gather, ONE_HOST, true, ALWAYS, 0},
     {ACOMM_ALL_GATHER, "direct", direct_all_gather, ONE_HOST, true, ALWAYS, 0},

@@ -31,7 +31,7 @@ int direct_all_gather(struct acomm_op *op)
 {
     uint64_t bytes = op_total(op->recv_counts, op->count, op->team->size, op->width);
     struct direct_plan plan = {.bytes = bytes, .offered = op_gathered(op, op->team->rank).bytes,
-                               .shared = op->team->size > 2 || bytes <= DIRECT_FROM,
+                               .shared = op->team->size > 2 || bytes <= DIRECT_EXCHANGE_FROM,
                                .repeats = true, .staged = shared_all_gather, .move = gather};
     return direct_run(op, &plan);
 }
