@@ -105,7 +105,7 @@ class Window:
                                  f"{self._group.rank}", ranks=(rank,))
 
     def fence(self, timeout: float) -> None:
-        """All ranks call it. Returns when everything that any of them asked of this rank before has taken effect."""
+        """All ranks call it. Returns when everything that any of them asked of any other before has taken effect."""
         late = self._carrier.fence(timeout)
         if late is not None:
             raise CollectiveTimeout(f"rank {late} has not come to the fence of window {self._group.name!r} within {timeout} s",

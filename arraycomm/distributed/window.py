@@ -123,7 +123,7 @@ class Window:
         return Work(_Signal(core, peer_rank, self._seconds(timeout)), ())
 
     def fence(self, timeout: timedelta | None = None) -> None:
-        """All ranks call it: what any of them asked of this rank before has taken effect when it returns."""
+        """All ranks call it: what any of them asked of any other before has taken effect when it returns."""
         self._there().fence(self._seconds(timeout))
 
     def map_remote_tensor(self, rank: int) -> Any:

@@ -57,19 +57,21 @@ static int wrong(const int32_t *x, int rank, int turn, uint64_t first)
     return found;
 }
 
-/* In place: this rank's block of the result is what it gives. */
-static int gathers(acomm_group *g, int rank, int n)
+/* all_gather in place, where this rank's block of the result is what it gives; or `pushed`, a gather to rank 0, into whose array the
+ * others write. From BARRED_TURN on an array of rank 0 is barred. */
+static int turns(acomm_group *g, int rank, int n, bool pushed)
 {
-    int32_t *all = malloc(COUNT * (uint64_t)n * sizeof *all), *own = all + COUNT * (uint64_t)rank;
+    int32_t *all = malloc(COUNT * (uint64_t)(n + 1) * sizeof *all), *own = all + COUNT * (uint64_t)(pushed ? n : rank);
     int found = 0;
     for (int turn = 0; turn < TURNS && !found; turn++) {
         memset(all, 0, COUNT * (uint64_t)n * sizeof *all);
         for (uint64_t i = 0; i < COUNT; i++)
             own[i] = value(rank, turn, i);
         if (!rank && turn == BARRED_TURN)
-            atomic_store(&barred, (uintptr_t)own);
-        found = acomm_all_gather(g, P(own), P(all), COUNT, NULL, ACOMM_INT32, 0, -1, NULL);
-        for (int other = 0; other < n; other++)
+            atomic_store(&barred, (uintptr_t)(pushed ? all + COUNT : own));
+        found = pushed ? acomm_gather(g, P(own), rank ? 0 : P(all), COUNT, ACOMM_INT32, 0, 0, -1, NULL)
+                       : acomm_all_gather(g, P(own), P(all), COUNT, NULL, ACOMM_INT32, 0, -1, NULL);
+        for (int other = 0; !(pushed && rank) && other < n; other++)
             found += wrong(all + COUNT * (uint64_t)other, other, turn, 0);
     }
     CHECK_EQUAL(g->direct.reach, WAY_CLOSED);
@@ -77,25 +79,8 @@ static int gathers(acomm_group *g, int rank, int n)
     return found;
 }
 
-/* To rank 0, into whose array the others write. */
-static int pushes(acomm_group *g, int rank, int n)
-{
-    int32_t *all = malloc(COUNT * (uint64_t)n * sizeof *all), *own = malloc(COUNT * sizeof *own);
-    int found = 0;
-    for (int turn = 0; turn < TURNS && !found; turn++) {
-        memset(all, 0, COUNT * (uint64_t)n * sizeof *all);
-        for (uint64_t i = 0; i < COUNT; i++)
-            own[i] = value(rank, turn, i);
-        if (!rank && turn == BARRED_TURN)
-            atomic_store(&barred, (uintptr_t)(all + COUNT));
-        found = acomm_gather(g, P(own), rank ? 0 : P(all), COUNT, ACOMM_INT32, 0, 0, -1, NULL);
-        for (int other = 0; !rank && other < n; other++)
-            found += wrong(all + COUNT * (uint64_t)other, other, turn, 0);
-    }
-    free(own);
-    free(all);
-    return found;
-}
+static int gathers(acomm_group *g, int rank, int n) { return turns(g, rank, n, false); }
+static int pushes(acomm_group *g, int rank, int n) { return turns(g, rank, n, true); }
 
 static void barred_arrays_go_through_slots(int (*body)(acomm_group *, int, int), int n)
 {
