@@ -15,12 +15,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from arraycomm.core.typed import Any
+
 from .core.record import Record
 from .trace_flows import calls, flows
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _MEETINGS = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}  # nobody leaves before all have come
 _WINDOW_US = 1_000_000.0

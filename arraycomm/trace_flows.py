@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
     Event = dict[str, Any]
     Channel = tuple[str, int, int, int]  # group, sender and receiver by their ranks in the world, tag
 

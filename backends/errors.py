@@ -17,11 +17,8 @@ from arraycomm.core.errors import (
     PeerLost,
     ResourceError,
 )
+from arraycomm.core.typed import Any
 from arraycomm.core.types import OPS, DType
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _TYPES: dict[int, type[GroupError]] = {
     lib.ACOMM_LOST: PeerLost,

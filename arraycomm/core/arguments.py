@@ -8,11 +8,8 @@ from collections.abc import Callable, Iterable
 
 from .buffer import Buffer
 from .dlpack import allocate, overlaps, resolve_out, wrap
+from .typed import Any
 from .types import DeviceType, DType, ReduceOp, reduce_op
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class Destination:

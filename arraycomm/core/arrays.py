@@ -15,11 +15,8 @@ from collections.abc import Callable
 from arraycomm._engine import Buffer, allocate
 
 from .errors import ImmutableOutput, StridedOutput
+from .typed import Any
 from .types import CODES, DeviceType, DType
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _LEGACY, _UNORDERED = 1, -1  # streams as DLPack numbers them: CUDA's legacy default stream; no order wanted
 

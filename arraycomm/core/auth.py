@@ -18,10 +18,7 @@ from .errors import AuthFailed
 from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, tag
 from .log import log
 from .record import Record
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from .typed import Any
 
 __all__ = ["Acceptor", "Hello", "Purpose", "check_user", "client_handshake", "connect"]
 

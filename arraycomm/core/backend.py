@@ -17,15 +17,11 @@ from contextlib import AbstractContextManager
 from arraycomm._engine import Shortcut
 
 from .buffer import Buffer
+from .typed import TYPE_CHECKING, Any, Literal, Protocol
 from .types import ReduceOp
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any, Literal, Protocol
-
     from .rendezvous import Rendezvous
-else:
-    Protocol = object
 
 
 class Work(Protocol):

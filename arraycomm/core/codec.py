@@ -19,11 +19,8 @@ import warnings
 
 from .buffer import Buffer
 from .dlpack import allocate, resolve, wrap
+from .typed import Any
 from .types import DeviceType, DType
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 LONGEST = 2**30  # bytes of one encoded object
 DEEPEST = 100  # containers inside each other

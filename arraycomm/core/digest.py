@@ -8,9 +8,7 @@ import importlib
 from _operator import _compare_digest as same  # in constant time; hmac.compare_digest without OpenSSL
 from collections.abc import Callable
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from .typed import Any
 
 __all__ = ["SHA256_BYTES", "hmac_sha256", "same", "sha256"]
 

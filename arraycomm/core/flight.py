@@ -9,12 +9,11 @@ from __future__ import annotations
 from operator import index
 
 from .group import Group
+from .typed import TYPE_CHECKING, Any
 from .watch import OPERATIONS, Call, Watcher, array_of
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
-    from typing import Any
 
     from arraycomm._engine import Flight, FlightEntry, TraceFile
 

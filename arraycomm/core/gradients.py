@@ -13,11 +13,8 @@ from .errors import CollectiveMismatch
 from .exchange import gather_integers
 from .group import Group
 from .joined import copy
+from .typed import Any
 from .types import DeviceType, DType, ReduceOp
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _MISSING = object()
 

@@ -31,12 +31,12 @@ from .dlpack import adopt, allocate, resolve, wrap
 from .exchange import agreed_counts, first_dimensions, gather_integers
 from .objects import ObjectCollectives
 from .routes import Routes
+from .typed import TYPE_CHECKING, Any
 from .types import DeviceType, ReduceOp
 from .work import Received, Work
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 

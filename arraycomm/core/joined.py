@@ -11,11 +11,8 @@ from .buffer import Buffer
 from .codec import as_bytes
 from .dlpack import allocate
 from .errors import DeviceError
+from .typed import Any
 from .types import DeviceType, DType
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _CPU, _CUDA = int(DeviceType.CPU), (int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
+from .typed import TYPE_CHECKING, Any
+
 if TYPE_CHECKING:
     from logging import Logger
-    from typing import Any
 
 
 class _Stderr:

@@ -18,11 +18,8 @@ from .codec import as_bytes
 from .dlpack import allocate, resolve
 from .errors import DistError
 from .exchange import gather_integers
+from .typed import TYPE_CHECKING, Any
 from .types import DType
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _SAFE, _PICKLED, _FAILED = range(3)
 _MESSAGES = 2**62  # tags from here on carry objects, so that no receive of an array takes one

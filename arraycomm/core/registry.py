@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 from .backend import Backend
 from .errors import DeviceError, DistBackendError
+from .typed import TYPE_CHECKING
 from .types import DEVICE_TYPES
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from typing import TypeVar
 

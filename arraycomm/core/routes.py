@@ -10,12 +10,10 @@ from .backend import Backend, Communicator, Mover
 from .buffer import Buffer
 from .errors import DeviceError
 from .record import Record
+from .typed import TYPE_CHECKING, Any
 from .types import DEVICE_TYPES, DeviceType
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .cuda.staged import Staged
 
 _CPU, _CUDA = int(DeviceType.CPU), frozenset((int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED)))

@@ -17,11 +17,8 @@ from arraycomm._engine import ffi
 from .backend import Serving
 from .buffer import Buffer
 from .group import Group
+from .typed import Any
 from .types import DeviceType, DType, ReduceOp
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 PUT, GET, ACCUMULATE, SIGNAL, FENCE = range(5)
 INLINE = 64  # bytes of elements that travel in the header

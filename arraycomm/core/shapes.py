@@ -7,10 +7,7 @@ from collections.abc import Callable, Sequence
 
 from . import arguments
 from .arguments import Destination
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from .typed import Any
 
 FORMS = ("concat", "stack", "list")
 

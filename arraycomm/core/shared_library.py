@@ -8,10 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from . import settings
 from .errors import DistBackendError
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from .typed import Any
 
 
 def loaded(*names: str) -> list[str]:

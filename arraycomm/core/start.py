@@ -12,11 +12,9 @@ from .gathering import Gathering
 from .group import Group
 from .rendezvous import Rendezvous, rendezvous
 from .routes import Route, Routes
+from .typed import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .store.base import Store
 
 

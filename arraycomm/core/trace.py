@@ -28,12 +28,10 @@ from .exchange import gather_integers
 from .flight import Recording
 from .group import Group
 from .log import log
+from .typed import TYPE_CHECKING, Any
 from .watch import COLLECTIVES, OPERATIONS, attach, detach
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .flight import Traits
 
 _EXCHANGES = 16  # per rank: more find a shorter one seldom

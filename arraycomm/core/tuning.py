@@ -19,10 +19,7 @@ from arraycomm._engine import ffi, lib
 from . import settings
 from .digest import sha256
 from .record import Record
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from .typed import Any
 
 VARIABLE = "ARRAYCOMM_TUNING"
 FORMAT, VERSION = "arraycomm tuning", 1

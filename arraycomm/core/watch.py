@@ -13,12 +13,9 @@ from arraycomm._engine import ShortcutMethod
 from .dlpack import resolve
 from .errors import DistError
 from .group import Group
+from .typed import Any
 from .types import DType
 from .work import Work
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class Watcher:

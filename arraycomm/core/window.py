@@ -17,11 +17,8 @@ from .exchange import gather_integers
 from .group import Group
 from .joined import flat
 from .served import Served
+from .typed import Any
 from .types import DeviceType, DType, ReduceOp
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 REDUCTIONS = ("sum", "product", "min", "max", "band", "bor", "bxor")
 _STAGED = 0  # tag of a rank's messages to itself

@@ -5,10 +5,7 @@ from __future__ import annotations
 from arraycomm._engine import Work
 
 from .record import Record
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from .typed import Any
 
 __all__ = ["Received", "Work"]
 

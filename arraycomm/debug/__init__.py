@@ -24,14 +24,11 @@ from arraycomm.core.environment import IMPORTED_FROM
 from arraycomm.core.errors import DistBackendError, DistNetworkError
 from arraycomm.core.group import Group
 from arraycomm.core.log import log
+from arraycomm.core.typed import Any
 
 from .board import EXITED, STOPPED, Board
 from .recorder import Recorder
 from .stacks import Door
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 __all__ = ["DebugServer", "start_debug_server"]
 

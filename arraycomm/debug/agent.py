@@ -22,16 +22,13 @@ from datetime import timedelta
 
 from arraycomm.core.errors import DistError
 from arraycomm.core.store import TCPStore
+from arraycomm.core.typed import Any
 
 from .board import CLOSED, EXITED, STOPPED, Board
 from .connections import connections
 from .process import Process
 from .report import INTERVAL, STACKS, WATCHED, describe
 from .stacks import ask
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _TIMEOUT = timedelta(seconds=30)
 _HOW = {CLOSED: "closed", EXITED: "exited", STOPPED: "unrecorded"}

@@ -19,11 +19,8 @@ import os
 import struct
 
 from arraycomm._engine import Flight
+from arraycomm.core.typed import Any
 from arraycomm.core.watch import OPERATIONS
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 RUNNING, ASYNCHRONOUS, DONE, FAILED = range(4)  # states of a record
 OPERATION_SHIFT, ERROR_SHIFT = 8, 16  # bits of the last word below which operation and error text stand

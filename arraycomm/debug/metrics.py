@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from arraycomm.core.typed import TYPE_CHECKING, Any
+
 from .board import BUCKETS
 from .verdict import SILENCE, Verdict
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
 
     from .report import Report
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from arraycomm.core.typed import Any
 
 _STATES = {"R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "stopped by a debugger",
            "Z": "ended", "X": "ended", "I": "idle"}  # proc(5)

@@ -7,15 +7,14 @@ import threading
 from arraycomm.core.flight import Recording
 from arraycomm.core.group import Group
 from arraycomm.core.log import log
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import ReduceOp
 from arraycomm.core.watch import attach, detach
 
 from .board import CLOSED, GROUPS, LINKS, Board
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from arraycomm._engine import Flight
     from arraycomm.core.flight import Traits

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.watch import OPERATIONS
 
 from .board import ERROR_SHIFT, FAILED, OPERATION_SHIFT
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     Report = dict[str, Any]
 
 INTERVAL = 0.5  # s between reports

@@ -19,15 +19,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from arraycomm.core.errors import DistError
 from arraycomm.core.store import TCPStore
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from .metrics import CONTENT_TYPE, exposition
 from .report import FIELDS, INTERVAL, STACKS, WATCHED
 from .verdict import SILENCE, judge
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .report import Report
 
 _PAGE = Path(__file__).with_name("page.html")

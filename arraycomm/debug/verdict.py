@@ -7,11 +7,9 @@ needs a message's other side. Who is waited for and waits for nobody is the caus
 from __future__ import annotations
 
 from arraycomm.core.record import Record
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .report import Report
 
 PATIENCE = 1.0  # s in an operation before it counts as waiting

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from arraycomm.core.rendezvous import Rendezvous, rendezvous
+from arraycomm.core.typed import Any, Protocol
 
 from . import backend as backends
 from . import devices
@@ -23,12 +24,6 @@ from .members import Nobody
 from .process_group import ProcessGroup, open_world, part_of, seconds_of
 from .reduce_op import ReduceOp
 from .world import state
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any, Protocol
-else:
-    Protocol = object
 
 __all__ = ["ProcessGroup", "ProcessGroupFactory", "ReduceOp", "current_process_group", "new_group", "process_group",
            "register_backend"]

@@ -12,16 +12,14 @@ from arraycomm.core.buffer import Buffer
 from arraycomm.core.dlpack import overlaps, pack, resolve, resolve_out, wrap
 from arraycomm.core.errors import ImmutableOutput, StridedOutput
 from arraycomm.core.joined import duplicate
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import DeviceType, DType
 
 from . import devices
 from .process_group import ProcessGroup
 from .reduce_op import RedOpType, ReduceOp, _make_nccl_premul_sum, supports_complex
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.types import ReduceOp as CoreReduceOp
 
     Settle = Callable[[], Any] | None

@@ -9,14 +9,12 @@ from collections.abc import Callable
 from arraycomm.core import registry
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.record import Record
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import DEVICE_TYPES
 
 from . import devices as known_devices
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.backend import Backend as Engine
 
 # Our name for what torch calls so; other names are the same in the core's registry.

@@ -9,14 +9,11 @@ from datetime import timedelta
 
 from arraycomm.core.errors import DistError, PeerLost
 from arraycomm.core.group import Group
+from arraycomm.core.typed import Any
 
 from .entry import UNPLAIN, current, entered
 from .process_group import ProcessGroup, seconds_of
 from .work import Work, duration, ended
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _COME, _TOLD = 2**62 - 2, 2**62 - 1  # tags of its messages: the last below those of objects
 _TEXT = 4096  # bytes of what rank 0 tells the others

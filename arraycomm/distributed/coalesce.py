@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 
 from arraycomm.core.joined import joined, target
+from arraycomm.core.typed import Any
 
 from . import arguments, held
 from .entry import entered
@@ -15,10 +16,6 @@ from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
 from .work import Work, ended
 from .world import resolve
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def all_reduce_coalesced(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,

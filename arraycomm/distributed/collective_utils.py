@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from arraycomm.core.typed import TYPE_CHECKING, Any
+
 from .groups import get_world_size
 from .objects import all_gather_object, broadcast_object_list
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .process_group import ProcessGroup
 
 __all__ = ["SyncPayload", "all_gather", "all_gather_object_enforce_type", "broadcast"]

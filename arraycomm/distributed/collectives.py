@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.joined import flat
 from arraycomm.core.shapes import row
+from arraycomm.core.typed import Any
 
 from . import arguments
 from .entry import UNPLAIN, current, entered
@@ -22,10 +23,6 @@ from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
 from .work import Work, ended
 from .world import member
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,

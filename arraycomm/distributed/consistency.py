@@ -14,11 +14,8 @@ from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout
 from arraycomm.core.group import Group
 from arraycomm.core.log import log
 from arraycomm.core.record import Record
+from arraycomm.core.typed import Any
 from arraycomm.core.watch import COLLECTIVES, Call, Watcher
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _BYTES = 256  # of one rank's fingerprint, as UTF-8; longer ones (shapes of dozens of dimensions) are cut off
 _STACK_BYTES = 16384

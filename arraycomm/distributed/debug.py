@@ -14,16 +14,14 @@ import sys
 from collections.abc import Callable, Mapping
 
 from arraycomm.core.log import log
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.watch import attach
 
 from .consistency import Consistency
 from .operations import untimed
 from .world import default_group, state
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.debug import DebugServer
 
     from .process_group import ProcessGroup

@@ -15,15 +15,13 @@ from collections.abc import Mapping, Sequence
 
 from arraycomm.core.arguments import integer, template
 from arraycomm.core.dlpack import pack, wrap
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from .grid import Axes, Grid, check_names, read_mesh
 from .groups import get_rank, get_world_size
 from .init import init_process_group, is_initialized
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .process_group import ProcessGroup
 
 __all__ = ["DeviceMesh", "init_device_mesh"]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from arraycomm.core.typed import Any
 from arraycomm.core.types import DEVICE_TYPES, DeviceType
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def type_of(device: Any) -> str:

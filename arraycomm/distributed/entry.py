@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from arraycomm.core.typed import Any
+
 from . import held
 from .process_group import ProcessGroup
 from .world import member, state
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 current: Any = state  # for plain calls, current.default.plain.all_reduce(...): there may be neither the one nor the other
 # What a plain call raises before it sends anything: the long way finds out again and explains. Errors that come later are

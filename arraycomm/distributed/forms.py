@@ -13,12 +13,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
 
+from arraycomm.core.typed import Any
+
 from . import options
 from .reduce_op import ReduceOp
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def _is_op(value: Any) -> bool:

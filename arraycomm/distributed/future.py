@@ -7,10 +7,7 @@ import threading
 from collections.abc import Callable
 
 from arraycomm.core.log import log
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from arraycomm.core.typed import Any
 
 
 class Future:

@@ -6,13 +6,12 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from arraycomm.core.typed import TYPE_CHECKING, Any
+
 from .groups import agree, new_group
 from .world import default_group
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .process_group import ProcessGroup
 
 Axes = tuple[int, ...]

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from arraycomm.core.gathering import MEET, Gathering, TooLate
 from arraycomm.core.store import PrefixStore
+from arraycomm.core.typed import Any
 
 from . import backend as backends
 from . import devices
@@ -18,10 +19,6 @@ from .world import GroupMember, default_group, is_outside, resolve, state
 
 __all__ = ["GroupName", "ProcessGroup", "get_backend", "get_backend_config", "get_global_rank", "get_group_rank", "get_pg_count",
            "get_process_group_ranks", "get_rank", "get_world_size", "new_group"]
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def GroupName(x: str) -> str:  # noqa: N802 - torch's name

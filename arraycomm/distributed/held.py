@@ -7,14 +7,12 @@ from itertools import groupby
 
 from arraycomm.core.joined import update
 from arraycomm.core.record import Record
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from .process_group import ProcessGroup
 from .work import Several, Work, ended
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.buffer import Buffer
     from arraycomm.core.group import Group
     from arraycomm.core.types import ReduceOp

@@ -13,11 +13,8 @@ from arraycomm.core.buffer import Buffer
 from arraycomm.core.errors import GroupError
 from arraycomm.core.log import log
 from arraycomm.core.record import Record
+from arraycomm.core.typed import Any
 from arraycomm.core.watch import Call, Watcher
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class HookOpName(enum.IntEnum):

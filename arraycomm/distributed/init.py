@@ -7,6 +7,7 @@ import sys
 from datetime import timedelta
 
 from arraycomm.core.rendezvous import rendezvous
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from . import backend as backends
 from . import devices
@@ -16,10 +17,7 @@ from .process_group import ProcessGroup, check_ranks, open_world, part_of, secon
 from .rendezvous import place
 from .world import NOT_INITIALIZED, is_outside, resolve, state
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.rendezvous import Rendezvous
 
 

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from arraycomm.core.dlpack import overlaps
 from arraycomm.core.joined import flat, joined, target
+from arraycomm.core.typed import Any
 
 from . import arguments
 from .entry import entered
 from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
 from .work import Work, ended
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
-
 
 
 def all_gather(tensor_list: list[Any], tensor: Any, group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:

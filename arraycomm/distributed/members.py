@@ -10,16 +10,14 @@ from arraycomm.core.digest import sha256
 from arraycomm.core.errors import DistStoreError
 from arraycomm.core.rendezvous import rendezvous
 from arraycomm.core.store import PrefixStore
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from . import merging
 from .operations import untimed
 from .options import ReconfigureOptions
 from .work import Several, Work
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.rendezvous import Rendezvous
     from arraycomm.core.store import Store
 

@@ -11,8 +11,8 @@ import time
 from datetime import timedelta
 
 from arraycomm.core.errors import DistStoreError
+from arraycomm.core.typed import TYPE_CHECKING
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from arraycomm.core.store import Store
 

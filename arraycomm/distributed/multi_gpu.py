@@ -13,6 +13,7 @@ from arraycomm.core.dlpack import allocate
 from arraycomm.core.errors import DeviceError
 from arraycomm.core.joined import copy, joined, target
 from arraycomm.core.local import reduce_into
+from arraycomm.core.typed import Any
 from arraycomm.core.types import DeviceType, DType
 
 from . import arguments
@@ -21,10 +22,6 @@ from .entry import entered
 from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
 from .work import Work, ended
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def _begun(name: str, group: Any) -> ProcessGroup | None:

@@ -7,9 +7,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from arraycomm.core.typed import Any
 
 # torch's name of a field -> that of ncclConfig_t.
 _FIELDS = {

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arraycomm.core.settings import get_flag
+from arraycomm.core.typed import Any
 
 from .arguments import peer
 from .entry import entered
 from .process_group import ProcessGroup
 from .world import resolve
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
-
 
 
 def _pickle() -> bool:

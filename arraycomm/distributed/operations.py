@@ -13,12 +13,11 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 
+from arraycomm.core.typed import TYPE_CHECKING, Any
+
 from .forms import forms
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.group import Group
 
     from .options import Options

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from .reduce_op import ReduceOp
+from arraycomm.core.typed import Any
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from .reduce_op import ReduceOp
 
 
 class Options:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import DEVICE_TYPES
 
 from .backend import Backend, Plugin
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.backend import Communicator
     from arraycomm.core.rendezvous import Rendezvous
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from arraycomm.core.typed import Any
+
 from . import arguments
 from .arguments import packed, peer
 from .entry import UNPLAIN, current, entered
 from .process_group import ProcessGroup
 from .work import Message, Receive, Work
 from .world import is_outside, resolve
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,

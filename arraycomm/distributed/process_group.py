@@ -11,6 +11,7 @@ from arraycomm.core.digest import sha256
 from arraycomm.core.errors import DeviceError
 from arraycomm.core.group import Group
 from arraycomm.core.start import open_group
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.watch import Watched, attach
 
 from . import backend as backends
@@ -23,10 +24,7 @@ from .plugin import PluginBackend
 from .store import PrefixStore
 from .world import state
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.backend import Backend as Engine
     from arraycomm.core.rendezvous import Rendezvous
     from arraycomm.core.store import Store

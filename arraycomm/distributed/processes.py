@@ -6,12 +6,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from arraycomm.core.environment import hosted
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.launch.errors import ProcessError, ProcessExitedException, ProcessRaisedException
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.launch.context import SpawnContext as ProcessContext
 
 __all__ = ["ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException", "spawn"]

@@ -18,16 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from arraycomm.core.log import log
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.watch import Call, Watched, Watcher, attach, detach
 
 from . import devices
 from .operations import untimed
 from .world import state
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.group import Group
 
     from .backend import BackendConfig

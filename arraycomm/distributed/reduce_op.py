@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import warnings
 
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import premul_sum
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.types import ReduceOp as CoreReduceOp
 
 # By torch's numbers. The core's names of them.

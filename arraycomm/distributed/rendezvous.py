@@ -8,15 +8,13 @@ from datetime import timedelta
 
 from arraycomm.core.environment import hosted, hosted_by_torch, number
 from arraycomm.core.store.torch import TorchStore
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from .store import FileStore, PrefixStore
 from .tcp_store import TCPStore
 from .world import default_pg_timeout
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core import store as core
 
     Place = tuple[core.Store, int, int]

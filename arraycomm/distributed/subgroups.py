@@ -7,15 +7,13 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
+from arraycomm.core.typed import Any
+
 from . import backend as backends
 from .backend import BackendConfig
 from .groups import _meeting, _next_turn, agree, new_group
 from .process_group import ProcessGroup, check_rank, check_ranks, open_part, seconds_of
 from .world import default_group, resolve, state
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 SHRINK_DEFAULT = 0
 SHRINK_ABORT = 1

@@ -6,6 +6,7 @@ import enum
 import time
 from datetime import timedelta
 
+from arraycomm.core.typed import Any
 from arraycomm.core.window import REDUCTIONS
 from arraycomm.core.window import Window as CoreWindow
 
@@ -13,10 +14,6 @@ from . import arguments
 from .process_group import ProcessGroup, seconds_of
 from .reduce_op import ReduceOp
 from .work import ENDED, Several, Work
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class WindowAccessType(enum.Enum):

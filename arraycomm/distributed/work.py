@@ -11,12 +11,9 @@ from arraycomm.core import threads
 from arraycomm.core.dropped import finish
 from arraycomm.core.errors import CollectiveTimeout, DistError
 from arraycomm.core.log import log
+from arraycomm.core.typed import Any
 
 from .future import new_future
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _NO_LIMIT = timedelta(0)
 _SUCCESS, _TIMEOUT, _COMM_ERROR = range(3)  # torch's WorkResult

@@ -10,10 +10,9 @@ import warnings
 from collections import Counter
 from datetime import timedelta
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
     from arraycomm.core.rendezvous import Rendezvous
 
     from .groups import ProcessGroup

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.rendezvous import Rendezvous
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import DeviceType
 
 from .declarations import version_text
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.backend import Communicator
 
 __all__ = ["NcclBackend"]

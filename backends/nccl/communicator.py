@@ -20,6 +20,7 @@ from arraycomm.core.errors import (
     ResourceError,
 )
 from arraycomm.core.log import log
+from arraycomm.core.typed import Any
 from arraycomm.core.types import DeviceType, DType, ReduceOp
 
 from .canary import Canary
@@ -31,10 +32,6 @@ from .handle import Handle
 from .memory import Block, allocate
 from .reductions import UINT8, Native, native
 from .work import NcclWork
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _CPU = int(DeviceType.CPU)
 _PATIENCE = 5.0  # s that close() waits for peers that have something under way

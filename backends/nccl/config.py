@@ -6,13 +6,10 @@ from collections.abc import Mapping
 
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.log import log
+from arraycomm.core.typed import Any
 
 from .declarations import CONFIG, CONSTANTS, MAGIC, UNSET, version_text
 from .library import Library
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _KNOWN = 22902  # whose ncclConfig_t declarations.py has whole
 _STRINGS = frozenset(("netName", "commName"))

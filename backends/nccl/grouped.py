@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from arraycomm.core.buffer import Buffer
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import DType
 
 from .errors import IN_PROGRESS
 from .library import Library
 from .reductions import UINT8, Native
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     _Call = tuple[Any, ...]  # a function of NCCL and its arguments
 
 

@@ -8,15 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from arraycomm.core.errors import CollectiveTimeout, DistError
+from arraycomm.core.typed import Any
 
 from . import config
 from .apart import Apart
 from .errors import IN_PROGRESS, translate
 from .library import Library
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _DEREGISTERING = 5.0  # s; it waits for nobody
 _SHORTEST, _LONGEST = 2e-5, 2e-3  # s between looks at a communicator that is in progress: NCCL has nothing to sleep on

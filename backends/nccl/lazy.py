@@ -12,15 +12,12 @@ from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda.runtime import runtime
 from arraycomm.core.errors import Aborted, DeviceError
 from arraycomm.core.rendezvous import Rendezvous
+from arraycomm.core.typed import Any
 
 from . import config
 from .communicator import NcclCommunicator, refuse_in_batch
 from .library import library
 from .opening import HOST, connect
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def open_lazily(meeting: Rendezvous, name: str, timeout: float, options: Mapping[str, Any], *,

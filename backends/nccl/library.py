@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from arraycomm.core import settings
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.shared_library import bind, loaded, packaged
+from arraycomm.core.typed import Any
 
 from .declarations import FUNCTIONS, OLDEST, source, version_text
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 VARIABLE = "ARRAYCOMM_NCCL_LIBRARY"
 _NAME = "libnccl.so.2"

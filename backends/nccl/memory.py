@@ -17,13 +17,11 @@ from arraycomm.core import settings, threads
 from arraycomm.core.errors import DistBackendError, DistError, ResourceError
 from arraycomm.core.exchange import gather_integers
 from arraycomm.core.log import log
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from .declarations import CONSTANTS
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .communicator import NcclCommunicator
 
 VARIABLE = "ARRAYCOMM_NCCL_SYMMETRIC"

@@ -11,6 +11,7 @@ from arraycomm.core.cuda.runtime import Runtime, runtime
 from arraycomm.core.dlpack import allocate
 from arraycomm.core.errors import DistBackendError, DistError
 from arraycomm.core.rendezvous import Rendezvous
+from arraycomm.core.typed import Any
 from arraycomm.core.types import DType
 
 from . import config
@@ -18,10 +19,6 @@ from .canary import Canary
 from .communicator import NcclCommunicator, refuse_in_batch
 from .handle import Handle
 from .library import Library, library
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 HOST = "socket"  # the backend beside NCCL
 

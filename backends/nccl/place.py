@@ -5,10 +5,7 @@ from __future__ import annotations
 import threading
 
 from arraycomm.core.cuda.runtime import Runtime
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from arraycomm.core.typed import Any
 
 
 class _Answer(threading.local):

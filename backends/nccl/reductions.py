@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 
 from arraycomm.core.record import Record
+from arraycomm.core.typed import TYPE_CHECKING
 from arraycomm.core.types import DType, ReduceOp
 
 from .declarations import CONSTANTS
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from .library import Library
 

@@ -7,8 +7,8 @@ import time
 from arraycomm.core.arrays import current_streams
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.errors import DistError
+from arraycomm.core.typed import TYPE_CHECKING
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from .flight import Flight
 

@@ -14,15 +14,13 @@ from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import Aborted
 from arraycomm.core.log import log
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import ReduceOp
 
 from ..errors import Translator
 from .endpoint import Endpoint
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .exposed import Exposed
     from .serving import Serving
 

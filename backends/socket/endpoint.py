@@ -27,14 +27,12 @@ from arraycomm.core.errors import AuthFailed, DistNetworkError, PeerLost, Resour
 from arraycomm.core.log import log
 from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from . import limits, local, peers, segment
 from .arrivals import Arrivals
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm.core.tuning import Tuning
 
 LOOPBACK = "127.0.0.1"

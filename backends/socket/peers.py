@@ -13,8 +13,8 @@ from arraycomm.core.errors import DistStoreError
 from arraycomm.core.gathering import CARDS, Gathering
 from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
+from arraycomm.core.typed import TYPE_CHECKING
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from arraycomm.core.tuning import Tuning
 

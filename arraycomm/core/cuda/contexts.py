@@ -7,11 +7,10 @@ there, some 500 MB of its memory, also where the thread had none; such threads a
 from __future__ import annotations
 
 from ..errors import DistBackendError
+from ..typed import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     import types
-    from typing import Any
 
     from .runtime import Runtime
 

@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterator
 from ..buffer import Buffer
 from ..errors import CollectiveTimeout, DistError
 from ..log import log
+from ..typed import Any
 from .pinned import Block, Pool
 from .runtime import TO_DEVICE, TO_HOST, Runtime
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _SPINS = 200  # looks at an event before the first sleep: about 100 us
 LONGEST_NAP = 0.001  # s

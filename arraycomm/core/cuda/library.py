@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..shared_library import bind, loaded, packaged
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from ..typed import Any
 
 # CUDA Runtime API; unchanged from CUDA 11 to 13, the attributes' tail aside.
 DECLARATIONS = """

@@ -11,12 +11,9 @@ from ..backend import Mover
 from ..buffer import Buffer
 from ..dlpack import adopt, give_back
 from ..errors import DistError, ResourceError
+from ..typed import Any
 from ..types import DeviceType, DType
 from .runtime import ON_DEVICE, Runtime, runtime
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _LEGACY = 1  # the default stream, as DLPack numbers it
 

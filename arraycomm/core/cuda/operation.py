@@ -15,13 +15,10 @@ from .. import backend
 from ..buffer import Buffer
 from ..dropped import finish
 from ..errors import CollectiveTimeout, ResourceError
+from ..typed import Any
 from . import pieces
 from .lane import Lane
 from .pinned import Block
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _DEPTH = 3  # pieces in pinned memory: one comes down, one is with the host, one goes up
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..typed import TYPE_CHECKING
+
 PIECE_BYTES = 4 << 20  # of one side: long beside what a copy costs to start, short beside the arrays that are worth cutting
 _ALIGNED = 64  # bytes: pieces begin where vectors and cache lines do
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     Blocks = Sequence[int]
 

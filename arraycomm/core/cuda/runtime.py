@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from ..errors import DeviceError, DistBackendError, ResourceError
+from ..typed import TYPE_CHECKING, Any
 from .contexts import Contexts, On
 from .library import load
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
 TO_HOST, TO_DEVICE, ON_DEVICE = 2, 1, 3  # cudaMemcpyKind
 _MEMORY, _NOT_READY = 2, 600  # cudaErrorMemoryAllocation, cudaErrorNotReady

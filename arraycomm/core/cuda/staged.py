@@ -16,6 +16,7 @@ from ..buffer import Buffer
 from ..dlpack import allocate, overlaps
 from ..errors import CollectiveMismatch, DeviceError, DistBackendError, ResourceError
 from ..log import log
+from ..typed import TYPE_CHECKING, Any
 from ..types import DType, ReduceOp, reduce_op
 from . import pieces
 from .area import SLOT_BYTES
@@ -26,9 +27,8 @@ from .pinned import Pool
 from .reach import Reach, find
 from .runtime import Runtime, runtime, unavailable
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
     _Work = TypeVar("_Work", bound=Work)
 

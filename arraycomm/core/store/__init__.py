@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from ..typed import TYPE_CHECKING, Any
 from .base import Store
 from .hash import HashStore
 from .prefix import PrefixStore
 from .tcp import TCPStore
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .file import FileStore
     from .torch import TorchStore
 

@@ -12,16 +12,11 @@ from collections.abc import Callable, Iterator
 
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
 from ..log import log
+from ..typed import Protocol
 
 GRACE = 5.0  # s that a server may be late with an answer before it counts as stopped
 _PATIENCE = 5.0  # s without a server before the log says what is being waited for
 _RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Protocol
-else:
-    Protocol = object
 
 
 class StoreLost(DistStoreError):

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 from arraycomm._engine import store_ask, store_line, store_post, store_request
 
+from ..typed import TYPE_CHECKING, Any
 from . import connections
 from .connections import GRACE, Connections
 from .table import CLOSED
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from arraycomm._engine import StoreLine
 
 

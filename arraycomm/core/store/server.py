@@ -11,8 +11,8 @@ from arraycomm._engine import store_admit, store_admit_torch, store_counts, stor
 
 from ..auth import Acceptor, Hello, Purpose
 from ..errors import ResourceError
+from ..typed import TYPE_CHECKING
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from .torch_gate import Gate
 

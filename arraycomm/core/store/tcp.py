@@ -11,6 +11,7 @@ from ..address import listen, listen_addresses, resolve
 from ..auth import Hello, Purpose, connect
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
 from ..secret import find, require
+from ..typed import TYPE_CHECKING
 from . import inside
 from .base import wait_timeout
 from .connections import GRACE
@@ -19,7 +20,6 @@ from .request import RequestStore, key_bytes, value_bytes
 from .server import StoreServer, keep_alive
 from .table import MAX_KEY, POSTED, TIMED_OUT, Op, failure
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
     from .torch_gate import Gate
 
