@@ -6,6 +6,7 @@ import argparse
 import errno
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -16,7 +17,6 @@ from .nodes import Meeting, meet
 from .run import Job, Plan
 
 DEFAULT_PORT = 29500  # torchrun's; only for several nodes, one node takes a free port
-_TORCH_JOINS = "TORCHELASTIC_USE_AGENT_STORE"  # torch.distributed is to join the launcher's store, which its rank 0 else serves
 
 
 class Extras:
@@ -64,6 +64,8 @@ def launch(options: argparse.Namespace, extras: Extras | None = None) -> int:
                 break
             print(f"arraycomm-run: all ranks are started again, restart {attempt + 1} of {extras.restarts}", file=sys.stderr)
         return code
+    except KeyboardInterrupt:  # before the ranks were there, or after they had gone
+        return 128 + signal.SIGINT
     except (DistError, OSError, ValueError) as error:
         more = ""
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
@@ -75,10 +77,10 @@ def launch(options: argparse.Namespace, extras: Extras | None = None) -> int:
 def _attempt(options: argparse.Namespace, extras: Extras, attempt: int) -> tuple[int, bool]:
     """The exit code, and whether a rank failed. Each has a new store: torch would find in it where the dead ranks were."""
     with meet(options.nnodes, options.node_rank, options.nproc_per_node, options.master_addr,
-              options.master_port) as meeting:
+              options.master_port, keep_going=options.keep_going) as meeting:
         job = Job(_plan(options, meeting, extras, attempt))
         code = job.run()
-        meeting.leave(code)
+        meeting.leave(code, options.keep_going and not job.interrupted)
         return code, job.failed
 
 
@@ -94,7 +96,7 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
     for index in range(local):
         place = Place(options.node_rank * local + index, options.nnodes * local, index, local, options.node_rank,
                       meeting.address, meeting.port)
-        environs.append({**base, _TORCH_JOINS: "True", **extras.variables(place, attempt),
+        environs.append({**base, **extras.variables(place, attempt),
                          **place.variables(meeting.secret_fd)})
         commands.append(_command(options, extras.arguments(place)))
         inherit.append((*secret, *extras.descriptors(place)))

@@ -15,6 +15,8 @@ from ..core.store import PrefixStore, Store, TCPStore
 LOOPBACK = "127.0.0.1"
 _JOIN = timedelta(seconds=300)  # for all nodes to start
 _LEAVE = timedelta(seconds=60)  # for the other nodes to end after node 0 has
+_FOR_GOOD = timedelta(days=40)  # what a store can count to, nearly
+_LOST = "lost"  # in the place of a node's exit code
 
 
 @dataclass
@@ -37,34 +39,48 @@ class Meeting:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def agree(self, nproc: int) -> None:
-        """Raises DistError when the nodes were started with different numbers, or twice with the same one."""
+    def agree(self, nproc: int, keep_going: bool) -> None:
+        """Raises DistError when the nodes were started with different options, or twice with the same number."""
         if self.nnodes == 1:
             return
         launch = self._prefixed()
         if launch.add(f"node{self.node_rank}", 1) > 1:
             raise DistError(f"a launcher with --node-rank {self.node_rank} has joined this job already")
-        mine = f"--nnodes {self.nnodes} --nproc-per-node {nproc}"
+        mine = f"--nnodes {self.nnodes} --nproc-per-node {nproc}" + " --keep-going" * keep_going
         if self.node_rank == 0:
             launch.set("shape", mine)
         theirs = launch.get("shape").decode()
         if theirs != mine:
             raise DistError(f"this node was started with {mine}, node 0 with {theirs}")
+        if self.node_rank > 0:
+            launch.will("left", {f"left{self.node_rank}": _LOST})
 
-    def leave(self, code: int) -> None:
-        """This node has ended. Node 0 keeps the store for the others, unless its own ranks failed."""
+    def leave(self, code: int, keep_going: bool) -> None:
+        """This node has ended. Node 0 keeps the store for the others, unless its own ranks failed; with keep_going also then,
+        and for as long as the others run.
+        """
         if self.nnodes == 1:
             return
         launch = self._prefixed()
         try:
             if self.node_rank > 0:
                 launch.set(f"left{self.node_rank}", str(code))
-            elif code == 0:
-                launch.wait([f"left{rank}" for rank in range(1, self.nnodes)], _LEAVE)
+            elif code == 0 or keep_going:
+                self._stay(launch, _FOR_GOOD if keep_going else _LEAVE)
         except DistStoreError as error:
             if code == 0:
                 print(f"arraycomm-run: this node has ended well, but the others did not say the same: {error}",
                       file=sys.stderr)
+
+    def _stay(self, launch: Store, limit: timedelta) -> None:
+        names = {f"left{rank}": rank for rank in range(1, self.nnodes)}
+        if limit is _FOR_GOOD and not launch.check(list(names)):
+            print("arraycomm-run: the ranks of this node have ended; the launcher stays, as the other nodes' ranks meet in its "
+                  "store", file=sys.stderr)
+        launch.wait(list(names), limit)
+        lost = [str(rank) for name, rank in names.items() if launch.get(name).decode() == _LOST]
+        if lost:
+            print(f"arraycomm-run: the launcher of node {', '.join(lost)} was lost", file=sys.stderr)
 
     def _prefixed(self) -> Store:
         return PrefixStore("arraycomm-launch", self.store)
@@ -77,7 +93,8 @@ class Meeting:
             self.secret_fd = None
 
 
-def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, port: int = 0) -> Meeting:
+def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, port: int = 0, *,
+         keep_going: bool = False) -> Meeting:
     """Hosts the store on node 0 (on loopback unless told an address) and joins it on the others. It serves torch's clients too.
 
     Raises DistError where several nodes have no common secret, DistNetworkError where the address cannot be bound or
@@ -89,7 +106,7 @@ def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, po
                      for_torch=True)
     meeting = Meeting(nnodes, node_rank, store, host, store.port, secret)
     try:
-        meeting.agree(nproc)
+        meeting.agree(nproc, keep_going)
     except BaseException:
         meeting.close()
         raise

@@ -104,6 +104,11 @@ class Job:
         """Whether a rank has, by itself: not because a signal ended the job."""
         return bool(self._failures) and not self._received
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal to us ended the job."""
+        return bool(self._received)
+
     def _start(self) -> None:
         for command, environ, inherit in zip(self.plan.commands, self.plan.environs, self.plan.inherit, strict=True):
             rank = RankProcess(int(environ["RANK"]), command, environ, self._lifeline, inherit)

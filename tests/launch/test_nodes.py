@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 
 import pytest
+
+from arraycomm.core import secret
+from arraycomm.core.store import TCPStore
 
 from .test_run import clean_environ, start
 
@@ -57,12 +61,70 @@ def test_secret_from_a_file(script, port, tmp_path):
     assert codes == [0, 0], outputs
 
 
-def test_nodes_that_disagree(script, port):
+@pytest.mark.parametrize(("options", "told"), [(("--nproc-per-node", "3"), "--nproc-per-node 3"),
+                                               (("--keep-going",), "--nproc-per-node 2 --keep-going")])
+def test_nodes_that_disagree(script, port, options, told):
     first = node(0, port, "-m", "timeit", "-n1", "-r1", "import time; time.sleep(60)")
-    codes, outputs = ends(node(1, port, script, "x", nproc=3))
+    codes, outputs = ends(node(1, port, *options, script, "x"))
     first.terminate()
     ends(first)
-    assert codes == [1] and "--nproc-per-node 3, node 0 with --nnodes 2 --nproc-per-node 2" in outputs[0][1]
+    assert codes == [1] and f"{told}, node 0 with --nnodes 2 --nproc-per-node 2\n" in outputs[0][1]
+
+
+SURVIVE = """if True:
+    import os, sys
+    import arraycomm, numpy as np
+    from arraycomm.core.store import TCPStore
+    group = arraycomm.init(timeout=60)
+    if group.rank < 2:
+        sys.exit(3)
+    try:
+        while True:
+            group.all_reduce(np.ones(1))
+    except arraycomm.PeerLost:
+        pass
+    print("alone", flush=True)
+    store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    store.get("go on")
+    with arraycomm.init(store=store, rank=group.rank - 2, world_size=2, name="rest") as rest:
+        print(rest.all_reduce(np.ones(1)))
+    """
+
+
+@pytest.fixture
+def survivors(tmp_path, port):
+    """Two launchers that keep going, of which node 0 has no rank any more."""
+    path = tmp_path / "survive.py"
+    path.write_text(SURVIVE)
+    nodes = [node(rank, port, "--keep-going", str(path)) for rank in range(2)]
+    try:
+        assert [nodes[1].stdout.readline() for _ in range(2)] == ["alone\n"] * 2
+        while "the launcher stays" not in (line := nodes[0].stderr.readline()):
+            assert line
+        yield nodes
+    finally:
+        for process in nodes:
+            process.kill()
+            process.communicate()
+
+
+def test_node_0_without_ranks_keeps_the_store_for_the_others(survivors, port):
+    TCPStore("127.0.0.1", port, secret=secret.find(SECRET)).set("go on", "")
+    codes, outputs = ends(*survivors)
+    assert codes == [3, 0] and outputs[1][0] == "[2.]\n[2.]\n", outputs
+    assert "the others did not say" not in outputs[1][1]
+
+
+def test_node_0_without_ranks_does_not_wait_for_a_launcher_that_was_killed(survivors):
+    survivors[1].kill()
+    codes, outputs = ends(*survivors)
+    assert codes == [3, -signal.SIGKILL] and "the launcher of node 1 was lost" in outputs[0][1], outputs
+
+
+def test_node_0_without_ranks_ends_by_a_signal(survivors):
+    survivors[0].send_signal(signal.SIGINT)
+    codes, outputs = ends(survivors[0])
+    assert codes == [128 + signal.SIGINT] and "Traceback" not in outputs[0][1], outputs
 
 
 def test_another_secret_is_not_let_in(script, port):

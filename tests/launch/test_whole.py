@@ -70,3 +70,20 @@ def test_spawn_raises_the_cause():
         arraycomm.spawn(collective, ("raise",), nprocs=3)
     with pytest.raises(ProcessExitedException, match="rank 1 .*exited with code 9"):
         arraycomm.spawn(collective, ("exit",), nprocs=3)
+
+
+def meet_by_torch(rank: int) -> None:
+    from torch.distributed.rendezvous import rendezvous
+
+    store, own, size = next(rendezvous("env://"))
+    assert (own, size) == (rank, 2)
+    store.set(f"from {rank}", "here")
+    assert store.get(f"from {1 - rank}") == b"here"
+    with arraycomm.init(timeout=60) as group:  # and ours meets in the same place
+        assert group.all_reduce(np.ones(1))[0] == 2
+
+
+def test_torch_joins_the_store_of_spawn():
+    """It took its port for one to listen on."""
+    pytest.importorskip("torch")  # here, for both ranks
+    arraycomm.spawn(meet_by_torch, nprocs=2, start_method="fork")
