@@ -86,7 +86,7 @@ def _open(library: Library, comm: int, name: str, timeout: float) -> MpiCommunic
     rank, size = process.place(library, comm)
     out: Any = ffi.new("acomm_group **")
     failure = ffi.new("acomm_failure *")
-    if lib.acomm_mpi_open(library.handle, comm, options(name, timeout, size), out, failure):
+    if lib.acomm_mpi_open(library.handle, comm, options(name, timeout), out, failure):
         raise Translator(rank, size, name, lambda rank: "").failure(failure)
     made = MpiCommunicator(library, out[0], name, timeout)
     try:

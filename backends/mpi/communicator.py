@@ -12,11 +12,12 @@ from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import Aborted, PeerLost
-from arraycomm.core.types import DeviceType, ReduceOp
+from arraycomm.core.types import DeviceType, DType, ReduceOp
 
 from ..errors import KINDS, Translator
+from . import places
 from .library import Library
-from .process import groups, local_size
+from .process import groups
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ def _counts(counts: Sequence[int] | None) -> Any:
     return _NULL if counts is None else ffi.new("uint64_t[]", list(counts))
 
 
-def options(name: str, timeout: float, size: int) -> Any:
+def options(name: str, timeout: float, *, crowded: bool = True) -> Any:
+    """crowded: until all have met."""
     return ffi.new("acomm_mpi_options *", {
         "id": int.from_bytes(sha256(name.encode()).digest()[:8], "little"), "timeout": nanoseconds(timeout),
-        "check": settings.get_flag("ARRAYCOMM_CHECK"), "local": local_size(size)})
+        "check": settings.get_flag("ARRAYCOMM_CHECK"), "crowded": crowded})
 
 
 class MpiCommunicator:
@@ -51,6 +53,7 @@ class MpiCommunicator:
         self.size: int = lib.acomm_mpi_size(group)
         self.timeout = timeout
         self.closed = self._freed = self._told = False
+        self.places: list[bytes] = []  # of each rank, once they have met
         self.enter = 0  # address of cudaSetDevice(), where the library is to move arrays on devices (direct.py)
         self.lock = threading.RLock()
         self._library = library
@@ -157,8 +160,13 @@ class MpiCommunicator:
         return self._run("barrier", timeout=nanoseconds(timeout), async_op=async_op, owners=())
 
     def meet(self, layout: int, timeout: float) -> None:
-        """A barrier in which ranks compare more than that: `layout`."""
-        self._run("barrier", layout=layout | 1, timeout=nanoseconds(timeout), async_op=False, owners=())
+        """The first call of a group: ranks compare `layout`, and learn where all of them are."""
+        mine, all_of_them = ffi.from_buffer(places.here()), ffi.new("char[]", places.BYTES * self.size)
+        self._run("all_gather", **{"in": _address(mine)}, out=_address(all_of_them), count=places.BYTES, dtype=DType.UINT8,
+                  layout=layout | 1, timeout=nanoseconds(timeout), async_op=False, owners=(mine, all_of_them))
+        told = ffi.buffer(all_of_them)[:]
+        self.places = [told[at:at + places.BYTES] for at in range(0, len(told), places.BYTES)]
+        lib.acomm_mpi_crowd(self._group, places.crowded(self.places, self.rank))
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> None:
         self.barrier(timeout=timeout)  # a collective call, here as anywhere
@@ -193,9 +201,13 @@ class MpiCommunicator:
         ranks = ffi.new("int32_t[]", list(members))
         if self.closed:
             raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init()")
-        if lib.acomm_mpi_part(self._group, ranks, len(members), options(name, timeout, len(members)), out, failure):
+        where = [self.places[member] for member in members]
+        crowded = places.crowded(where, list(members).index(self.rank))
+        if lib.acomm_mpi_part(self._group, ranks, len(members), options(name, timeout, crowded=crowded), out, failure):
             raise self._translate.failure(failure)
-        return MpiCommunicator(self._library, out[0], name, timeout)
+        made = MpiCommunicator(self._library, out[0], name, timeout)
+        made.places = where
+        return made
 
     def check_peers(self) -> None:
         if self.size == 1 or self.closed:

@@ -99,12 +99,6 @@ def world(library: Library, environ: Mapping[str, str] = os.environ) -> tuple[in
     return rank, size
 
 
-def local_size(size: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Ranks on this host, as far as the environment tells: all, where it does not."""
-    told = environment.detect(environ)
-    return told.local_size if told is not None and told.local_size and told.size == size else size
-
-
 def _failed() -> bool:
     return getattr(sys, "last_value", None) is not None
 

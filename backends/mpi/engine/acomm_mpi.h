@@ -39,7 +39,7 @@ typedef struct acomm_mpi_options {
     uint64_t id;       /* equal on all ranks */
     int64_t timeout;   /* ns, the group's default, and for opening */
     int32_t check;     /* 1: compare headers before every collective */
-    int32_t local;     /* ranks on this host: whether they have a core each */
+    int32_t crowded;   /* 1: not every rank has a core of its own */
 } acomm_mpi_options;
 /* A group of all ranks of a communicator, which is duplicated. *out is NULL and *failure filled when it fails. */
 int acomm_mpi_open(acomm_mpi *mpi, uintptr_t comm, const acomm_mpi_options *options, acomm_group **out,
@@ -47,6 +47,8 @@ int acomm_mpi_open(acomm_mpi *mpi, uintptr_t comm, const acomm_mpi_options *opti
 /* A group of these ranks of a group, who alone call it; blocks until all have. */
 int acomm_mpi_part(acomm_group *group, const int32_t *members, int size, const acomm_mpi_options *options,
                    acomm_group **out, acomm_failure *failure);
+/* As in the options, once more is known of where ranks are. Before any other thread uses the group. */
+void acomm_mpi_crowd(acomm_group *group, int crowded);
 int acomm_mpi_rank(acomm_group *group);
 int acomm_mpi_size(acomm_group *group);
 

@@ -187,7 +187,7 @@ static struct acomm_group *create(acomm_mpi *mpi, const acomm_mpi_options *optio
     g->timeout = options->timeout;
     g->check = options->check;
     g->forks = atomic_load(&forks);
-    g->crowded = wait_crowded(options->local);
+    g->crowded = options->crowded;
     pthread_mutex_init(&g->turn, NULL);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, NULL);
@@ -320,6 +320,11 @@ int acomm_mpi_part(struct acomm_group *parent, const int32_t *members, int size,
         snprintf(failure->text, sizeof failure->text, "%d rank(s) have died: a new group needs all others",
                  count_dead(parent));
     return rc ? failure->code : begin(g, made, out, failure);
+}
+
+void acomm_mpi_crowd(struct acomm_group *g, int crowded)
+{
+    g->crowded = crowded;
 }
 
 int acomm_mpi_rank(struct acomm_group *g)
