@@ -14,6 +14,7 @@ from typing import Any
 
 from .core import address, environment, registry, settings, tuning
 from .core.backend import Communicator, Mover
+from .core.command import command
 from .core.errors import DistBackendError, DistError
 from .core.types import DeviceType
 
@@ -177,6 +178,7 @@ def _network_lines(found: Mapping[str, Any]) -> list[str]:
     return lines + [f"  {error}" for error in found["errors"]]
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     """0; 1 when no backend can be used here."""
     parser = argparse.ArgumentParser(prog="arraycomm-info", description=__doc__)

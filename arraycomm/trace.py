@@ -17,6 +17,7 @@ from pathlib import Path
 
 from arraycomm.core.typed import Any
 
+from .core.command import command
 from .core.record import Record
 from .trace_flows import calls, flows
 
@@ -162,6 +163,7 @@ def merge(ranks: Sequence[Rank]) -> list[dict[str, Any]]:
     return sorted(moved, key=lambda event: event.get("ts", -1.0))
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("arraycomm-trace", description="Merges the traces that ARRAYCOMM_TRACE made.")
     parser.add_argument("folder", type=Path, help="what ARRAYCOMM_TRACE named; copy the files of all hosts there")

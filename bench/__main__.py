@@ -7,7 +7,10 @@ import importlib
 import sys
 from typing import Any
 
+from arraycomm.core.command import command
 
+
+@command
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0, 1 for a wrong value or a failed rank, 2 for a command line or a library that does not do."""
     given = sys.argv[1:] if arguments is None else arguments

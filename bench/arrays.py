@@ -10,17 +10,18 @@ import argparse
 import os
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from .arguments import at_least, numbers, parse_sizes
-from .frameworks import open_framework, require
+from .frameworks import open_framework
 from .harness import slowest
 from .worlds import run
 
-_NAMES = ("numpy", "numpy again", "torch", "jax")
+_LIBRARIES = ("torch", "jax")
 _FORMS = ("given", "new")
 _BATCH_NS = 10_000_000
 _WIDTH = 4  # float32
@@ -28,13 +29,13 @@ _WIDTH = 4  # float32
 Times = list[list[float]]  # us per call, by round and name
 
 
-def measure(sizes: tuple[int, ...], rounds: int) -> dict[str, Times]:
+def measure(names: tuple[str, ...], sizes: tuple[int, ...], rounds: int) -> dict[str, Times]:
     """A rank's part: the times of every size and form."""
     import arraycomm
 
     found: dict[str, Times] = {}
     with arraycomm.init() as group:
-        cells = {f"{size:9} B {form}": [_batch(group, _call(group, name, size, form)) for name in _NAMES]
+        cells = {f"{size:9} B {form}": [_batch(group, _call(group, name, size, form)) for name in names]
                  for size in sizes for form in _FORMS}
         for _ in range(rounds):
             for cell, runs in cells.items():
@@ -67,20 +68,31 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--sizes", type=parse_sizes, default="8,1M", help="bytes of the array (8,1M)")
     parser.add_argument("--rounds", type=at_least(1), default=9, help="of which the median counts (9)")
     given = parser.parse_args(arguments)
-    for name in ("torch", "jax"):
-        require(name)
+    names = ("numpy", "numpy again", *_present())
     print("# all_reduce: us per call with NumPy's arrays; us that others take more, median (lowest to highest) of the rounds")
-    print(f"ranks {'':17}{'numpy':>9}" + "".join(f"{name:>25}" for name in _NAMES[1:]))
+    print(f"ranks {'':17}{'numpy':>9}" + "".join(f"{name:>25}" for name in names[1:]))
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     for ranks in given.np:
-        for cell, times in run(ranks, measure, given.sizes, given.rounds).items():
+        for cell, times in run(ranks, measure, names, given.sizes, given.rounds).items():
             print(f"{ranks:5} {cell:17}{_row(times)}", flush=True)
     return 0
 
 
+def _present() -> tuple[str, ...]:
+    """The libraries that are installed, of which there must be one; of the others it is said that they are not."""
+    present = tuple(name for name in _LIBRARIES if find_spec(name) is not None)
+    if not present:
+        raise ModuleNotFoundError("`arrays` compares other libraries' arrays with NumPy's, and there are none: "
+                                  + " or ".join(f"pip install 'arraycomm[{name}]'" for name in _LIBRARIES))
+    for name in _LIBRARIES:
+        if name not in present:
+            print(f"# {name} is left out, as it is not installed: pip install 'arraycomm[{name}]'")
+    return present
+
+
 def _row(times: Times) -> str:
     shown = f"{median(row[0] for row in times):9.2f}"
-    for column in range(1, len(_NAMES)):
+    for column in range(1, len(times[0])):
         more = sorted(row[column] - row[0] for row in times)
         shown += f"{median(more):+.2f} ({more[0]:+.2f} to {more[-1]:+.2f})".rjust(25)
     return shown

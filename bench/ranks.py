@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from arraycomm.core import registry
+from arraycomm.core.command import discard_unread
 from arraycomm.core.environment import detect
 from arraycomm.core.errors import DistBackendError
 
@@ -66,6 +67,8 @@ def _start(options: Options) -> int:
             print(f"arraycomm-bench: {error}", file=sys.stderr)
         return WRONG
     except ProcessError as error:
+        if isinstance(error.__cause__, BrokenPipeError):  # nobody reads what the rank prints: command() knows
+            raise error.__cause__ from None
         print(f"arraycomm-bench: {error}", file=sys.stderr)
         return WRONG
     return 0
@@ -84,7 +87,11 @@ def run_rank(options: Options) -> int:
 
 def spawned_rank(rank: int, options: Options) -> None:
     """A rank of ours. Wrong values leave by exit code, because they are no error of the rank's."""
-    code = run_rank(options)
+    try:
+        code = run_rank(options)
+    except BrokenPipeError:
+        discard_unread()
+        raise  # to be told in the parent, which ends as commands do then
     if code:
         sys.exit(code)
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 import argparse
 import glob
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from arraycomm.core.command import command
 from arraycomm.launch import job
 from arraycomm.launch.environ import Place
 
@@ -147,4 +149,4 @@ def _processes(text: str) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command(main)())

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..core.command import command
 from .job import DEFAULT_PORT, check, launch
 from .mpi import launch_mpi
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: the first failing rank's, 128 + n where it was signal n, 1 or 2 where the launch itself failed."""
     options = _parse(arguments)

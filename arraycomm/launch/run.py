@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ..core.command import CLOSED
 from ..core.lifeline import Lifeline
 from .ending import Schedule, cause
 from .errors import describe_exit, signal_name
@@ -95,7 +96,7 @@ class Job:
                     self._turn(drained)
             return self._conclude()
         except BrokenPipeError:  # nobody reads our output any more: end as `yes | head` does
-            return 128 + signal.SIGPIPE
+            return CLOSED
         finally:
             self._close()
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from arraycomm.bench import arrays
+from arraycomm.bench.__main__ import main
 
 
 def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -12,6 +13,17 @@ def test_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     assert [line[:4] for line in lines] == [["1", "8", "B", form] for form in ("given", "new")]
     assert all(float(line[4]) > 0 for line in lines)
+
+
+def test_what_is_not_installed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = {"torch"}
+    monkeypatch.setattr(arrays, "find_spec", lambda name: None if name in missing else object())
+    assert arrays._present() == ("jax",)
+    assert "torch is left out, as it is not installed: pip install 'arraycomm[torch]'" in capsys.readouterr().out
+    missing.add("jax")
+    assert main(["arrays"]) == 2
+    told = capsys.readouterr().err
+    assert "pip install 'arraycomm[torch]' or pip install 'arraycomm[jax]'" in told and "--framework" not in told
 
 
 def test_what_others_take_more() -> None:

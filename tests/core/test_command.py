@@ -1,0 +1,46 @@
+"""Commands whose output nobody reads any more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from arraycomm.core.command import CLOSED, command
+
+COMMANDS = {
+    "info": ["arraycomm.info"],
+    "json": ["arraycomm.info", "--json"],
+    "help": ["arraycomm.bench", "limits", "--help"],  # argparse prints, and leaves
+    "ranks": ["arraycomm.bench", "all_reduce", "-b", "8", "-e", "8", "-n", "2", "--nproc", "2"],  # a rank prints
+    "launcher": ["arraycomm.launch", "--nproc-per-node", "2", "-m", "platform"],
+    "torch's launcher": ["arraycomm.distributed.launch", "--help"],
+    "trace": ["arraycomm.trace", "--help"],
+}
+
+
+@pytest.fixture
+def unread():
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_ends_quietly(arguments, unread):
+    environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run([sys.executable, "-m", *arguments], stdout=unread, stderr=subprocess.PIPE, text=True, timeout=60,
+                          env={**environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""})
+    assert (done.returncode, done.stderr) == (CLOSED, "")
+
+
+def test_a_connection_of_its_own_is_told():
+    @command
+    def main():
+        raise BrokenPipeError("a socket's")
+
+    with pytest.raises(BrokenPipeError, match="a socket's"):
+        main()
