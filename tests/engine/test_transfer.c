@@ -197,6 +197,47 @@ static void wait_in_vain(struct acomm_group *g)
 }
 static void deadline(void) { on_transports(2, wait_in_vain); }
 
+/* As much as is asked for, up to what a socket's buffer may hold, at 3 bytes a ns. */
+static ssize_t plenty(struct link *link, void *to, size_t bytes)
+{
+    (void)link, (void)to;
+    bytes = bytes < 8 * LARGE ? bytes : 8 * LARGE;
+    int64_t until = clock_now() + (int64_t)(bytes / 3);
+    while (clock_now() < until)
+        ;
+    return (ssize_t)bytes;
+}
+
+static void all_have_plenty(struct acomm_group *g)
+{
+    if (g->rank)
+        return;
+    struct acomm_op op = fake_op(g, ACOMM_ALL_TO_ALL, ACOMM_UINT8);
+    struct transfer list[FAKE_RANKS];
+    struct link_ops ops[FAKE_RANKS];
+    const struct link_ops *before = NULL;
+    char unwritten;
+    op.deadline = op.started + FAKE_SECOND / 50;
+    for (int peer = 1; peer < g->size; peer++) {
+        list[peer] = transfer_from(&op, peer, &unwritten, 1ull << 40);
+        before = list[peer].link->ops;
+        ops[peer] = *before;
+        ops[peer].recv = plenty;
+        list[peer].link->ops = &ops[peer];
+    }
+    int rc = transfer_run(&op, list + 1, g->size - 1);
+    int64_t late = clock_now() - op.deadline;
+    fake_expect(rc == ACOMM_TIMEOUT && late < FAKE_SECOND / 10, "%d, %lld ms late", rc, (long long)late / 1000000);
+    for (int peer = 1; peer < g->size; peer++)
+        list[peer].link->ops = before;
+}
+static void deadline_amid_data(void)
+{
+    fake_open(&world, FAKE_RANKS, FAKE_SOCKETS);
+    fake_run(&world, all_have_plenty);
+    fake_close(&world);
+}
+
 /* Time is up at a look after the turn in which the last bytes moved: nothing is waited for any more, so nobody is named. */
 static void move_too_late(struct acomm_group *g)
 {
@@ -338,6 +379,7 @@ int main(void)
     TEST(lost_peer);
     TEST(told_reason);
     TEST(deadline);
+    TEST(deadline_amid_data);
     TEST(moved_at_the_deadline);
     TEST(poisoned_while_asleep);
     TEST(interrupted);

@@ -93,6 +93,7 @@ struct p2p_message {
 #define P2P_MESSAGE(node) P2P_OF(struct p2p_message, here, node)
 
 #define P2P_SMALL 4096           /* header and payload up to here are handed to the link as one piece */
+#define P2P_TURN ((size_t)WIRE_DATA_MAX + P2P_SMALL) /* bytes from or to one peer, up to P2P_SMALL more: then it is the others' turn */
 
 /* The frame that is being written. */
 struct p2p_out {
@@ -182,6 +183,8 @@ struct p2p {
     int gains;
     struct places places;
     uint32_t passes;             /* also says which peer the next one begins with */
+    size_t unseen;               /* bytes moved since deadlines were looked at */
+    bool due;                    /* the last pass was one after which to look at clock and signals, though there is progress */
 };
 
 /* p2p.c */

@@ -4,8 +4,6 @@
 #include "clock.h"
 #include "p2p_peer.h"
 
-#define TURN_BYTES (1u << 20) /* see p2p_send.c */
-
 static struct acomm_op *first(const struct p2p_list *list)
 {
     return p2p_list_empty(list) ? NULL : P2P_ITEM(list->next)->op;
@@ -211,8 +209,8 @@ static size_t fill(struct p2p *p, struct p2p_peer *peer)
     return n;
 }
 
-/* Payload: from the buffer as far as it is there; rests of some size straight from the link to where they belong. */
-static size_t payload(struct p2p *p, struct p2p_peer *peer)
+/* Payload: from the buffer as far as it is there; rests of some size straight from the link to where they belong, `most` bytes. */
+static size_t payload(struct p2p *p, struct p2p_peer *peer, size_t most)
 {
     struct p2p_in *in = &peer->in;
     size_t n = in->end - in->begin;
@@ -222,7 +220,7 @@ static size_t payload(struct p2p *p, struct p2p_peer *peer)
             memcpy(in->to, in->buffer + in->begin, n);
         in->begin += n;
     } else if (in->to && (in_memory(peer) || in->left >= sizeof in->buffer / 2)) {
-        n = take(p, peer, in->to, in->left);
+        n = take(p, peer, in->to, in->left < most ? in->left : most);
     } else {
         return fill(p, peer);
     }
@@ -239,8 +237,8 @@ static size_t head(const struct p2p_in *in)
     return sizeof(struct wire_frame) + (offer ? sizeof(struct wire_place) : 0);
 }
 
-/* One step: bytes moved, 0 when nothing more can be done now. */
-static size_t step(struct p2p *p, struct p2p_peer *peer)
+/* One step: bytes moved, about `most`; 0 when nothing more can be done now. */
+static size_t step(struct p2p *p, struct p2p_peer *peer, size_t most)
 {
     struct p2p_in *in = &peer->in;
     if (in->open && !in->left) {
@@ -248,7 +246,7 @@ static size_t step(struct p2p *p, struct p2p_peer *peer)
         return 1;
     }
     if (in->open)
-        return payload(p, peer);
+        return payload(p, peer, most);
     if (in->end - in->begin >= head(in))
         return begin(p, peer) ? sizeof(struct wire_frame) : 0;
     return peer->gone ? 0 : fill(p, peer);
@@ -264,10 +262,11 @@ bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
 {
     size_t moved = 0, n = 1;
     bool ready = peer->from && p2p_ready(p, peer->from, &peer->from_ready);
-    while (ready && n && moved < TURN_BYTES && !p->trouble.code && wanted(p, peer, full)) {
-        n = step(p, peer);
+    while (ready && n && moved < P2P_TURN && !p->trouble.code && wanted(p, peer, full)) {
+        n = step(p, peer, P2P_TURN - moved);
         moved += n;
     }
+    p->unseen += moved;
     if (peer->gone && (!n || !ready) && needs(peer))
         p2p_trouble(p, needs(peer), ACOMM_LOST, peer->rank, "it left while a message was expected from it");
     return moved > 0;

@@ -3,8 +3,6 @@
 
 #include "p2p_peer.h"
 
-#define TURN_BYTES (1u << 20) /* at most this much in one call: every peer and every waiting thread gets its turn */
-
 static struct p2p_item *first(const struct p2p_list *list)
 {
     return p2p_list_empty(list) ? NULL : P2P_ITEM(list->next);
@@ -134,34 +132,38 @@ static void written(struct p2p *p, struct p2p_peer *peer)
     }
 }
 
-static ssize_t send_next(struct link *to, const struct p2p_out *o)
+/* `most`: bytes of the payload. */
+static ssize_t send_next(struct link *to, const struct p2p_out *o, size_t most)
 {
+    size_t body = o->left < most ? o->left : most;
     if (o->sent == o->size)
-        return to->ops->send(to, o->body, o->left, false);
+        return to->ops->send(to, o->body, body, body < o->left);
     if (to->ops->frame)
-        return to->ops->frame(to, o->head, o->size, o->body, o->left);
+        return to->ops->frame(to, o->head, o->size, o->body, body);
     /* A header that travels alone wakes the receiver for nothing: 20% of the processor time of a long message. */
     return to->ops->send(to, o->head + o->sent, o->size - o->sent, o->left > 0);
 }
 
 /* Bytes that the link took; 0 when none or when it is broken, which becomes trouble. */
-static size_t give(struct p2p *p, struct p2p_peer *peer)
+static size_t give(struct p2p *p, struct p2p_peer *peer, size_t most)
 {
     errno = 0;
-    ssize_t n = send_next(peer->to, &peer->out);
+    ssize_t n = send_next(peer->to, &peer->out, most);
     if (n >= 0)
         return (size_t)n;
     p2p_trouble(p, peer->out.item->op, (int)n, peer->rank, "the connection broke while sending a message");
     return 0;
 }
 
-/* Whether all of the frame is written. */
+/* Whether all of the frame is written; else the link is full, or the turn over. */
 static bool write_frame(struct p2p *p, struct p2p_peer *peer, size_t *moved)
 {
     struct p2p_out *o = &peer->out;
     peer->to->row = o->payload;
     while (o->sent < o->size || o->left) {
-        size_t n = give(p, peer), head = o->size - o->sent < n ? o->size - o->sent : n;
+        if (*moved >= P2P_TURN)
+            return false;
+        size_t n = give(p, peer, P2P_TURN - *moved), head = o->size - o->sent < n ? o->size - o->sent : n;
         if (!n)
             return false;
         o->sent += head;
@@ -188,12 +190,13 @@ bool p2p_send_push(struct p2p *p, struct p2p_peer *peer)
     size_t moved = 0;
     if (!p2p_send_waits(peer) || !usable(p, peer))
         return false;
-    while (moved < TURN_BYTES && !p->trouble.code && (peer->out.item || begin_next(p, peer))) {
+    while (moved < P2P_TURN && !p->trouble.code && (peer->out.item || begin_next(p, peer))) {
         if (!write_frame(p, peer, &moved)) {
             p->changed = true;
             break;
         }
         written(p, peer);
     }
+    p->unseen += moved;
     return moved > 0;
 }

@@ -12,7 +12,6 @@
 struct waiter {
     struct wait wait;
     int64_t nap, until, next_look;
-    uint32_t moves; /* passes that moved something, or saw that there is more */
 };
 
 /* With the lock. The operation cannot go on; it has ended when this returns, or another thread is just ending it. */
@@ -69,13 +68,12 @@ static void leave_core(struct p2p *p, const struct wait *w)
 /* With the lock, which is free meanwhile: the group's lock, the GIL and others' posts must not wait for it. */
 static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved)
 {
-    bool look = w->wait.sleepy;
+    bool look = moved ? p->due : w->wait.sleepy;
     leave_core(p, &w->wait);
     p2p_release(p);
     if (moved) {
         wait_reset(&w->wait);
         w->nap = 0;
-        look = w->moves % WAIT_MOVES == 0;
         if (look)
             w->wait.turns = w->wait.spins; /* though there is progress */
     }
@@ -156,8 +154,7 @@ int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
             break;
         seen = (moved || !seen) && p->leader == &w && peek(p, op); /* what is there may not be for us, */
         moved |= seen;
-        w.moves += moved;
-        if (seen && w.moves % WAIT_MOVES && !atomic_load_explicit(&p->wanted, memory_order_relaxed))
+        if (seen && !p->due && !atomic_load_explicit(&p->wanted, memory_order_relaxed))
             continue; /* and there may always be more */
         op_let_go(op);
         op_begin(op);

@@ -63,9 +63,11 @@ int part_run(struct acomm_op *op, struct acomm_op *part)
     part->deadline = op->deadline;
     part->next_look = op->next_look;
     part->moves = op->moves;
+    part->unseen = op->unseen;
     part->compared |= op->compared;
     int rc = part_perform(part);
     op->next_look = part->next_look;
     op->moves = part->moves;
+    op->unseen = part->unseen;
     return rc;
 }

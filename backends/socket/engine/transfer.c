@@ -12,7 +12,8 @@
 #include "node.h"
 #include "wait.h"
 
-#define SEND_MOST ((size_t)1 << 20) /* bytes per turn, so that a long send does not keep the receives waiting */
+#define TURN_MOST ((size_t)1 << 20) /* bytes per turn, so that a long one does not keep the others waiting */
+#define UNSEEN_MOST ((size_t)16 << 20) /* bytes between two looks at clock and signals: some milliseconds */
 #define POLLED 64       /* descriptors that one sleep watches; with more transfers it is a short one */
 #define NAP_MIN_NS 50000 /* first and longest sleep where no descriptor says that a ring has moved */
 #define NAP_MAX_NS 1000000
@@ -41,15 +42,20 @@ static void combine(struct transfer *t)
     t->combined += whole;
 }
 
+static size_t at_most(size_t bytes, size_t most)
+{
+    return bytes < most ? bytes : most;
+}
+
 static ssize_t receive(struct transfer *t)
 {
     size_t left = t->bytes - t->done;
     t->link->row = t->bytes;
     t->link->whole = t->reduction ? 0 : t->bytes;
     if (!t->reduction)
-        return t->link->ops->recv(t->link, t->data + t->done, left);
+        return t->link->ops->recv(t->link, t->data + t->done, at_most(left, TURN_MOST));
     size_t filled = t->done - t->combined, room = TRANSFER_PIECE - filled;
-    return t->link->ops->recv(t->link, t->data + filled, left < room ? left : room);
+    return t->link->ops->recv(t->link, t->data + filled, at_most(left, room));
 }
 
 /* Bytes that a send may give now. */
@@ -64,7 +70,7 @@ static ssize_t give(struct transfer *t)
     if (!left)
         return 0;
     t->link->row = t->bytes;
-    return t->link->ops->send(t->link, t->data + t->done, left < SEND_MOST ? left : SEND_MOST, t->more);
+    return t->link->ops->send(t->link, t->data + t->done, at_most(left, TURN_MOST), t->more);
 }
 
 /* Errors of the network tell of a lost host. A closed connection does not: a process that ends is noticed by the node,
@@ -100,6 +106,7 @@ static ssize_t advance(struct acomm_op *op, struct transfer *t)
     if (n < 0)
         return fail_link(op, t->link, (int)n, errno);
     t->done += (size_t)n;
+    op->unseen += (size_t)n;
     if (n && t->reduction)
         combine(t);
     if (t->checked && before < sizeof(acomm_header) && t->done >= sizeof(acomm_header)) {
@@ -188,6 +195,15 @@ static int sleep_by_bell(struct acomm_op *op, struct transfer *list, int transfe
     return state;
 }
 
+/* After a turn that moved something. */
+static bool look_is_due(struct acomm_op *op)
+{
+    if (++op->moves % WAIT_MOVES && op->unseen < UNSEEN_MOST)
+        return false;
+    op->unseen = 0;
+    return true;
+}
+
 int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
 {
     struct wait w = wait_start_links(op);
@@ -199,7 +215,7 @@ int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
         if (state == TURN_MOVED) {
             wait_reset(&w);
             nap = NAP_MIN_NS;
-            if (++op->moves % WAIT_MOVES == 0)
+            if (look_is_due(op))
                 w.turns = w.spins; /* the next step looks at everything, though there is progress */
         }
         int rc = wait_step(&w);
