@@ -10,7 +10,7 @@ Importing loads no array library and starts nothing.
 from __future__ import annotations
 
 try:
-    from ._engine import lib as _lib  # noqa: F401 - "from . import _engine" would not say ModuleNotFoundError
+    from ._engine import lib as _lib  # "from . import _engine" would not say ModuleNotFoundError
 except ModuleNotFoundError as missing:
     if missing.name != f"{__name__}._engine":  # a package that the engine needs, whose name the error tells
         raise
@@ -18,6 +18,12 @@ except ModuleNotFoundError as missing:
         f"the engine of arraycomm is not built in {__path__[0]}. Python found the source tree there: run from another "
         "folder, or build it in place with `pip install -e .`"
     ) from missing
+
+if getattr(_lib, "ACOMM_INTERFACE", None) != 0xdf2eff5c8140:  # cffi_build.build.interface(), as tests/architecture sees to
+    raise ImportError(
+        f"the engine of arraycomm in {__path__[0]} was built from other sources than the Python files there: build it again, "
+        "by `python -m cffi_build` in the source tree, or by `pip install` as before"
+    )
 
 from .core.errors import (
     Aborted,

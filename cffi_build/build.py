@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
 
 from cffi import FFI
@@ -22,12 +24,21 @@ def declarations() -> str:
     return "\n".join(line for line in lines if not line.startswith("#"))
 
 
+def interface() -> int:
+    """What Python's files rely on in the engine, as a number: changes with the declarations and with _engine.pyi."""
+    c = re.sub(r"/\*.*?\*/|//[^\n]*", "", declarations(), flags=re.DOTALL)
+    python = re.sub(r"#[^\n]*", "", (ROOT / "arraycomm" / "_engine.pyi").read_text(encoding="utf-8"))
+    return int(hashlib.sha256(" ".join((c + python).split()).encode()).hexdigest()[:12], 16)
+
+
 def generate(target: Path) -> None:
     """Writes the C source of the cffi module. An unchanged file keeps its time, so that it is not compiled again."""
     ffi = FFI()
-    ffi.cdef(declarations())
+    ffi.cdef(declarations() + "\n#define ACOMM_INTERFACE ...\n")
     # The init function is ours (native/module.c): it calls cffi's and adds the functions that read arrays.
-    ffi.set_source(MODULE, '#define PyInit__engine engine_cffi_init\n#include "acomm_mpi.h"\n#include "acomm_xla.h"')
+    ffi.set_source(MODULE, '#define PyInit__engine engine_cffi_init\n'
+                   f"#define ACOMM_INTERFACE {interface():#x}LL\n"
+                   '#include "acomm_mpi.h"\n#include "acomm_xla.h"')
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_suffix(".new")
     ffi.emit_c_code(str(fresh))

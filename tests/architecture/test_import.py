@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+import arraycomm
+from cffi_build import build
 
 HEAVY = ("numpy", "torch", "jax", "jaxlib", "cupy", "msgpack", "matplotlib", "rich", "ml_dtypes", "multiprocessing",
          "asyncio", "http", "ssl")
@@ -63,6 +67,34 @@ def test_a_source_tree_without_the_engine_says_so(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-S", "-c", "import arraycomm"], cwd=tmp_path, capture_output=True, text=True,
                           timeout=60)  # -S: an editable install would find the engine
     assert f"ImportError: the engine of arraycomm is not built in {tmp_path / 'arraycomm'}. Python found" in done.stderr
+
+
+def interface() -> str:
+    """That the Python files were written for."""
+    found = re.search(r'"ACOMM_INTERFACE", None\) != (0x[0-9a-f]+):', Path(arraycomm.__file__).read_text())
+    assert found
+    return found[1]
+
+
+def test_the_engine_fits_the_python_files() -> None:
+    """With another interface one of the two was forgotten: a stale build would end in a KeyError somewhere."""
+    before, now = interface(), f"{build.interface():#x}"
+    assert before == now, f"the engine's interface has changed: write {now} for {before} in arraycomm/__init__.py"
+
+
+def test_a_stale_engine_says_so(tmp_path: Path) -> None:
+    """The engine is this one, the Python files are of another commit."""
+    package = tmp_path / "arraycomm"
+    package.mkdir()
+    for path in Path(arraycomm.__file__).parent.iterdir():
+        if path.name != "__init__.py":
+            (package / path.name).symlink_to(path)
+    text = Path(arraycomm.__file__).read_text()
+    (package / "__init__.py").write_text(text.replace(interface(), "0x1"))
+    done = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import arraycomm"],
+                          capture_output=True, text=True, timeout=60)
+    assert f"ImportError: the engine of arraycomm in {package} was built from other sources" in done.stderr, done.stderr
+    assert "python -m cffi_build" in done.stderr
 
 
 def test_fork_before_init_is_harmless() -> None:
