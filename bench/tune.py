@@ -33,11 +33,11 @@ from .tune_measure import Plan, measure
 from .worlds import run
 
 OPERATIONS = tuple(tuning.operations())
-INSIDE = ("shm", "symmetric", "tcp")  # what one host has
+INSIDE = ("shm", "symmetric", "loopback")  # what one host has
 SIZES = "64,256,1K,4K,16K,64K,256K,1M,4M,16M"
 _LEAST_ROUNDS = 3  # a range over fewer says nothing
 _SAMPLES = "arraycomm samples"
-_VERSION = 1
+_VERSION = 2  # version 1 called loopback "tcp" too
 
 
 def _rounds(text: str) -> int:
@@ -54,8 +54,8 @@ def parser() -> argparse.ArgumentParser:
         help=f"some of {', '.join(OPERATIONS)} (all)")
     add("--np", type=numbers(2), default=None, metavar="N,...", help="numbers of ranks; groups of others take the nearest (2,4)")
     add("--transport", type=some_of(tuning.TRANSPORTS, "transport"), default=(), metavar="WAY,...",
-        help=f"some of {', '.join(INSIDE)}; symmetric: arrays of group.empty() (all; over several hosts what they have: tcp "
-             "for one rank each, else hosts)")
+        help=f"some of {', '.join(INSIDE)}; symmetric: arrays of group.empty(), loopback: ARRAYCOMM_TRANSPORT=tcp (all; over "
+             "several hosts what they have: tcp for one rank each, else hosts)")
     add("--hosts", type=at_least(1), default=1, metavar="N",
         help="network namespaces that the ranks are dealt out to; needs root (1)")
     add("--rate", metavar="RATE", help="with --hosts: what a host may send, as tc's tbf takes it, e.g. 1gbit (no limit)")
@@ -121,7 +121,7 @@ def _run(given: argparse.Namespace, known: list[Cell], place: Place | None, lead
     measured: list[Cell] = []
     for ranks in given.np if given.rounds else ():
         hosts = given.hosts if place is None else ranks // (place.local_size or ranks)
-        plan = Plan(given.ops, given.transport or _layout(ranks, hosts), given.sizes, given.rounds, hosts == 1)
+        plan = Plan(given.ops, given.transport or _layout(ranks, hosts), given.sizes, given.rounds)
         if place is not None:
             measured = _measure_here(plan)
             continue
@@ -173,6 +173,8 @@ def _finish(given: argparse.Namespace, cells: list[Cell]) -> None:
         print(f"# written: {given.output}, for ARRAYCOMM_TUNING")
     for line in tune_table.rows([decision.choice for decision in decisions]) if given.table else []:
         print(line)
+    if given.table and any(decision.choice.transport == "tcp" for decision in decisions):
+        print("# the rows say nothing of what was measured over tcp between hosts: that is of this network, and for a file (-o)")
 
 
 def lines(decision: Decision) -> list[str]:

@@ -27,7 +27,6 @@ class Cell:
     ranks: int
     size: int
     rounds: list[dict[str, float]] = field(default_factory=list)
-    near: bool = True  # all ranks are on one host, which the engine's table goes by
 
     @property
     def names(self) -> list[str]:
@@ -98,7 +97,7 @@ def _alike(row: Sequence[Cell], rows: Iterable[Sequence[Cell]]) -> list[Sequence
 
 
 def _table(row: Sequence[Cell]) -> tuple[Pick, ...]:
-    return shipped(row[0].operation, row[0].transport, row[0].ranks, row[0].near)
+    return shipped(row[0].operation, row[0].transport, row[0].ranks)
 
 
 def _decision(row: Sequence[Cell], alike: Sequence[Sequence[Cell]]) -> Decision:
@@ -159,7 +158,7 @@ def _between(low: int, high: int) -> int:
 
 def as_samples(cells: Iterable[Cell]) -> list[dict[str, Any]]:
     """As JSON's types."""
-    return [{"operation": cell.operation, "transport": cell.transport, "ranks": cell.ranks, "size": cell.size, "near": cell.near,
+    return [{"operation": cell.operation, "transport": cell.transport, "ranks": cell.ranks, "size": cell.size,
              "rounds": [{name: round(time, 3) for name, time in times.items()} for times in cell.rounds]} for cell in cells]
 
 
@@ -168,6 +167,6 @@ def from_samples(found: Iterable[Mapping[str, Any]]) -> list[Cell]:
     cells: dict[tuple[str, str, int, int], Cell] = {}
     for entry in found:
         key = (str(entry["operation"]), str(entry["transport"]), int(entry["ranks"]), int(entry["size"]))
-        cell = cells.setdefault(key, Cell(*key, near=bool(entry.get("near", True))))
+        cell = cells.setdefault(key, Cell(*key))
         cell.rounds.extend(dict(times) for times in entry["rounds"])
     return list(cells.values())

@@ -23,7 +23,8 @@ from .harness import batch, over_ranks
 from .tune_choose import Cell, at
 
 IN_PLACE = ("all_reduce", "broadcast")
-_SETTINGS = {"shm": "shm", "symmetric": "shm", "tcp": "tcp", "hosts": "auto"}  # transport -> ARRAYCOMM_TRANSPORT
+# transport -> ARRAYCOMM_TRANSPORT
+_SETTINGS = {"shm": "shm", "symmetric": "shm", "loopback": "tcp", "tcp": "tcp", "hosts": "auto"}
 _WIDTH = 4  # float32
 _BATCH_US = 4000.0
 _MOST_CALLS = 1000
@@ -40,7 +41,6 @@ class Plan:
     transports: tuple[str, ...]
     sizes: tuple[int, ...]
     rounds: int
-    near: bool  # on one host
 
 
 @dataclass
@@ -95,7 +95,7 @@ def _entries(group: Any, transport: str, plan: Plan, stack: ExitStack) -> Iterat
         for case, size in _cases(group, operation, plan.sizes):
             runners = [_Runner(name, one, _call(one, arrays, operation, case))
                        for name, (one, arrays) in zip(names, contenders, strict=False)]
-            yield _Entry(Cell(operation, transport, group.size, size, near=plan.near), runners)
+            yield _Entry(Cell(operation, transport, group.size, size), runners)
 
 
 def _cases(group: Any, operation: str, sizes: Sequence[int]) -> Iterator[tuple[Case, int]]:
@@ -159,7 +159,7 @@ def _size_up(group: Any, entry: _Entry) -> None:
         best[runner.name] = min(first, _batch(group, runner))
         runner.calls = int(max(1, min(_MOST_CALLS, _BATCH_US / best[runner.name])))
     cell, limit = entry.cell, _HOPELESS * min(best.values())
-    own = at(tuning.shipped(cell.operation, cell.transport, cell.ranks, cell.near), cell.size)
+    own = at(tuning.shipped(cell.operation, cell.transport, cell.ranks), cell.size)
     entry.runners = [runner for runner in entry.runners if best[runner.name] <= limit or runner.name == own]
 
 

@@ -10,12 +10,13 @@ from typing import NamedTuple
 from arraycomm.core.tuning import Choice, Pick, Tuning
 
 SOURCE = Path(__file__).resolve().parents[1] / "backends" / "socket" / "engine" / "select.c"
-# The sections of a kind's rows: what each counts for, and whose rows are seen there ("apart": by ranks of more than two hosts).
-_SECTIONS = {"symmetric": "SYMMETRIC", "shm": "ONE_HOST", "hosts": "HOSTS", "tcp": "NEAR"}
+# The sections of a kind's rows: what each counts for, and whose rows are seen there. Between hosts ("tcp") they go by what is
+# known of other networks than the one measured.
+_SECTIONS = {"symmetric": "SYMMETRIC", "shm": "ONE_HOST", "hosts": "HOSTS", "loopback": "NEAR"}
 _EVEN = "EVEN_HOSTS"  # of section hosts, and not seen where hosts have different numbers of ranks: "uneven"
 _SEEN = {"symmetric": ("SYMMETRIC", "ONE_HOST", "NEAR", "ANYWHERE"), "shm": ("ONE_HOST", "NEAR", "ANYWHERE"),
-         "tcp": ("NEAR", "ANYWHERE"), "hosts": ("HOSTS", _EVEN, "ANYWHERE"), "uneven": ("HOSTS", "ANYWHERE"),
-         "apart": ("ANYWHERE",)}
+         "loopback": ("NEAR", "ANYWHERE"), "hosts": ("HOSTS", _EVEN, "ANYWHERE"), "uneven": ("HOSTS", "ANYWHERE"),
+         "tcp": ("ANYWHERE",)}
 _ROW = re.compile(r'    \{ACOMM_(\w+), "(\w+)", (\w+), (\w+), (true|false), ([^,]+), (\d+)\},')
 _UNITS = {"MiB": 20, "KiB": 10}
 _ALWAYS = 2**64 - 1
@@ -38,7 +39,7 @@ class Row(NamedTuple):
                 f"{_bytes(self.up_to)}, {self.max_ranks}}},")
 
     def fits(self, transport: str, ranks: int, size: int) -> bool:
-        seen = self.where in _SEEN[transport] or (self.where == "NEAR" and transport == "apart" and ranks <= 2)
+        seen = self.where in _SEEN[transport] or (self.where == "NEAR" and transport == "tcp" and ranks <= 2)
         return seen and size <= self.up_to and (not self.max_ranks or ranks <= self.max_ranks)
 
 
@@ -71,7 +72,7 @@ def rows(choices: Sequence[Choice]) -> list[str]:
     given = source_rows()
     made: list[str] = []
     for kind in dict.fromkeys(row.kind for row in given):
-        own = [choice for choice in choices if choice.operation == kind]
+        own = [choice for choice in choices if choice.operation == kind and choice.transport in _SECTIONS]
         before = [row for row in given if row.kind == kind]
         made += map(str, derived(before, own) if own else before)
     return made
@@ -105,7 +106,7 @@ def _section(given: Sequence[Row], choices: Sequence[Choice], transport: str) ->
             most = max(ranks for ranks in range(choice.ranks, most + 1) if ranks**2 <= choice.ranks * own[number + 1].ranks)
         for pick in choice.picks:
             yield _placed(models[pick.name], where)._replace(up_to=_ALWAYS if pick.up_to is None else pick.up_to, max_ranks=most)
-    if transport == "tcp":  # the last section: its rows for everywhere stay that
+    if transport == "loopback":  # the last section: its rows for everywhere stay that
         yield from (row for row in given if row.where in _SEEN[transport])
         return
     seen = _SEEN[transport] if own else (where, _EVEN) if where == "HOSTS" else (where,)

@@ -1,12 +1,12 @@
 """The selection file: which algorithm runs from how many bytes on, as `arraycomm-bench tune` measured it on a machine.
 
-    {"arraycomm tuning": 1,
+    {"arraycomm tuning": 2,
      "machine": {"cpu": "AMD EPYC", "cores": 2, "date": "2026-11-20", "arraycomm": "0.1.0"},
      "choices": [
       {"operation": "all_reduce", "transport": "shm", "ranks": 2, "use": [["whole", 4194304], ["sliced", null]]}]}
 
 `use` is in order: an algorithm with the bytes of the whole array up to which it runs; the last has no limit. What a file
-does not say, the engine's own table does.
+does not say, the engine's own table does. What was measured inside a host never counts between hosts: `transport` tells.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from .record import Record
 from .typed import Any
 
 VARIABLE = "ARRAYCOMM_TUNING"
-FORMAT, VERSION = "arraycomm tuning", 1
-# All ranks share memory, the same once arrays of group.empty() are used, none shares any, some do.
-TRANSPORTS = ("shm", "symmetric", "tcp", "hosts")
+FORMAT, VERSION = "arraycomm tuning", 2  # version 1 called loopback "tcp" too
+# All ranks share memory, the same once arrays of group.empty() are used; sockets inside one host (ARRAYCOMM_TRANSPORT=tcp) and
+# between hosts of which no two ranks share memory; hosts of which some do.
+TRANSPORTS = ("shm", "symmetric", "loopback", "tcp", "hosts")
 _NEAR = 5  # acomm_row.where
 _RUNS = {0: TRANSPORTS, 1: ("shm", "symmetric"), 2: ("symmetric",), 3: ("hosts",), 4: ("hosts",),
-         _NEAR: ("shm", "symmetric", "tcp")}  # acomm_row.where -> transports
+         _NEAR: ("shm", "symmetric", "loopback")}  # acomm_row.where -> transports
 _MACHINE = {"cpu": str, "cores": int, "date": str, "arraycomm": str}
 _FIELDS = {"operation": str, "transport": str, "ranks": int, "use": list}
 _FAR = 2.0  # a choice made for so many times more or fewer ranks says nothing
@@ -40,7 +41,7 @@ class Row(Record):
     kind: str
     name: str
     transports: tuple[str, ...]  # where it counts
-    near: bool  # only on one host, or of two ranks
+    near: bool  # over tcp too where there are two ranks
     max_ranks: int  # 0: any
     up_to: int | None  # bytes; None: any
 
@@ -86,6 +87,13 @@ class Tuning(Record):
         ratio, _, picks = min(near, default=(_FAR + 1, 0, ()))
         return picks if ratio <= _FAR else ()
 
+    def covered(self) -> str:
+        """What there are choices for, in words: "shm (2, 4 ranks), loopback (2 ranks)"."""
+        ranks: dict[str, set[int]] = {}
+        for choice in self.choices:
+            ranks.setdefault(choice.transport, set()).add(choice.ranks)
+        return ", ".join(f"{transport} ({', '.join(map(str, sorted(of)))} ranks)" for transport, of in ranks.items())
+
     def engine_list(self, transport: str, ranks: int) -> str:
         """For acomm_group_options.tuned."""
         return ",".join(f"{operation}={pick.name}:{_ALWAYS if pick.up_to is None else pick.up_to}"
@@ -118,12 +126,12 @@ def operations() -> list[str]:
     return [kind for kind in names() if kind != "recv"]
 
 
-def shipped(operation: str, transport: str, ranks: int, near: bool = True) -> tuple[Pick, ...]:
-    """What the engine's table says, without rows that others hide. near: all ranks are on one host."""
+def shipped(operation: str, transport: str, ranks: int) -> tuple[Pick, ...]:
+    """What the engine's table says, without rows that others hide."""
     picks: list[Pick] = []
     for row in rows():
-        fits = row.kind == operation and transport in row.transports and (not row.max_ranks or ranks <= row.max_ranks)
-        if fits and (near or ranks <= 2 or not row.near):
+        here = transport in row.transports or (row.near and transport == "tcp" and ranks <= 2)
+        if here and row.kind == operation and (not row.max_ranks or ranks <= row.max_ranks):
             picks.append(Pick(row.name, row.up_to))
     return simplified(picks)
 

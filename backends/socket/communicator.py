@@ -54,10 +54,11 @@ def _algorithms() -> str:
     return ",".join(filter(None, wanted.split(",")))
 
 
-def _transports(hosts: Sequence[int]) -> tuple[str, str]:
-    """As tuning.TRANSPORTS names them: for arrays anywhere, and for those of group.empty()."""
+def _transports(hosts: Sequence[int], inside: bool) -> tuple[str, str]:
+    """As tuning.TRANSPORTS names them: for arrays anywhere, and for those of group.empty(). inside: all are on this host."""
     different = len(set(hosts))
-    over = "shm" if different == 1 else "tcp" if different == len(hosts) else "hosts"
+    links = "loopback" if inside else "tcp"
+    over = "shm" if different == 1 else links if different == len(hosts) else "hosts"
     return over, "symmetric" if over == "shm" else over
 
 
@@ -95,9 +96,9 @@ class SocketCommunicator:
 
     def _open(self) -> Any:
         algorithms, hosts = _algorithms(), self._endpoint.hosts(self._members)
-        self._transports = _transports(hosts)
-        tuned = [self._endpoint.tuning.engine_list(transport, self.size) if self._endpoint.tuning else ""
-                 for transport in self._transports]
+        here = self._endpoint.local(self._members)
+        self._transports = _transports(hosts, here == self.size)
+        tuned = self._tuned()
         local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]
         piece = int(settings.get_number("ARRAYCOMM_PIECE_BYTES"))
         size = lib.acomm_segment_bytes(len(local), piece)
@@ -106,7 +107,7 @@ class SocketCommunicator:
         segment = self._endpoint.share_segment(self._id, local, size, world=self._owns) if len(local) > 1 else None
         options = ffi.new("acomm_group_options *", {
             "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1],
-            "local": self._endpoint.local(self._members),
+            "local": here,
             "segment_fd": -1 if segment is None else segment.fileno(), "segment_bytes": size, "piece_bytes": piece,
             "connections": self._endpoint.connections, "check": settings.get_flag("ARRAYCOMM_CHECK"),
             "timeout": nanoseconds(self.timeout), "algorithms": keep[2], "tuned": keep[3],
@@ -118,6 +119,18 @@ class SocketCommunicator:
             wanted = f", to map the memory that {len(local)} ranks share" if segment else ""
             raise self._translate.code(code, os.strerror(ffi.errno) + wanted)
         return out[0]
+
+    def _tuned(self) -> list[str]:
+        """What the selection file says for this group. The world's first rank tells of one that says nothing."""
+        tuning = self._endpoint.tuning
+        if not tuning:
+            return ["", ""]
+        lists = [tuning.engine_list(transport, self.size) for transport in self._transports]
+        if self._owns and self.rank == 0 and self.size > 1 and not any(lists):
+            log().warning("ARRAYCOMM_TUNING: %s says nothing of %d ranks over %s, only of %s; the engine's own table chooses "
+                          "(`arraycomm-bench tune` under this job's launcher measures its network)", tuning.path, self.size,
+                          self._transports[0], tuning.covered())
+        return lists
 
     def _announce_ignored(self, algorithms: str) -> None:
         """An algorithm that was asked for and cannot run in this group."""

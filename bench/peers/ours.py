@@ -27,7 +27,7 @@ def _forced(way: str) -> dict[str, str]:
 def _flat(size: int) -> dict[str, str]:
     from arraycomm.core import tuning  # not before it is known that arraycomm is there
 
-    picks = [(kind, pick) for kind in tuning.operations() for pick in tuning.shipped(kind, "tcp", size, near=False)]
+    picks = [(kind, pick) for kind in tuning.operations() for pick in tuning.shipped(kind, "tcp", size)]
     return {"ARRAYCOMM_ALGORITHM": ",".join(f"{kind}={pick.name}" + ("" if pick.up_to is None else f":{pick.up_to}")
                                             for kind, pick in picks)}
 

@@ -35,10 +35,11 @@ def odd_choices(transport: str, ranks: int) -> list[Choice]:
     return made
 
 
-@pytest.mark.parametrize(("transport", "hosts"), [("shm", ""), ("tcp", ""), ("hosts", "aab")])
+@pytest.mark.parametrize(("transport", "hosts"), [("shm", ""), ("loopback", ""), ("tcp", "abc"), ("hosts", "aab")])
 def test_odd_thresholds(special: Special, tmp_path: Path, transport: str, hosts: str) -> None:
     file = write(tmp_path / "t", [*odd_choices(transport, 3), *(odd_choices("symmetric", 3) if transport == "shm" else [])])
-    world = special(3, "auto" if hosts else transport, {"ARRAYCOMM_TUNING": file}, hosts=tuple(hosts))
+    way = "auto" if hosts else "tcp" if transport == "loopback" else transport
+    world = special(3, way, {"ARRAYCOMM_TUNING": file}, hosts=tuple(hosts))
     expected = {choice.operation: {"1": choice.picks[0].name, "100000": choice.picks[-1].name}
                 for choice in odd_choices(transport, 3)}
     expected["all_reduce"] |= {"64": tuning.names(transport)["all_reduce"][0], "65": tuning.names(transport)["all_reduce"][1]}
@@ -49,15 +50,29 @@ def test_odd_thresholds(special: Special, tmp_path: Path, transport: str, hosts:
 
 
 def test_groups_have_the_choices_of_their_size(special: Special, tmp_path: Path) -> None:
-    file = write(tmp_path / "t", [Choice("broadcast", "tcp", 2, (Pick("chain", None),)),
-                                  Choice("broadcast", "tcp", 5, (Pick("binomial", None),))])
+    file = write(tmp_path / "t", [Choice("broadcast", "loopback", 2, (Pick("chain", None),)),
+                                  Choice("broadcast", "loopback", 5, (Pick("binomial", None),))])
     world = special(4, "tcp", {"ARRAYCOMM_TUNING": file})
     world.run("tuned.chosen", expected={"broadcast": {"1": "binomial"}, "barrier": {"0": "dissemination"}})
     world.run("tuned.of_half", operation="broadcast", name="chain")
 
 
+def test_what_was_measured_on_one_host_does_not_count_between_hosts(special: Special, tmp_path: Path) -> None:
+    file = write(tmp_path / "t", [Choice("broadcast", "loopback", 3, (Pick("chain", None),))])
+    special(3, "tcp", {"ARRAYCOMM_TUNING": file}).run("tuned.chosen", expected={"broadcast": {"1": "chain"}})
+    world = special(3, "tcp", {"ARRAYCOMM_TUNING": file}, hosts=("a", "b", "c"))
+    world.run("tuned.chosen", expected={"broadcast": {"1": tuning.shipped("broadcast", "tcp", 3)[0].name}})
+
+
+def test_a_file_that_says_nothing_of_the_world_is_announced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "t", odd_choices("tcp", 2))
+    spawn(meet, ([file] * 2,), 2)
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "ARRAYCOMM_TUNING" in line]
+    assert f"{file} says nothing of 2 ranks over shm, only of tcp (2 ranks); the engine's own table chooses" in line
+
+
 def test_the_variable_goes_before_the_file(special: Special, tmp_path: Path) -> None:
-    file = write(tmp_path / "t", [Choice("all_reduce", "tcp", 2, (Pick("doubling", 4000), Pick("halving", None)))])
+    file = write(tmp_path / "t", [Choice("all_reduce", "loopback", 2, (Pick("doubling", 4000), Pick("halving", None)))])
     world = special(2, "tcp", {"ARRAYCOMM_TUNING": file, "ARRAYCOMM_ALGORITHM": "all_reduce=bruck:400,reduce=pairwise"})
     world.run("tuned.chosen", expected={"all_reduce": {"100": "bruck", "101": "doubling", "1001": "halving"},
                                         "reduce": {"1": "pairwise"}})

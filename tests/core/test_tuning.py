@@ -56,6 +56,7 @@ def test_the_engine_gets_a_list() -> None:
                                            Choice("reduce", "shm", 9, RING)))
     assert made.engine_list("shm", 2) == f"all_reduce=whole:4096,all_reduce=sliced:{2**64 - 1},reduce=ring:{2**64 - 1}"
     assert made.engine_list("tcp", 2) == ""
+    assert made.covered() == "shm (2, 9 ranks)"
 
 
 def test_what_never_comes_to_be_is_left_out() -> None:
@@ -73,13 +74,13 @@ def test_the_shipped_table() -> None:
                 assert {pick.name for pick in picks} <= set(tuning.names(transport)[operation])
     assert tuning.shipped("all_reduce", "symmetric", 2)[-1].name == "direct"
     assert "direct" not in tuning.names("tcp")["broadcast"]
-    limits = [dict(tuning.shipped("all_reduce", "tcp", ranks, near))["bruck"] for ranks in (2, 4) for near in (True, False)]
+    limits = [dict(tuning.shipped("all_reduce", way, ranks))["bruck"] for ranks in (2, 4) for way in ("loopback", "tcp")]
     assert limits == [512 << 10, 512 << 10, 192 << 10, 8 << 10]
 
 
 @pytest.mark.parametrize(("found", "told"), [
-    ([], 'it does not begin with {"arraycomm tuning": 1'),
-    (document(**{tuning.FORMAT: 2}), "its version is 2, this arraycomm reads version 1"),
+    ([], 'it does not begin with {"arraycomm tuning": 2'),
+    (document(**{tuning.FORMAT: 1}), "its version is 1, this arraycomm reads version 2"),
     (document(more=1), "the file: unknown field 'more'"),
     (document(machine={**MACHINE, "cores": "2"}), "machine: cores must be of type int, got '2'"),
     (document(machine={"cpu": "x"}), "machine: cores is missing"),
@@ -87,7 +88,7 @@ def test_the_shipped_table() -> None:
     (document(7), "choices[0] must be an object"),
     (document(entry(), entry(ranks=4, size=1)), "choices[1]: unknown field 'size'"),
     (document(entry(operation="sum")), "choices[0] (sum over shm, 2 ranks): unknown operation 'sum'; there are all_reduce, "),
-    (document(entry(transport="sea")), "unknown transport 'sea'; there are shm, symmetric, tcp, hosts"),
+    (document(entry(transport="sea")), "unknown transport 'sea'; there are shm, symmetric, loopback, tcp, hosts"),
     (document(entry(ranks=1)), "ranks must be at least 2"),
     (document(entry(ranks=True)), "ranks must be of type int, got True"),
     (document(entry(use=[["rings", None]])), "use[0]: unknown algorithm 'rings'; there are whole, sliced, "),
