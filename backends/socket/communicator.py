@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .serving import Serving
 
 _NULL = ffi.NULL
+_HANDLE = ffi.typeof("acomm_op **")
 
 
 def _address(pointer: Any) -> int:
@@ -165,80 +166,79 @@ class SocketCommunicator:
             return self._translate.failure(failure)
         return self._translate.code(code)
 
-    def _handle(self) -> Any:
-        handle = lib.acomm_op_new(self._checked())
-        if handle == _NULL:
-            raise MemoryError("no memory for an operation")
-        return handle
-
     def _checked(self) -> Any:
         if self.closed:
             raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
         return self._group
 
-    def _run(self, function: Any, *arguments: Any, async_op: bool, owners: tuple[object, ...]) -> Operation | None:
-        """Calls an entry point whose first argument is the group and whose last is the handle."""
+    def _run(self, kind: int, src: int, dst: int, count: int, dtype: int, layout: int, timeout: float | None, async_op: bool,
+             owners: tuple[object, ...], op: ReduceOp | None = None, root: int = -1, tag: int = 0, counts: Any = _NULL,
+             received: Any = _NULL) -> Operation | None:
+        """root: of a message the peer."""
+        redop, factor = (0, 0.0) if op is None else (op.code, op.factor)
+        ns = nanoseconds(timeout)
         if not async_op:
-            code = function(self._checked(), *arguments, _NULL)
+            code = lib.acomm_operate(self._group if not self.closed else self._checked(), kind, src, dst, count, counts, received,
+                                     dtype, redop, factor, root, tag, layout, ns, _NULL)
             if code:
                 raise self.error(code)
             return None
+        out = ffi.new(_HANDLE)
         with self.lock:
-            handle = self._handle()
-            code = function(self._group, *arguments, handle)
+            code = lib.acomm_operate(self._checked(), kind, src, dst, count, counts, received, dtype, redop, factor, root, tag,
+                                     layout, ns, out)
             if code:
-                lib.acomm_op_free(handle)
                 raise self.error(code)
-            return self.shortcut.operation(_address(handle), owners)
+            return self.shortcut.operation(_address(out[0]), owners)
 
     # ---- collectives ----
 
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Operation | None:
-        return self._run(lib.acomm_all_reduce, src.address, dst.address, src.count, src.dtype, op.code, op.factor, layout,
-                         nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+        return self._run(lib.ACOMM_ALL_REDUCE, src.address, dst.address, src.count, src.dtype, layout, timeout, async_op,
+                         (src, dst), op)
 
     def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
                timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        return self._run(lib.acomm_reduce, src.address, dst.address if dst else 0, src.count, src.dtype, op.code,
-                         op.factor, root, layout, nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+        return self._run(lib.ACOMM_REDUCE, src.address, dst.address if dst else 0, src.count, src.dtype, layout, timeout,
+                         async_op, (src, dst), op, root)
 
     def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                   async_op: bool = False) -> Operation | None:
-        return self._run(lib.acomm_broadcast, src.address if src else 0, dst.address, dst.count, dst.dtype, root, layout,
-                         nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+        return self._run(lib.ACOMM_BROADCAST, src.address if src else 0, dst.address, dst.count, dst.dtype, layout, timeout,
+                         async_op, (src, dst), root=root)
 
     def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Operation | None:
         each = _counts(counts)
-        return self._run(lib.acomm_all_gather, src.address, dst.address, src.count, each, src.dtype, layout,
-                         nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
+        return self._run(lib.ACOMM_ALL_GATHER, src.address, dst.address, src.count, src.dtype, layout, timeout, async_op,
+                         (src, dst, each), counts=each)
 
     def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
                async_op: bool = False) -> Operation | None:
-        return self._run(lib.acomm_gather, src.address, dst.address if dst else 0, src.count, src.dtype, root, layout,
-                         nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+        return self._run(lib.ACOMM_GATHER, src.address, dst.address if dst else 0, src.count, src.dtype, layout, timeout,
+                         async_op, (src, dst), root=root)
 
     def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                 async_op: bool = False) -> Operation | None:
-        return self._run(lib.acomm_scatter, src.address if src else 0, dst.address, dst.count, dst.dtype, root, layout,
-                         nanoseconds(timeout), async_op=async_op, owners=(src, dst))
+        return self._run(lib.ACOMM_SCATTER, src.address if src else 0, dst.address, dst.count, dst.dtype, layout, timeout,
+                         async_op, (src, dst), root=root)
 
     def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
                        layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Operation | None:
         each = _counts(counts)
-        return self._run(lib.acomm_reduce_scatter, src.address, dst.address, dst.count, each, src.dtype, op.code,
-                         op.factor, layout, nanoseconds(timeout), async_op=async_op, owners=(src, dst, each))
+        return self._run(lib.ACOMM_REDUCE_SCATTER, src.address, dst.address, dst.count, src.dtype, layout, timeout, async_op,
+                         (src, dst, each), op, counts=each)
 
     def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
                    recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Operation | None:
         sends, receives = _counts(send_counts), _counts(recv_counts)
-        return self._run(lib.acomm_all_to_all, src.address, dst.address, src.count // self.size, sends, receives,
-                         src.dtype, layout, nanoseconds(timeout), async_op=async_op, owners=(src, dst, sends, receives))
+        return self._run(lib.ACOMM_ALL_TO_ALL, src.address, dst.address, src.count // self.size, src.dtype, layout, timeout,
+                         async_op, (src, dst, sends, receives), counts=sends, received=receives)
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        return self._run(lib.acomm_barrier, nanoseconds(timeout), async_op=async_op, owners=())
+        return self._run(lib.ACOMM_BARRIER, 0, 0, 0, 0, 0, timeout, async_op, ())
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         out = ffi.new("acomm_block **")
@@ -266,13 +266,12 @@ class SocketCommunicator:
 
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Operation | None:
-        return self._run(lib.acomm_send, src.address, src.count, src.dtype, peer, tag, nanoseconds(timeout),
-                         async_op=async_op, owners=(src,))
+        return self._run(lib.ACOMM_SEND, src.address, 0, src.count, src.dtype, 0, timeout, async_op, (src,), root=peer, tag=tag)
 
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Operation:
-        work = self._run(lib.acomm_recv, dst.address, dst.count, dst.dtype, -1 if peer is None else peer, tag,
-                         nanoseconds(timeout), async_op=True, owners=(dst,))
+        work = self._run(lib.ACOMM_RECV, 0, dst.address, dst.count, dst.dtype, 0, timeout, True, (dst,),
+                         root=-1 if peer is None else peer, tag=tag)
         assert work is not None  # async_op is True
         if not async_op:
             work.wait()

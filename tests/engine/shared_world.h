@@ -57,4 +57,9 @@ static inline void run(int n, int (*body)(acomm_group *, int, int), int want)
 }
 
 #define P(pointer) (uintptr_t)(pointer)
+/* A call on int32 with the group's timeout, and such a call run. root: -1 where the kind has none. */
+#define CALL(kind_, root_, ...) \
+    (&(acomm_call){.kind = kind_, .root = root_, .dtype = ACOMM_INT32, .redop = ACOMM_SUM, .timeout = -1, __VA_ARGS__})
+#define RUN(g, ...) acomm_run(g, CALL(__VA_ARGS__))
+#define RUN_BARRIER(g) acomm_run(g, &(acomm_call){.kind = ACOMM_BARRIER, .root = -1, .timeout = -1})
 #endif

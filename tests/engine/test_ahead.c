@@ -7,15 +7,16 @@
 
 static int32_t value(int turn, uint64_t i) { return (int32_t)((uint64_t)turn * 1000003u + i * 7u); }
 
-static int broadcast(acomm_group *g, int rank, int root, int32_t *x, uint64_t count, acomm_op *op)
+static int broadcast(acomm_group *g, int rank, int root, int32_t *x, uint64_t count, acomm_op **op)
 {
-    return acomm_broadcast(g, rank == root ? P(x) : 0, P(x), count, ACOMM_INT32, root, 0, -1, op);
+    acomm_call *call = CALL(ACOMM_BROADCAST, root, .in = rank == root ? P(x) : 0, .out = P(x), .count = count);
+    return op ? acomm_start(g, call, op) : acomm_run(g, call);
 }
 
 /* The part comes to lie behind the whole. */
 static int scatter(acomm_group *g, int rank, int n, int root, int32_t *x, uint64_t each)
 {
-    return acomm_scatter(g, rank == root ? P(x) : 0, P(x + each * (uint64_t)n), each, ACOMM_INT32, root, 0, -1, NULL);
+    return RUN(g, ACOMM_SCATTER, root, .in = rank == root ? P(x) : 0, .out = P(x + each * (uint64_t)n), .count = each);
 }
 
 static void fill(int32_t *x, int turn, uint64_t count)
@@ -73,7 +74,7 @@ static int long_ahead(acomm_group *g, int rank, int n)
         wrong += turn ? wrong_values(x + LONG * 2, turn, (uint64_t)rank * LONG, LONG) : wrong_values(x, turn, 0, LONG);
         fill(x, -1, LONG);
         atomic_fetch_add(&stage, rank == 0);
-        wrong += acomm_barrier(g, -1, NULL) != 0;
+        wrong += RUN_BARRIER(g) != 0;
     }
     return wrong;
 }
@@ -87,7 +88,8 @@ static int alone(acomm_group *g, int rank, int n)
     if (rank)
         return ACOMM_TIMEOUT;
     for (; done < 2 * SHARED_SLOTS && !rc; done++)
-        rc = acomm_broadcast(g, P(x), P(x), 1, ACOMM_INT32, 0, 0, SECOND / 20, NULL);
+        rc = acomm_run(g, &(acomm_call){.kind = ACOMM_BROADCAST, .in = P(x), .out = P(x), .count = 1, .dtype = ACOMM_INT32,
+                                        .timeout = SECOND / 20});
     acomm_failure f;
     return done == SHARED_AHEAD + 1 && acomm_group_failure(g, &f) && f.culprit == 1 ? rc : 1;
 }
@@ -105,7 +107,7 @@ static int round_and_round(acomm_group *g, int rank, int n)
         int root = turn / 50 % 2 ? (int)(draw / 512) % n : turn / 100 % n, what = (int)(draw % 16);
         fill(x, rank == root ? turn : -1, count * (uint64_t)(n + 1));
         int rc = what < 9 ? broadcast(g, rank, root, x, count, NULL) : what < 15 ? scatter(g, rank, n, root, x, count)
-                                                                       : acomm_barrier(g, -1, NULL);
+                                                                       : RUN_BARRIER(g);
         wrong += rc != 0;
         if (what < 9)
             wrong += wrong_values(x, turn, 0, count);
@@ -130,8 +132,7 @@ static int asynchronous(acomm_group *g, int rank, int n)
         reach(1);
     for (int k = 0; k < FLIGHT; k++) {
         fill(x[rank][k], rank ? -1 : k, COUNT);
-        op[k] = acomm_op_new(g);
-        wrong += broadcast(g, rank, 0, x[rank][k], k % 2 ? COUNT : 1, op[k]);
+        wrong += broadcast(g, rank, 0, x[rank][k], k % 2 ? COUNT : 1, &op[k]);
     }
     atomic_fetch_add(&stage, rank == 0);
     for (int k = 0; k < FLIGHT; k++) {
@@ -155,7 +156,7 @@ static int find_out(acomm_group *g, int rank)
     for (int i = 0; how == SLOTS_RUN_OUT && i <= SHARED_AHEAD && !rc; i++)
         rc = broadcast(g, rank, rank, x, 4, NULL);
     if (how == NEXT_WAITS)
-        rc = acomm_all_reduce(g, P(x), P(x), 4, ACOMM_INT32, ACOMM_SUM, 1, 0, -1, NULL);
+        rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = P(x), .out = P(x), .count = 4);
     return how == CLOSES ? acomm_group_stop(g, NULL) : rc;
 }
 
@@ -166,8 +167,8 @@ static int differ(acomm_group *g, int rank, int n)
     bool odd = rank == 1, gives = rank == 0 || (odd && two_roots);
     (void)n;
     fill(x, 0, 10);
-    int rc = acomm_broadcast(g, gives ? P(x) : 0, P(gives ? x : y), odd && !two_roots ? 9 : 10, ACOMM_INT32, odd && two_roots, 0,
-                             -1, NULL);
+    int rc = RUN(g, ACOMM_BROADCAST, odd && two_roots, .in = gives ? P(x) : 0, .out = P(gives ? x : y),
+                 .count = odd && !two_roots ? 9 : 10);
     bool took = !gives && !odd && rc == 0 && wrong_values(y, 0, 0, 10) == 0; /* agrees with the root that it took from */
     if (!(gives && rc == 0) && !took && !(odd && rc == ACOMM_MISMATCH && y[0] == -1))
         return 1;
@@ -196,7 +197,7 @@ static int long_differ(acomm_group *g, int rank, int n)
 static int no_root(acomm_group *g, int rank, int n)
 {
     int32_t y[10] = {-1};
-    int rc = acomm_broadcast(g, 0, P(y), 10, ACOMM_INT32, (rank + 1) % n, 0, -1, NULL);
+    int rc = RUN(g, ACOMM_BROADCAST, (rank + 1) % n, .out = P(y), .count = 10);
     return y[0] == -1 ? rc : 1;
 }
 

@@ -69,8 +69,8 @@ static int turns(acomm_group *g, int rank, int n, bool pushed)
             own[i] = value(rank, turn, i);
         if (!rank && turn == BARRED_TURN)
             atomic_store(&barred, (uintptr_t)(pushed ? all + COUNT : own));
-        found = pushed ? acomm_gather(g, P(own), rank ? 0 : P(all), COUNT, ACOMM_INT32, 0, 0, -1, NULL)
-                       : acomm_all_gather(g, P(own), P(all), COUNT, NULL, ACOMM_INT32, 0, -1, NULL);
+        found = pushed ? RUN(g, ACOMM_GATHER, 0, .in = P(own), .out = rank ? 0 : P(all), .count = COUNT)
+                       : RUN(g, ACOMM_ALL_GATHER, -1, .in = P(own), .out = P(all), .count = COUNT);
         for (int other = 0; !(pushed && rank) && other < n; other++)
             found += wrong(all + COUNT * (uint64_t)other, other, turn, 0);
     }

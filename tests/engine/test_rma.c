@@ -32,7 +32,7 @@ static void given_back(int rank, int64_t *mine, acomm_block *block)
 
 static void ended(acomm_group *g, int rank, acomm_rma *r)
 {
-    TRY(acomm_barrier(g, -1, NULL));
+    TRY(RUN_BARRIER(g));
     TRY(acomm_group_stop(g, NULL));
     CHECK_EQUAL(acomm_rma_put(r, 0, 0, 0, 0), ACOMM_CLOSED);
     acomm_rma_free(r);

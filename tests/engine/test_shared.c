@@ -33,16 +33,21 @@ static int all_reduce(acomm_group *g, int rank, int n)
     int wrong = 0;
     for (size_t s = 0; s < SIZES; s++) {
         int32_t *x = filled(rank, COUNTS[s]), *y = filled(0, COUNTS[s]);
-        int rc = acomm_all_reduce(g, P(x), P(y), COUNTS[s], ACOMM_INT32, ACOMM_SUM, 1, 0, -1, NULL);
+        int rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = P(x), .out = P(y), .count = COUNTS[s]);
         wrong += rc != 0 || wrong_sum(y, 0, COUNTS[s], n);
-        rc = acomm_reduce(g, P(x), rank == 1 % n ? P(y) : 0, COUNTS[s], ACOMM_INT32, ACOMM_SUM, 1, 1 % n, 0, -1, NULL);
+        rc = RUN(g, ACOMM_REDUCE, 1 % n, .in = P(x), .out = rank == 1 % n ? P(y) : 0, .count = COUNTS[s]);
         wrong += rc != 0 || (rank == 1 % n && wrong_sum(y, 0, COUNTS[s], n));
-        rc = acomm_all_reduce(g, P(x), P(x), COUNTS[s], ACOMM_INT32, ACOMM_SUM, 1, 0, -1, NULL);
+        rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = P(x), .out = P(x), .count = COUNTS[s]);
         wrong += rc != 0 || wrong_sum(x, 0, COUNTS[s], n);
         free(x);
         free(y);
     }
     return wrong;
+}
+
+static int uneven(acomm_group *g, int kind, const int32_t *x, int32_t *y, const uint64_t *counts, const uint64_t *received)
+{
+    return acomm_operate(g, kind, P(x), P(y), 0, counts, received, ACOMM_INT32, ACOMM_SUM, 1, -1, 0, 0, -1, NULL);
 }
 
 static int reduce_scatter(acomm_group *g, int rank, int n)
@@ -51,14 +56,14 @@ static int reduce_scatter(acomm_group *g, int rank, int n)
     for (size_t s = 0; s < SIZES; s++) {
         uint64_t each = COUNTS[s], counts[MAX_RANKS], whole = 0, offset = 0;
         int32_t *x = filled(rank, each * (uint64_t)n + 40), *y = filled(0, each + 40);
-        wrong += acomm_reduce_scatter(g, P(x), P(y), each, NULL, ACOMM_INT32, ACOMM_SUM, 1, 0, -1, NULL) != 0
+        wrong += RUN(g, ACOMM_REDUCE_SCATTER, -1, .in = P(x), .out = P(y), .count = each) != 0
             || wrong_sum(y, each * (uint64_t)rank, each, n);
         for (int r = 0; r < n; r++) {
             counts[r] = r == 1 ? 0 : each + (uint64_t)r;
             offset = r == rank ? whole : offset;
             whole += counts[r];
         }
-        wrong += acomm_reduce_scatter(g, P(x), P(y), 0, counts, ACOMM_INT32, ACOMM_SUM, 1, 0, -1, NULL) != 0
+        wrong += uneven(g, ACOMM_REDUCE_SCATTER, x, y, counts, NULL) != 0
             || wrong_sum(y, offset, counts[rank], n);
         free(x);
         free(y);
@@ -76,8 +81,9 @@ static int gathers(acomm_group *g, int rank, int n)
             int root = n - 1;
             for (int r = 0; r < n; r++)
                 counts[r] = form == 1 && r != 1 ? each + (uint64_t)r : form == 1 ? 0 : each;
-            int rc = form == 2 ? acomm_gather(g, P(x), rank == root ? P(y) : 0, each, ACOMM_INT32, root, 0, -1, NULL)
-                               : acomm_all_gather(g, P(x), P(y), each, form ? counts : NULL, ACOMM_INT32, 0, -1, NULL);
+            int rc = form == 2 ? RUN(g, ACOMM_GATHER, root, .in = P(x), .out = rank == root ? P(y) : 0, .count = each)
+                : form ? uneven(g, ACOMM_ALL_GATHER, x, y, counts, NULL)
+                       : RUN(g, ACOMM_ALL_GATHER, -1, .in = P(x), .out = P(y), .count = each);
             wrong += rc != 0;
             offset = 0;
             for (int r = 0; r < n && (form < 2 || rank == root); offset += counts[r++])
@@ -97,17 +103,17 @@ static int spreads(acomm_group *g, int rank, int n)
         uint64_t each = COUNTS[s];
         int32_t *x = filled(rank, each * (uint64_t)n), *y = calloc(each * (uint64_t)n + 1, sizeof *y);
         int root = n / 2;
-        wrong += acomm_broadcast(g, rank == root ? P(x) : 0, P(y), each, ACOMM_INT32, root, 0, -1, NULL) != 0;
+        wrong += RUN(g, ACOMM_BROADCAST, root, .in = rank == root ? P(x) : 0, .out = P(y), .count = each) != 0;
         for (uint64_t i = 0; i < each; i++)
             wrong += y[i] != value(root, i);
-        wrong += acomm_scatter(g, rank == root ? P(x) : 0, P(y), each, ACOMM_INT32, root, 0, -1, NULL) != 0;
+        wrong += RUN(g, ACOMM_SCATTER, root, .in = rank == root ? P(x) : 0, .out = P(y), .count = each) != 0;
         for (uint64_t i = 0; i < each; i++)
             wrong += y[i] != value(root, each * (uint64_t)rank + i);
-        wrong += acomm_all_to_all(g, P(x), P(y), each, NULL, NULL, ACOMM_INT32, 0, -1, NULL) != 0;
+        wrong += RUN(g, ACOMM_ALL_TO_ALL, -1, .in = P(x), .out = P(y), .count = each) != 0;
         for (int r = 0; r < n; r++)
             for (uint64_t i = 0; i < each; i++)
                 wrong += y[each * (uint64_t)r + i] != value(r, each * (uint64_t)rank + i);
-        wrong += acomm_barrier(g, -1, NULL) != 0;
+        wrong += RUN_BARRIER(g) != 0;
         free(x);
         free(y);
     }
@@ -126,7 +132,7 @@ static int uneven_exchange(acomm_group *g, int rank, int n)
         for (int d = 0; d < n; offset += sends[d++])
             for (uint64_t i = 0; i < sends[d]; i++)
                 x[offset + i] = value(rank * 10 + d, i);
-        wrong += acomm_all_to_all(g, P(x), P(y), 0, sends, receives, ACOMM_INT32, 0, -1, NULL) != 0;
+        wrong += uneven(g, ACOMM_ALL_TO_ALL, x, y, sends, receives) != 0;
         offset = 0;
         for (int r = 0; r < n; offset += receives[r++])
             for (uint64_t i = 0; i < receives[r]; i++)
@@ -146,10 +152,9 @@ static int asynchronous(acomm_group *g, int rank, int n)
     int wrong = 0;
     for (int k = 0; k < FLIGHT; k++) {
         x[k] = filled(rank, 3000);
-        op[k] = acomm_op_new(g);
-        wrong += acomm_all_reduce(g, P(x[k]), P(x[k]), 3000, ACOMM_INT32, ACOMM_SUM, 1, 0, -1, op[k]) != 0;
+        wrong += acomm_start(g, CALL(ACOMM_ALL_REDUCE, -1, .in = P(x[k]), .out = P(x[k]), .count = 3000), &op[k]) != 0;
     }
-    wrong += acomm_barrier(g, -1, NULL) != 0;
+    wrong += RUN_BARRIER(g) != 0;
     for (int k = FLIGHT - 1; k >= 0; k--) {
         wrong += acomm_wait(op[k], -1) != 0 || wrong_sum(x[k], 0, 3000, n);
         acomm_op_free(op[k]);
@@ -171,8 +176,7 @@ static int leaving(acomm_group *g, int rank, int n)
         sched_yield();
     for (int k = 0; k < FLIGHT; k++) {
         x[k] = filled(rank, counts[k]);
-        op[k] = acomm_op_new(g);
-        wrong += acomm_all_reduce(g, P(x[k]), P(x[k]), counts[k], ACOMM_INT32, ACOMM_SUM, 1, 0, -1, op[k]) != 0;
+        wrong += acomm_start(g, CALL(ACOMM_ALL_REDUCE, -1, .in = P(x[k]), .out = P(x[k]), .count = counts[k]), &op[k]) != 0;
         if (rank == 0)
             wrong += n > 1 && (acomm_wait(op[k], 0) != 1 || acomm_wait(op[k], SECOND / 500) != 1);
         atomic_fetch_add(&left, rank == 0);
@@ -189,10 +193,10 @@ static int mismatch(acomm_group *g, int rank, int n)
 {
     int32_t x[10] = {rank}, y[10] = {-1};
     uint64_t count = rank == n - 1 ? 9 : 10;
-    int rc = acomm_all_reduce(g, P(x), P(y), count, ACOMM_INT32, ACOMM_SUM, 1, 0, -1, NULL);
+    int rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = P(x), .out = P(y), .count = count);
     acomm_failure f;
     int named = acomm_group_failure(g, &f) && f.mine.count != f.theirs.count;
-    int again = acomm_barrier(g, -1, NULL);
+    int again = RUN_BARRIER(g);
     return rc == ACOMM_MISMATCH && named && again == ACOMM_MISMATCH && y[0] == -1 ? ACOMM_MISMATCH : 1;
 }
 
@@ -201,7 +205,7 @@ static int late(acomm_group *g, int rank, int n)
     (void)n;
     if (rank == 0)
         return ACOMM_TIMEOUT;
-    int rc = acomm_barrier(g, SECOND / 20, NULL);
+    int rc = acomm_run(g, &(acomm_call){.kind = ACOMM_BARRIER, .root = -1, .timeout = SECOND / 20});
     acomm_failure f;
     return acomm_group_failure(g, &f) && f.culprit == 0 ? rc : 1;
 }

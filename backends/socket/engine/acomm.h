@@ -63,7 +63,7 @@ enum acomm_kind {
 /* What every rank says about its call; compared before anything is written. 32 bytes on the wire. */
 typedef struct acomm_header {
     uint64_t sequence;  /* number of the collective in its group, from 1 */
-    uint64_t count;     /* elements as the kind counts them, see the functions below */
+    uint64_t count;     /* elements as the kind counts them, see acomm_call */
     uint32_t layout;    /* hash of the shape, or of the counts where they are uneven; 0 unknown */
     uint32_t factor;    /* hash of premul_sum's factor, else 0 */
     uint8_t kind;       /* enum acomm_kind */
@@ -160,8 +160,34 @@ int acomm_group_stop(acomm_group *group, const char *why);
 /* Stops, then frees everything. The caller must not use the group, or handles of it, afterwards. */
 int acomm_group_close(acomm_group *group);
 
-/* ---- operations. handle NULL: the call blocks until the end. Otherwise it returns at once and acomm_wait() ends it. ---- */
-acomm_op *acomm_op_new(acomm_group *group);
+/* ---- operations ---- */
+/* One call of an operation.
+ * in == out is allowed where the sizes are equal, but not by all_to_all; other overlaps are not checked here but in core.
+ * Messages are independent of the collectives' order; those between two ranks with one tag do not overtake each other. */
+typedef struct acomm_call {
+    uintptr_t in, out;   /* 0 where this rank gives or gets nothing */
+    uint64_t count;      /* elements. all_reduce, reduce, broadcast, messages: of the array. all_gather, gather: that each rank
+                            gives. scatter, reduce_scatter: that each rank gets. all_to_all: for each rank */
+    double factor;
+    int64_t timeout, tag;
+    uint32_t layout;
+    int32_t kind, dtype, redop;
+    int32_t root;        /* -1 where none. Messages: the peer, -1 any source; after a receive that was run its source */
+    acomm_failure *failure; /* filled when this operation fails and the group does not; may be NULL */
+    /* A lock of the caller's (Python's), which it holds where this is not NULL: called once, before anything is waited for. */
+    void (*let_go)(void *lock);
+    void *lock;
+} acomm_call;
+/* Blocks until the end. */
+int acomm_run(acomm_group *group, acomm_call *call);
+/* Returns at once with a handle, which is to be freed; acomm_wait() tells the end. */
+int acomm_start(acomm_group *group, const acomm_call *call, acomm_op **out);
+/* The same for callers who have to convert each argument: as acomm_start(), or where `handle` is NULL as acomm_run().
+ * counts: NULL, or where they are uneven an entry for each rank instead of `count`: of all_gather and reduce_scatter, equal on
+ * all ranks, and of all_to_all, each rank's own, with those that it has `received`. They are there until the end. */
+int acomm_operate(acomm_group *group, int kind, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
+                  const uint64_t *received, int dtype, int redop, double factor, int root, int64_t tag, uint32_t layout,
+                  int64_t timeout, acomm_op **handle);
 /* 0 or a failure code when ended within `timeout` (0: just a look), 1 when not. Blocks. */
 int acomm_wait(acomm_op *op, int64_t timeout);
 /* Where a receive came from: rank, tag and bytes. */
@@ -169,53 +195,6 @@ int acomm_op_source(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes);
 /* The failure of this one operation (a truncated receive leaves the group alive). */
 int acomm_op_failure(acomm_op *op, acomm_failure *out);
 void acomm_op_free(acomm_op *op);
-
-/* in == out is allowed where the sizes are equal, but not by all_to_all; other overlaps are not checked here but in core.
- * Counts: all_reduce, reduce, broadcast: elements of the array. all_gather, gather: elements each rank gives.
- * scatter, reduce_scatter: elements each rank gets. all_to_all: elements for each rank.
- * counts (size entries, or NULL when even) must be equal on all ranks; send_counts and recv_counts are each rank's own. */
-int acomm_all_reduce(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int redop,
-                     double factor, uint32_t layout, int64_t timeout, acomm_op *handle);
-int acomm_reduce(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int redop,
-                 double factor, int root, uint32_t layout, int64_t timeout, acomm_op *handle);
-int acomm_broadcast(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
-                    uint32_t layout, int64_t timeout, acomm_op *handle);
-int acomm_all_gather(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
-                     int dtype, uint32_t layout, int64_t timeout, acomm_op *handle);
-int acomm_gather(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
-                 uint32_t layout, int64_t timeout, acomm_op *handle);
-int acomm_scatter(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
-                  uint32_t layout, int64_t timeout, acomm_op *handle);
-int acomm_reduce_scatter(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
-                         int dtype, int redop, double factor, uint32_t layout, int64_t timeout, acomm_op *handle);
-int acomm_all_to_all(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *send_counts,
-                     const uint64_t *recv_counts, int dtype, uint32_t layout, int64_t timeout, acomm_op *handle);
-int acomm_barrier(acomm_group *group, int64_t timeout, acomm_op *handle);
-/* Point to point: independent of the collectives' order. Messages between two ranks with one tag do not overtake. */
-int acomm_send(acomm_group *group, uintptr_t in, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
-               acomm_op *handle);
-/* peer -1: any source. A synchronous receive needs a handle too when its source is wanted: then wait for it. */
-int acomm_recv(acomm_group *group, uintptr_t out, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
-               acomm_op *handle);
-
-/* An operation of even counts in one struct: what native callers use, who have no arguments to convert. */
-typedef struct acomm_call {
-    uintptr_t in, out;   /* 0 where this rank gives or gets nothing */
-    uint64_t count;      /* as above */
-    double factor;
-    int64_t timeout, tag;
-    uint32_t layout;
-    int32_t kind, dtype, redop;
-    int32_t root;        /* point to point: the peer; after a receive its source */
-    acomm_failure *failure; /* filled when this operation fails and the group does not; may be NULL */
-    /* A lock of the caller's (Python's), which it holds where this is not NULL: called once, before anything is waited for. */
-    void (*let_go)(void *lock);
-    void *lock;
-} acomm_call;
-/* Blocks. */
-int acomm_run(acomm_group *group, acomm_call *call);
-/* Returns at once with a handle: as acomm_op_new() and the operation's own function. */
-int acomm_start(acomm_group *group, const acomm_call *call, acomm_op **out);
 /* The functions that native callers are lent. */
 typedef struct acomm_entries {
     int (*run)(acomm_group *group, acomm_call *call);

@@ -71,86 +71,6 @@ static int submit(struct acomm_op *described, acomm_op *handle)
     return refused(handle, group_enqueue(op));
 }
 
-#define IN (const char *)in
-#define OUT (char *)out
-
-int acomm_all_reduce(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int redop,
-                     double factor, uint32_t layout, int64_t timeout, acomm_op *handle)
-{
-    struct acomm_op op = {.group = group, .kind = ACOMM_ALL_REDUCE, .in = IN, .out = OUT, .count = count,
-                          .dtype = dtype, .redop = redop, .factor = factor, .layout = layout, .root = -1,
-                          .timeout = timeout};
-    return submit(&op, handle);
-}
-
-int acomm_reduce(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int redop, double factor,
-                 int root, uint32_t layout, int64_t timeout, acomm_op *handle)
-{
-    struct acomm_op op = {.group = group, .kind = ACOMM_REDUCE, .in = IN, .out = OUT, .count = count, .dtype = dtype,
-                          .redop = redop, .factor = factor, .layout = layout, .root = root, .timeout = timeout};
-    return submit(&op, handle);
-}
-
-int acomm_broadcast(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
-                    uint32_t layout, int64_t timeout, acomm_op *handle)
-{
-    struct acomm_op op = {.group = group, .kind = ACOMM_BROADCAST, .in = IN, .out = OUT, .count = count,
-                          .dtype = dtype, .layout = layout, .root = root, .timeout = timeout};
-    return submit(&op, handle);
-}
-
-int acomm_all_gather(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
-                     int dtype, uint32_t layout, int64_t timeout, acomm_op *handle)
-{
-    struct acomm_op op = {.group = group, .kind = ACOMM_ALL_GATHER, .in = IN, .out = OUT, .count = counts ? 0 : count,
-                          .recv_counts = counts, .dtype = dtype, .layout = layout, .root = -1, .timeout = timeout};
-    return submit(&op, handle);
-}
-
-int acomm_gather(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
-                 uint32_t layout, int64_t timeout, acomm_op *handle)
-{
-    struct acomm_op op = {.group = group, .kind = ACOMM_GATHER, .in = IN, .out = OUT, .count = count, .dtype = dtype,
-                          .layout = layout, .root = root, .timeout = timeout};
-    return submit(&op, handle);
-}
-
-int acomm_scatter(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, int dtype, int root,
-                  uint32_t layout, int64_t timeout, acomm_op *handle)
-{
-    struct acomm_op op = {.group = group, .kind = ACOMM_SCATTER, .in = IN, .out = OUT, .count = count, .dtype = dtype,
-                          .layout = layout, .root = root, .timeout = timeout};
-    return submit(&op, handle);
-}
-
-int acomm_reduce_scatter(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
-                         int dtype, int redop, double factor, uint32_t layout, int64_t timeout, acomm_op *handle)
-{
-    struct acomm_op op = {.group = group, .kind = ACOMM_REDUCE_SCATTER, .in = IN, .out = OUT,
-                          .count = counts ? 0 : count, .send_counts = counts, .dtype = dtype, .redop = redop,
-                          .factor = factor, .layout = layout, .root = -1, .timeout = timeout};
-    return submit(&op, handle);
-}
-
-int acomm_all_to_all(acomm_group *group, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *send_counts,
-                     const uint64_t *recv_counts, int dtype, uint32_t layout, int64_t timeout, acomm_op *handle)
-{
-    if (!send_counts != !recv_counts)
-        return ACOMM_ARGUMENT;
-    if (send_counts)
-        count = op_largest(recv_counts, op_largest(send_counts, 0, group->size), group->size);
-    struct acomm_op op = {.group = group, .kind = ACOMM_ALL_TO_ALL, .in = IN, .out = OUT, .count = count,
-                          .send_counts = send_counts, .recv_counts = recv_counts, .dtype = dtype, .layout = layout,
-                          .root = -1, .timeout = timeout};
-    return submit(&op, handle);
-}
-
-int acomm_barrier(acomm_group *group, int64_t timeout, acomm_op *handle)
-{
-    struct acomm_op op = {.group = group, .kind = ACOMM_BARRIER, .root = -1, .timeout = timeout};
-    return submit(&op, handle);
-}
-
 int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm_block **out)
 {
     if (group_forked(group))
@@ -207,22 +127,6 @@ static int post(struct acomm_op *described, acomm_op *handle)
     return rc;
 }
 
-int acomm_send(acomm_group *group, uintptr_t in, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
-               acomm_op *handle)
-{
-    struct acomm_op op = {.group = group, .kind = ACOMM_SEND, .in = IN, .count = count, .dtype = dtype, .peer = peer,
-                          .tag = tag, .timeout = timeout};
-    return peer < 0 ? ACOMM_ARGUMENT : post(&op, handle);
-}
-
-int acomm_recv(acomm_group *group, uintptr_t out, uint64_t count, int dtype, int peer, int64_t tag, int64_t timeout,
-               acomm_op *handle)
-{
-    struct acomm_op op = {.group = group, .kind = ACOMM_RECV, .out = OUT, .count = count, .dtype = dtype, .peer = peer,
-                          .tag = tag, .timeout = timeout};
-    return post(&op, handle);
-}
-
 static void describe(struct acomm_op *op, acomm_group *group, const acomm_call *c)
 {
     bool message = c->kind >= ACOMM_SEND;
@@ -242,7 +146,7 @@ static void describe(struct acomm_op *op, acomm_group *group, const acomm_call *
     op->timeout = c->timeout;
 }
 
-/* A message: acomm_send() or acomm_recv() without a handle, whose results stay in the call. */
+/* A message, whose results stay in the call. */
 static int run_message(acomm_group *group, acomm_call *c)
 {
     struct acomm_op op;
@@ -267,19 +171,50 @@ int acomm_run(acomm_group *group, acomm_call *c)
     return submit(&op, NULL);
 }
 
-int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
+static int start(struct acomm_op *described, acomm_op **out)
 {
-    acomm_op *handle = group_new_op(group);
+    acomm_op *handle = group_new_op(described->group);
     if (!handle)
         return ACOMM_RESOURCE;
-    struct acomm_op op;
-    describe(&op, group, c);
-    int rc = c->kind >= ACOMM_SEND ? post(&op, handle) : submit(&op, handle);
+    int rc = described->kind >= ACOMM_SEND ? post(described, handle) : submit(described, handle);
     if (rc)
         op_abandon(handle);
     else
         *out = handle;
     return rc;
+}
+
+int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
+{
+    struct acomm_op op;
+    describe(&op, group, c);
+    return start(&op, out);
+}
+
+/* Which side the counts are of; all ranks compare `count`. */
+static int set_counts(struct acomm_op *op, const uint64_t *counts, const uint64_t *received)
+{
+    int ranks = op->group->size;
+    if (!counts || !received != (op->kind != ACOMM_ALL_TO_ALL))
+        return ACOMM_ARGUMENT;
+    op->count = received ? op_largest(received, op_largest(counts, 0, ranks), ranks) : 0;
+    op->send_counts = op->kind == ACOMM_ALL_GATHER ? NULL : counts;
+    op->recv_counts = op->kind == ACOMM_ALL_GATHER ? counts : received;
+    return 0;
+}
+
+int acomm_operate(acomm_group *group, int kind, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
+                  const uint64_t *received, int dtype, int redop, double factor, int root, int64_t tag, uint32_t layout,
+                  int64_t timeout, acomm_op **handle)
+{
+    acomm_call c = {.kind = kind, .in = in, .out = out, .count = count, .dtype = dtype, .redop = redop, .factor = factor,
+                    .root = root, .tag = tag, .layout = layout, .timeout = timeout};
+    struct acomm_op op;
+    describe(&op, group, &c);
+    int rc = kind == ACOMM_SEND && root < 0 ? ACOMM_ARGUMENT : counts || received ? set_counts(&op, counts, received) : 0;
+    if (rc || handle)
+        return rc ? rc : start(&op, handle);
+    return kind >= ACOMM_SEND ? post(&op, NULL) : submit(&op, NULL);
 }
 
 const acomm_entries *acomm_lend(void)
@@ -288,11 +223,6 @@ const acomm_entries *acomm_lend(void)
                                           .source = acomm_op_source, .failure = acomm_op_failure, .free = acomm_op_free,
                                           .held = HELD_BYTES};
     return &entries;
-}
-
-acomm_op *acomm_op_new(acomm_group *group)
-{
-    return group_new_op(group);
 }
 
 int acomm_wait(acomm_op *op, int64_t timeout)

@@ -106,7 +106,8 @@ int acomm_rma_open(acomm_group *g, acomm_group *arenas, uintptr_t data, uint64_t
     struct offer offers[ranks], own = own_offer(g, arenas, block, data, bytes);
     if (!r || !(r->taken = calloc(ranks, sizeof *r->taken)))
         own.maps = 0; /* all learn of it */
-    rc = acomm_all_gather(g, (uintptr_t)&own, (uintptr_t)offers, sizeof own, NULL, ACOMM_UINT8, 0, timeout, NULL);
+    rc = acomm_run(g, &(acomm_call){.kind = ACOMM_ALL_GATHER, .in = (uintptr_t)&own, .out = (uintptr_t)offers, .count = sizeof own,
+                                    .dtype = ACOMM_UINT8, .root = -1, .timeout = timeout});
     bool open = !rc && all_reach(offers, g->size);
     if (open) {
         r->group = g;
