@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -94,11 +95,7 @@ def captures(context: Context) -> None:
              arrays.current_stream(): (lambda: group.all_reduce(y), lambda: group.all_gather(y, form="list"))}
     for stream, call in [(stream, call) for stream, some in calls.items() for call in some]:
         arrays.cuda().tell("standin_capture", stream)
-        try:
-            call()
-            context.check(False, "a captured stream was taken")
-        except DeviceError as error:
-            context.check("CUDA graph" in str(error), str(error))
+        context.raises("a captured stream", DeviceError, "CUDA graph", call)
     arrays.cuda().tell("standin_capture", arrays.cuda().make("cudaStreamCreateWithFlags", 1))
     for later in (False, True):
         got = group.all_reduce(x, async_op=later)
@@ -329,7 +326,7 @@ def fails(context: Context, function: str, *, later: bool) -> None:
                     says = str(caught)
                     expected = f"{name.removeprefix('uneven ')} of an array on GPU 0: CUDA failed to"
                     context.check(not last or (expected in says and ", 999)" in says), f"{label}: {says}")
-                    _refuses(inner, label, context)
+                    context.raises(f"{label}: afterwards", DistError, "", partial(group.all_reduce, np.ones(3)))
                     caught = None  # its traceback holds pinned memory
                 elif want is not None:
                     expect(context, label, got, want)
@@ -337,14 +334,6 @@ def fails(context: Context, function: str, *, later: bool) -> None:
     context.check(left == before or "Destroy" in function, f"{function}: {left} is left, was {before}")
     context.check(failed > 0 or not last, f"{function} has never failed")
     whole.close()
-
-
-def _refuses(inner: Context, label: str, context: Context) -> None:
-    try:
-        inner.group.all_reduce(np.ones(3))
-        context.check(False, f"{label}: the group goes on")
-    except DistError:
-        pass
 
 
 def fails_later(context: Context, nth: int) -> None:

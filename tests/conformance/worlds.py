@@ -12,6 +12,7 @@ import gc
 import importlib
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,6 +81,18 @@ class Context:
         """Notes a failure. Not an assertion: the other ranks go on, and this one has to go with them."""
         if not condition:
             self.failures.append(label)
+
+    def raises(self, label: str, kinds: type[BaseException] | tuple[type[BaseException], ...], text: str,
+               call: Callable[[], object]) -> None:
+        """Notes a failure unless the call raises one of these errors, in whose text this regular expression is found."""
+        try:
+            call()
+        except kinds as error:
+            self.check(re.search(text, str(error), re.DOTALL), f"{label}: {str(error)!r} does not say {text!r}")
+        except Exception as error:  # any other error is the finding
+            self.check(False, f"{label}: {type(error).__name__}({error}), not {kinds}")
+        else:
+            self.check(False, f"{label}: no error")
 
     def same(self, label: str, array: Any) -> None:
         """The parent compares these bits between the ranks."""
