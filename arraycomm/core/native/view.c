@@ -433,6 +433,8 @@ int view_open(struct view *view, PyObject *object)
 void view_close(struct view *view)
 {
     PyObject *type, *value, *traceback;
+    if (!view->buffered && !view->owner)
+        return;
     PyErr_Fetch(&type, &value, &traceback);
     if (view->buffered)
         PyBuffer_Release(&view->buffer);
