@@ -106,38 +106,32 @@ def powerSGD_hook(state: PowerSGDState, bucket: Bucket) -> Any:  # noqa: N802 - 
         if index in state.errors:
             buffer += state.errors[index]
         state.errors[index] = buffer.clone()
-    matrices = [g.view(g.shape[0], -1) for g in bucket.gradients() if state.compresses(g)]
-    rest = [g for g in bucket.gradients() if not state.compresses(g)]
-    plain = torch.cat([g.reshape(-1) for g in rest]) if rest else buffer.new_empty(0)
+    gradients = bucket.gradients()
+    matrices = [g.view(g.shape[0], -1) for g in gradients if state.compresses(g)]
+    rest = [g for g in gradients if not state.compresses(g)]
     ps, qs = _thin(state, index, matrices)
     for m, p, q in zip(matrices, ps, qs, strict=True):
         torch.matmul(m, q, out=p)
-    flat_p = torch.cat([p.reshape(-1) for p in ps]) if ps else buffer.new_empty(0)
-    together = torch.cat([plain, flat_p])
+    together = _flat([*rest, *ps], buffer)
     all_reduce(together, ReduceOp.AVG, group=group)
-    plain, flat_p = together[: plain.numel()], together[plain.numel() :]
-    ps = _cut(flat_p, ps)
-    for p in ps:
-        _orthogonalize(p, state.orthogonalization_epsilon)
+    averages = _cut(together, [*rest, *ps])
+    plain, ps = averages[: len(rest)], averages[len(rest) :]
     for m, p, q in zip(matrices, ps, qs, strict=True):
+        _orthogonalize(p, state.orthogonalization_epsilon)
         torch.matmul(m.t(), p, out=q)
-    flat_q = torch.cat([q.reshape(-1) for q in qs]) if qs else buffer.new_empty(0)
 
     def decompress(future: Any) -> torch.Tensor:
-        averaged = _cut(_one(future.value()), qs)
-        for m, p, q, kept in zip(matrices, ps, averaged, qs, strict=True):
+        for m, p, q, kept in zip(matrices, ps, _cut(_one(future.value()), qs), qs, strict=True):
             torch.matmul(p, q.t(), out=m)
             kept.copy_(q)
-        start = 0
-        for g in rest:
-            g.copy_(plain[start : start + g.numel()].view(g.shape))
-            start += g.numel()
+        for g, average in zip(rest, plain, strict=True):
+            g.copy_(average)
         if state.use_error_feedback:
             state.errors[index] -= buffer
         return buffer
 
     state.iter += bucket.is_last()
-    return _averaged(flat_q, group).then(decompress)
+    return _averaged(_flat(qs, buffer), group).then(decompress)
 
 
 def _thin(state: PowerSGDState, index: int, matrices: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -151,6 +145,11 @@ def _thin(state: PowerSGDState, index: int, matrices: list[torch.Tensor]) -> tup
     for q in found:
         _orthogonalize(q, state.orthogonalization_epsilon)
     return ps, found
+
+
+def _flat(tensors: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """One behind the other."""
+    return torch.cat([x.reshape(-1) for x in tensors]) if tensors else like.new_empty(0)
 
 
 def _cut(flat: torch.Tensor, like: list[torch.Tensor]) -> list[torch.Tensor]:
