@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import arraycomm
 from arraycomm.core.cuda import pieces, staged
 from arraycomm.core.dlpack import give_back, resolve_out
 from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout, DeviceError, DistError, PeerLost
+from tests.logged import logged
 from tests.standin import arrays
 
 from .data import contents, reduced
@@ -33,10 +33,10 @@ def piece_bytes(context: Context, nbytes: int) -> None:
 _Call = tuple[str, Callable[..., Any], Any]
 
 
-def _calls(context: Context, framework: str, count: int) -> tuple[Any, list[_Call]]:
+def calls_on(context: Context, framework: str, count: int, dtype: str = "float32") -> tuple[Any, list[_Call]]:
     """An input, and every collective on it with what it must give."""
     group, size, me = context.group, context.size, context.rank
-    inputs = [contents("float32", (size * count,), rank, 61) for rank in range(size)]
+    inputs = [contents(dtype, (size * count,), rank, 61) for rank in range(size)]
     x = given(context, framework, inputs[me])
     part = slice(me * count, (me + 1) * count)
     uneven = [contents("int16", (count // 2 + rank, 3), rank, 62) for rank in range(size)]
@@ -63,18 +63,20 @@ def _calls(context: Context, framework: str, count: int) -> tuple[Any, list[_Cal
 def every_kind(context: Context, framework: str, counts: tuple[int, ...] = (1, 7, 100, 1000), *, later: bool = False) -> None:
     """Each collective on arrays of several pieces, which are written late. later: asynchronously, waited for in reverse."""
     for count in counts:
-        x, calls = _calls(context, framework, count)
-        started = [(name, call(async_op=True) if later else call(), want) for name, call, want in calls]
-        for name, got, want in reversed(started):
-            if later:
-                got = got.result(60)
-            if want is None:
-                context.check(got is None, f"{name}: {got!r} where nothing comes")
-            else:
-                expect(context, f"{name} of {count} {framework} later={later}", got, want, like=x)
+        carry_out(context, f"of {count} {framework}", *calls_on(context, framework, count), later=later)
 
 
-def order_of_calls(context: Context) -> None:
+def carry_out(context: Context, label: str, x: Any, calls: list[_Call], *, later: bool) -> None:
+    started = [(name, call(async_op=True) if later else call(), want) for name, call, want in calls]
+    for name, got, want in reversed(started):
+        got = got.result(60) if later else got
+        if want is None:
+            context.check(got is None, f"{name}: {got!r} where nothing comes")
+        else:
+            expect(context, f"{name} {label} later={later}", got, want, like=x)
+
+
+def order_ofcalls_on(context: Context) -> None:
     """A later operation on an earlier one's out sees its result, whether anybody has waited for it or not."""
     x = given(context, "cuda", np.full(500, context.rank + 1.0, np.float32))
     works = [context.group.all_reduce(x, "max" if i else "sum", out=x, async_op=True) for i in range(4)]
@@ -169,13 +171,9 @@ def two_backends(context: Context) -> None:
 
 def announced(context: Context) -> None:
     """That arrays of a device are staged is said once a group."""
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("arraycomm").addHandler(handler)
-    for _ in range(2):
-        context.group.all_reduce(given(context, "cuda", np.ones(3, np.float32)))
-    logging.getLogger("arraycomm").removeHandler(handler)
+    with logged() as lines:
+        for _ in range(2):
+            context.group.all_reduce(given(context, "cuda", np.ones(3, np.float32)))
     context.check(len(lines) == 1 and "pinned host memory" in lines[0], f"{lines}")
 
 
@@ -216,21 +214,18 @@ def reach(context: Context, *, tried: bool = False) -> None:
 
 def reaches(context: Context, *, yes: bool, fails: str = "", nth: int = 1, slow: int = 0, told: str = "") -> None:
     """Whether they do. fails: the nth call of a function on rank 1; slow: a kind of copies; told: what rank 1 says of it."""
-    cuda, lines = arrays.cuda(), []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("arraycomm").addHandler(handler)
+    cuda = arrays.cuda()
     x = given(context, "cuda", np.full(3000, float(context.rank), np.float32))
     if context.rank == 1 and fails:
         cuda.tell("standin_fail", fails.encode(), nth, 999)
     if slow:
         cuda.tell("standin_slow_kind", slow, 20_000_000)
-    for root in range(context.size):
-        context.check((context.group.broadcast(x, root).numpy() == root).all(), f"broadcast from {root}")
+    with logged() as lines:
+        for root in range(context.size):
+            context.check((context.group.broadcast(x, root).numpy() == root).all(), f"broadcast from {root}")
     found: Any = context.group._movers[2]
     context.check((found._reach is not None) == yes, f"reach: {found._reach}, {found._tried}")
     context.check(told in "".join(lines) and bool(lines) == bool(told) if context.rank == 1 else True, f"told {lines}")
-    logging.getLogger("arraycomm").removeHandler(handler)
     cuda.tell("standin_reset", 1)
 
 
@@ -303,13 +298,13 @@ def fails(context: Context, function: str, *, later: bool) -> None:
     cuda, last = arrays.cuda(), context.rank == context.size - 1
     whole = context.group.split(0)
     assert whole is not None
-    names = [name for name, _, _ in _calls(context, "cupy", 300)[1]]
+    names = [name for name, _, _ in calls_on(context, "cupy", 300)[1]]
     before, failed = _alive(), 0
     for nth in (1, 3):
         for index, name in enumerate(names):
             with cast(arraycomm.Group, whole.split(0)) as group:
                 inner = Context(group)
-                _, call, want = _calls(inner, "cupy", 300)[1][index]
+                _, call, want = calls_on(inner, "cupy", 300)[1][index]
                 _empty_pools()
                 group.barrier()
                 if last:

@@ -244,31 +244,21 @@ def _unregistered(context: Context, kind: type[arrays.Array]) -> None:
     expect(context, "of parts that lie apart", context.group.all_reduce(part), np.full(3, total, np.float32))
 
 
+def _gone(context: Context, address: int, *, used: bool = True) -> None:
+    """The memory there is freed, soon. used: by operations, which the stand-in forgets when they have ended."""
+    end = time.monotonic() + 20
+    while arrays.cuda().tell("standin_reach", address, 1) and time.monotonic() < end:
+        if used:
+            arrays.asarray(np.ones(1))
+        time.sleep(0.01)
+    context.check(not arrays.cuda().tell("standin_reach", address, 1), "the memory goes with its array")
+
+
 def _symmetric(context: Context, kind: type[arrays.Array]) -> None:
     group, library = context.group, ctypes.CDLL(os.environ["ARRAYCOMM_NCCL_LIBRARY"])
     like = arrays.asarray(np.ones(1, np.float64), kind=kind)
-
-    def gone(address: int, *, used: bool = True) -> None:
-        end = time.monotonic() + 20
-        while arrays.cuda().tell("standin_reach", address, 1) and time.monotonic() < end:
-            if used:
-                arrays.asarray(np.ones(1))  # the stand-in forgets what has ended
-            time.sleep(0.01)
-        context.check(not arrays.cuda().tell("standin_reach", address, 1), "the memory goes with its array")
-
     with group.split(0) as sub:
-        x = sub.empty((2, 3 + context.rank % 2), "float32", like=like)
-        context.check((x.shape, x.dtype.name, type(x)) == ((2, 3 + context.rank % 2), "float32", kind), f"{x.shape}")
-        context.check(library.standin_nccl_registrations() == 1, "it is registered")
-        part = x[:1]
-        part.fill(np.full(part.shape, context.rank + 1))
-        total = sum(range(1, context.size + 1))
-        for turn in range(2):
-            y = sub.all_reduce(part[:, :3], out=part[:, :3] if turn else None)
-            expect(context, f"of symmetric memory, turn {turn}", y, np.full((1, 3), total, np.float32))
-        address = x.address
-        del x, part, y
-        gone(address)
+        _gone(context, _reduced_in_place(context, sub, like))
         context.check(library.standin_nccl_registrations() == 0, "and its registration")
         context.check(sub.empty(0, like=like).shape == (0,), "without elements")
         kept = sub.empty(5, "int32", like=like)
@@ -278,17 +268,38 @@ def _symmetric(context: Context, kind: type[arrays.Array]) -> None:
     context.raises("a closed group", arraycomm.Aborted, "closed", partial(sub.all_reduce, kept))
     address = kept.address
     del kept
-    gone(address)
-    last = group.empty(5, like=like)
+    _gone(context, address)
+    _full(context, like)
+    expect(context, "after that", group.all_reduce(like), np.full(1, context.size, np.float64))
+
+
+def _reduced_in_place(context: Context, sub: arraycomm.Group, like: arrays.Array) -> int:
+    """Of different lengths on the ranks, which reduce a part. The address of what is dropped then."""
+    library = ctypes.CDLL(os.environ["ARRAYCOMM_NCCL_LIBRARY"])
+    shape = (2, 3 + context.rank % 2)
+    x = sub.empty(shape, "float32", like=like)
+    context.check((x.shape, x.dtype.name, type(x)) == (shape, "float32", type(like)), f"{x.shape}")
+    context.check(library.standin_nccl_registrations() == 1, "it is registered")
+    part = x[:1]
+    part.fill(np.full(part.shape, context.rank + 1))
+    total = sum(range(1, context.size + 1))
+    for turn in range(2):
+        y = sub.all_reduce(part[:, :3], out=part[:, :3] if turn else None)
+        expect(context, f"of symmetric memory, turn {turn}", y, np.full((1, 3), total, np.float32))
+    return int(x.address)
+
+
+def _full(context: Context, like: arrays.Array) -> None:
+    """The device's memory is full when an array goes, and when one is asked for."""
+    last = context.group.empty(5, like=like)
     address = last.address
-    arrays.cuda().tell("standin_fail", b"cudaMalloc", 1, 2)  # the device's memory is full
+    arrays.cuda().tell("standin_fail", b"cudaMalloc", 1, 2)
     del last
-    gone(address, used=False)
+    _gone(context, address, used=False)
     arrays.cuda().tell("standin_fail", b"", 0, 0)
     if context.rank == 0:
-        library.standin_nccl_fail(b"ncclMemAlloc", 1, 1)
-    context.raises("no memory", arraycomm.ResourceError, "on the GPU of rank 0", lambda: group.empty(7, like=like))
-    expect(context, "after that", group.all_reduce(like), np.full(1, context.size, np.float64))
+        ctypes.CDLL(os.environ["ARRAYCOMM_NCCL_LIBRARY"]).standin_nccl_fail(b"ncclMemAlloc", 1, 1)
+    context.raises("no memory", arraycomm.ResourceError, "on the GPU of rank 0", lambda: context.group.empty(7, like=like))
 
 
 def left_over(context: Context) -> None:

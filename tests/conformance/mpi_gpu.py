@@ -2,73 +2,38 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
 from arraycomm.backends.mpi import gpu
 from arraycomm.core.cuda import staged
 from arraycomm.core.errors import CollectiveMismatch, DeviceError, DistError
+from tests.logged import logged
 from tests.standin import arrays
 
+from .cuda import calls_on, carry_out
 from .data import contents
 from .expect import expect, given
 from .worlds import Context
 
 
-@contextmanager
-def _warned() -> Iterator[list[str]]:
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("arraycomm").addHandler(handler)
-    try:
-        yield lines
-    finally:
-        logging.getLogger("arraycomm").removeHandler(handler)
-
-
 def _calls(context: Context, count: int, later: bool) -> None:
     """Everything that only moves, from arrays that are written late, into new ones and given ones."""
-    group, size, me, root = context.group, context.size, context.rank, context.size - 1
-    inputs = [contents("bfloat16", (size * count,), rank, 61) for rank in range(size)]
-    part = slice(me * count, (me + 1) * count)
-    x = given(context, "cuda", inputs[me])
-    whole, place = given(context, "cuda", np.zeros(size * count, x.dtype)), given(context, "cuda", inputs[root])
-    uneven = given(context, "cuda", inputs[me][: count + me])
-    shares = [size * count - (size - 1) * (count // 2)] + [count // 2] * (size - 1)
-    share = slice(sum(shares[:me]), sum(shares[: me + 1]))
-    joined = np.concatenate(inputs)
-    calls = {
-        "broadcast": (lambda **how: group.broadcast(x, root, **how), inputs[root]),
-        "broadcast in place": (lambda **how: group.broadcast(place, root, out=place, **how), inputs[root]),
-        "all_gather": (lambda **how: group.all_gather(x, **how), joined),
-        "uneven all_gather": (lambda **how: group.all_gather(uneven, uneven=True, **how),
-                              np.concatenate([a[: count + rank] for rank, a in enumerate(inputs)])),
-        "gather": (lambda **how: group.gather(x, root, **how), joined if me == root else None),
-        "scatter": (lambda **how: group.scatter(x if me == root else None, root, like=x[part], **how), inputs[root][part]),
-        "all_to_all": (lambda **how: group.all_to_all(x, **how), np.concatenate([a[part] for a in inputs])),
-        "all_to_all with out": (lambda **how: group.all_to_all(x, out=whole, **how), np.concatenate([a[part] for a in inputs])),
-        "uneven all_to_all": (lambda **how: group.all_to_all(x, send_counts=shares, **how),
-                              np.concatenate([a[share] for a in inputs])),
-    }
-    started = [(name, call(async_op=True) if later else call(), want) for name, (call, want) in calls.items()]
-    for name, got, want in reversed(started):
-        got = got.result(60) if later else got
-        if want is None:
-            context.check(got is None, f"{name}: {got!r} where nothing comes")
-        else:
-            expect(context, f"{name} of {count}, later={later}", got, want, like=x)
+    group, size, root = context.group, context.size, context.size - 1
+    x, calls = calls_on(context, "cuda", count, "bfloat16")
+    moves = {name: (call, want) for name, call, want in calls if "reduce" not in name}
+    whole, place = (given(context, "cuda", contents("bfloat16", (size * count,), context.rank, 61)) for _ in range(2))
+    moves["broadcast in place"] = (lambda **how: group.broadcast(place, root, out=place, **how), moves["broadcast"][1])
+    moves["all_to_all with out"] = (lambda **how: group.all_to_all(x, out=whole, **how), moves["all_to_all"][1])
+    carry_out(context, f"of {count}", x, [(name, *move) for name, move in moves.items()], later=later)
 
 
 def moved(context: Context) -> None:
     """The library has them: no memory of the host is taken, nobody is warned."""
-    with _warned() as lines:
+    with logged() as lines:
         for count in (1, 1000, 100_000):
             for later in (False, True):
                 _calls(context, count, later)
@@ -102,7 +67,7 @@ def refused(context: Context, word: str) -> None:
     trials: list[str] = []
     trial = gpu.trial
     gpu.trial = lambda path, device: trials.append(path) or trial(path, device)  # type: ignore[assignment, func-returns-value]
-    with _warned() as lines:
+    with logged() as lines:
         for later in (False, True):
             _calls(context, 1000, later)
     why = word if context.rank == 0 else f"rank 0 of group {context.group.name!r} has tried it"
@@ -162,7 +127,7 @@ def unstartable(context: Context) -> None:
 
     gpu.trial = raises
     x = given(context, "cuda", np.full(1000, context.rank, np.int32))
-    with _warned() as lines:
+    with logged() as lines:
         got = group.all_gather(x)
     gpu.trial, gpu._answers[:] = trial, known
     expect(context, "all_gather", got, np.repeat(np.arange(context.size, dtype=np.int32), 1000), like=x)
@@ -176,7 +141,7 @@ def partly(context: Context) -> None:
     if context.rank == 1:
         os.environ["STANDIN_MPI"] = "no"
     right, left = (context.rank + 1) % context.size, (context.rank - 1) % context.size
-    with _warned() as lines:
+    with logged() as lines:
         for count in (0, 1, 100_000):
             mine, theirs = (contents("float32", (count,), rank, 63) for rank in (context.rank, left))
             work = context.group.isend(given(context, "cuda", mine), right)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import stat
 import threading
 from collections.abc import Mapping
@@ -17,15 +16,11 @@ from arraycomm.core.errors import AuthFailed, DistStoreError
 from arraycomm.core.rendezvous import Rendezvous, rendezvous
 from arraycomm.core.store import HashStore, PrefixStore, TCPStore
 
+from ..ports import free_port
 from ..threads import at_once
 
 TIMEOUT = timedelta(seconds=20)
 SHORT = timedelta(milliseconds=300)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def in_threads(size: int, **arguments: object) -> list[Rendezvous]:

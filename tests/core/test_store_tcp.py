@@ -24,6 +24,7 @@ from arraycomm.core.store import TCPStore, inside
 from arraycomm.core.store.connections import StoreClosed
 from arraycomm.core.store.table import MAX_FRAME, POSTED, Op, decode, encode, frame_size
 
+from ..ports import free_port
 from ..threads import at_once
 from .forked import refused_after_fork
 
@@ -36,11 +37,6 @@ def master() -> Iterator[TCPStore]:
     store = TCPStore("127.0.0.1", 0, is_master=True, secret=SECRET, timeout=timedelta(seconds=10))
     yield store
     store.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def raw_client(master: TCPStore) -> socket.socket:

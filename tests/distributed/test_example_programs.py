@@ -18,7 +18,7 @@ import arraycomm
 import arraycomm.distributed as dist
 from arraycomm.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from .ports import free_port
+from ..ports import free_port
 
 LIMIT = 60  # s
 IMPORTS = """

@@ -15,7 +15,7 @@ import arraycomm.distributed as dist
 from arraycomm.distributed import ReduceOp
 from arraycomm.launch.spawn import spawn
 
-from .ports import free_port
+from ..ports import free_port
 
 LIMIT = timedelta(seconds=30)
 EXAMPLES: dict[int, list[Callable[[int], None]]] = {2: [], 3: [], 4: []}

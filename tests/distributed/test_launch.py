@@ -15,7 +15,7 @@ import pytest
 import arraycomm.distributed as dist
 from arraycomm.distributed.launch import parse_args
 
-from .ports import free_port
+from ..ports import free_port
 
 LIMIT = 60  # s
 PROGRAM = """

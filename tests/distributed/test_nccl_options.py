@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 
 import arraycomm
 import arraycomm.distributed as dist
 from arraycomm.backends.nccl.config import check
-from arraycomm.core.log import log
 from tests.standin import arrays, build
+
+from ..logged import logged
 
 
 def whole_program(rank: int) -> None:
@@ -67,14 +66,8 @@ def test_device_id(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(config: dict[str, int], version: int) -> list[str]:
     """What is logged of options of NCCL's. Raises what is wrong with them."""
     library = type("Library", (), {"version": version, "path": "libnccl.so.2"})
-    said: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    log().addHandler(handler)
-    try:
+    with logged() as said:
         check(library, config)
-    finally:
-        log().removeHandler(handler)
     return said
 
 

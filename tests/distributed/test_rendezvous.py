@@ -11,8 +11,8 @@ import pytest
 
 import arraycomm.distributed as dist
 
+from ..ports import free_port
 from ..threads import at_once
-from .ports import free_port
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LIMIT = timedelta(seconds=30)

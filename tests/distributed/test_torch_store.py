@@ -22,6 +22,7 @@ from arraycomm.core.store import TCPStore
 from arraycomm.core.store.torch import TorchStore
 from arraycomm.core.store.torch_gate import Gate
 
+from ..ports import free_port
 from ..threads import at_once
 
 LIMIT = timedelta(seconds=30)
@@ -131,7 +132,7 @@ def test_our_client_at_our_gate(server: dist.TCPStore) -> None:
 
 
 def test_workers_of_both_kinds_count() -> None:
-    port = _free_port()
+    port = free_port()
     from_torch: list[TorchStore] = []
 
     def come(rank: int) -> Any:
@@ -339,9 +340,3 @@ def test_from_elsewhere_by_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
 class _Elsewhere:
     def getpeername(self) -> tuple[str, int]:
         return "192.0.2.1", 1234
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

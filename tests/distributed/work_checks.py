@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from datetime import timedelta
@@ -14,6 +13,7 @@ import arraycomm.distributed as dist
 from arraycomm.distributed import work as works
 from arraycomm.distributed.future import Future
 
+from ..logged import logged
 from ..threads import at_once
 from .checks import Library, check, same
 from .object_checks import refused
@@ -55,17 +55,13 @@ def work_that_is_not_waited_for(lib: Library) -> None:
 def work_that_nobody_keeps(lib: Library) -> None:
     """Its results come all the same, those that are copied to where they belong among them; what that means is said once."""
     x, outs = lib.strided(np.ones((2, 3))), [lib.zeros(2) for _ in range(lib.size)]
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     works._warned.clear()
-    logging.getLogger("arraycomm").addHandler(handler)
-    dist.all_reduce(x, async_op=True)
-    dist.all_gather(outs, lib.array([1.0, 2.0]), async_op=True)
-    end = time.monotonic() + 20
-    while (float(x.sum()) != 6.0 * lib.size or any(float(out.sum()) != 3.0 for out in outs)) and time.monotonic() < end:
-        time.sleep(0.001)
-    logging.getLogger("arraycomm").removeHandler(handler)
+    with logged() as lines:
+        dist.all_reduce(x, async_op=True)
+        dist.all_gather(outs, lib.array([1.0, 2.0]), async_op=True)
+        end = time.monotonic() + 20
+        while (float(x.sum()) != 6.0 * lib.size or any(float(out.sum()) != 3.0 for out in outs)) and time.monotonic() < end:
+            time.sleep(0.001)
     assert len(lines) == 1 and "was dropped" in lines[0], lines
     same(x, np.full((2, 3), lib.size))
     for out in outs:

@@ -7,21 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from .job import Job
+from .job import Job, closed_jobs
 
 
 @pytest.fixture
 def job() -> Iterator[Callable[..., Job]]:
     """job(size, transport, ...) -> Job."""
-    made: list[Job] = []
-
-    def make(*arguments: object, **named: object) -> Job:
-        made.append(Job(*arguments, **named))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    yield from closed_jobs(Job)
 
 
 @pytest.fixture(params=["shm", "tcp"])

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
@@ -218,6 +218,19 @@ class Job:
 
 
 # ---- the ranks ----
+
+
+def closed_jobs(make: Callable[..., Job]) -> Iterator[Callable[..., Job]]:
+    """For a fixture: `make`, whose jobs are ended after the test, whatever happened."""
+    made: list[Job] = []
+
+    def kept(*arguments: Any, **named: Any) -> Job:
+        made.append(make(*arguments, **named))
+        return made[-1]
+
+    yield kept
+    for one in made:
+        one.close()
 
 
 def _serve(rank: int, size: int, pipe: Connection, variables: Mapping[str, str], secret: bytes | None, space: str,

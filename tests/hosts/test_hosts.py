@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ..faults import checks
-from ..faults.job import Job
+from ..faults.job import Job, closed_jobs
 from . import tasks
 from .hosts import Hosts, connections, listeners, missing
 
@@ -24,18 +24,13 @@ Jobs = Callable[..., Job]
 @pytest.fixture
 def job() -> Iterator[Jobs]:
     """job(hosts, {variables}) -> Job with two ranks on each, rank 0 hosting the store."""
-    made: list[Job] = []
-
     def make(hosts: Hosts, environ: dict[str, str] | None = None, *, secret: dict[str, str] = SECRET, per_host: int = PER_HOST,
              **options: Any) -> Job:
         spaces = [name for name in hosts.names for _ in range(per_host)]
         place = {"MASTER_ADDR": hosts.address(0), "MASTER_PORT": "29400", "LOCAL_WORLD_SIZE": str(per_host)}
-        made.append(Job(len(spaces), environ={**place, **secret, **(environ or {})}, spaces=spaces, tasks=tasks, **options))
-        return made[-1]
+        return Job(len(spaces), environ={**place, **secret, **(environ or {})}, spaces=spaces, tasks=tasks, **options)
 
-    yield make
-    for one in made:
-        one.close()
+    yield from closed_jobs(make)
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from ...faults import checks
-from ...faults.job import Job
+from ...faults.job import Job, closed_jobs
 from . import fault_tasks
 
 Jobs = Callable[..., Job]
@@ -17,15 +18,7 @@ Jobs = Callable[..., Job]
 
 @pytest.fixture
 def job() -> Iterator[Jobs]:
-    made: list[Job] = []
-
-    def make(size: int) -> Job:
-        made.append(Job(size, tasks=fault_tasks))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    yield from closed_jobs(partial(Job, tasks=fault_tasks))
 
 
 @pytest.mark.parametrize("way", ["jit", "jax.jit"])

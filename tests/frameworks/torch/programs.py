@@ -221,7 +221,7 @@ def profiled(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
 # ---- data parallel ----
 
 
-def _train(model: nn.Module, rank: int, steps: int = 3) -> list[torch.Tensor]:
+def train(model: Any, rank: int, steps: int = 3) -> list[torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
         optimizer.zero_grad()
@@ -235,7 +235,7 @@ def data_parallel(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
     found = []
     for options in ({}, {"bucket_cap_mb": 0.0001}, {"gradient_as_bucket_view": True}, {"static_graph": True},
                     {"find_unused_parameters": True, "broadcast_buffers": False}):
-        found += _train(DistributedDataParallel(_network(), **options), rank)
+        found += train(DistributedDataParallel(_network(), **options), rank)
     return found
 
 
@@ -254,11 +254,11 @@ def communication_hooks(rank: int, size: int, folder: Path) -> list[torch.Tensor
     for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):  # torch takes bf16 on GPUs only
         model = DistributedDataParallel(_network())
         model.register_comm_hook(None, hook)
-        found += _train(model, rank)
+        found += train(model, rank)
     model = DistributedDataParallel(_network())
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    return found + _train(model, rank)
+    return found + train(model, rank)
 
 
 @program

@@ -9,6 +9,7 @@ import faulthandler
 import sys
 import traceback
 import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +23,36 @@ from arraycomm.launch.spawn import spawn
 from .programs import PROGRAMS
 
 LIMIT = 100.0  # s; then every thread's stack is printed and the rank ends
-TOLERANCES = {"communication_hooks": (2e-2, 2e-3)}  # gloo rounds float16 after each addition, arraycomm once
+# gloo rounds float16 after each addition, arraycomm once
+TOLERANCES = {"communication_hooks": (2e-2, 2e-3), "hooks": (2e-2, 2e-3)}
 
 
-def compare(rank: int, size: int, folder: str, names: list[str]) -> None:
-    """Writes what went wrong into the file "errors-<rank>"."""
+def prepare() -> None:
     faulthandler.dump_traceback_later(LIMIT, exit=True)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+
+
+def compare_each(rank: int, folder: str, names: list[str], run: Callable[[str], tuple[Any, Any]]) -> None:
+    """run(name) -> (found, expected). Writes what went wrong into the file "errors-<rank>"."""
     told = []
     for name in names:
         relative, absolute = TOLERANCES.get(name, (1e-4, 1e-5))
         try:
-            expected = _run(name, "gloo", rank, size, Path(folder))
-            found = _run(name, "arraycomm", rank, size, Path(folder))
+            found, expected = run(name)
             torch.testing.assert_close(found, expected, rtol=relative, atol=absolute)
         except Exception:
             told.append(f"rank {rank}: {name}: {traceback.format_exc()}")
     Path(folder, f"errors-{rank}").write_text("\n".join(told))
+
+
+def compare(rank: int, size: int, folder: str, names: list[str]) -> None:
+    def run(name: str) -> tuple[Any, Any]:
+        expected = _run(name, "gloo", rank, size, Path(folder))
+        return _run(name, "arraycomm", rank, size, Path(folder)), expected
+
+    prepare()
+    compare_each(rank, folder, names, run)
 
 
 def _run(name: str, backend: str, rank: int, size: int, folder: Path) -> Any:
@@ -56,6 +69,10 @@ def _run(name: str, backend: str, rank: int, size: int, folder: Path) -> Any:
         dist.destroy_process_group()
 
 
+def main(compare: Callable[[int, int, str, list[str]], None], programs: Iterable[str]) -> None:
+    size = int(sys.argv[1])
+    spawn(compare, (size, sys.argv[2], sys.argv[3:] or list(programs)), nprocs=size, start_method="fork")
+
+
 if __name__ == "__main__":
-    spawn(compare, (int(sys.argv[1]), sys.argv[2], sys.argv[3:] or list(PROGRAMS)), nprocs=int(sys.argv[1]),
-          start_method="fork")
+    main(compare, PROGRAMS)

@@ -6,6 +6,6 @@ import socket
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
+    """Free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])
