@@ -80,8 +80,8 @@ static void test_stays_where_it_may_be(void) { CHECK_EQUAL(place_after_looks(fir
 static int recv_once(struct acomm_op *op)
 {
     op->kind = ACOMM_RECV;
-    CHECK_EQUAL(p2p_post(op->group->p2p, op), 0);
-    return p2p_wait(op->group->p2p, op);
+    int rc = p2p_post(op->group->p2p, op); /* where the time may be over before it waits */
+    return rc ? rc : p2p_wait(op->group->p2p, op);
 }
 
 static int await_once(struct acomm_op *op)
@@ -90,8 +90,8 @@ static int await_once(struct acomm_op *op)
     return shared_await(&op->group->shared, op, 0, 1);
 }
 
-/* Two ranks on one processor, of as many as there are ranks: a wait that fails by its deadline is enough to part them. */
-static void parts_two(int (*wait)(struct acomm_op *))
+/* Two ranks on one processor, of as many as there are ranks, part in a wait. It fails by its deadline, and with it the group. */
+static void wait_beside_one(int (*wait)(struct acomm_op *))
 {
     int32_t members[] = {0, 1}, hosts[] = {0, 0};
     acomm_group_options o = {.id = 1, .rank = 1, .size = 2, .local = 2, .members = members, .hosts = hosts, .piece_bytes = PIECE,
@@ -105,12 +105,17 @@ static void parts_two(int (*wait)(struct acomm_op *))
     char byte;
     struct acomm_op op = {.group = g, .out = &byte, .count = 1, .dtype = ACOMM_UINT8, .width = 1, .peer = 0, .root = -1,
                           .timeout = SECOND / 20, .synchronous = true};
-    for (int i = 0; i < WAITS && !moves; i++)
-        CHECK_EQUAL(wait(&op), ACOMM_TIMEOUT);
-    CHECK_EQUAL(moves, 1);
-    CHECK_EQUAL(atomic_load(shared_place(&g->shared, 1)) - 1, second);
+    CHECK_EQUAL(wait(&op), ACOMM_TIMEOUT);
+    CHECK_EQUAL(atomic_load(shared_place(&g->shared, 1)) - 1, moves ? second : first);
     acomm_group_close(g);
     close(o.segment_fd);
+}
+
+static void parts_two(int (*wait)(struct acomm_op *))
+{
+    for (int i = 0; i == 0 || (i < WAITS && !moves); i++)
+        wait_beside_one(wait);
+    CHECK_EQUAL(moves, 1);
 }
 
 /* More ranks than processors are a crowd where they share no memory too; who is on another host is no part of it. */
