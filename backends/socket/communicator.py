@@ -96,8 +96,8 @@ class SocketCommunicator:
         endpoint.register(self._id, self._members, self._group)
 
     def _open(self) -> Any:
-        algorithms, hosts = _algorithms(), self._endpoint.hosts(self._members)
-        here = self._endpoint.local(self._members)
+        algorithms, hosts = _algorithms(), self._endpoint.peers.hosts_of(self._members)
+        here = self._endpoint.peers.beside(self._endpoint.rank, self._members)
         self._transports = _transports(hosts, here == self.size)
         tuned = self._tuned()
         local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]

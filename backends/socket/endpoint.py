@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import io
 import os
 import select
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
-from arraycomm.core import auth, settings, threads
+from arraycomm.core import settings, threads
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.log import log
@@ -31,6 +30,7 @@ from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from . import limits, local, peers, segment
 from .arrivals import Arrivals
+from .outgoing import Outgoing
 
 if TYPE_CHECKING:
     from arraycomm.core.tuning import Tuning
@@ -63,7 +63,6 @@ class Endpoint:
         self.node: Any = ffi.NULL
         self.closed = False
         self._secret = secret
-        self._patience = min(timeout, settings.get_number("ARRAYCOMM_SILENCE"))  # s for one connection
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # a segment was fetched, or something is known of a peer
         self._groups: dict[int, _Registered] = {}
@@ -87,7 +86,7 @@ class Endpoint:
     def _open(self, store: Store, addresses: list[str]) -> None:
         self.tuning = _tuning()
         if self.size == 1:
-            self._peers = peers.alone([(LOOPBACK, 0)])
+            self.peers = peers.alone([(LOOPBACK, 0)])
             self.connections = 1
             return
         limits.require_descriptors(self.rank, len(addresses) + 1)
@@ -98,8 +97,10 @@ class Endpoint:
                                   on_shortage=self._cannot_accept, name=f"{self.name}-acceptor")
         self._lent = segment.Lent()
         mine = peers.this_process(names, self._path, self._lent.name, self.tuning)
-        self._peers = peers.exchange(store, self.rank, self.size, mine, self.timeout)
-        self.connections = self._peers.connections
+        self.peers = peers.exchange(store, self.rank, self.size, mine, self.timeout)
+        self.connections = self.peers.connections
+        self._outgoing = Outgoing(self.rank, self.peers, self.job, self._secret,
+                                  min(self.timeout, settings.get_number("ARRAYCOMM_SILENCE")))
         self._begin_host()
         self._close_ring()
         self._connector = threading.Thread(target=self._connect_asked, name=f"arraycomm-{self.name}-connector",
@@ -108,7 +109,7 @@ class Endpoint:
 
     def _begin_host(self) -> None:
         """What the first rank of each host does for all of it, and no other."""
-        if self._peers.hosts.index(self._peers.hosts[self.rank]) == self.rank:
+        if self.peers.hosts.index(self.peers.hosts[self.rank]) == self.rank:
             local.sweep(os.path.dirname(self._path))
         elif self._lent:
             self._lent.close()
@@ -136,7 +137,7 @@ class Endpoint:
 
     def _close_ring(self) -> None:
         """Connects to the next rank, and waits for the one before: nobody leaves before all neighbours have met."""
-        sock = self._connect((self.rank + 1) % self.size, Purpose.CONTROL)
+        sock = self._outgoing.connect((self.rank + 1) % self.size, Purpose.CONTROL)
         lib.acomm_node_attach(self.node, (self.rank + 1) % self.size, sock.detach())
         end = time.monotonic() + self.timeout
         before = (self.rank - 1) % self.size
@@ -176,27 +177,7 @@ class Endpoint:
 
     def place(self, rank: int) -> str:
         """"host h, pid p" of a world rank."""
-        return self._peers[rank].place
-
-    def hosts(self, members: Sequence[int]) -> list[int]:
-        """A number per member; equal numbers share memory. ARRAYCOMM_TRANSPORT=tcp keeps all apart.
-
-        Raises ValueError for ARRAYCOMM_TRANSPORT=shm when the members are on several hosts.
-        """
-        transport = settings.get("ARRAYCOMM_TRANSPORT")
-        if transport not in ("auto", "shm", "tcp"):
-            raise ValueError(f"ARRAYCOMM_TRANSPORT must be shm, tcp or auto, got {transport!r}")
-        if transport == "tcp":
-            return list(range(len(members)))
-        numbers = peers.number_hosts([self._peers.hosts[member] for member in members])
-        if transport == "shm" and any(numbers):
-            raise ValueError("ARRAYCOMM_TRANSPORT=shm, but the ranks are on several hosts (or containers): "
-                             f"{', '.join(sorted({self._peers[m].hostname for m in members}))}; use auto")
-        return numbers
-
-    def local(self, members: Sequence[int]) -> int:
-        """How many of them are on this host, even where ARRAYCOMM_TRANSPORT=tcp keeps them apart."""
-        return sum(self._peers.hosts[member] == self._peers.hosts[self.rank] for member in members)
+        return self.peers[rank].place
 
     def register(self, group_id: int, members: Sequence[int], group: Any) -> None:
         """Data connections of this group go to the engine from now on, those that came already included."""
@@ -223,7 +204,7 @@ class Endpoint:
         """
         owner = min(local_members)
         if owner != self.rank:
-            lent = segment.take(self._peers[owner].pid, self._peers[owner].lent, size, self.rank) if world else None
+            lent = segment.take(self.peers[owner].pid, self.peers[owner].lent, size, self.rank) if world else None
             return lent or self._fetch_segment(owner, group_id, size)
         made = self._lent.take(size) if world and self._lent else segment.create(size)
         with self._lock:
@@ -262,7 +243,7 @@ class Endpoint:
     def _fetch_segment(self, owner: int, group_id: int, size: int) -> io.FileIO:
         who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"
         try:
-            with self._connect(owner, Purpose.SEGMENT, group=group_id) as sock:
+            with self._outgoing.connect(owner, Purpose.SEGMENT, group=group_id) as sock:
                 sock.settimeout(self.timeout)
                 return segment.receive(sock, size)
         except TimeoutError:
@@ -319,29 +300,7 @@ class Endpoint:
             log().warning("rank %d: a data connection with rank %d could not be used (channel %d, stripe %d, code %d)",
                          self.rank, peer, channel, stripe, code)
 
-    # ---- connections to others ----
-
-    def _connect(self, peer: int, purpose: Purpose, *, group: int = 0, channel: int = 0,
-                 stripe: int = 0) -> socket.socket:
-        """Control and segments go over the Unix socket inside a host, data over TCP always."""
-        hello = Hello(self.job, purpose, self.rank, peer, group=group, channel=channel, stripe=stripe)
-        card, mine = self._peers[peer], self._peers[self.rank]
-        inside = card.host == mine.host and purpose is not Purpose.DATA
-        address, port = card.addresses[stripe % len(card.addresses)]
-        where = card.path if inside else f"{address} port {port}"
-        try:
-            if inside:
-                return local.connect(card.path, self._secret, hello, deadline=self._patience)
-            source = mine.addresses[stripe % len(mine.addresses)][0] if len(mine.addresses) > 1 else None
-            return auth.connect(address, port, self._secret, hello, deadline=self._patience, source=source)
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise ResourceError(f"rank {self.rank}: no descriptor left for a connection to rank {peer}: "
-                                    f"{error.strerror}; raise `ulimit -n`") from error
-            raise DistNetworkError(f"rank {self.rank} cannot reach rank {peer} ({card.place}) at {where}: "
-                                   f"{error.strerror or error}; {_remedy(address, inside)}") from error
-        except AuthFailed as error:
-            raise AuthFailed(f"rank {self.rank} to rank {peer} ({card.place}): {error}") from error
+    # ---- connections that the engine asks for ----
 
     def _connect_asked(self) -> None:
         """The connector's thread."""
@@ -373,8 +332,8 @@ class Endpoint:
         sock = None
         while sock is None:
             try:
-                sock = self._connect(request.peer, purpose, group=request.group, channel=request.channel,
-                                     stripe=request.stripe)
+                sock = self._outgoing.connect(request.peer, purpose, group=request.group, channel=request.channel,
+                                              stripe=request.stripe)
             except Exception as error:  # whatever it is, an operation waits for the answer
                 if not self._may_answer_later(request, error):
                     self._refuse(request, error)
@@ -411,7 +370,7 @@ class Endpoint:
                     lib.acomm_node_refuse(self.node, request, lib.ACOMM_RESOURCE, error.errno or 0, text.encode()[:191])
 
     def _mine(self) -> str:
-        return ", ".join(f"{address} port {port}" for address, port in self._peers[self.rank].addresses)
+        return ", ".join(f"{address} port {port}" for address, port in self.peers[self.rank].addresses)
 
     # ---- closing ----
 
@@ -470,16 +429,6 @@ def _tuning() -> Tuning | None:
     from arraycomm.core import tuning  # here: most have no selection file
 
     return tuning.current()
-
-
-def _remedy(address: str, inside: bool) -> str:
-    if inside:
-        return "it has ended, or ARRAYCOMM_HOSTID is the same on several hosts"
-    if addresses_of.is_loopback(address):
-        return ("it has ended, or is on another host and listens on loopback only: set MASTER_ADDR or "
-                "ARRAYCOMM_SOCKET_IFNAME")
-    return ("it has ended, or a firewall is between: open ARRAYCOMM_PORT_RANGE, or choose the network with "
-            "ARRAYCOMM_SOCKET_IFNAME")
 
 
 @atexit.register

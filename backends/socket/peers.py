@@ -101,6 +101,26 @@ class Peers:
                     raise ValueError(f"{name} is {value!r} on rank 0 and {self[rank].alike.get(name)!r} on rank {rank}; it must "
                                      "be the same on all ranks")
 
+    def hosts_of(self, members: Sequence[int]) -> list[int]:
+        """A number per member; equal numbers share memory. ARRAYCOMM_TRANSPORT=tcp keeps all apart.
+
+        Raises ValueError for ARRAYCOMM_TRANSPORT=shm when the members are on several hosts.
+        """
+        transport = settings.get("ARRAYCOMM_TRANSPORT")
+        if transport not in ("auto", "shm", "tcp"):
+            raise ValueError(f"ARRAYCOMM_TRANSPORT must be shm, tcp or auto, got {transport!r}")
+        if transport == "tcp":
+            return list(range(len(members)))
+        numbers = number_hosts([self.hosts[member] for member in members])
+        if transport == "shm" and any(numbers):
+            raise ValueError("ARRAYCOMM_TRANSPORT=shm, but the ranks are on several hosts (or containers): "
+                             f"{', '.join(sorted({self[m].hostname for m in members}))}; use auto")
+        return numbers
+
+    def beside(self, rank: int, members: Sequence[int]) -> int:
+        """How many of them are on this rank's host, even where ARRAYCOMM_TRANSPORT=tcp keeps them apart."""
+        return sum(self.hosts[member] == self.hosts[rank] for member in members)
+
 
 def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> Peers:
     """Everybody's card.

@@ -72,14 +72,14 @@ class Rank:
         self.store.close()
 
     def hosts(self) -> list[int]:
-        return self.endpoint.hosts(range(self.size))
+        return self.endpoint.peers.hosts_of(range(self.size))
 
     def local(self) -> list[int]:
         """Of the first two ranks, and of all."""
-        return [self.endpoint.local(range(2)), self.endpoint.local(range(self.size))]
+        return [self.endpoint.peers.beside(self.rank, range(n)) for n in (2, self.size)]
 
     def listeners(self) -> list[Any]:
-        peer = self.endpoint._peers[self.rank]
+        peer = self.endpoint.peers[self.rank]
         return [list(peer.addresses), peer.path]
 
     def counts(self) -> list[int]:

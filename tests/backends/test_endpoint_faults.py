@@ -131,10 +131,10 @@ def test_the_owner_of_new_shared_memory_leaves(start: Any) -> None:
 @pytest.mark.parametrize("kind", [AuthFailed, DistNetworkError])
 def test_memory_that_an_owner_who_is_there_does_not_share(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     endpoint = object.__new__(Endpoint)
+    refuses = Mock(side_effect=kind("it sent 2 descriptors, not one"))
     endpoint.__dict__.update(rank=1, size=2, timeout=1.0, node=None, _changed=threading.Condition(),
-                             _peers=[SimpleNamespace(place="host h, pid 7")])
+                             peers=[SimpleNamespace(place="host h, pid 7")], _outgoing=SimpleNamespace(connect=refuses))
     monkeypatch.setattr("arraycomm.backends.socket.endpoint.lib", SimpleNamespace(acomm_node_peer=lambda *_: 0))
-    monkeypatch.setattr(endpoint, "_connect", Mock(side_effect=kind("it sent 2 descriptors, not one")))
     with pytest.raises(DistNetworkError, match=r"rank 0 \(host h, pid 7\) could not share its memory: it sent 2") as raised:
         endpoint._fetch_segment(0, 5, 4096)
     assert type(raised.value) is kind

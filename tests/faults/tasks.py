@@ -359,5 +359,5 @@ def split_off(context: Context, members: list[int]) -> None:
 def listening(context: Context) -> tuple[list[tuple[str, int]], str]:
     """TCP addresses and the path of the Unix socket that this rank listens on."""
     communicator: Any = context.world._communicator
-    card = communicator._endpoint._peers[communicator._endpoint.rank]
+    card = communicator._endpoint.peers[communicator._endpoint.rank]
     return list(card.addresses), card.path

@@ -17,7 +17,7 @@ _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 def places(context: Context) -> tuple[list[int], int]:
     """The host of every rank, as this one sees it, and how many memory files it has mapped."""
     communicator: Any = context.world._communicator
-    return communicator._endpoint.hosts(range(context.size)), Holdings.now().memory_files
+    return communicator._endpoint.peers.hosts_of(range(context.size)), Holdings.now().memory_files
 
 
 def misname_this_host(context: Context) -> None:

@@ -1,0 +1,55 @@
+"""Outgoing: connections to other ranks, which way they go, and what to do where one cannot be made."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from arraycomm.core import auth
+from arraycomm.core.address import is_loopback
+from arraycomm.core.auth import Hello, Purpose
+from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
+
+from . import local
+from .peers import Peers
+
+
+class Outgoing:
+    """Of one rank of a world. patience: s for one connection."""
+
+    def __init__(self, rank: int, peers: Peers, job: str, secret: bytes | None, patience: float) -> None:
+        self._rank, self._peers, self._job, self._secret, self._patience = rank, peers, job, secret, patience
+
+    def connect(self, peer: int, purpose: Purpose, *, group: int = 0, channel: int = 0, stripe: int = 0) -> socket.socket:
+        """Control and segments go over the Unix socket inside a host, data over TCP always.
+
+        Raises DistNetworkError, AuthFailed, ResourceError.
+        """
+        hello = Hello(self._job, purpose, self._rank, peer, group=group, channel=channel, stripe=stripe)
+        card, mine = self._peers[peer], self._peers[self._rank]
+        inside = card.host == mine.host and purpose is not Purpose.DATA
+        address, port = card.addresses[stripe % len(card.addresses)]
+        where = card.path if inside else f"{address} port {port}"
+        try:
+            if inside:
+                return local.connect(card.path, self._secret, hello, deadline=self._patience)
+            source = mine.addresses[stripe % len(mine.addresses)][0] if len(mine.addresses) > 1 else None
+            return auth.connect(address, port, self._secret, hello, deadline=self._patience, source=source)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise ResourceError(f"rank {self._rank}: no descriptor left for a connection to rank {peer}: "
+                                    f"{error.strerror}; raise `ulimit -n`") from error
+            raise DistNetworkError(f"rank {self._rank} cannot reach rank {peer} ({card.place}) at {where}: "
+                                   f"{error.strerror or error}; {_remedy(address, inside)}") from error
+        except AuthFailed as error:
+            raise AuthFailed(f"rank {self._rank} to rank {peer} ({card.place}): {error}") from error
+
+
+def _remedy(address: str, inside: bool) -> str:
+    if inside:
+        return "it has ended, or ARRAYCOMM_HOSTID is the same on several hosts"
+    if is_loopback(address):
+        return ("it has ended, or is on another host and listens on loopback only: set MASTER_ADDR or "
+                "ARRAYCOMM_SOCKET_IFNAME")
+    return ("it has ended, or a firewall is between: open ARRAYCOMM_PORT_RANGE, or choose the network with "
+            "ARRAYCOMM_SOCKET_IFNAME")
