@@ -38,6 +38,7 @@ KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter",
           "barrier", "send", "recv")
 _OPS = {op.code: op.name for op in OPS.values()} | {8: "premul_sum"}
 _SHARES = 2  # OP_SHARES: the end of Group.empty()
+_CUT = ("reduce_scatter", "all_to_all")  # whose header counts a rank's part
 _WRITES_NOTHING = (lib.ACOMM_BARRIER, lib.ACOMM_SEND)
 _MESSAGES = ("send", "recv")
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
@@ -58,13 +59,23 @@ def describe(header: Any) -> str:
     return words if header.root < 0 or kind in _MESSAGES else f"{words}, root {header.root}"
 
 
-def _difference(mine: Any, theirs: Any) -> str:
-    """What differs and does not show in describe()."""
+def _difference(mine: Any, theirs: Any, size: int) -> str:
+    """What differs and does not show in describe(). size: of the group."""
+    if mine.kind == theirs.kind and mine.layout != theirs.layout:
+        shapes = [_shape(header, size) for header in (mine, theirs)]
+        if None not in shapes:
+            return f" (of shapes {shapes[0]} and {shapes[1]})"
     if describe(mine) != describe(theirs):
         return ""
     if mine.layout != theirs.layout:
         return " (the shapes or the counts differ)"
     return " (the factors differ)" if mine.factor != theirs.factor else ""
+
+
+def _shape(header: Any, size: int) -> tuple[int, ...] | None:
+    from arraycomm.core.shapes import with_layout
+
+    return with_layout(header.layout, header.count * (size if KINDS[header.kind] in _CUT else 1))
 
 
 class Translator:
@@ -93,9 +104,9 @@ class Translator:
             last = f"; it was last seen in collective #{failure.peer_sequence}" if failure.peer_sequence else ""
             return f"{peer} did not take part before the timeout was over{last}{more}"
         if code == lib.ACOMM_MISMATCH:
+            differs = _difference(failure.mine, failure.theirs, self._size)
             return (f"{self._peer(failure.origin)} called {describe(failure.mine)}, but {peer} called "
-                    f"{describe(failure.theirs)}{_difference(failure.mine, failure.theirs)}; all ranks must call the same "
-                    "operations in the same order")
+                    f"{describe(failure.theirs)}{differs}; all ranks must call the same operations in the same order")
         if code == lib.ACOMM_TRUNCATED:
             return (f"the message and the receive differ: {self._peer(failure.origin)} called {describe(failure.mine)}, "
                     f"{peer} called {describe(failure.theirs)}; the message is gone, the group can still be used")

@@ -1,0 +1,46 @@
+"""What errors say of calls that differ."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from arraycomm._engine import ffi, lib
+from arraycomm.backends.errors import KINDS, Translator
+from arraycomm.core import shapes
+
+SIZE = 3
+
+
+def told(kind: str, *headers: tuple[int, int]) -> str:
+    """headers: (count, layout) of two ranks."""
+    failure = ffi.new("acomm_failure *", {"code": lib.ACOMM_MISMATCH, "culprit": 1, "origin": 0})
+    for header, (count, layout) in zip((failure.mine, failure.theirs), headers, strict=True):
+        header.kind, header.count, header.layout, header.sequence, header.root = KINDS.index(kind), count, layout, 7, -1
+    return str(Translator(0, SIZE, "world", lambda rank: "").failure(failure))
+
+
+@pytest.mark.parametrize(("kind", "parts"), [("all_reduce", 1), ("all_gather", 1), ("reduce_scatter", SIZE),
+                                             ("all_to_all", SIZE)])
+@pytest.mark.parametrize("pair", [((2, 3), (3, 2)), ((6,), (2, 3)), ((4, 1, 6), (24,)), ((3, 2), (3, 4)),
+                                  ((1024, 1024, 3), (3, 1024, 1024)), ((16, 3, 224, 224), (16, 224, 224, 3))])
+def test_both_shapes_are_named(kind, parts, pair):
+    pair = [(parts * shape[0], *shape[1:]) for shape in pair]
+    text = told(kind, *((math.prod(shape) // parts, shapes.layout(shape)) for shape in pair))
+    assert f"(of shapes {pair[0]} and {pair[1]}); all ranks must call the same" in text
+
+
+def test_counts_are_no_shape():
+    text = told("all_gather", (6, shapes.layout((2, 3), [2, 1, 1])), (6, shapes.layout((2, 3), [2, 2, 1])))
+    assert "(the shapes or the counts differ)" in text
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (7,), (1, 1, 1, 1, 6, 1), (1 << 33,)])
+def test_a_shape_is_found_by_its_layout(shape):
+    assert shapes.with_layout(shapes.layout(shape), math.prod(shape)) == shape
+
+
+def test_a_search_ends():
+    assert shapes.with_layout(2, 720_720) is None  # no layout is even, and there are a million such shapes
+    assert shapes.with_layout(shapes.layout((0, 3)), 0) is None
