@@ -146,6 +146,7 @@ static struct acomm_group *fake_member(int rank, int n)
     g->size = n;
     g->check = true;
     g->connections = fake_connections(fake);
+    g->loopback = fake->transport == FAKE_RINGS;
     g->hosts.all = (struct team){.rank = rank, .size = n};
     g->crowded = true;
     g->members = malloc((size_t)n * sizeof *g->members);

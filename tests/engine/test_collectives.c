@@ -1,4 +1,5 @@
 /* engine: link_tcp.c link_shm.c bell.c stream.c transfer.c agree.c part.c select.c op.c wait.c places.c shared.c direct.c arena.c window.c peer_memory.c reduce*.c collectives/ */
+#include <poll.h>
 #include "collective_calls.h"
 
 static void small_calls(struct acomm_group *g)
@@ -139,11 +140,35 @@ static void same_bits(void)
     }
 }
 
+/* Rank 2 comes late. Rank 0 must not wait for its block before sending it the own one. */
+static void send_to_late(struct acomm_group *g)
+{
+    struct acomm_op op = fake_op(g, ACOMM_ALL_TO_ALL, ACOMM_UINT8);
+    char in[3] = {(char)g->rank, (char)g->rank, (char)g->rank}, out[3];
+    op.count = op.width = 1;
+    op.in = in;
+    op.out = out;
+    g->check = false;
+    struct link *from = fake->links[0][2][0];
+    struct pollfd here = {.fd = from->ops->descriptor(from), .events = POLLIN};
+    if (g->rank == 2)
+        fake_expect(poll(&here, 1, 5000) == 1, "rank 0 waits");
+    fake_expect(all_to_all_pairwise(&op) == 0 && out[0] == 0 && out[1] == 1 && out[2] == 2, "rank %d", g->rank);
+}
+
+static void all_to_all_sends_ahead(void)
+{
+    fake_open(&world, 3, FAKE_SOCKETS);
+    fake_run(&world, send_to_late);
+    fake_close(&world);
+}
+
 int main(void)
 {
     TEST(small_arrays);
     TEST(all_dtypes);
     TEST(large_arrays);
     TEST(same_bits);
+    TEST(all_to_all_sends_ahead);
     return CHECK_RESULT();
 }

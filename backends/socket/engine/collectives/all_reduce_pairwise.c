@@ -3,9 +3,9 @@
  * the number of ranks; but each rank talks to all others at once. The bits are those of the shared-memory forms.
  * reduce does the same and gives the result to the root only.
  *
- * The results of one segment travel together with the parts of the next. Over several connections parts go further ahead, so that
- * links do not idle while a segment is waited for: one connection is always late, and by then megabytes have come over the others
- * (docs/tcp.md). Over one that gains nothing, and inside a host more bytes under way are fewer in the caches.
+ * The results of one segment travel together with the parts of the next. Between hosts parts go further ahead, so that links do not
+ * idle while a segment is waited for: it comes a network's delay after it was sent, and of several connections one is always late
+ * (docs/tcp.md). Inside a host that gains nothing, as more bytes under way are fewer in the caches.
  *
  * Headers travel before the first parts, which nobody takes from a peer whose header differs, and nothing is written into the
  * array before all have been compared: a turn of all ranks less than comparing first. */
@@ -15,10 +15,11 @@
 #include "../agree.h"
 #include "partials.h"
 
-#define SLICES ((size_t)2 << 20)           /* bytes of all ranks' parts of a slice together */
-#define SLICES_STRIPED ((size_t)512 << 10) /* the same over several connections, */
-#define AHEAD_STRIPED 8                    /* and segments whose parts are sent before the first of them is reduced */
+#define SLICES ((size_t)2 << 20)      /* bytes of all ranks' parts of a slice together, at most; */
+#define SLICES_FAR ((size_t)256 << 10) /* between hosts at least this, so that short arrays too are several segments, */
+#define AHEAD_FAR 4                   /* whose parts are sent before the first of them is reduced */
 #define SLICE_MIN ((size_t)4 << 10)
+#define LINE ((size_t)64)
 
 struct direct {
     struct acomm_op *op;
@@ -35,14 +36,17 @@ struct direct {
 /* A step's transfers with a peer: headers or the results of a segment, to and from; parts of a later segment, to and from. */
 #define PEER_TRANSFERS 4
 
-static bool striped(const struct acomm_op *op)
+static uint64_t ahead(const struct acomm_op *op)
 {
-    return op->group->connections > 1;
+    return op->group->loopback ? 1 : AHEAD_FAR;
 }
 
 static size_t slice_bytes(const struct acomm_op *op)
 {
-    size_t bytes = (striped(op) ? SLICES_STRIPED : SLICES) / (size_t)op->team->size;
+    size_t bytes = SLICES, share = op->count * op->width / ahead(op);
+    if (ahead(op) > 1 && share < bytes)
+        bytes = share < SLICES_FAR ? SLICES_FAR : share;
+    bytes = bytes / (size_t)op->team->size / LINE * LINE;
     if (bytes < SLICE_MIN)
         bytes = SLICE_MIN;
     uint64_t needed = pattern_block(op->count, op->team->size, 0).count * op->width;
@@ -58,7 +62,7 @@ static int open_direct(struct direct *d, struct acomm_op *op)
     if (!d->slice)
         return 0;
     d->segments = (op->count + d->slice * n - 1) / (d->slice * n);
-    d->ahead = !striped(op) ? 1 : d->segments < AHEAD_STRIPED ? d->segments : AHEAD_STRIPED;
+    d->ahead = d->segments < ahead(op) ? d->segments : ahead(op);
     size_t steps = d->ahead + 1;
     d->list = group_scratch(op, n * (steps * PEER_TRANSFERS * sizeof *d->list + sizeof *d->inputs + sizeof *d->theirs
                                      + d->ahead * slice));

@@ -9,7 +9,7 @@
 #include "blocks.h"
 #include "slices.h"
 
-#define SEGMENT ((size_t)4 << 20) /* bytes of partials */
+#define SEGMENT ((size_t)16 << 20) /* bytes of partials: between two of them the links between hosts are idle */
 
 struct turn {
     struct slices *s;

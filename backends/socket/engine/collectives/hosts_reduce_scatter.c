@@ -3,7 +3,7 @@
 #include "blocks.h"
 #include "slices.h"
 
-#define SEGMENT ((size_t)4 << 20) /* bytes of scratch */
+#define SEGMENT ((size_t)16 << 20) /* bytes of scratch: see hosts_reduce.c */
 
 /* The part of a rank's block that a segment covers, in elements. */
 static struct span part_of_block(const struct slices *s, uint64_t segment, uint64_t each, int rank)

@@ -7,7 +7,8 @@
 #include "blocks.h"
 #include "partials.h"
 
-#define PARTS ((size_t)2 << 20) /* bytes of all ranks' parts of one segment together */
+#define PARTS ((size_t)2 << 20) /* bytes of all ranks' parts of one segment together, */
+#define PARTS_FAR ((size_t)8 << 20) /* between hosts, where each segment waits once for the network's delay */
 #define PART_MIN ((size_t)4 << 10)
 
 struct direct {
@@ -24,7 +25,8 @@ struct direct {
 
 static int open_direct(struct direct *d, struct acomm_op *op, uint64_t largest)
 {
-    size_t n = (size_t)op->team->size, part = PARTS / n < PART_MIN ? PART_MIN : PARTS / n;
+    size_t n = (size_t)op->team->size, parts = op->group->loopback ? PARTS : PARTS_FAR;
+    size_t part = parts / n < PART_MIN ? PART_MIN : parts / n;
     *d = (struct direct){.op = op, .reduction = partials_reduction(op), .rank = op->team->rank, .n = (int)n};
     d->part = largest < part ? (size_t)largest : part - part % op->width;
     d->list = group_scratch(op, n * (PEER_TRANSFERS * sizeof *d->list + sizeof *d->inputs + sizeof *d->theirs + d->part));
