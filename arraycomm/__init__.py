@@ -19,7 +19,7 @@ except ModuleNotFoundError as missing:
         "folder, or build it in place with `pip install -e .`"
     ) from missing
 
-if getattr(_lib, "ACOMM_INTERFACE", None) != 0x8dfc4651708e:  # cffi_build.build.interface(), as tests/architecture sees to
+if getattr(_lib, "ACOMM_INTERFACE", None) != 0x31f7a011051c:  # cffi_build.build.interface(), as tests/architecture sees to
     raise ImportError(
         f"the engine of arraycomm in {__path__[0]} was built from other sources than the Python files there: build it again, "
         "by `python -m cffi_build` in the source tree, or by `pip install` as before"

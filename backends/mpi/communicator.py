@@ -36,11 +36,11 @@ def _counts(counts: Sequence[int] | None) -> Any:
     return _NULL if counts is None else ffi.new("uint64_t[]", list(counts))
 
 
-def options(name: str, timeout: float, *, crowded: bool = True) -> Any:
-    """crowded: until all have met."""
+def options(name: str, timeout: float, *, crowded: bool = True, check: bool = True) -> Any:
+    """crowded, check: until all have met."""
     return ffi.new("acomm_mpi_options *", {
         "id": int.from_bytes(sha256(name.encode()).digest()[:8], "little"), "timeout": nanoseconds(timeout),
-        "check": settings.get_flag("ARRAYCOMM_CHECK"), "crowded": crowded})
+        "check": check, "crowded": crowded})
 
 
 class MpiCommunicator:
@@ -54,6 +54,7 @@ class MpiCommunicator:
         self.timeout = timeout
         self.closed = self._freed = self._told = False
         self.places: list[bytes] = []  # of each rank, once they have met
+        self.check = True  # whether calls are compared
         self.enter = 0  # address of cudaSetDevice(), where the library is to move arrays on devices (direct.py)
         self.lock = threading.RLock()
         self._library = library
@@ -160,13 +161,23 @@ class MpiCommunicator:
         return self._run("barrier", timeout=nanoseconds(timeout), async_op=async_op, owners=())
 
     def meet(self, layout: int, timeout: float) -> None:
-        """The first call of a group: ranks compare `layout`, and learn where all of them are."""
-        mine, all_of_them = ffi.from_buffer(places.here()), ffi.new("char[]", places.BYTES * self.size)
-        self._run("all_gather", **{"in": _address(mine)}, out=_address(all_of_them), count=places.BYTES, dtype=DType.UINT8,
+        """The first call of a group: ranks compare `layout`, and learn where all of them are and whether they compare calls.
+
+        Raises ValueError where ARRAYCOMM_CHECK differs: one would wait for what another does not send.
+        """
+        self.check = settings.get_flag("ARRAYCOMM_CHECK")
+        mine, size = ffi.from_buffer(bytes([self.check]) + places.here()), 1 + places.BYTES
+        all_of_them = ffi.new("char[]", size * self.size)
+        self._run("all_gather", **{"in": _address(mine)}, out=_address(all_of_them), count=size, dtype=DType.UINT8,
                   layout=layout | 1, timeout=nanoseconds(timeout), async_op=False, owners=(mine, all_of_them))
         told = ffi.buffer(all_of_them)[:]
-        self.places = [told[at:at + places.BYTES] for at in range(0, len(told), places.BYTES)]
-        lib.acomm_mpi_crowd(self._group, places.crowded(self.places, self.rank))
+        checks = told[::size]
+        if len(set(checks)) > 1:
+            other = next(rank for rank, check in enumerate(checks) if check != checks[0])
+            raise ValueError(f"ARRAYCOMM_CHECK is {checks[0]} on rank 0 and {checks[other]} on rank {other}; it must be the same "
+                             "on all ranks")
+        self.places = [told[at + 1:at + size] for at in range(0, len(told), size)]
+        lib.acomm_mpi_settle(self._group, places.crowded(self.places, self.rank), self.check)
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> None:
         self.barrier(timeout=timeout)  # a collective call, here as anywhere
@@ -203,10 +214,11 @@ class MpiCommunicator:
             raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init()")
         where = [self.places[member] for member in members]
         crowded = places.crowded(where, list(members).index(self.rank))
-        if lib.acomm_mpi_part(self._group, ranks, len(members), options(name, timeout, crowded=crowded), out, failure):
+        wanted = options(name, timeout, crowded=crowded, check=self.check)
+        if lib.acomm_mpi_part(self._group, ranks, len(members), wanted, out, failure):
             raise self._translate.failure(failure)
         made = MpiCommunicator(self._library, out[0], name, timeout)
-        made.places = where
+        made.places, made.check = where, self.check
         return made
 
     def check_peers(self) -> None:

@@ -29,6 +29,12 @@ def late(group: arraycomm.Group, length: int) -> None:
     group.all_reduce(np.ones(length), timeout=0.5 if group.rank == 0 else 20)
 
 
+def compares(group: arraycomm.Group) -> None:
+    """Without comparison, in the whole group and in parts of it."""
+    for part in group, group.split(0):
+        say(group, f"sum {part.all_reduce(np.ones(_LONG)).sum()}")
+
+
 def leaves(group: arraycomm.Group) -> None:
     if group.rank == 1:
         raise KeyError("my own mistake")
@@ -280,12 +286,19 @@ def frees(group: arraycomm.Group) -> None:
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "aborts receives": aborts_receives, "killed": killed, "wrapped": wrapped, "facade": facade,
          "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens,
-         "ahead": ahead, "ends": ends, "frees": frees}
+         "ahead": ahead, "ends": ends, "frees": frees, "compares": compares}
 
 
 def main(case: str) -> None:
     if case in ("wrapped", "finalizes"):
         import mpi4py.MPI  # noqa: F401  it initialises MPI, and ends it
+    if case == "checks differ":
+        os.environ["ARRAYCOMM_CHECK"] = "0" if os.environ["RANK"] == "1" else "1"
+        try:
+            arraycomm.init(timeout=60)
+        except ValueError as error:
+            os.write(1, f"rank {os.environ['RANK']}: {error}\n".encode())
+        return
     with arraycomm.init(timeout=60) as group:
         try:
             group.barrier()  # from which a slow rank may be called away

@@ -67,6 +67,18 @@ def test_timeout(library: str, case: str) -> None:
     assert "rank 1 did not take part" in printed and "rank 0 waited for this rank until its timeout was over" in printed, printed
 
 
+def test_settings_that_differ() -> None:
+    """Some ranks would wait for what the others do not send."""
+    printed = launched("mpich", 3, PROGRAM, "checks differ")
+    told = ["ARRAYCOMM_CHECK is 1 on rank 0 and 0 on rank 1; it must be the same on all ranks"]
+    assert [lines(printed, rank) for rank in range(3)] == [told] * 3, printed
+
+
+def test_without_comparison() -> None:
+    printed = launched("mpich", 2, PROGRAM, "compares", ARRAYCOMM_CHECK="0")
+    assert [lines(printed, rank) for rank in range(2)] == [["sum 400000.0"] * 2] * 2, printed
+
+
 @pytest.mark.parametrize("library", ["openmpi", "impi"])
 def test_root_ahead(library: str) -> None:
     printed = run(library, 2, PROGRAM, "ahead")

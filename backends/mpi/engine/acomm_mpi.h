@@ -47,8 +47,8 @@ int acomm_mpi_open(acomm_mpi *mpi, uintptr_t comm, const acomm_mpi_options *opti
 /* A group of these ranks of a group, who alone call it; blocks until all have. */
 int acomm_mpi_part(acomm_group *group, const int32_t *members, int size, const acomm_mpi_options *options,
                    acomm_group **out, acomm_failure *failure);
-/* As in the options, once more is known of where ranks are. Before any other thread uses the group. */
-void acomm_mpi_crowd(acomm_group *group, int crowded);
+/* As in the options, once more is known of the ranks. Before any other thread uses the group. */
+void acomm_mpi_settle(acomm_group *group, int crowded, int check);
 int acomm_mpi_rank(acomm_group *group);
 int acomm_mpi_size(acomm_group *group);
 

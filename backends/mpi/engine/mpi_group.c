@@ -322,9 +322,10 @@ int acomm_mpi_part(struct acomm_group *parent, const int32_t *members, int size,
     return rc ? failure->code : begin(g, made, out, failure);
 }
 
-void acomm_mpi_crowd(struct acomm_group *g, int crowded)
+void acomm_mpi_settle(struct acomm_group *g, int crowded, int check)
 {
     g->crowded = crowded;
+    g->check = check;
 }
 
 int acomm_mpi_rank(struct acomm_group *g)
