@@ -1,7 +1,8 @@
 """Every ARRAYCOMM_* variable in one table.
 
-A setting is read when it is needed, never at import: a launcher or a test may set it in between. To add one, add a row;
-`arraycomm-info` prints the table. Foreign variables that we honour stand in `fallbacks`.
+A setting is read when it is needed, never at import: a launcher or a test may set it in between. To add one, add a row, and run
+`python -m tests.core.settings_page`, which writes docs/settings.md; `arraycomm-info` prints the table. Foreign variables that we
+honour stand in `fallbacks`.
 """
 
 from __future__ import annotations
@@ -11,49 +12,63 @@ from collections.abc import Mapping
 
 from .record import Record
 
+OWN = "each its own"
+EQUAL = "equal; compared when a world is opened"  # ranks that differ would wait for each other for ever, or misread each other
+
 
 class Setting(Record):
     name: str
     default: str
     help: str
     fallbacks: tuple[str, ...] = ()
+    ranks: str = OWN  # what ranks may say
 
 
 TABLE: dict[str, Setting] = {
     row.name: row
     for row in (
-        Setting("ARRAYCOMM_TRANSPORT", "auto", "shm, tcp or auto (shared memory inside a host, TCP between hosts)"),
-        Setting("ARRAYCOMM_TUNING", "", "a selection file that `arraycomm-bench tune` wrote, equal on all ranks; read by init()"),
-        Setting("ARRAYCOMM_ALGORITHM", "", "overrides it and the engine's table: all_reduce=whole:4096,barrier=shared"),
-        Setting("ARRAYCOMM_PIECE_BYTES", "0", "size of a shared-memory staging piece, a power of two; 0 chooses"),
+        Setting("ARRAYCOMM_TRANSPORT", "auto", "shm, tcp or auto (shared memory inside a host, TCP between hosts)", ranks=EQUAL),
+        Setting("ARRAYCOMM_TUNING", "", "a selection file that `arraycomm-bench tune` wrote, equal on all ranks; read by init()",
+                ranks=EQUAL),
+        Setting("ARRAYCOMM_ALGORITHM", "", "overrides it and the engine's table: all_reduce=whole:4096,barrier=shared",
+                ranks=EQUAL),
+        Setting("ARRAYCOMM_PIECE_BYTES", "0", "size of a shared-memory staging piece, a power of two; 0 chooses", ranks=EQUAL),
         Setting("ARRAYCOMM_SOCKET_IFNAME", "", "interfaces: eth0,eth1, a prefix, =exact names or ^excluded ones",
                 ("GLOO_SOCKET_IFNAME",)),
-        Setting("ARRAYCOMM_SOCKET_CONNECTIONS", "0", "TCP connections per pair of ranks; 0: one per interface"),
+        Setting("ARRAYCOMM_SOCKET_CONNECTIONS", "0", "TCP connections per pair of ranks; 0: one per interface",
+                ranks="the most that any says counts"),
         Setting("ARRAYCOMM_PORT_RANGE", "", "first-last: every listening socket takes its port from here"),
-        Setting("ARRAYCOMM_HOSTID", "", "overrides how ranks on one host recognise each other"),
-        Setting("ARRAYCOMM_CHECK", "1", "0 turns the comparison of operations between ranks off"),
+        Setting("ARRAYCOMM_HOSTID", "", "overrides how ranks on one host recognise each other", ranks="equal on a host"),
+        Setting("ARRAYCOMM_CHECK", "1", "0 turns the comparison of operations between ranks off", ranks=EQUAL),
         Setting("ARRAYCOMM_TIMEOUT", "1800", "default timeout of operations, seconds"),
-        Setting("ARRAYCOMM_HEARTBEAT", "1", "seconds between heartbeats of the control connections"),
-        Setting("ARRAYCOMM_SILENCE", "5", "seconds of silence after which a peer counts as lost"),
-        Setting("ARRAYCOMM_SECRET", "", "the job's secret, 64 hex digits or any text"),
-        Setting("ARRAYCOMM_SECRET_FILE", "", "a file (mode 0600) that holds the job's secret"),
-        Setting("ARRAYCOMM_SECRET_FD", "", "an inherited descriptor to read the secret from; set by our launcher"),
+        Setting("ARRAYCOMM_HEARTBEAT", "1", "seconds between heartbeats of the control connections", ranks=EQUAL),
+        Setting("ARRAYCOMM_SILENCE", "5", "seconds of silence after which a peer counts as lost", ranks=EQUAL),
+        Setting("ARRAYCOMM_SECRET", "", "the job's secret, 64 hex digits or any text",
+                ranks="one secret: a rank with another is not let in"),
+        Setting("ARRAYCOMM_SECRET_FILE", "", "a file (mode 0600) that holds the job's secret", ranks="as above"),
+        Setting("ARRAYCOMM_SECRET_FD", "", "an inherited descriptor to read the secret from; set by our launcher",
+                ranks="as above"),
         Setting("ARRAYCOMM_INSECURE", "0", "1 accepts to run without a secret on addresses other than loopback"),
         Setting("ARRAYCOMM_ALLOW_PICKLE", "0", "1 lets object collectives of arraycomm.distributed pickle: set it on all ranks "
-                "or on none, and only where every rank may run code in every other"),
+                "or on none, and only where every rank may run code in every other",
+                ranks="equal; compared by the calls that it is for"),
         Setting("ARRAYCOMM_TRACE", "", "a folder: ranks write their operations there; `python -m arraycomm.trace` merges them"),
-        Setting("ARRAYCOMM_STORE", "", "launcher@ADDRESS:PORT: the launcher serves the store there; set by our launcher"),
+        Setting("ARRAYCOMM_STORE", "", "launcher@ADDRESS:PORT: the launcher serves the store there; set by our launcher",
+                ranks="equal"),
         Setting("ARRAYCOMM_TORCH_STORE", "0", "1: the launchers' store and arraycomm.distributed's speak torch's wire, which "
                 "knows no secret, between hosts too"),
-        Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is looked for, see docs/mpi.md"),
-        Setting("ARRAYCOMM_MPI_FOLDER", "", "where ranks note their shared memory; set by our launcher"),
+        Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is looked for, see docs/mpi.md",
+                ranks="the same library"),
+        Setting("ARRAYCOMM_MPI_FOLDER", "", "where ranks note their shared memory; set by our launcher", ranks="equal on a host"),
         Setting("ARRAYCOMM_MPI_GPU", "", "arrays on GPUs over MPI: 0 stages them, 1 gives them to the library untried; else "
-                "a trial decides, see docs/mpi.md"),
+                "a trial decides, see docs/mpi.md", ranks="on where all ranks can"),
         Setting("ARRAYCOMM_NCCL_LIBRARY", "", "path of libnccl.so.2; otherwise one that is loaded, a package's or the system's"),
         Setting("ARRAYCOMM_NCCL_SYMMETRIC", "0", "1: group.empty() registers memory on GPUs with NCCL, which does not compare "
-                "how ranks use it, see docs/gpu.md"),
-        Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one"),
-        Setting("ARRAYCOMM_CUDA_IPC", "1", "0: ranks of a host do not copy from each other's GPUs; all arrays there are staged"),
+                "how ranks use it, see docs/gpu.md", ranks="on where all ranks have it on"),
+        Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one",
+                ranks="equal; not compared, as backends meet in places of their own"),
+        Setting("ARRAYCOMM_CUDA_IPC", "1", "0: ranks of a host do not copy from each other's GPUs; all arrays there are staged",
+                ranks="on where all ranks of a host have it on"),
         Setting("ARRAYCOMM_CUDART_LIBRARY", "", "path of libcudart.so, for arrays on GPUs; empty: it is searched for"),
     )
 }

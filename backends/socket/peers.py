@@ -24,8 +24,7 @@ _CARD = "arraycomm rank 3"  # what a card starts with
 _NAMESPACES = ("net", "pid", "ipc", "mnt")
 
 
-# Ranks that choose differently here would wait for each other for ever, or misread each other.
-_ALIKE = ("ARRAYCOMM_TRANSPORT", "ARRAYCOMM_ALGORITHM", "ARRAYCOMM_PIECE_BYTES", "ARRAYCOMM_CHECK")
+_TUNING = "ARRAYCOMM_TUNING"
 
 
 class Peer(Record):
@@ -60,8 +59,8 @@ def this_process(addresses: Sequence[tuple[str, int]], path: str, lent: str = ""
     wanted = int(settings.get_number("ARRAYCOMM_SOCKET_CONNECTIONS")) or len(addresses)
     if not 1 <= wanted <= 64:
         raise ValueError(f"ARRAYCOMM_SOCKET_CONNECTIONS must be 0 to 64, got {wanted}")
-    alike = {name: settings.get(name) for name in _ALIKE}
-    alike["ARRAYCOMM_TUNING"] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
+    alike = {row.name: settings.get(row.name) for row in settings.TABLE.values() if row.ranks == settings.EQUAL}
+    alike[_TUNING] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
     alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
     return Peer(host_key(), wanted, socket.gethostname(), os.getpid(), tuple(addresses), path, lent, alike)
 
