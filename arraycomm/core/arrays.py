@@ -123,8 +123,8 @@ def _hint(array: Any) -> str | None:
         return "a masked array would lose its mask; pass x.filled(value) or x.data"
     if any(kind.__name__ == "Tracer" and kind.__module__.startswith("jax.") for kind in type(array).__mro__):
         return (
-            "a JAX tracer has no value yet; call this outside of jit, grad and vmap, or through "
-            "jax.experimental.io_callback"
+            "a JAX tracer has no value yet; inside of jit, grad and vmap use arraycomm.frameworks.jax, "
+            "or call this outside of them"
         )
     if _derives(array, "jax", "Array"):
         return _jax_hint(array)

@@ -13,12 +13,12 @@ import os
 import stat
 from collections.abc import Mapping
 
-from . import settings
+from . import kernel, settings
 from .address import is_loopback
 from .errors import AuthFailed
 
 _MAX_BYTES = 4096
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_SEALS = kernel.F_SEAL_WRITE | kernel.F_SEAL_SHRINK | kernel.F_SEAL_GROW | kernel.F_SEAL_SEAL
 
 
 def new_secret() -> bytes:
@@ -52,10 +52,10 @@ def require(secret: bytes | None, address: str) -> None:
 
 def to_descriptor(secret: bytes) -> int:
     """An inheritable, sealed memory file that holds the secret, for ARRAYCOMM_SECRET_FD of child processes."""
-    descriptor = os.memfd_create("arraycomm-secret", os.MFD_ALLOW_SEALING)
+    descriptor = kernel.memory_file("arraycomm-secret", sealable=True)
     try:
         os.write(descriptor, secret)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(descriptor, kernel.F_ADD_SEALS, _SEALS)
         os.set_inheritable(descriptor, True)
     except BaseException:
         os.close(descriptor)
@@ -101,7 +101,7 @@ def _read_descriptor(number: str) -> bytes:
     """The launcher's memory file; read at offset 0 every time, so that a rank may look again."""
     try:
         descriptor = int(number)
-        if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE:
+        if not fcntl.fcntl(descriptor, kernel.F_GET_SEALS) & kernel.F_SEAL_WRITE:
             raise ValueError("it is not sealed")
         secret = os.pread(descriptor, _MAX_BYTES, 0)
     except (OSError, ValueError, OverflowError) as error:

@@ -13,6 +13,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..core.kernel import process_descriptor
 from ..core.lifeline import Lifeline, tie
 from .output import TAIL_LINES, Stream
 
@@ -38,7 +39,7 @@ class RankProcess:
         finally:
             os.close(reader)
         self.pid = self._popen.pid
-        self.pidfd = os.pidfd_open(self.pid)
+        self.pidfd = process_descriptor(self.pid)
         self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._log: FileIO | None = None
 

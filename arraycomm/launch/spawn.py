@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
         raise TypeError(f"spawn needs a function to run, got {type(fn).__name__}")
     if isinstance(nprocs, bool) or not isinstance(nprocs, int) or nprocs < 1:
         raise ValueError(f"nprocs must be a whole number of processes, at least 1, got {nprocs!r}")
+    if start_method != "fork":
+        _check_found_again(fn)
     context = SpawnContext(fn, tuple(args), nprocs, daemon, start_method)
     if not join:
         return context
@@ -34,3 +38,19 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
     finally:
         context.close()
     return None
+
+
+def _check_found_again(fn: Callable[..., Any]) -> None:
+    """The new processes import the program's file to find fn there. Raises ValueError where there is none."""
+    from multiprocessing.process import ORIGINAL_DIR  # type: ignore[attr-defined]
+
+    main = sys.modules["__main__"]
+    if getattr(main, "__spec__", None) is not None:
+        return
+    file = getattr(main, "__file__", None)
+    if os.path.exists(os.path.join(ORIGINAL_DIR, file)) if file else getattr(fn, "__module__", None) != "__main__":
+        return
+    name = getattr(fn, "__name__", fn)
+    raise ValueError(f"spawn cannot run {name!r} in new processes: they import the program's file, and this program has none "
+                     "(it was typed into a session or a notebook, or read from standard input or -c). Put the function into a "
+                     "module and import it from there, or give start_method='fork'")

@@ -247,7 +247,8 @@ class SocketCommunicator:
             return None
         if code == lib.ACOMM_RESOURCE:
             cause = os.strerror(ffi.errno) if ffi.errno else "another rank had no memory"
-            raise self._translate.code(code, f"{nbytes} bytes of symmetric memory: {cause}")
+            raise self._translate.code(code, f"{nbytes} bytes of symmetric memory: {cause}; it needs room for addresses too "
+                                             "(`ulimit -v`)")
         if code:
             raise self.error(code)
         release = ffi.addressof(lib, "acomm_block_free")

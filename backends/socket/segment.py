@@ -5,6 +5,7 @@ a handshake; where the system does not permit that, and for other groups, it is 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import io
 import os
@@ -12,12 +13,13 @@ import socket
 import struct
 from collections.abc import Iterable
 
+from arraycomm.core import kernel
 from arraycomm.core.auth import Hello
 from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
 from arraycomm.core.log import log
 
 # A peer that could shrink the file would kill this process with SIGBUS.
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_SEALS = kernel.F_SEAL_SHRINK | kernel.F_SEAL_GROW | kernel.F_SEAL_SEAL
 _RANK = struct.Struct("<I")
 _TOKEN = b"\x01"  # a descriptor has to travel with at least one byte
 
@@ -35,7 +37,7 @@ def create(size: int) -> io.FileIO:
 
 def _new() -> io.FileIO:
     try:
-        return io.FileIO(os.memfd_create("arraycomm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+")
+        return io.FileIO(kernel.memory_file("arraycomm", sealable=True), "r+")
     except OSError as error:
         raise ResourceError(f"cannot make a file of shared memory: {error.strerror}; see `ulimit -n`") from error
 
@@ -44,12 +46,12 @@ def _seal(segment: io.FileIO, size: int) -> None:
     """Gives it its size for good. Does nothing where another rank has done so: _check() tells whether it is the same."""
     try:
         segment.truncate(size)
-        fcntl.fcntl(segment, fcntl.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(segment, kernel.F_ADD_SEALS, _SEALS)
     except PermissionError:
         return  # sealed
     except OSError as error:
-        raise ResourceError(f"cannot make {size} bytes of shared memory: {error.strerror}; free memory, or lower "
-                            "ARRAYCOMM_PIECE_BYTES") from error
+        advice = "see `ulimit -f`" if error.errno == errno.EFBIG else "free memory, or lower ARRAYCOMM_PIECE_BYTES"
+        raise ResourceError(f"cannot make {size} bytes of shared memory: {error.strerror}; {advice}") from error
 
 
 def receive(sock: socket.socket, size: int) -> io.FileIO:
@@ -73,7 +75,7 @@ def receive(sock: socket.socket, size: int) -> io.FileIO:
 
 def _check(segment: io.FileIO, size: int) -> None:
     try:
-        seals = fcntl.fcntl(segment, fcntl.F_GET_SEALS)
+        seals = fcntl.fcntl(segment, kernel.F_GET_SEALS)
     except OSError:
         seals = 0
     if seals & _SEALS != _SEALS:

@@ -43,6 +43,18 @@ def test_children_know_their_place(method, tmp_path):
     assert "RANK" not in os.environ
 
 
+@pytest.mark.parametrize("how", ["-c", "-"])
+def test_a_program_without_a_file(how, tmp_path):
+    program = "import arraycomm\ndef work(rank): open(str(rank), 'w')\narraycomm.spawn(work, nprocs=2{})"
+    for method, code in (("", 1), (", start_method='fork'", 0)):
+        text = program.format(method)
+        done = subprocess.run([sys.executable, how, *([text] if how == "-c" else [])], input=text, capture_output=True, text=True,
+                              timeout=30, cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+        assert not code or "ValueError: spawn cannot run 'work'" in done.stderr.splitlines()[-1]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ([] if code else ["0", "1"])
+
+
 class Odd(Exception):
     def __init__(self, a: int, b: int) -> None:
         super().__init__(f"{a} and {b}")

@@ -21,6 +21,7 @@ from arraycomm.distributed.process_group import ProcessGroup as FacadeGroup
 from arraycomm.distributed.work import ENDED
 from arraycomm.distributed.work import Work as FacadeWork
 
+from .uncompiled import keep_uncompiled
 from .work import Futures, Work
 
 _OPS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.PRODUCT: "product", dist.ReduceOp.MIN: "min",
@@ -144,3 +145,5 @@ for _old, _new in (("_allgather_base", "all_gather_single"), ("_reduce_scatter_b
                    ("alltoall_base", "all_to_all_single"), ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
                    ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")):
     setattr(ProcessGroup, _old, getattr(ProcessGroup, _new))
+keep_uncompiled(ProcessGroup)
+keep_uncompiled(Work)

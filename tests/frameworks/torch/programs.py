@@ -249,6 +249,12 @@ def data_parallel_accumulates(rank: int, size: int, folder: Path) -> list[torch.
 
 
 @program
+def compiled(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
+    """DistributedDataParallel's collectives come to the backend from C++ while torch.compile looks at every frame."""
+    return train(torch.compile(DistributedDataParallel(_network()), backend="eager"), rank)
+
+
+@program
 def communication_hooks(rank: int, size: int, folder: Path) -> list[torch.Tensor]:
     found = []
     for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):  # torch takes bf16 on GPUs only

@@ -1,0 +1,49 @@
+"""Calls of the kernel that a Python built for an old glibc (conda's, many of uv's) does not have: memfd_create, pidfd_open,
+and the numbers of fcntl's seals."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+F_ADD_SEALS, F_GET_SEALS = 1033, 1034
+F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE = 1, 2, 4, 8
+_MFD_CLOEXEC, _MFD_ALLOW_SEALING = 1, 2
+_MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
+_PIDFD_OPEN = 434  # on all machines
+
+
+def memory_file(name: str, *, sealable: bool = False) -> int:
+    """A descriptor of an empty file in memory, not inherited. Raises OSError."""
+    flags = _MFD_CLOEXEC | (_MFD_ALLOW_SEALING if sealable else 0)
+    try:
+        if hasattr(os, "memfd_create"):
+            return os.memfd_create(name, flags)
+        return _call(_MEMFD_CREATE[os.uname().machine], name.encode(), flags)
+    except OSError as error:
+        raise _explained(error, "memfd_create", "3.17") from error
+
+
+def process_descriptor(pid: int) -> int:
+    """A descriptor that becomes readable when the child process has ended, not inherited. Raises OSError."""
+    try:
+        return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else _call(_PIDFD_OPEN, pid, 0)
+    except OSError as error:
+        raise _explained(error, "pidfd_open", "5.3") from error
+
+
+def _call(number: int, *arguments: int | bytes) -> int:
+    import ctypes  # not for those who have the functions
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    result: int = libc.syscall(number, *arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def _explained(error: OSError, call: str, since: str) -> OSError:
+    if error.errno not in (errno.ENOSYS, errno.EPERM):
+        return error
+    return OSError(error.errno, f"{call}: {error.strerror}; that takes Linux {since} or later, and a container whose seccomp "
+                                "filter permits it")
