@@ -163,6 +163,46 @@ static void all_to_all_sends_ahead(void)
     fake_close(&world);
 }
 
+static size_t given; /* bytes that a rank sends whom nobody answers */
+
+static ssize_t swallow(struct link *link, const void *data, size_t bytes, bool more)
+{
+    (void)link, (void)data, (void)more;
+    given += bytes;
+    return (ssize_t)bytes;
+}
+
+static void reduce_unanswered(struct acomm_group *g)
+{
+    if (g->rank)
+        return;
+    struct acomm_op op = fake_op(g, ACOMM_ALL_REDUCE, ACOMM_FLOAT32);
+    struct link *to = fake->links[1][0][1];
+    const struct link_ops *before = to->ops;
+    struct link_ops ops = *before;
+    op.count = 4 << 20 >> 2;
+    op.in = op.out = calloc(op.count, op.width);
+    op.deadline = op.started + FAKE_SECOND / 20;
+    ops.send = swallow;
+    to->ops = &ops;
+    fake_expect(all_reduce_pairwise(&op) == ACOMM_TIMEOUT, "rank 0");
+    to->ops = before;
+    free(op.out);
+}
+
+/* Between hosts the parts of all of 4 MiB's four segments are sent before the first one's has come; inside a host one's. */
+static void all_reduce_sends_ahead(void)
+{
+    for (int loopback = 0; loopback < 2; loopback++) {
+        given = 0;
+        fake_open(&world, 2, FAKE_SOCKETS);
+        world.group[0]->loopback = loopback;
+        fake_run(&world, reduce_unanswered);
+        fake_close(&world);
+        CHECK_EQUAL(given, sizeof(acomm_header) + (loopback ? 1 << 20 : 2 << 20));
+    }
+}
+
 int main(void)
 {
     TEST(small_arrays);
@@ -170,5 +210,6 @@ int main(void)
     TEST(large_arrays);
     TEST(same_bits);
     TEST(all_to_all_sends_ahead);
+    TEST(all_reduce_sends_ahead);
     return CHECK_RESULT();
 }

@@ -92,7 +92,7 @@ struct p2p_message {
 };
 #define P2P_MESSAGE(node) P2P_OF(struct p2p_message, here, node)
 
-#define P2P_SMALL 4096           /* header and payload up to here are handed to the link as one piece */
+#define P2P_SMALL (64 + (16 << 10)) /* header and payload up to here are one piece for a socket: a call costs more than the copy */
 #define P2P_TURN ((size_t)WIRE_DATA_MAX + P2P_SMALL) /* bytes from or to one peer, up to P2P_SMALL more: then it is the others' turn */
 
 /* The frame that is being written. */
