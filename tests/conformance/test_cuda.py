@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,8 @@ def settings(size: int) -> Settings:
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def cuda_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(settings(request.param), tmp_path_factory.mktemp("world"))
-    yield made
-    made.close()
+    with closing(World(settings(request.param), tmp_path_factory.mktemp("world"))) as made:
+        yield made
 
 
 @pytest.fixture
@@ -68,17 +68,12 @@ def test_pieces(cuda_world: World, nbytes: int, later: bool) -> None:
 
 def test_asynchrony(cuda_world: World) -> None:
     cuda_world.run("asynchrony.in_flight", framework="cuda")
-    cuda_world.run("cuda.order_of_calls")
-    cuda_world.run("cuda.between")
-    cuda_world.run("cuda.captures")
-    cuda_world.run("cuda.forgotten")
 
 
-def test_messages_and_groups(cuda_world: World) -> None:
-    cuda_world.run("cuda.messages")
-    cuda_world.run("cuda.split")
-    cuda_world.run("cuda.other_device")
-    cuda_world.run("cuda.slow")
+@pytest.mark.parametrize("task", ["order_of_calls", "between", "captures", "forgotten", "messages", "split", "other_device",
+                                  "slow"])
+def test_tasks(cuda_world: World, task: str) -> None:
+    cuda_world.run(f"cuda.{task}")
 
 
 # ---- from device to device ----
@@ -86,10 +81,9 @@ def test_messages_and_groups(cuda_world: World) -> None:
 
 @pytest.fixture(params=[2, 3, 4])
 def neighbours(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    made = World(settings(request.param), tmp_path)
-    made.run("cuda.reach")
-    yield made
-    made.close()
+    with closing(World(settings(request.param), tmp_path)) as made:
+        made.run("cuda.reach")
+        yield made
 
 
 def test_between_devices(neighbours: World) -> None:
@@ -140,10 +134,10 @@ def test_ways_that_nobody_is_told_of(special: Callable[..., World]) -> None:
 @pytest.fixture
 def over_mpi(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     library, backend = request.param
-    made = World(settings(2)._replace(mpi=library, environ=(*settings(2).environ, ("ARRAYCOMM_BACKEND", backend))), tmp_path)
-    made.run("cuda.piece_bytes", nbytes=1024)
-    yield made
-    made.close()
+    environ = (*settings(2).environ, ("ARRAYCOMM_BACKEND", backend))
+    with closing(World(settings(2)._replace(mpi=library, environ=environ), tmp_path)) as made:
+        made.run("cuda.piece_bytes", nbytes=1024)
+        yield made
 
 
 # Over the other libraries: test_mpi_gpu.py, whose reductions are staged.
@@ -194,13 +188,6 @@ def test_a_copy_fails_later(pair: World, nth: int) -> None:
     pair.run("cuda.fails_later", nth=nth, limit=20)
 
 
-def test_a_device_that_is_late(pair: World) -> None:
-    pair.run("cuda.late", limit=40)
-
-
-def test_a_device_that_is_stuck(pair: World) -> None:
-    pair.run("cuda.stuck", limit=20)
-
-
-def test_device_and_host_in_one_call(pair: World) -> None:
-    pair.run("cuda.mixed", limit=20)
+@pytest.mark.parametrize(("task", "limit"), [("late", 40), ("stuck", 20), ("mixed", 20)])
+def test_a_device_does_not_come_to_it(pair: World, task: str, limit: int) -> None:
+    pair.run(f"cuda.{task}", limit=limit)

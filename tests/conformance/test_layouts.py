@@ -14,36 +14,12 @@ def test_small_shapes(world: World, framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_strided(world: World, framework: str) -> None:
-    world.run("layouts.strided", framework=framework)
+@pytest.mark.parametrize("task", ["strided", "in_place", "given_out"])
+def test_in_other_places(world: World, task: str, framework: str) -> None:
+    world.run(f"layouts.{task}", framework=framework)
 
 
-@pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_in_place(world: World, framework: str) -> None:
-    world.run("layouts.in_place", framework=framework)
-
-
-@pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_out(world: World, framework: str) -> None:
-    world.run("layouts.given_out", framework=framework)
-    world.run("layouts.writable_views")
-
-
-def test_jax_arrays_do_not_change(world: World) -> None:
-    world.run("layouts.jax_stays")
-
-
-def test_arguments_are_refused(world: World) -> None:
-    world.run("refusals.arguments")
-
-
-def test_outputs_are_refused(world: World) -> None:
-    world.run("refusals.outputs")
-
-
-def test_lazy_bits_of_torch(world: World) -> None:
-    world.run("refusals.torch_bits")
-
-
-def test_fork(world: World) -> None:
-    world.run("refusals.fork")
+@pytest.mark.parametrize("task", ["layouts.writable_views", "layouts.jax_stays", "refusals.arguments", "refusals.outputs",
+                                  "refusals.torch_bits", "refusals.fork"])
+def test_tasks(world: World, task: str) -> None:
+    world.run(task)

@@ -5,6 +5,7 @@ Over the stand-ins for CUDA's runtime and for such a library (tests/standin/mpi.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def able(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    made = World(settings(*request.param, "yes"), tmp_path)
-    yield made
-    made.close()
+    with closing(World(settings(*request.param, "yes"), tmp_path)) as made:
+        yield made
 
 
 def test_used(able: World) -> None:
@@ -57,9 +57,8 @@ def test_used(able: World) -> None:
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     library, how = request.param
-    made = World(settings(library, 2, how), tmp_path)
-    yield made
-    made.close()
+    with closing(World(settings(library, 2, how), tmp_path)) as made:
+        yield made
 
 
 @pytest.mark.parametrize(("pair", "word"), [

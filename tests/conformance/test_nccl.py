@@ -4,6 +4,7 @@ streams that run late, communicators that never block."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,8 @@ def environ(version: int = 23203, *, blocking: bool = True) -> tuple[tuple[str, 
                 ids=lambda param: f"{param[0]}-{param[1]}")
 def gpus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     size, version = request.param
-    made = World(Settings(size, environ=environ(version, blocking=size != 2)), tmp_path_factory.mktemp("gpus"))
-    yield made
-    made.close()
+    with closing(World(Settings(size, environ=environ(version, blocking=size != 2)), tmp_path_factory.mktemp("gpus"))) as made:
+        yield made
 
 
 def reduced_there(world: World) -> list[str]:
@@ -59,62 +59,23 @@ def test_lists(gpus: World) -> None:
 
 def test_beside_the_cpu_engine(tmp_path: Path) -> None:
     both = tuple((name, "cpu:socket,cuda:nccl" if name == "ARRAYCOMM_BACKEND" else value) for name, value in environ())
-    world = World(Settings(2, environ=both), tmp_path)
-    try:
+    with closing(World(Settings(2, environ=both), tmp_path)) as world:
         world.run("gpus.two_backends")
         for framework in ("cuda", "numpy"):
             world.run("cuda.every_kind", framework=framework, later=True)
-        world.run("cuda.between")
-        world.run("cuda.split")
-        world.run("objects.everywhere")
-    finally:
-        world.close()
+        for task in ("cuda.between", "cuda.split", "objects.everywhere"):
+            world.run(task)
 
 
-def test_objects(gpus: World) -> None:
-    gpus.run("objects.everywhere")
+@pytest.mark.parametrize("task", [
+    "objects.everywhere", "gpus.in_flight", "gpus.streams", "gpus.messages", "gpus.batches", "gpus.dropped_inputs",
+    "gpus.captures", "gpus.symmetric", "gpus.splits", "gpus.beside", "gpus.refusals", "gpus.left_over"])
+def test_tasks(gpus: World, task: str) -> None:
+    gpus.run(task)
 
 
-def test_in_flight(gpus: World) -> None:
-    gpus.run("gpus.in_flight")
-
-
-def test_streams(gpus: World) -> None:
-    gpus.run("gpus.streams")
-
-
-def test_messages(gpus: World) -> None:
-    gpus.run("gpus.messages")
-    gpus.run("gpus.batches")
-
-
-def test_dropped_inputs(gpus: World) -> None:
-    gpus.run("gpus.dropped_inputs")
-
-
-def test_captures(gpus: World) -> None:
-    gpus.run("gpus.captures")
-
-
-def test_symmetric_memory(gpus: World) -> None:
-    gpus.run("gpus.symmetric")
-
-
-def test_groups(gpus: World) -> None:
-    gpus.run("gpus.splits")
+def test_facts(gpus: World) -> None:
     gpus.run("groups.facts", size=gpus.size)
-
-
-def test_arrays_on_the_host(gpus: World) -> None:
-    gpus.run("gpus.beside")
-
-
-def test_refusals(gpus: World) -> None:
-    gpus.run("gpus.refusals")
-
-
-def test_nothing_is_left(gpus: World) -> None:
-    gpus.run("gpus.left_over")
 
 
 def test_narrow_types_are_among_them() -> None:
@@ -135,9 +96,8 @@ def test_files_are_gone(tmp_path: Path) -> None:
 @pytest.fixture(scope="module", params=[True, False], ids=["blocking", "not blocking"])
 def fragile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("fragile")  # also for what the stand-in leaves of openings that fail
-    made = World(Settings(3, environ=(*environ(blocking=request.param), ("TMPDIR", str(folder)))), folder)
-    yield made
-    made.close()
+    with closing(World(Settings(3, environ=(*environ(blocking=request.param), ("TMPDIR", str(folder)))), folder)) as made:
+        yield made
 
 
 @pytest.mark.parametrize("function", ["ncclAllReduce", "ncclBroadcast", "ncclGroupEnd", "ncclRedOpCreatePreMulSum",

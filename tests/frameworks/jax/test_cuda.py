@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,8 @@ def _world(size: int, backend: str, folder: Path) -> World:
 
 @pytest.fixture(scope="module")
 def nccl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    world = _world(2, "nccl", tmp_path_factory.mktemp("nccl"))
-    yield world
-    world.close()
+    with closing(_world(2, "nccl", tmp_path_factory.mktemp("nccl"))) as world:
+        yield world
 
 
 @pytest.mark.parametrize("task", ["operations", "lowerings", "not_waited_for", "faults"])
@@ -31,8 +31,5 @@ def test_over_nccl(nccl: World, task: str) -> None:
 
 
 def test_staged(tmp_path: Path) -> None:
-    world = _world(3, "socket", tmp_path)
-    try:
+    with closing(_world(3, "socket", tmp_path)) as world:
         world.run(".frameworks.jax.cuda.operations")
-    finally:
-        world.close()

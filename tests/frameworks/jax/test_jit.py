@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .conftest import Programs
 
 
-def test_options(pair: Programs) -> None:
-    pair.run("programs.jit_options")
-
-
-def test_donation(pair: Programs) -> None:
-    pair.run("programs.donated")
+@pytest.mark.parametrize("task", ["jit_options", "donated"])
+def test_jit(pair: Programs, task: str) -> None:
+    pair.run(f"programs.{task}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from ...conformance.worlds import Settings, World
@@ -13,11 +14,9 @@ def test_bits_do_not_depend_on_buckets(pair: Programs) -> None:
 
 
 def test_bits_over_links(tmp_path: Path) -> None:
-    world = World(Settings(3, "tcp", (("ARRAYCOMM_ALGORITHM", "all_reduce=bruck:4000,all_reduce=ring"),)), tmp_path)
-    try:
+    environ = (("ARRAYCOMM_ALGORITHM", "all_reduce=bruck:4000,all_reduce=ring"),)
+    with closing(World(Settings(3, "tcp", environ), tmp_path)) as world:
         world.run(".frameworks.jax.trees.buckets", eager=())
-    finally:
-        world.close()
 
 
 def test_wrong_calls(pair: Programs) -> None:
