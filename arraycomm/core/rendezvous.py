@@ -133,11 +133,7 @@ def _place(init_method: str | None, rank: int | None, size: int | None, has_stor
     elsewhere = has_store or (init_method is not None and not init_method.startswith("env://"))
     place = None if told and elsewhere else detect(environ)
     if place is None and not told:
-        if rank is None and size is None and not elsewhere and init_method is None:
-            return Place("a plain process", 0, 1, 0, 1)
-        missing = " and ".join(n for n, v in (("rank (RANK)", rank), ("world_size (WORLD_SIZE)", size)) if v is None)
-        raise ValueError(f"{missing} not given and not found in the environment: pass rank= and world_size=, set the "
-                         "variables, or start with arraycomm-run, torchrun, mpirun or srun")
+        return _untold(rank, size, alone=not elsewhere and init_method is None)
     if place is None:
         port = environ.get("MASTER_PORT", "")
         place = Place("arguments", rank or 0, size or 0, host=environ.get("MASTER_ADDR") or None,
@@ -148,6 +144,15 @@ def _place(init_method: str | None, rank: int | None, size: int | None, has_stor
         raise ValueError(f"rank {place.rank} of world_size {place.size} (from {place.launcher}): a rank is at least 0 "
                          "and below the world size")
     return place
+
+
+def _untold(rank: int | None, size: int | None, *, alone: bool) -> Place:
+    """Where neither arguments nor the environment tell both. alone: a world of one may be meant."""
+    if alone and rank is None and size is None:
+        return Place("a plain process", 0, 1, 0, 1)
+    missing = " and ".join(n for n, v in (("rank (RANK)", rank), ("world_size (WORLD_SIZE)", size)) if v is None)
+    raise ValueError(f"{missing} not given and not found in the environment: pass rank= and world_size=, set the "
+                     "variables, or start with arraycomm-run, torchrun, mpirun or srun")
 
 
 def _open(init_method: str | None, place: Place, secret: bytes | None, timeout: timedelta,

@@ -258,6 +258,18 @@ static int64_t torch_requests(struct store_server *s, struct store_client *c, co
     return done == size ? (int64_t)done : -1;
 }
 
+/* When a client of torch's kind is to be looked at again. began: with a new request. */
+static void plan_look(struct store_server *s, struct store_client *c, bool began)
+{
+    if (began)
+        c->torch->since = 0;
+    pthread_mutex_lock(&s->lock);
+    int64_t due = store_client_limit(c, s->clients, CHUNK);
+    pthread_mutex_unlock(&s->lock);
+    if (due < s->next_end)
+        s->next_end = due;
+}
+
 static void take(struct store_server *s, struct store_client *c, size_t size)
 {
     if ((c->at && !c->torch) || c->out.size || (c->in.size && !store_buffer_append(&c->in, s->chunk, size))) {
@@ -277,15 +289,8 @@ static void take(struct store_server *s, struct store_client *c, size_t size)
     }
     if (!rest)
         store_buffer_free(&c->in);
-    if (!c->torch)
-        return;
-    if (done > 0)
-        c->torch->since = 0; /* one was whole: another has begun */
-    pthread_mutex_lock(&s->lock);
-    int64_t due = store_client_limit(c, s->clients, CHUNK);
-    pthread_mutex_unlock(&s->lock);
-    if (due < s->next_end)
-        s->next_end = due;
+    if (c->torch)
+        plan_look(s, c, done > 0); /* one was whole: another has begun */
 }
 
 static void serve(struct store_server *s, struct store_client *c, uint32_t events)
