@@ -54,28 +54,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Aborted",
-    "AuthFailed",
-    "CollectiveMismatch",
-    "CollectiveTimeout",
-    "DType",
-    "DistBackendError",
-    "DistError",
-    "DistNetworkError",
-    "DistStoreError",
-    "GradientReducer",
-    "Group",
-    "GroupError",
-    "PeerLost",
-    "QueueEmptyError",
-    "Received",
-    "ReduceOp",
-    "ResourceError",
-    "Work",
-    "from_mpi4py",
-    "init",
-    "premul_sum",
-    "spawn",
+    "Aborted", "AuthFailed", "CollectiveMismatch", "CollectiveTimeout", "DType", "DistBackendError", "DistError",
+    "DistNetworkError", "DistStoreError", "GradientReducer", "Group", "GroupError", "PeerLost", "QueueEmptyError", "Received",
+    "ReduceOp", "ResourceError", "Work", "from_mpi4py", "init", "premul_sum", "spawn",
 ]
 
 
