@@ -76,7 +76,7 @@ def carry_out(context: Context, label: str, x: Any, calls: list[_Call], *, later
             expect(context, f"{name} {label} later={later}", got, want, like=x)
 
 
-def order_ofcalls_on(context: Context) -> None:
+def order_of_calls(context: Context) -> None:
     """A later operation on an earlier one's out sees its result, whether anybody has waited for it or not."""
     x = given(context, "cuda", np.full(500, context.rank + 1.0, np.float32))
     works = [context.group.all_reduce(x, "max" if i else "sum", out=x, async_op=True) for i in range(4)]
