@@ -139,10 +139,11 @@ static int await_collective(struct mpi_op *op, int64_t until)
 static int await_message(struct mpi_op *op, int64_t until)
 {
     unsigned turns = 0;
+    bool all = until == 0 || !op->group->crowded || !op->group->mpi->yields; /* mpi_turn() looks too, now and then */
     int64_t look = op->synchronous || until == 0 ? 0 : clock_now() + WAIT_LOOK_NS;
     for (;;) {
         unsigned burst = op->group->crowded || until == 0 || turns >= MPI_SPINS ? 1 : BURST;
-        int rc = messages_await(op, burst);
+        int rc = messages_await(op, burst, all);
         if (mpi_ended(op))
             return 0;
         turns += burst - 1;

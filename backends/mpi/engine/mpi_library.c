@@ -24,10 +24,11 @@ static const struct family_facts {
     int any_source, multiple, failed; /* `failed` is followed by failed_pending and revoked */
     uintptr_t ignore;
     uint64_t short_bytes, short_moved, short_message;
+    bool yields;
 } families[] = {
-    [OPEN_MPI] = {"Open MPI", sizeof(void *), -1, 3, 75, 0, 16384, 3072, 3584},
-    [MPICH] = {"MPICH", sizeof(int), -2, 3, 101, 1, 4096, 4096, 4096},
-    [MPI_ABI] = {"MPI ABI", sizeof(void *), -1, 4096, 101, 0, 4096, 4096, 4096},
+    [OPEN_MPI] = {"Open MPI", sizeof(void *), -1, 3, 75, 0, 16384, 3072, 3584, true},
+    [MPICH] = {"MPICH", sizeof(int), -2, 3, 101, 1, 4096, 4096, 4096, false},
+    [MPI_ABI] = {"MPI ABI", sizeof(void *), -1, 4096, 101, 0, 4096, 4096, 4096, false},
 };
 #define INTEL_SHORT_BYTES 16384
 
@@ -69,6 +70,7 @@ static bool take_constants(void *library, enum family family, acomm_mpi *mpi)
     mpi->short_bytes = facts->short_bytes;
     mpi->short_moved = facts->short_moved;
     mpi->short_message = facts->short_message;
+    mpi->yields = facts->yields;
     return good;
 }
 

@@ -58,6 +58,7 @@ struct acomm_mpi {
     uint64_t short_bytes;           /* contents up to that travel with the headers, */
     uint64_t short_moved;           /* of operations that only move them, up to that */
     uint64_t short_message;         /* a message's contents up to that come with its head */
+    bool yields;                    /* at every look, where there are more ranks than cores */
     int any_source, multiple;       /* MPI_ANY_SOURCE, MPI_THREAD_MULTIPLE */
     int failed, failed_pending, revoked; /* ULFM's error classes */
     void *ignore;                   /* MPI_STATUS_IGNORE */

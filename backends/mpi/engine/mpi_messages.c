@@ -241,13 +241,13 @@ static int burst(struct acomm_group *g, struct mpi_op *op, unsigned times)
     return rc;
 }
 
-int messages_await(struct mpi_op *op, unsigned times)
+int messages_await(struct mpi_op *op, unsigned times, bool all)
 {
     struct acomm_group *g = op->group;
     if (pthread_mutex_trylock(&g->messages->lock))
         return 0; /* somebody else is at it */
     int rc = burst(g, op, times);
-    if (!rc && !mpi_ended(op))
+    if (!rc && all && !mpi_ended(op))
         rc = progress(g);
     pthread_mutex_unlock(&g->messages->lock);
     return failed(g, rc);
