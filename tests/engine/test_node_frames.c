@@ -1,6 +1,19 @@
 /* engine: node*.c loop.c */
 #include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
 #include "node_world.h"
+
+static int unwatched = -1; /* a descriptor that the kernel has no memory for */
+
+int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *event)
+{
+    if (operation == EPOLL_CTL_ADD && fd == unwatched) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return (int)syscall(SYS_epoll_ctl, epoll, operation, fd, event);
+}
 
 static void bad_frames_end_the_connection(void)
 {
@@ -94,11 +107,31 @@ static void bad_arguments(void)
     CHECK_EQUAL(acomm_node_close(node, NULL), 0);
 }
 
+static void who_cannot_take_a_connection_says_so(void)
+{
+    struct world w;
+    world_open(&w, 0, SILENCE);
+    struct groups all = groups_open(&w, 7, everybody, RANKS);
+    int fds[2];
+    pair_of(fds);
+    unwatched = fds[1];
+    CHECK_EQUAL(acomm_node_attach(w.node[0], 2, fds[0]), 0);
+    CHECK_EQUAL(acomm_node_attach(w.node[2], 0, fds[1]), ACOMM_RESOURCE);
+    unwatched = -1;
+    AWAIT(&w, failed(&all) == RANKS);
+    CHECK_EQUAL(all.of[4]->failure.culprit, 2);
+    CHECK_MESSAGE(strstr(all.of[4]->failure.text, "it has no memory or descriptors"), "%s", all.of[4]->failure.text);
+    CHECK_MESSAGE(strstr(all.of[2]->failure.text, "it has no memory or descriptors"), "%s", all.of[2]->failure.text);
+    groups_close(&all);
+    world_close(&w);
+}
+
 int main(void)
 {
     TEST(bad_frames_end_the_connection);
     TEST(a_failure_that_does_not_fit_is_ignored);
     TEST(the_condemned_gives_up);
     TEST(bad_arguments);
+    TEST(who_cannot_take_a_connection_says_so);
     return CHECK_RESULT();
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "clock.h"
 #include "group.h"
@@ -237,6 +238,18 @@ static int admit(struct acomm_node *node, int world_rank, int fd)
     return ACOMM_OK;
 }
 
+/* The peer would take the end of the connection for that of the process. */
+static void excuse(const struct acomm_node *node, int fd)
+{
+    static const char why[] = "it has no memory or descriptors for a control connection";
+    char frame[WIRE_CONTROL_FRAME];
+    struct wire_control head = node_frame(node, WIRE_LOST, node->rank, sizeof why - 1);
+    memcpy(frame, &head, sizeof head);
+    memcpy(frame + sizeof head, why, sizeof why - 1);
+    if (send(fd, frame, sizeof head + sizeof why - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        errno = 0; /* the peer has gone itself */
+}
+
 int acomm_node_attach(struct acomm_node *node, int world_rank, int fd)
 {
     int rc = ACOMM_ARGUMENT;
@@ -247,6 +260,8 @@ int acomm_node_attach(struct acomm_node *node, int world_rank, int fd)
         rc = admit(node, world_rank, fd);
         pthread_mutex_unlock(&node->lock);
     }
+    if (rc == ACOMM_RESOURCE)
+        excuse(node, fd);
     if (rc < 0)
         close(fd);
     return rc;
