@@ -13,21 +13,34 @@ CLOSED = 128 + signal.SIGPIPE  # what a shell shows for `yes | head`
 
 
 def command(main: Callable[..., int | None]) -> Callable[..., int | None]:
-    """For a command's main(): CLOSED and no traceback where its stdout or stderr is a pipe whose reader has gone."""
+    """For a command's main(): CLOSED and no traceback where its stdout or stderr is a pipe whose reader has gone. What has
+    failed before stays what it was: its exit code, its traceback."""
 
     @functools.wraps(main)
     def run(*args: object, **options: object) -> int | None:
         try:
-            try:
-                return main(*args, **options)
-            finally:
-                sys.stdout.flush()  # not at exit, where Python would complain
+            code = main(*args, **options)
         except BrokenPipeError:
             if not discard_unread():  # a connection of the program's own
                 raise
             return CLOSED
+        except BaseException as error:
+            if not _flush() and isinstance(error, SystemExit) and not error.code:  # argparse has shown its help
+                return CLOSED
+            raise
+        return code if _flush() or code else CLOSED
 
     return run
+
+
+def _flush() -> bool:
+    """Whether stdout took what Python held for it; not at exit, where Python would complain and end with a code of its own."""
+    try:
+        if sys.stdout is not None:  # as it is where the program was started with it closed
+            sys.stdout.flush()
+    except BrokenPipeError:
+        return not discard_unread()
+    return True
 
 
 def discard_unread() -> bool:

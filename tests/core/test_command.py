@@ -44,3 +44,32 @@ def test_a_connection_of_its_own_is_told():
 
     with pytest.raises(BrokenPipeError, match="a socket's"):
         main()
+
+
+FAILING = """
+import sys
+from arraycomm.core.command import command
+
+@command
+def main():
+    print("a first line")
+    {}
+
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("failure, code, told", [("raise ValueError('wrong values')", 1, "ValueError: wrong values\n"),
+                                                 ("return 3", 3, ""), ("sys.exit('wrong values')", 1, "wrong values\n")])
+def test_a_failure_is_told_all_the_same(failure, code, told, unread):
+    """Python holds the line until the flush at the end, which fails."""
+    done = subprocess.run([sys.executable, "-c", FAILING.format(failure)], stdout=unread, stderr=subprocess.PIPE, text=True,
+                          timeout=60, env={**os.environ, "PYTHONUNBUFFERED": ""})
+    assert done.returncode == code and done.stderr.endswith(told) and "BrokenPipe" not in done.stderr
+    assert bool(done.stderr) == bool(told)
+
+
+def test_without_any_stdout():
+    done = subprocess.run(f"{sys.executable} -c 'from arraycomm.info import main; main([])' >&-", shell=True, text=True,
+                          stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
