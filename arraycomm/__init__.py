@@ -19,10 +19,13 @@ except ModuleNotFoundError as missing:
         "folder, or build it in place with `pip install -e .`"
     ) from missing
 
-if getattr(_lib, "ACOMM_INTERFACE", None) != 0x31f7a011051c:  # cffi_build.build.interface(), as tests/architecture sees to
+from .core.digest import sha256 as _sha256
+from .core.interface import interface as _interface
+
+if _interface(__path__[0], _sha256) not in (None, getattr(_lib, "ACOMM_INTERFACE", None)):
     raise ImportError(
-        f"the engine of arraycomm in {__path__[0]} was built from other sources than the Python files there: build it again, "
-        "by `python -m cffi_build` in the source tree, or by `pip install` as before"
+        f"the engine of arraycomm in {__path__[0]} was built from other declarations than the source tree there has: build it "
+        "again, by `python -m cffi_build` in the source tree, or by `pip install -e .` as before"
     )
 
 from .core.errors import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
+import runpy
 from pathlib import Path
 
 from cffi import FFI
@@ -14,7 +14,8 @@ MPI = ROOT / "backends" / "mpi" / "engine"
 NATIVE = ROOT / "arraycomm" / "core" / "native"
 FRAMEWORKS = ROOT / "arraycomm" / "frameworks" / "native"
 FOLDERS = (ENGINE, MPI, NATIVE, FRAMEWORKS)
-HEADERS = (ENGINE / "acomm.h", MPI / "acomm_mpi.h", FRAMEWORKS / "acomm_xla.h")
+INTERFACE = runpy.run_path(str(ROOT / "arraycomm" / "core" / "interface.py"))
+HEADERS = [ROOT / name for name in INTERFACE["HEADERS"]]
 MODULE = "arraycomm._engine"
 
 
@@ -24,20 +25,13 @@ def declarations() -> str:
     return "\n".join(line for line in lines if not line.startswith("#"))
 
 
-def interface() -> int:
-    """What Python's files rely on in the engine, as a number: changes with the declarations and with _engine.pyi."""
-    c = re.sub(r"/\*.*?\*/|//[^\n]*", "", declarations(), flags=re.DOTALL)
-    python = re.sub(r"#[^\n]*", "", (ROOT / "arraycomm" / "_engine.pyi").read_text(encoding="utf-8"))
-    return int(hashlib.sha256(" ".join((c + python).split()).encode()).hexdigest()[:12], 16)
-
-
 def generate(target: Path) -> None:
     """Writes the C source of the cffi module. An unchanged file keeps its time, so that it is not compiled again."""
     ffi = FFI()
     ffi.cdef(declarations() + "\n#define ACOMM_INTERFACE ...\n")
     # The init function is ours (native/module.c): it calls cffi's and adds the functions that read arrays.
     ffi.set_source(MODULE, '#define PyInit__engine engine_cffi_init\n'
-                   f"#define ACOMM_INTERFACE {interface():#x}LL\n"
+                   f"#define ACOMM_INTERFACE {INTERFACE['interface'](str(ROOT / 'arraycomm'), hashlib.sha256):#x}LL\n"
                    '#include "acomm_mpi.h"\n#include "acomm_xla.h"')
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_suffix(".new")

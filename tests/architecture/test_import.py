@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import arraycomm
-from cffi_build import build
+from arraycomm.core.interface import HEADERS
 
 HEAVY = ("numpy", "torch", "jax", "jaxlib", "cupy", "msgpack", "matplotlib", "rich", "ml_dtypes", "multiprocessing",
          "asyncio", "http", "ssl")
@@ -69,32 +70,40 @@ def test_a_source_tree_without_the_engine_says_so(tmp_path: Path) -> None:
     assert f"ImportError: the engine of arraycomm is not built in {tmp_path / 'arraycomm'}. Python found" in done.stderr
 
 
-def interface() -> str:
-    """That the Python files were written for."""
-    found = re.search(r'"ACOMM_INTERFACE", None\) != (0x[0-9a-f]+):', Path(arraycomm.__file__).read_text())
-    assert found
-    return found[1]
-
-
-def test_the_engine_fits_the_python_files() -> None:
-    """With another interface one of the two was forgotten: a stale build would end in a KeyError somewhere."""
-    before, now = interface(), f"{build.interface():#x}"
-    assert before == now, f"the engine's interface has changed: write {now} for {before} in arraycomm/__init__.py"
-
-
-def test_a_stale_engine_says_so(tmp_path: Path) -> None:
-    """The engine is this one, the Python files are of another commit."""
-    package = tmp_path / "arraycomm"
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A source tree with this engine."""
+    package, root = tmp_path / "arraycomm", Path(arraycomm.__file__).parents[1]
     package.mkdir()
-    for path in Path(arraycomm.__file__).parent.iterdir():
-        if path.name != "__init__.py":
-            (package / path.name).symlink_to(path)
-    text = Path(arraycomm.__file__).read_text()
-    (package / "__init__.py").write_text(text.replace(interface(), "0x1"))
-    done = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import arraycomm"],
-                          capture_output=True, text=True, timeout=60)
-    assert f"ImportError: the engine of arraycomm in {package} was built from other sources" in done.stderr, done.stderr
-    assert "python -m cffi_build" in done.stderr
+    for path in (root / "arraycomm").iterdir():
+        (package / path.name).symlink_to(path)
+    for name in HEADERS[:2]:
+        (tmp_path / name).parent.mkdir(parents=True)
+        shutil.copy(root / name, tmp_path / name)
+    return tmp_path
+
+
+def imported(tree: Path) -> str:
+    code = f"import sys; sys.path.insert(0, {str(tree)!r}); import arraycomm; print(arraycomm.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", [*HEADERS[:2], "arraycomm/_engine.pyi"])
+def test_a_stale_engine_says_so(tree: Path, name: str) -> None:
+    """It would end in a KeyError somewhere."""
+    assert imported(tree) == f"{tree / 'arraycomm' / '__init__.py'}\n"
+    before = (tree / name).read_text()
+    (tree / name).unlink()
+    (tree / name).write_text(before + "\n")
+    told = imported(tree)
+    assert f"ImportError: the engine of arraycomm in {tree / 'arraycomm'} was built from other declarations" in told
+    assert "python -m cffi_build" in told
+
+
+def test_an_installed_package_has_no_declarations_beside_it(tree: Path) -> None:
+    (tree / HEADERS[0]).unlink()
+    assert imported(tree) == f"{tree / 'arraycomm' / '__init__.py'}\n"
 
 
 def test_fork_before_init_is_harmless() -> None:
