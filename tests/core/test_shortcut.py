@@ -209,6 +209,8 @@ def test_messages(group: arraycomm.Group) -> None:
     work.wait()
     assert type(got).__name__ == "Received" and got.source == 0 and got.tag == 3
     assert got == (got.array, 0, 3) and got._replace(tag=4).tag == 4
+    with pytest.raises(TypeError, match="unhashable"):  # as arrays are: not a hash that was never computed
+        hash(got)
     np.testing.assert_array_equal(got.array, _x())
 
 
