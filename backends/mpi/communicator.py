@@ -174,6 +174,7 @@ class MpiCommunicator:
         checks = told[::size]
         if len(set(checks)) > 1:
             other = next(rank for rank, check in enumerate(checks) if check != checks[0])
+            self.close()  # in order: slower ranks are still in this call, and are to see the same
             raise ValueError(f"ARRAYCOMM_CHECK is {checks[0]} on rank 0 and {checks[other]} on rank {other}; it must be the same "
                              "on all ranks")
         self.places = [told[at + 1:at + size] for at in range(0, len(told), size)]

@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 import arraycomm
+from arraycomm.backends.mpi import MpiCommunicator
 from arraycomm.backends.mpi.library import load
 
 
@@ -27,6 +28,34 @@ def late(group: arraycomm.Group, length: int) -> None:
     if group.rank == 1:
         time.sleep(1.5)
     group.all_reduce(np.ones(length), timeout=0.5 if group.rank == 0 else 20)
+
+
+def straggle(rank: int) -> None:
+    """Before a collective of three ranks: rank 0 is through it while rank 2 waits for what rank 1 passes on a second later."""
+    if rank == 1:
+        signal.signal(signal.SIGALRM, lambda *_: time.sleep(1))
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+    elif rank == 2:
+        time.sleep(0.4)
+
+
+def differs(group: arraycomm.Group) -> None:
+    straggle(group.rank)
+    try:
+        group.all_reduce(np.ones(4 if group.rank == 0 else 5))
+    except arraycomm.GroupError as error:
+        say(group, f"{type(error).__name__} {error.ranks} {str(error).partition(': ')[2].partition(';')[0]}")
+        sys.exit()
+
+
+def checks_differ(rank: int) -> None:
+    os.environ["ARRAYCOMM_CHECK"] = "0" if rank == 1 else "1"
+    meet = MpiCommunicator.meet
+    MpiCommunicator.meet = lambda *told: (straggle(rank), meet(*told))[1]
+    try:
+        arraycomm.init(timeout=60)
+    except ValueError as error:
+        os.write(1, f"rank {rank}: {error}\n".encode())
 
 
 def compares(group: arraycomm.Group) -> None:
@@ -286,19 +315,14 @@ def frees(group: arraycomm.Group) -> None:
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "aborts receives": aborts_receives, "killed": killed, "wrapped": wrapped, "facade": facade,
          "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens,
-         "ahead": ahead, "ends": ends, "frees": frees, "compares": compares}
+         "ahead": ahead, "ends": ends, "frees": frees, "compares": compares, "differs": differs}
 
 
 def main(case: str) -> None:
     if case in ("wrapped", "finalizes"):
         import mpi4py.MPI  # noqa: F401  it initialises MPI, and ends it
     if case == "checks differ":
-        os.environ["ARRAYCOMM_CHECK"] = "0" if os.environ["RANK"] == "1" else "1"
-        try:
-            arraycomm.init(timeout=60)
-        except ValueError as error:
-            os.write(1, f"rank {os.environ['RANK']}: {error}\n".encode())
-        return
+        return checks_differ(int(os.environ["RANK"]))
     with arraycomm.init(timeout=60) as group:
         try:
             group.barrier()  # from which a slow rank may be called away

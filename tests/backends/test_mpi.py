@@ -74,6 +74,15 @@ def test_settings_that_differ() -> None:
     assert [lines(printed, rank) for rank in range(3)] == [told] * 3, printed
 
 
+def test_calls_that_differ() -> None:
+    """Also a rank that still waits when another has seen it, and has gone."""
+    printed = launched("mpich", 3, PROGRAM, "differs")
+    four, five = (f"called all_reduce #3 of {count} float64, sum" for count in (4, 5))
+    others = f"CollectiveMismatch (1,) rank 0 {four}, but rank 1 {five} (of shapes (4,) and (5,))"
+    own = f"CollectiveMismatch (0,) rank 1 {five}, but rank 0 {four} (of shapes (5,) and (4,))"
+    assert [lines(printed, rank) for rank in range(3)] == [[others], [own], [others]], printed
+
+
 def test_without_comparison() -> None:
     printed = launched("mpich", 2, PROGRAM, "compares", ARRAYCOMM_CHECK="0")
     assert [lines(printed, rank) for rank in range(2)] == [["sum 400000.0"] * 2] * 2, printed

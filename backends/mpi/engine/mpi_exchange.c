@@ -118,13 +118,8 @@ static int compare(struct mpi_op *op, const void **contents)
         return 0;
     if (g->size == 2) /* the other may be past it (mpi_ahead.c) */
         return mpi_differ(g, mine, headers[!g->rank], !g->rank);
-    acomm_failure failure = {.code = ACOMM_MISMATCH, .origin = reference, .culprit = odd, .sequence = mine->sequence,
-                             .mine = *first, .theirs = *other};
-    if (g->rank == odd) { /* from its own side, as everywhere */
-        failure.origin = odd, failure.culprit = reference;
-        failure.mine = *other, failure.theirs = *first;
-    }
-    return mpi_poison(g, &failure); /* the others see it themselves */
+    return mpi_fail(g, &(acomm_failure){.code = ACOMM_MISMATCH, .origin = reference, .culprit = odd, .sequence = mine->sequence,
+                                        .mine = *first, .theirs = *other});
 }
 
 int mpi_differ(struct acomm_group *g, const acomm_header *mine, const acomm_header *theirs, int peer)

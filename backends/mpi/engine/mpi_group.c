@@ -65,11 +65,21 @@ static bool is_death(const acomm_failure *failure)
     return failure->code == ACOMM_LOST && failure->errnum == ESRCH;
 }
 
+/* A difference as the rank sees it that caused it: from its own side, as everywhere. */
+static void turn_round(acomm_failure *failure)
+{
+    acomm_failure from = *failure;
+    failure->origin = from.culprit, failure->culprit = from.origin;
+    failure->mine = from.theirs, failure->theirs = from.mine;
+}
+
 int mpi_poison(struct acomm_group *g, const acomm_failure *failure)
 {
     pthread_mutex_lock(&g->lock);
     if (!atomic_load(&g->poisoned)) {
         g->failure = *failure;
+        if (failure->code == ACOMM_MISMATCH && failure->culprit == g->rank)
+            turn_round(&g->failure);
         g->failed = failure->code != ACOMM_CLOSED;
         if (is_death(failure))
             g->mpi->died = true;
