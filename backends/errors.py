@@ -99,8 +99,10 @@ class Translator:
             return f"{peer} was lost: {text or 'the connection broke'}"
         if code == lib.ACOMM_TIMEOUT:
             more = f" ({text})" if text else ""
-            if failure.culprit == self._rank != failure.origin:
-                return f"{self._peer(failure.origin)} waited for this rank until its timeout was over{more}"
+            elsewhere = self._elsewhere(failure)
+            if elsewhere or failure.culprit == self._rank != failure.origin:
+                awaited = "this rank" if failure.culprit == self._rank else peer
+                return f"{self._peer(failure.origin)} waited for {awaited} until its timeout was over{elsewhere}{more}"
             last = f"; it was last seen in collective #{failure.peer_sequence}" if failure.peer_sequence else ""
             return f"{peer} did not take part before the timeout was over{last}{more}"
         if code == lib.ACOMM_MISMATCH:
@@ -118,10 +120,17 @@ class Translator:
         system = f": {os.strerror(failure.errnum)}" if failure.errnum else ""
         return words + (f" ({text})" if text else "") + system
 
+    def _elsewhere(self, failure: Any) -> str:
+        """What the rank that noticed was doing, where it is another one and did not do what this one does."""
+        theirs = failure.theirs
+        if failure.origin == self._rank or not (theirs.sequence or theirs.count):
+            return ""
+        return "" if theirs.sequence and theirs.sequence == failure.mine.sequence else f", in {describe(theirs)}"
+
     def failure(self, failure: Any) -> DistError:
         """The exception for a recorded failure."""
         message = failure.mine.kind >= lib.ACOMM_SEND and failure.mine.count > 0  # which has no number
-        known = failure.mine.sequence or (message and failure.origin == self._rank)
+        known = failure.mine.sequence or message
         doing = f" in {describe(failure.mine)}" if known else ""
         after = f" after {failure.elapsed / 1e9:.2f} s" if failure.elapsed else ""
         writing = doing and failure.mine.kind not in _WRITES_NOTHING

@@ -130,3 +130,28 @@ def test_interrupted_system_calls(job: Jobs, transport: str) -> None:
     """Signals at 1 kHz, in every system call, change nothing."""
     ranks = job(3, transport)
     assert all(ran > 100 for ran in ranks.call("interrupt_storm", seconds=1.0).values())
+
+
+def test_errors_are_of_ones_own_operation(job: Jobs, transport: str) -> None:
+    """A rank whose operation ends by another one's timeout says what it did itself, and what the other waited for."""
+    ranks = job(3, transport)
+    ranks.begin("announced_recv", [1], source=2)
+    ranks.begin("announced_total", [0], timeout=0.5)
+    ranks.answers([0, 1])
+    answers = ranks.answers([0, 1])
+    assert all(answer.error == "CollectiveTimeout" for answer in answers.values()), answers
+    assert "in all_reduce #1 of 1000 float64, sum after" in answers[0].text and "recv" not in answers[0].text, answers
+    assert "rank 1 of 3 in group 'world' in recv of 4 float64 after" in answers[1].text, answers
+    assert "until its timeout was over, in all_reduce #1 of 1000 float64, sum" in answers[1].text, answers
+
+
+def test_two_operations_time_out_at_once(job: Jobs, transport: str) -> None:
+    """Whoever comes first is told to the other: neither reports the other's operation as its own."""
+    ranks = job(3, transport)
+    ranks.begin("announced_recv", [1], source=2, timeout=0.5)
+    ranks.begin("announced_total", [0], timeout=0.5)
+    ranks.answers([0, 1])
+    answers = ranks.answers([0, 1])
+    assert "rank 0 of 3 in group 'world' in all_reduce #1 of 1000 float64, sum after" in answers[0].text, answers
+    assert "rank 1 of 3 in group 'world' in recv of 4 float64 after" in answers[1].text, answers
+    assert "no message" not in answers[0].text or "rank 1 " in answers[0].text and "in recv of 4" in answers[0].text, answers

@@ -159,6 +159,10 @@ static int hear(struct acomm_group *g)
     if (head.what == FAILURE) {
         acomm_failure failure;
         memcpy(&failure, contents, sizeof failure);
+        if (failure.mine.kind >= ACOMM_SEND && failure.code != ACOMM_MISMATCH) { /* it would pass for one of ours */
+            failure.theirs = failure.mine;
+            failure.mine = (acomm_header){.root = -1};
+        }
         mpi_poison(g, &failure);
     } else if (head.what == ASKED) {
         m->asked = head.count;

@@ -82,7 +82,7 @@ typedef struct acomm_failure {
     uint64_t sequence;    /* the collective under way on this rank, 0 if none */
     uint64_t peer_sequence; /* the last collective the culprit was seen in, 0 unknown */
     int64_t elapsed;      /* ns from the start of the operation to the failure */
-    acomm_header mine, theirs;
+    acomm_header mine, theirs; /* what this rank did; the culprit, or `origin` where that is another rank and it is no mismatch */
     char text[192];       /* the cause in words, without names of ranks; may be empty */
 } acomm_failure;
 
@@ -173,7 +173,7 @@ typedef struct acomm_call {
     uint32_t layout;
     int32_t kind, dtype, redop;
     int32_t root;        /* -1 where none. Messages: the peer, -1 any source; after a receive that was run its source */
-    acomm_failure *failure; /* filled when this operation fails and the group does not; may be NULL */
+    acomm_failure *failure; /* filled where a message has failed after it was begun; may be NULL */
     /* A lock of the caller's (Python's), which it holds where this is not NULL: called once, before anything is waited for. */
     void (*let_go)(void *lock);
     void *lock;

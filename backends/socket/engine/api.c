@@ -153,9 +153,10 @@ static int run_message(acomm_group *group, acomm_call *c)
     describe(&op, group, c);
     op.let_go = c->let_go;
     op.lock = c->lock;
+    op.failure.code = 0;
     int rc = post(&op, NULL);
     c->root = op.peer;
-    if (rc == ACOMM_TRUNCATED && c->failure)
+    if (rc && c->failure && op.failure.code == rc)
         *c->failure = op.failure;
     return rc;
 }

@@ -10,6 +10,15 @@
 
 /* ---- failure ---- */
 
+/* Another rank's operation must not pass for one of ours: what we do is named by name_operation(), or in a message's own record. */
+static void heard(acomm_failure *failure)
+{
+    failure->theirs = failure->mine;
+    failure->mine = (acomm_header){.root = -1};
+    failure->sequence = 0;
+    failure->elapsed = 0;
+}
+
 /* True when this was the first failure: only that one is kept and acted on. */
 static bool record(struct acomm_group *g, const acomm_failure *failure)
 {
@@ -17,6 +26,8 @@ static bool record(struct acomm_group *g, const acomm_failure *failure)
     bool first = !g->failed;
     if (first) {
         g->failure = *failure;
+        if (failure->origin != g->rank && failure->code != ACOMM_MISMATCH)
+            heard(&g->failure);
         g->failed = true;
         atomic_store(&g->poisoned, failure->code);
     }
@@ -88,7 +99,9 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
     strncpy(failure.text, text ? text : "", sizeof failure.text - 1);
     if (code == ACOMM_TIMEOUT && op->sequence && g->node)
         find_absent(op, &failure);
-    return group_fail(g, &failure, true);
+    int kept = group_fail(g, &failure, true);
+    name_operation(op); /* another rank's failure may have come first meanwhile */
+    return kept;
 }
 
 /* ---- operations ---- */

@@ -263,6 +263,14 @@ int p2p_post(struct p2p *p, struct acomm_op *op)
     return rc;
 }
 
+/* The group's failure, whatever was under way where it was noticed, ended this one. */
+static void name_message(struct acomm_op *op)
+{
+    op_header(op, &op->failure.mine);
+    op->failure.sequence = 0;
+    op->failure.elapsed = op_elapsed(op);
+}
+
 void p2p_fail(struct p2p *p)
 {
     struct acomm_group *g = p->group;
@@ -280,6 +288,8 @@ void p2p_fail(struct p2p *p)
     while (!p2p_list_empty(&p->all)) {
         struct p2p_item *item = P2P_OF(struct p2p_item, all, p->all.next);
         item->op->failure = failure;
+        if (failure.code != ACOMM_MISMATCH)
+            name_message(item->op);
         p2p_match_end(p, item, failure.code);
     }
     pthread_cond_broadcast(&p->turn);
