@@ -52,7 +52,8 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_ALLOW_PICKLE", "0", "1 lets object collectives of arraycomm.distributed pickle: set it on all ranks "
                 "or on none, and only where every rank may run code in every other",
                 ranks="equal; compared by the calls that it is for"),
-        Setting("ARRAYCOMM_TRACE", "", "a folder: ranks write their operations there; `python -m arraycomm.trace` merges them"),
+        Setting("ARRAYCOMM_TRACE", "", "a folder: ranks write their operations there; `python -m arraycomm.trace` merges them",
+                ranks="set on all, to any folder, or on none; compared when a world is opened, but over MPI"),
         Setting("ARRAYCOMM_STORE", "", "launcher@ADDRESS:PORT: the launcher serves the store there; set by our launcher",
                 ranks="equal"),
         Setting("ARRAYCOMM_TORCH_STORE", "0", "1: the launchers' store and arraycomm.distributed's speak torch's wire, which "

@@ -23,8 +23,7 @@ _CARD = "arraycomm rank 3"  # what a card starts with
 # "the same host" also says that loopback is the same.
 _NAMESPACES = ("net", "pid", "ipc", "mnt")
 
-
-_TUNING = "ARRAYCOMM_TUNING"
+_TUNING, _TRACE = "ARRAYCOMM_TUNING", "ARRAYCOMM_TRACE"
 
 
 class Peer(Record):
@@ -61,6 +60,7 @@ def this_process(addresses: Sequence[tuple[str, int]], path: str, lent: str = ""
         raise ValueError(f"ARRAYCOMM_SOCKET_CONNECTIONS must be 0 to 64, got {wanted}")
     alike = {row.name: settings.get(row.name) for row in settings.TABLE.values() if row.ranks == settings.EQUAL}
     alike[_TUNING] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
+    alike[_TRACE] = "set" if settings.get(_TRACE) else "not set"  # who traces begins by comparing clocks with all others
     alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
     return Peer(host_key(), wanted, socket.gethostname(), os.getpid(), tuple(addresses), path, lent, alike)
 
@@ -95,9 +95,10 @@ class Peers:
     def _compare(self) -> None:
         first = self[0].alike
         for rank in range(len(self)):
-            for name, value in first.items():
-                if self[rank].alike.get(name) != value:
-                    raise ValueError(f"{name} is {value!r} on rank 0 and {self[rank].alike.get(name)!r} on rank {rank}; it must "
+            other = self[rank].alike
+            for name in {**first, **other}:  # another version of this package may know more of them
+                if other.get(name) != first.get(name):
+                    raise ValueError(f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank {rank}; it must "
                                      "be the same on all ranks")
 
     def hosts_of(self, members: Sequence[int]) -> list[int]:

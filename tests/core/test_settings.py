@@ -50,5 +50,28 @@ def test_what_must_be_equal_is_compared(monkeypatch: pytest.MonkeyPatch, name: s
     assert len(peers.Peers(cards[:2], first)) == 2
 
 
+def test_a_trace_is_for_all_ranks_or_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with one would call collectives, at first, that the others do not."""
+    cards = []
+    for folder in ("", "/one", "/two"):
+        monkeypatch.setenv("ARRAYCOMM_TRACE", folder)
+        cards.append(peers.this_process([("127.0.0.1", 5)], "/path"))
+    encoded = [peers._encode(card).encode() for card in cards]
+    for mine in cards:
+        with pytest.raises(ValueError, match="ARRAYCOMM_TRACE is 'not set' on rank 0 and 'set' on rank 1"):
+            peers.Peers(encoded, mine)
+    assert len(peers.Peers(encoded[1:], cards[1])) == 2
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_setting_that_one_rank_does_not_know(more: int) -> None:
+    """The rank is of another version."""
+    card = peers.this_process([("127.0.0.1", 5)], "/path")
+    other = card._replace(alike={**card.alike, "ARRAYCOMM_NEW": "1"})
+    for mine in (card, other):
+        with pytest.raises(ValueError, match="ARRAYCOMM_NEW is (None|'1') on rank 0 and ('1'|None) on rank 1"):
+            peers.Peers([peers._encode(one).encode() for one in ((card, other), (other, card))[more]], mine)
+
+
 def test_engine_settings_are_among_them() -> None:
     assert {"ARRAYCOMM_CHECK", "ARRAYCOMM_TRANSPORT", "ARRAYCOMM_HEARTBEAT", "ARRAYCOMM_SILENCE"} <= set(COMPARED)
