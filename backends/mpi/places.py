@@ -25,13 +25,29 @@ def here() -> bytes:
 
 
 def crowded(places: Sequence[bytes], rank: int) -> bool:
-    """Whether more ranks may come to the processors of that one than there are for them."""
-    mine = places[rank]
-    host, own = mine[:_HOST], int.from_bytes(mine[_HOST:], "little")
-    ranks, cpus = 0, 0
-    for place in places:
-        theirs = int.from_bytes(place[_HOST:], "little")
-        if place[:_HOST] == host and theirs & own:
-            ranks += 1
-            cpus |= theirs
-    return ranks > cpus.bit_count()
+    """Whether the ranks of that one's host cannot have a processor each, of those that they may run on."""
+    host = places[rank][:_HOST]
+    return not _one_each([int.from_bytes(place[_HOST:], "little") for place in places if place[:_HOST] == host])
+
+
+def _one_each(masks: Sequence[int]) -> bool:
+    """Kuhn's matching: who finds no processor free takes that of a rank that finds another."""
+    holders: dict[int, int] = {}  # processor, as a mask of its own -> mask of the rank that has it
+    taken = 0
+
+    def settle(mask: int, tried: set[int]) -> bool:
+        nonlocal taken
+        if free := mask & ~taken:
+            first = free & -free
+            taken |= first
+            holders[first] = mask
+            return True
+        for one in (1 << cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1):
+            if one not in tried:
+                tried.add(one)
+                if settle(holders[one], tried):
+                    holders[one] = mask
+                    return True
+        return False
+
+    return all(settle(mask, set()) for mask in masks)
