@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NULL = ffi.NULL
+_NAME = 8  # bytes of a name's digest
 _ON_DEVICE = (int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED))
 _kept: list[object] = []  # memory of failed operations that MPI may still use: it cannot take every request back
 
@@ -39,7 +40,7 @@ def _counts(counts: Sequence[int] | None) -> Any:
 def options(name: str, timeout: float, *, crowded: bool = True, check: bool = True) -> Any:
     """crowded, check: until all have met."""
     return ffi.new("acomm_mpi_options *", {
-        "id": int.from_bytes(sha256(name.encode()).digest()[:8], "little"), "timeout": nanoseconds(timeout),
+        "id": int.from_bytes(sha256(name.encode()).digest()[:_NAME], "little"), "timeout": nanoseconds(timeout),
         "check": check, "crowded": crowded})
 
 
@@ -160,24 +161,27 @@ class MpiCommunicator:
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Operation | None:
         return self._run("barrier", timeout=nanoseconds(timeout), async_op=async_op, owners=())
 
-    def meet(self, layout: int, timeout: float) -> None:
-        """The first call of a group: ranks compare `layout`, and learn where all of them are and whether they compare calls.
+    def meet(self, timeout: float) -> None:
+        """The first call of a group: ranks learn where all of them are, and whether they compare calls.
 
-        Raises ValueError where ARRAYCOMM_CHECK differs: one would wait for what another does not send.
+        Raises ValueError where ARRAYCOMM_CHECK differs, as one would wait for what another does not send, or the group's name,
+        without which what peers tell is not for this group.
         """
         self.check = settings.get_flag("ARRAYCOMM_CHECK")
-        mine, size = ffi.from_buffer(bytes([self.check]) + places.here()), 1 + places.BYTES
+        alike = bytes([self.check]) + sha256(self.name.encode()).digest()[:_NAME]
+        mine, size = ffi.from_buffer(alike + places.here()), len(alike) + places.BYTES
         all_of_them = ffi.new("char[]", size * self.size)
-        self._run("all_gather", **{"in": _address(mine)}, out=_address(all_of_them), count=size, dtype=DType.UINT8,
-                  layout=layout | 1, timeout=nanoseconds(timeout), async_op=False, owners=(mine, all_of_them))
-        told = ffi.buffer(all_of_them)[:]
-        checks = told[::size]
-        if len(set(checks)) > 1:
-            other = next(rank for rank, check in enumerate(checks) if check != checks[0])
+        self._run("all_gather", **{"in": _address(mine)}, out=_address(all_of_them), count=size, dtype=DType.UINT8, layout=1,
+                  timeout=nanoseconds(timeout), async_op=False, owners=(mine, all_of_them))
+        told = [ffi.buffer(all_of_them)[at:at + size] for at in range(0, size * self.size, size)]
+        odd = next((rank for rank in range(self.size) if told[rank][:len(alike)] != told[0][:len(alike)]), 0)
+        if odd:
             self.close()  # in order: slower ranks are still in this call, and are to see the same
-            raise ValueError(f"ARRAYCOMM_CHECK is {checks[0]} on rank 0 and {checks[other]} on rank {other}; it must be the same "
+            if told[odd][0] == told[0][0]:
+                raise ValueError(f"rank {odd} gives the group another name than rank 0; rank {self.rank} calls it {self.name!r}")
+            raise ValueError(f"ARRAYCOMM_CHECK is {told[0][0]} on rank 0 and {told[odd][0]} on rank {odd}; it must be the same "
                              "on all ranks")
-        self.places = [told[at + 1:at + size] for at in range(0, len(told), size)]
+        self.places = [place[len(alike):] for place in told]
         lib.acomm_mpi_settle(self._group, places.crowded(self.places, self.rank), self.check)
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> None:

@@ -52,8 +52,12 @@ def checks_differ(rank: int) -> None:
     os.environ["ARRAYCOMM_CHECK"] = "0" if rank == 1 else "1"
     meet = MpiCommunicator.meet
     MpiCommunicator.meet = lambda *told: (straggle(rank), meet(*told))[1]
+    refused(rank, "world")
+
+
+def refused(rank: int, name: str) -> None:
     try:
-        arraycomm.init(timeout=60)
+        arraycomm.init(timeout=60, name=name)
     except ValueError as error:
         os.write(1, f"rank {rank}: {error}\n".encode())
 
@@ -323,6 +327,8 @@ def main(case: str) -> None:
         import mpi4py.MPI  # noqa: F401  it initialises MPI, and ends it
     if case == "checks differ":
         return checks_differ(int(os.environ["RANK"]))
+    if case == "names differ":
+        return refused(int(os.environ["RANK"]), "one" if os.environ["RANK"] == "0" else "other")
     with arraycomm.init(timeout=60) as group:
         try:
             group.barrier()  # from which a slow rank may be called away

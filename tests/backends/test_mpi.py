@@ -74,6 +74,13 @@ def test_settings_that_differ() -> None:
     assert [lines(printed, rank) for rank in range(3)] == [told] * 3, printed
 
 
+def test_names_that_differ() -> None:
+    printed = launched("mpich", 2, PROGRAM, "names differ")
+    told = [f"rank 1 gives the group another name than rank 0; rank {rank} calls it '{name}'"
+            for rank, name in enumerate(("one", "other"))]
+    assert [lines(printed, rank) for rank in range(2)] == [[text] for text in told], printed
+
+
 def test_calls_that_differ() -> None:
     """Also a rank that still waits when another has seen it, and has gone."""
     printed = launched("mpich", 3, PROGRAM, "differs")
