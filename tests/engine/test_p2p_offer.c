@@ -143,6 +143,38 @@ static void arrays_that_cannot_be_read(void)
     world_close(w);
 }
 
+/* Clock and signals are looked at between parts too, by what they come to: of many peers 64 passes are gigabytes. */
+static void looks_amid_reads(void)
+{
+    enum { LONG = 40 << 20, MOST = (16 << 20) + (1 << 20) };
+    struct world *w = open_world("read", NULL);
+    struct p2p *to = w->groups[1].p2p, *from = w->groups[0].p2p;
+    char *data = calloc(2, LONG);
+    struct acomm_op send = message(&w->groups[0], ACOMM_SEND, data, LONG, ACOMM_UINT8, 1, 1);
+    struct acomm_op receive = message(&w->groups[1], ACOMM_RECV, data + LONG, LONG, ACOMM_UINT8, 0, 1);
+    p2p_acquire(from); /* our own threads wait meanwhile */
+    p2p_acquire(to);
+    CHECK_EQUAL(p2p_post_within(from, &send), 0);
+    CHECK_EQUAL(p2p_post_within(to, &receive), 0);
+    uint64_t seen = 0, longest = 0;
+    struct p2p_item *item = P2P_OF(struct p2p_item, all, to->all.next);
+    for (int pass = 0; pass < 100 && item->moved < LONG; pass++) {
+        p2p_progress_pass(to, false);
+        longest = item->moved - seen > longest ? item->moved - seen : longest;
+        seen = to->due ? item->moved : seen;
+    }
+    CHECK_MESSAGE(seen && longest <= MOST, "%llu MiB", (unsigned long long)(longest >> 20));
+    for (int pass = 0; pass < 100 && !(op_ended(&send) && op_ended(&receive)); pass++) {
+        p2p_progress_pass(from, false);
+        p2p_progress_pass(to, false);
+    }
+    CHECK(op_ended(&send) && op_ended(&receive));
+    p2p_release(to);
+    p2p_release(from);
+    world_close(w);
+    free(data);
+}
+
 /* ---- the sender's operation ends while its array is read ---- */
 
 static struct acomm_group *sender;
@@ -291,6 +323,7 @@ int main(void)
     TEST(a_new_size_begins_with_what_is_known);
     TEST(permission_refused);
     TEST(arrays_that_cannot_be_read);
+    TEST(looks_amid_reads);
     TEST(withdrawn_while_it_is_read);
     TEST(withdrawn_at_the_end);
     TEST(sender_closes_the_group);

@@ -86,6 +86,7 @@ static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
 {
     char *to = item->op->out + item->moved;
     uint64_t from = item->place.at + item->moved;
+    p->unseen += bytes;
     if (item->place.how == DIRECT_PRIVATE)
         return peer_memory_read(item->place.pid, from, to, bytes);
     stream_long(to, direct_map(p->group, p->group->hosts.seat[peer->rank]) + from, bytes, item->bytes);

@@ -121,5 +121,6 @@ bool p2p_share_push(struct p2p *p, struct p2p_peer *peer)
         atomic_store_explicit(&parts->broken, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&parts->written, 1, memory_order_release);
     ring(p, peer);
+    p->unseen += bytes;
     return true;
 }
