@@ -20,7 +20,6 @@ from .core.types import DeviceType
 
 _PACKAGES = ("cffi", "numpy", "ml_dtypes", "torch", "jax", "cupy", "msgpack", "rich", "matplotlib")
 _HIDDEN = ("ARRAYCOMM_SECRET",)  # its value must not end in a log or a bug report
-_LOOPBACK = "127.0.0.1"  # where ranks of one host meet
 _NO_DATA = ("split", "abort", "close", "batch")
 
 
@@ -103,12 +102,12 @@ def selection(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def network(environ: Mapping[str, str]) -> dict[str, Any]:
     """The interfaces, and the addresses that a rank would publish here for the store of its environment."""
-    found: dict[str, Any] = {"launcher": None, "store": _LOOPBACK, "publish": [], "outside": None, "errors": []}
+    found: dict[str, Any] = {"launcher": None, "store": address.loopback_address(), "publish": [], "outside": None, "errors": []}
     found["interfaces"] = [{"name": i.name, "address": i.address} for i in address.interfaces()]
     try:
         place = environment.detect(environ)
         if place is not None:
-            found |= {"launcher": place.launcher, "store": place.host or _LOOPBACK}
+            found |= {"launcher": place.launcher, "store": place.host or address.loopback_address()}
         port = place.port if place is not None and place.port else 0
         found["publish"] = address.publish_addresses(found["store"], port)
     except (DistError, ValueError) as error:

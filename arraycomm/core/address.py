@@ -17,6 +17,7 @@ _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915  # linux/sockios.h
 _IFF_UP = 1
 MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address written as one of IPv6
 _LOOPBACK6 = bytes(15) + b"\x01"
+_LOOPBACKS = (("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6))
 _LINK_SCOPE = "20"  # /proc/net/if_inet6: addresses that mean nothing without an interface name
 _BACKLOG = 1024  # a thousand ranks may connect at once; the kernel lowers it to net.core.somaxconn
 # Addresses reserved for documentation (RFC 5737, RFC 3849): nobody is there, but the way there is the default route.
@@ -105,6 +106,18 @@ def is_loopback(address: str) -> bool:
     if raw.startswith(MAPPED):
         raw = raw[len(MAPPED):]
     return raw[0] == 127 if len(raw) == 4 else raw == _LOOPBACK6
+
+
+def loopback_address() -> str:
+    """Where the ranks of one host meet: 127.0.0.1, or ::1 on a host that has only that."""
+    for address, family in _LOOPBACKS:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as sock:
+                sock.bind((address, 0))
+                return address
+        except OSError:
+            continue  # listen() says what is wrong where there is neither
+    return _LOOPBACKS[0][0]
 
 
 def packed(address: str) -> bytes:
@@ -203,7 +216,7 @@ def listen(address: str, port: int = 0) -> socket.socket:
     try:
         return _listen(family, address, port)
     except OSError as error:
-        raise DistNetworkError(f"cannot listen on {address} port {port}: {error.strerror}; {_remedy(error)}") from error
+        raise DistNetworkError(f"cannot listen on {address} port {port}: {error.strerror}; {_remedy(error, address)}") from error
 
 
 def bind_in_range(address: str, family: socket.AddressFamily) -> socket.socket:
@@ -215,7 +228,7 @@ def bind_in_range(address: str, family: socket.AddressFamily) -> socket.socket:
             return _listen(family, address, port)
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                raise DistNetworkError(f"cannot listen on {address}: {error.strerror}; {_remedy(error)}") from error
+                raise DistNetworkError(f"cannot listen on {address}: {error.strerror}; {_remedy(error, address)}") from error
     raise DistNetworkError(f"no free port on {address} in ARRAYCOMM_PORT_RANGE={settings.get('ARRAYCOMM_PORT_RANGE')} "
                            f"({len(ports)} ports tried); widen the range: each rank needs one, the store one more")
 
@@ -251,9 +264,11 @@ def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.soc
         raise
 
 
-def _remedy(error: OSError) -> str:
+def _remedy(error: OSError, address: str) -> str:
     if error.errno == errno.EADDRINUSE:
         return "another process has this port: choose another MASTER_PORT, or 0 for a free one"
+    if error.errno == errno.EADDRNOTAVAIL and is_loopback(address):
+        return "this machine's loopback does not have the address: see `ip address show lo`"
     if error.errno == errno.EADDRNOTAVAIL:
         return "this machine does not have the address: rank 0 must run on the host that MASTER_ADDR names"
     if error.errno == errno.EACCES:

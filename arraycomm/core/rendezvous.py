@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from . import secret as secrets
 from . import settings
-from .address import outside_address, publish_addresses, select_addresses
+from .address import loopback_address, outside_address, publish_addresses, select_addresses
 from .digest import sha256
 from .environment import Place, detect, hosted_by_torch
 from .environment import hosted as is_hosted
@@ -26,7 +26,6 @@ from .record import Record
 from .store import HashStore, PrefixStore, Store, TCPStore
 from .store.connections import StoreClosed
 
-LOOPBACK = "127.0.0.1"
 _ADVICE = "see whether they were started with the same MASTER_ADDR and MASTER_PORT, and what they printed"
 LINGER = 1.0  # s that rank 0 serves the store for ranks that are still leaving
 
@@ -205,7 +204,7 @@ def _open_tcp(host: str, port: int, place: Place, secret: bytes | None, timeout:
               hosted: bool) -> _Meeting:
     """`hosted`: the launcher serves it, at the address that it named."""
     if place.local and not hosted:
-        host = LOOPBACK
+        host = loopback_address()
     store = TCPStore(host, port, is_master=place.rank == 0 and not hosted, timeout=timeout, secret=secret or b"",
                      job="" if hosted else place.job)
     return _Meeting(store, host, port)
@@ -285,7 +284,7 @@ def _check_in(world: Store, place: Place) -> None:
 def _addresses(meeting: _Meeting, place: Place, secret: bytes | None) -> list[str]:
     """Where this rank listens. Raises AuthFailed where that is not loopback and there is no secret."""
     if place.size == 1 or (place.local and not settings.get("ARRAYCOMM_SOCKET_IFNAME")):
-        return [LOOPBACK]
+        return [loopback_address()]
     if meeting.host is not None:
         addresses = publish_addresses(meeting.host, meeting.port)
     else:
@@ -298,8 +297,8 @@ def _addresses(meeting: _Meeting, place: Place, secret: bytes | None) -> list[st
 def _anywhere(secret: bytes | None) -> str:
     """A file or a user's store does not tell where the others are: beyond this host only with a secret."""
     if secret is None and not settings.get_flag("ARRAYCOMM_INSECURE"):
-        return LOOPBACK
+        return loopback_address()
     try:
         return outside_address()
     except DistNetworkError:
-        return LOOPBACK
+        return loopback_address()

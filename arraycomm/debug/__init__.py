@@ -19,7 +19,7 @@ import sys
 import weakref
 
 from arraycomm.core import secret as job_secret
-from arraycomm.core.address import outside_address, select_addresses
+from arraycomm.core.address import loopback_address, outside_address, select_addresses
 from arraycomm.core.environment import IMPORTED_FROM
 from arraycomm.core.errors import DistBackendError, DistNetworkError
 from arraycomm.core.group import Group
@@ -32,7 +32,6 @@ from .stacks import Door
 
 __all__ = ["DebugServer", "start_debug_server"]
 
-LOOPBACK = "127.0.0.1"
 _END = 5.0  # s that a process may take to end
 
 
@@ -111,7 +110,7 @@ class DebugServer:
         if errors:
             raise DistBackendError(f"the debug server of group {group.name!r} cannot be started: {errors[0]}")
         if group.rank == 0:
-            self.url = f"http://{LOOPBACK}:{told['port']}/?token={token}"
+            self.url = f"http://{_in_url(loopback_address())}:{told['port']}/?token={token}"
             log().warning("the debug page of group %r is at %s", group.name, self.url)
 
     def _ask(self, orders: dict[str, Any]) -> dict[str, Any]:
@@ -195,14 +194,18 @@ def _host() -> str:
         return f"{file.read().strip()} {os.readlink('/proc/self/ns/net')} {socket.gethostname()}"
 
 
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
 def _address() -> str:
     """Where other hosts reach this one; loopback where none can."""
     try:
         return (select_addresses() or [outside_address()])[0]
     except DistNetworkError:
-        return LOOPBACK
+        return loopback_address()
 
 
 def _meeting_host(told: list[list[str]]) -> str:
     """Loopback where all ranks share it, else rank 0's address."""
-    return LOOPBACK if len({host for host, _ in told}) == 1 else told[0][1]
+    return loopback_address() if len({host for host, _ in told}) == 1 else told[0][1]

@@ -1,8 +1,9 @@
 """The page: collects the ranks' reports and serves them on loopback, to who has the token.
 
-A browser is a way in for every other page that is open in it, so: one address (127.0.0.1), the token in every request (compared
-in constant time), Host must name this machine (a name of the attacker's that resolves here does not), no permission
-for other origins, and a Content-Security-Policy that lets the page load and send to nothing but this server.
+A browser is a way in for every other page that is open in it, so: one address (127.0.0.1, or ::1 on a host that has only that),
+the token in every request (compared in constant time), Host must name this machine (a name of the attacker's that resolves here
+does not), no permission for other origins, and a Content-Security-Policy that lets the page load and send to nothing but this
+server.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import socket
 import threading
 import time
 from http import HTTPStatus
@@ -17,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from arraycomm.core.address import loopback_address
 from arraycomm.core.errors import DistError
 from arraycomm.core.store import TCPStore
 from arraycomm.core.typed import TYPE_CHECKING, Any
@@ -51,7 +54,7 @@ class Server:
         class Handler(_Handler):
             job = server
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", orders["port"]), Handler)
+        self._http = _http(orders["port"], Handler)
         self._http.daemon_threads = True
         self.port = self._http.server_address[1]
         self._ended = threading.Event()
@@ -137,6 +140,15 @@ def _report(text: str | None) -> Report | None:
     except ValueError:
         return None
     return report if isinstance(report, dict) and report.keys() >= FIELDS else None
+
+
+def _http(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    host = loopback_address()
+
+    class Http(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    return Http((host, port), handler)
 
 
 class _Handler(BaseHTTPRequestHandler):

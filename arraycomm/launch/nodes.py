@@ -9,10 +9,10 @@ from datetime import timedelta
 
 from ..core import secret as secrets
 from ..core import settings
+from ..core.address import loopback_address
 from ..core.errors import DistError, DistStoreError
 from ..core.store import PrefixStore, Store, TCPStore
 
-LOOPBACK = "127.0.0.1"
 _JOIN = timedelta(seconds=300)  # for all nodes to start
 _LEAVE = timedelta(seconds=60)  # for the other nodes to end after node 0 has
 _FOR_GOOD = timedelta(days=40)  # what a store can count to, nearly
@@ -101,7 +101,7 @@ def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, po
     reached, DistStoreError where node 0 does not come.
     """
     secret = _secret(nnodes)
-    host = address or LOOPBACK
+    host = address or loopback_address()
     store = TCPStore(host, port, is_master=node_rank == 0, wait_for_workers=False, timeout=_JOIN, secret=secret or b"",
                      for_torch=True)
     meeting = Meeting(nnodes, node_rank, store, host, store.port, secret)

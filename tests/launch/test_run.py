@@ -327,3 +327,24 @@ def test_two_launches_at_once(script):
 def test_wrong_use(arguments, message):
     done = launch(*arguments)
     assert done.returncode in (1, 2) and message in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(subprocess.run(["unshare", "-rn", "ip", "link"], capture_output=True, check=False).returncode != 0,
+                    reason="needs network namespaces and iproute2")
+@pytest.mark.parametrize("addresses", ["::1", "none"])
+def test_a_host_without_127_0_0_1(script, addresses):
+    """Ranks meet on ::1 where there is only that; where loopback has no address at all, the error says so."""
+    path = script("""
+        import arraycomm, numpy
+        with arraycomm.init() as group:
+            print(group.all_reduce(numpy.ones(2)).tolist())
+        """)
+    prepare = "ip link set lo up; ip address " + ("del 127.0.0.1/8 dev lo" if addresses == "::1" else "flush dev lo")
+    command = f"{prepare}; exec {' '.join(LAUNCH)} --nproc-per-node 2 {path}"
+    done = subprocess.run(["unshare", "-rn", "sh", "-c", command], capture_output=True, text=True, timeout=30,
+                          env=clean_environ())
+    if addresses == "::1":
+        assert done.returncode == 0 and done.stdout.count("[2.0, 2.0]") == 2, done
+    else:
+        assert done.returncode == 1, done
+        assert "cannot listen on 127.0.0.1" in done.stderr and "loopback does not have the address" in done.stderr, done
