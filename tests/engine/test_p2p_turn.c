@@ -130,9 +130,29 @@ static void deadline_amid_frames(void)
     CHECK_MESSAGE(late < LATE, "%lld ms late", (long long)(late / 1000000));
 }
 
+/* A pass that looks at no link, as others' posts have moved what there may be between two looks, does not say that none has
+ * anything: who has no descriptors to watch would sleep then. */
+static void posts_are_no_silence(void)
+{
+    struct world *w = world_open(2, KINDS[0]);
+    struct p2p *p = w->groups[1].p2p;
+    char byte = 1, got = 0;
+    CHECK_EQUAL(world_do(&w->groups[0], ACOMM_SEND, &byte, 1, 1, 1), 0);
+    p2p_acquire(p); /* our own thread waits meanwhile */
+    struct acomm_op receive = message(&w->groups[1], ACOMM_RECV, &got, 1, ACOMM_UINT8, 0, 1);
+    CHECK_EQUAL(p2p_post_within(p, &receive), 0);
+    p->unseen = (size_t)16 << 20;
+    while (p2p_progress_pass(p, false))
+        ;
+    CHECK(op_ended(&receive) && got == 1);
+    p2p_release(p);
+    world_close(w);
+}
+
 int main(void)
 {
     TEST(one_turn);
+    TEST(posts_are_no_silence);
     TEST(deadline_amid_frames);
     return CHECK_RESULT();
 }

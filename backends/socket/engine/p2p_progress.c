@@ -78,6 +78,7 @@ bool p2p_progress_pass(struct p2p *p, bool full)
     }
     p->due = often || p->unseen >= UNSEEN_MOST;
     if ((full || p->due) && !p->code) {
+        moved |= p->unseen >= UNSEEN_MOST; /* not all links were looked at: whoever posts may have moved so much, so that none was */
         p->unseen = 0;
         int64_t now = clock_now();
         for (int i = 0; i < p->opened; i++)
