@@ -96,7 +96,11 @@ class Lent:
     def __init__(self) -> None:
         """Raises ResourceError."""
         self._file = _new()
-        self._said, self._say = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self._said, self._say = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            self._file.close()
+            raise ResourceError(f"cannot make a pipe for shared memory: {error.strerror}; see `ulimit -n`") from error
         self.name = f"{os.fstat(self._file.fileno()).st_ino} {self._file.fileno()} {self._say}"  # for this rank's card
         self.taken: set[int] = set()  # who has said so
 

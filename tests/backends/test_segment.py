@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import resource
 import socket
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from arraycomm.backends.socket import segment
 from arraycomm.core.auth import Hello, Purpose
-from arraycomm.core.errors import AuthFailed, DistNetworkError
+from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
 
 
 def _received(files: list[io.FileIO], size: int) -> io.FileIO:
@@ -101,3 +102,18 @@ def test_who_comes_first_gives_lent_memory_its_size() -> None:
     with pytest.raises(DistNetworkError, match="4096 bytes where 8192"):
         lent.take(8192)
     lent.close()
+
+
+def test_memory_that_cannot_be_lent() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = os.dup(0)  # the lowest number that is free
+    os.close(least)
+    for descriptors in (0, 1):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least + descriptors, hard))
+        try:
+            with pytest.raises(ResourceError, match="ulimit -n"):
+                segment.Lent()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(os.listdir("/proc/self/fd")) == before

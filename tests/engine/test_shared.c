@@ -2,6 +2,7 @@
 /* The entry points over one shared segment, with threads as the ranks of a host and pieces so small that every
  * operation takes several rounds. */
 #include <sched.h>
+#include <stdbool.h>
 #include "shared_world.h"
 
 static const uint64_t COUNTS[] = {0, 1, 3, 6, 7, 1023, 1024, 1025, 5000, 20011};
@@ -189,6 +190,25 @@ static int leaving(acomm_group *g, int rank, int n)
     return wrong;
 }
 
+/* Before anything is sent: the group goes on. */
+static int refused(acomm_group *g, int rank, int n)
+{
+    static const int kinds[] = {ACOMM_ALL_REDUCE, ACOMM_GATHER, ACOMM_ALL_TO_ALL, ACOMM_ALL_GATHER, ACOMM_REDUCE_SCATTER, ACOMM_SEND};
+    uint64_t counts[MAX_RANKS] = {1, 1};
+    int32_t x[MAX_RANKS] = {rank, rank}, y[MAX_RANKS];
+    int wrong = 0;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int asks = 0; asks < 2; asks++) {
+            acomm_op *op = NULL;
+            bool both = kinds[k] == ACOMM_ALL_GATHER || kinds[k] == ACOMM_REDUCE_SCATTER, sends = kinds[k] == ACOMM_SEND;
+            int rc = acomm_operate(g, kinds[k], P(x), P(y), 1, sends ? NULL : counts, both ? counts : NULL, ACOMM_INT32, ACOMM_SUM,
+                                   1, kinds[k] == ACOMM_GATHER ? 0 : -1, 0, 0, -1, asks ? &op : NULL);
+            wrong += rc != ACOMM_ARGUMENT || op;
+        }
+    wrong += RUN(g, ACOMM_ALL_REDUCE, -1, .in = P(x), .out = P(x), .count = 2) != 0 || x[0] != n * (n - 1) / 2;
+    return wrong;
+}
+
 static int mismatch(acomm_group *g, int rank, int n)
 {
     int32_t x[10] = {rank}, y[10] = {-1};
@@ -224,6 +244,7 @@ static void test_leaving(void)
         run(n, leaving, 0);
     }
 }
+static void test_refused_arguments(void) { run(2, refused, 0); }
 static void test_mismatch_on_every_rank(void) { for (int n = 2; n <= 5; n++) run(n, mismatch, ACOMM_MISMATCH); }
 static void test_absent_rank_is_named(void) { run(3, late, ACOMM_TIMEOUT); }
 
@@ -236,6 +257,7 @@ int main(void)
     TEST(test_uneven_all_to_all);
     TEST(test_asynchronous);
     TEST(test_leaving);
+    TEST(test_refused_arguments);
     TEST(test_mismatch_on_every_rank);
     TEST(test_absent_rank_is_named);
     return CHECK_RESULT();

@@ -196,7 +196,8 @@ int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
 static int set_counts(struct acomm_op *op, const uint64_t *counts, const uint64_t *received)
 {
     int ranks = op->group->size;
-    if (!counts || !received != (op->kind != ACOMM_ALL_TO_ALL))
+    bool uneven = op->kind == ACOMM_ALL_GATHER || op->kind == ACOMM_REDUCE_SCATTER || op->kind == ACOMM_ALL_TO_ALL;
+    if (!uneven || !counts || !received != (op->kind != ACOMM_ALL_TO_ALL))
         return ACOMM_ARGUMENT;
     op->count = received ? op_largest(received, op_largest(counts, 0, ranks), ranks) : 0;
     op->send_counts = op->kind == ACOMM_ALL_GATHER ? NULL : counts;
@@ -212,7 +213,7 @@ int acomm_operate(acomm_group *group, int kind, uintptr_t in, uintptr_t out, uin
                     .root = root, .tag = tag, .layout = layout, .timeout = timeout};
     struct acomm_op op;
     describe(&op, group, &c);
-    int rc = kind == ACOMM_SEND && root < 0 ? ACOMM_ARGUMENT : counts || received ? set_counts(&op, counts, received) : 0;
+    int rc = counts || received ? set_counts(&op, counts, received) : 0;
     if (rc || handle)
         return rc ? rc : start(&op, handle);
     return kind >= ACOMM_SEND ? post(&op, NULL) : submit(&op, NULL);
