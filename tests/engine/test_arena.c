@@ -1,10 +1,15 @@
 /* engine: arena.c */
 /* Blocks of a memory file: where they lie, what is freed, and who keeps the mapping. */
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "arena.h"
@@ -130,6 +135,35 @@ static void too_much(void)
     CHECK(!arena_open(-1, 0) && errno == EBADF);
 }
 
+/* As a container's filter does: madvise() is not permitted. */
+static void forbid_madvise(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+        _exit(2);
+}
+
+static void madvise_is_forbidden(void)
+{
+    int status, fd = file();
+    pid_t child = fork();
+    if (child == 0) {
+        forbid_madvise();
+        struct arena *a = arena_open(fd, START);
+        struct acomm_block *block = arena_take(a, KiB(3000));
+        _exit(!block || held(fd) < KiB(3000)); /* all pages are there: no write can end in SIGBUS */
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_MESSAGE(status == 0, "status %d", status);
+    close(fd);
+}
+
 int main(void)
 {
     TEST(blocks_do_not_overlap);
@@ -138,5 +172,6 @@ int main(void)
     TEST(blocks_outlive_the_group);
     TEST(fork_keeps_the_memory);
     TEST(too_much);
+    TEST(madvise_is_forbidden);
     return CHECK_RESULT();
 }

@@ -97,7 +97,7 @@ static int populate(const struct arena *a, const struct acomm_block *b)
         madvise(data, b->bytes, MADV_HUGEPAGE); /* a wish */
     if (!madvise(data, b->bytes, MADV_POPULATE_WRITE))
         return 0;
-    if (errno != EINVAL)
+    if (errno != EINVAL && errno != EPERM && errno != EACCES && errno != ENOSYS) /* an older kernel, or a sandbox's filter */
         return errno == EFAULT || errno == EHWPOISON ? ENOMEM : errno;
     return fallocate(a->fd, FALLOC_FL_KEEP_SIZE, (off_t)(a->start + b->offset), (off_t)b->bytes) ? errno : 0;
 }
