@@ -18,6 +18,9 @@ def command(main: Callable[..., int | None]) -> Callable[..., int | None]:
 
     @functools.wraps(main)
     def run(*args: object, **options: object) -> int | None:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # the program was started with it closed: what is told goes nowhere
+                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open as long as the program runs
         try:
             code = main(*args, **options)
         except BrokenPipeError:
@@ -36,8 +39,7 @@ def command(main: Callable[..., int | None]) -> Callable[..., int | None]:
 def _flush() -> bool:
     """Whether stdout took what Python held for it; not at exit, where Python would complain and end with a code of its own."""
     try:
-        if sys.stdout is not None:  # as it is where the program was started with it closed
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         return not discard_unread()
     return True

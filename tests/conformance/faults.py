@@ -31,6 +31,17 @@ def wrong(context: Context) -> None:
     context.same("bits", np.array([context.rank // 2]))
 
 
+def unlike(context: Context) -> None:
+    """Refusals that are none, or others."""
+    def other() -> None:
+        raise ValueError("another text")
+
+    context.raises("nothing", ValueError, "", lambda: None)
+    context.raises("text", ValueError, "the text", other)
+    context.raises("kind", (TypeError, KeyError), "", other)
+    context.raises("right", ValueError, "^another.text$", other)
+
+
 def stumble(context: Context) -> None:
     if context.rank == 1:
         raise KeyError("the reason")

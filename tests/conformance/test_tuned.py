@@ -119,8 +119,8 @@ def meet(rank: int, files: Sequence[str]) -> None:
     import arraycomm
 
     os.environ["ARRAYCOMM_TUNING"] = files[rank]
-    with arraycomm.init(timeout=30) as group:
-        group.barrier()
+    with arraycomm.init(timeout=30) as group, group.split(0) as part:
+        part.barrier()
 
 
 def test_a_broken_file_ends_all_ranks(tmp_path: Path) -> None:

@@ -69,7 +69,10 @@ def test_a_failure_is_told_all_the_same(failure, code, told, unread):
     assert bool(done.stderr) == bool(told)
 
 
-def test_without_any_stdout():
-    done = subprocess.run(f"{sys.executable} -c 'from arraycomm.info import main; main([])' >&-", shell=True, text=True,
-                          stderr=subprocess.PIPE, timeout=60)
+@pytest.mark.parametrize("arguments", ["arraycomm.info", "arraycomm.launch --no-python echo"])
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_closed_from_the_beginning(arguments, closed):
+    environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(f"{sys.executable} -m {arguments} {closed}", shell=True, text=True, stderr=subprocess.PIPE, timeout=60,
+                          env=environ)
     assert (done.returncode, done.stderr) == (0, "")
