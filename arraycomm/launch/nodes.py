@@ -46,14 +46,14 @@ class Meeting:
         launch = self._prefixed()
         if launch.add(f"node{self.node_rank}", 1) > 1:
             raise DistError(f"a launcher with --node-rank {self.node_rank} has joined this job already")
+        if self.node_rank > 0:
+            launch.will("left", {f"left{self.node_rank}": _LOST})
         mine = f"--nnodes {self.nnodes} --nproc-per-node {nproc}" + " --keep-going" * keep_going
         if self.node_rank == 0:
             launch.set("shape", mine)
         theirs = launch.get("shape").decode()
         if theirs != mine:
             raise DistError(f"this node was started with {mine}, node 0 with {theirs}")
-        if self.node_rank > 0:
-            launch.will("left", {f"left{self.node_rank}": _LOST})
 
     def leave(self, code: int, keep_going: bool) -> None:
         """This node has ended. Node 0 keeps the store for the others, unless its own ranks failed; with keep_going also then,
@@ -66,21 +66,32 @@ class Meeting:
             if self.node_rank > 0:
                 launch.set(f"left{self.node_rank}", str(code))
             elif code == 0 or keep_going:
-                self._stay(launch, _FOR_GOOD if keep_going else _LEAVE)
+                self._stay(launch, keep_going)
         except DistStoreError as error:
             if code == 0:
                 print(f"arraycomm-run: this node has ended well, but the others did not say the same: {error}",
                       file=sys.stderr)
 
-    def _stay(self, launch: Store, limit: timedelta) -> None:
-        names = {f"left{rank}": rank for rank in range(1, self.nnodes)}
-        if limit is _FOR_GOOD and not launch.check(list(names)):
+    def _stay(self, launch: Store, keep_going: bool) -> None:
+        others = self._joined(launch) if keep_going else range(1, self.nnodes)
+        names = {f"left{rank}": rank for rank in others}
+        if keep_going and not launch.check(list(names)):
             print("arraycomm-run: the ranks of this node have ended; the launcher stays, as the other nodes' ranks meet in its "
                   "store", file=sys.stderr)
-        launch.wait(list(names), limit)
+        launch.wait(list(names), _FOR_GOOD if keep_going else _LEAVE)
         lost = [str(rank) for name, rank in names.items() if launch.get(name).decode() == _LOST]
         if lost:
             print(f"arraycomm-run: the launcher of node {', '.join(lost)} was lost", file=sys.stderr)
+
+    def _joined(self, launch: Store) -> list[int]:
+        """The other nodes, but for those whose launcher does not come: nobody would say that it has ended."""
+        names = {f"node{rank}": rank for rank in range(1, self.nnodes)}
+        try:
+            launch.wait(list(names), _LEAVE)
+        except DistStoreError:
+            absent = [str(rank) for name, rank in names.items() if not launch.check([name])]
+            print(f"arraycomm-run: the launcher of node {', '.join(absent)} has not come, and is not waited for", file=sys.stderr)
+        return [rank for name, rank in names.items() if launch.check([name])]
 
     def _prefixed(self) -> Store:
         return PrefixStore("arraycomm-launch", self.store)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
+from datetime import timedelta
 
 import pytest
 
 from arraycomm.core import secret
+from arraycomm.core.errors import DistError
 from arraycomm.core.store import TCPStore
+from arraycomm.launch import nodes
 
 from .test_run import clean_environ, start
 
@@ -125,6 +129,36 @@ def test_node_0_without_ranks_ends_by_a_signal(survivors):
     survivors[0].send_signal(signal.SIGINT)
     codes, outputs = ends(survivors[0])
     assert codes == [128 + signal.SIGINT] and "Traceback" not in outputs[0][1], outputs
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setenv(*next(iter(SECRET.items())))
+    monkeypatch.setattr(nodes, "_LEAVE", timedelta(seconds=0.2))
+    monkeypatch.setattr(nodes, "_FOR_GOOD", timedelta(seconds=20))
+
+
+@pytest.mark.parametrize("nnodes", [2, 3])
+def test_node_0_does_not_wait_for_a_launcher_that_never_came(impatient, capsys, nnodes):
+    """Its own ranks have failed, as the others' have not come."""
+    with nodes.meet(nnodes, 0, 1, "127.0.0.1", keep_going=True) as first:
+        for last in range(2, nnodes):
+            with nodes.meet(nnodes, last, 1, "127.0.0.1", first.port, keep_going=True) as other:
+                other.leave(0, True)
+        begin = time.monotonic()
+        first.leave(3, True)
+    assert time.monotonic() - begin < 10
+    assert capsys.readouterr().err == "arraycomm-run: the launcher of node 1 has not come, and is not waited for\n"
+
+
+def test_node_0_does_not_wait_for_a_launcher_that_was_refused(impatient, capsys):
+    with nodes.meet(2, 0, 1, "127.0.0.1", keep_going=True) as first:
+        with pytest.raises(DistError, match="this node was started with"):
+            nodes.meet(2, 1, 5, "127.0.0.1", first.port, keep_going=True)
+        begin = time.monotonic()
+        first.leave(3, True)
+    assert time.monotonic() - begin < 10
+    assert "the launcher of node 1 was lost\n" in capsys.readouterr().err
 
 
 def test_another_secret_is_not_let_in(script, port):
