@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -110,6 +112,18 @@ def beside_collectives(context: Context) -> None:
     work = group.isend(np.full(4, float(me)), (me + 1) % size, tag=77)
     context.check(pending.result(60).array.tolist() == [(me - 1) % size] * 4, "the receive ends")
     work.wait(60)
+
+
+def in_a_thread(context: Context) -> None:
+    """A thread that waits for a message, one without elements too, lets the others go on: what it waits for is sent by one."""
+    group, size, me = context.group, context.size, context.rank
+    for count in (0, 1, 20_000):
+        with ThreadPoolExecutor(1) as pool:
+            receiving = pool.submit(group.recv, np.zeros(count), (me - 1) % size, tag=count)
+            time.sleep(0.02)  # until it waits, which nothing tells
+            group.send(np.full(count, float(me)), (me + 1) % size, tag=count)
+            got = receiving.result(60)
+        context.check(got.array.tolist() == [(me - 1) % size] * count, f"{count} elements: {got}")
 
 
 def wrong_size(context: Context) -> None:

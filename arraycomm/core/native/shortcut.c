@@ -204,7 +204,8 @@ static PyObject *run(struct trip *t)
     t->call.failure = &failure;
     PyThreadState *thread = NULL;
     t->call.lock = &thread;
-    if (t->call.count * (uint64_t)dtype_rows[t->call.dtype].width <= t->s->entries->held)
+    uint64_t held = t->s->entries->held;
+    if (held && t->call.count * (uint64_t)dtype_rows[t->call.dtype].width <= held)
         t->call.let_go = let_go;
     else
         let_go(&thread);
