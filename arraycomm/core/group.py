@@ -264,8 +264,9 @@ class Group(ObjectCollectives, Shortcuts):
         """A symmetric array, uninitialised, in memory that the group's ranks reach without a copy. Every rank calls it.
 
         Collectives whose arrays are all symmetric read and write the peers' arrays in place; for everything else it is an
-        array like any other. Where not all ranks are on one host and share memory it is one; on GPUs, unless
-        ARRAYCOMM_NCCL_SYMMETRIC is 1 on all ranks (docs/gpu.md: what the program must see to then).
+        array like any other. Where not all ranks are on one host and share memory it is one, and with a warning where a rank's
+        address space is limited (`ulimit -v`); on GPUs, unless ARRAYCOMM_NCCL_SYMMETRIC is 1 on all ranks (docs/gpu.md: what
+        the program must see to then).
 
         shape: an int or ints; may differ between ranks. dtype: a name ("bfloat16"), a DType, or a library's dtype object.
         like: an array whose library the new one is of, and on whose type of device it lies; None: NumPy.

@@ -80,7 +80,7 @@ class SocketCommunicator:
         self.rank = list(members).index(endpoint.rank)
         self.size = len(members)
         self.timeout = timeout
-        self.closed = self._freed = self._told = False
+        self.closed = self._freed = self._told = self._addressless = False
         self.lock = threading.RLock()
         self._exposed: list[Exposed | Serving] = []  # with their memory, until the group has stopped
         self._endpoint = endpoint
@@ -244,11 +244,14 @@ class SocketCommunicator:
         out = ffi.new("acomm_block **")
         code = lib.acomm_group_share(self._checked(), nbytes, nanoseconds(timeout), out)
         if code == lib.ACOMM_UNSUPPORTED:
+            if ffi.errno and not self._addressless:
+                self._addressless = True
+                log().warning("group %r: a rank has no room for the addresses of symmetric arrays (`ulimit -v`): they are "
+                              "ordinary arrays, which collectives copy", self.name)
             return None
         if code == lib.ACOMM_RESOURCE:
             cause = os.strerror(ffi.errno) if ffi.errno else "another rank had no memory"
-            raise self._translate.code(code, f"{nbytes} bytes of symmetric memory: {cause}; it needs room for addresses too "
-                                             "(`ulimit -v`)")
+            raise self._translate.code(code, f"{nbytes} bytes of symmetric memory: {cause}")
         if code:
             raise self.error(code)
         release = ffi.addressof(lib, "acomm_block_free")

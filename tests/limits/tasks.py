@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import os
 import resource
 import tracemalloc
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import arraycomm
+from arraycomm.core.window import Window
 
 from ..faults.job import Context, Holdings
 
@@ -170,6 +172,26 @@ def limit_address_space(context: Context, spare: int) -> None:
     """The process may map `spare` bytes more than it has."""
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + spare, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def symmetric_and_window(context: Context) -> tuple[float, bool, list[str]]:
+    """The sum over symmetric arrays, whether a window is direct, what another rank's array has in it, and what was logged."""
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("arraycomm").addHandler(handler)
+    array = context.world.empty((1000,), "float32", like=np.zeros(1))
+    array[:] = context.rank + 1
+    total = float(context.world.all_reduce(array)[-1])
+    window = Window(context.world, array, "window")
+    window.fence(10)
+    got = np.empty(1, np.float32)
+    for pending in window.get(got, (context.rank + 1) % context.size, 999):
+        pending.wait()
+    window.close()
+    assert got[0] == (context.rank + 1) % context.size + 1, got
+    context.world.empty((5,), "float32", like=np.zeros(1))
+    return total, window.direct, records
 
 
 # ---- beyond 32 bits ----

@@ -74,6 +74,20 @@ def test_limited_address_space(spare: int) -> None:
             assert bool(answers[0].error) == bool(answers[1].error)
 
 
+@pytest.mark.parametrize("limited", [False, True])
+def test_no_addresses_for_symmetric_arrays(limited: bool) -> None:
+    """What one rank has no room to map are ordinary arrays on all of them, and they are told. Windows are served then."""
+    with Job(2, "shm", tasks=tasks) as job:
+        if limited:
+            job.call("limit_address_space", [1], spare=1 << 30)
+        job.begin("symmetric_and_window")
+        for answer in job.answers().values():
+            assert not answer.error, answer.trace
+            total, direct, records = answer.value
+            assert (total, direct) == (3.0, not limited) and len(records) == limited, answer
+            assert not limited or "no room for the addresses of symmetric arrays (`ulimit -v`)" in records[0]
+
+
 _SERVER = """
 import os, resource, socket, threading
 from arraycomm.core.auth import Acceptor

@@ -212,7 +212,8 @@ const acomm_entries *acomm_lend(void);
 /* ---- symmetric arrays: memory of this rank that collectives of its peers on the host read and write in place ---- */
 typedef struct acomm_block acomm_block;
 /* `bytes` of zeros, 4 KiB aligned. A collective call: either every rank gets its memory or none does (ACOMM_RESOURCE; errno 0
- * when it was another rank's that failed). ACOMM_UNSUPPORTED where not all ranks share memory: any memory does there.
+ * when it was another rank's that failed). ACOMM_UNSUPPORTED where not all ranks share memory (errno 0) or have addresses for it
+ * (ENOMEM): any memory does there.
  * A block is valid until it is freed, also after the group has been closed. */
 int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm_block **out);
 uintptr_t acomm_block_address(const acomm_block *block);

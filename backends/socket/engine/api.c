@@ -71,27 +71,32 @@ static int submit(struct acomm_op *described, acomm_op *handle)
     return refused(handle, group_enqueue(op));
 }
 
+/* What a rank has got of a symmetric array; the least of all ranks' counts. */
+enum { SHARE_NOTHING, SHARE_NO_ADDRESSES, SHARE_MEMORY };
+
 int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm_block **out)
 {
     if (group_forked(group))
         return ACOMM_FORKED;
+    errno = 0;
     if (group->hosts.all.place != TEAM_HOST)
         return ACOMM_UNSUPPORTED;
     acomm_block *block = direct_take(group, bytes);
     int saved = errno;
-    int32_t held = block != NULL; /* on every rank, or nobody keeps any */
+    bool addresses = block || group->direct.arena || saved != ENOMEM;
+    int32_t held = block ? SHARE_MEMORY : addresses ? SHARE_NOTHING : SHARE_NO_ADDRESSES;
     struct acomm_op op = {.group = group, .kind = ACOMM_ALL_REDUCE, .in = (const char *)&held, .out = (char *)&held,
                           .count = 1, .dtype = ACOMM_INT32, .redop = ACOMM_MIN, .root = -1, .timeout = timeout,
                           .shares = true};
     int rc = submit(&op, NULL);
-    if (!rc && held) {
+    if (!rc && held == SHARE_MEMORY) {
         *out = block;
         return 0;
     }
     if (block)
         arena_give(block);
-    errno = block ? 0 : saved;
-    return rc ? rc : ACOMM_RESOURCE;
+    errno = held == SHARE_NO_ADDRESSES ? ENOMEM : block ? 0 : saved;
+    return rc ? rc : held == SHARE_NO_ADDRESSES ? ACOMM_UNSUPPORTED : ACOMM_RESOURCE;
 }
 
 uintptr_t acomm_block_address(const acomm_block *block)
