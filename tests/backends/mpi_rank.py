@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
+import random
+import re
 import signal
 import sys
 import time
@@ -224,8 +227,9 @@ def listens(group: arraycomm.Group) -> None:
 
 
 def ahead(group: arraycomm.Group) -> None:
-    """The root of short broadcasts does not wait, but only so far, and its close() for the other to come, not to end."""
-    time.sleep(0.5 * group.rank)
+    """The root of short broadcasts does not wait, but only so far, and its close() for all to come, not to end."""
+    late = group.rank == group.size - 1
+    time.sleep(0.5 * late)
     x, began, early = np.empty(100), time.monotonic(), 0
     for number in range(200):
         group.broadcast(np.full(100, float(number)) if group.rank == 0 else x, 0, out=x)
@@ -233,24 +237,75 @@ def ahead(group: arraycomm.Group) -> None:
         if (x != number).any():
             say(group, f"broadcast {number}: {x}")
     if group.rank == 0:
-        say(group, f"{early} before rank 1 came")
+        say(group, f"{early} before the last came")
     part = group.split(0)
     assert part is not None
-    time.sleep(0.5 * group.rank)
+    time.sleep(0.5 * late)
     part.broadcast(x, 0)
     began = time.monotonic()
-    if group.rank == 1:
+    if late:
         time.sleep(2)
     part.close()
     if group.rank == 0:
         say(group, f"closed in time {0.3 < time.monotonic() - began < 1.5}")
     part = group.split(0)
     assert part is not None
-    if group.rank == 1:
+    if late:
         part.abort("no broadcast of mine")
     else:
         part.broadcast(x, 0, out=x)
         part.close()  # raises what came of it
+
+
+def roots(group: arraycomm.Group) -> None:
+    """Differences that the next call does not meet are found all the same, soon, and named."""
+    size, me = group.size, group.rank
+    first = {"halves": me % 2, "a ring": (me + 1) % size, "everybody": me}
+    for name, then in itertools.product(first, ("close", "barrier", "broadcast")):
+        part, began = group.split(0), time.monotonic()
+        assert part is not None
+        try:
+            for root in (first[name], size - 1, *[0] * (100 if then == "broadcast" else 0)):
+                part.broadcast(np.full(4, float(me)), root)
+            if then == "barrier":
+                part.barrier()
+            part.close()
+            say(group, f"{name}, {then}: no error")
+        except arraycomm.CollectiveMismatch as error:
+            found = set(re.findall(r"broadcast #1 of 4 float64, root (\d)", str(error)))
+            part.close()
+            if len(found) != 2 or time.monotonic() - began > 20:
+                say(group, f"{name}, {then}: after {time.monotonic() - began} s {error}")
+        group.barrier()
+    say(group, "all found")
+
+
+def deviates(group: arraycomm.Group) -> None:
+    """One rank does something else among many calls: all hear of it. Nobody does: all is right."""
+    chance = random.Random(1)
+    for trial in range(40):
+        odd, when, way = chance.randrange(-1, group.size), chance.randrange(30), chance.randrange(3)
+        calls = [(chance.random() < 0.15, chance.randrange(group.size), chance.randrange(1, 200)) for _ in range(30)]
+        part, wrong = group.split(0), ""
+        assert part is not None
+        try:
+            for number, (reduces, root, count) in enumerate(calls):
+                if group.rank == odd and number == when:
+                    reduces, root, count = [(not reduces, root, count), (False, (root + 1) % group.size, count + reduces),
+                                            (reduces, root, count + 1)][way]
+                x = np.full(count, float(number * (group.rank == root or reduces)))
+                got = part.all_reduce(x) if reduces else part.broadcast(x, root)
+                if not (got == number * (group.size if reduces else 1)).all():
+                    wrong = f"{number}: {got}"
+            part.close()
+            wrong = wrong or ("" if odd < 0 else "no error")
+        except arraycomm.CollectiveMismatch as error:
+            wrong = wrong or ("" if odd >= 0 else str(error))
+            part.close()
+        if wrong:
+            say(group, f"trial {trial}, rank {odd} at {when}, way {way}: {wrong}")
+        group.barrier()
+    say(group, "all found")
 
 
 def ends(group: arraycomm.Group) -> None:
@@ -319,7 +374,8 @@ def frees(group: arraycomm.Group) -> None:
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "aborts receives": aborts_receives, "killed": killed, "wrapped": wrapped, "facade": facade,
          "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens,
-         "ahead": ahead, "ends": ends, "frees": frees, "compares": compares, "differs": differs}
+         "ahead": ahead, "roots": roots, "deviates": deviates, "ends": ends,
+         "frees": frees, "compares": compares, "differs": differs}
 
 
 def main(case: str) -> None:

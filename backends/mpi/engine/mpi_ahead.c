@@ -1,11 +1,11 @@
-/* Short broadcasts of two ranks: the root's record, its contents with it, is all that is sent, and the root goes on at once. The
- * other rank compares it with its own call. So that ranks still learn of every difference, and none runs away:
+/* Short broadcasts: the root's record, its contents with it, goes to every other rank, and the root goes on at once. The others
+ * compare it with their own call. So that ranks still learn of every difference, and none runs away:
  * - after MPI_AHEAD of them without a meeting, one is done as other short operations are (mpi_exchange.c), and ranks meet there;
- * - who has waited for its root for a while sends its own record: two that both take the other for the root would wait for good;
- * - records are taken in order. One that is older than the operation tells of a broadcast which its sender waited for, or believed
- *   to be the root of: what this rank gave then is remembered, and compared;
- * - a root that closes the group waits until the other has come so far, and takes what that has sent: left there, it would come
- *   to the next group whose communicator gets this one's number. */
+ * - who has waited for a while tells all what it calls. Who has called something else there, or comes to do so, says so;
+ * - a record tells of the broadcast before it, too. Where two believed themselves its root, those who took from one of them find
+ *   that out when they take from one who had the other;
+ * - a record of another operation than this rank's is one that its sender gave: it waits where this rank took somebody else's;
+ * - who closes the group waits until all have come as far, and they compare the last broadcast. */
 #include <sched.h>
 #include <string.h>
 
@@ -16,32 +16,95 @@
 #include "wait.h"
 
 #define AHEAD_BYTES 4096 /* longer ones: that many could fill the library's memory */
-#define PATIENT_TURNS 2048
 
 bool ahead_fits(const struct mpi_op *op)
 {
     const struct acomm_group *g = op->group;
-    return op->call.kind == ACOMM_BROADCAST && op->is_short && g->size == 2 && g->ahead < MPI_AHEAD
+    return op->call.kind == ACOMM_BROADCAST && op->is_short && g->size <= MPI_AHEAD_RANKS && g->ahead < MPI_AHEAD
         && op->call.count * op->width <= AHEAD_BYTES;
 }
 
-static void count_sent(struct acomm_group *g)
+/* ---- what ranks called ---- */
+
+/* Two that both exchange records find out there, all ranks naming the same two. */
+static bool differ(const struct mpi_record *a, const struct mpi_record *b)
 {
-    int sent = atomic_load_explicit(&g->sent, memory_order_relaxed); /* written under `turn` alone */
-    atomic_store_explicit(&g->sent, sent + 1, memory_order_relaxed);
+    return a->header.sequence == b->header.sequence && (a->ahead || b->ahead) && !op_agrees(&a->header, &b->header);
 }
 
-static int give(struct mpi_op *op)
+int ahead_note(struct mpi_op *op, const struct mpi_record *mine)
+{
+    struct acomm_group *g = op->group;
+    uint64_t sequence = op->sequence;
+    acomm_header theirs;
+    int odd = -1;
+    if (g->size > MPI_AHEAD_RANKS)
+        return 0;
+    pthread_mutex_lock(&g->lock);
+    g->called[sequence % MPI_CALLED] = *mine;
+    for (int rank = 0; rank < g->size && g->heard >= sequence; rank++)
+        if (differ(mine, &g->told[rank]))
+            odd = rank, theirs = g->told[rank].header;
+    pthread_mutex_unlock(&g->lock);
+    op->tells = g->check;
+    return odd < 0 ? 0 : mpi_differ(g, &mine->header, &theirs, odd);
+}
+
+/* What this rank called then; another sequence in it: that is not known any more, or not yet. */
+static struct mpi_record called(struct acomm_group *g, uint64_t sequence)
+{
+    pthread_mutex_lock(&g->lock);
+    struct mpi_record mine = g->called[sequence % MPI_CALLED];
+    pthread_mutex_unlock(&g->lock);
+    return mine;
+}
+
+bool ahead_heard(struct acomm_group *g, int peer, const struct mpi_record *theirs, struct mpi_record *mine)
+{
+    if (!g->check || g->size > MPI_AHEAD_RANKS)
+        return true;
+    pthread_mutex_lock(&g->lock);
+    g->told[peer] = *theirs;
+    g->heard = theirs->header.sequence > g->heard ? theirs->header.sequence : g->heard;
+    *mine = g->called[theirs->header.sequence % MPI_CALLED];
+    pthread_mutex_unlock(&g->lock);
+    return !differ(mine, theirs);
+}
+
+void ahead_tell(struct mpi_op *op)
+{
+    struct mpi_record mine = called(op->group, op->sequence);
+    op->tells = false;
+    messages_call(op->group, &mine, false);
+}
+
+int ahead_clash(struct mpi_op *op, const struct mpi_record *theirs, int peer)
+{
+    struct acomm_group *g = op->group;
+    struct mpi_record mine = called(g, theirs->header.sequence), before = called(g, op->sequence - 1);
+    unsigned turns = 0;
+    int rc = 0;
+    if (differ(&mine, theirs))
+        return mpi_differ(g, &mine.header, &theirs->header, peer);
+    ahead_tell(op); /* they are past it, or differ in the one before: then they know with whom */
+    messages_call(g, &before, false);
+    while (!rc)
+        rc = mpi_turn(op, &turns, peer);
+    return rc;
+}
+
+/* ---- broadcasts ---- */
+
+static int give(struct mpi_op *op, uint64_t bytes)
 {
     struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
-    uint64_t bytes = mpi_write_record(op, g->records);
-    int rc = mpi_give(op, g->records, bytes, !g->rank), waited = mpi_wait(op);
+    int rc = 0;
+    for (int i = 1; i < g->size && !rc; i++)
+        rc = mpi_give(op, g->records, bytes, mpi_neighbour(g, i));
+    int waited = mpi_wait(op);
     if (rc || waited)
         return rc ? rc : waited;
-    count_sent(g);
-    g->gave[op->sequence % MPI_AHEAD] = ((struct mpi_record *)g->records)->header;
-    atomic_store_explicit(&g->given, op->sequence, memory_order_relaxed);
     if (c->in != c->out)
         memcpy((void *)c->out, (const void *)c->in, c->count * op->width);
     return 0;
@@ -52,22 +115,12 @@ static int take(struct mpi_op *op)
     struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
     struct mpi_record *mine = (struct mpi_record *)g->records, *theirs = (struct mpi_record *)(g->records + g->record_bytes);
-    int over = 0, rc = mpi_take(op, theirs, g->record_bytes, !g->rank);
-    uint64_t bytes = mpi_write_record(op, g->records);
-    if (!rc)
-        rc = mpi_wait_briefly(op, PATIENT_TURNS, &over);
-    if (!rc && !over && g->check) {
-        rc = mpi_give(op, mine, bytes, !g->rank);
-        count_sent(g);
-    }
+    int rc = mpi_take(op, theirs, (size_t)(g->size - 1) * g->record_bytes, c->root); /* it may be in an exchange, and have several */
     int waited = mpi_wait(op);
-    g->took++;
-    if (!rc && !waited)
-        rc = ahead_skip(op, theirs);
     if (rc || waited)
         return rc ? rc : waited;
-    if (g->check && !op_agrees(&mine->header, &theirs->header))
-        return mpi_differ(g, &mine->header, &theirs->header, !g->rank);
+    if (g->check && (!theirs->ahead || theirs->before != mine->before || !op_agrees(&mine->header, &theirs->header)))
+        return ahead_clash(op, theirs, c->root);
     memcpy((void *)c->out, theirs + 1, c->count * op->width);
     return 0;
 }
@@ -77,84 +130,51 @@ int ahead_broadcast(struct mpi_op *op)
     struct acomm_group *g = op->group;
     if (!mpi_room_for_records(op))
         return ACOMM_RESOURCE;
+    uint64_t bytes = mpi_write_record(op, g->records, true);
+    int rc = ahead_note(op, (struct mpi_record *)g->records);
+    if (!rc)
+        rc = op->call.root == g->rank ? give(op, bytes) : take(op);
     g->ahead++;
-    return op->call.root == g->rank ? give(op) : take(op);
-}
-
-int ahead_skip(struct mpi_op *op, struct mpi_record *theirs)
-{
-    struct acomm_group *g = op->group;
-    int rc = 0;
-    while (!rc && g->check && theirs->header.sequence < op->sequence) {
-        const acomm_header *mine = &g->gave[theirs->header.sequence % MPI_AHEAD];
-        if (!op_agrees(mine, &theirs->header))
-            return mpi_differ(g, mine, &theirs->header, !g->rank);
-        rc = mpi_take(op, theirs, g->record_bytes, !g->rank);
-        int waited = mpi_wait(op);
-        rc = rc ? rc : waited;
-        g->took++;
-    }
+    g->before = (uint16_t)(op->call.root + 1);
+    atomic_store_explicit(&g->unmet, op->sequence, memory_order_relaxed);
     return rc;
 }
 
-/* Records of broadcasts that this rank gave, after the last that it took anything in: the peer waited, or gave too. */
-static int take_rest(struct acomm_group *g)
+void ahead_met(struct acomm_group *g)
 {
-    struct mpi_op op = {.group = g, .sequence = g->given, .call = {.kind = ACOMM_BROADCAST, .timeout = -1}};
-    struct mpi_record *theirs = (struct mpi_record *)(g->records + g->record_bytes);
-    int rc = 0, told = messages_told(g);
-    while (!rc && g->took < told) {
-        rc = mpi_take(&op, theirs, g->record_bytes, !g->rank);
-        int waited = mpi_wait(&op);
-        rc = rc ? rc : waited;
-        g->took++;
-        const acomm_header *mine = &g->gave[theirs->header.sequence % MPI_AHEAD];
-        if (!rc && g->check && mine->sequence == theirs->header.sequence && !op_agrees(mine, &theirs->header))
-            rc = mpi_differ(g, mine, &theirs->header, !g->rank);
-    }
-    return rc;
+    g->ahead = 0;
+    g->before = 0;
+    atomic_store_explicit(&g->unmet, 0, memory_order_relaxed);
 }
 
-static int rest(struct acomm_group *g)
-{
-    if (!atomic_load(&g->given) || atomic_load(&g->poisoned))
-        return 0;
-    if (pthread_mutex_trylock(&g->turn)) { /* an operation is under way, and cut */
-        g->failed = true;
-        return 0;
-    }
-    int rc = take_rest(g);
-    pthread_mutex_unlock(&g->turn);
-    return rc;
-}
+/* ---- the end ---- */
 
-static int fail(struct acomm_group *g, int code, const char *text)
+static int fail(struct acomm_group *g, const acomm_header *last, int code, int rank, const char *text)
 {
-    uint64_t given = atomic_load(&g->given);
-    acomm_failure failure = {.code = code, .culprit = !g->rank, .origin = g->rank, .sequence = given,
-                             .mine = g->gave[given % MPI_AHEAD]};
+    acomm_failure failure = {.code = code, .culprit = rank, .origin = g->rank, .sequence = last->sequence, .mine = *last};
     strncpy(failure.text, text, sizeof failure.text - 1);
     return mpi_fail(g, &failure);
 }
 
 int ahead_settle(struct acomm_group *g)
 {
-    uint64_t given = atomic_load(&g->given);
+    uint64_t unmet = atomic_load(&g->unmet);
     int64_t end = clock_now() + g->timeout;
-    if (given)
-        messages_ask(g, given);
-    while (given && !messages_passed(g, given)) {
-        int rc = messages_progress(g);
-        bool gone = !rc && messages_missing(g) >= 0;
-        if (messages_passed(g, given))
-            break;
+    if (!unmet)
+        return 0;
+    struct mpi_record last = called(g, unmet);
+    messages_call(g, &last, true);
+    for (;;) {
+        bool gone = false;
+        int rc = messages_progress(g), rank = messages_behind(g, unmet, &gone);
+        if (rank < 0)
+            return 0;
         if (rc || gone)
-            return rc ? rc : fail(g, ACOMM_LOST, "it has closed the group");
+            return rc ? rc : fail(g, &last.header, ACOMM_LOST, rank, "it has closed the group");
         if (clock_now() > end)
-            return fail(g, ACOMM_TIMEOUT, "");
+            return fail(g, &last.header, ACOMM_TIMEOUT, rank, "");
         if (wait_interrupted())
             return ACOMM_INTERRUPTED;
         sched_yield();
     }
-    return rest(g);
 }

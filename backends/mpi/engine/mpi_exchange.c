@@ -46,14 +46,16 @@ static bool gives(const struct mpi_op *op)
     return !rooted || op->call.root == op->group->rank;
 }
 
-uint64_t mpi_write_record(const struct mpi_op *op, char *to)
+uint64_t mpi_write_record(const struct mpi_op *op, char *to, bool ahead)
 {
     struct mpi_record *mine = (struct mpi_record *)to;
-    mine->bytes = op->is_short && gives(op) ? given(op) * op->width : 0;
+    mine->bytes = op->is_short && gives(op) ? (uint32_t)(given(op) * op->width) : 0;
+    mine->before = op->group->before;
+    mine->ahead = ahead;
     mpi_header(op, &mine->header);
     if (mine->bytes)
         memcpy(mine + 1, (const void *)op->call.in, mine->bytes);
-    return sizeof *mine + FULL(mine->bytes);
+    return sizeof *mine + FULL((uint64_t)mine->bytes);
 }
 
 bool mpi_room_for_records(struct mpi_op *op)
@@ -69,7 +71,7 @@ static uint64_t length(const char *records, int number)
 {
     uint64_t bytes = 0;
     while (number--)
-        bytes += sizeof(struct mpi_record) + FULL(((const struct mpi_record *)(records + bytes))->bytes);
+        bytes += sizeof(struct mpi_record) + FULL((uint64_t)((const struct mpi_record *)(records + bytes))->bytes);
     return bytes;
 }
 
@@ -78,18 +80,33 @@ static int concatenate(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     char *all = g->records;
-    uint64_t have = mpi_write_record(op, all);
-    for (int distance = 1; distance < g->size; distance *= 2) {
-        int number = distance < g->size - distance ? distance : g->size - distance;
-        int rc = mpi_take(op, all + have, (uint64_t)number * g->record_bytes, mpi_neighbour(g, distance));
+    uint64_t have = mpi_write_record(op, all, false);
+    int rc = ahead_note(op, (const struct mpi_record *)all);
+    for (int distance = 1; distance < g->size && !rc; distance *= 2) {
+        int number = distance < g->size - distance ? distance : g->size - distance, peer = mpi_neighbour(g, distance);
+        const struct mpi_record *theirs = (const struct mpi_record *)(all + have);
+        rc = mpi_take(op, all + have, (uint64_t)number * g->record_bytes, peer);
         if (!rc)
             rc = mpi_give(op, all, length(all, number), mpi_neighbour(g, -distance));
         int waited = mpi_wait(op);
-        if (!rc && !waited && g->size == 2)
-            rc = ahead_skip(op, (struct mpi_record *)(all + have));
-        if (rc || waited)
-            return rc ? rc : waited;
-        have += length(all + have, number);
+        rc = rc ? rc : waited;
+        if (!rc && g->check && (theirs->ahead || theirs->header.sequence != op->sequence))
+            rc = ahead_clash(op, theirs, peer);
+        if (!rc)
+            have += length(all + have, number);
+    }
+    return rc;
+}
+
+/* All agree, but on the broadcast before? */
+static int compare_before(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    const char *at = g->records;
+    for (int i = 0; i < g->size; i++, at += length(at, 1)) {
+        const struct mpi_record *theirs = (const struct mpi_record *)at;
+        if (theirs->before != g->before)
+            return ahead_clash(op, theirs, mpi_neighbour(g, i));
     }
     return 0;
 }
@@ -115,9 +132,7 @@ static int compare(struct mpi_op *op, const void **contents)
             other = headers[rank], odd = rank;
     }
     if (!other)
-        return 0;
-    if (g->size == 2) /* the other may be past it (mpi_ahead.c) */
-        return mpi_differ(g, mine, headers[!g->rank], !g->rank);
+        return g->check ? compare_before(op) : 0;
     return mpi_fail(g, &(acomm_failure){.code = ACOMM_MISMATCH, .origin = reference, .culprit = odd, .sequence = mine->sequence,
                                         .mine = *first, .theirs = *other});
 }
@@ -162,10 +177,8 @@ int mpi_exchange(struct mpi_op *op)
     int rc = mpi_room_for_records(op) ? concatenate(op) : ACOMM_RESOURCE;
     if (!rc)
         rc = compare(op, contents);
-    g->ahead = 0;
-    g->took = 0;
-    atomic_store_explicit(&g->sent, 0, memory_order_relaxed);
-    atomic_store_explicit(&g->given, 0, memory_order_relaxed);
+    op->tells = false;
+    ahead_met(g);
     if (!rc && op->is_short && op->call.kind != ACOMM_BARRIER)
         finish(op, contents);
     return rc;

@@ -25,6 +25,7 @@ struct mpi_op {
     bool synchronous;            /* its caller waits, and answers Ctrl-C */
     bool owned;                  /* by a handle, not on its caller's stack */
     bool is_short;               /* its contents travel with the headers */
+    bool tells;                  /* its peers, once it has waited for a while, what it calls */
     bool on_device;              /* its arrays are: the library moves them, nobody here touches them */
     _Atomic int state;           /* abandoned by its owner before the end: freed then */
     int status;                  /* valid once ended */
@@ -34,8 +35,15 @@ struct mpi_op {
 };
 
 /* What a rank tells of its call; the contents follow, filled up to 8 bytes. */
-struct mpi_record { uint64_t bytes; acomm_header header; };
-#define MPI_AHEAD 64 /* broadcasts that a root may be ahead */
+struct mpi_record {
+    uint32_t bytes;
+    uint16_t before;             /* 1 + root of the operation before, where that was a broadcast at which ranks did not meet */
+    uint16_t ahead;              /* this one is such */
+    acomm_header header;
+};
+#define MPI_AHEAD 64             /* broadcasts that a root may be ahead */
+#define MPI_AHEAD_RANKS 16       /* at most: it sends to each */
+#define MPI_CALLED (2 * MPI_AHEAD)
 
 /* Requests of the collective that runs. */
 struct mpi_requests {
@@ -69,10 +77,11 @@ struct acomm_group {
     size_t records_room, scratch_room;
     /* broadcasts whose root does not wait (mpi_ahead.c) */
     int ahead;                   /* since ranks have last exchanged records; alike on all */
-    acomm_header gave[MPI_AHEAD]; /* of those that this rank was the root of, by sequence */
-    _Atomic uint64_t given;      /* the last of them, unless the peer is known to have come to it */
-    _Atomic int sent;            /* records for such, since ranks have last exchanged them */
-    int took;                    /* of those of the peer */
+    uint16_t before;             /* of the next record */
+    _Atomic uint64_t unmet;      /* the last of them, 0: ranks have met since */
+    struct mpi_record called[MPI_CALLED]; /* by this rank, by sequence; this and the next two with `lock` */
+    struct mpi_record told[MPI_AHEAD_RANKS]; /* the last call that each rank has told of */
+    uint64_t heard;              /* the last sequence in it */
     /* the end */
     _Atomic int poisoned;        /* code of the failure, or 0 */
     _Atomic bool stuck;          /* requests that could not be taken back may still use callers' memory */
@@ -123,8 +132,6 @@ int mpi_give(struct mpi_op *op, const void *data, uint64_t bytes, int peer);
 int mpi_take(struct mpi_op *op, void *data, uint64_t bytes, int peer);
 /* A place for a request of a collective of the library's own. NULL: no memory. */
 void *mpi_request(struct mpi_op *op);
-/* The first of them, for so many turns: *over tells. 0 or the code of a failure, after which all have been taken back. */
-int mpi_wait_briefly(struct mpi_op *op, unsigned turns, int *over);
 /* All of them have ended. After a failure they have been taken back, or the group is stuck. */
 int mpi_wait(struct mpi_op *op);
 /* At least that much of *place; false without memory. */
@@ -138,17 +145,25 @@ size_t mpi_record_bytes(const struct acomm_group *g);
 bool mpi_is_short(const struct mpi_op *op);
 int mpi_exchange(struct mpi_op *op);
 /* This rank's record, written there: its bytes. */
-uint64_t mpi_write_record(const struct mpi_op *op, char *to);
+uint64_t mpi_write_record(const struct mpi_op *op, char *to, bool ahead);
 /* Memory for a record of each rank; false without. */
 bool mpi_room_for_records(struct mpi_op *op);
 /* Two ranks called different things. `mine` is this rank's. Returns the code that the operation ends with. */
 int mpi_differ(struct acomm_group *g, const acomm_header *mine, const acomm_header *theirs, int peer);
-/* mpi_ahead.c: short broadcasts of two ranks. */
+/* mpi_ahead.c: short broadcasts whose root does not wait. */
 bool ahead_fits(const struct mpi_op *op);
 int ahead_broadcast(struct mpi_op *op);
-/* The peer's record is there: older ones, of broadcasts that this rank gave, are compared and the next one is taken instead. */
-int ahead_skip(struct mpi_op *op, struct mpi_record *theirs);
-/* Before the end: waits until the peer has come to what this rank gave. 0, or the code of what comes of it. */
+/* An operation begins: what this rank calls is kept, and compared with what others have told of. 0 or the code of a mismatch. */
+int ahead_note(struct mpi_op *op, const struct mpi_record *mine);
+/* It has waited for a while: all are told what it is. */
+void ahead_tell(struct mpi_op *op);
+/* A peer tells what it calls. False: this rank has called something else there, *mine. */
+bool ahead_heard(struct acomm_group *g, int peer, const struct mpi_record *theirs, struct mpi_record *mine);
+/* A record came that cannot be: the code of the mismatch that it tells of, or that those know of who are told now. */
+int ahead_clash(struct mpi_op *op, const struct mpi_record *theirs, int peer);
+/* All ranks have exchanged their records. */
+void ahead_met(struct acomm_group *g);
+/* Before the end: waits until all have come as far as this rank. 0, or the code of what comes of it. */
 int ahead_settle(struct acomm_group *g);
 /* mpi_blocks.c: a block for each rank and from each. */
 int mpi_blocks(struct mpi_op *op);

@@ -6,49 +6,9 @@
 #include "clock.h"
 #include "mpi_flights.h"
 #include "mpi_messages.h"
+#include "mpi_news.h"
 
-enum { MESSAGE, GOODBYE, FAILURE, ASKED, PASSED };
-struct head {            /* no longer than it has to be: it goes with every short message */
-    uint64_t group;      /* id */
-    uint64_t count;      /* elements; otherwise collectives: that the rank has finished, or that are asked for */
-    int64_t tag;         /* otherwise records that the rank has sent ahead */
-    int32_t source;
-    uint16_t ticket;     /* tag of the contents, or 0: they follow the head */
-    uint8_t dtype, what;
-};
 #define ARRIVAL_BYTES (sizeof(struct head) + g->mpi->short_message)
-
-struct arrival { struct arrival *next; struct head head; /* contents follow */ };
-
-struct mpi_messages {
-    pthread_mutex_t lock;
-    char *arriving;                  /* the receive from any source writes here */
-    uint64_t request;                /* its handle, in as many bytes as those have */
-    bool listens;                    /* it is posted: again only when something more is awaited */
-    struct mpi_op *posted, **posted_end;
-    struct arrival *unexpected, **unexpected_end;
-    struct mpi_flights flights;
-    int *tickets;                    /* next tag of contents for each rank */
-    uint64_t *left;                  /* of each rank: 0 it is there, else 1 + collectives before its goodbye */
-    int gone;                        /* ranks that have left */
-    int told;                        /* records that the peer has sent ahead */
-    uint64_t asked, passed;          /* the collective that the peer asks for, or 0; the last that it is known to have finished */
-    _Atomic bool silent;             /* MPI has ended: nothing here may call it */
-};
-
-/* ---- news ---- */
-
-static void tell(struct acomm_group *g, struct head head, const void *contents, size_t bytes)
-{
-    struct mpi_flight *f = atomic_load(&g->messages->silent) ? NULL : flight_new(g, NULL, g->size, sizeof head + bytes);
-    if (!f)
-        return;
-    memcpy(f->memory, &head, sizeof head);
-    memcpy(f->memory + sizeof head, contents, bytes);
-    for (int rank = 0; rank < g->size; rank++)
-        if (rank != g->rank && (!g->messages->left[rank] || head.what == GOODBYE)) /* by which who has left frees the group */
-            flight_move(g, f, f->memory, sizeof head + bytes, rank, TAG_NEWS, false);
-}
 
 /* ---- arrivals ---- */
 
@@ -156,24 +116,7 @@ static int hear(struct acomm_group *g)
         return 0; /* of a group before, whose communicator had the same number */
     if (head.what == MESSAGE)
         return deliver(g, &head, contents);
-    if (head.what == FAILURE) {
-        acomm_failure failure;
-        memcpy(&failure, contents, sizeof failure);
-        if (failure.mine.kind >= ACOMM_SEND && failure.code != ACOMM_MISMATCH) { /* it would pass for one of ours */
-            failure.theirs = failure.mine;
-            failure.mine = (acomm_header){.root = -1};
-        }
-        mpi_poison(g, &failure);
-    } else if (head.what == ASKED) {
-        m->asked = head.count;
-    } else if (head.what == GOODBYE && !m->left[head.source]) {
-        m->left[head.source] = 1 + head.count;
-        m->gone++;
-    }
-    if (head.what != ASKED && head.count > m->passed) {
-        m->passed = head.count;
-        m->told = (int)head.tag;
-    }
+    news_hear(g, &head, contents);
     return 0;
 }
 
@@ -191,16 +134,6 @@ static int hear_next(struct acomm_group *g, int *heard)
     return hear(g);
 }
 
-static void answer(struct acomm_group *g)
-{
-    uint64_t finished = atomic_load_explicit(&g->finished, memory_order_acquire);
-    if (finished < g->messages->asked)
-        return;
-    g->messages->asked = 0;
-    tell(g, (struct head){.group = g->id, .source = g->rank, .what = PASSED, .count = finished,
-                          .tag = atomic_load(&g->sent)}, "", 0);
-}
-
 /* With the lock. 0 or an error of the library. */
 static int progress(struct acomm_group *g)
 {
@@ -212,7 +145,7 @@ static int progress(struct acomm_group *g)
         rc = hear_next(g, &heard);
     }
     if (g->messages->asked && !rc)
-        answer(g);
+        news_answer(g);
     return rc ? rc : flights_test(g);
 }
 
@@ -366,64 +299,13 @@ struct mpi_flights *messages_flights(struct acomm_group *g)
     return &g->messages->flights;
 }
 
-void messages_spread(struct acomm_group *g, const acomm_failure *failure)
-{
-    if (g->size == 1)
-        return;
-    pthread_mutex_lock(&g->messages->lock);
-    tell(g, (struct head){.group = g->id, .source = g->rank, .what = FAILURE, .count = atomic_load(&g->finished)}, failure, sizeof *failure);
-    pthread_mutex_unlock(&g->messages->lock);
-}
-
-void messages_goodbye(struct acomm_group *g)
-{
-    if (g->size == 1)
-        return;
-    pthread_mutex_lock(&g->messages->lock);
-    tell(g, (struct head){.group = g->id, .source = g->rank, .what = GOODBYE, .count = atomic_load(&g->finished),
-                           .tag = atomic_load(&g->sent)}, "", 0);
-    pthread_mutex_unlock(&g->messages->lock);
-}
-
-void messages_ask(struct acomm_group *g, uint64_t sequence)
-{
-    pthread_mutex_lock(&g->messages->lock);
-    tell(g, (struct head){.group = g->id, .source = g->rank, .what = ASKED, .count = sequence}, "", 0);
-    pthread_mutex_unlock(&g->messages->lock);
-}
-
-bool messages_passed(struct acomm_group *g, uint64_t sequence)
-{
-    pthread_mutex_lock(&g->messages->lock);
-    bool passed = g->messages->passed >= sequence;
-    pthread_mutex_unlock(&g->messages->lock);
-    return passed;
-}
-
-int messages_told(struct acomm_group *g)
-{
-    pthread_mutex_lock(&g->messages->lock);
-    int told = g->messages->told;
-    pthread_mutex_unlock(&g->messages->lock);
-    return told;
-}
-
-int messages_missing(struct acomm_group *g)
-{
-    messages_progress(g);
-    for (int rank = 0; rank < g->size; rank++)
-        if (g->messages->left[rank])
-            return rank;
-    return -1;
-}
-
 /* ---- beginning and end ---- */
 
 int messages_open(struct acomm_group *g)
 {
     struct mpi_messages *m = g->messages = calloc(1, sizeof *m);
     if (!m || !(m->arriving = malloc(ARRIVAL_BYTES)) || !(m->tickets = calloc((size_t)g->size, sizeof *m->tickets))
-        || !(m->left = calloc((size_t)g->size, sizeof *m->left)))
+        || !(m->left = calloc((size_t)g->size, sizeof *m->left)) || !(m->passed = calloc((size_t)g->size, sizeof *m->passed)))
         return ACOMM_RESOURCE;
     pthread_mutex_init(&m->lock, NULL);
     m->posted_end = &m->posted;
@@ -495,6 +377,7 @@ void messages_free(struct acomm_group *g)
     free(m->arriving);
     free(m->tickets);
     free(m->left);
+    free(m->passed);
     pthread_mutex_destroy(&m->lock);
     free(m);
 }

@@ -24,11 +24,10 @@ bool messages_flying(struct acomm_group *g);
 /* Tells all peers: of a failure, or goodbye after `sequence` collectives. */
 void messages_spread(struct acomm_group *g, const acomm_failure *failure);
 void messages_goodbye(struct acomm_group *g);
-/* Asks the peer, of a group of two, to tell when it has finished that collective; whether it has told. */
-void messages_ask(struct acomm_group *g, uint64_t sequence);
-bool messages_passed(struct acomm_group *g, uint64_t sequence);
-/* Records that it had sent until then (mpi_ahead.c). */
-int messages_told(struct acomm_group *g);
+/* Tells all peers what this rank calls (mpi_ahead.c); `asks`: they are to tell when they have finished that collective. */
+void messages_call(struct acomm_group *g, const struct mpi_record *mine, bool asks);
+/* A rank that is not known to have finished that collective, or -1; best one that has left: then *gone. */
+int messages_behind(struct acomm_group *g, uint64_t sequence, bool *gone);
 /* A rank that has said goodbye or is known to be dead, or -1. */
 int messages_missing(struct acomm_group *g);
 /* Ends every operation with the group's failure. */

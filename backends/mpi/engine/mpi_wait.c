@@ -14,6 +14,7 @@
 #define PATIENT_NS 20000000 /* then it sleeps between turns, for a hundredth of the time that it has waited, */
 #define NAP_NS 1000000      /* at most this */
 #define GRACE_NS 200000000  /* for requests of a failed operation to end */
+#define TELL_NS 2000000     /* then it tells its peers what it calls */
 
 static void nap(int64_t waited)
 {
@@ -42,6 +43,8 @@ static int look(struct mpi_op *op, int culprit)
         if (op->synchronous && wait_interrupted())
             return mpi_fail_op(op, ACOMM_INTERRUPTED, -1, NULL);
     }
+    if (op->tells && now - op->started > TELL_NS)
+        ahead_tell(op);
     if (now - op->started > PATIENT_NS)
         nap(now - op->started);
     return 0;
@@ -144,31 +147,20 @@ static void take_back(struct acomm_group *g)
     }
 }
 
-/* One of them, for so many turns (0: until it ends). */
-static int wait_for(struct mpi_op *op, int number, unsigned most, int *over)
+static int wait_for(struct mpi_op *op, int number)
 {
     struct acomm_group *g = op->group;
     const acomm_mpi *mpi = g->mpi;
     void *request = g->requests.handles + (size_t)number * mpi->handle_bytes;
-    int peer = g->requests.facts[number].peer, rc = 0;
+    int peer = g->requests.facts[number].peer, rc = 0, over = 0;
     unsigned turns = 0;
-    do {
-        int code = mpi->Test(request, over, mpi->ignore);
+    while (!rc) {
+        int code = mpi->Test(request, &over, mpi->ignore);
         if (code)
             return mpi_fail_library(op, code, peer);
-        if (*over)
+        if (over)
             return 0;
         rc = mpi_turn(op, &turns, peer);
-    } while (!rc && (!most || turns < most));
-    return rc;
-}
-
-int mpi_wait_briefly(struct mpi_op *op, unsigned turns, int *over)
-{
-    int rc = wait_for(op, 0, turns, over);
-    if (rc) {
-        take_back(op->group);
-        op->group->requests.number = 0;
     }
     return rc;
 }
@@ -176,9 +168,9 @@ int mpi_wait_briefly(struct mpi_op *op, unsigned turns, int *over)
 int mpi_wait(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
-    int rc = atomic_load_explicit(&g->poisoned, memory_order_relaxed), over = 0;
+    int rc = atomic_load_explicit(&g->poisoned, memory_order_relaxed);
     for (int i = 0; i < g->requests.number && !rc; i++)
-        rc = wait_for(op, i, 0, &over);
+        rc = wait_for(op, i);
     if (rc)
         take_back(g);
     g->requests.number = 0;

@@ -1,0 +1,38 @@
+/* What ranks tell each other beside messages: a failure, goodbye, what they call and how far they have come. Heads as those of
+ * messages, on the same tag. All of it with the lock of the group's messages (mpi_messages.c). */
+#ifndef MPI_NEWS_H
+#define MPI_NEWS_H
+#include "mpi_flights.h"
+
+enum { MESSAGE, GOODBYE, FAILURE, CALLED, ASKED, PASSED };
+struct head {            /* no longer than it has to be: it goes with every short message */
+    uint64_t group;      /* id */
+    uint64_t count;      /* elements; otherwise collectives that the rank has finished */
+    int64_t tag;
+    int32_t source;
+    uint16_t ticket;     /* tag of the contents, or 0: they follow the head */
+    uint8_t dtype, what;
+};
+struct arrival { struct arrival *next; struct head head; /* contents follow */ };
+
+struct mpi_messages {
+    pthread_mutex_t lock;
+    char *arriving;                  /* the receive from any source writes here */
+    uint64_t request;                /* its handle, in as many bytes as those have */
+    bool listens;                    /* it is posted: again only when something more is awaited */
+    struct mpi_op *posted, **posted_end;
+    struct arrival *unexpected, **unexpected_end;
+    struct mpi_flights flights;
+    int *tickets;                    /* next tag of contents for each rank */
+    uint64_t *left;                  /* of each rank: 0 it is there, else 1 + collectives before its goodbye */
+    int gone;                        /* ranks that have left */
+    uint64_t *passed;                /* the last collective that each rank is known to have finished */
+    uint64_t asked, said;            /* the one that peers ask for, or 0; the last that they have been told */
+    _Atomic bool silent;             /* MPI has ended: nothing here may call it */
+};
+
+/* What came, other than a message. */
+void news_hear(struct acomm_group *g, const struct head *head, const void *contents);
+/* Tells those who ask once this rank has come so far. */
+void news_answer(struct acomm_group *g);
+#endif
