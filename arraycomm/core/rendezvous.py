@@ -27,6 +27,7 @@ from .store import HashStore, PrefixStore, Store, TCPStore
 from .store.connections import StoreClosed
 
 _ADVICE = "see whether they were started with the same MASTER_ADDR and MASTER_PORT, and what they printed"
+_TOGETHER = 0.5  # s: who gave up as late as that began with this rank, and does not try again, but says who did not come
 LINGER = 1.0  # s that rank 0 serves the store for ranks that are still leaving
 
 
@@ -248,7 +249,7 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
             job, addresses = _meet(store, meeting, place, secret, max(end - time.monotonic(), 0.001))
             break
         except TooLate:  # their next try has the next number
-            if time.monotonic() >= end:
+            if time.monotonic() >= end - _TOGETHER:
                 raise
     if place.rank == 0 and turn > 1 and meeting.store.lists_keys:
         old = PrefixStore(f"{prefix}/{turn - 1}", meeting.store)  # all ranks have left that one

@@ -196,6 +196,20 @@ def test_absent_ranks_are_named() -> None:
         rendezvous(store=HashStore(), rank=1, world_size=4, timeout=SHORT, environ={})
 
 
+def test_ranks_that_give_up_together_blame_nobody_who_came() -> None:
+    """The second to give up hears of the first one, and had begun anew for what was left of its own time."""
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=20))
+
+    def run(rank: int) -> str:
+        with pytest.raises(DistStoreError) as caught:
+            rendezvous(rank=rank, world_size=3, store=store, timeout=timedelta(seconds=0.6 + 0.1 * rank), environ={})
+        return str(caught.value)
+
+    for text in at_once(2, run):
+        assert "did not come: 2;" in text, text
+
+
 def test_two_processes_of_one_rank() -> None:
     store = HashStore()
     PrefixStore("arraycomm/0/world", store).set("rank/0", "elsewhere process 7")
