@@ -17,7 +17,6 @@ __all__ = ["ProcessContext", "ProcessException", "ProcessExitedException", "Proc
 ProcessException = ProcessError
 
 _PLACE = ("MASTER_ADDR", "MASTER_PORT")
-_TORCH_JOINS = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, join: bool = True, daemon: bool = False,
@@ -33,8 +32,6 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, joi
     from arraycomm.launch import spawn as launcher
 
     place = {} if hosted(os.environ) else {name: os.environ[name] for name in _PLACE if name in os.environ}
-    if place:  # rank 0 of torch.distributed's own programs serves there too, unless the caller's store does
-        place[_TORCH_JOINS] = os.environ.get(_TORCH_JOINS, "False")
     if not callable(fn):
         raise TypeError(f"spawn needs a function to run, got {type(fn).__name__}")
     return launcher.spawn(_run, (fn, place, *args), nprocs, join=join, daemon=daemon, start_method=start_method)

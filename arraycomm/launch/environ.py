@@ -17,10 +17,7 @@ class Place(NamedTuple):
     port: int
 
     def variables(self, secret_fd: int | None) -> dict[str, str]:
-        """torchrun's names, and ours: where the store is hosted and which inherited descriptor holds the secret.
-
-        torch.distributed is told to join that store, which its rank 0 would otherwise serve itself.
-        """
+        """torchrun's names, and ours: where the store is hosted and which inherited descriptor holds the secret."""
         variables = {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.world_size),
@@ -30,7 +27,6 @@ class Place(NamedTuple):
             "NODE_RANK": str(self.node_rank),
             "MASTER_ADDR": self.address,
             "MASTER_PORT": str(self.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
             "ARRAYCOMM_STORE": f"launcher@{self.address}:{self.port}",
         }
         if secret_fd is not None:

@@ -17,6 +17,9 @@ from .nodes import Meeting, meet
 from .run import Job, Plan
 
 DEFAULT_PORT = 29500  # torchrun's; only for several nodes, one node takes a free port
+# torch.distributed is to join the launcher's store, which its rank 0 else serves. Not under spawn(): functions that are written
+# for torch's own set MASTER_PORT themselves, and rank 0 has to serve there.
+_TORCH_JOINS = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 class Extras:
@@ -96,7 +99,7 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
     for index in range(local):
         place = Place(options.node_rank * local + index, options.nnodes * local, index, local, options.node_rank,
                       meeting.address, meeting.port)
-        environs.append({**base, **extras.variables(place, attempt),
+        environs.append({**base, _TORCH_JOINS: "True", **extras.variables(place, attempt),
                          **place.variables(meeting.secret_fd)})
         commands.append(_command(options, extras.arguments(place)))
         inherit.append((*secret, *extras.descriptors(place)))
