@@ -365,6 +365,7 @@ def test_a_request_that_no_rank_sends_ends_the_window(words: tuple[int, ...], be
 
     def work(group: Any) -> None:
         window = group.new_window(mine := np.zeros(4))
+        group.barrier().wait()  # rank 1 may still be on its way out of new_window
         if group.rank() == 0:
             mine_group = window._core._carrier._group
             mine_group.isend(array.array("q", [*words, *[0] * 8]), 1, 0)
