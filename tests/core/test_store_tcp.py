@@ -292,8 +292,11 @@ def test_killed_server_process() -> None:
     client.close()
 
 
-def test_ctrl_c_and_then_go_on(master: TCPStore) -> None:
-    timer = threading.Timer(0.1, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
+@pytest.mark.parametrize("woken", [True, False])
+def test_ctrl_c_and_then_go_on(master: TCPStore, woken: bool) -> None:
+    """Also where the signal does not end the system call, as when it comes just before that: another thread gets it here."""
+    timer = threading.Timer(0.1, lambda: signal.pthread_kill((main if woken else timer).ident or 0, signal.SIGINT))
+    main = threading.main_thread()
     timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

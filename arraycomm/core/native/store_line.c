@@ -18,6 +18,7 @@
 #define POLL_NS 20000     /* about what sleeping and being woken cost */
 #define MOST_SKIPPED 256
 #define KEPT (64 << 10)   /* bytes of a buffer that is kept */
+#define WAIT_NS 200000000 /* at a time: a signal that comes just before we sleep does not end that, and who called looks for one */
 #define LOOK_NS 1000000   /* between two looks at whether the server is there, while requests are posted */
 
 struct store_line {
@@ -91,18 +92,20 @@ static ssize_t get_some(const struct store_line *l, char *data, size_t room)
     return l->kept < 0 ? recv(l->sock, data, room, MSG_DONTWAIT) : read(l->from, data, room);
 }
 
-/* Waits for something to read, or for room to write where `writes`. 0, EINTR, ETIMEDOUT; ECONNRESET when the connection is of
- * no use for that: hung up, or, while we write, with something to read, which is the goodbye. */
+/* Waits for something to read, or for room to write where `writes`. 0, EINTR (a signal, or time to look for one), ETIMEDOUT;
+ * ECONNRESET when the connection is of no use for that: hung up, or, while we write, with something to read: the goodbye. */
 static int await(const struct store_line *l, bool writes, int64_t end)
 {
     struct pollfd files[] = {{.fd = l->from, .events = POLLIN}, {.fd = l->sock}, {.fd = writes ? l->to : -1, .events = POLLOUT}};
     int64_t left = end - now();
     if (left <= 0)
         return ETIMEDOUT;
-    struct timespec patience = {left / 1000000000, left % 1000000000};
+    bool last = left <= WAIT_NS;
+    int64_t wait = last ? left : WAIT_NS;
+    struct timespec patience = {wait / 1000000000, wait % 1000000000};
     int found = ppoll(files, writes ? 3 : 2, &patience, NULL);
     if (found <= 0)
-        return found ? errno : ETIMEDOUT;
+        return found ? errno : last ? ETIMEDOUT : EINTR;
     if (writes)
         return files[0].revents || files[1].revents ? ECONNRESET : 0;
     return files[1].revents && !(files[0].revents & POLLIN) ? ECONNRESET : 0;
