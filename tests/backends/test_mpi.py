@@ -139,7 +139,7 @@ def test_going_on_without_a_rank_that_has_left(library: str) -> None:
     printed = run(library, 3, PROGRAM, "closes")
     for rank in (0, 2):
         lost, total = lines(printed, rank)
-        assert lost.startswith("PeerLost") and "has closed the group" in lost and total == "sum 2", printed
+        assert lost.startswith("PeerLost (1,)") and "has closed the group" in lost and total == "sum 2", printed
 
 
 @EVERYWHERE
