@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.logged import logged
+
 pytest.importorskip("torch")
 
 
@@ -18,3 +20,15 @@ def test_programs(size: int, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     told = "\n".join((tmp_path / f"errors-{rank}").read_text() for rank in range(size)).strip()
     assert not told, told
+
+
+def test_a_torch_that_marks_code_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only compiled programs need the mark: for all others the back end goes on, with a warning."""
+    from torch._C._dynamo import eval_frame
+
+    from arraycomm.frameworks.torch import uncompiled
+
+    monkeypatch.delattr(eval_frame, "set_code_exec_strategy")
+    with logged() as lines:
+        assert uncompiled._marker() is None
+    assert len(lines) == 1 and "a compiled DistributedDataParallel may fail" in lines[0], lines
