@@ -51,10 +51,16 @@ class Gathering:
         """Tells the ranks that wait, or will. Not that the store was lost: another one may stand in its place by now."""
         if isinstance(error, StoreLost):
             return
-        news = self._news(f"{type(error).__name__}: {error}"[:_LONGEST].rstrip(": "))
         with contextlib.suppress(DistStoreError):  # the store may be what failed
-            for key in _ends() if self.size > 1 else ():
-                self._store.compare_set(key, "", news)
+            self._end_all(self._news(f"{type(error).__name__}: {error}"[:_LONGEST].rstrip(": ")))
+
+    def bury(self, rank: int, place: str, why: str) -> None:
+        """The same for a rank that cannot say it itself."""
+        self._end_all(_news(rank, place, why))
+
+    def _end_all(self, news: str) -> None:
+        for key in _ends() if self.size > 1 else ():
+            self._store.compare_set(key, "", news)
 
     def wait(self, stage: str, seconds: float, advice: str = "see what they printed",
              watch: Callable[[], None] | None = None, result: Callable[[], bytes] = bytes) -> bytes:
@@ -89,12 +95,16 @@ class Gathering:
         except StoreLost:
             raise
         except DistStoreError as error:
-            absent = [str(rank) for rank in range(self.size) if not self._store.check([f"{stage}/{rank}"])]
+            absent = self.absent(stage)
             if not absent:
                 raise
-            shown = ", ".join(absent[:_SHOWN]) + (", ..." if len(absent) > _SHOWN else "")
-            raise DistStoreError(f"rank {self.rank} of {self.size}: timeout after {seconds:g} s, {_ABSENT}: {shown}; "
+            shown = ", ".join(map(str, absent[:_SHOWN])) + (", ..." if len(absent) > _SHOWN else "")
+            raise DistStoreError(f"rank {self.rank} of {self.size}: timeout after {seconds:.4g} s, {_ABSENT}: {shown}; "
                                  f"{advice}") from error
+
+    def absent(self, stage: str) -> list[int]:
+        """Who has not come to this stage."""
+        return [rank for rank in range(self.size) if not self._store.check([f"{stage}/{rank}"])]
 
     def forget(self, stage: str) -> None:
         """Takes what this stage wrote out of the store. One rank calls it, when all have left."""
@@ -102,7 +112,11 @@ class Gathering:
             self._store.delete_key(key)
 
     def _news(self, why: str) -> str:
-        return f"{self.rank}\0host {socket.gethostname()}, pid {os.getpid()}\0{why}"
+        return _news(self.rank, f"host {socket.gethostname()}, pid {os.getpid()}", why)
+
+
+def _news(rank: int, place: str, why: str) -> str:
+    return f"{rank}\0{place}\0{why}"
 
 
 def _end(stage: str) -> str:

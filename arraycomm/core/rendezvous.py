@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
+from . import ends, settings
 from . import secret as secrets
-from . import settings
 from .address import loopback_address, outside_address, publish_addresses, select_addresses
 from .digest import sha256
 from .environment import Place, detect, hosted_by_torch
@@ -61,6 +61,7 @@ class _Meeting(Record):
     host: str | None = None  # where it is served; None for files and memory
     port: int = 0
     owned: bool = True
+    hosted: bool = False  # by a launcher, which notes there that a rank has ended
 
     def close(self) -> None:
         if not self.owned:
@@ -208,7 +209,7 @@ def _open_tcp(host: str, port: int, place: Place, secret: bytes | None, timeout:
         host = loopback_address()
     store = TCPStore(host, port, is_master=place.rank == 0 and not hosted, timeout=timeout, secret=secret or b"",
                      job="" if hosted else place.job)
-    return _Meeting(store, host, port)
+    return _Meeting(store, host, port, hosted=hosted)
 
 
 def _meeting_file(place: Place, environ: Mapping[str, str]) -> str:
@@ -264,7 +265,8 @@ def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, s
     gathering = Gathering(store, place.rank, place.size)
     gathering.enter()
     try:
-        job = gathering.wait(MEET, seconds, _ADVICE, result=lambda: os.urandom(16).hex().encode())
+        job = gathering.wait(MEET, seconds, _ADVICE, result=lambda: os.urandom(16).hex().encode(),
+                             watch=(lambda: ends.tell(meeting.store, gathering, MEET)) if meeting.hosted else None)
         return job.decode(), _addresses(meeting, place, secret)
     except BaseException as error:
         gathering.fail(error)

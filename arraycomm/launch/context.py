@@ -140,6 +140,8 @@ class SpawnContext:
             self._receive(connection)
         if code:
             self._fail(rank, code)
+        elif self._running and not self._ending:
+            self._meeting.ended(len(self.processes), rank, self.processes[rank].pid or 0, describe_exit(0))
 
     def _fail(self, rank: int, code: int) -> None:
         if self._ending or any(failure.rank == rank for failure in self._failures):

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..core.errors import DistError
@@ -104,7 +105,7 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
         commands.append(_command(options, extras.arguments(place)))
         inherit.append((*secret, *extras.descriptors(place)))
     return Plan(commands, environs, inherit, prefix=options.prefix, log_dir=logs, keep_going=options.keep_going,
-                news=extras.news, blocked=extras.blocked)
+                ended=partial(meeting.ended, options.nnodes * local), news=extras.news, blocked=extras.blocked)
 
 
 def _base_environ(nproc: int) -> dict[str, str]:

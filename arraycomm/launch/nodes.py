@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ..core import ends, settings
 from ..core import secret as secrets
-from ..core import settings
 from ..core.address import loopback_address
 from ..core.errors import DistError, DistStoreError
 from ..core.store import PrefixStore, Store, TCPStore
@@ -54,6 +55,13 @@ class Meeting:
         theirs = launch.get("shape").decode()
         if theirs != mine:
             raise DistError(f"this node was started with {mine}, node 0 with {theirs}")
+
+    def ended(self, size: int, rank: int, pid: int, how: str) -> None:
+        """Tells the others of the `size` ranks, which may wait for this one."""
+        try:
+            ends.note(self.store, rank, size, f"host {socket.gethostname()}, pid {pid}", how)
+        except DistStoreError as error:
+            print(f"arraycomm-run: the other ranks were not told that rank {rank} has ended: {error}", file=sys.stderr)
 
     def leave(self, code: int, keep_going: bool) -> None:
         """This node has ended. Node 0 keeps the store for the others, unless its own ranks failed; with keep_going also then,

@@ -33,7 +33,8 @@ _DRAIN_S = 1.0  # for the output of descendants that left their rank's process g
 @dataclass(frozen=True)
 class Plan:
     """What to start on this node: of each local rank its command, its environment with RANK in it, and the descriptors that it
-    inherits. keep_going: a rank that fails does not end the others. news, blocked: see job.Extras."""
+    inherits. keep_going: a rank that fails does not end the others. ended: is told the rank, the pid and how it ended, for the
+    others that go on. news, blocked: see job.Extras."""
 
     commands: Sequence[Sequence[str]]
     environs: Sequence[Mapping[str, str]]
@@ -41,6 +42,7 @@ class Plan:
     prefix: bool = True
     log_dir: Path | None = None
     keep_going: bool = False
+    ended: Callable[[int, int, str], None] = lambda rank, pid, how: None
     news: int = -1
     blocked: Callable[[Collection[int]], tuple[int, str] | None] = lambda ended: None
 
@@ -153,6 +155,8 @@ class Job:
         self._selector.unregister(rank.pidfd)
         self._running -= 1
         code = rank.reap()
+        if not self._ending:
+            self.plan.ended(rank.rank, rank.pid, describe_exit(code))
         if code and not self._ending:
             self._fail(Failure(rank.rank, rank.pid, code, rank.tail))
         elif not code:

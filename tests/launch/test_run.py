@@ -218,6 +218,20 @@ def test_survivors_keep_going(script):
     assert done.returncode in (3, 4)  # nobody has ended well
 
 
+@pytest.mark.parametrize(("end", "how"), [("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL"),
+                                          ("sys.exit(0)", "exited with code 0")])
+def test_a_rank_that_ended_before_it_came_is_not_waited_for(script, end, how):
+    done = launch("--keep-going", "--nproc-per-node", "3", "--no-prefix", script(f"""
+        if rank == 1: {end}
+        import arraycomm
+        try:
+            arraycomm.init(timeout=20)
+        except arraycomm.PeerLost as lost:
+            print(lost.ranks, str(lost).partition('set up: ')[2])
+        """))
+    assert done.stdout.splitlines() == [f"(1,) {how} before it had come"] * 2, done.stderr
+
+
 def test_the_cause_is_blamed_and_not_those_it_took_along(script):
     done = launch("--nproc-per-node", "3", script("""
         if rank == 2:
