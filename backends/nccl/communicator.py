@@ -1,4 +1,4 @@
-"""NcclCommunicator: the Communicator over NCCL. One method per operation: arguments down, a place on a stream back."""
+"""NcclCommunicator: the Communicator over NCCL: how operations (operations.py) are enqueued, watched and ended."""
 
 from __future__ import annotations
 
@@ -21,19 +21,15 @@ from arraycomm.core.errors import (
 )
 from arraycomm.core.log import log
 from arraycomm.core.typed import Any
-from arraycomm.core.types import DeviceType, DType, ReduceOp
 
 from .canary import Canary
-from .declarations import version_text
 from .errors import IN_PROGRESS
 from .flight import Flight, watcher
-from .grouped import Grouped
 from .handle import Handle
 from .memory import Block, allocate
-from .reductions import UINT8, Native, native
+from .operations import Operations
 from .work import NcclWork
 
-_CPU = int(DeviceType.CPU)
 _PATIENCE = 5.0  # s that close() waits for peers that have something under way
 _GRACE = 0.25  # s for what is under way when a peer leaves: it may have done its part
 _STUCK = 1.0  # s after a failure for a call of NCCL's to return by itself
@@ -53,7 +49,7 @@ def refuse_in_batch(name: str) -> None:
                          "batch ends; call it before the batch or behind it")
 
 
-class NcclCommunicator:
+class NcclCommunicator(Operations):
     """One rank's end of a group whose arrays are on GPUs. See arraycomm.core.backend for the contract.
 
     Operations go on the stream on which the array's library works, and the host does not wait for them; asynchronous ones on a
@@ -65,14 +61,13 @@ class NcclCommunicator:
                  options: Mapping[str, Any], *, priority: bool) -> None:
         """Takes over the handle and `host`. priority: its own stream is of high priority."""
         self.rank, self.size, self.name, self.timeout = host.rank, host.size, host.name, timeout
-        self.host, self.device = host, device
+        super().__init__(handle.nccl, host)
+        self.device = device
         self.shortcut = host.shortcut  # which declines what is not in host memory
         self.closed = False
         self.failure: DistError | None = None
         self.lock = threading.RLock()
-        self.handle, self.nccl, self.cuda, self.options, self.priority = handle, handle.nccl, cuda, options, priority
-        self._grouped = Grouped(self.nccl, self.rank, self.size)
-        self._natives: dict[tuple[ReduceOp, int], Native] = {}
+        self.handle, self.cuda, self.options, self.priority = handle, cuda, options, priority
         self._flight = Flight(cuda, device, handle.who)
         self._stream = cuda.stream(device, high_priority=priority)
         self._canary = Canary(host)
@@ -86,7 +81,6 @@ class NcclCommunicator:
 
     def _run(self, what: str, src: Buffer | None, dst: Buffer | None, timeout: float | None, async_op: bool,
              call: Callable[..., int], *arguments: Any) -> NcclWork | None:
-        """call(*arguments, comm, stream) enqueues, and gives NCCL's code."""
         with self.lock:
             try:
                 self.check_ready()
@@ -232,103 +226,7 @@ class NcclCommunicator:
             finally:
                 self.lock.release()
 
-    # ---- reductions ----
-
-    def _how(self, op: ReduceOp, src: Buffer) -> Native | None:
-        """None: the array is on the host. TypeError for what NCCL does not have, before anything is sent."""
-        if src.device_type == _CPU:
-            return None
-        found = self._natives.get((op, src.dtype)) or native(self.nccl, op, src.dtype)
-        if found is None:
-            raise TypeError(f"NCCL {version_text(self.nccl.version)} has no {op} of {DType(src.dtype).label}; reduce another "
-                            "dtype, or a copy in host memory")
-        if not found.scalar:  # factors are without number
-            self._natives[op, src.dtype] = found
-        return found
-
-    def _scaled(self, how: Native, call: Callable[..., int]) -> Callable[..., int]:
-        """The call with an operator of NCCL's made for it, as its fifth argument."""
-        def scaled(*arguments: Any) -> int:
-            op, comm = self.nccl.ffi.new("int *"), arguments[-2]
-            code = self.nccl.ncclRedOpCreatePreMulSum(op, self.nccl.ffi.from_buffer(how.scalar), how.dtype, 1, comm)
-            if code:
-                return int(code)
-            try:
-                return call(*arguments[:4], int(op[0]), *arguments[5:])
-            finally:
-                self.nccl.ncclRedOpDestroy(op[0], comm)
-
-        return scaled
-
-    def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Work | None:
-        how = self._how(op, src)
-        if how is None:
-            return self.host.all_reduce(src, dst, op, layout=layout, timeout=timeout, async_op=async_op)
-        call = self._scaled(how, self.nccl.ncclAllReduce) if how.scalar else self.nccl.ncclAllReduce
-        return self._run("all_reduce", src, dst, timeout, async_op, call, src.address,
-                         dst.address, src.count * how.elements, how.dtype, how.op)
-
-    def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
-               timeout: float | None = None, async_op: bool = False) -> Work | None:
-        how = self._how(op, src)
-        if how is None:
-            return self.host.reduce(src, dst, op, root, layout=layout, timeout=timeout, async_op=async_op)
-        call = self._scaled(how, self.nccl.ncclReduce) if how.scalar else self.nccl.ncclReduce
-        return self._run("reduce", src, dst, timeout, async_op, call, src.address,
-                         dst.address if dst else 0, src.count * how.elements, how.dtype, how.op, root)
-
-    def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
-                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Work | None:
-        how = self._how(op, src)
-        if how is None:
-            return self.host.reduce_scatter(src, dst, op, counts, layout=layout, timeout=timeout, async_op=async_op)
-        even = counts is None or len(set(counts)) == 1
-        function = self.nccl.ncclReduceScatter if even else self._grouped.reduce_scatter
-        call = self._scaled(how, function) if how.scalar else function
-        if even:
-            return self._run("reduce_scatter", src, dst, timeout, async_op, call,
-                             src.address, dst.address, dst.count * how.elements, how.dtype, how.op)
-        return self._run("reduce_scatter", src, dst, timeout, async_op, call,
-                         src, dst, counts, how, how.op, DType(src.dtype).itemsize)
-
-    # ---- movement: bytes ----
-
-    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                  async_op: bool = False) -> Work | None:
-        if dst.device_type == _CPU:
-            return self.host.broadcast(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
-        return self._run("broadcast", src, dst, timeout, async_op, self.nccl.ncclBroadcast, src.address if src else dst.address,
-                         dst.address, dst.nbytes, UINT8, root)
-
-    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
-                   timeout: float | None = None, async_op: bool = False) -> Work | None:
-        if src.device_type == _CPU:
-            return self.host.all_gather(src, dst, counts, layout=layout, timeout=timeout, async_op=async_op)
-        if counts is None or len(set(counts)) == 1:
-            return self._run("all_gather", src, dst, timeout, async_op, self.nccl.ncclAllGather, src.address, dst.address,
-                             src.nbytes, UINT8)
-        sizes = [count * DType(src.dtype).itemsize for count in counts]
-        return self._run("all_gather", src, dst, timeout, async_op, self._grouped.all_gather, src, dst, sizes)
-
-    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
-               async_op: bool = False) -> Work | None:
-        if src.device_type == _CPU:
-            return self.host.gather(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
-        return self._run("gather", src, dst, timeout, async_op, self._grouped.gather, src, dst, root)
-
-    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                async_op: bool = False) -> Work | None:
-        if dst.device_type == _CPU:
-            return self.host.scatter(src, dst, root, layout=layout, timeout=timeout, async_op=async_op)
-        return self._run("scatter", src, dst, timeout, async_op, self._grouped.scatter, src, dst, root)
-
-    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
-                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Work | None:
-        if src.device_type == _CPU:
-            return self.host.all_to_all(src, dst, send_counts, recv_counts, layout=layout, timeout=timeout, async_op=async_op)
-        return self._run("all_to_all", src, dst, timeout, async_op, self._grouped.all_to_all, src, dst, send_counts, recv_counts)
+    # ---- what the host's communicator does ----
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
         """Of the ranks, not of their GPUs: it says nothing of what is enqueued there."""
@@ -347,32 +245,7 @@ class NcclCommunicator:
     def expose(self, buffer: Buffer, near: object) -> None:
         return None
 
-    # ---- point to point ----
-
-    def _by_host(self, buffer: Buffer, peer: int | None, tag: int) -> bool:
-        """ValueError for a message that NCCL cannot match: it would reach the wrong receive."""
-        if buffer.device_type != _CPU and (tag or peer is None):
-            raise ValueError("NCCL's messages have no tags and no receive from any source: use tag 0 and name the source, or "
-                             "send a copy in host memory")
-        return buffer.device_type == _CPU
-
-    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
-             async_op: bool = False) -> Work | None:
-        if self._by_host(src, peer, tag):
-            return self.host.send(src, peer, tag, timeout=timeout, async_op=async_op)
-        return self._run("send", src, None, timeout, async_op, self.nccl.ncclSend, src.address, src.nbytes, UINT8, peer)
-
-    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
-             async_op: bool = False) -> Work:
-        if self._by_host(dst, peer, tag):
-            return self.host.recv(dst, peer, tag, timeout=timeout, async_op=async_op)
-        assert peer is not None
-        work = self._run("recv", None, dst, timeout, True, self.nccl.ncclRecv, dst.address, dst.nbytes, UINT8, peer)
-        assert work is not None  # async_op is True
-        work.peer = (peer, tag, dst.nbytes)
-        if not async_op:
-            work.wait()
-        return work
+    # ---- batches ----
 
     @contextmanager
     def _grouping(self) -> Iterator[None]:
