@@ -1,39 +1,28 @@
-"""SocketCommunicator: the Communicator over the C engine. One method per operation: arguments down, code up."""
+"""SocketCommunicator: the Communicator over the engine for shared memory and TCP. Its operations are in ../communicator.py."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Sequence
 
-from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
+from arraycomm._engine import Operation, ffi, lib
 from arraycomm.core import settings
 from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
-from arraycomm.core.errors import Aborted
 from arraycomm.core.log import log
 from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import ReduceOp
 
-from ..errors import Translator
+from ..communicator import NULL, EngineCommunicator, address
 from .endpoint import Endpoint
 
 if TYPE_CHECKING:
     from .exposed import Exposed
     from .serving import Serving
 
-_NULL = ffi.NULL
 _HANDLE = ffi.typeof("acomm_op **")
-
-
-def _address(pointer: Any) -> int:
-    return int(ffi.cast("uintptr_t", pointer))
-
-
-def _counts(counts: Sequence[int] | None) -> Any:
-    return _NULL if counts is None else ffi.new("uint64_t[]", list(counts))
 
 
 def _algorithms() -> str:
@@ -63,35 +52,23 @@ def _transports(hosts: Sequence[int], inside: bool) -> tuple[str, str]:
     return over, "symmetric" if over == "shm" else over
 
 
-def _raise_interrupt(code: int) -> None:
-    """Raises what a signal handler (Ctrl-C) raised while this thread waited in the engine."""
-    if code == lib.ACOMM_INTERRUPTED:
-        error = interrupted()
-        if error is not None:
-            raise error
+class SocketCommunicator(EngineCommunicator):
+    """See EngineCommunicator."""
 
-
-class SocketCommunicator:
-    """One rank's end of a group that the engine carries. See arraycomm.core.backend for the contract."""
+    _failure, _stop, _free = lib.acomm_group_failure, lib.acomm_group_stop, lib.acomm_group_close
 
     def __init__(self, endpoint: Endpoint, members: Sequence[int], name: str, timeout: float, *, owns: bool) -> None:
         """`members`: world ranks in group order, this process among them. `owns`: close the endpoint with it."""
-        self.name = name
-        self.rank = list(members).index(endpoint.rank)
-        self.size = len(members)
-        self.timeout = timeout
-        self.closed = self._freed = self._told = self._addressless = False
-        self.lock = threading.RLock()
+        super().__init__(list(members).index(endpoint.rank), len(members), name, timeout,
+                         lambda rank: endpoint.place(self._members[rank]))
+        self._addressless = False
         self._exposed: list[Exposed | Serving] = []  # with their memory, until the group has stopped
         self._endpoint = endpoint
         self._members = tuple(members)
         self._owns = owns
         self._pid = os.getpid()
-        self._translate = Translator(self.rank, self.size, name, lambda rank: endpoint.place(self._members[rank]))
         self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode()).digest()[:8], "little")
-        self._group = self._open()
-        self.shortcut = Shortcut(_address(lib.acomm_lend()), _address(self._group), self.rank, self.size,
-                                 self._call_error)
+        self._carry(self._open(), lib.acomm_lend())
         self._announce_ignored(settings.get("ARRAYCOMM_ALGORITHM"))
         endpoint.register(self._id, self._members, self._group)
 
@@ -145,41 +122,14 @@ class SocketCommunicator:
                 log().warning("group %r: %s does not run here (it needs all ranks on one host, or several hosts of "
                               "several ranks, with shared memory); the table chooses instead", self.name, item)
 
-    # ---- errors and handles ----
-
-    def error(self, code: int) -> Exception:
-        """The exception for a code that an entry point returned. Raises what a signal handler raised."""
-        _raise_interrupt(code)
-        return self._group_error(code)
-
-    def _call_error(self, code: int, address: int) -> Exception:
-        """The same for a native call or an operation, whose own failure lies at `address`."""
-        _raise_interrupt(code)
-        self._told = True
-        failure = ffi.cast("acomm_failure *", address)
-        return self._translate.failure(failure) if failure.code else self._group_error(code)
-
-    def _group_error(self, code: int) -> Exception:
-        self._told = True
-        failure = ffi.new("acomm_failure *")
-        if not self._freed and lib.acomm_group_failure(self._group, failure):
-            return self._translate.failure(failure)
-        return self._translate.code(code)
-
-    def _checked(self) -> Any:
-        if self.closed:
-            raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
-        return self._group
-
     def _run(self, kind: int, src: int, dst: int, count: int, dtype: int, layout: int, timeout: float | None, async_op: bool,
-             owners: tuple[object, ...], op: ReduceOp | None = None, root: int = -1, tag: int = 0, counts: Any = _NULL,
-             received: Any = _NULL) -> Operation | None:
-        """root: of a message the peer."""
+             owners: tuple[object, ...], op: ReduceOp | None = None, root: int = -1, tag: int = 0, counts: Any = NULL,
+             received: Any = NULL) -> Operation | None:
         redop, factor = (0, 0.0) if op is None else (op.code, op.factor)
         ns = nanoseconds(timeout)
         if not async_op:
             code = lib.acomm_operate(self._group if not self.closed else self._checked(), kind, src, dst, count, counts, received,
-                                     dtype, redop, factor, root, tag, layout, ns, _NULL)
+                                     dtype, redop, factor, root, tag, layout, ns, NULL)
             if code:
                 raise self.error(code)
             return None
@@ -189,56 +139,9 @@ class SocketCommunicator:
                                      layout, ns, out)
             if code:
                 raise self.error(code)
-            return self.shortcut.operation(_address(out[0]), owners)
+            return self.shortcut.operation(address(out[0]), owners)
 
-    # ---- collectives ----
-
-    def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_ALL_REDUCE, src.address, dst.address, src.count, src.dtype, layout, timeout, async_op,
-                         (src, dst), op)
-
-    def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
-               timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_REDUCE, src.address, dst.address if dst else 0, src.count, src.dtype, layout, timeout,
-                         async_op, (src, dst), op, root)
-
-    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                  async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_BROADCAST, src.address if src else 0, dst.address, dst.count, dst.dtype, layout, timeout,
-                         async_op, (src, dst), root=root)
-
-    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
-                   timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        each = _counts(counts)
-        return self._run(lib.ACOMM_ALL_GATHER, src.address, dst.address, src.count, src.dtype, layout, timeout, async_op,
-                         (src, dst, each), counts=each)
-
-    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
-               async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_GATHER, src.address, dst.address if dst else 0, src.count, src.dtype, layout, timeout,
-                         async_op, (src, dst), root=root)
-
-    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_SCATTER, src.address if src else 0, dst.address, dst.count, dst.dtype, layout, timeout,
-                         async_op, (src, dst), root=root)
-
-    def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
-                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        each = _counts(counts)
-        return self._run(lib.ACOMM_REDUCE_SCATTER, src.address, dst.address, dst.count, src.dtype, layout, timeout, async_op,
-                         (src, dst, each), op, counts=each)
-
-    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
-                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Operation | None:
-        sends, receives = _counts(send_counts), _counts(recv_counts)
-        return self._run(lib.ACOMM_ALL_TO_ALL, src.address, dst.address, src.count // self.size, src.dtype, layout, timeout,
-                         async_op, (src, dst, sends, receives), counts=sends, received=receives)
-
-    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_BARRIER, 0, 0, 0, 0, 0, timeout, async_op, ())
+    # ---- memory ----
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         out = ffi.new("acomm_block **")
@@ -255,7 +158,7 @@ class SocketCommunicator:
         if code:
             raise self.error(code)
         release = ffi.addressof(lib, "acomm_block_free")
-        return int(lib.acomm_block_address(out[0])), _address(release), _address(out[0])
+        return int(lib.acomm_block_address(out[0])), address(release), address(out[0])
 
     def expose(self, buffer: Buffer, near: SocketCommunicator) -> Exposed | Serving:
         from .exposed import expose  # few programs have windows
@@ -265,24 +168,6 @@ class SocketCommunicator:
         found = direct or Serving(self._checked(), buffer, self.error)
         self._exposed.append(found)
         return found
-
-    # ---- point to point ----
-
-    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
-             async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_SEND, src.address, 0, src.count, src.dtype, 0, timeout, async_op, (src,), root=peer, tag=tag)
-
-    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
-             async_op: bool = False) -> Operation:
-        work = self._run(lib.ACOMM_RECV, 0, dst.address, dst.count, dst.dtype, 0, timeout, True, (dst,),
-                         root=-1 if peer is None else peer, tag=tag)
-        assert work is not None  # async_op is True
-        if not async_op:
-            work.wait()
-        return work
-
-    def batch(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()  # every operation progresses by itself in this engine
 
     # ---- groups ----
 
@@ -308,31 +193,16 @@ class SocketCommunicator:
             self.closed = True
             self.shortcut.close()
             return
-        with self.lock:
-            if self.closed:
-                return
-            self.closed = True
-            for exposed in self._exposed:
-                exposed.closed = True
-        self.shortcut.close()
-        self._endpoint.unregister(self._id)
-        code = lib.acomm_group_stop(self._group, f"left with {reason}".encode()[:191] if reason else _NULL)
-        try:
-            self._raise_untold(code, reason)
-        finally:
-            with self.lock:
-                self.shortcut.end()
-                self._freed = True
-            lib.acomm_group_close(self._group)
-            for exposed in self._exposed:
-                exposed.freed()
-            self._exposed.clear()
-            if self._owns:
-                self._endpoint.close(reason)
+        super().close(reason)
 
-    def _raise_untold(self, code: int, reason: str) -> None:
-        """What came of operations that this rank left before the others had come: their last word, as no call follows."""
-        failure = ffi.new("acomm_failure *")
-        refused = lib.acomm_group_failure(self._group, failure) and failure.code == lib.ACOMM_MISMATCH
-        if code or (refused and not self._told and not reason):
-            raise self.error(code or failure.code)
+    def _leaving(self) -> None:
+        for exposed in self._exposed:
+            exposed.closed = True
+        self._endpoint.unregister(self._id)
+
+    def _left(self, reason: str) -> None:
+        for exposed in self._exposed:
+            exposed.freed()
+        self._exposed.clear()
+        if self._owns:
+            self._endpoint.close(reason)

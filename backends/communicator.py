@@ -1,0 +1,189 @@
+"""EngineCommunicator: what the communicators over an engine in C share. One method per operation: arguments down, code up."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+
+from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.errors import Aborted
+from arraycomm.core.typed import Any
+from arraycomm.core.types import ReduceOp
+
+from .errors import Translator
+
+NULL = ffi.NULL
+
+
+def address(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
+
+
+def _counts(counts: Sequence[int] | None) -> Any:
+    return NULL if counts is None else ffi.new("uint64_t[]", list(counts))
+
+
+def _raise_interrupt(code: int) -> None:
+    """Raises what a signal handler (Ctrl-C) raised while this thread waited in the engine."""
+    if code == lib.ACOMM_INTERRUPTED:
+        error = interrupted()
+        if error is not None:
+            raise error
+
+
+class EngineCommunicator:
+    """One rank's end of a group that an engine carries. See arraycomm.core.backend for the contract.
+
+    An engine has its own functions in place of acomm.h's for a group's beginning and end, and takes the same calls.
+    """
+
+    shortcut: Shortcut
+    _group: Any  # an acomm_group, freed with it
+    _failure: Any  # as acomm_group_failure()
+    _stop: Any  # as acomm_group_stop()
+    _free: Any  # as acomm_group_close()
+
+    def __init__(self, rank: int, size: int, name: str, timeout: float, place: Callable[[int], str]) -> None:
+        """place: of a rank of the group, for errors; "" where that is not known."""
+        self.rank, self.size, self.name, self.timeout = rank, size, name, timeout
+        self.closed = self._freed = False
+        self._told = False  # the group's failure has been raised
+        self.lock = threading.RLock()
+        self._translate = Translator(rank, size, name, place)
+
+    def _carry(self, group: Any, entries: Any) -> None:
+        """The group from now on. entries: what its engine lends."""
+        self._group = group
+        self.shortcut = Shortcut(address(entries), address(group), self.rank, self.size, self._call_error)
+
+    def _run(self, kind: int, src: int, dst: int, count: int, dtype: int, layout: int, timeout: float | None, async_op: bool,
+             owners: tuple[object, ...], op: ReduceOp | None = None, root: int = -1, tag: int = 0, counts: Any = NULL,
+             received: Any = NULL) -> Operation | None:
+        """As acomm_operate(): src and dst are addresses, root is a message's peer. owners: of all memory that it names."""
+        raise NotImplementedError
+
+    # ---- errors ----
+
+    def error(self, code: int) -> Exception:
+        """The exception for a code that an entry point returned. Raises what a signal handler raised."""
+        _raise_interrupt(code)
+        failure = ffi.new("acomm_failure *")
+        if not self._freed and self._failure(self._group, failure):
+            self._told = True
+            return self._translate.failure(failure)
+        return self._translate.code(code)
+
+    def _call_error(self, code: int, where: int) -> Exception:
+        """The same for a native call or an operation, whose own failure lies at the address `where`."""
+        _raise_interrupt(code)
+        failure = ffi.cast("acomm_failure *", where)
+        if not failure.code:
+            return self.error(code)
+        self._told |= failure.code != lib.ACOMM_TRUNCATED  # which is not the group's
+        return self._translate.failure(failure)
+
+    def _checked(self) -> Any:
+        if self.closed:
+            raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
+        return self._group
+
+    # ---- collectives ----
+
+    def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> Operation | None:
+        return self._run(lib.ACOMM_ALL_REDUCE, src.address, dst.address, src.count, src.dtype, layout, timeout, async_op,
+                         (src, dst), op)
+
+    def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
+               timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        return self._run(lib.ACOMM_REDUCE, src.address, dst.address if dst else 0, src.count, src.dtype, layout, timeout,
+                         async_op, (src, dst), op, root)
+
+    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                  async_op: bool = False) -> Operation | None:
+        return self._run(lib.ACOMM_BROADCAST, src.address if src else 0, dst.address, dst.count, dst.dtype, layout, timeout,
+                         async_op, (src, dst), root=root)
+
+    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
+                   timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        each = _counts(counts)
+        return self._run(lib.ACOMM_ALL_GATHER, src.address, dst.address, src.count, src.dtype, layout, timeout, async_op,
+                         (src, dst, each), counts=each)
+
+    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
+               async_op: bool = False) -> Operation | None:
+        return self._run(lib.ACOMM_GATHER, src.address, dst.address if dst else 0, src.count, src.dtype, layout, timeout,
+                         async_op, (src, dst), root=root)
+
+    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                async_op: bool = False) -> Operation | None:
+        return self._run(lib.ACOMM_SCATTER, src.address if src else 0, dst.address, dst.count, dst.dtype, layout, timeout,
+                         async_op, (src, dst), root=root)
+
+    def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
+                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        each = _counts(counts)
+        return self._run(lib.ACOMM_REDUCE_SCATTER, src.address, dst.address, dst.count, src.dtype, layout, timeout, async_op,
+                         (src, dst, each), op, counts=each)
+
+    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
+                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> Operation | None:
+        sends, receives = _counts(send_counts), _counts(recv_counts)
+        return self._run(lib.ACOMM_ALL_TO_ALL, src.address, dst.address, src.count // self.size, src.dtype, layout, timeout,
+                         async_op, (src, dst, sends, receives), counts=sends, received=receives)
+
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        return self._run(lib.ACOMM_BARRIER, 0, 0, 0, 0, 0, timeout, async_op, ())
+
+    # ---- point to point ----
+
+    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Operation | None:
+        return self._run(lib.ACOMM_SEND, src.address, 0, src.count, src.dtype, 0, timeout, async_op, (src,), root=peer, tag=tag)
+
+    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Operation:
+        work = self._run(lib.ACOMM_RECV, 0, dst.address, dst.count, dst.dtype, 0, timeout, True, (dst,),
+                         root=-1 if peer is None else peer, tag=tag)
+        assert work is not None  # async_op is True
+        if not async_op:
+            work.wait()
+        return work
+
+    def batch(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()  # every operation progresses by itself
+
+    # ---- the end ----
+
+    def close(self, reason: str = "") -> None:
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+        self._leaving()
+        self.shortcut.close()
+        code = self._stop(self._group, f"left with {reason}".encode()[:191] if reason else NULL)
+        try:
+            self._raise_untold(code, reason)
+        finally:
+            with self.lock:
+                self.shortcut.end()
+                self._freed = True
+            self._free(self._group)
+            self._left(reason)
+
+    def _leaving(self) -> None:
+        """Before the group is stopped."""
+
+    def _left(self, reason: str) -> None:
+        """After it has been freed."""
+
+    def _raise_untold(self, code: int, reason: str) -> None:
+        """What came of operations that this rank left before the others had come: their last word, as no call follows."""
+        failure = ffi.new("acomm_failure *")
+        refused = self._failure(self._group, failure) and failure.code == lib.ACOMM_MISMATCH
+        if code == lib.ACOMM_INTERRUPTED or (not self._told and not reason and (code or refused)):
+            raise self.error(code or failure.code)
