@@ -9,7 +9,8 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread",
+         "-Wl,-Bsymbolic"]  # where torch has loaded CUDA's runtime for all, its functions would come before our own
 ENGINE = HERE.parents[1] / "backends" / "socket" / "engine"
 ENGINE_FLAGS = ["-D_GNU_SOURCE", "-ffp-contract=off", f"-I{ENGINE}"]
 

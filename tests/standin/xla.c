@@ -8,7 +8,7 @@
 #define PUBLIC __attribute__((visibility("default")))
 
 struct XLA_FFI_Error { char text[2000]; };
-struct XLA_FFI_ExecutionContext { void *stream; };
+struct context { void *stream; }; /* XLA's own, whose name differs from release to release */
 static __thread struct XLA_FFI_Error said;
 
 static XLA_FFI_Error *new_error(XLA_FFI_Error_Create_Args *args)
@@ -23,7 +23,7 @@ static XLA_FFI_Error *stream_of(XLA_FFI_Stream_Get_Args *args)
         snprintf(said.text, sizeof said.text, "no context");
         return &said;
     }
-    args->stream = args->ctx->stream;
+    args->stream = ((struct context *)(void *)args->ctx)->stream;
     return NULL;
 }
 
@@ -80,8 +80,8 @@ PUBLIC const char *standin_xla_call(XLA_FFI_Handler *handler, int64_t *fields, i
     XLA_FFI_ByteSpan *names[] = {&name};
     XLA_FFI_AttrType kinds[] = {XLA_FFI_AttrType_ARRAY};
     void *values[] = {&array};
-    struct XLA_FFI_ExecutionContext context = {.stream = stream};
-    XLA_FFI_CallFrame frame = {.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE, .api = &api, .ctx = &context,
+    struct context context = {.stream = stream};
+    XLA_FFI_CallFrame frame = {.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE, .api = &api, .ctx = (void *)&context,
                                .stage = XLA_FFI_ExecutionStage_EXECUTE};
     frame.args = (XLA_FFI_Args){.struct_size = XLA_FFI_Args_STRUCT_SIZE, .types = in_kinds, .args = ins,
                                 .size = list(&(struct array){has_operand, operand}, in, ins)};

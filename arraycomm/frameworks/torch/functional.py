@@ -34,7 +34,10 @@ def _batch_p2p_ops(group: ProcessGroup, names: list[str], peers: list[int], tags
 
 
 def _for_ours(name: str, place: int, ours: Callable[..., Any]) -> None:
-    """ours: without the argument at `place`, torch's group or its name, and with a group of ours in front."""
+    """ours: without the argument at `place`, torch's group or its name, and with a group of ours in front. Nothing where this
+    torch has no such operation, which its compiler does not make then."""
+    if not hasattr(_ops, name):
+        return
     theirs = getattr(_ops, name).default
 
     @functools.wraps(ours)

@@ -32,3 +32,12 @@ def test_a_torch_that_marks_code_otherwise(monkeypatch: pytest.MonkeyPatch) -> N
     with logged() as lines:
         assert uncompiled._marker() is None
     assert len(lines) == 1 and "a compiled DistributedDataParallel may fail" in lines[0], lines
+
+
+def test_a_torch_without_an_operation_of_its_compiler() -> None:
+    """As 2.11, which has no batch_p2p_ops: its compiler does not call what it does not have."""
+    from arraycomm.frameworks.torch import functional
+
+    functional._for_ours("an_operation_of_a_later_torch", 0, lambda *_: None)
+    with_it = functional._ops.all_gather_into_tensor_out.default.name()
+    assert with_it == "_c10d_functional::all_gather_into_tensor_out"
