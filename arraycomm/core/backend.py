@@ -162,7 +162,7 @@ class Backend(Protocol):
     def unavailable(self) -> str | None:
         """None when it can be used here, otherwise one sentence: what is missing and how to get it."""
 
-    def meet(self, timeout: float) -> Rendezvous | None:
+    def meet(self, timeout: float, name: str) -> Rendezvous | None:
         """All ranks, where whatever started them has brought them together for this backend (MPI). None: they meet in a
         store, which rendezvous() finds. Called when nobody says where to meet."""
 

@@ -7,10 +7,11 @@ job: then no port can be taken by another job.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 
 from . import ends, settings
@@ -28,6 +29,7 @@ from .store.connections import StoreClosed
 
 _ADVICE = "see whether they were started with the same MASTER_ADDR and MASTER_PORT, and what they printed"
 _TOGETHER = 0.5  # s: who gave up as late as that began with this rank, and does not try again, but says who did not come
+_ANNOUNCE = timedelta(seconds=5)  # for a store that is on this host, or serves the ranks already
 LINGER = 1.0  # s that rank 0 serves the store for ranks that are still leaving
 
 
@@ -74,15 +76,15 @@ class _Meeting(Record):
 
 def rendezvous(init_method: str | None = None, *, rank: int | None = None, world_size: int | None = None,
                store: Store | None = None, timeout: timedelta = timedelta(seconds=300), name: str = "world",
-               environ: Mapping[str, str] | None = None) -> Rendezvous:
+               backend: str = "", environ: Mapping[str, str] | None = None) -> Rendezvous:
     """Meets the other ranks; returns when all have come.
 
     init_method: "env://" (the default), "tcp://host:port" (rank 0 serves the store there), "file:///path"; ranks and
     size as arguments, as "?rank=0&world_size=2" or from the environment. A process that nothing says anything about is
-    a world of one. `name` tells worlds apart that are open at the same time.
+    a world of one. `name` tells worlds apart that are open at the same time. `backend` is compared between the ranks.
 
-    Raises ValueError for missing or contradicting arguments and variables, DistNetworkError, AuthFailed and
-    DistStoreError (which ranks did not come) as the stores do.
+    Raises ValueError for missing or contradicting arguments and variables, and for another backend than another rank's,
+    DistNetworkError, AuthFailed and DistStoreError (which ranks did not come) as the stores do.
     """
     environ = os.environ if environ is None else environ
     if store is not None and init_method is not None:
@@ -96,7 +98,7 @@ def rendezvous(init_method: str | None = None, *, rank: int | None = None, world
         left = timedelta(seconds=max(end - time.monotonic(), 0.001))
         meeting = _Meeting(store, owned=False) if store else _open(init_method, place, secret, left, environ)
         try:
-            return _join(meeting, place, secret, left, name, environ)
+            return _join(meeting, place, secret, left, name, backend, environ)
         except StoreClosed:
             # This rank came back faster than rank 0 from an earlier world, and found that one's store.
             meeting.close()
@@ -105,6 +107,31 @@ def rendezvous(init_method: str | None = None, *, rank: int | None = None, world
         except BaseException:
             meeting.close()
             raise
+
+
+@contextlib.contextmanager
+def announced(backend: str, name: str, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """For a backend whose ranks meet elsewhere: meanwhile ranks of another one, which wait in the store for this one, are told,
+    and this rank of those that came before. Only where a store is at hand: the launcher's, or a file for the ranks of one host.
+
+    Raises ValueError as rendezvous() does.
+    """
+    place = detect(environ)
+    if place is None or place.size == 1 or not (is_hosted(environ) or _in_file(place, environ)):
+        yield
+        return
+    meeting = _open_env(place, secrets.find(environ), _ANNOUNCE, environ)
+    try:
+        store, _ = _turn(meeting, place, name, environ)
+        gathering = Gathering(store, place.rank, place.size)
+        try:
+            _agree(store, place, backend)
+        except ValueError as error:
+            gathering.fail(error)
+            raise
+        yield
+    finally:
+        meeting.close()
 
 
 def _split_query(url: str, rank: int | None, size: int | None) -> tuple[str, int | None, int | None]:
@@ -186,7 +213,7 @@ def _open_env(place: Place, secret: bytes | None, timeout: timedelta, environ: M
     hosted = is_hosted(environ)
     if place.size == 1 and not hosted:
         return _Meeting(HashStore(timeout))
-    if place.local and "MASTER_ADDR" not in environ and place.launcher != "environment":
+    if _in_file(place, environ):
         from .store.file import FileStore
 
         return _Meeting(FileStore(_meeting_file(place, environ), place.size, timeout))
@@ -200,6 +227,10 @@ def _open_env(place: Place, secret: bytes | None, timeout: timedelta, environ: M
 
         return _Meeting(TorchStore(place.host, place.port, timeout), place.host, place.port)
     return _open_tcp(place.host, place.port, place, secret, timeout, hosted=hosted)
+
+
+def _in_file(place: Place, environ: Mapping[str, str]) -> bool:
+    return place.local and "MASTER_ADDR" not in environ and place.launcher != "environment"
 
 
 def _open_tcp(host: str, port: int, place: Place, secret: bytes | None, timeout: timedelta, *,
@@ -235,36 +266,52 @@ def _identity() -> str:
     return f"{socket.gethostname()} process {os.getpid()} (started {_start_time(os.getpid())})"
 
 
-def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timedelta, name: str,
+def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timedelta, name: str, backend: str,
           environ: Mapping[str, str]) -> Rendezvous:
-    restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefix = f"arraycomm/{restart}/{name}"
-    world = PrefixStore(prefix, meeting.store)
-    _check_in(world, place)
+    _check_in(PrefixStore(_prefix(name, environ), meeting.store), place)
     end = time.monotonic() + timeout.total_seconds()
     while True:
-        # A world may be opened again in the same store, by all ranks equally often; each time has its own keys.
-        turn = world.add(f"turn/{place.rank}", 1)
-        store = PrefixStore(f"{prefix}/{turn}", meeting.store)
+        store, turn = _turn(meeting, place, name, environ)
         try:
-            job, addresses = _meet(store, meeting, place, secret, max(end - time.monotonic(), 0.001))
+            job, addresses = _meet(store, meeting, place, secret, backend, max(end - time.monotonic(), 0.001))
             break
         except TooLate:  # their next try has the next number
             if time.monotonic() >= end - _TOGETHER:
                 raise
     if place.rank == 0 and turn > 1 and meeting.store.lists_keys:
-        old = PrefixStore(f"{prefix}/{turn - 1}", meeting.store)  # all ranks have left that one
+        old = PrefixStore(f"{_prefix(name, environ)}/{turn - 1}", meeting.store)  # all ranks have left that one
         for key in old.list_keys():
             old.delete_key(key)
     return Rendezvous(place.rank, place.size, store, secret, job, addresses, place.local_rank,
                       meeting.close)
 
 
-def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, seconds: float) -> tuple[str, list[str]]:
+def _prefix(name: str, environ: Mapping[str, str]) -> str:
+    return f"arraycomm/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
+
+
+def _turn(meeting: _Meeting, place: Place, name: str, environ: Mapping[str, str]) -> tuple[Store, int]:
+    """A world may be opened again in the same store, by all ranks equally often; each time has its own keys."""
+    prefix = _prefix(name, environ)
+    turn = PrefixStore(prefix, meeting.store).add(f"turn/{place.rank}", 1)
+    return PrefixStore(f"{prefix}/{turn}", meeting.store), turn
+
+
+def _agree(store: Store, place: Place, backend: str) -> None:
+    told, _, other = store.compare_set("backend", "", f"{backend}\0{place.rank}").decode().partition("\0")
+    if told != backend:
+        raise ValueError(f"rank {place.rank} of {place.size} has backend {backend!r}, rank {other} {told!r}: give all ranks the "
+                         "same to init(), or in ARRAYCOMM_BACKEND")
+
+
+def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, backend: str,
+          seconds: float) -> tuple[str, list[str]]:
     """Waits for all ranks; the job's name, which the last one makes up, and where this one listens."""
     gathering = Gathering(store, place.rank, place.size)
     gathering.enter()
     try:
+        if backend and place.size > 1:
+            _agree(store, place, backend)
         job = gathering.wait(MEET, seconds, _ADVICE, result=lambda: os.urandom(16).hex().encode(),
                              watch=(lambda: ends.tell(meeting.store, gathering, MEET)) if meeting.hosted else None)
         return job.decode(), _addresses(meeting, place, secret)

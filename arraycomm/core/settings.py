@@ -53,7 +53,7 @@ TABLE: dict[str, Setting] = {
                 "or on none, and only where every rank may run code in every other",
                 ranks="equal; compared by the calls that it is for"),
         Setting("ARRAYCOMM_TRACE", "", "a folder: ranks write their operations there; `python -m arraycomm.trace` merges them",
-                ranks="set on all, to any folder, or on none; compared when a world is opened, but over MPI"),
+                ranks="set on all, to any folder, or on none; compared when a world is opened"),
         Setting("ARRAYCOMM_STORE", "", "launcher@ADDRESS:PORT: the launcher serves the store there; set by our launcher",
                 ranks="equal"),
         Setting("ARRAYCOMM_TORCH_STORE", "0", "1: the launchers' store and arraycomm.distributed's speak torch's wire, which "
@@ -67,7 +67,7 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_NCCL_SYMMETRIC", "0", "1: group.empty() registers memory on GPUs with NCCL, which does not compare "
                 "how ranks use it, see docs/gpu.md", ranks="on where all ranks have it on"),
         Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one",
-                ranks="equal; not compared, as backends meet in places of their own"),
+                ranks="equal; compared where ranks meet, but for ranks over MPI on several hosts"),
         Setting("ARRAYCOMM_CUDA_IPC", "1", "0: ranks of a host do not copy from each other's GPUs; all arrays there are staged",
                 ranks="on where all ranks of a host have it on"),
         Setting("ARRAYCOMM_CUDART_LIBRARY", "", "path of libcudart.so, for arrays on GPUs; empty: it is searched for"),

@@ -63,12 +63,13 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     DistBackendError when the backend cannot be used.
     """
     seconds = _seconds(timeout)
-    chosen = registry.choose(backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0])
+    asked = backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0]
+    chosen = registry.choose(asked)
     told = (init_method, rank, world_size, store) != (None,) * 4
-    meeting = None if told or len(chosen) > 1 else next(iter(chosen)).meet(seconds)
+    meeting = None if told or len(chosen) > 1 else next(iter(chosen)).meet(seconds, name)
     if meeting is None:
         meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store,
-                             timeout=timedelta(seconds=seconds), name=name)
+                             timeout=timedelta(seconds=seconds), name=name, backend=asked)
     return open_group(meeting, chosen, seconds, name)
 
 

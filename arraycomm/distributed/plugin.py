@@ -42,7 +42,7 @@ class PluginBackend:
     def unavailable(self) -> str | None:
         return None
 
-    def meet(self, timeout: float) -> Rendezvous | None:
+    def meet(self, timeout: float, name: str) -> Rendezvous | None:
         return None
 
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> Communicator:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from arraycomm._engine import ffi, lib
 from arraycomm.core import settings
 from arraycomm.core.errors import DistBackendError
-from arraycomm.core.rendezvous import Rendezvous
+from arraycomm.core.rendezvous import Rendezvous, announced
 from arraycomm.core.store import HashStore
 from arraycomm.core.types import DeviceType
 
@@ -50,9 +50,10 @@ class MpiBackend:
                 "threads": f"MPI_THREAD_{(facts.threads or 'multiple').upper()}"
                            + ("" if facts.threads else ", which init() will ask for")}
 
-    def meet(self, timeout: float) -> Rendezvous:
+    def meet(self, timeout: float, name: str) -> Rendezvous:
         """MPI_COMM_WORLD: the ranks have met already, so the store is this process's own."""
-        rank, size = process.world(process.begin())
+        with announced(self.name, name):  # MPI_Init waits for ever for ranks that do not call it
+            rank, size = process.world(process.begin())
         return Rendezvous(rank, size, HashStore(timedelta(seconds=timeout)), None, "mpi", [])
 
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> MpiCommunicator:

@@ -81,11 +81,11 @@ class MpiCommunicator(EngineCommunicator):
     def meet(self, timeout: float) -> None:
         """The first call of a group: ranks learn where all of them are, and whether they compare calls.
 
-        Raises ValueError where ARRAYCOMM_CHECK differs, as one would wait for what another does not send, or the group's name,
-        without which what peers tell is not for this group.
+        Raises ValueError where ARRAYCOMM_CHECK differs, as one would wait for what another does not send, ARRAYCOMM_TRACE, whose
+        ranks begin by comparing clocks, or the group's name, without which what peers tell is not for this group.
         """
         self.check = settings.get_flag("ARRAYCOMM_CHECK")
-        alike = bytes([self.check]) + sha256(self.name.encode()).digest()[:_NAME]
+        alike = bytes([self.check, bool(settings.get("ARRAYCOMM_TRACE"))]) + sha256(self.name.encode()).digest()[:_NAME]
         mine, size = ffi.from_buffer(alike + places.here()), len(alike) + places.BYTES
         all_of_them = ffi.new("char[]", size * self.size)
         self._run(lib.ACOMM_ALL_GATHER, address(mine), address(all_of_them), size, DType.UINT8, 1, timeout, False,
@@ -94,12 +94,16 @@ class MpiCommunicator(EngineCommunicator):
         odd = next((rank for rank in range(self.size) if told[rank][:len(alike)] != told[0][:len(alike)]), 0)
         if odd:
             self.close()  # in order: slower ranks are still in this call, and are to see the same
-            if told[odd][0] == told[0][0]:
-                raise ValueError(f"rank {odd} gives the group another name than rank 0; rank {self.rank} calls it {self.name!r}")
-            raise ValueError(f"ARRAYCOMM_CHECK is {told[0][0]} on rank 0 and {told[odd][0]} on rank {odd}; it must be the same "
-                             "on all ranks")
+            raise ValueError(self._odd(odd, told[0], told[odd]))
         self.places = [place[len(alike):] for place in told]
         lib.acomm_mpi_settle(self._group, places.crowded(self.places, self.rank), self.check)
+
+    def _odd(self, rank: int, first: bytes, theirs: bytes) -> str:
+        for index, (name, words) in enumerate((("ARRAYCOMM_CHECK", "01"), ("ARRAYCOMM_TRACE", ("not set", "set")))):
+            if first[index] != theirs[index]:
+                return (f"{name} is {words[first[index]]} on rank 0 and {words[theirs[index]]} on rank {rank}; it must be the "
+                        "same on all ranks")
+        return f"rank {rank} gives the group another name than rank 0; rank {self.rank} calls it {self.name!r}"
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> None:
         self.barrier(timeout=timeout)  # a collective call, here as anywhere

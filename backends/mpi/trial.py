@@ -27,7 +27,7 @@ class _Trial:
         self._cuda.set_device(self._device)
         self._stream = self._cuda.stream(self._device)
         backend = MpiBackend()
-        self._host: MpiCommunicator = backend.open(backend.meet(_PATIENCE), name="trial", timeout=_PATIENCE)
+        self._host: MpiCommunicator = backend.open(backend.meet(_PATIENCE, "trial"), name="trial", timeout=_PATIENCE)
         self._host.enter = self._cuda.enter
 
     def run(self) -> None:

@@ -61,7 +61,7 @@ class NcclBackend:
         return {"library": f"NCCL {version_text(found.version)} ({found.path})",
                 "native": ", ".join(f"{what} {'yes' if found.has(name) else 'no'}" for what, name in _NATIVE.items())}
 
-    def meet(self, timeout: float) -> None:
+    def meet(self, timeout: float, name: str) -> None:
         return None  # it knows only what it is told
 
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> Communicator:

@@ -21,7 +21,7 @@ class SocketBackend:
     def unavailable(self) -> str | None:
         return None  # the engine is compiled with the package
 
-    def meet(self, timeout: float) -> Rendezvous | None:
+    def meet(self, timeout: float, name: str) -> Rendezvous | None:
         return None
 
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> SocketCommunicator:

@@ -56,6 +56,8 @@ def checks_differ(rank: int) -> None:
     meet = MpiCommunicator.meet
     MpiCommunicator.meet = lambda *told: (straggle(rank), meet(*told))[1]
     refused(rank, "world")
+    os.environ.update(ARRAYCOMM_CHECK="1", ARRAYCOMM_TRACE="/nowhere" if rank == 2 else "")
+    refused(rank, "world")
 
 
 def refused(rank: int, name: str) -> None:

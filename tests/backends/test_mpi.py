@@ -71,7 +71,8 @@ def test_timeout(library: str, case: str) -> None:
 def test_settings_that_differ() -> None:
     """Some ranks would wait for what the others do not send."""
     printed = launched("mpich", 3, PROGRAM, "checks differ")
-    told = ["ARRAYCOMM_CHECK is 1 on rank 0 and 0 on rank 1; it must be the same on all ranks"]
+    told = ["ARRAYCOMM_CHECK is 1 on rank 0 and 0 on rank 1; it must be the same on all ranks",
+            "ARRAYCOMM_TRACE is not set on rank 0 and set on rank 2; it must be the same on all ranks"]
     assert [lines(printed, rank) for rank in range(3)] == [told] * 3, printed
 
 

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import stat
 import threading
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 
 from arraycomm.core import environment
 from arraycomm.core.environment import Place, detect, first_host
-from arraycomm.core.errors import AuthFailed, DistStoreError
-from arraycomm.core.rendezvous import Rendezvous, rendezvous
+from arraycomm.core.errors import AuthFailed, DistStoreError, PeerLost
+from arraycomm.core.rendezvous import Rendezvous, announced, rendezvous
 from arraycomm.core.store import HashStore, PrefixStore, TCPStore
 
 from ..ports import free_port
@@ -132,9 +133,7 @@ def test_torchrun_agent_store() -> None:
 
 
 def test_mpirun_without_address_meets_in_a_private_file(tmp_path: Path) -> None:
-    environs = [{"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": str(r),
-                 "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-x-1@1", "XDG_RUNTIME_DIR": str(tmp_path)}
-                for r in range(2)]
+    environs = [by_mpirun(tmp_path, rank) for rank in range(2)]
     meetings = in_threads(2, environs=environs)
     directory = tmp_path / f"arraycomm-{os.geteuid()}"
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
@@ -223,6 +222,59 @@ def test_different_world_sizes() -> None:
         rendezvous(store=store, rank=0, world_size=2, timeout=SHORT, environ={})
     with pytest.raises(ValueError, match="world_size 3, others in this store have 2"):
         rendezvous(store=store, rank=1, world_size=3, timeout=SHORT, environ={})
+
+
+def test_different_backends() -> None:
+    """All hear of it, whoever came first."""
+    store = HashStore()
+    names = ("socket", "nccl", "socket")
+
+    def run(rank: int) -> str:
+        with pytest.raises((ValueError, PeerLost)) as caught:
+            rendezvous(store=store, rank=rank, world_size=3, timeout=TIMEOUT, backend=names[rank], environ={})
+        return str(caught.value)
+
+    for text in at_once(3, run):
+        assert "has backend 'nccl'" in text or "rank 1 'nccl'" in text, text
+        assert "ARRAYCOMM_BACKEND" in text
+
+
+def by_mpirun(tmp_path: Path, rank: int, size: int = 2) -> dict[str, str]:
+    return {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size), "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(size), "PMIX_NAMESPACE": "prterun-x-1@1", "XDG_RUNTIME_DIR": str(tmp_path)}
+
+
+def test_a_rank_that_meets_elsewhere_is_not_waited_for(tmp_path: Path) -> None:
+    with announced("mpi", "world", by_mpirun(tmp_path, 0)), \
+            pytest.raises(ValueError, match="rank 1 of 2 has backend 'socket', rank 0 'mpi'"):
+        rendezvous(environ=by_mpirun(tmp_path, 1), timeout=TIMEOUT, backend="socket")
+
+
+def test_a_rank_that_would_meet_elsewhere_hears_of_those_that_wait(tmp_path: Path) -> None:
+    def run(rank: int) -> str:
+        with pytest.raises(PeerLost, match="rank 2 .* ValueError: rank 2 of 3 has backend 'mpi', rank [01] 'socket'"):
+            rendezvous(environ=by_mpirun(tmp_path, rank, 3), timeout=TIMEOUT, backend="socket")
+        return ""
+
+    def late(rank: int) -> str:
+        folder = tmp_path / f"arraycomm-{os.geteuid()}"
+        while not any(b"backend" in path.read_bytes() for path in (folder.iterdir() if folder.exists() else ())):
+            time.sleep(0.01)
+        with (pytest.raises(ValueError, match="rank 2 of 3 has backend 'mpi'"),
+              announced("mpi", "world", by_mpirun(tmp_path, 2, 3))):
+            pass
+        return ""
+
+    at_once(3, lambda rank: late(rank) if rank == 2 else run(rank))
+
+
+def test_ranks_that_meet_elsewhere_leave_nothing(tmp_path: Path) -> None:
+    for _ in range(2):
+        with announced("mpi", "world", by_mpirun(tmp_path, 0)), announced("mpi", "world", by_mpirun(tmp_path, 1)):
+            pass
+        assert list((tmp_path / f"arraycomm-{os.geteuid()}").iterdir()) == []
+    with announced("mpi", "world", {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.77", "MASTER_PORT": "1"}):
+        pass  # nobody serves there, and nobody is waited for
 
 
 @pytest.mark.parametrize("arguments, environ, text", [
