@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     add("--samples", metavar="FILE", help="adds the times to this file, and chooses by all times in it: to measure in slices")
     add("-o", "--output", metavar="FILE", help="the selection file, for ARRAYCOMM_TUNING")
     add("--table", action="store_true",
-        help="print the rows of select.c; what moves in them is a gain for every number of ranks that was measured")
+        help="print the rows of collectives/table.h; what moves in them is a gain for every number of ranks that was measured")
     return made
 
 

@@ -1,4 +1,4 @@
-"""The engine's table as select.c would have to hold it, so that it says what selection files say."""
+"""The engine's table as collectives/table.h would have to hold it, so that it says what selection files say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from arraycomm.core.tuning import Choice, Pick, Tuning
 
-SOURCE = Path(__file__).resolve().parents[1] / "backends" / "socket" / "engine" / "select.c"
+SOURCE = Path(__file__).resolve().parents[1] / "backends" / "socket" / "engine" / "collectives" / "table.h"
 # The sections of a kind's rows: what each counts for, and whose rows are seen there. Between hosts ("tcp") they go by what is
 # known of other networks than the one measured.
 _SECTIONS = {"symmetric": "SYMMETRIC", "shm": "ONE_HOST", "hosts": "HOSTS", "loopback": "NEAR"}
@@ -17,7 +17,7 @@ _EVEN = "EVEN_HOSTS"  # of section hosts, and not seen where hosts have differen
 _SEEN = {"symmetric": ("SYMMETRIC", "ONE_HOST", "NEAR", "ANYWHERE"), "shm": ("ONE_HOST", "NEAR", "ANYWHERE"),
          "loopback": ("NEAR", "ANYWHERE"), "hosts": ("HOSTS", _EVEN, "ANYWHERE"), "uneven": ("HOSTS", "ANYWHERE"),
          "tcp": ("ANYWHERE",)}
-_ROW = re.compile(r'    \{ACOMM_(\w+), "(\w+)", (\w+), (\w+), (true|false), ([^,]+), (\d+)\},')
+_ROW = re.compile(r'^ROW\((\w+), "(\w+)", (\w+), (\w+), (true|false), ([^,]+), (\d+)\)$', re.MULTILINE)
 _UNITS = {"MiB": 20, "KiB": 10}
 _ALWAYS = 2**64 - 1
 _MOST_RANKS = 1024  # beyond which rows are not compared
@@ -35,8 +35,8 @@ class Row(NamedTuple):
     max_ranks: int
 
     def __str__(self) -> str:
-        return (f'    {{ACOMM_{self.kind.upper()}, "{self.name}", {self.function}, {self.where}, {self.checks}, '
-                f"{_bytes(self.up_to)}, {self.max_ranks}}},")
+        return (f'ROW({self.kind.upper()}, "{self.name}", {self.function}, {self.where}, {self.checks}, '
+                f"{_bytes(self.up_to)}, {self.max_ranks})")
 
     def fits(self, transport: str, ranks: int, size: int) -> bool:
         seen = self.where in _SEEN[transport] or (self.where == "NEAR" and transport == "tcp" and ranks <= 2)
