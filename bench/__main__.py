@@ -1,5 +1,4 @@
-"""arraycomm-bench: measures here. Subcommands: `compare` with other libraries, `tune` the choice of algorithms, `limits` of the
-machine, `startup` of ranks, the `store`, what `safety` costs, `cliffs` between sizes, and other libraries' `arrays`."""
+"""arraycomm-bench: measures collectives here, or runs one of its subcommands."""
 
 from __future__ import annotations
 
@@ -9,13 +8,15 @@ from typing import Any
 
 from arraycomm.core.command import command
 
+from .subcommands import SUBCOMMANDS
+
 
 @command
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0, 1 for a wrong value or a failed rank, 2 for a command line or a library that does not do."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        if given[:1] and given[0] in ("arrays", "cliffs", "compare", "limits", "safety", "startup", "store", "tune"):
+        if given[:1] and given[0] in SUBCOMMANDS:
             return int(_module(given[0]).main(given[1:]))
         return int(_module("ranks").run(_module("options").parse(given)))
     except ModuleNotFoundError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from .arguments import at_least, parse_size, plot_file, some_of
 from .collectives import COLLECTIVES
 from .data import DTYPES, OPS, SHORT_NAMES
+from .subcommands import SUBCOMMANDS
 
 _AVERAGES = "0 rank 0, 1 average, 2 minimum, 3 maximum over ranks"
 FRAMEWORKS = ("numpy", "jax", "torch")
@@ -86,11 +87,12 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="arraycomm-bench",
         usage="%(prog)s OPERATION [-b SIZE] [-e SIZE] [-f FACTOR] [--nproc N] [more options, see --help]",
-        description="Times collectives as nccl-tests does and checks every result. "
-        "`arraycomm-bench compare --help` describes the comparison with other libraries, "
-        "`arraycomm-bench limits --help` what measures the machine itself.",
-        epilog="A rank is a process: --nproc stands for nccl-tests' -t and -g. "
-        "Exit code 1 when any value was wrong or a rank failed, 2 when nothing could be measured.",
+        description="Times collectives as nccl-tests does and checks every result.",
+        epilog="A rank is a process: --nproc stands for nccl-tests' -t and -g.\n"
+        "Exit code 1 when any value was wrong or a rank failed, 2 when nothing could be measured.\n\n"
+        "other commands, each with a --help of its own:\n"
+        + "\n".join(f"  arraycomm-bench {name:8} {does}" for name, does in SUBCOMMANDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
     add("operations", type=_some({name: name for name in COLLECTIVES}, "operation"), metavar="OPERATION",

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from arraycomm.bench.__main__ import main
 from arraycomm.bench.collectives import COLLECTIVES
 from arraycomm.bench.data import DTYPES
 from arraycomm.bench.options import parse
+from arraycomm.bench.subcommands import SUBCOMMANDS
 
 
 def test_factor():
@@ -63,3 +65,11 @@ def test_errors_name_what_was_wrong(arguments, text, capsys):
         parse(arguments)
     assert left.value.code == 2
     assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_a_subcommand_is_told_of_and_has_help(name, capsys):
+    for arguments, expected in (["--help"], f"arraycomm-bench {name}"), ([name, "--help"], f"usage: arraycomm-bench {name}"):
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        assert left.value.code == 0 and expected in capsys.readouterr().out
