@@ -104,12 +104,12 @@ static void a_new_size_begins_with_what_is_known(void)
     struct choice *ways[2];
     for (int rank = 0; rank < 2; rank++) {
         ways[rank] = w->groups[rank].p2p->ways[0];
-        ways[rank][choice_class(WIRE_EAGER_NEAR + 1)] = (struct choice){.cost = {5000, 1}, .tries = CHOICE_LEARN};
+        ways[rank][choice_class(WIRE_EAGER_NEAR + 1)] = (struct choice){.cost = {5000, 1}, .tries = CHOICE_KNOWN};
     }
     world_run(w, two_long_ones);
     CHECK(calls >= 2);
     for (int rank = 0; rank < 2; rank++)
-        CHECK(ways[rank][choice_class(BYTES)].cost[0] == 5000 && ways[rank][choice_class(BYTES)].tries >= CHOICE_LEARN);
+        CHECK(ways[rank][choice_class(BYTES)].cost[0] == 5000 && ways[rank][choice_class(BYTES)].tries >= CHOICE_KNOWN);
     world_close(w);
 }
 

@@ -1,7 +1,7 @@
-/* Choosing between two ways of doing the same thing by what they cost when they ran.
+/* Choosing between some ways of doing the same thing by what they cost when they ran.
  *
  * Which way is better depends on what cannot be asked for: how far apart the cores are (virtual machines move them), page
- * sizes, who else uses the memory. So both are tried at first, and the one that looked worse again every now and then.
+ * sizes, who else uses the memory. So all are tried at first, and those that looked worse again every now and then.
  * A try lasts for as many runs as move CHOICE_TRY bytes, two at least, and its first half does not count: there a way still works
  * on lines and pages as the other has left them in the caches (8 ranks on 2 cores, all_to_all of 16 MiB through slots: 2.0 ms of each rank's
  * processor time after a run without them, 1.6 after one with them). */
@@ -13,19 +13,22 @@
 #include "acomm.h"
 
 #define CHOICE_TRY ((uint64_t)4 << 20) /* bytes: twice through the area of a seat (shared.h) */
-#define CHOICE_LEARN 8     /* tries that take both ways in turn: some are disturbed, */
-#define CHOICE_FIRST 4     /* and the first meets new memory; after so many it is enough where one way is worse by half */
-#define CHOICE_AGAIN 32    /* then the worse way is taken every so many tries at first, and so much less often, */
+#define CHOICE_TIMED 8     /* runs of a try at most whose time is taken: the clock shows in short ones */
+#define CHOICE_WAYS 3      /* at most */
+#define CHOICE_LEARN 4     /* tries of each way, in turn: some are disturbed, */
+#define CHOICE_FIRST 2     /* and the first meets new memory; after so many it is enough of one that is worse by half */
+#define CHOICE_KNOWN (CHOICE_WAYS * CHOICE_LEARN)
+#define CHOICE_AGAIN 32    /* then a worse way is taken every so many tries at first, and so much less often, */
 #define CHOICE_SELDOM 256  /* down to this, that it */
 #define CHOICE_LOSS 0.005  /* costs no more than this part of all time, where it takes up to 2.28 times as long as the better
                             * one; one that takes ten times as long costs 9/256 */
 
 struct choice {
-    float cost[2];         /* ns per byte of each way; 0: not tried yet */
+    float cost[CHOICE_WAYS]; /* ns per byte of each way; 0: not tried yet */
     uint32_t tries;
     int agreed;            /* the way of this try, where ranks have to agree on it */
     uint64_t moved;        /* bytes in this try */
-    uint64_t counted;      /* those of its second half, and their time: single runs tell little, because who comes last */
+    uint64_t counted;      /* those of its last runs, and their time: single runs tell little, because who comes last */
     int64_t ns;            /* finds everything done */
 };
 
@@ -44,24 +47,43 @@ static inline struct choice *choice_for(struct choice *classes, uint64_t bytes)
 {
     struct choice *c = &classes[choice_class(bytes)];
     for (struct choice *known = c; !c->tries && !c->moved && known-- > classes;)
-        if (known->tries >= CHOICE_LEARN) {
+        if (known->tries >= CHOICE_KNOWN) {
             memcpy(c->cost, known->cost, sizeof c->cost);
-            c->tries = CHOICE_LEARN;
+            c->tries = CHOICE_KNOWN;
         }
     return c;
 }
 
-/* The way of try number `try`, when the ways cost `first` and `second`. */
-static inline int choice_way(uint32_t try, double first, double second)
+/* Every how many tries a way is taken that is worse than the best. */
+static inline uint32_t choice_often(double worse, double best)
 {
-    int better = second < first;
-    double least = better ? second : first, most = better ? first : second;
     uint32_t often = CHOICE_AGAIN;
-    while (often < CHOICE_SELDOM && most - least > often * CHOICE_LOSS * least)
+    while (often < CHOICE_SELDOM && worse - best > often * CHOICE_LOSS * best)
         often *= 2;
-    if (try < (most >= 1.5 * least ? CHOICE_FIRST : CHOICE_LEARN))
-        return (int)(try % 2);
-    return try % often == often - 1 ? !better : better;
+    return often;
+}
+
+/* The way of try number `try` among the first `ways`, when each costs so much. */
+static inline int choice_way(uint32_t try, const float *cost, int ways)
+{
+    int best = 0, turn = (int)(try % (uint32_t)ways);
+    for (int way = 1; way < ways; way++)
+        best = cost[way] < cost[best] ? way : best;
+    if (try < (uint32_t)ways * CHOICE_LEARN)
+        return try < (uint32_t)ways * CHOICE_FIRST || cost[turn] < 1.5f * cost[best] ? turn : best;
+    for (int way = 0; way < ways; way++) {
+        uint32_t often = choice_often(cost[way], cost[best]);
+        if (way != best && try % often == often - 1 - (uint32_t)way) /* each in tries of its own */
+            return way;
+    }
+    return best;
+}
+
+/* Whether a run of `bytes` bytes counts, that is, whether its time is wanted. */
+static inline bool choice_counts(const struct choice *c, uint64_t bytes)
+{
+    bool late = c->moved >= CHOICE_TRY / 2 || bytes >= CHOICE_TRY / 2;
+    return c->moved && late && c->moved + CHOICE_TIMED * bytes >= CHOICE_TRY;
 }
 
 static inline void choice_judge(struct choice *c, int way)
@@ -70,7 +92,7 @@ static inline void choice_judge(struct choice *c, int way)
     float most = cost < 2 * *known ? cost : 2 * *known;
     if (*known == 0 || cost < *known)
         *known = cost;
-    else if (c->tries >= CHOICE_LEARN)
+    else if (c->tries >= CHOICE_KNOWN)
         *known += (most - *known) / 8;
     c->moved = c->counted = 0;
     c->ns = 0;
@@ -78,10 +100,10 @@ static inline void choice_judge(struct choice *c, int way)
 }
 
 /* A run of `bytes` bytes took `ns`. The best try counts, because what disturbs a measurement only adds to it; but it is
- * forgotten slowly once both ways are known, and one that is far off, because a core was taken away, says no more than one twice as dear. */
+ * forgotten slowly once the ways are known, and one that is far off, because a core was taken away, says no more than one twice as dear. */
 static inline void choice_learn(struct choice *c, int way, uint64_t bytes, int64_t ns)
 {
-    if (c->moved && (c->moved >= CHOICE_TRY / 2 || bytes >= CHOICE_TRY / 2)) {
+    if (choice_counts(c, bytes)) {
         c->counted += bytes;
         c->ns += ns;
     }

@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "collectives/shared_rounds.h"
 #include "group.h"
 #include "peer_memory.h"
@@ -15,8 +14,6 @@
 #include "window.h"
 
 #define CHUNK ((size_t)4 << 20) /* of a long copy; between two we look at signals and at the group */
-
-enum { STAGED, DIRECT };
 
 /* ---- reading ---- */
 
@@ -153,27 +150,7 @@ static int try_ways(struct rounds *r, bool reaches, bool maps)
     return rc;
 }
 
-/* ---- the choice ---- */
-
-/* What a run costs a rank. Where ranks take turns on the cores that is processor time, which they share: who comes last finds
- * the arrays of all others, and is done in the time of its own copies, however long they had its core before. */
-static int64_t spent(const struct acomm_group *g)
-{
-    return g->crowded ? clock_spent() : clock_now();
-}
-
-/* The same on all ranks: it depends on what all have offered, and on counts that go in step. By the slowest rank, because who only
- * gives leaves slots long before who takes; by the sum of all, where that is what they share. */
-static int choose(const struct rounds *r, uint32_t try)
-{
-    float costs[2] = {0, 0};
-    for (int rank = 0; rank < r->ranks; rank++)
-        for (int way = 0; way < 2; way++) {
-            float cost = direct_offer(r, rank)->cost[way];
-            costs[way] = direct_offer(r, 0)->crowded ? costs[way] + cost : cost > costs[way] ? cost : costs[way];
-        }
-    return choice_way(try, costs[STAGED], costs[DIRECT]);
-}
+/* ---- running ---- */
 
 /* The last round: everybody has done, or what could not be done for one goes through slots, and so do private arrays from then on. */
 static int end(struct rounds *r, const struct direct_plan *plan)
@@ -189,17 +166,6 @@ static int end(struct rounds *r, const struct direct_plan *plan)
     return plan->staged(r->op);
 }
 
-static int run_way(struct rounds *r, const struct direct_plan *plan, int way)
-{
-    struct direct_state *d = &r->op->group->direct;
-    if (way == STAGED)
-        return plan->staged(r->op);
-    d->repeats = plan->repeats;
-    d->barred = false;
-    int rc = plan->move(r);
-    return rc && !d->barred ? rc : end(r, plan);
-}
-
 char *direct_map(struct acomm_group *g, int seat)
 {
     struct direct_state *d = &g->direct;
@@ -213,64 +179,79 @@ char *direct_map(struct acomm_group *g, int seat)
     return base;
 }
 
-/* The first round: everybody's offer. */
-static int meet(struct rounds *r, const struct direct_plan *plan, const struct choice *choice)
+/* Everybody's offer, and whether all arrays can be reached. */
+static int meet(struct rounds *r, const struct direct_plan *plan, bool *open)
 {
-    struct direct_state *d = &r->op->group->direct;
+    struct acomm_group *g = r->op->group;
+    struct direct_state *d = &g->direct;
     struct direct_offer own = {.in = direct_place(d, r->op->in, plan->offered),
-                               .out = direct_place(d, r->op->out, plan->offered_out),
-                               .cost = {choice->cost[STAGED], choice->cost[DIRECT]},
-                               .pushes = plan->pushes, .crowded = r->op->group->crowded};
+                               .out = direct_place(d, r->op->out, plan->offered_out), .pushes = plan->pushes};
+    if (!d->offers && !(d->offers = calloc((size_t)g->size, sizeof *d->offers)))
+        return group_fail_op(r->op, ACOMM_RESOURCE, g->rank, ENOMEM, NULL);
     int rc = rounds_meet(r, &own, sizeof own);
-    return rc ? rc : take_offers(r);
-}
-
-/* Whether all ranks know, without asking each other, that the slots are used: nothing else is open to private arrays, or so it was
- * agreed for this try (choice.h). */
-static bool known_staged(const struct direct_state *d, const struct choice *choice)
-{
-    return !d->symmetric && (d->reach == WAY_CLOSED || (choice->moved && choice->agreed == STAGED));
-}
-
-static int run_staged(struct acomm_op *op, const struct direct_plan *plan, struct choice *choice)
-{
-    int64_t before = spent(op->group);
-    int rc = plan->staged(op);
-    if (!rc && choice->moved)
-        choice_learn(choice, STAGED, plan->bytes, spent(op->group) - before);
+    rc = rc ? rc : take_offers(r);
+    if (rc)
+        return rc;
+    bool reaches = any(r, DIRECT_PRIVATE), maps = any(r, DIRECT_MAPPED);
+    bool new_reach = reaches && d->reach == WAY_UNKNOWN, new_map = maps && d->map == WAY_UNKNOWN;
+    rc = new_reach || new_map ? try_ways(r, new_reach, new_map) : 0;
+    *open = (!reaches || d->reach == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
     return rc;
 }
 
-int direct_run(struct acomm_op *op, const struct direct_plan *plan)
+static int run_staged(struct acomm_op *op, const struct direct_plan *plan, int way)
+{
+    op->stores = way == TRIAL_PAST ? STREAM_PAST : STREAM_KEPT;
+    int rc = plan->staged(op);
+    op->stores = STREAM_TRIED;
+    return rc;
+}
+
+static int run_direct(struct rounds *r, const struct direct_plan *plan)
+{
+    struct direct_state *d = &r->op->group->direct;
+    d->repeats = plan->repeats;
+    d->barred = false;
+    int rc = plan->move(r);
+    return rc && !d->barred ? rc : end(r, plan);
+}
+
+/* Private arrays that all can reach. `met`: everybody's offer is known. */
+static int run_trial(struct rounds *r, const struct direct_plan *plan, bool met)
+{
+    struct trial trial;
+    bool open;
+    int rc = trial_begin(&trial, r, plan->bytes, TRIAL_WAYS);
+    if (!rc && trial.way == TRIAL_DIRECT && !met)
+        rc = meet(r, plan, &open);
+    if (!rc)
+        rc = trial.way == TRIAL_DIRECT ? run_direct(r, plan) : run_staged(r->op, plan, trial.way);
+    if (!rc)
+        trial_end(&trial, r);
+    return rc;
+}
+
+static int run(struct acomm_op *op, const struct direct_plan *plan)
 {
     struct acomm_group *g = op->group;
     struct direct_state *d = &g->direct;
     struct rounds r = rounds_start(op);
-    if (plan->bytes > ARENA_ROOM) /* more than an arena is checked for */
+    bool forced = op->algorithm == g->selection.forced[op->kind], open = d->reach == WAY_OPEN;
+    bool known = plan->bytes && !forced && !d->symmetric && d->reach != WAY_UNKNOWN; /* what all offer: private arrays */
+    int rc = 0;
+    if (!known && (rc = meet(&r, plan, &open)))
+        return rc;
+    bool private = known || any(&r, DIRECT_PRIVATE);
+    if (!open || (private && plan->shared && d->symmetric && !forced))
         return plan->staged(op);
-    struct choice *choice = choice_for(d->choices[op->kind], plan->bytes);
-    bool forced = op->algorithm == g->selection.forced[op->kind];
-    if (!forced && known_staged(d, choice))
-        return run_staged(op, plan, choice);
-    if (!d->offers && !(d->offers = calloc((size_t)g->size, sizeof *d->offers)))
-        return group_fail_op(op, ACOMM_RESOURCE, g->rank, ENOMEM, NULL);
-    int rc = meet(&r, plan, choice);
-    if (rc)
-        return rc;
-    bool reaches = any(&r, DIRECT_PRIVATE), maps = any(&r, DIRECT_MAPPED);
-    bool new_reach = reaches && d->reach == WAY_UNKNOWN, new_map = maps && d->map == WAY_UNKNOWN;
-    if ((new_reach || new_map) && (rc = try_ways(&r, new_reach, new_map)))
-        return rc;
-    bool open = (!reaches || d->reach == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
-    bool slots = !open || (reaches && plan->shared && d->symmetric && !forced), free_choice = !slots && reaches && !forced;
-    int way = free_choice ? choose(&r, choice->tries) : slots ? STAGED : DIRECT;
-    choice->agreed = way;
-    int64_t before = spent(op->group);
-    rc = run_way(&r, plan, way);
-    if (rc && plan->pushed)
-        window_close(&g->shared); /* the caller may free the array that peers are writing to */
-    if (!rc && free_choice && plan->bytes)
-        choice_learn(choice, way, plan->bytes, spent(op->group) - before);
+    return private && !forced ? run_trial(&r, plan, !known) : run_direct(&r, plan);
+}
+
+int direct_run(struct acomm_op *op, const struct direct_plan *plan)
+{
+    int rc = plan->bytes > ARENA_ROOM ? plan->staged(op) : run(op, plan); /* more than an arena is checked for */
+    if (rc < 0 && plan->pushed)
+        window_close(&op->group->shared); /* the caller may free the array that peers are writing to */
     return rc;
 }
 

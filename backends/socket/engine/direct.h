@@ -3,14 +3,13 @@
  * In the first round every rank offers the address of its arrays. A symmetric array (arena.h) is mapped by the peers; any
  * other is read or written by the kernel (window.h), where the system permits that among all ranks. A last round tells that
  * everybody has done with the others' arrays.
- * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch what they overwrite. So both
- * are measured as they run, per kind and size: ranks offer what each cost them, and all choose alike by the slowest. Where slots
+ * One copy is not always cheaper than two: the kernel is slow on small pages, and its stores fetch what they overwrite. So trials
+ * choose, per kind and size (trial.h). Where slots
  * were better everywhere (broadcast, short arrays, all_gather of many), only symmetric arrays come here. An array that only its
  * owner can reach, which shows when it is copied, sends all private ones through slots from then on. */
 #ifndef ACOMM_DIRECT_H
 #define ACOMM_DIRECT_H
 #include "arena.h"
-#include "choice.h"
 #include "op.h"
 
 struct acomm_group;
@@ -29,9 +28,7 @@ struct direct_place { uint64_t at; enum direct_how how; };
 /* What a rank says in the first round. */
 struct direct_offer {
     struct direct_place in, out;
-    float cost[2];               /* ns per byte, staged and direct; 0: not tried yet */
     bool pushes;                 /* see struct direct_plan */
-    bool crowded;                /* costs are of processor time */
 };
 
 /* Part of a group; zeros at the beginning. */
@@ -42,7 +39,6 @@ struct direct_state {
     struct direct_offer *offers; /* of the operation under way, by rank */
     enum { WAY_UNKNOWN, WAY_OPEN, WAY_CLOSED } reach, map; /* agreed by all ranks when first needed */
     bool repeats, barred;        /* the operation under way may be repeated; the system refused an array of its */
-    struct choice choices[ACOMM_KINDS][CHOICE_CLASSES]; /* 0 staged, 1 direct */
 };
 
 struct direct_plan {

@@ -17,7 +17,7 @@
 #define PART ((uint64_t)1 << 20) /* bytes at a time; between two every peer has its turn and failures are seen */
 #define MAPPED_MIN (32u << 10)   /* bytes; an eager message is done sooner below, because nobody waits for DONE */
 
-enum { STAGED, READ };
+enum { STAGED, READ, WAYS };
 
 struct wire_place p2p_offer_place(const struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
 {
@@ -61,7 +61,7 @@ static int choose(struct p2p *p, struct p2p_peer *peer, const struct p2p_item *i
     if (p->group->crowded && !mapped)
         return STAGED;
     struct choice *c = choice_of(p, item);
-    return choice_way(c->tries, c->cost[STAGED], c->cost[READ]);
+    return choice_way(c->tries, c->cost, WAYS);
 }
 
 bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)

@@ -141,6 +141,14 @@ void stream_copy(void *to, const void *from, size_t bytes)
 #define TRIAL ((size_t)16 << 10)     /* of so many by each way: 3 us at worst */
 #define READER 25                    /* bytes/ns that who reads loses when they come from memory: 20 instead of 60 to 100 */
 
+void stream_store(enum stream_stores stores, void *to, const void *from, size_t bytes)
+{
+    if (stores == STREAM_PAST)
+        stream_copy(to, from, bytes);
+    else
+        claim(to, from, bytes);
+}
+
 /* ns per byte. */
 static float timed(void (*copy)(void *, const void *, size_t), void *to, const void *from, size_t bytes)
 {
@@ -169,10 +177,7 @@ static size_t fill_step(struct stream_way *way, void *to, const void *from, size
     if (way->bytes >= AGAIN && bytes >= STREAM_MIN) /* the clock itself is slow for a few bytes */
         return try_step(way, to, from, bytes);
     size_t part = way->bytes < AGAIN && AGAIN - way->bytes < bytes ? (size_t)(AGAIN - way->bytes) : bytes;
-    if (way->past)
-        stream_copy(to, from, part);
-    else
-        claim(to, from, part);
+    stream_store(way->past ? STREAM_PAST : STREAM_KEPT, to, from, part);
     way->bytes += part;
     return part;
 }

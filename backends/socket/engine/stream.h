@@ -21,6 +21,11 @@ void stream_copy(void *to, const void *from, size_t bytes);
  * blocks of 4 to 128 KiB between neighbouring cores in up to a third less time. bytes may be 0, pointers NULL then. */
 void stream_keep(void *to, const void *from, size_t bytes);
 
+/* How memory is written that another core reads next: who writes finds out (stream_fill), or was told. */
+enum stream_stores { STREAM_TRIED, STREAM_KEPT, STREAM_PAST };
+/* By STREAM_KEPT or STREAM_PAST. */
+void stream_store(enum stream_stores stores, void *to, const void *from, size_t bytes);
+
 /* What a rank knows of the cores that read what it writes. Zeros at the beginning. */
 struct stream_way {
     bool past;                   /* they are far apart: past the caches */

@@ -86,15 +86,21 @@ static int drain_sliced(const struct rounds *r)
     return 0;
 }
 
+/* In a reduce who only gives does not wait. */
+static uint64_t tried(const struct acomm_op *op)
+{
+    return op->kind == ACOMM_ALL_REDUCE ? op->count * op->width : 0;
+}
+
 int shared_all_reduce_whole(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .fill = fill, .drain = drain_whole};
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .tried = tried(op), .fill = fill, .drain = drain_whole};
     return rounds_run(op, &plan);
 }
 
 int shared_all_reduce_sliced(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .extra = 1,
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .extra = 1, .tried = tried(op),
                                .fill = fill_sliced, .drain = drain_sliced};
     return rounds_run(op, &plan);
 }

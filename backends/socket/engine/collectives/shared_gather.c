@@ -35,8 +35,9 @@ static int drain(const struct rounds *r)
 int shared_all_gather(struct acomm_op *op)
 {
     uint64_t largest = op_largest(op->recv_counts, op->count, op->team->size);
+    uint64_t whole = op_total(op->recv_counts, op->count, op->team->size, op->width);
     struct rounds_plan plan = {.block = largest * op->width, .blocks = 1, .fill = fill, .drain = drain,
-                               .result = op_total(op->recv_counts, op->count, op->team->size, op->width)};
+                               .result = whole, .tried = op->kind == ACOMM_ALL_GATHER ? whole : 0};
     return rounds_run(op, &plan);
 }
 

@@ -38,6 +38,7 @@ int shared_reduce_scatter(struct acomm_op *op)
 {
     uint64_t largest = op_largest(op->send_counts, op->count, op->team->size);
     struct rounds_plan plan = {.block = largest * op->width, .blocks = op->team->size, .result = largest * op->width,
+                               .tried = op_total(op->send_counts, op->count, op->team->size, op->width),
                                .fill = fill, .drain = drain};
     return rounds_run(op, &plan);
 }

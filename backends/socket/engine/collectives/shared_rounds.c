@@ -24,7 +24,10 @@ int rounds_await_all(const struct rounds *r)
 
 void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t bytes)
 {
-    stream_fill(&r->op->group->stores, slot, from, bytes);
+    if (r->stores == STREAM_TRIED)
+        stream_fill(&r->op->group->stores, slot, from, bytes);
+    else
+        stream_store(r->stores, slot, from, bytes);
 }
 
 static bool goes_past(const struct rounds *r, const char *out)
@@ -244,6 +247,20 @@ static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
     return 0;
 }
 
+static int run_trial(struct rounds *r, const struct rounds_plan *plan)
+{
+    struct trial trial;
+    struct rounds meeting = rounds_start(r->op);
+    int rc = trial_begin(&trial, &meeting, plan->tried, TRIAL_SLOTS);
+    if (rc)
+        return rc;
+    r->stores = trial.way == TRIAL_PAST ? STREAM_PAST : STREAM_KEPT;
+    rc = run_rounds(r, plan);
+    if (!rc)
+        trial_end(&trial, r);
+    return rc;
+}
+
 /* Bytes of a block's pieces at most. */
 static uint64_t piece_room(const struct rounds *r, const struct rounds_plan *plan)
 {
@@ -282,5 +299,6 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
     r.piece = piece_of(&r, plan);
     if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(op, (size_t)r.ranks * sizeof *r.inputs)))
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
-    return run_rounds(&r, plan);
+    r.stores = (enum stream_stores)op->stores;
+    return r.stores == STREAM_TRIED && r.ranks == 2 && plan->tried >= TRIAL_FROM ? run_trial(&r, plan) : run_rounds(&r, plan);
 }

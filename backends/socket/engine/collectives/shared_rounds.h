@@ -19,6 +19,7 @@ struct rounds {
     uint64_t kept;               /* bytes of the result that stay in the caches; what follows is written past them */
     uint64_t largest;            /* all_to_all with uneven counts: the largest block of any rank, known after round 0 */
     const void **inputs;         /* room for the addresses of many ranks' contributions */
+    enum stream_stores stores;   /* by which slots are filled */
     int rank, ranks;
 };
 
@@ -27,6 +28,7 @@ struct rounds_plan {
     int blocks;                  /* blocks that share a slot: 1, or one for each rank */
     uint64_t extra;              /* rounds after the last piece */
     uint64_t result;             /* bytes that a rank gets altogether, where they may be written past the caches */
+    uint64_t tried;              /* bytes of the whole array, where all wait for all and trials choose the stores (trial.h); else 0 */
     bool one_way;                /* the root only writes, others only read: short pieces let them work at the same time, and
                                   * the root need not wait */
     void (*fill)(const struct rounds *r);   /* writes this rank's slot of r->round */

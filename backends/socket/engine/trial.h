@@ -1,0 +1,33 @@
+/* Which way a collective over shared memory goes, chosen by trials (choice.h) of what whole operations cost.
+ *
+ * Slots can be filled by ordinary stores or past the caches (stream.h); and instead of going through slots, ranks can read each
+ * other's arrays (direct.h). What one rank saves another may lose: who fills past the caches leaves lines in memory to who reads.
+ * So all ranks of a group go the same way in the same runs. In the first run of a try they tell each other what each way
+ * has cost them and all choose alike, by the slowest. */
+#ifndef ACOMM_TRIAL_H
+#define ACOMM_TRIAL_H
+#include "choice.h"
+
+struct rounds;
+
+enum trial_way { TRIAL_KEPT, TRIAL_PAST, TRIAL_DIRECT, TRIAL_WAYS };
+#define TRIAL_SLOTS TRIAL_DIRECT /* ways by slots alone */
+_Static_assert((int)TRIAL_WAYS == CHOICE_WAYS, "as many as a choice has");
+
+/* Bytes of the whole array from which slots of two ranks have trials: below, meetings and the clock show. With more ranks, which mostly
+ * take turns on the cores, a meeting costs more than the choice gains (4 ranks, 1 MiB: 2 to 5%). */
+#define TRIAL_FROM ((uint64_t)64 << 10)
+
+struct trial {
+    struct choice *choice;
+    uint64_t bytes;
+    int64_t before;
+    int way;
+};
+
+/* Begins a run on `bytes` bytes, the same on all ranks, that goes one of the first `ways`; with a meeting of all now and then. 0, or
+ * what the meeting returned. */
+int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes, int ways);
+/* The run was done. */
+void trial_end(const struct trial *t, const struct rounds *r);
+#endif
