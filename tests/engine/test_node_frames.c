@@ -1,7 +1,9 @@
 /* engine: node*.c loop.c */
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include "node_state.h"
 #include "node_world.h"
 
 static int unwatched = -1; /* a descriptor that the kernel has no memory for */
@@ -126,6 +128,26 @@ static void who_cannot_take_a_connection_says_so(void)
     world_close(&w);
 }
 
+/* A rank without memory would else take a peer for one that does not read. */
+static void what_waits_for_a_peer_needs_no_memory(void)
+{
+    struct wire_control beat = {.magic = WIRE_CONTROL_MAGIC, .kind = WIRE_HEARTBEAT};
+    struct rlimit all, none;
+    int fds[2], taken = -1;
+    pair_of(fds);
+    struct node_link *link = node_link_new(2, fds[0], 0);
+    CHECK_EQUAL(getrlimit(RLIMIT_AS, &all), 0);
+    none = all;
+    none.rlim_cur = 0;
+    CHECK_EQUAL(setrlimit(RLIMIT_AS, &none), 0);
+    for (; !link->broken; taken++)
+        node_link_put(link, &beat, NULL);
+    CHECK_EQUAL(setrlimit(RLIMIT_AS, &all), 0);
+    CHECK_EQUAL(taken, NODE_LINK_ROOM / sizeof beat);
+    node_link_free(link);
+    close(fds[1]);
+}
+
 int main(void)
 {
     TEST(bad_frames_end_the_connection);
@@ -133,5 +155,6 @@ int main(void)
     TEST(the_condemned_gives_up);
     TEST(bad_arguments);
     TEST(who_cannot_take_a_connection_says_so);
+    TEST(what_waits_for_a_peer_needs_no_memory);
     return CHECK_RESULT();
 }

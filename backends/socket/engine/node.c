@@ -226,6 +226,7 @@ static int admit(struct acomm_node *node, int world_rank, int fd)
     if (!link)
         return ACOMM_RESOURCE;
     if (loop_add(&node->loop, fd, link) < 0) {
+        free(link->out);
         free(link);
         return ACOMM_RESOURCE;
     }

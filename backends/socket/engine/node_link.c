@@ -9,12 +9,15 @@
 
 struct node_link *node_link_new(int peer, int fd, int64_t now)
 {
-    struct node_link *link = calloc(1, sizeof *link);
-    if (!link)
+    struct node_link *link = malloc(sizeof *link);
+    char *out = malloc(NODE_LINK_ROOM); /* all of it at once, of which no page is used before it is written: memory that
+                                         * were not there later would pass for a peer that does not read */
+    if (!link || !out) {
+        free(link);
+        free(out);
         return NULL;
-    link->peer = peer;
-    link->fd = fd;
-    link->heard = now;
+    }
+    *link = (struct node_link){.peer = peer, .fd = fd, .heard = now, .out = out};
     return link;
 }
 
@@ -25,26 +28,11 @@ void node_link_free(struct node_link *link)
     free(link);
 }
 
-static bool make_room(struct node_link *link, size_t bytes)
-{
-    size_t needed = link->out_bytes + bytes, room = link->out_room ? link->out_room : 512;
-    if (needed <= link->out_room)
-        return true;
-    while (room < needed)
-        room *= 2;
-    char *out = room <= NODE_LINK_ROOM ? realloc(link->out, room) : NULL;
-    if (!out)
-        return false;
-    link->out = out;
-    link->out_room = room;
-    return true;
-}
-
 void node_link_put(struct node_link *link, const struct wire_control *head, const void *payload)
 {
     if (link->mute || link->broken)
         return;
-    if (!make_room(link, sizeof *head + head->bytes)) {
+    if (link->out_bytes + sizeof *head + head->bytes > NODE_LINK_ROOM) {
         link->broken = "unresponsive (it does not read its control connection)";
         return;
     }

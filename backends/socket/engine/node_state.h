@@ -28,8 +28,8 @@ struct node_link {
     bool writing;                     /* the loop waits until it can be written */
     bool mute;                        /* writing failed; what it still has to say is read */
     const char *broken;               /* why it is to be closed, or NULL */
-    char *out;
-    size_t out_bytes, out_room;
+    char *out;                        /* NODE_LINK_ROOM bytes */
+    size_t out_bytes;
     size_t in_bytes;
     char in[WIRE_CONTROL_FRAME];
 };
