@@ -14,6 +14,7 @@ import time
 import numpy as np
 
 import arraycomm
+from arraycomm._engine import lib
 from arraycomm.backends.mpi import MpiCommunicator
 from arraycomm.backends.mpi.library import load
 
@@ -310,6 +311,32 @@ def deviates(group: arraycomm.Group) -> None:
     say(group, "all found")
 
 
+def long_ones(group: arraycomm.Group) -> None:
+    """Contents are sent along with what ranks compare: nobody's arrays are written or kept where they turn out to differ."""
+    count, last = _LONG - _LONG % group.size, group.size - 1
+    x, out = np.ones(count), np.zeros(count * group.size)
+    calls = {"broadcast": lambda part: part.broadcast(x, 0), "other root": lambda part: part.broadcast(x, last),
+             "longer": lambda part: part.broadcast(np.ones(2 * count), 0), "short": lambda part: part.broadcast(x[:8], 0),
+             "all_gather": lambda part: part.all_gather(x, out=out), "gather": lambda part: part.gather(x, last),
+             "all_to_all": lambda part: part.all_to_all(x, out=out[:count]),
+             "all_reduce": lambda part: part.all_reduce(x, out=out[:count])}
+    for usual, odd in itertools.permutations(calls, 2):
+        part, began = group.split(0), time.monotonic()
+        assert part is not None
+        try:
+            calls[odd if group.rank == last else usual](part)
+            part.close()
+            say(group, f"{usual}, {odd}: no error")
+        except arraycomm.CollectiveMismatch:
+            communicator = part._communicator
+            if time.monotonic() - began > 1 or out.any() or lib.acomm_mpi_stuck(communicator._group):
+                say(group, f"{usual}, {odd}: after {time.monotonic() - began} s, written {out.any()}, "
+                    f"kept {lib.acomm_mpi_stuck(communicator._group)}")
+            part.close()
+        group.barrier()
+    say(group, "all found")
+
+
 def ends(group: arraycomm.Group) -> None:
     """What a root that did not wait learns at its end; and nothing of it comes to the next group."""
     for number in range(12):
@@ -376,7 +403,7 @@ def frees(group: arraycomm.Group) -> None:
 CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "aborts receives": aborts_receives, "killed": killed, "wrapped": wrapped, "facade": facade,
          "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens,
-         "ahead": ahead, "roots": roots, "deviates": deviates, "ends": ends,
+         "ahead": ahead, "roots": roots, "deviates": deviates, "long": long_ones, "ends": ends,
          "frees": frees, "compares": compares, "differs": differs}
 
 

@@ -123,6 +123,12 @@ def test_calls_that_differ_while_roots_are_ahead(library: str, size: int, case: 
     assert [lines(printed, rank) for rank in range(size)] == [["all found"]] * size, printed
 
 
+@pytest.mark.parametrize(("library", "size"), [("openmpi", 3), ("mpich", 4)])
+def test_long_calls_that_differ(library: str, size: int) -> None:
+    printed = run(library, size, PROGRAM, "long")
+    assert [lines(printed, rank) for rank in range(size)] == [["all found"]] * size, printed
+
+
 def test_closed_groups_are_freed() -> None:
     printed = run("mpich", 2, PROGRAM, "frees")
     assert [lines(printed, rank) for rank in range(2)] == [["communicators freed"]] * 2, printed

@@ -15,13 +15,10 @@
 #include "op.h"
 #include "wait.h"
 
-#define AHEAD_BYTES 4096 /* longer ones: that many could fill the library's memory */
-
 bool ahead_fits(const struct mpi_op *op)
 {
     const struct acomm_group *g = op->group;
-    return op->call.kind == ACOMM_BROADCAST && op->is_short && g->size <= MPI_AHEAD_RANKS && g->ahead < MPI_AHEAD
-        && op->call.count * op->width <= AHEAD_BYTES;
+    return op->call.kind == ACOMM_BROADCAST && (op->is_short || g->check) && g->size <= MPI_AHEAD_RANKS && g->ahead < MPI_AHEAD;
 }
 
 /* ---- what ranks called ---- */
@@ -95,17 +92,20 @@ int ahead_clash(struct mpi_op *op, const struct mpi_record *theirs, int peer)
 
 /* ---- broadcasts ---- */
 
+/* The record to everybody, then what is too long to come with it. */
 static int give(struct mpi_op *op, uint64_t bytes)
 {
     struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
     int rc = 0;
     for (int i = 1; i < g->size && !rc; i++)
-        rc = mpi_give(op, g->records, bytes, mpi_neighbour(g, i));
+        rc = mpi_give_record(op, g->records, bytes, mpi_neighbour(g, i));
+    if (!rc && !op->is_short)
+        rc = mpi_tree(op);
     int waited = mpi_wait(op);
     if (rc || waited)
         return rc ? rc : waited;
-    if (c->in != c->out)
+    if (op->is_short && c->in != c->out)
         memcpy((void *)c->out, (const void *)c->in, c->count * op->width);
     return 0;
 }
@@ -115,12 +115,15 @@ static int take(struct mpi_op *op)
     struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
     struct mpi_record *mine = (struct mpi_record *)g->records, *theirs = (struct mpi_record *)(g->records + g->record_bytes);
-    int rc = mpi_take(op, theirs, (size_t)(g->size - 1) * g->record_bytes, c->root); /* it may be in an exchange, and have several */
+    int rc = mpi_take_record(op, theirs, (size_t)(g->size - 1) * g->record_bytes, c->root); /* it may be in an exchange, and have several */
     int waited = mpi_wait(op);
     if (rc || waited)
         return rc ? rc : waited;
     if (g->check && (!theirs->ahead || theirs->before != mine->before || !op_agrees(&mine->header, &theirs->header)))
         return ahead_clash(op, theirs, c->root);
+    op->tells = false;
+    if (!op->is_short)
+        return mpi_tree(op);
     memcpy((void *)c->out, theirs + 1, c->count * op->width);
     return 0;
 }
@@ -130,7 +133,7 @@ int ahead_broadcast(struct mpi_op *op)
     struct acomm_group *g = op->group;
     if (!mpi_room_for_records(op))
         return ACOMM_RESOURCE;
-    uint64_t bytes = mpi_write_record(op, g->records, true);
+    uint64_t bytes = mpi_write_record(op, g->records, g->rank, true);
     int rc = ahead_note(op, (struct mpi_record *)g->records);
     if (!rc)
         rc = op->call.root == g->rank ? give(op, bytes) : take(op);

@@ -50,10 +50,30 @@ static void keep_own(const struct mpi_op *op)
         stream_long(to.data, from.data, from.bytes, from.bytes);
 }
 
+bool mpi_blocks_follow(const struct mpi_op *op)
+{
+    bool moves = op->call.kind == ACOMM_ALL_GATHER || op->call.kind == ACOMM_GATHER || op->call.kind == ACOMM_SCATTER
+        || op->call.kind == ACOMM_ALL_TO_ALL;
+    return moves && !op->is_short && !op->on_device && mpi_is_direct(op->group);
+}
+
+int mpi_give_blocks(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    int rc = 0;
+    for (int step = 1; step < g->size && !rc; step++) {
+        int to = mpi_neighbour(g, -step);
+        struct span out = outgoing(op, to);
+        rc = out.bytes ? mpi_give(op, out.data, out.bytes, to) : 0;
+    }
+    return rc;
+}
+
 int mpi_blocks(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     int begin = op->on_device ? 0 : 1;
+    bool given = g->check && mpi_blocks_follow(op);
     for (int first = begin; first < g->size; first += WAVE) {
         int rc = 0, end = first + WAVE < g->size ? first + WAVE : g->size;
         for (int step = first; step < end && !rc; step++) {
@@ -62,7 +82,7 @@ int mpi_blocks(struct mpi_op *op)
             if (!step && in.data == out.data)
                 continue; /* it lies there already */
             rc = in.bytes ? mpi_take(op, in.data, in.bytes, from) : 0;
-            if (!rc && out.bytes)
+            if (!rc && out.bytes && !given)
                 rc = mpi_give(op, out.data, out.bytes, to);
         }
         if (first == begin && !rc)

@@ -40,8 +40,8 @@ static int broadcast(struct mpi_op *op)
 }
 
 /* The same by messages along a binomial tree. Between devices: libraries take a device's memory in messages everywhere, in
- * collectives that do not block not (Open MPI). And between two ranks, where it is one message and MPI_Ibcast costs more. */
-static int broadcast_by_messages(struct mpi_op *op)
+ * collectives that do not block not (Open MPI). And in small groups, where MPI_Ibcast costs more. */
+int mpi_tree(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
@@ -71,7 +71,16 @@ static int move_on_device(struct mpi_op *op)
     int rc = op->group->size > 1 && op->group->check ? mpi_exchange(op) : 0;
     if (rc)
         return rc;
-    return op->call.kind == ACOMM_BROADCAST ? broadcast_by_messages(op) : mpi_blocks(op);
+    return op->call.kind == ACOMM_BROADCAST ? mpi_tree(op) : mpi_blocks(op);
+}
+
+static int move_long(struct mpi_op *op)
+{
+    if (mpi_reduces(op))
+        return mpi_reduction(op);
+    if (op->call.kind == ACOMM_BROADCAST)
+        return op->group->size <= MPI_AHEAD_RANKS ? mpi_tree(op) : broadcast(op);
+    return mpi_blocks(op);
 }
 
 int mpi_collective(struct mpi_op *op)
@@ -87,9 +96,7 @@ int mpi_collective(struct mpi_op *op)
     int rc = op->is_short || g->check ? mpi_exchange(op) : 0;
     if (rc || op->is_short)
         return rc;
-    if (mpi_reduces(op))
-        return mpi_reduction(op);
-    if (op->call.kind == ACOMM_BROADCAST)
-        return g->size == 2 ? broadcast_by_messages(op) : broadcast(op);
-    return mpi_blocks(op);
+    rc = move_long(op);
+    int waited = mpi_wait(op); /* for this rank's record to be sent, where nothing else had to be */
+    return rc ? rc : waited;
 }

@@ -416,6 +416,7 @@ void group_free(struct acomm_group *g)
 {
     uint64_t comm = 0;
     memcpy(&comm, &g->comm, g->mpi->handle_bytes);
+    drain_end(g);
     messages_free(g);
     g->mpi->Comm_free(&comm);
     release(g);

@@ -1,15 +1,15 @@
 /* A group over MPI, its operations, and what the files of this folder share.
  *
- * One communicator a group. Tag 0: messages and news (mpi_messages.h). Tag 1: collectives, which are alone on it, one after
- * the other. From tag 2 on: the contents of long messages. Memory moves as bytes: what MPI knows of types serves its own
- * reductions only. */
+ * One communicator a group. Tag 0: messages and news (mpi_messages.h). Tag 1: records of collectives, one after the other. Tag 2:
+ * what is sent along with them or later, so that it is never taken for a record. From tag 3 on: the contents of long messages.
+ * Memory moves as bytes: what MPI knows of types serves its own reductions only. */
 #ifndef MPI_GROUP_H
 #define MPI_GROUP_H
 #include <pthread.h>
 #include <stdatomic.h>
 #include "mpi_library.h"
 
-enum { TAG_NEWS, TAG_COLLECTIVE, TAG_CONTENTS, TAG_LAST = 32767 }; /* every MPI has tags up to that */
+enum { TAG_NEWS, TAG_RECORDS, TAG_BLOCKS, TAG_CONTENTS, TAG_LAST = 32767 }; /* every MPI has tags up to that */
 #define PIECE_BYTES ((uint64_t)1 << 30) /* of one request: MPI's counts are ints */
 
 enum { MPI_UNDER_WAY, MPI_ENDED, MPI_ABANDONED };
@@ -36,7 +36,7 @@ struct mpi_op {
 
 /* What a rank tells of its call; the contents follow, filled up to 8 bytes. */
 struct mpi_record {
-    uint32_t bytes;
+    uint32_t bytes;              /* of contents: as many as fit come in the record's message, the rest in more of them */
     uint16_t before;             /* 1 + root of the operation before, where that was a broadcast at which ranks did not meet */
     uint16_t ahead;              /* this one is such */
     acomm_header header;
@@ -88,6 +88,7 @@ struct acomm_group {
     acomm_failure failure;
     bool failed;                 /* by more than being closed */
     struct mpi_messages *messages;
+    struct mpi_drain { uint64_t request; bool listens, over; } drain;
     int (*_Atomic enter)(int device); /* for threads of ours, once there were arrays on a device */
     _Atomic int device;
     struct acomm_group *next;    /* all of the process (mpi_pace.c) */
@@ -114,6 +115,12 @@ void mpi_end_op(struct mpi_op *op, int status);
 /* Gives everything back, the communicator too. */
 void group_free(struct acomm_group *g);
 
+/* ---- mpi_drain.c ---- */
+/* Once the group has failed, or is closed: what peers have sent along, and nobody wants any more, comes to nothing, so that their sends end. By the one
+ * thread of mpi_pace.c. */
+void drain(struct acomm_group *g);
+void drain_end(struct acomm_group *g);
+
 /* ---- mpi_pace.c ---- */
 int pace_add(struct acomm_group *g);
 /* It is freed when all peers have left it, unless it has failed. */
@@ -127,13 +134,21 @@ int pace_thread(pthread_t *thread, void *(*function)(void *), void *argument);
 #define MPI_SPINS 400 /* turns of about 50 ns, with a core for every rank */
 /* A turn of waiting: spins, yields or sleeps, and looks at deadline, signals, poison and news. 0 or a code. */
 int mpi_turn(struct mpi_op *op, unsigned *turns, int culprit);
-/* Begin moving bytes between here and a rank; 0 or the code that the operation fails with. */
+/* Begin moving bytes between here and a rank; 0 or the code that the operation fails with. Both ends know how many: the library may
+ * want them in small messages. */
 int mpi_give(struct mpi_op *op, const void *data, uint64_t bytes, int peer);
 int mpi_take(struct mpi_op *op, void *data, uint64_t bytes, int peer);
+/* One message, of at most so many bytes. */
+int mpi_give_record(struct mpi_op *op, const void *record, uint64_t bytes, int peer);
+int mpi_take_record(struct mpi_op *op, void *record, uint64_t most, int peer);
 /* A place for a request of a collective of the library's own. NULL: no memory. */
 void *mpi_request(struct mpi_op *op);
 /* All of them have ended. After a failure they have been taken back, or the group is stuck. */
 int mpi_wait(struct mpi_op *op);
+/* The first ones have. After a failure none has been taken back. */
+int mpi_wait_for(struct mpi_op *op, int number);
+/* After a failure: as much as can be. */
+void mpi_take_back(struct acomm_group *g);
 /* At least that much of *place; false without memory. */
 bool mpi_grow(char **place, size_t *room, size_t bytes);
 
@@ -144,10 +159,20 @@ int mpi_collective(struct mpi_op *op);
 size_t mpi_record_bytes(const struct acomm_group *g);
 bool mpi_is_short(const struct mpi_op *op);
 int mpi_exchange(struct mpi_op *op);
-/* This rank's record, written there: its bytes. */
-uint64_t mpi_write_record(const struct mpi_op *op, char *to, bool ahead);
-/* Memory for a record of each rank; false without. */
+/* mpi_records.c: how records travel. This rank's for another one, written there: its bytes. */
+uint64_t mpi_write_record(const struct mpi_op *op, char *to, int peer, bool ahead);
+/* Memory for records; false without. */
 bool mpi_room_for_records(struct mpi_op *op);
+/* All ranks' records, in rank order; with short contents. */
+int mpi_records(struct mpi_op *op, const struct mpi_record **all);
+/* The rest of those contents, after the comparison. */
+int mpi_rest(struct mpi_op *op, const struct mpi_record **all);
+/* Contents of rank's record. */
+const void *mpi_contents(const struct mpi_op *op, const struct mpi_record *record, int rank);
+bool mpi_is_direct(const struct acomm_group *g);
+/* Elements that a giving rank has for another one. */
+uint64_t mpi_given(const struct mpi_op *op);
+bool mpi_divides(const struct mpi_op *op);
 /* Two ranks called different things. `mine` is this rank's. Returns the code that the operation ends with. */
 int mpi_differ(struct acomm_group *g, const acomm_header *mine, const acomm_header *theirs, int peer);
 /* mpi_ahead.c: short broadcasts whose root does not wait. */
@@ -165,8 +190,13 @@ int ahead_clash(struct mpi_op *op, const struct mpi_record *theirs, int peer);
 void ahead_met(struct acomm_group *g);
 /* Before the end: waits until all have come as far as this rank. 0, or the code of what comes of it. */
 int ahead_settle(struct acomm_group *g);
+/* mpi_collectives.c: a broadcast's contents from rank to rank. */
+int mpi_tree(struct mpi_op *op);
 /* mpi_blocks.c: a block for each rank and from each. */
 int mpi_blocks(struct mpi_op *op);
+/* Whether they are sent with the record; begins to send them all. */
+bool mpi_blocks_follow(const struct mpi_op *op);
+int mpi_give_blocks(struct mpi_op *op);
 /* mpi_reduce.c: reductions in pieces. */
 int mpi_reduction(struct mpi_op *op);
 

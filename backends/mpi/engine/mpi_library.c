@@ -23,12 +23,12 @@ static const struct family_facts {
     size_t handle_bytes;
     int any_source, multiple, failed; /* `failed` is followed by failed_pending and revoked */
     uintptr_t ignore;
-    uint64_t short_bytes, short_moved, short_message;
+    uint64_t short_bytes, short_moved, short_message, cut, piece, first;
     bool yields;
 } families[] = {
-    [OPEN_MPI] = {"Open MPI", sizeof(void *), -1, 3, 75, 0, 16384, 3072, 3584, true},
-    [MPICH] = {"MPICH", sizeof(int), -2, 3, 101, 1, 4096, 4096, 4096, false},
-    [MPI_ABI] = {"MPI ABI", sizeof(void *), -1, 4096, 101, 0, 4096, 4096, 4096, false},
+    [OPEN_MPI] = {"Open MPI", sizeof(void *), -1, 3, 75, 0, 16384, 3072, 3584, 32768, 3968, 3840, true},
+    [MPICH] = {"MPICH", sizeof(int), -2, 3, 101, 1, 4096, 4096, 4096, 0, 0, 4096, false},
+    [MPI_ABI] = {"MPI ABI", sizeof(void *), -1, 4096, 101, 0, 4096, 4096, 4096, 0, 0, 4096, false},
 };
 #define INTEL_SHORT_BYTES 16384
 
@@ -70,6 +70,9 @@ static bool take_constants(void *library, enum family family, acomm_mpi *mpi)
     mpi->short_bytes = facts->short_bytes;
     mpi->short_moved = facts->short_moved;
     mpi->short_message = facts->short_message;
+    mpi->cut = facts->cut;
+    mpi->piece = facts->piece;
+    mpi->first = facts->first;
     mpi->yields = facts->yields;
     return good;
 }
@@ -122,7 +125,7 @@ int acomm_mpi_load(const char *path, acomm_mpi **out, char *text)
     acomm_mpi_facts facts;
     acomm_mpi_ask(&loaded, &facts);
     if (strstr(facts.version, "Intel"))
-        loaded.short_bytes = loaded.short_moved = INTEL_SHORT_BYTES;
+        loaded.short_bytes = loaded.short_moved = loaded.first = INTEL_SHORT_BYTES;
     done = true;
     return ACOMM_OK;
 }

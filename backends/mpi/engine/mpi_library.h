@@ -58,6 +58,8 @@ struct acomm_mpi {
     uint64_t short_bytes;           /* contents up to that travel with the headers, */
     uint64_t short_moved;           /* of operations that only move them, up to that */
     uint64_t short_message;         /* a message's contents up to that come with its head */
+    uint64_t cut, piece;            /* contents up to `cut` go in messages of `piece` bytes; 0: in one */
+    uint64_t first;                 /* contents that come in a record's own message, at most */
     bool yields;                    /* at every look, where there are more ranks than cores */
     int any_source, multiple;       /* MPI_ANY_SOURCE, MPI_THREAD_MULTIPLE */
     int failed, failed_pending, revoked; /* ULFM's error classes */

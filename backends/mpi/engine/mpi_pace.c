@@ -36,11 +36,12 @@ static void *keep(void *unused)
 {
     while (!atomic_load(&pace.stops)) {
         pthread_mutex_lock(&pace.lock);
-        for (struct acomm_group *g = pace.groups; g; g = g->next)
-            if (!g->closed) {
-                group_enter(g);
+        for (struct acomm_group *g = pace.groups; g; g = g->next) {
+            group_enter(g);
+            if (!g->closed)
                 messages_progress(g);
-            }
+            drain(g);
+        }
         free_closed();
         pthread_mutex_unlock(&pace.lock);
         nanosleep(&(struct timespec){0, PACE_NS}, NULL);
@@ -91,6 +92,7 @@ static void let_go(void)
         sched_yield();
     for (struct acomm_group *g = pace.groups; g; g = g->next) {
         mpi_poison(g, &(acomm_failure){.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank});
+        drain_end(g);
         messages_silence(g); /* or MPI_Finalize would find a receive under way */
     }
     pace.groups = NULL;

@@ -99,17 +99,17 @@ void *mpi_request(struct mpi_op *op)
     return place(op->group, -1, false);
 }
 
-static int move(struct mpi_op *op, char *data, uint64_t bytes, int peer, bool takes)
+static int move(struct mpi_op *op, char *data, uint64_t bytes, uint64_t most, int peer, int tag, bool takes)
 {
     struct acomm_group *g = op->group;
     const acomm_mpi *mpi = g->mpi;
     do {
-        int part = (int)(bytes < PIECE_BYTES ? bytes : PIECE_BYTES);
+        int part = (int)(bytes < most ? bytes : most);
         void *request = place(g, peer, takes);
         if (!request)
             return mpi_fail_op(op, ACOMM_RESOURCE, -1, "no memory for requests");
-        int rc = takes ? mpi->Irecv(data, part, mpi->byte, peer, TAG_COLLECTIVE, g->comm, request)
-                       : mpi->Isend(data, part, mpi->byte, peer, TAG_COLLECTIVE, g->comm, request);
+        int rc = takes ? mpi->Irecv(data, part, mpi->byte, peer, tag, g->comm, request)
+                       : mpi->Isend(data, part, mpi->byte, peer, tag, g->comm, request);
         if (rc) {
             g->requests.number--;
             return mpi_fail_library(op, rc, peer);
@@ -120,18 +120,34 @@ static int move(struct mpi_op *op, char *data, uint64_t bytes, int peer, bool ta
     return 0;
 }
 
+/* Of the messages that so many bytes go in. */
+static uint64_t piece(const acomm_mpi *mpi, uint64_t bytes)
+{
+    return bytes && bytes <= mpi->cut ? mpi->piece : PIECE_BYTES;
+}
+
 int mpi_give(struct mpi_op *op, const void *data, uint64_t bytes, int peer)
 {
-    return move(op, (char *)data, bytes, peer, false);
+    return move(op, (char *)data, bytes, piece(op->group->mpi, bytes), peer, TAG_BLOCKS, false);
 }
 
 int mpi_take(struct mpi_op *op, void *data, uint64_t bytes, int peer)
 {
-    return move(op, data, bytes, peer, true);
+    return move(op, data, bytes, piece(op->group->mpi, bytes), peer, TAG_BLOCKS, true);
 }
 
-/* Receives are cancelled. Sends and collectives cannot be: they get a moment to end. */
-static void take_back(struct acomm_group *g)
+int mpi_give_record(struct mpi_op *op, const void *record, uint64_t bytes, int peer)
+{
+    return move(op, (char *)record, bytes, PIECE_BYTES, peer, TAG_RECORDS, false);
+}
+
+int mpi_take_record(struct mpi_op *op, void *record, uint64_t most, int peer)
+{
+    return move(op, record, most, PIECE_BYTES, peer, TAG_RECORDS, true);
+}
+
+/* Receives are cancelled. Sends and collectives cannot be: they get a moment to end, in which peers drain what was sent (mpi_drain.c). */
+void mpi_take_back(struct acomm_group *g)
 {
     const acomm_mpi *mpi = g->mpi;
     int64_t end = clock_now() + GRACE_NS;
@@ -145,9 +161,10 @@ static void take_back(struct acomm_group *g)
         if (!flag)
             atomic_store(&g->stuck, true);
     }
+    g->requests.number = 0;
 }
 
-static int wait_for(struct mpi_op *op, int number)
+static int wait_for_one(struct mpi_op *op, int number)
 {
     struct acomm_group *g = op->group;
     const acomm_mpi *mpi = g->mpi;
@@ -165,14 +182,21 @@ static int wait_for(struct mpi_op *op, int number)
     return rc;
 }
 
-int mpi_wait(struct mpi_op *op)
+int mpi_wait_for(struct mpi_op *op, int number)
 {
     struct acomm_group *g = op->group;
     int rc = atomic_load_explicit(&g->poisoned, memory_order_relaxed);
-    for (int i = 0; i < g->requests.number && !rc; i++)
-        rc = wait_for(op, i);
+    for (int i = 0; i < number && !rc; i++)
+        rc = wait_for_one(op, i);
+    return rc;
+}
+
+int mpi_wait(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    int rc = mpi_wait_for(op, g->requests.number);
     if (rc)
-        take_back(g);
+        mpi_take_back(g);
     g->requests.number = 0;
     return rc;
 }
