@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
+from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.errors import Aborted
 from arraycomm.core.typed import Any
@@ -15,6 +16,7 @@ from arraycomm.core.types import ReduceOp
 from .errors import Translator
 
 NULL = ffi.NULL
+_HANDLE = ffi.typeof("acomm_op **")
 
 
 def address(pointer: Any) -> int:
@@ -36,14 +38,12 @@ def _raise_interrupt(code: int) -> None:
 class EngineCommunicator:
     """One rank's end of a group that an engine carries. See arraycomm.core.backend for the contract.
 
-    An engine has its own functions in place of acomm.h's for a group's beginning and end, and takes the same calls.
+    Over the socket backend's engine; who has another one puts its own in place of these functions, and of _run().
     """
 
     shortcut: Shortcut
     _group: Any  # an acomm_group, freed with it
-    _failure: Any  # as acomm_group_failure()
-    _stop: Any  # as acomm_group_stop()
-    _free: Any  # as acomm_group_close()
+    _failure, _stop, _free = lib.acomm_group_failure, lib.acomm_group_stop, lib.acomm_group_close
 
     def __init__(self, rank: int, size: int, name: str, timeout: float, place: Callable[[int], str]) -> None:
         """place: of a rank of the group, for errors; "" where that is not known."""
@@ -57,12 +57,6 @@ class EngineCommunicator:
         """The group from now on. entries: what its engine lends."""
         self._group = group
         self.shortcut = Shortcut(address(entries), address(group), self.rank, self.size, self._call_error)
-
-    def _run(self, kind: int, src: int, dst: int, count: int, dtype: int, layout: int, timeout: float | None, async_op: bool,
-             owners: tuple[object, ...], op: ReduceOp | None = None, root: int = -1, tag: int = 0, counts: Any = NULL,
-             received: Any = NULL) -> Operation | None:
-        """As acomm_operate(): src and dst are addresses, root is a message's peer. owners: of all memory that it names."""
-        raise NotImplementedError
 
     # ---- errors ----
 
@@ -88,6 +82,26 @@ class EngineCommunicator:
         if self.closed:
             raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
         return self._group
+
+    def _run(self, kind: int, src: int, dst: int, count: int, dtype: int, layout: int, timeout: float | None, async_op: bool,
+             owners: tuple[object, ...], op: ReduceOp | None = None, root: int = -1, tag: int = 0, counts: Any = NULL,
+             received: Any = NULL) -> Operation | None:
+        """src and dst are addresses, root is a message's peer. owners: of all memory that is named."""
+        redop, factor = (0, 0.0) if op is None else (op.code, op.factor)
+        ns = nanoseconds(timeout)
+        if not async_op:
+            code = lib.acomm_operate(self._group if not self.closed else self._checked(), kind, src, dst, count, counts, received,
+                                     dtype, redop, factor, root, tag, layout, ns, NULL)
+            if code:
+                raise self.error(code)
+            return None
+        out = ffi.new(_HANDLE)
+        with self.lock:
+            code = lib.acomm_operate(self._checked(), kind, src, dst, count, counts, received, dtype, redop, factor, root, tag,
+                                     layout, ns, out)
+            if code:
+                raise self.error(code)
+            return self.shortcut.operation(address(out[0]), owners)
 
     # ---- collectives ----
 

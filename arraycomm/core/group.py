@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def _short(kind: int, *, begins: bool = False) -> Callable[[_Function], _Function]:
-    """A method whose plain calls are one native step (native/method.c, shortcut.c); `kind` as in acomm.h. begins: it gives
+    """A method whose plain calls are one native step (native/shortcut.c); `kind` as in acomm.h. begins: it gives
     a Work at once.
 
     What that declines runs the function itself, the long way, which is the reference and explains what is wrong.

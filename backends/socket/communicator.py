@@ -6,23 +6,20 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from arraycomm._engine import Operation, ffi, lib
+from arraycomm._engine import ffi, lib
 from arraycomm.core import settings
 from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
 from arraycomm.core.log import log
 from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.types import ReduceOp
 
-from ..communicator import NULL, EngineCommunicator, address
+from ..communicator import EngineCommunicator, address
 from .endpoint import Endpoint
 
 if TYPE_CHECKING:
     from .exposed import Exposed
     from .serving import Serving
-
-_HANDLE = ffi.typeof("acomm_op **")
 
 
 def _algorithms() -> str:
@@ -54,8 +51,6 @@ def _transports(hosts: Sequence[int], inside: bool) -> tuple[str, str]:
 
 class SocketCommunicator(EngineCommunicator):
     """See EngineCommunicator."""
-
-    _failure, _stop, _free = lib.acomm_group_failure, lib.acomm_group_stop, lib.acomm_group_close
 
     def __init__(self, endpoint: Endpoint, members: Sequence[int], name: str, timeout: float, *, owns: bool) -> None:
         """`members`: world ranks in group order, this process among them. `owns`: close the endpoint with it."""
@@ -121,25 +116,6 @@ class SocketCommunicator(EngineCommunicator):
             if not any(wanted.partition(":")[0] in tuning.names(transport)[operation] for transport in self._transports):
                 log().warning("group %r: %s does not run here (it needs all ranks on one host, or several hosts of "
                               "several ranks, with shared memory); the table chooses instead", self.name, item)
-
-    def _run(self, kind: int, src: int, dst: int, count: int, dtype: int, layout: int, timeout: float | None, async_op: bool,
-             owners: tuple[object, ...], op: ReduceOp | None = None, root: int = -1, tag: int = 0, counts: Any = NULL,
-             received: Any = NULL) -> Operation | None:
-        redop, factor = (0, 0.0) if op is None else (op.code, op.factor)
-        ns = nanoseconds(timeout)
-        if not async_op:
-            code = lib.acomm_operate(self._group if not self.closed else self._checked(), kind, src, dst, count, counts, received,
-                                     dtype, redop, factor, root, tag, layout, ns, NULL)
-            if code:
-                raise self.error(code)
-            return None
-        out = ffi.new(_HANDLE)
-        with self.lock:
-            code = lib.acomm_operate(self._checked(), kind, src, dst, count, counts, received, dtype, redop, factor, root, tag,
-                                     layout, ns, out)
-            if code:
-                raise self.error(code)
-            return self.shortcut.operation(address(out[0]), owners)
 
     # ---- memory ----
 

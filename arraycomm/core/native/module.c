@@ -58,7 +58,7 @@ PyMODINIT_FUNC PyInit__engine(void)
     if (!module)
         return NULL;
     if (PyModule_AddFunctions(module, functions) || buffer_init(module) || operation_init(module)
-        || work_init(module) || shortcut_init(module) || flight_init(module) || method_init(module) || forms_init() || view_init()
+        || work_init(module) || shortcut_init(module) || flight_init(module) || forms_init() || view_init()
         || torch_init()) {
         Py_DECREF(module);
         return NULL;

@@ -164,13 +164,8 @@ int work_init(PyObject *module);
 /* receives: the result is Received(array, source, tag). */
 PyObject *work_new(PyObject *pending, enum work_makes makes, PyObject *make, PyObject *model, bool receives);
 
-/* ---- shortcut.c, method.c: plain operations in one native call ---- */
+/* ---- shortcut.c, shortcut_types.c: plain operations in one native call (shortcut.h) ---- */
 int shortcut_init(PyObject *module);
-int method_init(PyObject *module);
-/* The result, or NotImplemented; a Work at once where it `begins` only. `given`: arguments by role, see forms.h.
- * flight: where it is recorded, as the group of that row; NULL: nowhere. */
-struct flight;
-PyObject *shortcut_take(PyObject *shortcut, int kind, bool begins, PyObject **given, struct flight *flight, int row);
 
 /* ---- store_python.c: the stores of arraycomm.core.store ---- */
 PyObject *store_python_table(PyObject *module, PyObject *none);

@@ -4,11 +4,9 @@
  * the method's Python code goes the long way, which is the reference, handles the rest and explains what is wrong. Ranks
  * may go different ways in one call; the engine cannot tell. The backend lends the entry points as an address, so nothing
  * here knows it. */
-#include "door.h"
-#include "flight.h"
-#include <structmember.h>
+#include "shortcut.h"
 
-static PyTypeObject *shortcut_type;
+#define ARGUMENTS_OFFSET ((size_t)1 << (8 * sizeof(size_t) - 1)) /* of PEP 590, part of the stable ABI since 3.12 only */
 
 /* One call on its way. */
 struct trip {
@@ -358,11 +356,13 @@ static PyObject *with_array(struct trip *t)
     return result;
 }
 
-PyObject *shortcut_take(PyObject *self, int kind, bool begins, PyObject **given, struct flight *flight, int row)
+/* The result, or NotImplemented; a Work at once where it `begins` only. `given`: arguments by role, see forms.h.
+ * flight: where it is recorded, as the group of that row; NULL: nowhere. */
+static PyObject *take(PyObject *self, int kind, bool begins, PyObject **given, struct flight *flight, int row)
 {
     const struct form *form = &forms[kind];
-    struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape, .begins = begins, .flight = flight, .row = row,
-                     .call = {.factor = 1, .kind = kind, .timeout = -1}};
+    struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape, .begins = begins,
+                     .flight = flight, .row = row, .call = {.factor = 1, .kind = kind, .timeout = -1}};
     if (Py_TYPE(self) != shortcut_type || !t.s->group || !read_numbers(&t))
         return declined();
     if (kind == ACOMM_BARRIER)
@@ -378,111 +378,52 @@ PyObject *shortcut_take(PyObject *self, int kind, bool begins, PyObject **given,
     return t.model ? with_array(&t) : declined();
 }
 
-/* ---- the type ---- */
+/* ---- the call ---- */
 
-static PyObject *shortcut_close(PyObject *self, PyObject *none)
+static PyObject *long_way(PyObject *function, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
-    (void)none;
-    struct shortcut *s = (struct shortcut *)self;
-    s->group = NULL;
-    if (s->door)
-        door_close(s->door);
-    return Py_NewRef(Py_None);
+    PyObject *positional = PyTuple_New(nargs), *named = names ? PyDict_New() : NULL, *result = NULL;
+    bool good = positional && (!names || named);
+    for (Py_ssize_t i = 0; good && i < nargs; i++)
+        good = !PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
+    for (Py_ssize_t i = 0; good && names && i < PyTuple_Size(names); i++)
+        good = !PyDict_SetItem(named, PyTuple_GetItem(names, i), args[nargs + i]);
+    if (good)
+        result = PyObject_Call(function, positional, named);
+    Py_XDECREF(positional);
+    Py_XDECREF(named);
+    return result;
 }
 
-static PyObject *shortcut_end(PyObject *self, PyObject *none)
+/* NotImplemented: it is the long way's. */
+static PyObject *short_way(const struct shortcut_method *m, struct shortcut_base *base, PyObject **given)
 {
-    struct shortcut *s = (struct shortcut *)self;
-    (void)none;
-    operation_end_all(s);
-    if (s->door)
-        door_end(s->door);
-    return Py_NewRef(Py_None);
+    bool batched = m->kind >= ACOMM_SEND && base->batch && PyList_Check(base->batch);
+    bool begins = m->begins || batched || given[ROLE_ASYNC] == Py_True;
+    struct flight *flight = m->watched && flight_check(base->flight) ? (struct flight *)base->flight : NULL;
+    if (!base->shortcut || (m->watched && !flight))
+        return Py_NewRef(Py_NotImplemented);
+    Py_XINCREF((PyObject *)flight); /* the group may let go of it meanwhile: detach() by another thread, or by an array's __dlpack__ */
+    PyObject *result = take(base->shortcut, m->kind, begins, given, flight, base->row);
+    Py_XDECREF((PyObject *)flight);
+    if (flight && result != Py_NotImplemented && m->kind <= ACOMM_BARRIER)
+        base->count++;
+    if (batched && result && result != Py_NotImplemented && PyList_Append(base->batch, result))
+        Py_CLEAR(result);
+    return result;
 }
 
-static PyObject *shortcut_number(PyObject *self, PyObject *args)
+PyObject *shortcut_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
 {
-    PyObject *report, *enqueue;
-    if (!PyArg_ParseTuple(args, "OO:number", &report, &enqueue))
-        return NULL;
-    int64_t number = door_open((struct shortcut *)self, report, enqueue);
-    return number < 0 ? NULL : PyLong_FromLongLong(number);
-}
-
-/* operation(handle, owners) */
-static PyObject *shortcut_operation(PyObject *self, PyObject *args)
-{
-    unsigned long long handle;
-    PyObject *owners;
-    if (!PyArg_ParseTuple(args, "KO:operation", &handle, &owners))
-        return NULL;
-    operation_reap((struct shortcut *)self);
-    return operation_new((struct shortcut *)self, (acomm_op *)(uintptr_t)handle, owners, NULL);
-}
-
-/* Shortcut(entries, group, rank, size, error): the first two are addresses. */
-static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    unsigned long long entries, group;
-    int rank, size;
-    PyObject *error;
-    (void)kwargs, (void)type;
-    if (!PyArg_ParseTuple(args, "KKiiO:Shortcut", &entries, &group, &rank, &size, &error))
-        return NULL;
-    struct shortcut *s = (struct shortcut *)PyType_GenericAlloc(shortcut_type, 0);
-    if (!s)
-        return NULL;
-    s->under_way = (struct operation_links){&s->under_way, &s->under_way};
-    s->entries = (const acomm_entries *)(uintptr_t)entries;
-    s->group = (acomm_group *)(uintptr_t)group;
-    s->rank = rank;
-    s->size = size;
-    s->error = Py_NewRef(error);
-    return (PyObject *)s;
-}
-
-/* `error` is a method of the communicator that holds this object: only the cycle collector frees the two. */
-static int traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(((struct shortcut *)self)->error);
-    return operation_traverse_all((struct shortcut *)self, visit, arg);
-}
-
-static int clear(PyObject *self)
-{
-    operation_forget_all((struct shortcut *)self);
-    Py_CLEAR(((struct shortcut *)self)->error);
-    return 0;
-}
-
-static void dealloc(PyObject *self)
-{
-    native_dealloc(self, clear);
-}
-
-static PyMethodDef methods[] = {
-    {"close", shortcut_close, METH_NOARGS, "From now on everything is declined."},
-    {"end", shortcut_end, METH_NOARGS, "The engine has ended all operations: their handles are given back."},
-    {"number", shortcut_number, METH_VARARGS, "number(report, enqueue) -> the group's number for native callers, see door.h"},
-    {"operation", shortcut_operation, METH_VARARGS,
-     "operation(handle, owners) -> Operation for a handle at an address, with what its memory belongs to"},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot slots[] = {
-    {Py_tp_doc, "Shortcut(entries, group, rank, size, error): plain operations of one communicator in one native call."},
-    {Py_tp_new, construct},
-    {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear},
-    {Py_tp_dealloc, dealloc},
-    {Py_tp_methods, methods},
-    {0, NULL},
-};
-static PyType_Spec spec = {"arraycomm._engine.Shortcut", sizeof(struct shortcut), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
-
-int shortcut_init(PyObject *module)
-{
-    shortcut_type = native_type(module, &spec);
-    return shortcut_type ? 0 : -1;
+    struct shortcut_method *m = (struct shortcut_method *)self;
+    Py_ssize_t nargs = (Py_ssize_t)(nargsf & ~ARGUMENTS_OFFSET);
+    PyObject *given[ROLES] = {NULL};
+    if (nargs && PyObject_TypeCheck(args[0], shortcut_base_type)
+        && forms_sort(&forms[m->kind], args + 1, nargs - 1, names, given)) {
+        PyObject *result = short_way(m, (struct shortcut_base *)args[0], given);
+        if (result != Py_NotImplemented)
+            return result;
+        Py_DECREF(result);
+    }
+    return long_way(m->function, args, nargs, names);
 }

@@ -18,7 +18,6 @@
 #include "collectives/shared_rounds.h"
 #include "group.h"
 #include "node.h"
-#include "part.h"
 #include "rma.h"
 #include "wait.h"
 
@@ -70,7 +69,7 @@ static int run(struct acomm_op *op)
         atomic_store_explicit(&g->sequence, op->sequence, memory_order_relaxed); /* a lock prefix would cost more than all else here */
     }
     op->team = &g->hosts.all;
-    int rc = part_perform(op);
+    int rc = select_run(op);
     g->direct.symmetric |= !rc && op->shares;
     return rc;
 }

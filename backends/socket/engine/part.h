@@ -16,6 +16,4 @@ struct acomm_op part_of(const struct acomm_op *op, const struct team *team, int 
                         uint64_t count);
 /* Blocking; 0 or the group's failure. A team that this rank is not in has nothing to do. */
 int part_run(struct acomm_op *op, struct acomm_op *part);
-/* Compares headers where that is to be done and runs the algorithm of the table. */
-int part_perform(struct acomm_op *op);
 #endif

@@ -1,11 +1,14 @@
-/* What a group runs from how many bytes on: by what it was told, the selection file, and the table (collectives/table.h). */
+/* Which algorithm a group runs from how many bytes on, by what it was told, the selection file, and the table
+ * (collectives/table.h); and that it runs. */
 #include "select.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "agree.h"
 #include "collectives/collectives.h"
 #include "group.h"
+#include "reduce.h"
 
 #define ALWAYS UINT64_MAX
 #define MiB(n) ((uint64_t)(n) << 20)
@@ -176,6 +179,45 @@ const struct algorithm *select_algorithm(const struct acomm_group *g, const stru
     while (bytes > pick->up_to)
         pick++;
     return pick->algorithm;
+}
+
+/* A team of one: the result is a copy, with what the reduction does to a single contribution. */
+static int run_alone(const struct acomm_op *op)
+{
+    uint64_t elements = op->count ? op->count : op->send_counts ? op->send_counts[0]
+                                          : op->recv_counts     ? op->recv_counts[0] : 0;
+    bool scaled = op_reduces(op) && (op->redop == ACOMM_PREMUL_SUM || op->dtype == ACOMM_BOOL);
+    if (!op->out || !elements)
+        return 0;
+    uint64_t place = op->places ? op->places[0] * op->width : 0;
+    const char *in = op->in + (op->kind == ACOMM_REDUCE_SCATTER ? place : 0);
+    char *out = op->out + (op->kind == ACOMM_ALL_GATHER ? place : 0);
+    if (scaled) {
+        struct reduction r = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = 1};
+        const void *inputs = in;
+        reduce_all(&r, out, &inputs, 1, elements);
+    } else if (out != in) {
+        memcpy(out, in, elements * op->width);
+    }
+    return 0;
+}
+
+/* Whether the algorithm compares headers while it runs, and begins as all do in this team. */
+static bool begins_right(const struct acomm_op *op)
+{
+    return op->algorithm->checks && (op->team->place != TEAM_HOSTS || select_spans_hosts(op->algorithm));
+}
+
+int select_run(struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    if (op->team->size == 1)
+        return run_alone(op);
+    op->algorithm = select_algorithm(g, op);
+    if (op->algorithm->where != ONE_HOST && op->algorithm->where != SYMMETRIC)
+        op_let_go(op); /* it waits in parts, and for links that others make */
+    int rc = !begins_right(op) && g->check && !op->compared ? agree(op) : 0;
+    return rc ? rc : op->algorithm->run(op);
 }
 
 const char *select_kind_name(int kind)

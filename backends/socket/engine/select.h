@@ -30,6 +30,8 @@ struct selection {
  * are known. What an earlier list leaves open, the later ones and then the table say. ACOMM_ARGUMENT when one names no row. */
 int select_open(struct acomm_group *g, const char *algorithms, const char *tuned[2]);
 void select_close(struct selection *s);
+/* Compares headers where that is to be done, and runs the algorithm that is chosen; one rank alone copies. */
+int select_run(struct acomm_op *op);
 const struct algorithm *select_algorithm(const struct acomm_group *g, const struct acomm_op *op);
 /* Name of a kind; and the rows, one by one, until 0 is returned. */
 const char *select_kind_name(int kind);

@@ -10,7 +10,7 @@
  * check compare headers while they run; all others run after agree(). */
 #ifndef ACOMM_COLLECTIVES_H
 #define ACOMM_COLLECTIVES_H
-#include "../op.h"
+#include "../group.h"
 
 #define ROW(kind, name, function, ...) int function(struct acomm_op *op);
 #include "table.h"

@@ -1,0 +1,268 @@
+/* The types behind the short way: Group's base class and methods, and what a backend lends (shortcut.c takes the calls).
+ *
+ *     class Group(Shortcuts):
+ *         @shortcut(kind)                 ShortcutMethod(kind, function, begins, watched)
+ *         def all_reduce(self, ...): the long way
+ *
+ * A method is called by vectorcall, so a call makes no frame, tuple or dict until it goes the long way. */
+#include "door.h"
+#include "shortcut.h"
+#include <stddef.h>
+#include <structmember.h>
+
+/* The vector call protocol (PEP 590) is part of the stable ABI since 3.12 only, but the flag and the member by which a type
+ * takes part have been the same since 3.8. */
+#define HAVE_VECTORCALL (1ul << 11)
+
+/* ---- Shortcuts: the base class ---- */
+
+PyTypeObject *shortcut_base_type, *shortcut_type;
+
+static int base_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((struct shortcut_base *)self)->shortcut);
+    Py_VISIT(((struct shortcut_base *)self)->batch);
+    Py_VISIT(((struct shortcut_base *)self)->flight);
+    return 0;
+}
+
+static int base_clear(PyObject *self)
+{
+    Py_CLEAR(((struct shortcut_base *)self)->shortcut);
+    Py_CLEAR(((struct shortcut_base *)self)->batch);
+    Py_CLEAR(((struct shortcut_base *)self)->flight);
+    return 0;
+}
+
+static void base_dealloc(PyObject *self)
+{
+    native_dealloc(self, base_clear);
+}
+
+static PyMemberDef base_members[] = {
+    {"_shortcut", T_OBJECT, offsetof(struct shortcut_base, shortcut), 0, "where short methods go first, or None"},
+    {"_batch", T_OBJECT, offsetof(struct shortcut_base, batch), 0, "the Works of a batch of messages, or None"},
+    {"_flight", T_OBJECT, offsetof(struct shortcut_base, flight), 0, "the Flight that is told of short calls of a watched group, or None"},
+    {"_row", T_INT, offsetof(struct shortcut_base, row), 0, "of the group on that flight's board"},
+    {"_count", T_LONGLONG, offsetof(struct shortcut_base, count), 0, "how many collectives were watched"},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot base_slots[] = {
+    {Py_tp_doc, "Base of a class with methods that try the short way first."},
+    {Py_tp_members, base_members},
+    {Py_tp_traverse, base_traverse},
+    {Py_tp_clear, base_clear},
+    {Py_tp_dealloc, base_dealloc},
+    {0, NULL},
+};
+static PyType_Spec base_spec = {"arraycomm._engine.Shortcuts", sizeof(struct shortcut_base), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, base_slots};
+
+/* ---- Shortcut: the backend's entry points for one group ---- */
+
+static PyObject *shortcut_close(PyObject *self, PyObject *none)
+{
+    (void)none;
+    struct shortcut *s = (struct shortcut *)self;
+    s->group = NULL;
+    if (s->door)
+        door_close(s->door);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *shortcut_end(PyObject *self, PyObject *none)
+{
+    struct shortcut *s = (struct shortcut *)self;
+    (void)none;
+    operation_end_all(s);
+    if (s->door)
+        door_end(s->door);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *shortcut_number(PyObject *self, PyObject *args)
+{
+    PyObject *report, *enqueue;
+    if (!PyArg_ParseTuple(args, "OO:number", &report, &enqueue))
+        return NULL;
+    int64_t number = door_open((struct shortcut *)self, report, enqueue);
+    return number < 0 ? NULL : PyLong_FromLongLong(number);
+}
+
+/* operation(handle, owners) */
+static PyObject *shortcut_operation(PyObject *self, PyObject *args)
+{
+    unsigned long long handle;
+    PyObject *owners;
+    if (!PyArg_ParseTuple(args, "KO:operation", &handle, &owners))
+        return NULL;
+    operation_reap((struct shortcut *)self);
+    return operation_new((struct shortcut *)self, (acomm_op *)(uintptr_t)handle, owners, NULL);
+}
+
+/* Shortcut(entries, group, rank, size, error): the first two are addresses. */
+static PyObject *shortcut_construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    unsigned long long entries, group;
+    int rank, size;
+    PyObject *error;
+    (void)kwargs, (void)type;
+    if (!PyArg_ParseTuple(args, "KKiiO:Shortcut", &entries, &group, &rank, &size, &error))
+        return NULL;
+    struct shortcut *s = (struct shortcut *)PyType_GenericAlloc(shortcut_type, 0);
+    if (!s)
+        return NULL;
+    s->under_way = (struct operation_links){&s->under_way, &s->under_way};
+    s->entries = (const acomm_entries *)(uintptr_t)entries;
+    s->group = (acomm_group *)(uintptr_t)group;
+    s->rank = rank;
+    s->size = size;
+    s->error = Py_NewRef(error);
+    return (PyObject *)s;
+}
+
+/* `error` is a method of the communicator that holds this object: only the cycle collector frees the two. */
+static int shortcut_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((struct shortcut *)self)->error);
+    return operation_traverse_all((struct shortcut *)self, visit, arg);
+}
+
+static int shortcut_clear(PyObject *self)
+{
+    operation_forget_all((struct shortcut *)self);
+    Py_CLEAR(((struct shortcut *)self)->error);
+    return 0;
+}
+
+static void shortcut_dealloc(PyObject *self)
+{
+    native_dealloc(self, shortcut_clear);
+}
+
+static PyMethodDef shortcut_methods[] = {
+    {"close", shortcut_close, METH_NOARGS, "From now on everything is declined."},
+    {"end", shortcut_end, METH_NOARGS, "The engine has ended all operations: their handles are given back."},
+    {"number", shortcut_number, METH_VARARGS, "number(report, enqueue) -> the group's number for native callers, see door.h"},
+    {"operation", shortcut_operation, METH_VARARGS,
+     "operation(handle, owners) -> Operation for a handle at an address, with what its memory belongs to"},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot shortcut_slots[] = {
+    {Py_tp_doc, "Shortcut(entries, group, rank, size, error): plain operations of one communicator in one native call."},
+    {Py_tp_new, shortcut_construct},
+    {Py_tp_traverse, shortcut_traverse},
+    {Py_tp_clear, shortcut_clear},
+    {Py_tp_dealloc, shortcut_dealloc},
+    {Py_tp_methods, shortcut_methods},
+    {0, NULL},
+};
+static PyType_Spec shortcut_spec = {"arraycomm._engine.Shortcut", sizeof(struct shortcut), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, shortcut_slots};
+
+/* ---- ShortcutMethod: a method ---- */
+
+static PyTypeObject *method_type;
+static PyObject *bound_type; /* types.MethodType */
+
+/* Only for callers that do not know vectorcall. */
+static PyObject *call_by_tuple(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    return PyObject_Call(((struct shortcut_method *)self)->function, args, kwargs);
+}
+
+static PyObject *bind(PyObject *self, PyObject *object, PyObject *type)
+{
+    (void)type;
+    return object ? PyObject_CallFunctionObjArgs(bound_type, self, object, NULL) : Py_NewRef(self);
+}
+
+/* ShortcutMethod(kind, function, begins, watched) */
+static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    int kind, begins, watched;
+    PyObject *function;
+    (void)kwargs, (void)type;
+    if (!PyArg_ParseTuple(args, "iOpp:ShortcutMethod", &kind, &function, &begins, &watched))
+        return NULL;
+    if (kind < 0 || kind >= ACOMM_KINDS) {
+        PyErr_Format(PyExc_ValueError, "there is no operation number %d", kind);
+        return NULL;
+    }
+    struct shortcut_method *m = (struct shortcut_method *)PyType_GenericAlloc(method_type, 0);
+    if (!m)
+        return NULL;
+    m->call = shortcut_call;
+    m->function = Py_NewRef(function);
+    m->kind = kind;
+    m->begins = begins;
+    m->watched = watched;
+    return (PyObject *)m;
+}
+
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((struct shortcut_method *)self)->function);
+    return 0;
+}
+
+static int clear(PyObject *self)
+{
+    Py_CLEAR(((struct shortcut_method *)self)->function);
+    return 0;
+}
+
+static void dealloc(PyObject *self)
+{
+    native_dealloc(self, clear);
+}
+
+/* Name, documentation and signature are the function's. */
+static PyObject *forward(PyObject *self, void *name)
+{
+    return PyObject_GetAttrString(((struct shortcut_method *)self)->function, name);
+}
+
+static PyMemberDef members[] = {
+    {"__wrapped__", T_OBJECT_EX, offsetof(struct shortcut_method, function), READONLY, NULL},
+    {"kind", T_INT, offsetof(struct shortcut_method, kind), READONLY, "as in acomm.h"},
+    {"begins", T_BOOL, offsetof(struct shortcut_method, begins), READONLY, "whether it gives a Work at once"},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct shortcut_method, call), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef forwarded[] = {
+    {"__doc__", forward, NULL, NULL, "__doc__"},
+    {"__name__", forward, NULL, NULL, "__name__"},
+    {"__qualname__", forward, NULL, NULL, "__qualname__"},
+    {"__module__", forward, NULL, NULL, "__module__"},
+    {"__annotations__", forward, NULL, NULL, "__annotations__"},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot slots[] = {
+    {Py_tp_new, construct},
+    {Py_tp_call, call_by_tuple},
+    {Py_tp_descr_get, bind},
+    {Py_tp_members, members},
+    {Py_tp_getset, forwarded},
+    {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear},
+    {Py_tp_dealloc, dealloc},
+    {0, NULL},
+};
+static PyType_Spec spec = {"arraycomm._engine.ShortcutMethod", sizeof(struct shortcut_method), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_METHOD_DESCRIPTOR | HAVE_VECTORCALL,
+                           slots};
+
+int shortcut_init(PyObject *module)
+{
+    PyObject *types = PyImport_ImportModule("types");
+    bound_type = types ? PyObject_GetAttrString(types, "MethodType") : NULL;
+    Py_XDECREF(types);
+    shortcut_base_type = bound_type ? native_type(module, &base_spec) : NULL;
+    shortcut_type = shortcut_base_type ? native_type(module, &shortcut_spec) : NULL;
+    method_type = shortcut_type ? native_type(module, &spec) : NULL;
+    return method_type ? 0 : -1;
+}
