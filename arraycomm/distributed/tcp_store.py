@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 
 from arraycomm.core import settings
@@ -21,6 +21,7 @@ from arraycomm.core.secret import find
 from arraycomm.core.store import inside
 from arraycomm.core.store.base import seconds_of
 from arraycomm.core.store.connections import GRACE, Connections
+from arraycomm.core.store.forwarding import ForwardingStore
 from arraycomm.core.store.torch import TorchStore, opener
 
 from .store import Store
@@ -29,7 +30,7 @@ _BACKLOG = 1024
 _MOST_PORT = 65535
 
 
-class TCPStore(Store):
+class TCPStore(ForwardingStore, Store):
     """A store that one process (`is_master`) serves at host_name and port, and the others join.
 
     port 0 at the master takes a free one, which `port` then tells. world_size: how many join, the master included; the
@@ -40,6 +41,8 @@ class TCPStore(Store):
     Raises DistNetworkError for a port that is taken or that nobody serves, AuthFailed (one of those) for an address
     beyond loopback without a secret, DistStoreError for workers that do not come, TypeError for arguments of other types.
     """
+
+    _inner: core.TCPStore | TorchStore
 
     def __init__(self, host_name: str, port: int, world_size: int | None = None, is_master: bool = False,
                  timeout: timedelta = timedelta(seconds=300), wait_for_workers: bool = True, multi_tenant: bool = False,
@@ -64,74 +67,8 @@ class TCPStore(Store):
     def port(self) -> int:
         return self._inner.port
 
-    @property
-    def timeout(self) -> timedelta:
-        return self._inner.timeout
-
-    @timeout.setter
-    def timeout(self, timeout: timedelta) -> None:
-        self._inner.set_timeout(timeout)
-
-    @property
-    def lists_keys(self) -> bool:  # type: ignore[override]
-        return self._inner.lists_keys
-
     def __repr__(self) -> str:
         return f"TCPStore({self.host}, port {self.port})"
-
-    def set(self, key: str, value: str | bytes) -> None:
-        self._inner.set(key, value)
-
-    def get(self, key: str) -> bytes:
-        return self._inner.get(key)
-
-    def get_within(self, key: str, timeout: timedelta) -> bytes:
-        return self._inner.get_within(key, timeout)
-
-    def add(self, key: str, amount: int) -> int:
-        return self._inner.add(key, amount)
-
-    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        return self._inner.compare_set(key, expected, desired)
-
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        self._inner.wait(keys, timeout)
-
-    def check(self, keys: Sequence[str]) -> bool:
-        return self._inner.check(keys)
-
-    def delete_key(self, key: str) -> bool:
-        return self._inner.delete_key(key)
-
-    def num_keys(self) -> int:
-        return self._inner.num_keys()
-
-    def append(self, key: str, value: str | bytes) -> None:
-        self._inner.append(key, value)
-
-    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        return self._inner.multi_get(keys)
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        self._inner.multi_set(keys, values)
-
-    def queue_push(self, key: str, value: str | bytes) -> None:
-        self._inner.queue_push(key, value)
-
-    def queue_pop(self, key: str, block: bool = True) -> bytes:
-        return self._inner.queue_pop(key, block)
-
-    def queue_len(self, key: str) -> int:
-        return self._inner.queue_len(key)
-
-    def list_keys(self) -> list[str]:
-        return self._inner.list_keys()
-
-    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
-        self._inner.barrier(key, world_size, timeout)
-
-    def will(self, name: str, entries: Mapping[str, str], *, posted: bool = False) -> bool:
-        return self._inner.will(name, entries, posted=posted)
 
     def has_extended_api(self) -> bool:
         return True

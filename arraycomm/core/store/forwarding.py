@@ -1,0 +1,93 @@
+"""ForwardingStore: a store that is another one, perhaps under other keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from .base import Store
+from .request import value_bytes
+
+
+class ForwardingStore(Store):
+    """Asks `_inner` for all it is asked for. A subclass says which keys are meant there, and how it is cloned."""
+
+    _inner: Store
+
+    def _key(self, key: str) -> str:
+        return key
+
+    def _keys(self, keys: Sequence[str]) -> Sequence[str]:
+        return keys
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._inner.timeout
+
+    @timeout.setter
+    def timeout(self, timeout: timedelta) -> None:
+        self._inner.set_timeout(timeout)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._inner.set(self._key(key), value_bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self._inner.get(self._key(key))
+
+    def get_within(self, key: str, timeout: timedelta) -> bytes:
+        return self._inner.get_within(self._key(key), timeout)
+
+    def add(self, key: str, amount: int) -> int:
+        return self._inner.add(self._key(key), amount)
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        return self._inner.compare_set(self._key(key), value_bytes(expected), value_bytes(desired))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        self._inner.wait(self._keys(keys), timeout)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return self._inner.check(self._keys(keys))
+
+    def delete_key(self, key: str) -> bool:
+        return self._inner.delete_key(self._key(key))
+
+    def num_keys(self) -> int:
+        return self._inner.num_keys()
+
+    def append(self, key: str, value: str | bytes) -> None:
+        self._inner.append(self._key(key), value)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return self._inner.multi_get(self._keys(keys))
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        self._inner.multi_set(self._keys(keys), [value_bytes(value) for value in values])
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        self._inner.queue_push(self._key(key), value)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        return self._inner.queue_pop(self._key(key), block)
+
+    def queue_len(self, key: str) -> int:
+        return self._inner.queue_len(self._key(key))
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        self._inner.barrier(self._key(key), world_size, timeout)
+
+    @property
+    def lists_keys(self) -> bool:  # type: ignore[override]
+        return self._inner.lists_keys
+
+    def list_keys(self) -> list[str]:
+        return self._inner.list_keys()
+
+    def will(self, name: str, entries: Mapping[str, str], *, posted: bool = False) -> bool:
+        return self._inner.will(self._key(name), {self._key(key): value for key, value in entries.items()}, posted=posted)
+
+    def has_extended_api(self) -> bool:
+        return self._inner.has_extended_api()
+
+    def close(self) -> None:
+        self._inner.close()
