@@ -66,7 +66,7 @@ class Group(ObjectCollectives, Shortcuts):
         self._movers = routes.by_type
         self._communicator = routes.main
         self._on_close = on_close
-        self._batch = self._flight = None
+        self._batch = self._flight = None  # these and the next are for the short way (native/shortcut.h)
         self._shortcut = routes.main.shortcut
         self._splits = 0
         self._children: list[Group] = []

@@ -19,7 +19,7 @@ def memory_file(name: str, *, sealable: bool = False) -> int:
     try:
         if hasattr(os, "memfd_create"):
             return os.memfd_create(name, flags)
-        return _call(_MEMFD_CREATE[os.uname().machine], name.encode(), flags)
+        return _call(_memfd_create(), name.encode(), flags)
     except OSError as error:
         raise _explained(error, "memfd_create", "3.17") from error
 
@@ -30,6 +30,15 @@ def process_descriptor(pid: int) -> int:
         return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else _call(_PIDFD_OPEN, pid, 0)
     except OSError as error:
         raise _explained(error, "pidfd_open", "5.3") from error
+
+
+def _memfd_create() -> int:
+    """Raises OSError on machines whose number nobody has looked up."""
+    machine = os.uname().machine
+    if machine not in _MEMFD_CREATE:
+        raise OSError(errno.EOPNOTSUPP, f"this Python has no os.memfd_create, whose number is known on {', '.join(_MEMFD_CREATE)}"
+                                        f" only, not on {machine}: take a Python built for glibc 2.27 or later")
+    return _MEMFD_CREATE[machine]
 
 
 def _call(number: int, *arguments: int | bytes) -> int:

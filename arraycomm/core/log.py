@@ -10,14 +10,24 @@ if TYPE_CHECKING:
     from logging import Logger
 
 
+_WARNING = 30  # logging.WARNING
+
+
 class _Stderr:
     """What is left to say things with where no module can be loaded any more: descriptors are out, say."""
 
     def warning(self, text: str, *arguments: object) -> None:
         print(text % arguments, file=sys.stderr)
 
+    error = critical = warning
+
     def info(self, text: str, *arguments: object) -> None:
         """As `logging` does without a configuration: nothing below a warning."""
+
+    debug = info
+
+    def log(self, level: int, text: str, *arguments: object) -> None:
+        (self.warning if level >= _WARNING else self.info)(text, *arguments)
 
     def exception(self, text: str, *arguments: object) -> None:
         self.warning(text, *arguments)

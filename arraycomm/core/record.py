@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from operator import itemgetter
 
+from .typed import TYPE_CHECKING, Any
+
 __all__ = ["Record"]
 
-TYPE_CHECKING = False  # as typing's; known to type checkers by its name
 if TYPE_CHECKING:
-    from typing import Any
     from typing import NamedTuple as Record
 else:
 

@@ -35,7 +35,6 @@ from .outgoing import Outgoing
 if TYPE_CHECKING:
     from arraycomm.core.tuning import Tuning
 
-LOOPBACK = "127.0.0.1"
 _JOIN = 0.3  # s for the connector to notice that the endpoint is closed; it may be in a connect()
 _DATA_CHANNELS = (1, 2)  # enum channel of link.h
 
@@ -58,7 +57,7 @@ class Endpoint:
     """
 
     def __init__(self, rank: int, size: int, store: Store, secret: bytes | None, *, job: str, name: str, timeout: float,
-                 addresses: Sequence[str] = (LOOPBACK,)) -> None:
+                 addresses: Sequence[str]) -> None:
         self.rank, self.size, self.job, self.name, self.timeout = rank, size, job, name, timeout
         self.node: Any = ffi.NULL
         self.closed = False
@@ -86,7 +85,7 @@ class Endpoint:
     def _open(self, store: Store, addresses: list[str]) -> None:
         self.tuning = _tuning()
         if self.size == 1:
-            self.peers = peers.alone([(LOOPBACK, 0)])
+            self.peers = peers.alone([("127.0.0.1", 0)])
             self.connections = 1
             return
         limits.require_descriptors(self.rank, len(addresses) + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,6 +51,13 @@ def test_without_the_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(descriptor)
     with pytest.raises(ProcessLookupError):
         kernel.process_descriptor(2**22 + 1)
+
+
+def test_a_machine_without_a_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="riscv64"))
+    with pytest.raises(OSError, match="x86_64, aarch64 only, not on riscv64: take a Python"):
+        kernel.memory_file("test")
 
 
 @pytest.mark.parametrize("name, call", [("memfd_create", lambda: kernel.memory_file("test")),

@@ -44,28 +44,20 @@ class DistributedDataParallel(nn.Module):
                  find_unused_parameters: bool = False, check_reduction: bool = False, gradient_as_bucket_view: bool = False,
                  static_graph: bool = False) -> None:
         super().__init__()
-        if bucket_cap_mb is not None and (isinstance(bucket_cap_mb, bool) or not isinstance(bucket_cap_mb, numbers.Real)):
-            raise TypeError(f"bucket_cap_mb must be a number of MiB or None, got {bucket_cap_mb!r}")
+        self.bucket_bytes_cap = _bucket_bytes(bucket_cap_mb)
         self.process_group = resolve(process_group)
         ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         kept = [(name, p) for name, p in module.named_parameters() if name not in ignored]
         reduced = [(name, p) for name, p in kept if p.requires_grad]
         _check(reduced, device_ids, output_device)
-        if check_reduction:
-            warnings.warn("The `check_reduction` argument in `DistributedDataParallel` module is deprecated. Please avoid using "
-                          "it.", FutureWarning, stacklevel=2)
-        if find_unused_parameters and static_graph:
-            warnings.warn("You passed find_unused_parameters=true to DistributedDataParallel, `static_graph` will detect unused "
-                          "parameters automatically, so you do not need to set find_unused_parameters=true", stacklevel=2)
+        _warn(check_reduction, find_unused_parameters and static_graph)
         self.module = module
         self.device_ids, self.output_device, self.dim = device_ids, output_device, dim
         self.broadcast_buffers, self.find_unused_parameters = broadcast_buffers, find_unused_parameters
         self.gradient_as_bucket_view, self.static_graph = gradient_as_bucket_view, static_graph
-        self.bucket_bytes_cap = int((25 if bucket_cap_mb is None else bucket_cap_mb) * 1024 * 1024) or 1
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self._shared_buffers = [b for name, b in module.named_buffers() if name not in ignored]
-        sparse = {p for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse
-                  for p in layer.parameters(recurse=False)}
+        sparse = _sparse(module)
         self._check_alike(kept, sparse)
         self._take_from_first([p for _, p in kept] + self._shared_buffers)
         self._reducer = Reducer(self.process_group, reduced, self.bucket_bytes_cap, sparse=sparse, static=static_graph,
@@ -153,6 +145,30 @@ def _by_kind(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
     for t in tensors:
         kinds.setdefault((t.dtype, t.device), []).append(t)
     return list(kinds.values())
+
+
+def _bucket_bytes(mebibytes: float | None) -> int:
+    if mebibytes is None:
+        mebibytes = 25
+    if isinstance(mebibytes, bool) or not isinstance(mebibytes, numbers.Real):
+        raise TypeError(f"bucket_cap_mb must be a number of MiB or None, got {mebibytes!r}")
+    return int(mebibytes * 1024 * 1024) or 1
+
+
+def _warn(check_reduction: bool, unused_though_static: bool) -> None:
+    """As torch does."""
+    if check_reduction:
+        warnings.warn("The `check_reduction` argument in `DistributedDataParallel` module is deprecated. Please avoid using "
+                      "it.", FutureWarning, stacklevel=3)
+    if unused_though_static:
+        warnings.warn("You passed find_unused_parameters=true to DistributedDataParallel, `static_graph` will detect unused "
+                      "parameters automatically, so you do not need to set find_unused_parameters=true", stacklevel=3)
+
+
+def _sparse(module: nn.Module) -> set[nn.Parameter]:
+    """The parameters whose gradients are sparse."""
+    return {p for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse
+            for p in layer.parameters(recurse=False)}
 
 
 def _check(reduced: list[tuple[str, torch.Tensor]], device_ids: list[Any] | None, output_device: Any) -> None:
