@@ -3,7 +3,8 @@
     python3 -m venv .venv && .venv/bin/pip install -q '.[numpy]'
     .venv/bin/arraycomm-run --nproc-per-node 4 examples/data_parallel_arrays.py
 
---library numpy (default), mlx, or cupy, which needs an NVIDIA GPU: --device says which, by default the rank's on its host.
+--library numpy (default), mlx (`pip install 'mlx[cpu]'`), or cupy, which needs an NVIDIA GPU: --device says which, by default the
+rank's on its host.
 Whatever the library and the number of ranks, the losses are the same but for rounding.
 """
 
