@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from .backend import BackendConfig
     from .process_group import ProcessGroup
 
-_PROFILER = "torch.autograd.profiler"
 # Where torch's name of the operation is not the core's with an underscore behind.
 _OPERATORS = {"all_reduce": "allreduce_", "all_gather": "allgather_", "all_to_all": "alltoall_", "barrier": "barrier",
               "send": "send", "isend": "send", "irecv": "recv_"}

@@ -9,6 +9,7 @@ from arraycomm.core import settings
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.rendezvous import Rendezvous, announced
 from arraycomm.core.store import HashStore
+from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import DeviceType
 
 from ..errors import Translator
@@ -16,10 +17,7 @@ from . import folder, process
 from .communicator import MpiCommunicator, options
 from .library import Library, load
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .server import Server
 
 __all__ = ["MpiBackend", "MpiCommunicator"]

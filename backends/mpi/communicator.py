@@ -11,16 +11,13 @@ from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import PeerLost
+from arraycomm.core.typed import Any
 from arraycomm.core.types import DeviceType, DType, ReduceOp
 
 from ..communicator import NULL, EngineCommunicator, address
 from . import places
 from .library import Library
 from .process import groups
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _NAME = 8  # bytes of a name's digest
 _ON_DEVICE = (int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED))

@@ -15,14 +15,11 @@ from arraycomm.core.cuda.staged import Staged, piece_layout
 from arraycomm.core.errors import DeviceError
 from arraycomm.core.exchange import gather_integers
 from arraycomm.core.log import log
+from arraycomm.core.typed import Any
 
 from . import gpu
 from .communicator import MpiCommunicator
 from .library import load
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
 
 _UNKNOWN = 2  # beside 0 and 1: not able, able
 _MOVES = ("broadcast", "all_gather", "gather", "scatter", "all_to_all")

@@ -12,10 +12,7 @@ from arraycomm.core import settings
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.record import Record
 from arraycomm.core.shared_library import loaded
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from arraycomm.core.typed import Any
 
 _VARIABLE = "ARRAYCOMM_MPI_LIBRARY"
 # By file name, as they are installed: Open MPI 4 and 5, MPICH and its relatives (Debian's is libmpich), the MPI-5 ABI; then any.

@@ -11,10 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from arraycomm.core.errors import DistBackendError
-
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
-if TYPE_CHECKING:
-    from typing import Any
+from arraycomm.core.typed import Any
 
 _STRING, _UINT16, _UINT32, _INFO, _DATA_ARRAY, _RANK, _REGEX = 3, 13, 14, 24, 39, 40, 49
 _DONE = (0, -157)  # PMIX_SUCCESS, PMIX_OPERATION_SUCCEEDED: there will be no callback

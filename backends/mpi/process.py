@@ -16,13 +16,11 @@ from arraycomm.core import environment
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.log import log
 from arraycomm.core.shared_library import loaded
+from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from .library import Facts, Library, load
 
-TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
-    from typing import Any
-
     from .communicator import MpiCommunicator
 
 _PATIENCE = 10.0  # s that MPI_Finalize may take where it may wait for peers that never come

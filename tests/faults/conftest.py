@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from .. import ports
 from .job import Job, closed_jobs
 
 
@@ -23,6 +23,4 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def free_port() -> int:
-    """Free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+    return ports.free_port()

@@ -152,18 +152,6 @@ def limit_descriptors(context: Context, spare: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def open_worlds(context: Context, most: int) -> int:
-    """Opens worlds until one cannot be; how many could."""
-    worlds: list[arraycomm.Group] = []
-    try:
-        for number in range(most):
-            worlds.append(arraycomm.init(name=f"world {number}", timeout=10))
-        return len(worlds)
-    finally:
-        for world in worlds:
-            world.close()
-
-
 def limit_file_size(context: Context, size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 

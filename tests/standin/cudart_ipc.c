@@ -10,14 +10,6 @@ struct handle {
     unsigned long process, descriptor, unused[6];
 };
 
-static bool forbidden;
-
-/* As in containers that do not share what CUDA's IPC needs. */
-PUBLIC void standin_forbid_ipc(int yes)
-{
-    forbidden = yes;
-}
-
 /* Stricter than CUDA, which takes any address within an allocation and means all of it. */
 PUBLIC int cudaIpcGetMemHandle(struct handle *handle, uintptr_t pointer)
 {
@@ -40,7 +32,7 @@ PUBLIC int cudaIpcOpenMemHandle(uintptr_t *pointer, struct handle handle, unsign
         return code;
     if (flags != 1)
         return end(INVALID);
-    if (handle.process == (unsigned long)getpid() || forbidden)
+    if (handle.process == (unsigned long)getpid())
         return end(SAME_PROCESS);
     for (struct block *b = blocks; b; b = b->next)
         if (b->opened && b->source[0] == handle.process && b->source[1] == handle.descriptor) {

@@ -190,17 +190,15 @@ int acomm_operate(acomm_group *group, int kind, uintptr_t in, uintptr_t out, uin
                   int64_t timeout, acomm_op **handle);
 /* 0 or a failure code when ended within `timeout` (0: just a look), 1 when not. Blocks. */
 int acomm_wait(acomm_op *op, int64_t timeout);
-/* Where a receive came from: rank, tag and bytes. */
-int acomm_op_source(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes);
-/* The failure of this one operation (a truncated receive leaves the group alive). */
-int acomm_op_failure(acomm_op *op, acomm_failure *out);
 void acomm_op_free(acomm_op *op);
 /* The functions that native callers are lent. */
 typedef struct acomm_entries {
     int (*run)(acomm_group *group, acomm_call *call);
     int (*start)(acomm_group *group, const acomm_call *call, acomm_op **out);
     int (*wait)(acomm_op *op, int64_t timeout);
+    /* Where a receive came from: rank, tag and bytes. */
     int (*source)(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes);
+    /* 1 and *out: the failure of this one operation (a truncated receive leaves the group alive). */
     int (*failure)(acomm_op *op, acomm_failure *out);
     void (*free)(acomm_op *op);
     uint64_t held;       /* run() takes contents of up to so many bytes a rank with the caller's lock; 0: none */

@@ -224,10 +224,28 @@ int acomm_operate(acomm_group *group, int kind, uintptr_t in, uintptr_t out, uin
     return kind >= ACOMM_SEND ? post(&op, NULL) : submit(&op, NULL);
 }
 
+static int source_of(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes)
+{
+    if (atomic_load(&op->done) != OP_ENDED)
+        return ACOMM_ARGUMENT;
+    *rank = op->peer;
+    *tag = op->tag;
+    *bytes = op->bytes;
+    return 0;
+}
+
+static int failure_of(acomm_op *op, acomm_failure *out)
+{
+    if (atomic_load(&op->done) != OP_ENDED || op->status >= 0)
+        return 0;
+    *out = op->failure;
+    return 1;
+}
+
 const acomm_entries *acomm_lend(void)
 {
     static const acomm_entries entries = {.run = acomm_run, .start = acomm_start, .wait = acomm_wait,
-                                          .source = acomm_op_source, .failure = acomm_op_failure, .free = acomm_op_free,
+                                          .source = source_of, .failure = failure_of, .free = acomm_op_free,
                                           .held = HELD_BYTES};
     return &entries;
 }
@@ -247,24 +265,6 @@ int acomm_wait(acomm_op *op, int64_t timeout)
         rc = p2p_wait_until(g->p2p, op, timeout < 0 ? INT64_MAX : clock_now() + timeout);
     atomic_fetch_sub(&g->inside, 1);
     return rc;
-}
-
-int acomm_op_source(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes)
-{
-    if (atomic_load(&op->done) != OP_ENDED)
-        return ACOMM_ARGUMENT;
-    *rank = op->peer;
-    *tag = op->tag;
-    *bytes = op->bytes;
-    return 0;
-}
-
-int acomm_op_failure(acomm_op *op, acomm_failure *out)
-{
-    if (atomic_load(&op->done) != OP_ENDED || op->status >= 0)
-        return 0;
-    *out = op->failure;
-    return 1;
 }
 
 void acomm_op_free(acomm_op *op)
