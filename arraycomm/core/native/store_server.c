@@ -188,32 +188,41 @@ static void request(struct store_server *s, struct store_client *c, const struct
     wake_waiters(s, frame);
 }
 
+/* What stands at data, with `more` bytes behind it. False: no client sends this. */
+static bool one_request(struct store_server *s, struct store_client *c, const char *data, size_t length, size_t more)
+{
+    struct store_frame frame;
+    int op = store_frame_parse(&frame, data, length) ? frame.code & ~STORE_POSTED : -1;
+    if (op < 0 || (frame.code & STORE_POSTED && op != STORE_SET && op != STORE_WILL))
+        return false;
+    if (op == STORE_PIPES && more)
+        return false; /* nothing follows it here */
+    if (op == STORE_WILL) {
+        store_will_record(&s->wills, c, data, length, &s->answer);
+        answer_request(s, c, &frame);
+    } else if (op == STORE_PIPES) {
+        store_client_adopt(c);
+    } else {
+        request(s, c, &frame);
+    }
+    return !c->at || !more; /* who waits sends nothing */
+}
+
 /* The whole requests of data; the bytes that are taken, or -1 for what no client sends. One that waits is not taken. */
 static int64_t requests(struct store_server *s, struct store_client *c, const char *data, size_t size)
 {
     size_t done = 0;
     while (done < size) {
-        struct store_frame frame;
-        int64_t length = store_frame_size(data + done, size - done);
+        size_t left = size - done;
+        int64_t length = store_frame_size(data + done, left);
         if (length < 0 || c->at || c->out.size) /* the last: a request before the last one's answer */
             return -1;
-        if (!length || (size_t)length > size - done)
+        if (!length || (size_t)length > left)
             break;
-        int op = store_frame_parse(&frame, data + done, (size_t)length) ? frame.code & ~STORE_POSTED : -1;
-        if (op < 0 || (frame.code & STORE_POSTED && op != STORE_SET && op != STORE_WILL))
+        if (!one_request(s, c, data + done, (size_t)length, left - (size_t)length))
             return -1;
-        if (op == STORE_PIPES && done + (size_t)length != size)
-            return -1; /* nothing follows it here */
-        if (op == STORE_WILL) {
-            store_will_record(&s->wills, c, data + done, (size_t)length, &s->answer);
-            answer_request(s, c, &frame);
-        } else if (op == STORE_PIPES) {
-            store_client_adopt(c);
-        } else {
-            request(s, c, &frame);
-        }
         if (c->at)
-            return done + (size_t)length == size ? (int64_t)done : -1;
+            break;
         done += (size_t)length;
     }
     return (int64_t)done;

@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "pages.h"
+
 #define PAGE (UINT64_C(4) << 10)
 #define HUGE (UINT64_C(2) << 20)
 #ifndef MADV_POPULATE_WRITE /* Linux 5.14 */
@@ -89,19 +91,6 @@ static bool place(struct arena *a, struct acomm_block *block, uint64_t align)
     return true;
 }
 
-/* In parts: in older kernels a signal ends a call and undoes what it has taken, and a profiler's come again and again. */
-static int allocate(int fd, uint64_t offset, uint64_t bytes)
-{
-    for (uint64_t at = 0; at < bytes;) {
-        uint64_t part = bytes - at < HUGE ? bytes - at : HUGE;
-        if (!fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)(offset + at), (off_t)part))
-            at += part;
-        else if (errno != EINTR)
-            return errno;
-    }
-    return 0;
-}
-
 /* All pages now: writing to them later can then never raise SIGBUS. Huge ones where the system grants them. */
 static int populate(const struct arena *a, const struct acomm_block *b)
 {
@@ -112,7 +101,7 @@ static int populate(const struct arena *a, const struct acomm_block *b)
         return 0;
     if (errno != EINVAL && errno != EPERM && errno != EACCES && errno != ENOSYS) /* an older kernel, or a sandbox's filter */
         return errno == EFAULT || errno == EHWPOISON ? ENOMEM : errno;
-    return allocate(a->fd, a->start + b->offset, b->bytes);
+    return pages_reserve(a->fd, a->start + b->offset, b->bytes);
 }
 
 char *arena_address(const struct acomm_block *block)

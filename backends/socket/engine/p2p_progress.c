@@ -20,8 +20,6 @@
 #define NAP_MAX_NS 1000000 /* to here, which costs less than 1% of a core */
 #define IDLE_TURNS 20      /* our own thread yields so often before it sleeps */
 #define GRACE_NS 1000000000
-#define FULL_EVERY 64      /* passes between two looks at links that nothing needs, and at deadlines, */
-#define UNSEEN_MOST ((size_t)16 << 20) /* and bytes: some milliseconds, however many peers send at once */
 
 static void check_deadlines(struct p2p *p, int64_t now)
 {
@@ -67,18 +65,18 @@ static void check_sources(struct p2p *p)
 
 bool p2p_progress_pass(struct p2p *p, bool full)
 {
-    bool moved = false, often = p->passes++ % FULL_EVERY == 0;
+    bool moved = false, often = p->passes++ % WAIT_MOVES == 0;
     full |= often;
-    for (int i = 0; i < p->opened && !p->code && !p->trouble.code && p->unseen < UNSEEN_MOST; i++) {
+    for (int i = 0; i < p->opened && !p->code && !p->trouble.code && p->unseen < WAIT_MOVED; i++) {
         struct p2p_peer *peer = p->peers[p->open[(p->passes + (uint32_t)i) % (uint32_t)p->opened]];
         moved |= p2p_recv_pull(p, peer, full);
         moved |= p2p_offer_pull(p, peer);
         moved |= p2p_share_push(p, peer);
         moved |= p2p_send_push(p, peer);
     }
-    p->due = often || p->unseen >= UNSEEN_MOST;
+    p->due = often || p->unseen >= WAIT_MOVED;
     if ((full || p->due) && !p->code) {
-        moved |= p->unseen >= UNSEEN_MOST; /* not all links were looked at: whoever posts may have moved so much, so that none was */
+        moved |= p->unseen >= WAIT_MOVED; /* not all links were looked at: whoever posts may have moved so much, so that none was */
         p->unseen = 0;
         int64_t now = clock_now();
         for (int i = 0; i < p->opened; i++)

@@ -140,28 +140,35 @@ static bool peek(struct p2p *p, const struct acomm_op *op)
     return false;
 }
 
-int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
+/* With the lock, until the operation has ended or something stops its waiter: what. */
+static int carry_on(struct p2p *p, struct acomm_op *op, struct waiter *w)
 {
-    struct waiter w = {.wait = wait_start_links(op), .until = until};
-    int rc = 0;
     bool seen = false;
-    if (op_ended(op))
-        return op->status;
-    p2p_acquire_for(p, op);
-    while (!rc) {
-        bool moved = leads(p, &w) && p2p_progress_pass(p, w.wait.sleepy);
+    for (;;) {
+        bool moved = leads(p, w) && p2p_progress_pass(p, w->wait.sleepy);
         if (op_ended(op))
-            break;
-        seen = (moved || !seen) && p->leader == &w && peek(p, op); /* what is there may not be for us, */
+            return 0;
+        seen = (moved || !seen) && p->leader == w && peek(p, op); /* what is there may not be for us, */
         moved |= seen;
         if (seen && !p->due && !atomic_load_explicit(&p->wanted, memory_order_relaxed))
             continue; /* and there may always be more */
         op_let_go(op);
         op_begin(op);
-        rc = step(p, op, &w, moved);
-        if (!rc && w.wait.sleepy && !op_ended(op))
-            doze(p, &w);
+        int rc = step(p, op, w, moved);
+        if (rc)
+            return rc;
+        if (w->wait.sleepy && !op_ended(op))
+            doze(p, w);
     }
+}
+
+int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
+{
+    struct waiter w = {.wait = wait_start_links(op), .until = until};
+    if (op_ended(op))
+        return op->status;
+    p2p_acquire_for(p, op);
+    int rc = carry_on(p, op, &w);
     if (p->leader == &w)
         p2p_progress_hand_over(p);
     p2p_release_for(p, op);

@@ -10,6 +10,7 @@
 
 #include "arena.h"
 #include "group.h"
+#include "pages.h"
 #include "shared.h"
 #include "wait.h"
 
@@ -124,16 +125,6 @@ char *shared_map_arena(const struct shared *s, int rank)
     return at == MAP_FAILED ? NULL : at;
 }
 
-/* Gives the range its pages now: writing to it can then never raise SIGBUS. */
-static int reserve(const struct shared *s, uint64_t offset, uint64_t bytes)
-{
-    int rc;
-    do
-        rc = fallocate(s->fd, FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
-    while (rc && errno == EINTR);
-    return rc ? ACOMM_RESOURCE : 0;
-}
-
 int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, uint64_t piece)
 {
     *s = (struct shared){.fd = -1, .rank = rank, .ranks = ranks, .piece = piece,
@@ -153,7 +144,7 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
         s->base = NULL;
         goto fail;
     }
-    if (reserve(s, (uint64_t)rank * seat_bytes(piece), seat_bytes(piece)))
+    if (pages_reserve(s->fd, (uint64_t)rank * seat_bytes(piece), seat_bytes(piece)))
         goto fail;
     window_open(s);
     return 0;
@@ -444,5 +435,5 @@ struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, 
     if (channel == CHANNEL_COLLECTIVE)
         offset += rings_bytes(s->ranks);
     offset += ((uint64_t)from * (uint64_t)s->ranks + (uint64_t)to) * footprint;
-    return reserve(s, offset, footprint) ? NULL : (struct link_ring *)(s->base + offset);
+    return pages_reserve(s->fd, offset, footprint) ? NULL : (struct link_ring *)(s->base + offset);
 }

@@ -13,7 +13,6 @@
 #include "wait.h"
 
 #define TURN_MOST ((size_t)1 << 20) /* bytes per turn, so that a long one does not keep the others waiting */
-#define UNSEEN_MOST ((size_t)16 << 20) /* bytes between two looks at clock and signals: some milliseconds */
 #define POLLED 64       /* descriptors that one sleep watches; with more transfers it is a short one */
 #define NAP_MIN_NS 50000 /* first and longest sleep where no descriptor says that a ring has moved */
 #define NAP_MAX_NS 1000000
@@ -198,7 +197,7 @@ static int sleep_by_bell(struct acomm_op *op, struct transfer *list, int transfe
 /* After a turn that moved something. */
 static bool look_is_due(struct acomm_op *op)
 {
-    if (++op->moves % WAIT_MOVES && op->unseen < UNSEEN_MOST)
+    if (++op->moves % WAIT_MOVES && op->unseen < WAIT_MOVED)
         return false;
     op->unseen = 0;
     return true;

@@ -17,7 +17,8 @@
 #include "op.h"
 
 #define WAIT_LOOK_NS 50000000  /* 50 ms: how often an operation asks for signals, so that Ctrl-C is answered at once */
-#define WAIT_MOVES 64          /* turns with progress between two looks at clock and signals */
+#define WAIT_MOVES 64          /* turns with progress between two looks at clock, signals and links that nothing needs, */
+#define WAIT_MOVED ((size_t)16 << 20) /* and bytes: some milliseconds, however many peers send at once */
 #define WAIT_SLEEP_NS 20000000 /* 20 ms: the longest sleep between two looks at poison and deadline */
 
 #define WAIT_LEAVE 1           /* from a guest's wait: it leaves the operation, which has not failed; see op.h */
