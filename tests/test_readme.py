@@ -1,4 +1,4 @@
-"""The Python of README.md, and the way to go on without a lost rank, run as they stand there."""
+"""The Python of README.md, mpi4py's tutorial, and the way to go on without a lost rank, run as they stand there."""
 
 from __future__ import annotations
 
@@ -42,6 +42,21 @@ if group.rank == 1:
 """
     out = run(tmp_path / "program.py", given + blocks("README.md")[1] + seen, "-m", "arraycomm.launch", "--nproc-per-node", "2")
     assert out == "[rank 1] [3. 3.] [1.] [3. 3.] 0 0 2 {'step': 7}\n"
+
+
+def test_from_mpi4py(tmp_path: Path) -> None:
+    seen = """
+if rank == 1:
+    print(data, source, buffer[-1], fives.sum(), left, told["key"][2], square, squares, everywhere)
+    print(x[99], mine[0, 0], table, joined.shape, total, high, part, swapped, some, parts, half.size)
+if rank == 0:
+    print(squares, table[:, 0], high[99])
+"""
+    out = run(tmp_path / "program.py", blocks("docs/from-mpi4py.md")[0] + seen, "-m", "arraycomm.launch", "--nproc-per-node", "3")
+    assert sorted(out.splitlines()) == [
+        "[rank 0] [0, 1, 4] [0 1 2] 99",
+        "[rank 1] 99 1 None (300,) 3 None [[3. 3. 3.]] [ 1 11 21] [0 1 1 2 2 2] [1 1 1] 1",
+        "[rank 1] {'a': 7, 'b': 3.14} 0 999.0 5.0 [0] (2+3j) 1 None [0, 1, 4]"]
 
 
 def test_going_on_without_the_lost(tmp_path: Path) -> None:
