@@ -34,6 +34,38 @@ def late(group: arraycomm.Group, length: int) -> None:
     group.all_reduce(np.ones(length), timeout=0.5 if group.rank == 0 else 20)
 
 
+def elsewhere(group: arraycomm.Group) -> None:
+    """Each names what it was doing itself, and what the one that gave up was doing."""
+    if group.rank == 0:
+        group.all_reduce(np.ones(7), timeout=0.5)
+    elif group.rank == 1:
+        group.recv(np.ones(3), 2)
+    else:
+        group.all_reduce(np.ones(7))
+
+
+def unopened(rank: int) -> None:
+    """Rank 1 comes when rank 0 has given up: it hears of that."""
+    meet = MpiCommunicator.meet
+    MpiCommunicator.meet = lambda group, timeout: (time.sleep(2 * rank), meet(group, 0.7))[1]
+    try:
+        arraycomm.init()
+    except arraycomm.CollectiveTimeout as error:
+        os.write(1, f"rank {rank}: {error}\n".encode())
+
+
+def closes_early(group: arraycomm.Group) -> None:
+    """Rank 0 waits in close() until rank 1 has come to its broadcast, and leaves it the processor."""
+    part, x = group.split(0), np.ones(4)
+    assert part is not None
+    if group.rank == 1:
+        time.sleep(1)
+    part.broadcast(x, 0)
+    spent, began = time.process_time(), time.monotonic()
+    part.close()
+    say(group, f"waited {time.monotonic() - began > 0.8}, at work {time.process_time() - spent > 0.4}")
+
+
 def straggle(rank: int) -> None:
     """Before a collective of three ranks: rank 0 is through it while rank 2 waits for what rank 1 passes on a second later."""
     if rank == 1:
@@ -400,16 +432,19 @@ def frees(group: arraycomm.Group) -> None:
     say(group, f"communicators {'freed' if numbers[1] < 30 else numbers}")
 
 
-CASES = {"late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
+CASES = {"elsewhere": elsewhere, "closes early": closes_early, "long": long_ones,
+         "late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "aborts receives": aborts_receives, "killed": killed, "wrapped": wrapped, "facade": facade,
          "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens,
-         "ahead": ahead, "roots": roots, "deviates": deviates, "long": long_ones, "ends": ends,
+         "ahead": ahead, "roots": roots, "deviates": deviates, "ends": ends,
          "frees": frees, "compares": compares, "differs": differs}
 
 
 def main(case: str) -> None:
     if case in ("wrapped", "finalizes"):
         import mpi4py.MPI  # noqa: F401  it initialises MPI, and ends it
+    if case == "unopened":
+        return unopened(int(os.environ["RANK"]))
     if case == "checks differ":
         return checks_differ(int(os.environ["RANK"]))
     if case == "names differ":

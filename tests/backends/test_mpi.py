@@ -68,6 +68,26 @@ def test_timeout(library: str, case: str) -> None:
     assert "rank 1 did not take part" in printed and "rank 0 waited for this rank until its timeout was over" in printed, printed
 
 
+def test_timeout_elsewhere() -> None:
+    printed = run("mpich", 3, PROGRAM, "elsewhere")
+    own = [re.search(r"in group 'world' in (\w+)", lines(printed, rank)[0]) for rank in range(3)]
+    assert [found and found[1] for found in own] == ["all_reduce", "recv", "all_reduce"], printed
+    assert re.search(r"until its timeout was over, in all_reduce #\d of 7 float64, sum", lines(printed, 1)[0]), printed
+
+
+def test_timeout_of_the_beginning() -> None:
+    """It was no all_gather of the user's."""
+    printed = launched("mpich", 2, PROGRAM, "unopened")
+    said = [lines(printed, rank)[0] for rank in range(2)]
+    assert "rank 1 did not take part before the timeout was over (all ranks have to open the group)" in said[0], printed
+    assert "rank 0 waited for this rank until its timeout was over" in said[1] and "all_gather" not in printed, printed
+
+
+def test_close_sleeps() -> None:
+    printed = run("mpich", 2, PROGRAM, "closes early")
+    assert lines(printed, 0) == ["waited True, at work False"], printed
+
+
 def test_settings_that_differ() -> None:
     """Some ranks would wait for what the others do not send."""
     printed = launched("mpich", 3, PROGRAM, "checks differ")

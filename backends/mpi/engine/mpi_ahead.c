@@ -162,7 +162,7 @@ static int fail(struct acomm_group *g, const acomm_header *last, int code, int r
 int ahead_settle(struct acomm_group *g)
 {
     uint64_t unmet = atomic_load(&g->unmet);
-    int64_t end = clock_now() + g->timeout;
+    int64_t began = clock_now(), now = began;
     if (!unmet)
         return 0;
     struct mpi_record last = called(g, unmet);
@@ -174,10 +174,12 @@ int ahead_settle(struct acomm_group *g)
             return 0;
         if (rc || gone)
             return rc ? rc : fail(g, &last.header, ACOMM_LOST, rank, "it has closed the group");
-        if (clock_now() > end)
+        now = clock_now();
+        if (now - began > g->timeout)
             return fail(g, &last.header, ACOMM_TIMEOUT, rank, "");
         if (wait_interrupted())
             return ACOMM_INTERRUPTED;
+        mpi_nap(now - began);
         sched_yield();
     }
 }

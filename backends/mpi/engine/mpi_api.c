@@ -41,6 +41,8 @@ void mpi_end_op(struct mpi_op *op, int status)
     op->status = status;
     if (status && status != ACOMM_TRUNCATED && !acomm_mpi_failure(g, &op->failure))
         op->failure.code = 0;
+    if (status && status != ACOMM_TRUNCATED && op->failure.code && op->call.kind >= ACOMM_SEND)
+        mpi_name(op, &op->failure);
     if (!owned) { /* its caller is there */
         atomic_store_explicit(&op->state, MPI_ENDED, memory_order_release);
         return;
@@ -57,8 +59,13 @@ static int run_collective(struct mpi_op *op)
     op->sequence = ++op->group->sequence;
     int rc = atomic_load_explicit(&op->group->poisoned, memory_order_relaxed);
     rc = rc ? rc : mpi_collective(op);
-    if (!rc)
+    if (!rc) {
         atomic_store_explicit(&op->group->finished, op->sequence, memory_order_release);
+        return 0;
+    }
+    pthread_mutex_lock(&op->group->lock);
+    mpi_name(op, &op->group->failure);
+    pthread_mutex_unlock(&op->group->lock);
     return rc;
 }
 
@@ -196,6 +203,7 @@ static void describe(struct mpi_op *op, struct acomm_group *g, const acomm_call 
     }
     op->width = acomm_dtype_bytes(call->dtype);
     op->synchronous = true;
+    op->failure.code = 0;
 }
 
 /* Behind others: as an asynchronous one. */
@@ -247,7 +255,7 @@ int acomm_mpi_run(struct acomm_group *g, acomm_call *call, const acomm_mpi_exten
         call->root = op.call.root;
         call->tag = op.call.tag;
     }
-    if (rc == ACOMM_TRUNCATED && call->failure)
+    if (rc && call->failure && op.call.kind >= ACOMM_SEND && op.failure.code == rc)
         *call->failure = op.failure;
     return rc;
 }

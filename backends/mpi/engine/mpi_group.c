@@ -73,11 +73,22 @@ static void turn_round(acomm_failure *failure)
     failure->mine = from.theirs, failure->theirs = from.mine;
 }
 
+/* Another rank's operation must not pass for one of ours: what we do is named by mpi_name(), or in a message's own record. */
+static void heard(acomm_failure *failure)
+{
+    failure->theirs = failure->mine;
+    failure->mine = (acomm_header){.root = -1};
+    failure->sequence = 0;
+    failure->elapsed = 0;
+}
+
 int mpi_poison(struct acomm_group *g, const acomm_failure *failure)
 {
     pthread_mutex_lock(&g->lock);
     if (!atomic_load(&g->poisoned)) {
         g->failure = *failure;
+        if (failure->origin != g->rank && failure->code != ACOMM_MISMATCH)
+            heard(&g->failure);
         if (failure->code == ACOMM_MISMATCH && failure->culprit == g->rank)
             turn_round(&g->failure);
         g->failed = failure->code != ACOMM_CLOSED;
@@ -102,16 +113,27 @@ int mpi_fail(struct acomm_group *g, const acomm_failure *failure)
 static void fill(const struct mpi_op *op, acomm_failure *failure)
 {
     failure->origin = op->group->rank;
-    failure->sequence = op->sequence;
     failure->elapsed = op->started ? clock_now() - op->started : 0;
-    mpi_header(op, &failure->mine);
+    failure->sequence = op->group->met ? op->sequence : 0;
+    failure->mine = (acomm_header){.root = -1};
+    if (op->group->met)
+        mpi_header(op, &failure->mine);
+}
+
+void mpi_name(const struct mpi_op *op, acomm_failure *failure)
+{
+    if (failure->code == ACOMM_MISMATCH || (op->call.kind < ACOMM_SEND && failure->mine.sequence))
+        return;
+    int origin = failure->origin;
+    fill(op, failure);
+    failure->origin = origin;
 }
 
 int mpi_fail_op(struct mpi_op *op, int code, int culprit, const char *text)
 {
     acomm_failure failure = {.code = code, .culprit = culprit};
     fill(op, &failure);
-    snprintf(failure.text, sizeof failure.text, "%s", text ? text : "");
+    snprintf(failure.text, sizeof failure.text, "%s", text ? text : op->group->met ? "" : "all ranks have to open the group");
     return mpi_fail(op->group, &failure);
 }
 
@@ -329,6 +351,7 @@ int acomm_mpi_part(struct acomm_group *parent, const int32_t *members, int size,
     if (rc == ACOMM_ARGUMENT)
         snprintf(failure->text, sizeof failure->text, "%d rank(s) have died: a new group needs all others",
                  count_dead(parent));
+    g->met = true;
     return rc ? failure->code : begin(g, made, out, failure);
 }
 
@@ -336,6 +359,7 @@ void acomm_mpi_settle(struct acomm_group *g, int crowded, int check)
 {
     g->crowded = crowded;
     g->check = check;
+    g->met = true;
 }
 
 int acomm_mpi_rank(struct acomm_group *g)

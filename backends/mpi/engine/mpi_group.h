@@ -59,6 +59,7 @@ struct acomm_group {
     int rank, size;
     int64_t timeout;
     bool check, crowded;
+    bool met;                    /* its ranks have, in a call that no user has made */
     size_t record_bytes;         /* that a rank's record has at most (mpi_exchange.c) */
     unsigned forks;
     /* collectives */
@@ -103,6 +104,8 @@ void group_enter(struct acomm_group *g);
 int mpi_fail(struct acomm_group *g, const acomm_failure *failure);
 /* The same for an operation: what it is and how long it took are added. */
 int mpi_fail_op(struct mpi_op *op, int code, int culprit, const char *text);
+/* The group's failure, wherever it was noticed, ends this operation of ours. A collective is named where none is yet. */
+void mpi_name(const struct mpi_op *op, acomm_failure *failure);
 /* The same for an error code of the library; peer: whom the request was for. */
 int mpi_fail_library(struct mpi_op *op, int code, int peer);
 /* What an error of the library means, without recording it. */
@@ -134,6 +137,8 @@ int pace_thread(pthread_t *thread, void *(*function)(void *), void *argument);
 #define MPI_SPINS 400 /* turns of about 50 ns, with a core for every rank */
 /* A turn of waiting: spins, yields or sleeps, and looks at deadline, signals, poison and news. 0 or a code. */
 int mpi_turn(struct mpi_op *op, unsigned *turns, int culprit);
+/* Between turns, after so many nanoseconds: a while after the beginning it sleeps. */
+void mpi_nap(int64_t waited);
 /* Begin moving bytes between here and a rank; 0 or the code that the operation fails with. Both ends know how many: the library may
  * want them in small messages. */
 int mpi_give(struct mpi_op *op, const void *data, uint64_t bytes, int peer);

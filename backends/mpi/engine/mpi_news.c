@@ -45,10 +45,6 @@ void news_hear(struct acomm_group *g, const struct head *head, const void *conte
     if (head->what == FAILURE) {
         acomm_failure failure;
         memcpy(&failure, contents, sizeof failure);
-        if (failure.mine.kind >= ACOMM_SEND && failure.code != ACOMM_MISMATCH) { /* it would pass for one of ours */
-            failure.theirs = failure.mine;
-            failure.mine = (acomm_header){.root = -1};
-        }
         mpi_poison(g, &failure);
     } else if (head->what == CALLED || head->what == ASKED) {
         hear_call(g, head, contents);

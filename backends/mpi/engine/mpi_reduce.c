@@ -27,39 +27,46 @@ static char *scratch(struct mpi_op *op, uint64_t bytes)
     return NULL;
 }
 
-/* The reduction of everybody's elements of our slice, into *out, or into scratch memory where that is NULL. slices[r]: what
- * rank r wants of ours. */
-static int reduce_slice(struct mpi_op *op, const struct slice *slices, char **out)
+/* Of one rank's part. */
+static uint64_t part_bytes(const struct mpi_op *op, uint64_t elements)
 {
-    struct acomm_group *g = op->group;
-    const acomm_call *c = &op->call;
-    struct slice mine = slices[g->rank];
-    const void *inputs[g->size];
-    uint64_t bytes = (mine.count * op->width + 63) & ~(uint64_t)63;
-    char *space = scratch(op, ((uint64_t)g->size + 1) * bytes + 64);
-    int rc = space ? 0 : ACOMM_RESOURCE;
-    for (int step = 1; step < g->size && !rc; step++) {
-        int from = mpi_neighbour(g, step), to = mpi_neighbour(g, -step);
-        char *part = space + (uint64_t)from * bytes;
-        inputs[from] = part;
-        if (mine.count)
-            rc = mpi_take(op, part, mine.count * op->width, from);
-        if (!rc && slices[to].count)
-            rc = mpi_give(op, (const char *)c->in + slices[to].start * op->width, slices[to].count * op->width, to);
-    }
-    inputs[g->rank] = (const char *)c->in + mine.start * op->width;
-    int waited = mpi_wait(op);
-    if (rc || waited)
-        return rc ? rc : waited;
-    struct reduction reduction = {c->dtype, c->redop, c->factor, g->size};
-    *out = *out ? *out : space + (uint64_t)g->size * bytes;
-    if (mine.count)
-        reduce_all(&reduction, *out, inputs, g->size, mine.count);
-    return 0;
+    return (elements * op->width + 63) & ~(uint64_t)63;
 }
 
-/* Everybody's result to everybody, or to the root. */
-static int pass_on(struct mpi_op *op, const struct slice *slices, const char *result)
+/* Begins to move everybody's elements of our slice here, and ours of theirs there. slices[r]: what rank r has. */
+static int post_parts(struct mpi_op *op, const struct slice *slices)
+{
+    struct acomm_group *g = op->group;
+    uint64_t mine = slices[g->rank].count, bytes = part_bytes(op, mine);
+    int rc = 0;
+    for (int step = 1; step < g->size && !rc; step++) {
+        int from = mpi_neighbour(g, step), to = mpi_neighbour(g, -step);
+        if (mine)
+            rc = mpi_take(op, g->scratch + (uint64_t)from * bytes, mine * op->width, from);
+        if (!rc && slices[to].count)
+            rc = mpi_give(op, (const char *)op->call.in + slices[to].start * op->width, slices[to].count * op->width, to);
+    }
+    return rc;
+}
+
+/* Those have come. */
+static void reduce_parts(const struct mpi_op *op, const struct slice *slices, char *out)
+{
+    const struct acomm_group *g = op->group;
+    const acomm_call *c = &op->call;
+    struct slice mine = slices[g->rank];
+    uint64_t bytes = part_bytes(op, mine.count);
+    struct reduction reduction = {c->dtype, c->redop, c->factor, g->size};
+    const void *inputs[g->size];
+    for (int rank = 0; rank < g->size; rank++)
+        inputs[rank] = g->scratch + (uint64_t)rank * bytes;
+    inputs[g->rank] = (const char *)c->in + mine.start * op->width;
+    if (mine.count)
+        reduce_all(&reduction, out, inputs, g->size, mine.count);
+}
+
+/* Begins to move everybody's result to everybody, or to the root. */
+static int post_results(struct mpi_op *op, const struct slice *slices, const char *result)
 {
     struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
@@ -72,8 +79,7 @@ static int pass_on(struct mpi_op *op, const struct slice *slices, const char *re
         if (!rc && mine.count && (c->kind == ACOMM_ALL_REDUCE || to == c->root))
             rc = mpi_give(op, result, mine.count * op->width, to);
     }
-    int waited = mpi_wait(op);
-    return rc ? rc : waited;
+    return rc;
 }
 
 static uint64_t slice_elements(const struct mpi_op *op)
@@ -81,24 +87,39 @@ static uint64_t slice_elements(const struct mpi_op *op)
     return SLICE_BYTES / op->width;
 }
 
+static uint64_t divide(const struct mpi_op *op, struct slice *slices, uint64_t start)
+{
+    int size = op->group->size;
+    uint64_t round = slice_elements(op) * (uint64_t)size, left = op->call.count - start;
+    for (int rank = 0; rank < size; rank++)
+        slices[rank] = slice_of(start, left < round ? left : round, rank, size);
+    return start + (left < round ? left : round);
+}
+
+/* A round's results travel with the next one's parts: ranks wait for each other once a round. Results for which the caller has no
+ * place lie in one of two, as the one before may still be under way. */
 static int reduce_all_of_it(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
     struct slice slices[g->size];
-    uint64_t round = slice_elements(op) * (uint64_t)g->size;
-    for (uint64_t start = 0; start < c->count; start += round) {
-        uint64_t count = c->count - start < round ? c->count - start : round;
-        for (int rank = 0; rank < g->size; rank++)
-            slices[rank] = slice_of(start, count, rank, g->size);
-        char *result = c->out ? (char *)c->out + slices[g->rank].start * op->width : NULL;
-        int rc = reduce_slice(op, slices, &result);
-        if (!rc)
-            rc = pass_on(op, slices, result);
+    uint64_t next = divide(op, slices, 0), most = part_bytes(op, slices[0].count);
+    int rc = scratch(op, ((uint64_t)g->size + 2) * most) ? post_parts(op, slices) : ACOMM_RESOURCE;
+    for (int turn = 0; !rc; turn ^= 1) {
+        char *space = g->scratch + ((uint64_t)g->size + (uint64_t)turn) * most;
+        char *result = c->out ? (char *)c->out + slices[g->rank].start * op->width : space;
+        rc = mpi_wait(op);
         if (rc)
-            return rc;
+            break;
+        reduce_parts(op, slices, result);
+        rc = post_results(op, slices, result);
+        if (rc || next == c->count)
+            break;
+        next = divide(op, slices, next);
+        rc = post_parts(op, slices);
     }
-    return 0;
+    int waited = mpi_wait(op);
+    return rc ? rc : waited;
 }
 
 /* Round by round through every rank's own block. */
@@ -108,23 +129,25 @@ static int reduce_scatter(struct mpi_op *op)
     const acomm_call *c = &op->call;
     struct slice slices[g->size];
     uint64_t longest = 0, round = slice_elements(op);
+    int rc = scratch(op, (uint64_t)g->size * part_bytes(op, round)) ? 0 : ACOMM_RESOURCE;
     for (int rank = 0; rank < g->size; rank++) {
         uint64_t count = mpi_count(op, op->counts, rank);
         longest = count > longest ? count : longest;
     }
-    for (uint64_t done = 0; done < longest; done += round) {
+    for (uint64_t done = 0; done < longest && !rc; done += round) {
         uint64_t start = 0;
         for (int rank = 0; rank < g->size; rank++) {
             uint64_t count = mpi_count(op, op->counts, rank), from = done < count ? done : count;
             slices[rank] = (struct slice){start + from, count - from < round ? count - from : round};
             start += count;
         }
-        char *out = (char *)c->out + done * op->width;
-        int rc = reduce_slice(op, slices, &out);
-        if (rc)
-            return rc;
+        rc = post_parts(op, slices);
+        int waited = mpi_wait(op);
+        rc = rc ? rc : waited;
+        if (!rc)
+            reduce_parts(op, slices, (char *)c->out + done * op->width);
     }
-    return 0;
+    return rc;
 }
 
 int mpi_reduction(struct mpi_op *op)

@@ -16,10 +16,11 @@
 #define GRACE_NS 200000000  /* for requests of a failed operation to end */
 #define TELL_NS 2000000     /* then it tells its peers what it calls */
 
-static void nap(int64_t waited)
+void mpi_nap(int64_t waited)
 {
-    int64_t ns = waited / 100 < NAP_NS ? waited / 100 : NAP_NS;
-    nanosleep(&(struct timespec){0, ns}, NULL);
+    int64_t ns = waited < PATIENT_NS ? 0 : waited / 100 < NAP_NS ? waited / 100 : NAP_NS;
+    if (ns)
+        nanosleep(&(struct timespec){0, ns}, NULL);
 }
 
 static int look(struct mpi_op *op, int culprit)
@@ -45,8 +46,7 @@ static int look(struct mpi_op *op, int culprit)
     }
     if (op->tells && now - op->started > TELL_NS)
         ahead_tell(op);
-    if (now - op->started > PATIENT_NS)
-        nap(now - op->started);
+    mpi_nap(now - op->started);
     return 0;
 }
 
