@@ -23,11 +23,11 @@ static int broadcast(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
-    uint64_t bytes = c->count * op->width;
+    uint64_t bytes = c->count * op->width, piece = mpi_piece(g->mpi, UINT64_MAX);
     if (g->rank == c->root && c->in != c->out)
         memcpy((void *)c->out, (const void *)c->in, bytes);
-    for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
-        int part = (int)(bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES);
+    for (uint64_t at = 0; at < bytes; at += piece) {
+        int part = (int)(bytes - at < piece ? bytes - at : piece);
         void *request = mpi_request(op);
         int rc = request ? g->mpi->Ibcast((char *)c->out + at, part, g->mpi->byte, c->root, g->comm, request) : 0;
         if (!request || rc)

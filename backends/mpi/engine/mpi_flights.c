@@ -32,16 +32,17 @@ struct mpi_flight *flight_new(struct acomm_group *g, struct mpi_op *op, int requ
     return f;
 }
 
-int flight_pieces(uint64_t bytes)
+int flight_pieces(const acomm_mpi *mpi, uint64_t bytes)
 {
-    return (int)((bytes + PIECE_BYTES - 1) / PIECE_BYTES);
+    return (int)((bytes + mpi_piece(mpi, bytes) - 1) / mpi_piece(mpi, bytes));
 }
 
 int flight_move(struct acomm_group *g, struct mpi_flight *f, char *data, uint64_t bytes, int peer, int tag, bool takes)
 {
     const acomm_mpi *mpi = g->mpi;
-    for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
-        int part = (int)(bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES);
+    uint64_t piece = mpi_piece(mpi, bytes);
+    for (uint64_t at = 0; at < bytes; at += piece) {
+        int part = (int)(bytes - at < piece ? bytes - at : piece);
         void *request = f->requests + (size_t)f->number * mpi->handle_bytes;
         int rc = takes ? mpi->Irecv(data + at, part, mpi->byte, peer, tag, g->comm, request)
                        : mpi->Isend(data + at, part, mpi->byte, peer, tag, g->comm, request);

@@ -20,7 +20,7 @@ struct mpi_flights {
 /* With room for so many requests and bytes. NULL: no memory. */
 struct mpi_flight *flight_new(struct acomm_group *g, struct mpi_op *op, int requests, size_t bytes);
 /* Requests that a message's contents take. */
-int flight_pieces(uint64_t bytes);
+int flight_pieces(const acomm_mpi *mpi, uint64_t bytes);
 /* Begins to move bytes to or from a rank. 0 or an error of the library. */
 int flight_move(struct acomm_group *g, struct mpi_flight *f, char *data, uint64_t bytes, int peer, int tag, bool takes);
 /* Ends it, and its operation, if its requests have ended; it is gone then. 0 or an error of the library. */

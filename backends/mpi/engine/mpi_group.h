@@ -10,7 +10,6 @@
 #include "mpi_library.h"
 
 enum { TAG_NEWS, TAG_RECORDS, TAG_BLOCKS, TAG_CONTENTS, TAG_LAST = 32767 }; /* every MPI has tags up to that */
-#define PIECE_BYTES ((uint64_t)1 << 30) /* of one request: MPI's counts are ints */
 
 enum { MPI_UNDER_WAY, MPI_ENDED, MPI_ABANDONED };
 

@@ -59,6 +59,7 @@ struct acomm_mpi {
     uint64_t short_moved;           /* of operations that only move them, up to that */
     uint64_t short_message;         /* a message's contents up to that come with its head */
     uint64_t cut, piece;            /* contents up to `cut` go in messages of `piece` bytes; 0: in one */
+    uint64_t slice;                 /* of a long reduction, by one rank and round */
     uint64_t first;                 /* contents that come in a record's own message, at most */
     bool yields;                    /* at every look, where there are more ranks than cores */
     int any_source, multiple;       /* MPI_ANY_SOURCE, MPI_THREAD_MULTIPLE */
@@ -71,6 +72,11 @@ struct acomm_mpi {
 #undef MPI_MEMBER
 };
 
+/* Of the messages that so many bytes of contents go in. */
+static inline uint64_t mpi_piece(const acomm_mpi *mpi, uint64_t bytes)
+{
+    return bytes && bytes <= mpi->cut ? mpi->piece : (uint64_t)1 << 30; /* MPI's counts are ints */
+}
 /* The handle that the library has written there. */
 mpi_handle mpi_read(const acomm_mpi *mpi, const void *place);
 /* The library's words for a code, 192 bytes at most. */

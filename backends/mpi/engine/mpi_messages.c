@@ -70,7 +70,7 @@ static int meet(struct acomm_group *g, struct mpi_op *op, const struct head *hea
         mpi_end_op(op, fits ? 0 : ACOMM_TRUNCATED);
         return 0;
     }
-    struct mpi_flight *f = flight_new(g, fits ? op : NULL, flight_pieces(bytes), fits ? 0 : bytes);
+    struct mpi_flight *f = flight_new(g, fits ? op : NULL, flight_pieces(g->mpi, bytes), fits ? 0 : bytes);
     if (!fits)
         mpi_end_op(op, ACOMM_TRUNCATED);
     return f ? flight_move(g, f, fits ? (char *)op->call.out : f->memory, bytes, head->source, head->ticket, true)
@@ -246,7 +246,7 @@ static int post_send(struct mpi_op *op)
                         .dtype = (uint8_t)op->call.dtype, .what = MESSAGE,
                         .ticket = is_short ? 0 : (uint16_t)next_ticket(g->messages, op->call.root)};
     size_t packet = sizeof head + (is_short ? bytes : 0);
-    struct mpi_flight *f = flight_new(g, op, 1 + (is_short ? 0 : flight_pieces(bytes)), packet);
+    struct mpi_flight *f = flight_new(g, op, 1 + (is_short ? 0 : flight_pieces(g->mpi, bytes)), packet);
     if (!f)
         return no_memory(g);
     memcpy(f->memory, &head, sizeof head);

@@ -6,8 +6,6 @@
 #include "mpi_group.h"
 #include "reduce.h"
 
-#define SLICE_BYTES ((uint64_t)512 << 10) /* of one rank and round */
-
 struct slice { uint64_t start, count; };
 
 /* What a rank of `size` has of `count` elements. */
@@ -84,7 +82,7 @@ static int post_results(struct mpi_op *op, const struct slice *slices, const cha
 
 static uint64_t slice_elements(const struct mpi_op *op)
 {
-    return SLICE_BYTES / op->width;
+    return op->group->mpi->slice / op->width;
 }
 
 static uint64_t divide(const struct mpi_op *op, struct slice *slices, uint64_t start)

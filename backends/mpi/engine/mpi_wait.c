@@ -120,30 +120,24 @@ static int move(struct mpi_op *op, char *data, uint64_t bytes, uint64_t most, in
     return 0;
 }
 
-/* Of the messages that so many bytes go in. */
-static uint64_t piece(const acomm_mpi *mpi, uint64_t bytes)
-{
-    return bytes && bytes <= mpi->cut ? mpi->piece : PIECE_BYTES;
-}
-
 int mpi_give(struct mpi_op *op, const void *data, uint64_t bytes, int peer)
 {
-    return move(op, (char *)data, bytes, piece(op->group->mpi, bytes), peer, TAG_BLOCKS, false);
+    return move(op, (char *)data, bytes, mpi_piece(op->group->mpi, bytes), peer, TAG_BLOCKS, false);
 }
 
 int mpi_take(struct mpi_op *op, void *data, uint64_t bytes, int peer)
 {
-    return move(op, data, bytes, piece(op->group->mpi, bytes), peer, TAG_BLOCKS, true);
+    return move(op, data, bytes, mpi_piece(op->group->mpi, bytes), peer, TAG_BLOCKS, true);
 }
 
 int mpi_give_record(struct mpi_op *op, const void *record, uint64_t bytes, int peer)
 {
-    return move(op, (char *)record, bytes, PIECE_BYTES, peer, TAG_RECORDS, false);
+    return move(op, (char *)record, bytes, bytes + 1, peer, TAG_RECORDS, false);
 }
 
 int mpi_take_record(struct mpi_op *op, void *record, uint64_t most, int peer)
 {
-    return move(op, record, most, PIECE_BYTES, peer, TAG_RECORDS, true);
+    return move(op, record, most, most + 1, peer, TAG_RECORDS, true);
 }
 
 /* Receives are cancelled. Sends and collectives cannot be: they get a moment to end, in which peers drain what was sent (mpi_drain.c). */
