@@ -357,8 +357,9 @@ static PyObject *with_array(struct trip *t)
 }
 
 /* The result, or NotImplemented; a Work at once where it `begins` only. `given`: arguments by role, see forms.h.
- * flight: where it is recorded, as the group of that row; NULL: nowhere. */
-static PyObject *take(PyObject *self, int kind, bool begins, PyObject **given, struct flight *flight, int row)
+ * flight: where it is recorded, as the group of that row; NULL: nowhere. Inlined into the call it makes messages 6 % slower. */
+static __attribute__((noinline)) PyObject *take(PyObject *self, int kind, bool begins, PyObject **given, struct flight *flight,
+                                                int row)
 {
     const struct form *form = &forms[kind];
     struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape, .begins = begins,
