@@ -37,7 +37,8 @@ def test_a_rank_dies(job: Jobs, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["jit", "jax.jit"])
 def test_ctrl_c_in_a_program_of_short_operations(job: Jobs, way: str) -> None:
-    """It is answered between them, though no Python runs there. The peer waits for the next one until the rank goes."""
+    """It is answered between them, though no Python runs there, and the peer waits for the next one until the rank goes; or in
+    one that waits for 50 ms, where processors are scarce, and the peer is told."""
     ranks = job(2)
     ranks.begin("many", way=way)
     ranks.answers()
@@ -46,7 +47,11 @@ def test_ctrl_c_in_a_program_of_short_operations(job: Jobs, way: str) -> None:
     answer = ranks.answer(0)
     assert answer.error == "KeyboardInterrupt" and answer.at - since < 2, (answer, answer.at - since)
     since = ranks.kill(0)
-    checks.lost(ranks.answers([1]), ranks, 0, "process died", since, within=1)
+    peer = ranks.answer(1)
+    if peer.error == "Aborted":
+        assert "rank 0 (host" in peer.text and "was interrupted by a signal" in peer.text, peer
+    else:
+        checks.lost({1: peer}, ranks, 0, "process died", since, within=1)
 
 
 def test_the_group_is_closed(job: Jobs) -> None:
