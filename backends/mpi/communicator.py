@@ -10,12 +10,12 @@ from arraycomm.core import settings
 from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
-from arraycomm.core.errors import PeerLost
+from arraycomm.core.errors import CollectiveMismatch, PeerLost
 from arraycomm.core.typed import Any
 from arraycomm.core.types import DeviceType, DType, ReduceOp
 
 from ..communicator import NULL, EngineCommunicator, address
-from . import places
+from . import places, shared
 from .library import Library
 from .process import groups
 
@@ -83,17 +83,34 @@ class MpiCommunicator(EngineCommunicator):
         """
         self.check = settings.get_flag("ARRAYCOMM_CHECK")
         alike = bytes([self.check, bool(settings.get("ARRAYCOMM_TRACE"))]) + sha256(self.name.encode()).digest()[:_NAME]
-        mine, size = ffi.from_buffer(alike + places.here()), len(alike) + places.BYTES
-        all_of_them = ffi.new("char[]", size * self.size)
-        self._run(lib.ACOMM_ALL_GATHER, address(mine), address(all_of_them), size, DType.UINT8, 1, timeout, False,
-                  (mine, all_of_them))
-        told = [ffi.buffer(all_of_them)[at:at + size] for at in range(0, size * self.size, size)]
-        odd = next((rank for rank in range(self.size) if told[rank][:len(alike)] != told[0][:len(alike)]), 0)
-        if odd:
-            self.close()  # in order: slower ranks are still in this call, and are to see the same
-            raise ValueError(self._odd(odd, told[0], told[odd]))
-        self.places = [place[len(alike):] for place in told]
-        lib.acomm_mpi_settle(self._group, places.crowded(self.places, self.rank), self.check)
+        with contextlib.closing(shared.Offer(self.rank, self.size)) as offer:
+            told = self._exchange(alike + places.here() + offer.told, timeout)
+            odd = next((rank for rank in range(self.size) if told[rank][:len(alike)] != told[0][:len(alike)]), 0)
+            if odd:
+                self.close()  # in order: slower ranks are still in this call, and are to see the same
+                raise ValueError(self._odd(odd, told[0], told[odd]))
+            self.places = [place[len(alike):-shared.BYTES] for place in told]
+            lib.acomm_mpi_settle(self._group, places.crowded(self.places, self.rank), self.check)
+            self._share([place[-shared.BYTES:] for place in told], offer, timeout)
+
+    def _exchange(self, mine: bytes, timeout: float) -> list[bytes]:
+        """Every rank's, of one length."""
+        owned, all_of_them = ffi.from_buffer(mine), ffi.new("char[]", len(mine) * self.size)
+        self._run(lib.ACOMM_ALL_GATHER, address(owned), address(all_of_them), len(mine), DType.UINT8, 1, timeout, False,
+                  (owned, all_of_them))
+        return [ffi.buffer(all_of_them)[at:at + len(mine)] for at in range(0, len(mine) * self.size, len(mine))]
+
+    def _share(self, told: Sequence[bytes], offer: shared.Offer, timeout: float) -> None:
+        """Memory of all ranks, where they are on one host and all of them can map it."""
+        if self.size == 1 or not places.together(self.places):
+            return
+        try:
+            able = [one[0] for one in self._exchange(bytes([shared.take(self._group, told, offer)]), timeout)]
+        except CollectiveMismatch:  # others have gone on, and called different things: the next call tells of it
+            self._told = False
+            return
+        if all(able):
+            lib.acomm_mpi_share_from_now(self._group)
 
     def _odd(self, rank: int, first: bytes, theirs: bytes) -> str:
         for index, (name, words) in enumerate((("ARRAYCOMM_CHECK", "01"), ("ARRAYCOMM_TRACE", ("not set", "set")))):
@@ -122,6 +139,13 @@ class MpiCommunicator(EngineCommunicator):
             raise self._translate.failure(failure)
         made = MpiCommunicator(self._library, out[0], name, timeout)
         made.places, made.check = where, self.check
+        try:
+            if made.size > 1 and places.together(where):
+                with contextlib.closing(shared.Offer(made.rank, made.size)) as offer:
+                    made._share(made._exchange(offer.told, timeout), offer, timeout)
+        except BaseException as error:
+            made.close(type(error).__name__)
+            raise
         return made
 
     def check_peers(self) -> None:

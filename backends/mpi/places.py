@@ -30,6 +30,11 @@ def crowded(places: Sequence[bytes], rank: int) -> bool:
     return not _one_each([int.from_bytes(place[_HOST:], "little") for place in places if place[:_HOST] == host])
 
 
+def together(places: Sequence[bytes]) -> bool:
+    """Whether all are on one host."""
+    return len({place[:_HOST] for place in places}) == 1
+
+
 def _one_each(masks: Sequence[int]) -> bool:
     """Kuhn's matching: who finds no processor free takes that of a rank that finds another."""
     holders: dict[int, int] = {}  # processor, as a mask of its own -> mask of the rank that has it

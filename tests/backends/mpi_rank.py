@@ -307,7 +307,7 @@ def roots(group: arraycomm.Group) -> None:
             part.close()
             say(group, f"{name}, {then}: no error")
         except arraycomm.CollectiveMismatch as error:
-            found = set(re.findall(r"broadcast #1 of 4 float64, root (\d)", str(error)))
+            found = set(re.findall(r"broadcast #\d of 4 float64, root (\d)", str(error)))
             part.close()
             if len(found) != 2 or time.monotonic() - began > 20:
                 say(group, f"{name}, {then}: after {time.monotonic() - began} s {error}")

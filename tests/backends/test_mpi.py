@@ -106,7 +106,7 @@ def test_names_that_differ() -> None:
 def test_calls_that_differ() -> None:
     """Also a rank that still waits when another has seen it, and has gone."""
     printed = launched("mpich", 3, PROGRAM, "differs")
-    four, five = (f"called all_reduce #3 of {count} float64, sum" for count in (4, 5))
+    four, five = (f"called all_reduce #4 of {count} float64, sum" for count in (4, 5))
     others = f"CollectiveMismatch (1,) rank 0 {four}, but rank 1 {five} (of shapes (4,) and (5,))"
     own = f"CollectiveMismatch (0,) rank 1 {five}, but rank 0 {four} (of shapes (5,) and (4,))"
     assert [lines(printed, rank) for rank in range(3)] == [[others], [own], [others]], printed
@@ -117,18 +117,20 @@ def test_without_comparison() -> None:
     assert [lines(printed, rank) for rank in range(2)] == [["sum 400000.0"] * 2] * 2, printed
 
 
-@pytest.mark.parametrize(("library", "size"), [("openmpi", 2), ("openmpi", 3), ("impi", 2), ("impi", 4)])
-def test_root_ahead(library: str, size: int) -> None:
-    printed = run(library, size, PROGRAM, "ahead")
+@pytest.mark.parametrize(("library", "size", "transport"), [("openmpi", 2, "auto"), ("openmpi", 3, "tcp"), ("impi", 2, "tcp"),
+                                                            ("impi", 4, "auto")])
+def test_root_ahead(library: str, size: int, transport: str) -> None:
+    """Over memory that the ranks share, and by messages."""
+    printed = run(library, size, PROGRAM, "ahead", environ={"ARRAYCOMM_TRANSPORT": transport})
     early, closed, came = lines(printed, 0)
     assert early.split()[1:] == ["before", "the", "last", "came"] and 0 < int(early.split()[0]) <= 64, printed
     assert closed == "closed in time True" and came.startswith("Aborted") and "no broadcast of mine" in came, printed
     assert lines(printed, size - 1) == [], printed
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_end_of_a_root_ahead(size: int) -> None:
-    printed = run("mpich", size, PROGRAM, "ends")
+@pytest.mark.parametrize(("size", "transport"), [(2, "tcp"), (3, "auto"), (3, "tcp")])
+def test_end_of_a_root_ahead(size: int, transport: str) -> None:
+    printed = run("mpich", size, PROGRAM, "ends", environ={"ARRAYCOMM_TRANSPORT": transport})
     both, aborted, lost = lines(printed, 0)
     assert both.startswith("CollectiveMismatch") and len(set(re.findall(r"root \d", both))) == 2, printed
     assert aborted.startswith("Aborted") and "no broadcast of mine" in aborted, printed
@@ -138,8 +140,9 @@ def test_end_of_a_root_ahead(size: int) -> None:
 
 @pytest.mark.parametrize(("library", "size"), [("mpich", 3), ("openmpi", 4)])
 @pytest.mark.parametrize("case", ["roots", "deviates"])
-def test_calls_that_differ_while_roots_are_ahead(library: str, size: int, case: str) -> None:
-    printed = run(library, size, PROGRAM, case)
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_calls_that_differ_while_roots_are_ahead(library: str, size: int, case: str, transport: str) -> None:
+    printed = run(library, size, PROGRAM, case, environ={"ARRAYCOMM_TRANSPORT": transport})
     assert [lines(printed, rank) for rank in range(size)] == [["all found"]] * size, printed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,15 +13,17 @@ from .worlds import Settings, World
 
 SIZES = (1, 2, 3, 4, 5, 8)
 TRANSPORTS = ("shm", "tcp")
-MPI_SIZES = {"openmpi": (2, 4), "mpich": (3,), "impi": (2,), "abi": (2,)}  # without --mpi-all
+# Over memory that ranks share beside MPI, and by its messages alone; without --mpi-all.
+MPI_WORLDS = [("openmpi", 2, "auto"), ("openmpi", 4, "tcp"), ("mpich", 3, "auto"), ("impi", 2, "auto"), ("abi", 2, "tcp")]
+EVERY_MPI_WORLD = list(itertools.product(LIBRARIES, (1, 2, 3, 4), ("auto", "tcp")))
 
 
 def _settings(backends: tuple[str, ...], every_mpi: bool) -> list[Settings]:
     made = [Settings(size, transport) for transport in TRANSPORTS for size in SIZES]
     if "mpi" not in backends:
         return made
-    return made + [Settings(size, mpi=library) for library in LIBRARIES
-                   for size in ((1, 2, 3, 4) if every_mpi else MPI_SIZES[library])]
+    return made + [Settings(size, transport, mpi=library)
+                   for library, size, transport in (EVERY_MPI_WORLD if every_mpi else MPI_WORLDS)]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -30,7 +33,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         made = list(filter(fits, _settings(backends, metafunc.config.getoption("--mpi-all"))))
         assert made, f"{metafunc.function.__name__}: no world fits, so it would be skipped"
         metafunc.parametrize("world", made, indirect=True, scope="session",
-                             ids=lambda settings: f"{settings.mpi or settings.transport}-{settings.size}")
+                             ids=lambda settings: f"{settings.mpi}{settings.transport.removeprefix('auto')}-{settings.size}")
 
 
 @pytest.fixture(scope="session")

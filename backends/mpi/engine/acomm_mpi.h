@@ -49,6 +49,12 @@ int acomm_mpi_part(acomm_group *group, const int32_t *members, int size, const a
                    acomm_group **out, acomm_failure *failure);
 /* As in the options, once more is known of the ranks. Before any other thread uses the group. */
 void acomm_mpi_settle(acomm_group *group, int crowded, int check);
+/* Bytes of memory that so many ranks of one host share, to exchange records there; 0: they are too many. */
+uint64_t acomm_mpi_shared_bytes(int size);
+/* Maps it. 0: it cannot be. */
+int acomm_mpi_share(acomm_group *group, int descriptor);
+/* From the next collective on it is used: all ranks could map it. */
+void acomm_mpi_share_from_now(acomm_group *group);
 int acomm_mpi_rank(acomm_group *group);
 int acomm_mpi_size(acomm_group *group);
 

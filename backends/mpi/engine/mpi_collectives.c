@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "mpi_group.h"
+#include "mpi_seats.h"
 #include "reduce.h"
 
 /* A group of one rank. */
@@ -90,6 +91,8 @@ int mpi_collective(struct mpi_op *op)
         return move_on_device(op);
     if (g->size == 1)
         return alone(op);
+    if (seats_fit(op))
+        return seats_collective(op);
     op->is_short = mpi_is_short(op);
     if (ahead_fits(op))
         return ahead_broadcast(op);

@@ -8,6 +8,7 @@
 #include "clock.h"
 #include "mpi_group.h"
 #include "mpi_messages.h"
+#include "mpi_seats.h"
 #include "op.h"
 #include "wait.h"
 
@@ -202,6 +203,7 @@ static void release(struct acomm_group *g)
     free(g->requests.facts);
     free(g->records);
     free(g->scratch);
+    seats_free(g);
     pthread_mutex_destroy(&g->turn);
     pthread_mutex_destroy(&g->lock);
     pthread_cond_destroy(&g->changed);

@@ -88,6 +88,7 @@ struct acomm_group {
     acomm_failure failure;
     bool failed;                 /* by more than being closed */
     struct mpi_messages *messages;
+    struct mpi_seats *lent, *seats; /* mapped; and used, once all have it (mpi_seats.h). NULL: there is none */
     struct mpi_drain { uint64_t request; bool listens, over; } drain;
     int (*_Atomic enter)(int device); /* for threads of ours, once there were arrays on a device */
     _Atomic int device;
@@ -203,6 +204,8 @@ bool mpi_blocks_follow(const struct mpi_op *op);
 int mpi_give_blocks(struct mpi_op *op);
 /* mpi_reduce.c: reductions in pieces. */
 int mpi_reduction(struct mpi_op *op);
+/* Of everybody's contents in shared memory: a slice each, and one more round. */
+int mpi_reduce_shared(struct mpi_op *op, const void **contents);
 
 /* The rank that many places on, less than a whole round. No division: that costs a short operation a part of its time. */
 static inline int mpi_neighbour(const struct acomm_group *g, int places)

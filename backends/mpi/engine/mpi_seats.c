@@ -1,0 +1,317 @@
+/* See mpi_seats.h. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "mpi_seats.h"
+#include "op.h"
+#include "stream.h"
+#include "wait.h"
+
+#define RING (3 * SEATS_MOST)  /* an operation of two rounds fits wherever it begins */
+#define INLINE 88               /* contents up to that follow the header */
+#define LATE (SEATS_SLOTS / 2) /* rounds after which a root looks whether the others have come */
+#define LOOKS 4                 /* at a stamp in a turn of waiting */
+#define FULL(bytes) (((bytes) + 63) & ~(uint64_t)63)
+
+struct slot {
+    _Alignas(64) acomm_header header;
+    uint64_t before; /* 1 + root of the operation before, where that was a broadcast, at which ranks do not meet */
+    char contents[INLINE];
+};
+struct seat {
+    _Alignas(64) _Atomic uint64_t round;
+    _Alignas(64) _Atomic uint64_t done;
+    struct slot slots[SEATS_SLOTS];
+    _Alignas(64) char ring[RING];
+    char apart[4096 + 192]; /* seats that lie a power of two apart would meet in the same lines of a cache */
+};
+
+static struct seat *seat(const struct acomm_group *g, int rank)
+{
+    return (struct seat *)(void *)g->seats->base + rank;
+}
+
+static struct slot *slot(const struct acomm_group *g, int rank, uint64_t round)
+{
+    return &seat(g, rank)->slots[round % SEATS_SLOTS];
+}
+
+/* ---- rounds ---- */
+
+static uint64_t round_of(const struct acomm_group *g, int rank)
+{
+    return atomic_load_explicit(&seat(g, rank)->round, memory_order_acquire);
+}
+
+static uint64_t done_of(const struct acomm_group *g, int rank)
+{
+    return atomic_load_explicit(&seat(g, rank)->done, memory_order_acquire);
+}
+
+static void set_done(struct acomm_group *g, uint64_t round)
+{
+    g->seats->done = round;
+    atomic_store_explicit(&seat(g, g->rank)->done, round, memory_order_release);
+}
+
+void seats_done(struct acomm_group *g)
+{
+    set_done(g, g->seats->round);
+}
+
+/* All have called the same in that round. 0 or a code; 1: not all have come to it. */
+static int compare(struct acomm_group *g, uint64_t round)
+{
+    const acomm_header *mine = &slot(g, g->rank, round)->header;
+    for (int rank = 0; rank < g->size; rank++) {
+        if (rank != g->rank && round_of(g, rank) < round)
+            return 1;
+        const acomm_header *theirs = &slot(g, rank, round)->header;
+        if (g->check && !op_agrees(mine, theirs))
+            return mpi_differ(g, mine, theirs, rank);
+    }
+    return 0;
+}
+
+/* The rounds that this rank has left before the others came, as far as they have come. 0 or a code. */
+static int catch_up(struct acomm_group *g, uint64_t last)
+{
+    int rc = 0;
+    while (!rc && g->seats->done < last)
+        if (!(rc = compare(g, g->seats->done + 1)))
+            set_done(g, g->seats->done + 1);
+    return rc < 0 ? rc : 0;
+}
+
+/* Who waits catches up, or two who wait for each other's doing so would wait for good. */
+static int turn(struct mpi_op *op, unsigned *turns, int rank)
+{
+    int rc = catch_up(op->group, op->group->seats->first - 1);
+    return rc ? rc : mpi_turn(op, turns, rank);
+}
+
+/* That rank has published the round. */
+static int await(struct mpi_op *op, int rank, uint64_t round)
+{
+    unsigned turns = 0;
+    for (;;) {
+        for (int i = 0; i < LOOKS; i++, wait_relax())
+            if (round_of(op->group, rank) >= round)
+                return 0;
+        int rc = turn(op, &turns, rank);
+        if (rc)
+            return rc;
+    }
+}
+
+static int await_all(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    int rc = 0;
+    for (int i = 1; i < g->size && !rc; i++)
+        rc = await(op, mpi_neighbour(g, i), g->seats->round);
+    return rc;
+}
+
+/* Nobody needs that round any more. */
+static int await_done(struct mpi_op *op, uint64_t round)
+{
+    struct acomm_group *g = op->group;
+    uint64_t least = UINT64_MAX;
+    for (int i = 1; i < g->size; i++) {
+        int rank = mpi_neighbour(g, i);
+        unsigned turns = 0;
+        uint64_t done;
+        while ((done = done_of(g, rank)) < round) {
+            int rc = turn(op, &turns, rank);
+            if (rc)
+                return rc;
+        }
+        least = done < least ? done : least;
+    }
+    g->seats->everyone = least;
+    return 0;
+}
+
+/* Room for contents in the ring. Returns the last round whose own lie there still, or 0. */
+static uint64_t take_room(struct mpi_seats *s, uint64_t bytes)
+{
+    uint64_t last = 0, full = bytes > INLINE ? FULL(bytes) : 0;
+    if (s->at % RING + full > RING)
+        s->at += RING - s->at % RING;
+    s->starts[s->round % SEATS_SLOTS] = s->at;
+    s->lengths[s->round % SEATS_SLOTS] = bytes;
+    s->at += full;
+    for (uint64_t round = s->everyone + 1; round < s->round && s->starts[round % SEATS_SLOTS] + RING < s->at; round++)
+        last = round;
+    return last;
+}
+
+/* The next round, of this rank's own seat. Who writes no contents does not wait for room in the ring: a root may have left, and
+ * say only with its next call that it has done. */
+static int begin(struct mpi_op *op, uint64_t bytes, bool gives)
+{
+    struct mpi_seats *s = op->group->seats;
+    uint64_t round = ++s->round;
+    int rc = round > s->everyone + SEATS_SLOTS ? await_done(op, round - SEATS_SLOTS) : 0;
+    if (!rc && round > s->done + SEATS_SLOTS) /* what this rank itself has called there is compared first */
+        rc = catch_up(op->group, s->first - 1);
+    uint64_t last = rc ? 0 : take_room(s, bytes);
+    return last && gives ? await_done(op, last) : rc;
+}
+
+static char *contents_of(const struct acomm_group *g, int rank)
+{
+    const struct mpi_seats *s = g->seats;
+    uint64_t at = s->round % SEATS_SLOTS;
+    return s->lengths[at] > INLINE ? seat(g, rank)->ring + s->starts[at] % RING : slot(g, rank, s->round)->contents;
+}
+
+static void publish(struct acomm_group *g)
+{
+    atomic_store_explicit(&seat(g, g->rank)->round, g->seats->round, memory_order_release);
+}
+
+/* The first round of an operation. */
+static int show(struct mpi_op *op, const void *data, uint64_t bytes)
+{
+    struct acomm_group *g = op->group;
+    g->seats->first = g->seats->round + 1;
+    int rc = begin(op, bytes, data != NULL);
+    if (rc)
+        return rc;
+    struct slot *mine = slot(g, g->rank, g->seats->round);
+    struct mpi_record record = {.before = g->before, .ahead = 1}; /* compared with those of who calls what goes by messages, too */
+    mpi_header(op, &record.header);
+    mine->header = record.header;
+    mine->before = g->before;
+    rc = ahead_note(op, &record);
+    if (rc)
+        return rc;
+    if (data)
+        stream_keep(contents_of(g, g->rank), data, bytes);
+    publish(g);
+    return 0;
+}
+
+/* What ranks called before agrees as far as this record tells: who took from one of two who believed themselves root of a broadcast,
+ * waits for that one to tell of it. 0 or a code. */
+static int compare_before(struct mpi_op *op, int rank)
+{
+    struct acomm_group *g = op->group;
+    unsigned turns = 0;
+    int rc = 0;
+    if (g->check && slot(g, rank, g->seats->round)->before != g->before)
+        while (!rc)
+            rc = turn(op, &turns, rank);
+    return rc;
+}
+
+int seats_exchange(struct mpi_op *op, const void *data, uint64_t bytes, const acomm_header **headers, const void **contents)
+{
+    struct acomm_group *g = op->group;
+    int rc = show(op, data, bytes);
+    rc = rc ? rc : await_all(op);
+    rc = rc ? rc : catch_up(g, g->seats->first - 1);
+    for (int rank = 0; rank < g->size && !rc; rank++) {
+        rc = compare_before(op, rank);
+        headers[rank] = &slot(g, rank, g->seats->round)->header;
+        contents[rank] = contents_of(g, rank);
+    }
+    return rc;
+}
+
+char *seats_begin(struct mpi_op *op, uint64_t bytes, int *rc)
+{
+    *rc = begin(op, bytes, true);
+    return *rc ? NULL : contents_of(op->group, op->group->rank);
+}
+
+int seats_meet(struct mpi_op *op)
+{
+    publish(op->group);
+    return await_all(op);
+}
+
+const char *seats_contents(const struct acomm_group *g, int rank)
+{
+    return contents_of(g, rank);
+}
+
+/* ---- broadcasts ---- */
+
+static int take(struct mpi_op *op, char *to, uint64_t bytes)
+{
+    struct acomm_group *g = op->group;
+    struct mpi_seats *s = g->seats;
+    int root = op->call.root, rc = await(op, root, s->round);
+    const acomm_header *mine = &slot(g, g->rank, s->round)->header, *theirs = &slot(g, root, s->round)->header;
+    if (!rc && g->check && !op_agrees(mine, theirs))
+        rc = mpi_differ(g, mine, theirs, root);
+    rc = rc ? rc : compare_before(op, root);
+    if (rc)
+        return rc;
+    stream_keep(to, contents_of(g, root), bytes);
+    if (s->done == s->round - 1)
+        seats_done(g); /* the others compare with the root */
+    return 0;
+}
+
+int seats_broadcast(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    const acomm_call *c = &op->call;
+    uint64_t bytes = c->count * op->width;
+    bool gives = c->root == g->rank;
+    int rc = 0;
+    atomic_store_explicit(&g->unmet, op->sequence, memory_order_relaxed);
+    for (uint64_t at = 0; (at < bytes || !at) && !rc; at += SEATS_MOST) {
+        uint64_t part = bytes - at < SEATS_MOST ? bytes - at : SEATS_MOST;
+        rc = show(op, gives ? (const char *)c->in + at : NULL, part);
+        if (!rc && !gives)
+            rc = take(op, (char *)c->out + at, part);
+        if (!rc && g->seats->round - g->seats->done > LATE)
+            rc = catch_up(g, g->seats->round);
+    }
+    g->before = (uint16_t)(c->root + 1);
+    if (!rc && gives && c->in != c->out)
+        stream_long((void *)c->out, (const void *)c->in, bytes, bytes);
+    return rc;
+}
+
+/* ---- beginning and end ---- */
+
+uint64_t acomm_mpi_shared_bytes(int size)
+{
+    return size <= SEATS_RANKS ? (uint64_t)size * sizeof(struct seat) : 0;
+}
+
+int acomm_mpi_share(struct acomm_group *g, int descriptor)
+{
+    struct mpi_seats *s = calloc(1, sizeof *s);
+    size_t bytes = (size_t)acomm_mpi_shared_bytes(g->size);
+    char *base = s ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0) : MAP_FAILED;
+    if (base == MAP_FAILED) {
+        free(s);
+        return 0;
+    }
+    s->base = base;
+    s->bytes = bytes;
+    g->lent = s;
+    return 1;
+}
+
+void acomm_mpi_share_from_now(struct acomm_group *g)
+{
+    g->seats = g->lent;
+}
+
+void seats_free(struct acomm_group *g)
+{
+    struct mpi_seats *s = g->lent;
+    if (!s)
+        return;
+    munmap(s->base, s->bytes);
+    free(s);
+}

@@ -1,0 +1,79 @@
+"""Memory that the ranks of a group share where all of them are on one host (engine/mpi_seats.h): rank 0 makes it, and the others
+take it through /proc, where the kernel lets nobody in but this user's processes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import Sequence
+
+from arraycomm._engine import lib
+from arraycomm.core import kernel, settings
+from arraycomm.core.log import log
+
+_SEALS = kernel.F_SEAL_SHRINK | kernel.F_SEAL_GROW | kernel.F_SEAL_SEAL  # who could shrink it would end the others
+_TOLD = struct.Struct("<QqQ")  # process; the file's descriptor and inode
+BYTES = _TOLD.size
+
+
+class Offer:
+    """What a rank tells of itself. Rank 0's has the memory, until it is closed."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.file = _made(lib.acomm_mpi_shared_bytes(size)) if rank == 0 and size > 1 and wanted() else -1
+        inode = os.fstat(self.file).st_ino if self.file >= 0 else 0
+        self.told = _TOLD.pack(os.getpid(), self.file, inode)
+
+    def close(self) -> None:
+        if self.file >= 0:
+            os.close(self.file)
+        self.file = -1
+
+
+def wanted() -> bool:
+    return settings.get("ARRAYCOMM_TRANSPORT") != "tcp"
+
+
+def take(group: object, told: Sequence[bytes], offer: Offer) -> int:
+    """Maps rank 0's memory. 0: that cannot be."""
+    process, descriptor, inode = _TOLD.unpack(told[0])
+    if descriptor < 0 or not wanted():
+        return 0
+    try:
+        file = os.dup(offer.file) if offer.file >= 0 else os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return 0  # not permitted, or another namespace of processes
+    try:
+        if not _is(file, inode, lib.acomm_mpi_shared_bytes(len(told))):
+            return 0
+        return int(lib.acomm_mpi_share(group, file))
+    finally:
+        os.close(file)
+
+
+def _is(file: int, inode: int, size: int) -> bool:
+    found = os.fstat(file)
+    with contextlib.suppress(OSError):  # no memory file: another process has that number by now
+        return found.st_ino == inode and found.st_size == size and fcntl.fcntl(file, kernel.F_GET_SEALS) & _SEALS == _SEALS
+    return False
+
+
+def _made(size: int) -> int:
+    """A memory file, or -1."""
+    if not size:
+        return -1
+    try:
+        file = kernel.memory_file("arraycomm-mpi", sealable=True)
+    except OSError as error:
+        log().info("no shared memory for records, which go by MPI's messages: %s", error)
+        return -1
+    try:
+        os.ftruncate(file, size)
+        fcntl.fcntl(file, kernel.F_ADD_SEALS, _SEALS)
+        return file
+    except OSError as error:
+        log().info("no shared memory for records, which go by MPI's messages: %s", error)
+        os.close(file)
+        return -1
