@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -13,6 +14,7 @@ from ..core import secret as secrets
 from ..core.address import loopback_address
 from ..core.errors import DistError, DistStoreError
 from ..core.store import PrefixStore, Store, TCPStore
+from ..core.store.connections import StoreLost
 
 _JOIN = timedelta(seconds=300)  # for all nodes to start
 _LEAVE = timedelta(seconds=60)  # for the other nodes to end after node 0 has
@@ -57,11 +59,9 @@ class Meeting:
             raise DistError(f"this node was started with {mine}, node 0 with {theirs}")
 
     def ended(self, size: int, rank: int, pid: int, how: str) -> None:
-        """Tells the others of the `size` ranks, which may wait for this one."""
-        try:
+        """Tells the others of the `size` ranks, which may wait for this one. Where the store has gone, that told them."""
+        with contextlib.suppress(StoreLost):
             ends.note(self.store, rank, size, f"host {socket.gethostname()}, pid {pid}", how)
-        except DistStoreError as error:
-            print(f"arraycomm-run: the other ranks were not told that rank {rank} has ended: {error}", file=sys.stderr)
 
     def leave(self, code: int, keep_going: bool) -> None:
         """This node has ended. Node 0 keeps the store for the others, unless its own ranks failed; with keep_going also then,

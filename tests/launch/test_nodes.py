@@ -161,6 +161,16 @@ def test_node_0_does_not_wait_for_a_launcher_that_was_refused(impatient, capsys)
     assert "the launcher of node 1 was lost\n" in capsys.readouterr().err
 
 
+def test_an_end_is_noted_as_long_as_there_is_a_store(impatient, capsys):
+    """When the first launcher has gone, all know it: in every job that failed the others said who had not been told."""
+    with nodes.meet(2, 0, 1, "127.0.0.1") as first, nodes.meet(2, 1, 1, "127.0.0.1", first.port) as other:
+        other.ended(2, 1, 7, "exited with code 0")
+        assert first.store.get("arraycomm-launch/ended/1").endswith(b", pid 7\0exited with code 0")
+        first.close()
+        other.ended(2, 1, 7, "exited with code 0")
+    assert capsys.readouterr() == ("", "")
+
+
 def test_another_secret_is_not_let_in(script, port):
     first = node(0, port, "-m", "timeit", "-n1", "-r1", "import time; time.sleep(60)")
     codes, outputs = ends(node(1, port, script, "x", environ={"ARRAYCOMM_SECRET": "another"}))
