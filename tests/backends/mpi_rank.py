@@ -369,6 +369,36 @@ def long_ones(group: arraycomm.Group) -> None:
     say(group, "all found")
 
 
+def mapped() -> int:
+    """Pieces of memory that groups of this process share."""
+    with open("/proc/self/maps") as maps:
+        return sum("arraycomm-mpi" in line for line in maps)
+
+
+def both_ways(group: arraycomm.Group) -> None:
+    """Calls that differ, one of which, or the next one, goes through shared memory, are named, at once; and nothing is kept."""
+    x, began = np.ones(_LONG // 20), mapped()
+    some = f"{x.size} float64, root "
+    calls = {"roots": (lambda part: part.broadcast(x, min(group.rank, 1)), lambda part: part.barrier(), {some + "0", some + "1"}),
+             "lengths": (lambda part: part.broadcast(x[:4], 1) if group.rank == 2 else part.broadcast(x, 0),
+                         lambda part: part.broadcast(x[:4], 1), {some + "0", "4 float64, root 1"})}
+    for (name, (first, second, expected)), _ in itertools.product(calls.items(), range(5)):
+        part, start = group.split(0), time.monotonic()
+        assert part is not None
+        try:
+            first(part)
+            second(part)
+            part.close()
+            say(group, f"{name}: no error")
+        except arraycomm.CollectiveMismatch as error:
+            found = re.findall(r"broadcast #(\d) of (\d+ float64, root \d)", str(error))
+            part.close()
+            if {call for _, call in found} != expected or len(dict(found)) != 1 or time.monotonic() - start > 1:
+                say(group, f"{name}: after {time.monotonic() - start} s {error}")
+        group.barrier()
+    say(group, f"mapped {began}, {mapped()}")
+
+
 def ends(group: arraycomm.Group) -> None:
     """What a root that did not wait learns at its end; and nothing of it comes to the next group."""
     for number in range(12):
@@ -432,7 +462,7 @@ def frees(group: arraycomm.Group) -> None:
     say(group, f"communicators {'freed' if numbers[1] < 30 else numbers}")
 
 
-CASES = {"elsewhere": elsewhere, "closes early": closes_early, "long": long_ones,
+CASES = {"elsewhere": elsewhere, "closes early": closes_early, "long": long_ones, "both ways": both_ways,
          "late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "aborts receives": aborts_receives, "killed": killed, "wrapped": wrapped, "facade": facade,
          "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens,

@@ -75,16 +75,21 @@ void ahead_tell(struct mpi_op *op)
     messages_call(op->group, &mine, false);
 }
 
+int ahead_ask(struct acomm_group *g, uint64_t sequence, const struct mpi_record *theirs, int peer)
+{
+    struct mpi_record same = called(g, theirs->header.sequence), mine = called(g, sequence), before = called(g, sequence - 1);
+    if (differ(&same, theirs))
+        return mpi_differ(g, &same.header, &theirs->header, peer);
+    messages_call(g, &before, false); /* they are past it, or differ in the one before: then they know with whom */
+    messages_call(g, &mine, false);
+    return 0;
+}
+
 int ahead_clash(struct mpi_op *op, const struct mpi_record *theirs, int peer)
 {
-    struct acomm_group *g = op->group;
-    struct mpi_record mine = called(g, theirs->header.sequence), before = called(g, op->sequence - 1);
     unsigned turns = 0;
-    int rc = 0;
-    if (differ(&mine, theirs))
-        return mpi_differ(g, &mine.header, &theirs->header, peer);
-    ahead_tell(op); /* they are past it, or differ in the one before: then they know with whom */
-    messages_call(g, &before, false);
+    int rc = ahead_ask(op->group, op->sequence, theirs, peer);
+    op->tells = false;
     while (!rc)
         rc = mpi_turn(op, &turns, peer);
     return rc;

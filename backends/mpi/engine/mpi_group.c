@@ -452,6 +452,8 @@ void group_free(struct acomm_group *g)
  * MPI would give them to the next one of its number. It gives no number away that one of the ranks still has. */
 void acomm_mpi_close(struct acomm_group *g)
 {
-    if (!group_was_forked(g))
-        pace_close(g);
+    if (group_was_forked(g))
+        return;
+    seats_free(g); /* MPI knows nothing of it */
+    pace_close(g);
 }

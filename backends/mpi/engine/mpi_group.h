@@ -88,7 +88,7 @@ struct acomm_group {
     acomm_failure failure;
     bool failed;                 /* by more than being closed */
     struct mpi_messages *messages;
-    struct mpi_seats *lent, *seats; /* mapped; and used, once all have it (mpi_seats.h). NULL: there is none */
+    struct mpi_seats *lent, *seats; /* mapped, until it is closed; and used, once all have it (mpi_seats.h). NULL: there is none */
     struct mpi_drain { uint64_t request; bool listens, over; } drain;
     int (*_Atomic enter)(int device); /* for threads of ours, once there were arrays on a device */
     _Atomic int device;
@@ -189,7 +189,10 @@ int ahead_note(struct mpi_op *op, const struct mpi_record *mine);
 void ahead_tell(struct mpi_op *op);
 /* A peer tells what it calls. False: this rank has called something else there, *mine. */
 bool ahead_heard(struct acomm_group *g, int peer, const struct mpi_record *theirs, struct mpi_record *mine);
-/* A record came that cannot be: the code of the mismatch that it tells of, or that those know of who are told now. */
+/* A record came that cannot be, where this rank called number `sequence`. The code of the mismatch that it tells of; 0: all are told what
+ * this rank called, and who has called something else says so. */
+int ahead_ask(struct acomm_group *g, uint64_t sequence, const struct mpi_record *theirs, int peer);
+/* The same, and waits for that. */
 int ahead_clash(struct mpi_op *op, const struct mpi_record *theirs, int peer);
 /* All ranks have exchanged their records. */
 void ahead_met(struct acomm_group *g);

@@ -119,19 +119,18 @@ static uint64_t divide(const struct mpi_op *op, struct slice *slices, uint64_t s
     return start + (left < round ? left : round);
 }
 
-/* A round's results travel with the next one's parts: ranks wait for each other once a round. Results for which the caller has no
- * place lie in one of two, as the one before may still be under way. */
+/* A round's results travel with the next one's parts: ranks wait for each other once a round. */
 static int reduce_all_of_it(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
     struct slice slices[g->size];
     uint64_t next = divide(op, slices, 0), most = part_bytes(op, slices[0].count);
-    int rc = scratch(op, ((uint64_t)g->size + 2) * most) ? post_parts(op, slices) : ACOMM_RESOURCE;
-    for (int turn = 0; !rc; turn ^= 1) {
-        char *space = g->scratch + ((uint64_t)g->size + (uint64_t)turn) * most;
+    int rc = scratch(op, ((uint64_t)g->size + 1) * most) ? post_parts(op, slices) : ACOMM_RESOURCE;
+    while (!rc) {
+        char *space = g->scratch + (uint64_t)g->size * most; /* where the caller has no place for it */
         char *result = c->out ? (char *)c->out + slices[g->rank].start * op->width : space;
-        rc = mpi_wait(op);
+        rc = mpi_wait(op); /* the results of the round before have left, too */
         if (rc)
             break;
         reduce_parts(op, slices, result);

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "clock.h"
 #include "mpi_seats.h"
 #include "op.h"
 #include "stream.h"
@@ -12,6 +13,7 @@
 #define INLINE 88               /* contents up to that follow the header */
 #define LATE (SEATS_SLOTS / 2) /* rounds after which a root looks whether the others have come */
 #define LOOKS 4                 /* at a stamp in a turn of waiting */
+#define TOLD_NS 200000000       /* for others to tell what they called, by the thread that looks at messages */
 #define FULL(bytes) (((bytes) + 63) & ~(uint64_t)63)
 
 struct slot {
@@ -60,26 +62,47 @@ void seats_done(struct acomm_group *g)
     set_done(g, g->seats->round);
 }
 
-/* All have called the same in that round. 0 or a code; 1: not all have come to it. */
-static int compare(struct acomm_group *g, uint64_t round)
+static struct mpi_record record_of(const struct slot *slot)
 {
+    return (struct mpi_record){.before = slot->before, .ahead = 1, .header = slot->header};
+}
+
+/* A rank has called something else in that round. Where that was not its call of the same number, one of the two has called there what
+ * goes by messages: this rank knows what it called, or is told by who is past it. */
+static int clash(struct mpi_op *op, int rank, uint64_t round)
+{
+    struct acomm_group *g = op->group;
+    acomm_header mine = slot(g, g->rank, round)->header;
+    struct mpi_record theirs = record_of(slot(g, rank, round));
+    int64_t end = clock_now() + TOLD_NS;
+    unsigned turns = 0;
+    int rc = mine.sequence == theirs.header.sequence ? 0 : ahead_ask(g, mine.sequence, &theirs, rank);
+    while (!rc && mine.sequence != theirs.header.sequence && clock_now() < end)
+        rc = mpi_turn(op, &turns, rank);
+    return rc ? rc : mpi_differ(g, &mine, &theirs.header, rank);
+}
+
+/* All have called the same in that round. 0 or a code; 1: not all have come to it. */
+static int compare(struct mpi_op *op, uint64_t round)
+{
+    const struct acomm_group *g = op->group;
     const acomm_header *mine = &slot(g, g->rank, round)->header;
     for (int rank = 0; rank < g->size; rank++) {
         if (rank != g->rank && round_of(g, rank) < round)
             return 1;
-        const acomm_header *theirs = &slot(g, rank, round)->header;
-        if (g->check && !op_agrees(mine, theirs))
-            return mpi_differ(g, mine, theirs, rank);
+        if (g->check && !op_agrees(mine, &slot(g, rank, round)->header))
+            return clash(op, rank, round);
     }
     return 0;
 }
 
 /* The rounds that this rank has left before the others came, as far as they have come. 0 or a code. */
-static int catch_up(struct acomm_group *g, uint64_t last)
+static int catch_up(struct mpi_op *op, uint64_t last)
 {
+    struct acomm_group *g = op->group;
     int rc = 0;
     while (!rc && g->seats->done < last)
-        if (!(rc = compare(g, g->seats->done + 1)))
+        if (!(rc = compare(op, g->seats->done + 1)))
             set_done(g, g->seats->done + 1);
     return rc < 0 ? rc : 0;
 }
@@ -87,7 +110,7 @@ static int catch_up(struct acomm_group *g, uint64_t last)
 /* Who waits catches up, or two who wait for each other's doing so would wait for good. */
 static int turn(struct mpi_op *op, unsigned *turns, int rank)
 {
-    int rc = catch_up(op->group, op->group->seats->first - 1);
+    int rc = catch_up(op, op->group->seats->first - 1);
     return rc ? rc : mpi_turn(op, turns, rank);
 }
 
@@ -156,7 +179,7 @@ static int begin(struct mpi_op *op, uint64_t bytes, bool gives)
     uint64_t round = ++s->round;
     int rc = round > s->everyone + SEATS_SLOTS ? await_done(op, round - SEATS_SLOTS) : 0;
     if (!rc && round > s->done + SEATS_SLOTS) /* what this rank itself has called there is compared first */
-        rc = catch_up(op->group, s->first - 1);
+        rc = catch_up(op, s->first - 1);
     uint64_t last = rc ? 0 : take_room(s, bytes);
     return last && gives ? await_done(op, last) : rc;
 }
@@ -195,16 +218,21 @@ static int show(struct mpi_op *op, const void *data, uint64_t bytes)
     return 0;
 }
 
-/* What ranks called before agrees as far as this record tells: who took from one of two who believed themselves root of a broadcast,
- * waits for that one to tell of it. 0 or a code. */
+/* What ranks called before agrees as far as this record tells. Where two believed themselves root of a broadcast, also of one that went
+ * by messages, they are told of it, and tell. 0 or a code. */
 static int compare_before(struct mpi_op *op, int rank)
 {
     struct acomm_group *g = op->group;
+    const struct slot *theirs = slot(g, rank, g->seats->round);
     unsigned turns = 0;
-    int rc = 0;
-    if (g->check && slot(g, rank, g->seats->round)->before != g->before)
-        while (!rc)
-            rc = turn(op, &turns, rank);
+    if (!g->check || (theirs->header.sequence == op->sequence && theirs->before == g->before))
+        return 0;
+    if (theirs->header.sequence != op->sequence)
+        return clash(op, rank, g->seats->round);
+    struct mpi_record record = record_of(theirs);
+    int rc = ahead_ask(g, op->sequence, &record, rank);
+    while (!rc)
+        rc = turn(op, &turns, rank);
     return rc;
 }
 
@@ -213,7 +241,7 @@ int seats_exchange(struct mpi_op *op, const void *data, uint64_t bytes, const ac
     struct acomm_group *g = op->group;
     int rc = show(op, data, bytes);
     rc = rc ? rc : await_all(op);
-    rc = rc ? rc : catch_up(g, g->seats->first - 1);
+    rc = rc ? rc : catch_up(op, g->seats->first - 1);
     for (int rank = 0; rank < g->size && !rc; rank++) {
         rc = compare_before(op, rank);
         headers[rank] = &slot(g, rank, g->seats->round)->header;
@@ -248,7 +276,7 @@ static int take(struct mpi_op *op, char *to, uint64_t bytes)
     int root = op->call.root, rc = await(op, root, s->round);
     const acomm_header *mine = &slot(g, g->rank, s->round)->header, *theirs = &slot(g, root, s->round)->header;
     if (!rc && g->check && !op_agrees(mine, theirs))
-        rc = mpi_differ(g, mine, theirs, root);
+        rc = clash(op, root, s->round);
     rc = rc ? rc : compare_before(op, root);
     if (rc)
         return rc;
@@ -264,16 +292,12 @@ int seats_broadcast(struct mpi_op *op)
     const acomm_call *c = &op->call;
     uint64_t bytes = c->count * op->width;
     bool gives = c->root == g->rank;
-    int rc = 0;
     atomic_store_explicit(&g->unmet, op->sequence, memory_order_relaxed);
-    for (uint64_t at = 0; (at < bytes || !at) && !rc; at += SEATS_MOST) {
-        uint64_t part = bytes - at < SEATS_MOST ? bytes - at : SEATS_MOST;
-        rc = show(op, gives ? (const char *)c->in + at : NULL, part);
-        if (!rc && !gives)
-            rc = take(op, (char *)c->out + at, part);
-        if (!rc && g->seats->round - g->seats->done > LATE)
-            rc = catch_up(g, g->seats->round);
-    }
+    int rc = show(op, gives ? (const void *)c->in : NULL, bytes);
+    if (!rc && !gives)
+        rc = take(op, (char *)c->out, bytes);
+    if (!rc && g->seats->round - g->seats->done > LATE)
+        rc = catch_up(op, g->seats->round);
     g->before = (uint16_t)(c->root + 1);
     if (!rc && gives && c->in != c->out)
         stream_long((void *)c->out, (const void *)c->in, bytes, bytes);
@@ -314,4 +338,5 @@ void seats_free(struct acomm_group *g)
         return;
     munmap(s->base, s->bytes);
     free(s);
+    g->lent = g->seats = NULL;
 }
