@@ -23,10 +23,11 @@ bool ahead_fits(const struct mpi_op *op)
 
 /* ---- what ranks called ---- */
 
-/* Two that both exchange records find out there, all ranks naming the same two. */
+/* Two that both exchange records, in the same way, find out there, all ranks naming the same two. */
 static bool differ(const struct mpi_record *a, const struct mpi_record *b)
 {
-    return a->header.sequence == b->header.sequence && (a->ahead || b->ahead) && !op_agrees(&a->header, &b->header);
+    bool meet = a->ahead == b->ahead && a->ahead != 1;
+    return a->header.sequence == b->header.sequence && !meet && !op_agrees(&a->header, &b->header);
 }
 
 int ahead_note(struct mpi_op *op, const struct mpi_record *mine)

@@ -37,9 +37,10 @@ struct mpi_op {
 struct mpi_record {
     uint32_t bytes;              /* of contents: as many as fit come in the record's message, the rest in more of them */
     uint16_t before;             /* 1 + root of the operation before, where that was a broadcast at which ranks did not meet */
-    uint16_t ahead;              /* this one is such */
+    uint16_t ahead;              /* this one is such, or is MPI_SEATED */
     acomm_header header;
 };
+#define MPI_SEATED 2             /* ranks meet there in shared memory (mpi_seats.h) */
 #define MPI_AHEAD 64             /* broadcasts that a root may be ahead */
 #define MPI_AHEAD_RANKS 16       /* at most: it sends to each */
 #define MPI_CALLED (2 * MPI_AHEAD)

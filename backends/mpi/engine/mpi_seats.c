@@ -64,7 +64,8 @@ void seats_done(struct acomm_group *g)
 
 static struct mpi_record record_of(const struct slot *slot)
 {
-    return (struct mpi_record){.before = slot->before, .ahead = 1, .header = slot->header};
+    return (struct mpi_record){.before = slot->before, .ahead = slot->header.kind == ACOMM_BROADCAST ? 1 : MPI_SEATED,
+                               .header = slot->header};
 }
 
 /* A rank has called something else in that round. Where that was not its call of the same number, one of the two has called there what
@@ -205,10 +206,9 @@ static int show(struct mpi_op *op, const void *data, uint64_t bytes)
     if (rc)
         return rc;
     struct slot *mine = slot(g, g->rank, g->seats->round);
-    struct mpi_record record = {.before = g->before, .ahead = 1}; /* compared with those of who calls what goes by messages, too */
-    mpi_header(op, &record.header);
-    mine->header = record.header;
+    mpi_header(op, &mine->header);
     mine->before = g->before;
+    struct mpi_record record = record_of(mine); /* compared with those of who calls what goes by messages, too */
     rc = ahead_note(op, &record);
     if (rc)
         return rc;
