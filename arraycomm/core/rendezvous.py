@@ -63,7 +63,7 @@ class _Meeting(Record):
     host: str | None = None  # where it is served; None for files and memory
     port: int = 0
     owned: bool = True
-    hosted: bool = False  # by a launcher, which notes there that a rank has ended
+    noted: bool = False  # a launcher serves it, and notes there which ranks have ended, by the numbers of this world
 
     def close(self) -> None:
         if not self.owned:
@@ -226,7 +226,8 @@ def _open_env(place: Place, secret: bytes | None, timeout: timedelta, environ: M
         from .store.torch import TorchStore
 
         return _Meeting(TorchStore(place.host, place.port, timeout), place.host, place.port)
-    return _open_tcp(place.host, place.port, place, secret, timeout, hosted=hosted)
+    noted = hosted and environ.get("RANK") == str(place.rank)  # not where init() was told another number than the launcher gave
+    return _open_tcp(place.host, place.port, place, secret, timeout, hosted=hosted)._replace(noted=noted)
 
 
 def _in_file(place: Place, environ: Mapping[str, str]) -> bool:
@@ -240,7 +241,7 @@ def _open_tcp(host: str, port: int, place: Place, secret: bytes | None, timeout:
         host = loopback_address()
     store = TCPStore(host, port, is_master=place.rank == 0 and not hosted, timeout=timeout, secret=secret or b"",
                      job="" if hosted else place.job)
-    return _Meeting(store, host, port, hosted=hosted)
+    return _Meeting(store, host, port)
 
 
 def _meeting_file(place: Place, environ: Mapping[str, str]) -> str:
@@ -313,7 +314,7 @@ def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, b
         if backend and place.size > 1:
             _agree(store, place, backend)
         job = gathering.wait(MEET, seconds, _ADVICE, result=lambda: os.urandom(16).hex().encode(),
-                             watch=(lambda: ends.tell(meeting.store, gathering, MEET)) if meeting.hosted else None)
+                             watch=(lambda: ends.tell(meeting.store, gathering, MEET)) if meeting.noted else None)
         return job.decode(), _addresses(meeting, place, secret)
     except BaseException as error:
         gathering.fail(error)

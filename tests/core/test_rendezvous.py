@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import stat
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from arraycomm.core import environment
+from arraycomm.core import ends, environment
 from arraycomm.core.environment import Place, detect, first_host
 from arraycomm.core.errors import AuthFailed, DistStoreError, PeerLost
 from arraycomm.core.rendezvous import Rendezvous, announced, rendezvous
@@ -193,6 +194,17 @@ def test_a_rank_that_found_an_earlier_worlds_store_starts_over() -> None:
 def test_absent_ranks_are_named() -> None:
     with pytest.raises(DistStoreError, match=r"rank 1 of 4: timeout after .*: 0, 2, 3;"):
         rendezvous(store=HashStore(), rank=1, world_size=4, timeout=SHORT, environ={})
+
+
+@pytest.mark.parametrize(("number", "error"), [(2, "rank 0 .host a, pid 7. failed"), (1, "did not come: 0, 1")])
+def test_an_end_is_told_to_ranks_of_the_launchers_numbers(number: int, error: str) -> None:
+    """To others, whose init() was told one, it would name another rank than the one that ended."""
+    with contextlib.closing(TCPStore("127.0.0.1", 0, is_master=True, secret=b"ab")) as served:
+        ends.note(served, 0, 3, "host a, pid 7", "exited with code 0")
+        environ = {"RANK": str(number), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(served.port),
+                   "ARRAYCOMM_STORE": "launcher", "ARRAYCOMM_SECRET": "ab"}
+        with pytest.raises((DistStoreError, PeerLost), match=error):
+            rendezvous(rank=2, environ=environ, timeout=timedelta(seconds=1.5))
 
 
 def test_ranks_that_give_up_together_blame_nobody_who_came() -> None:
