@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
+from unittest import mock
 
 import numpy as np
+
+import arraycomm
 
 from .worlds import Context
 
@@ -77,6 +81,55 @@ def many(context: Context, number: int = 40) -> None:
     after = len(os.listdir("/proc/self/fd")), threading.active_count()
     # A neighbour may still be closing, but what leaks in each of so many rounds is more than that.
     context.check(after[0] - before[0] < number // 2 and after[1] <= before[1] + 1, f"(fds, threads) {before} -> {after}")
+
+
+def numbers(context: Context) -> None:
+    """What nobody took from a closed group is not taken for a later group's, though MPI gives the number to the next one."""
+    with mock.patch.dict(os.environ, {"ARRAYCOMM_TRANSPORT": "tcp"}):  # over MPI: records are messages
+        _leave_records(context)
+        _leave_messages(context)
+
+
+def _made(group: arraycomm.Group, color: int = 0, number: int = 1) -> list[arraycomm.Group]:
+    made = [group.split(color) for _ in range(number)]
+    return [one for one in made if one is not None]
+
+
+def _leave_records(context: Context) -> None:
+    group, me, size = context.group, context.rank, context.size
+    [before] = _made(group)
+    never = before.all_reduce(np.ones(3), async_op=True) if me == 0 and size > 1 else None
+    if never is not None:
+        context.raises("what nobody else has called", TimeoutError, "goes on", partial(never.wait, 0.05))
+    group.barrier()
+    before.close()
+    group.barrier()
+    later = _made(group, int(me > 0), 4)  # the first rank of the others' is not the first rank of the one before
+    for half in later:
+        members = half.all_gather(np.array([me])).tolist()
+        context.check(members == ([*range(1, size)] if me else [0]), f"members {members} of {half.name}")
+    for half in later:
+        half.close()
+
+
+def _leave_messages(context: Context) -> None:
+    group, me, size = context.group, context.rank, context.size
+    [before] = _made(group)
+    works = [before.isend(np.zeros(700), 1) for _ in range(3)] if me == 0 and size > 1 else []
+    before.barrier()
+    context.check(len(works) in (0, 3), "sent")
+    before.close()
+    group.barrier()
+    later = _made(group, 0, 4)
+    for i, twin in enumerate(later):
+        if me == 0 and size > 1:
+            twin.send(np.full(700, 5.0 + i), 1)
+        if me == 1:
+            got = twin.recv(np.zeros(700), 0).array
+            context.check((got == 5.0 + i).all(), f"contents of a message in {twin.name}: {got[:3]}, want {5.0 + i}")
+        twin.barrier()
+    for twin in later:
+        twin.close()
 
 
 def facts(context: Context, size: int) -> None:

@@ -24,7 +24,7 @@ def test_what_was_begun_goes_on(world: World, length: int) -> None:
     world.run("asynchrony.left_alone", length=length)
 
 
-@pytest.mark.parametrize("task", ["subsets", "outsiders_and_keys", "closed", "many"])
+@pytest.mark.parametrize("task", ["subsets", "outsiders_and_keys", "closed", "many", "numbers"])
 def test_groups(world: World, task: str) -> None:
     world.run(f"groups.{task}")
 

@@ -427,7 +427,7 @@ int acomm_mpi_stop(struct acomm_group *g, const char *why)
     while (atomic_load(&g->inside)) /* they look at the poison every few microseconds */
         sched_yield();
     if (orderly)
-        messages_goodbye(g);
+        messages_goodbye(g, cut);
     if (!orderly || cut || code)
         g->failed = true;
     int64_t end = clock_now() + FAREWELL_NS;
@@ -448,8 +448,9 @@ void group_free(struct acomm_group *g)
     release(g);
 }
 
-/* The communicator of a group that has failed, or whose operations were cut, stays for good: messages may still come for it, and
- * MPI would give them to the next one of its number. It gives no number away that one of the ranks still has. */
+/* The communicator of a group that has failed, or whose operations were cut, stays for good on every rank where messages may still
+ * come for it or lie unreceived: MPI would give them to the next one of its number, of other ranks too, as it knows a sender by its
+ * rank there. It gives no number away that one of the ranks still has. */
 void acomm_mpi_close(struct acomm_group *g)
 {
     if (group_was_forked(g))

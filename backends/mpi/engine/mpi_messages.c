@@ -338,13 +338,25 @@ void messages_end(struct acomm_group *g)
     pthread_mutex_unlock(&m->lock);
 }
 
+/* Whether contents have been sent here that nobody has received, nor will. */
+static bool unreceived(const struct mpi_messages *m)
+{
+    for (const struct arrival *a = m->unexpected; a; a = a->next)
+        if (a->head.ticket)
+            return true;
+    return m->littered;
+}
+
 bool messages_over(struct acomm_group *g)
 {
-    pthread_mutex_lock(&g->messages->lock);
+    struct mpi_messages *m = g->messages;
+    pthread_mutex_lock(&m->lock);
     progress(g);
-    bool over = g->messages->gone == g->size - 1 && !g->messages->flights.first;
-    pthread_mutex_unlock(&g->messages->lock);
-    return over;
+    bool over = m->gone == g->size - 1 && !m->flights.first;
+    if (over && unreceived(m))
+        g->failed = true;
+    pthread_mutex_unlock(&m->lock);
+    return over && !g->failed;
 }
 
 static void stop_listening(struct acomm_group *g)

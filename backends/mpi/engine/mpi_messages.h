@@ -21,9 +21,9 @@ int messages_news(struct mpi_op *op);
 struct mpi_flights *messages_flights(struct acomm_group *g);
 /* Whether requests are under way. */
 bool messages_flying(struct acomm_group *g);
-/* Tells all peers: of a failure, or goodbye after `sequence` collectives. */
+/* Tells all peers: of a failure, or goodbye; `cut`: what this rank sent for an operation may never be received. */
 void messages_spread(struct acomm_group *g, const acomm_failure *failure);
-void messages_goodbye(struct acomm_group *g);
+void messages_goodbye(struct acomm_group *g, bool cut);
 /* Tells all peers what this rank calls (mpi_ahead.c); `asks`: they are to tell when they have finished that collective. */
 void messages_call(struct acomm_group *g, const struct mpi_record *mine, bool asks);
 /* A rank that is not known to have finished that collective, or -1; best one that has left: then *gone. */
@@ -32,7 +32,8 @@ int messages_behind(struct acomm_group *g, uint64_t sequence, bool *gone);
 int messages_missing(struct acomm_group *g);
 /* Ends every operation with the group's failure. */
 void messages_end(struct acomm_group *g);
-/* Whether all peers have said goodbye, so that no message can come any more. */
+/* Whether all peers have said goodbye, so that no message can come any more. Where one may lie here that nobody has received, the group
+ * counts as failed then. */
 bool messages_over(struct acomm_group *g);
 /* MPI ends: it is not called any more, and the group stays to be asked and closed. */
 void messages_silence(struct acomm_group *g);

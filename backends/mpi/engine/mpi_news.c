@@ -13,7 +13,7 @@ static void tell(struct acomm_group *g, uint8_t what, const void *contents, size
     memcpy(f->memory, &head, sizeof head);
     memcpy(f->memory + sizeof head, contents, bytes);
     for (int rank = 0; rank < g->size; rank++)
-        if (rank != g->rank && (!g->messages->left[rank] || head.what == GOODBYE)) /* by which who has left frees the group */
+        if (rank != g->rank && (!g->messages->left[rank] || what == GOODBYE || what == GOODBYE_CUT)) /* by which who has left frees the group */
             flight_move(g, f, f->memory, sizeof head + bytes, rank, TAG_NEWS, false);
 }
 
@@ -48,8 +48,9 @@ void news_hear(struct acomm_group *g, const struct head *head, const void *conte
         mpi_poison(g, &failure);
     } else if (head->what == CALLED || head->what == ASKED) {
         hear_call(g, head, contents);
-    } else if (head->what == GOODBYE && !m->left[head->source]) {
+    } else if ((head->what == GOODBYE || head->what == GOODBYE_CUT) && !m->left[head->source]) {
         m->left[head->source] = 1 + head->count;
+        m->littered = m->littered || head->what == GOODBYE_CUT;
         m->gone++;
     }
     if (head->what != CALLED && head->count > m->passed[head->source]) /* who goes on after CALLED has not compared its call with ours */
@@ -76,12 +77,12 @@ void messages_spread(struct acomm_group *g, const acomm_failure *failure)
     pthread_mutex_unlock(&g->messages->lock);
 }
 
-void messages_goodbye(struct acomm_group *g)
+void messages_goodbye(struct acomm_group *g, bool cut)
 {
     if (g->size == 1)
         return;
     pthread_mutex_lock(&g->messages->lock);
-    tell(g, GOODBYE, "", 0);
+    tell(g, cut ? GOODBYE_CUT : GOODBYE, "", 0);
     pthread_mutex_unlock(&g->messages->lock);
 }
 

@@ -4,7 +4,7 @@
 #define MPI_NEWS_H
 #include "mpi_flights.h"
 
-enum { MESSAGE, GOODBYE, FAILURE, CALLED, ASKED, PASSED };
+enum { MESSAGE, GOODBYE, FAILURE, CALLED, ASKED, PASSED, GOODBYE_CUT }; /* the last: with operations that not all have taken part in */
 struct head {            /* no longer than it has to be: it goes with every short message */
     uint64_t group;      /* id */
     uint64_t count;      /* elements; otherwise collectives that the rank has finished */
@@ -26,6 +26,7 @@ struct mpi_messages {
     int *tickets;                    /* next tag of contents for each rank */
     uint64_t *left;                  /* of each rank: 0 it is there, else 1 + collectives before its goodbye */
     int gone;                        /* ranks that have left */
+    bool littered;                   /* by one of them, with something that this rank may not have received */
     uint64_t *passed;                /* the last collective that each rank is known to have finished */
     uint64_t asked, said;            /* the one that peers ask for, or 0; the last that they have been told */
     _Atomic bool silent;             /* MPI has ended: nothing here may call it */
