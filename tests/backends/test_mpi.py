@@ -159,6 +159,11 @@ def test_calls_that_differ_in_their_way(library: str) -> None:
     assert [lines(printed, rank) for rank in range(3)] == [["mapped 1, 1"]] * 3, printed
 
 
+def test_a_close_that_is_interrupted() -> None:
+    printed = run("mpich", 3, PROGRAM.replace("mpi_rank", "mpi_hasty_rank"), environ={"ARRAYCOMM_TRANSPORT": "tcp"})
+    assert [lines(printed, rank) for rank in range(3)] == [["True, with [0] True"], *2 * [["False, with [1, 2] True"]]], printed
+
+
 def test_closed_groups_are_freed() -> None:
     printed = run("mpich", 2, PROGRAM, "frees")
     assert [lines(printed, rank) for rank in range(2)] == [["communicators freed"]] * 2, printed

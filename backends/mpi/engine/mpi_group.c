@@ -427,7 +427,7 @@ int acomm_mpi_stop(struct acomm_group *g, const char *why)
     while (atomic_load(&g->inside)) /* they look at the poison every few microseconds */
         sched_yield();
     if (orderly)
-        messages_goodbye(g, cut);
+        messages_goodbye(g, cut || code); /* code: of a wait for who has not come to a broadcast of ours yet */
     if (!orderly || cut || code)
         g->failed = true;
     int64_t end = clock_now() + FAREWELL_NS;
