@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -10,6 +11,7 @@ import re
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -370,15 +372,12 @@ def long_ones(group: arraycomm.Group) -> None:
 
 
 def mapped() -> int:
-    """Pieces of memory that groups of this process share."""
-    with open("/proc/self/maps") as maps:
-        return sum("arraycomm-mpi" in line for line in maps)
+    return Path("/proc/self/maps").read_text().count("arraycomm-mpi")
 
 
 def both_ways(group: arraycomm.Group) -> None:
     """Calls that differ, one of which, or the next one, goes through shared memory, are named, at once; and nothing is kept."""
-    x, began = np.ones(_LONG // 20), mapped()
-    some = f"{x.size} float64, root "
+    x, began, some = np.ones(_LONG // 20), mapped(), f"{_LONG // 20} float64, root "
     calls = {"roots": (lambda part: part.broadcast(x, min(group.rank, 1)), lambda part: part.barrier(), {some + "0", some + "1"}),
              "lengths": (lambda part: part.broadcast(x[:4], 1) if group.rank == 2 else part.broadcast(x, 0),
                          lambda part: part.broadcast(x[:4], 1), {some + "0", "4 float64, root 1"})}
@@ -397,6 +396,16 @@ def both_ways(group: arraycomm.Group) -> None:
                 say(group, f"{name}: after {time.monotonic() - start} s {error}")
         group.barrier()
     say(group, f"mapped {began}, {mapped()}")
+
+
+def passed_on(group: arraycomm.Group) -> None:
+    """Rank 3 would get a broadcast from rank 2, which calls something else, and gives it that."""
+    x = np.full(_LONG, float(group.rank))
+    for odd in (lambda part: part.all_gather(x), lambda part: part.broadcast(x, 2)):
+        with group.subgroup(range(group.size), "part") as part, contextlib.suppress(arraycomm.CollectiveMismatch):
+            say(group, f"got {(odd(part) if group.rank == 2 else part.broadcast(x, 0)).max()}")
+        group.barrier()
+    say(group, "all found")
 
 
 def ends(group: arraycomm.Group) -> None:
@@ -462,7 +471,7 @@ def frees(group: arraycomm.Group) -> None:
     say(group, f"communicators {'freed' if numbers[1] < 30 else numbers}")
 
 
-CASES = {"elsewhere": elsewhere, "closes early": closes_early, "long": long_ones, "both ways": both_ways,
+CASES = {"elsewhere": elsewhere, "closes early": closes_early, "long": long_ones, "both ways": both_ways, "passed on": passed_on,
          "late": lambda g: late(g, 2), "late long": lambda g: late(g, _LONG), "leaves": leaves, "closes": closes,
          "aborts": aborts, "aborts receives": aborts_receives, "killed": killed, "wrapped": wrapped, "facade": facade,
          "splits": splits, "ours first": ours_first, "finalizes": finalizes, "errs": errs, "shrinks": shrinks, "listens": listens,

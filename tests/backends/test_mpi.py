@@ -164,6 +164,11 @@ def test_a_close_that_is_interrupted() -> None:
     assert [lines(printed, rank) for rank in range(3)] == [["True, with [0] True"], *2 * [["False, with [1, 2] True"]]], printed
 
 
+def test_a_broadcast_is_passed_on_by_who_has_called_it() -> None:
+    printed = run("mpich", 4, PROGRAM, "passed on")
+    assert [lines(printed, rank) for rank in range(4)] == [["all found"]] * 4, printed
+
+
 def test_closed_groups_are_freed() -> None:
     printed = run("mpich", 2, PROGRAM, "frees")
     assert [lines(printed, rank) for rank in range(2)] == [["communicators freed"]] * 2, printed

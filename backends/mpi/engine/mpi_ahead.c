@@ -15,10 +15,13 @@
 #include "op.h"
 #include "wait.h"
 
+#define FROM_ROOT 3 /* ranks of which each gets long contents from the root itself, whose record it has compared */
+
 bool ahead_fits(const struct mpi_op *op)
 {
     const struct acomm_group *g = op->group;
-    return op->call.kind == ACOMM_BROADCAST && (op->is_short || g->check) && g->size <= MPI_AHEAD_RANKS && g->ahead < MPI_AHEAD;
+    bool good = op->is_short ? g->size <= MPI_AHEAD_RANKS : g->check && g->size <= FROM_ROOT;
+    return op->call.kind == ACOMM_BROADCAST && good && g->ahead < MPI_AHEAD;
 }
 
 /* ---- what ranks called ---- */
