@@ -160,7 +160,7 @@ static void a_thread_that_ended_is_not_the_one_that_writes(void)
     if (!child)
         _exit(0);
     waitpid(child, NULL, 0);
-    windows[1].pid = getpid();
+    windows[1].process.pid = getpid();
     windows[1].writer = child; /* nobody's number any more */
     windows[1].writing = 1;
     CHECK_EQUAL(pthread_create(&thread, NULL, leave_soon, NULL), 0);
@@ -176,8 +176,8 @@ static void somebody_else_is_not_reached(void)
     char *array = calloc(1, BYTES);
     pid_t child = start(array);
     CHECK(window_reaches(&s, 1));
-    windows[1].pid = getpid();
-    windows[1].key ^= 2;
+    windows[1].process.pid = getpid();
+    windows[1].process.key ^= 2;
     CHECK(!window_reaches(&s, 1));
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);

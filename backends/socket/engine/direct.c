@@ -35,7 +35,7 @@ static int broken(struct rounds *r, int rank, int errnum)
 
 static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes)
 {
-    int errnum = peer_memory_read(shared_window(r->shared, rank)->pid, from, to, bytes);
+    int errnum = peer_memory_read(shared_window(r->shared, rank)->process.pid, from, to, bytes);
     return errnum ? broken(r, rank, errnum) : 0;
 }
 

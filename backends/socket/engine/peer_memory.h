@@ -1,8 +1,19 @@
 /* Reading the memory of another process of this host where it lies. */
 #ifndef ACOMM_PEER_MEMORY_H
 #define ACOMM_PEER_MEMORY_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* What a process tells those who are to read its memory. */
+struct peer_process {
+    int32_t pid;
+    uint64_t key, key_at; /* a number of this process only, and where it lies in its memory; 0: none could be drawn */
+};
+struct peer_process peer_memory_self(void);
+/* Whether the system lets us at its memory; and that it is that process's: in another namespace of process numbers, its number
+ * is somebody else's. */
+bool peer_memory_reaches(const struct peer_process *process);
 
 /* Copies from address `from` of the process. 0 or errno: EPERM or ENOSYS where the system does not permit it, ESRCH when the
  * process has gone, EFAULT for memory that only its owner can read. `to` may be written in part then. Costs 2 us a call and

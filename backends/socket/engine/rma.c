@@ -173,7 +173,7 @@ static int copy(struct acomm_rma *r, int rank, uint64_t at, char *mine, size_t b
     int errnum = 0;
     char *there = to->mapped ? to->mapped + at : (char *)(uintptr_t)(to->at + at);
     if (!to->mapped && rank != r->group->rank)
-        errnum = peer_memory_read(shared_window(s, seat)->pid, to->at + at, mine, bytes);
+        errnum = peer_memory_read(shared_window(s, seat)->process.pid, to->at + at, mine, bytes);
     else if (put)
         memmove(there, mine, bytes);
     else

@@ -7,42 +7,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "peer_memory.h"
 #include "shared.h"
 
 #define CHUNK ((size_t)1 << 20) /* bytes of one write: tens of microseconds */
 #define YIELDS 200      /* then somebody else has the writer's core, or it is stopped */
 #define LOOK_NS 1000000
 
-/* The upper half is the process id: a forked child draws its own. One word, as threads may open groups at the same time. */
-static _Atomic uint64_t self;
-
 void window_open(struct shared *s)
 {
-    struct window *w = shared_window(s, s->rank);
-    uint64_t key = atomic_load(&self), pid = (uint64_t)getpid();
-    uint32_t fresh = 0;
-    if (key >> 32 != pid && getrandom(&fresh, sizeof fresh, GRND_NONBLOCK) == sizeof fresh) {
-        uint64_t drawn = pid << 32 | fresh | 1;
-        if (atomic_compare_exchange_strong(&self, &key, drawn))
-            key = drawn; /* otherwise another thread's */
-    }
-    w->pid = (pid_t)pid;
-    w->key = key >> 32 == pid ? key : 0;
-    w->key_at = (uint64_t)(uintptr_t)&self;
+    shared_window(s, s->rank)->process = peer_memory_self();
 }
 
 bool window_reaches(const struct shared *s, int rank)
 {
-    const struct window *w = shared_window(s, rank);
-    uint64_t found = 0;
-    return w->key && !peer_memory_read(w->pid, w->key_at, (char *)&found, sizeof found) && found == w->key;
+    return peer_memory_reaches(&shared_window(s, rank)->process);
 }
 
 bool window_enter(const struct shared *s, int rank)
@@ -66,7 +49,7 @@ static ssize_t write_chunk(const struct shared *s, int rank, uint64_t to, const 
     struct iovec local = {(void *)(uintptr_t)from, bytes}, remote = {(void *)(uintptr_t)to, bytes};
     if (!window_enter(s, rank))
         return errno = ECANCELED, -1;
-    ssize_t n = process_vm_writev(shared_window(s, rank)->pid, &local, 1, &remote, 1, 0);
+    ssize_t n = process_vm_writev(shared_window(s, rank)->process.pid, &local, 1, &remote, 1, 0);
     window_leave(s);
     return n;
 }
@@ -138,7 +121,7 @@ static void await_writer(const struct window *w)
             continue;
         }
         bool alone = atomic_load(&w->writing) == 1;
-        if (ended(w->pid) || (alone && harmless(atomic_load(&w->writer))))
+        if (ended(w->process.pid) || (alone && harmless(atomic_load(&w->writer))))
             return;
         nanosleep(&pause, NULL);
     }

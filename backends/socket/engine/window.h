@@ -13,22 +13,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "peer_memory.h"
 
 struct shared;
 
 /* Of each rank, in its seat of the segment. */
 struct window {
     _Alignas(64) _Atomic uint32_t closed; /* no writes any more */
-    int32_t pid;
-    uint64_t key, key_at;                 /* a number of this process only, and where it lies in its memory */
+    struct peer_process process;
     _Alignas(64) _Atomic uint32_t writing; /* writes that this rank is in */
     _Atomic int32_t writer;               /* the thread that began the last of them */
 };
 
 /* Says who we are; before the peers may look. */
 void window_open(struct shared *s);
-/* Whether the system lets us at the memory of local `rank`; and that it is that rank's: in another namespace of process
- * numbers, its number is somebody else's. */
+/* Whether the system lets us at the memory of local `rank`. */
 bool window_reaches(const struct shared *s, int rank);
 /* Copies to address `to` of local `rank`. 0 or errno: ESRCH when the process has gone, ECANCELED when it does not admit
  * writes any more, EFAULT for memory that only its owner can write. */
