@@ -105,12 +105,12 @@ class MpiCommunicator(EngineCommunicator):
         if self.size == 1 or not places.together(self.places):
             return
         try:
-            able = [one[0] for one in self._exchange(bytes([shared.take(self._group, told, offer)]), timeout)]
+            able = min(one[0] for one in self._exchange(bytes([shared.take(self._group, told, offer)]), timeout))
         except CollectiveMismatch:  # others have gone on, and called different things: the next call tells of it
             self._told = False
             return
-        if all(able):
-            lib.acomm_mpi_share_from_now(self._group)
+        if able:
+            lib.acomm_mpi_share_from_now(self._group, able == 2)
 
     def _odd(self, rank: int, first: bytes, theirs: bytes) -> str:
         for index, (name, words) in enumerate((("ARRAYCOMM_CHECK", "01"), ("ARRAYCOMM_TRACE", ("not set", "set")))):

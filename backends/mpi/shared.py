@@ -9,12 +9,12 @@ import os
 import struct
 from collections.abc import Sequence
 
-from arraycomm._engine import lib
+from arraycomm._engine import ffi, lib
 from arraycomm.core import kernel, settings
 from arraycomm.core.log import log
 
 _SEALS = kernel.F_SEAL_SHRINK | kernel.F_SEAL_GROW | kernel.F_SEAL_SEAL  # who could shrink it would end the others
-_TOLD = struct.Struct("<QqQ")  # process; the file's descriptor and inode
+_TOLD = struct.Struct("<QQQqQ")  # process, its key, where that lies; the file's descriptor and inode
 BYTES = _TOLD.size
 
 
@@ -24,7 +24,9 @@ class Offer:
     def __init__(self, rank: int, size: int) -> None:
         self.file = _made(lib.acomm_mpi_shared_bytes(size)) if rank == 0 and size > 1 and wanted() else -1
         inode = os.fstat(self.file).st_ino if self.file >= 0 else 0
-        self.told = _TOLD.pack(os.getpid(), self.file, inode)
+        process = ffi.new("uint64_t[3]")
+        lib.acomm_mpi_self(process)
+        self.told = _TOLD.pack(*process, self.file, inode)
 
     def close(self) -> None:
         if self.file >= 0:
@@ -37,8 +39,9 @@ def wanted() -> bool:
 
 
 def take(group: object, told: Sequence[bytes], offer: Offer) -> int:
-    """Maps rank 0's memory. 0: that cannot be."""
-    process, descriptor, inode = _TOLD.unpack(told[0])
+    """Maps rank 0's memory. 0: that cannot be; 2: every rank's own can be read too; else 1."""
+    offers = [_TOLD.unpack(one) for one in told]
+    process, _, _, descriptor, inode = offers[0]
     if descriptor < 0 or not wanted():
         return 0
     try:
@@ -48,7 +51,8 @@ def take(group: object, told: Sequence[bytes], offer: Offer) -> int:
     try:
         if not _is(file, inode, lib.acomm_mpi_shared_bytes(len(told))):
             return 0
-        return int(lib.acomm_mpi_share(group, file))
+        processes = ffi.new("uint64_t[]", [number for one in offers for number in one[:3]])
+        return int(lib.acomm_mpi_share(group, file, processes))
     finally:
         os.close(file)
 

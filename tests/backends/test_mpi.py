@@ -18,6 +18,7 @@ from tests.standin import build
 
 LIMIT = 90.0  # s for one world; only ends what hangs
 PROGRAM = str(Path(__file__).with_name("mpi_rank.py"))
+READS = str(Path(__file__).with_name("mpi_reads_rank.py"))
 EVERYWHERE = pytest.mark.parametrize("library", mpi.LIBRARIES)
 
 
@@ -167,6 +168,19 @@ def test_a_close_that_is_interrupted() -> None:
 def test_a_broadcast_is_passed_on_by_who_has_called_it() -> None:
     printed = run("mpich", 4, PROGRAM, "passed on")
     assert [lines(printed, rank) for rank in range(4)] == [["all found"]] * 4, printed
+
+
+@pytest.mark.parametrize(("library", "size"), [("impi", 2), ("impi", 3)])
+def test_memory_that_only_its_owner_reads(library: str, size: int) -> None:
+    """Long blocks go by messages then."""
+    printed = run(library, size, READS, "unreadable")
+    assert [lines(printed, rank) for rank in range(size)] == [["right True"] * 3] * size, printed
+
+
+@pytest.mark.parametrize(("library", "size"), [("openmpi", 2), ("mpich", 3)])
+def test_giving_up_while_others_read(library: str, size: int) -> None:
+    printed = run(library, size, READS, "gives up")
+    assert [lines(printed, rank) for rank in range(size)] == [["wrong 0, gave up True"]] * size, printed
 
 
 def test_closed_groups_are_freed() -> None:

@@ -73,7 +73,6 @@ int mpi_blocks(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     int begin = op->on_device ? 0 : 1;
-    bool given = g->check && mpi_blocks_follow(op);
     for (int first = begin; first < g->size; first += WAVE) {
         int rc = 0, end = first + WAVE < g->size ? first + WAVE : g->size;
         for (int step = first; step < end && !rc; step++) {
@@ -82,7 +81,7 @@ int mpi_blocks(struct mpi_op *op)
             if (!step && in.data == out.data)
                 continue; /* it lies there already */
             rc = in.bytes ? mpi_take(op, in.data, in.bytes, from) : 0;
-            if (!rc && out.bytes && !given)
+            if (!rc && out.bytes && !op->follows)
                 rc = mpi_give(op, out.data, out.bytes, to);
         }
         if (first == begin && !rc)

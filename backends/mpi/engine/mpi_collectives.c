@@ -93,6 +93,8 @@ int mpi_collective(struct mpi_op *op)
         return alone(op);
     if (seats_fit(op))
         return seats_collective(op);
+    if (reads_fit(op))
+        return reads_blocks(op);
     op->is_short = mpi_is_short(op);
     if (ahead_fits(op))
         return ahead_broadcast(op);

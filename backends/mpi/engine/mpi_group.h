@@ -25,6 +25,7 @@ struct mpi_op {
     bool owned;                  /* by a handle, not on its caller's stack */
     bool is_short;               /* its contents travel with the headers */
     bool tells;                  /* its peers, once it has waited for a while, what it calls */
+    bool follows;                /* its long blocks have been sent along with the record */
     bool on_device;              /* its arrays are: the library moves them, nobody here touches them */
     _Atomic int state;           /* abandoned by its owner before the end: freed then */
     int status;                  /* valid once ended */
@@ -138,6 +139,8 @@ int pace_thread(pthread_t *thread, void *(*function)(void *), void *argument);
 #define MPI_SPINS 400 /* turns of about 50 ns, with a core for every rank */
 /* A turn of waiting: spins, yields or sleeps, and looks at deadline, signals, poison and news. 0 or a code. */
 int mpi_turn(struct mpi_op *op, unsigned *turns, int culprit);
+/* Looks at those alone. */
+int mpi_look(struct mpi_op *op, int culprit);
 /* Between turns, after so many nanoseconds: a while after the beginning it sleeps. */
 void mpi_nap(int64_t waited);
 /* Begin moving bytes between here and a rank; 0 or the code that the operation fails with. Both ends know how many: the library may

@@ -95,7 +95,7 @@ static int give_all(struct mpi_op *op, char *mine, uint64_t bytes)
 {
     struct acomm_group *g = op->group;
     uint64_t first = bytes - sizeof(struct mpi_record), whole = ((struct mpi_record *)mine)->bytes;
-    bool follow = g->check && mpi_blocks_follow(op), each = mpi_divides(op) && whole;
+    bool each = mpi_divides(op) && whole;
     int rc = 0;
     for (int step = 1; step < g->size && !rc; step++) {
         int to = mpi_neighbour(g, -step);
@@ -106,7 +106,8 @@ static int give_all(struct mpi_op *op, char *mine, uint64_t bytes)
         if (!rc && whole > first)
             rc = mpi_give(op, source(op, to) + first, whole - first, to);
     }
-    return rc || !follow ? rc : mpi_give_blocks(op);
+    op->follows = !rc && g->check && mpi_blocks_follow(op);
+    return op->follows ? mpi_give_blocks(op) : rc;
 }
 
 static int exchange(struct mpi_op *op, const struct mpi_record **records)

@@ -24,6 +24,7 @@ struct slot {
 struct seat {
     _Alignas(64) _Atomic uint64_t round;
     _Alignas(64) _Atomic uint64_t done;
+    _Atomic uint32_t left;
     struct slot slots[SEATS_SLOTS];
     _Alignas(64) char ring[RING];
     char apart[4096 + 192]; /* seats that lie a power of two apart would meet in the same lines of a cache */
@@ -197,8 +198,15 @@ static void publish(struct acomm_group *g)
     atomic_store_explicit(&seat(g, g->rank)->round, g->seats->round, memory_order_release);
 }
 
+static void fill(char *to, const char *from, uint64_t bytes, struct seats_own own)
+{
+    uint64_t after = own.at + own.bytes;
+    stream_keep(to, from, own.at);
+    stream_keep(to + after, from + after, bytes - after);
+}
+
 /* The first round of an operation. */
-static int show(struct mpi_op *op, const void *data, uint64_t bytes)
+static int show(struct mpi_op *op, const void *data, uint64_t bytes, struct seats_own own)
 {
     struct acomm_group *g = op->group;
     g->seats->first = g->seats->round + 1;
@@ -213,7 +221,7 @@ static int show(struct mpi_op *op, const void *data, uint64_t bytes)
     if (rc)
         return rc;
     if (data)
-        stream_keep(contents_of(g, g->rank), data, bytes);
+        fill(contents_of(g, g->rank), data, bytes, own);
     publish(g);
     return 0;
 }
@@ -236,16 +244,17 @@ static int compare_before(struct mpi_op *op, int rank)
     return rc;
 }
 
-int seats_exchange(struct mpi_op *op, const void *data, uint64_t bytes, const acomm_header **headers, const void **contents)
+int seats_exchange(struct mpi_op *op, const void *data, uint64_t bytes, struct seats_own own, const acomm_header **headers,
+                   const void **contents)
 {
     struct acomm_group *g = op->group;
-    int rc = show(op, data, bytes);
+    int rc = show(op, data, bytes, own);
     rc = rc ? rc : await_all(op);
     rc = rc ? rc : catch_up(op, g->seats->first - 1);
     for (int rank = 0; rank < g->size && !rc; rank++) {
         rc = compare_before(op, rank);
         headers[rank] = &slot(g, rank, g->seats->round)->header;
-        contents[rank] = contents_of(g, rank);
+        contents[rank] = rank == g->rank && data ? data : contents_of(g, rank);
     }
     return rc;
 }
@@ -265,6 +274,19 @@ int seats_meet(struct mpi_op *op)
 const char *seats_contents(const struct acomm_group *g, int rank)
 {
     return contents_of(g, rank);
+}
+
+/* A caller writes its array after the mark is there; who has read what was written sees the mark. */
+void seats_leave(struct acomm_group *g)
+{
+    atomic_store(&seat(g, g->rank)->left, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+bool seats_left(const struct acomm_group *g, int rank)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    return atomic_load(&seat(g, rank)->left) != 0;
 }
 
 /* ---- broadcasts ---- */
@@ -293,7 +315,7 @@ int seats_broadcast(struct mpi_op *op)
     uint64_t bytes = c->count * op->width;
     bool gives = c->root == g->rank;
     atomic_store_explicit(&g->unmet, op->sequence, memory_order_relaxed);
-    int rc = show(op, gives ? (const void *)c->in : NULL, bytes);
+    int rc = show(op, gives ? (const void *)c->in : NULL, bytes, (struct seats_own){0, 0});
     if (!rc && !gives)
         rc = take(op, (char *)c->out, bytes);
     if (!rc && g->seats->round - g->seats->done > LATE)
@@ -311,7 +333,24 @@ uint64_t acomm_mpi_shared_bytes(int size)
     return size <= SEATS_RANKS ? (uint64_t)size * sizeof(struct seat) : 0;
 }
 
-int acomm_mpi_share(struct acomm_group *g, int descriptor)
+void acomm_mpi_self(uint64_t *out)
+{
+    struct peer_process self = peer_memory_self();
+    out[0] = (uint64_t)self.pid, out[1] = self.key, out[2] = self.key_at;
+}
+
+/* Whether every other rank's memory can be read. */
+static bool reaches(const struct acomm_group *g, struct mpi_seats *s, const uint64_t *processes)
+{
+    bool all = true;
+    for (int rank = 0; rank < g->size; rank++, processes += 3) {
+        s->processes[rank] = (struct peer_process){(int32_t)processes[0], processes[1], processes[2]};
+        all = all && (rank == g->rank || peer_memory_reaches(&s->processes[rank]));
+    }
+    return all;
+}
+
+int acomm_mpi_share(struct acomm_group *g, int descriptor, const uint64_t *processes)
 {
     struct mpi_seats *s = calloc(1, sizeof *s);
     size_t bytes = (size_t)acomm_mpi_shared_bytes(g->size);
@@ -323,12 +362,13 @@ int acomm_mpi_share(struct acomm_group *g, int descriptor)
     s->base = base;
     s->bytes = bytes;
     g->lent = s;
-    return 1;
+    return reaches(g, s, processes) ? 2 : 1;
 }
 
-void acomm_mpi_share_from_now(struct acomm_group *g)
+void acomm_mpi_share_from_now(struct acomm_group *g, int reads)
 {
     g->seats = g->lent;
+    g->seats->reads = reads;
 }
 
 void seats_free(struct acomm_group *g)

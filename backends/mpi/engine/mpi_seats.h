@@ -9,6 +9,7 @@
 #ifndef MPI_SEATS_H
 #define MPI_SEATS_H
 #include "mpi_group.h"
+#include "peer_memory.h"
 
 #define SEATS_SLOTS 32
 #define SEATS_MOST ((uint64_t)64 << 10)  /* bytes of a rank's contents in one round */
@@ -22,21 +23,35 @@ struct mpi_seats {
     uint64_t at;                  /* where the next contents begin, in a ring that never ends: alike on all */
     uint64_t starts[SEATS_SLOTS]; /* of the contents of each round */
     uint64_t lengths[SEATS_SLOTS];
+    bool reads;                   /* ranks may read each other's memory, too (mpi_reads.c) */
+    struct peer_process processes[SEATS_RANKS];
 };
 
-/* An operation's first round: this rank's header and contents; all others', which stay until seats_done(). `bytes`: of contents, on
- * whoever has any. 0 or a code. */
-int seats_exchange(struct mpi_op *op, const void *data, uint64_t bytes, const acomm_header **headers, const void **contents);
+/* Of contents, what nobody else reads: it is not copied. */
+struct seats_own { uint64_t at, bytes; };
+/* An operation's first round: this rank's header and contents; all others', which stay until seats_done(), and its own where they
+ * lie. `bytes`: of contents, on whoever has any. 0 or a code. */
+int seats_exchange(struct mpi_op *op, const void *data, uint64_t bytes, struct seats_own own, const acomm_header **headers,
+                   const void **contents);
+/* The same, and all called the same: else the code of a mismatch. */
+int seats_compared(struct mpi_op *op, const void *data, uint64_t bytes, struct seats_own own, const void **contents);
 /* One more: where this rank writes that many bytes; then, when all have, where a rank's lie. NULL, *rc: it failed. */
 char *seats_begin(struct mpi_op *op, uint64_t bytes, int *rc);
 int seats_meet(struct mpi_op *op);
 const char *seats_contents(const struct acomm_group *g, int rank);
 /* Nothing of the operation is needed any more. */
 void seats_done(struct acomm_group *g);
+/* It has failed, and its arrays are the caller's again: nobody is to believe what it reads there from now on. */
+void seats_leave(struct acomm_group *g);
+/* Whether a rank has, after what was read of its arrays. */
+bool seats_left(const struct acomm_group *g, int rank);
 /* A broadcast: its root waits for nobody. */
 int seats_broadcast(struct mpi_op *op);
 /* Whether an operation goes here; every rank decides alike. And it. */
 bool seats_fit(const struct mpi_op *op);
 int seats_collective(struct mpi_op *op);
+/* The same for long ones, read where they lie (mpi_reads.c). */
+bool reads_fit(const struct mpi_op *op);
+int reads_blocks(struct mpi_op *op);
 void seats_free(struct acomm_group *g);
 #endif

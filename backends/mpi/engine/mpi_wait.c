@@ -23,7 +23,7 @@ void mpi_nap(int64_t waited)
         nanosleep(&(struct timespec){0, ns}, NULL);
 }
 
-static int look(struct mpi_op *op, int culprit)
+int mpi_look(struct mpi_op *op, int culprit)
 {
     struct acomm_group *g = op->group;
     int64_t now = clock_now();
@@ -46,7 +46,6 @@ static int look(struct mpi_op *op, int culprit)
     }
     if (op->tells && now - op->started > TELL_NS)
         ahead_tell(op);
-    mpi_nap(now - op->started);
     return 0;
 }
 
@@ -56,9 +55,10 @@ int mpi_turn(struct mpi_op *op, unsigned *turns, int culprit)
     if (turn < spins)
         return 0;
     if (turn % LOOKS == 0) {
-        int rc = look(op, culprit);
+        int rc = mpi_look(op, culprit);
         if (rc)
             return rc;
+        mpi_nap(clock_now() - op->started);
     }
     sched_yield();
     return 0;
