@@ -13,7 +13,7 @@ from tests.backends.mpi_rank import say
 
 def unreadable(group: arraycomm.Group) -> None:
     """One of them has memory that only its owner can read."""
-    count = 400_000 - 400_000 % group.size
+    count = 1_200_000 - 1_200_000 % group.size
     odd = np.frombuffer(mmap.mmap(-1, count * 8, prot=mmap.PROT_WRITE))
     usual = np.empty(count)
     for x in (usual, odd if group.rank == 0 else usual, usual):
