@@ -357,7 +357,8 @@ static PyObject *with_array(struct trip *t)
 }
 
 /* The result, or NotImplemented; a Work at once where it `begins` only. `given`: arguments by role, see forms.h.
- * flight: where it is recorded, as the group of that row; NULL: nowhere. Out of line: its frame is large, and calls that are declined need none. */
+ * flight: where it is recorded, as the group of that row; NULL: nowhere. Out of line: its frame is large, and calls that are
+ * declined need none. */
 static __attribute__((noinline)) PyObject *take(PyObject *self, int kind, bool begins, PyObject **given, struct flight *flight,
                                                 int row)
 {
