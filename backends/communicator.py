@@ -64,7 +64,9 @@ class EngineCommunicator:
         """The exception for a code that an entry point returned. Raises what a signal handler raised."""
         _raise_interrupt(code)
         failure = ffi.new("acomm_failure *")
-        if not self._freed and self._failure(self._group, failure):
+        with self.shortcut:
+            failed = not self._freed and self._failure(self._group, failure)
+        if failed:
             self._told = True
             return self._translate.failure(failure)
         return self._translate.code(code)
@@ -90,8 +92,9 @@ class EngineCommunicator:
         redop, factor = (0, 0.0) if op is None else (op.code, op.factor)
         ns = nanoseconds(timeout)
         if not async_op:
-            code = lib.acomm_operate(self._group if not self.closed else self._checked(), kind, src, dst, count, counts, received,
-                                     dtype, redop, factor, root, tag, layout, ns, NULL)
+            with self.shortcut:  # close() frees the group behind whom it finds in here
+                code = lib.acomm_operate(self._group if not self.closed else self._checked(), kind, src, dst, count, counts,
+                                         received, dtype, redop, factor, root, tag, layout, ns, NULL)
             if code:
                 raise self.error(code)
             return None
@@ -184,8 +187,8 @@ class EngineCommunicator:
             self._raise_untold(code, reason)
         finally:
             with self.lock:
+                self._freed = True  # for who comes now; end() waits for the others
                 self.shortcut.end()
-                self._freed = True
             self._free(self._group)
             self._left(reason)
 

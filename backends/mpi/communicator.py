@@ -54,7 +54,7 @@ class MpiCommunicator(EngineCommunicator):
                                         "factor": factor, "root": root, "tag": tag, "layout": layout,
                                         "timeout": nanoseconds(timeout)})
         extent = ffi.new("acomm_mpi_extent *", {"counts": counts, "receives": received, **self._device(owners)})
-        with self.lock if async_op else contextlib.nullcontext():
+        with self.lock if async_op else self.shortcut:  # see EngineCommunicator
             group = self._checked()
             if async_op:
                 out = ffi.new("acomm_op **")
@@ -63,9 +63,9 @@ class MpiCommunicator(EngineCommunicator):
                     return self.shortcut.operation(address(out[0]), owners)
             else:
                 code = lib.acomm_mpi_run(group, call, extent)
-        if code:
-            if not self._freed and lib.acomm_mpi_stuck(group):
+            if code and lib.acomm_mpi_stuck(group):
                 _kept.append(owners)
+        if code:
             raise self.error(code)
         return None
 

@@ -121,7 +121,8 @@ class SocketCommunicator(EngineCommunicator):
 
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         out = ffi.new("acomm_block **")
-        code = lib.acomm_group_share(self._checked(), nbytes, nanoseconds(timeout), out)
+        with self.shortcut:
+            code = lib.acomm_group_share(self._checked(), nbytes, nanoseconds(timeout), out)
         if code == lib.ACOMM_UNSUPPORTED:
             if ffi.errno and not self._addressless:
                 self._addressless = True
@@ -141,7 +142,7 @@ class SocketCommunicator(EngineCommunicator):
         from .serving import Serving
 
         direct = expose(self._checked(), near._checked(), buffer, nanoseconds(None), self.error)
-        found = direct or Serving(self._checked(), buffer, self.error)
+        found = direct or Serving(self._checked(), buffer, self.error, self.shortcut)
         self._exposed.append(found)
         return found
 

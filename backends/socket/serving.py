@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from arraycomm._engine import ffi, lib
@@ -18,29 +19,35 @@ class Serving:
 
     direct: Literal[False] = False
 
-    def __init__(self, group: Any, buffer: Buffer, error: Callable[[int], Exception]) -> None:
+    def __init__(self, group: Any, buffer: Buffer, error: Callable[[int], Exception],
+                 inside: AbstractContextManager[object]) -> None:
+        """inside: who is in there finds the group, whoever closes it meanwhile."""
         out = ffi.new("acomm_served **")
         code = lib.acomm_served_open(group, buffer.address, buffer.count, buffer.dtype, out)
         if code:
             raise error(code)
         self._group, self._served, self._buffer, self._error = group, out[0], buffer, error
+        self._inside = inside
         self.closed = False
         _kept.add(self)
 
     def wait_signal(self, rank: int, timeout: float) -> bool:
-        code = lib.acomm_served_wait(self._open(), rank, nanoseconds(timeout))
+        with self._inside:
+            code = lib.acomm_served_wait(self._open(), rank, nanoseconds(timeout))
         self._check(min(code, 0))
         return bool(code == 0)
 
     def fenced(self, number: int, timeout: float) -> int | None:
         late = ffi.new("int32_t *")
-        code = lib.acomm_served_fence(self._open(), number, nanoseconds(timeout), late)
+        with self._inside:
+            code = lib.acomm_served_fence(self._open(), number, nanoseconds(timeout), late)
         self._check(min(code, 0))
         return int(late[0]) if code else None
 
     @property
     def failed(self) -> bool:
-        return self.closed or bool(lib.acomm_group_failure(self._group, ffi.new("acomm_failure *")))
+        with self._inside:
+            return self.closed or bool(lib.acomm_group_failure(self._group, ffi.new("acomm_failure *")))
 
     def freed(self) -> None:
         """The group has been closed."""

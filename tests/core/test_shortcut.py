@@ -7,6 +7,8 @@ import inspect
 import os
 import subprocess
 import sys
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -197,6 +199,22 @@ def test_errors_are_those_of_the_long_way(group: arraycomm.Group, call: Callable
         _long(group, call, _x())
     assert str(short.value) == str(long.value)
     group.barrier()
+
+
+def test_a_group_is_freed_behind_those_in_a_call(group: arraycomm.Group) -> None:
+    """Who has seen that it is open is not counted by the engine yet, and would find memory that is free."""
+    communicator: Any = group._routes.main
+    with communicator.shortcut:
+        closing = threading.Thread(target=group.close)
+        closing.start()
+        while not communicator.closed:
+            time.sleep(0.001)
+        closing.join(0.1)
+        assert closing.is_alive()
+        with pytest.raises(arraycomm.GroupError, match="closed"):
+            group.all_reduce(np.zeros((8, 2))[:, 0])
+    closing.join(20)
+    assert not closing.is_alive()
 
 
 def test_messages(group: arraycomm.Group) -> None:

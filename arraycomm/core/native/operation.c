@@ -209,7 +209,7 @@ void operation_reap(struct shortcut *s)
 
 void operation_end_all(struct shortcut *s)
 {
-    while (s->starting) { /* they are on their way out of the engine, and add to the list */
+    while (s->calling) { /* they are on their way out of the engine, and may add to the list */
         Py_BEGIN_ALLOW_THREADS
         sched_yield();
         Py_END_ALLOW_THREADS

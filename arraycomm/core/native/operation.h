@@ -14,7 +14,7 @@ struct shortcut {
     int rank, size;
     PyObject *error;               /* error(code, address of an acomm_failure) -> exception */
     struct operation_links under_way; /* latest first; the list holds a reference to each */
-    int starting;                  /* threads that are in the engine to start one */
+    int calling;                   /* threads between the look whether the group is open and their way back from the engine */
     struct door *door;             /* door.h; NULL: nobody has asked for the number */
     int64_t number;
 };

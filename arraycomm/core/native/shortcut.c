@@ -176,11 +176,11 @@ static PyObject *begin(struct trip *t)
     acomm_group *group = s->group; /* after what may have run Python code, which may have closed it */
     if (!group)
         return declined();
-    s->starting++;
+    s->calling++;
     Py_BEGIN_ALLOW_THREADS
     code = s->entries->start(group, &t->call, &op);
     Py_END_ALLOW_THREADS
-    s->starting--;
+    s->calling--;
     if (code == ACOMM_UNSUPPORTED || code == ACOMM_ARGUMENT)
         return declined();
     return code ? failed(s, code, &failure) : operation_new(s, op, t->owners[0], t->owners[1]);
@@ -202,6 +202,7 @@ static PyObject *run(struct trip *t)
     t->call.failure = &failure;
     PyThreadState *thread = NULL;
     t->call.lock = &thread;
+    t->s->calling++;
     uint64_t held = t->s->entries->held;
     if (held && t->call.count * (uint64_t)dtype_rows[t->call.dtype].width <= held)
         t->call.let_go = let_go;
@@ -210,9 +211,11 @@ static PyObject *run(struct trip *t)
     code = t->s->entries->run(group, &t->call);
     if (thread)
         PyEval_RestoreThread(thread);
+    bool kept = code && t->s->entries->stuck && t->s->entries->stuck(group, NULL);
+    t->s->calling--;
     if (code == ACOMM_UNSUPPORTED || code == ACOMM_ARGUMENT)
         return declined();
-    if (code && t->s->entries->stuck && t->s->entries->stuck(group, NULL)) { /* kept for good */
+    if (kept) { /* for good */
         Py_XINCREF(t->model);
         Py_XINCREF(t->given[ROLE_OUT]);
         Py_XINCREF(t->owners[1]);

@@ -1,6 +1,6 @@
 /* The short way's call (shortcut.c) and the types behind it (shortcut_types.c). */
-#ifndef ARRAYCOMM_SHORTCUT_H
-#define ARRAYCOMM_SHORTCUT_H
+#ifndef NATIVE_SHORTCUT_H
+#define NATIVE_SHORTCUT_H
 #include "flight.h"
 #include "operation.h"
 

@@ -71,6 +71,20 @@ static PyObject *shortcut_close(PyObject *self, PyObject *none)
     return Py_NewRef(Py_None);
 }
 
+static PyObject *shortcut_enter(PyObject *self, PyObject *none)
+{
+    (void)none;
+    ((struct shortcut *)self)->calling++;
+    return Py_NewRef(self);
+}
+
+static PyObject *shortcut_leave(PyObject *self, PyObject *error)
+{
+    (void)error;
+    ((struct shortcut *)self)->calling--;
+    return Py_NewRef(Py_None);
+}
+
 static PyObject *shortcut_end(PyObject *self, PyObject *none)
 {
     struct shortcut *s = (struct shortcut *)self;
@@ -144,7 +158,9 @@ static void shortcut_dealloc(PyObject *self)
 
 static PyMethodDef shortcut_methods[] = {
     {"close", shortcut_close, METH_NOARGS, "From now on everything is declined."},
-    {"end", shortcut_end, METH_NOARGS, "The engine has ended all operations: their handles are given back."},
+    {"__enter__", shortcut_enter, METH_NOARGS, "Inside, a caller of the engine finds the group: end() waits."},
+    {"__exit__", shortcut_leave, METH_VARARGS, NULL},
+    {"end", shortcut_end, METH_NOARGS, "The engine has ended all operations: their handles are given back. Waits for all calls."},
     {"number", shortcut_number, METH_VARARGS, "number(report, enqueue) -> the group's number for native callers, see door.h"},
     {"operation", shortcut_operation, METH_VARARGS,
      "operation(handle, owners) -> Operation for a handle at an address, with what its memory belongs to"},
