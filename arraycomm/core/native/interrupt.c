@@ -10,6 +10,7 @@
 static PyObject *pending;
 enum { LOOK_MS = 50 }; /* as WAIT_LOOK_NS of the engine */
 static int running; /* handlers that the engine has called, one inside the other */
+static _Thread_local int calls; /* of this thread, which a close would wait for: see shortcut_enter() */
 
 static int check_signals(void)
 {
@@ -53,11 +54,17 @@ void interrupt_init(void)
     acomm_set_interrupt(check_signals);
 }
 
-/* interrupting() -> whether the caller is a signal handler that interrupted an operation. */
+void interrupt_count(int call)
+{
+    calls += call;
+}
+
+/* interrupting() -> whether the caller is a signal handler that interrupted an operation: inside the engine, or on the way there
+ * or back. */
 PyObject *interrupt_runs(PyObject *module, PyObject *none)
 {
     (void)module, (void)none;
-    return PyBool_FromLong(running && syscall(SYS_gettid) == getpid());
+    return PyBool_FromLong(calls || (running && syscall(SYS_gettid) == getpid()));
 }
 
 /* interrupted() -> the exception of the last signal handler that raised inside the engine, or None; once. */

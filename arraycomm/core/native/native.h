@@ -186,4 +186,5 @@ void interrupt_init(void);
 bool interrupt_between(void);
 PyObject *interrupt_take(PyObject *module, PyObject *none);
 PyObject *interrupt_runs(PyObject *module, PyObject *none);
+void interrupt_count(int call); /* 1: this thread begins a call; -1: it has ended */
 #endif

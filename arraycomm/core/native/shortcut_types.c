@@ -75,6 +75,7 @@ static PyObject *shortcut_enter(PyObject *self, PyObject *none)
 {
     (void)none;
     ((struct shortcut *)self)->calling++;
+    interrupt_count(1);
     return Py_NewRef(self);
 }
 
@@ -82,6 +83,7 @@ static PyObject *shortcut_leave(PyObject *self, PyObject *error)
 {
     (void)error;
     ((struct shortcut *)self)->calling--;
+    interrupt_count(-1);
     return Py_NewRef(Py_None);
 }
 
