@@ -52,8 +52,8 @@ class Operations:
     # ---- reductions ----
 
     def _how(self, op: ReduceOp, src: Buffer) -> Native:
-        """TypeError for what NCCL does not have, before anything is sent."""
-        found = self._natives.get((op, src.dtype)) or native(self.nccl, op, src.dtype)
+        """What is not among the natives yet. TypeError for what NCCL does not have, before anything is sent."""
+        found = native(self.nccl, op, src.dtype)
         if found is None:
             raise TypeError(f"NCCL {version_text(self.nccl.version)} has no {op} of {DType(src.dtype).label}; reduce another "
                             "dtype, or a copy in host memory")
@@ -62,10 +62,7 @@ class Operations:
         return found
 
     def _scaled(self, how: Native, call: Callable[..., int]) -> Callable[..., int]:
-        """The call; for a factor with an operator of NCCL's made for it, as its fifth argument."""
-        if not how.scalar:
-            return call
-
+        """The call with an operator of NCCL's made for the factor, as its fifth argument."""
         def scaled(*arguments: Any) -> int:
             op, comm = self.nccl.ffi.new("int *"), arguments[-2]
             code = self.nccl.ncclRedOpCreatePreMulSum(op, self.nccl.ffi.from_buffer(how.scalar), how.dtype, 1, comm)
@@ -81,25 +78,26 @@ class Operations:
     @_or_by_host
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Work | None:
-        how = self._how(op, src)
-        call = self._scaled(how, self.nccl.ncclAllReduce)
+        how = self._natives.get((op, src.dtype)) or self._how(op, src)
+        call = self._scaled(how, self.nccl.ncclAllReduce) if how.scalar else self.nccl.ncclAllReduce
         return self._run("all_reduce", src, dst, timeout, async_op, call, src.address,
                          dst.address, src.count * how.elements, how.dtype, how.op)
 
     @_or_by_host
     def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
                timeout: float | None = None, async_op: bool = False) -> Work | None:
-        how = self._how(op, src)
-        call = self._scaled(how, self.nccl.ncclReduce)
+        how = self._natives.get((op, src.dtype)) or self._how(op, src)
+        call = self._scaled(how, self.nccl.ncclReduce) if how.scalar else self.nccl.ncclReduce
         return self._run("reduce", src, dst, timeout, async_op, call, src.address,
                          dst.address if dst else 0, src.count * how.elements, how.dtype, how.op, root)
 
     @_or_by_host
     def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
                        layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Work | None:
-        how = self._how(op, src)
+        how = self._natives.get((op, src.dtype)) or self._how(op, src)
         even = counts is None or len(set(counts)) == 1
-        call = self._scaled(how, self.nccl.ncclReduceScatter if even else self._grouped.reduce_scatter)
+        plain = self.nccl.ncclReduceScatter if even else self._grouped.reduce_scatter
+        call = self._scaled(how, plain) if how.scalar else plain
         if even:
             return self._run("reduce_scatter", src, dst, timeout, async_op, call,
                              src.address, dst.address, dst.count * how.elements, how.dtype, how.op)
