@@ -8,6 +8,7 @@ import os
 
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE = 1, 2, 4, 8
+SEALED = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL  # a peer that could shrink the file would kill this process with SIGBUS
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING = 1, 2
 _MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
 _PIDFD_OPEN = 434  # on all machines
@@ -22,6 +23,18 @@ def memory_file(name: str, *, sealable: bool = False) -> int:
         return _call(_memfd_create(), name.encode(), flags)
     except OSError as error:
         raise _explained(error, "memfd_create", "3.17") from error
+
+
+def lent_file(pid: int, descriptor: int, inode: int) -> int:
+    """A memory file that another process has open under that number: the kernel lets nobody in but this user's processes.
+
+    Raises OSError where that is not permitted, or something else lies there by now, whatever it is: it may be a terminal.
+    """
+    file = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    if os.fstat(file).st_ino != inode:
+        os.close(file)
+        raise OSError(errno.ESTALE, "another file has that number by now")
+    return file
 
 
 def process_descriptor(pid: int) -> int:

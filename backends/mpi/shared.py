@@ -13,7 +13,6 @@ from arraycomm._engine import ffi, lib
 from arraycomm.core import kernel, settings
 from arraycomm.core.log import log
 
-_SEALS = kernel.F_SEAL_SHRINK | kernel.F_SEAL_GROW | kernel.F_SEAL_SEAL  # who could shrink it would end the others
 _TOLD = struct.Struct("<QQQqQ")  # process, its key, where that lies; the file's descriptor and inode
 BYTES = _TOLD.size
 
@@ -45,11 +44,11 @@ def take(group: object, told: Sequence[bytes], offer: Offer) -> int:
     if descriptor < 0 or not wanted():
         return 0
     try:
-        file = os.dup(offer.file) if offer.file >= 0 else os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        file = os.dup(offer.file) if offer.file >= 0 else kernel.lent_file(process, descriptor, inode)
     except OSError:
         return 0  # not permitted, or another namespace of processes
     try:
-        if not _is(file, inode, lib.acomm_mpi_shared_bytes(len(told))):
+        if not _is(file, lib.acomm_mpi_shared_bytes(len(told))):
             return 0
         processes = ffi.new("uint64_t[]", [number for one in offers for number in one[:3]])
         return int(lib.acomm_mpi_share(group, file, processes))
@@ -57,10 +56,10 @@ def take(group: object, told: Sequence[bytes], offer: Offer) -> int:
         os.close(file)
 
 
-def _is(file: int, inode: int, size: int) -> bool:
+def _is(file: int, size: int) -> bool:
     found = os.fstat(file)
-    with contextlib.suppress(OSError):  # no memory file: another process has that number by now
-        return found.st_ino == inode and found.st_size == size and fcntl.fcntl(file, kernel.F_GET_SEALS) & _SEALS == _SEALS
+    with contextlib.suppress(OSError):  # no memory file
+        return found.st_size == size and fcntl.fcntl(file, kernel.F_GET_SEALS) & kernel.SEALED == kernel.SEALED
     return False
 
 
@@ -75,7 +74,7 @@ def _made(size: int) -> int:
         return -1
     try:
         os.ftruncate(file, size)
-        fcntl.fcntl(file, kernel.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(file, kernel.F_ADD_SEALS, kernel.SEALED)
         return file
     except OSError as error:
         log().info("no shared memory for records, which go by MPI's messages: %s", error)

@@ -18,8 +18,6 @@ from arraycomm.core.auth import Hello
 from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
 from arraycomm.core.log import log
 
-# A peer that could shrink the file would kill this process with SIGBUS.
-_SEALS = kernel.F_SEAL_SHRINK | kernel.F_SEAL_GROW | kernel.F_SEAL_SEAL
 _RANK = struct.Struct("<I")
 _TOKEN = b"\x01"  # a descriptor has to travel with at least one byte
 
@@ -46,7 +44,7 @@ def _seal(segment: io.FileIO, size: int) -> None:
     """Gives it its size for good. Does nothing where another rank has done so: _check() tells whether it is the same."""
     try:
         segment.truncate(size)
-        fcntl.fcntl(segment, kernel.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(segment, kernel.F_ADD_SEALS, kernel.SEALED)
     except PermissionError:
         return  # sealed
     except OSError as error:
@@ -78,7 +76,7 @@ def _check(segment: io.FileIO, size: int) -> None:
         seals = fcntl.fcntl(segment, kernel.F_GET_SEALS)
     except OSError:
         seals = 0
-    if seals & _SEALS != _SEALS:
+    if seals & kernel.SEALED != kernel.SEALED:
         raise AuthFailed("it sent a file that is not a sealed memory file")
     found = os.fstat(segment.fileno()).st_size
     if found != size:
@@ -133,11 +131,8 @@ def take(pid: int, name: str, size: int, rank: int) -> io.FileIO | None:
     """
     inode, file, pipe = map(int, name.split(" "))
     try:
-        segment = io.FileIO(os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK), "r+")
+        segment = io.FileIO(kernel.lent_file(pid, file, inode), "r+")
     except OSError:
-        return None
-    if os.fstat(segment.fileno()).st_ino != inode:  # another process has this number by now
-        segment.close()
         return None
     segment = _taken(segment, size)
     try:
