@@ -150,6 +150,33 @@ static void *leave_soon(void *unused)
     return NULL;
 }
 
+static void *close_it(void *unused)
+{
+    struct shared s = as(0);
+    window_close(&s);
+    return unused;
+}
+
+/* Several operations fail at once, each with an array of its own. */
+static void all_who_close_wait(void)
+{
+    struct shared s = as(0);
+    pthread_t first, writer;
+    memset(windows, 0, 2 * sizeof *windows);
+    window_open(&s);
+    windows[1].process.pid = getpid();
+    windows[1].writer = (int32_t)getpid();
+    windows[1].writing = 1;
+    CHECK_EQUAL(pthread_create(&first, NULL, close_it, NULL), 0);
+    while (!windows[0].closed)
+        usleep(100);
+    CHECK_EQUAL(pthread_create(&writer, NULL, leave_soon, NULL), 0);
+    window_close(&s);
+    CHECK_EQUAL(windows[1].writing, 0);
+    pthread_join(first, NULL);
+    pthread_join(writer, NULL);
+}
+
 static void a_thread_that_ended_is_not_the_one_that_writes(void)
 {
     struct shared s = as(0);
@@ -194,6 +221,7 @@ int main(void)
     TEST(a_stopped_writer_holds_nobody_up);
     TEST(a_dead_writer_holds_nobody_up);
     TEST(all_threads_of_a_dead_writer_are_forgotten);
+    TEST(all_who_close_wait);
     TEST(a_thread_that_ended_is_not_the_one_that_writes);
     TEST(somebody_else_is_not_reached);
     return CHECK_RESULT();

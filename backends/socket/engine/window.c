@@ -129,8 +129,7 @@ static void await_writer(const struct window *w)
 
 void window_close(const struct shared *s)
 {
-    if (atomic_exchange(&shared_window(s, s->rank)->closed, 1))
-        return;
+    atomic_store(&shared_window(s, s->rank)->closed, 1);
     for (int rank = 0; rank < s->ranks; rank++)
         if (rank != s->rank)
             await_writer(shared_window(s, rank));

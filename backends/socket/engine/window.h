@@ -35,6 +35,7 @@ int window_write(const struct shared *s, int rank, uint64_t to, const char *from
 /* Counts a thread in that is about to touch memory of local `rank`, however; false where that admits nobody any more. */
 bool window_enter(const struct shared *s, int rank);
 void window_leave(const struct shared *s);
-/* After the failure of an operation that let peers write: returns when none does, nor will. Idempotent. */
+/* After the failure of an operation that let peers write: returns when none does, nor will. Any thread, also while another is in
+ * here: each has a caller of its own, whose memory is free when it returns. */
 void window_close(const struct shared *s);
 #endif
