@@ -161,6 +161,48 @@ static int leave(acomm_group *g, int rank, int n)
     return 0;
 }
 
+static acomm_rma *_Atomic giver; /* rank 1's */
+static _Thread_local bool waits;
+
+/* A handler that raises, while the signal comes. */
+static int signal_and_raise(void)
+{
+    if (!waits)
+        return 0;
+    waits = false;
+    int rank = 1;
+    TRY(acomm_rma_signal(giver, 0));
+    return 1;
+}
+
+static int interrupt(acomm_group *g, int rank, int n)
+{
+    acomm_block *block;
+    acomm_rma *r;
+    int64_t *mine = taken(g, rank, &block);
+    TRY(acomm_rma_open(g, g, P(mine), BYTES, -1, &r));
+    if (rank)
+        giver = r;
+    TRY(RUN_BARRIER(g));
+    if (!rank) {
+        waits = true;
+        CHECK_EQUAL(acomm_rma_wait(r, 1, 20 * SECOND), ACOMM_INTERRUPTED);
+        CHECK_EQUAL(acomm_rma_wait(r, 1, 0), 0);
+        CHECK_EQUAL(acomm_rma_wait(r, 1, 0), 1);
+    }
+    ended(g, rank, r);
+    given_back(rank, mine, block);
+    (void)n;
+    return 0;
+}
+
+static void what_a_handler_raises_is_not_lost_with_the_signal(void)
+{
+    acomm_set_interrupt(signal_and_raise);
+    run(2, interrupt, 0);
+    acomm_set_interrupt(NULL);
+}
+
 static void each_writes_and_reads_the_others(void)
 {
     run(2, move, 0);
@@ -182,5 +224,6 @@ int main(void)
     TEST(each_writes_and_reads_the_others);
     TEST(nothing_is_lost_of_what_is_accumulated_at_once);
     TEST(who_closes_waits_for_writers);
+    TEST(what_a_handler_raises_is_not_lost_with_the_signal);
     return CHECK_RESULT();
 }

@@ -335,11 +335,13 @@ static int await(struct acomm_rma *r, struct acomm_op *op, bool (*there)(struct 
     w.spins *= r->group->crowded ? 1 : SPINS;
     for (; !found; found = found || there(r, op->peer, epoch)) {
         int rc = atomic_load(&r->closed) ? ACOMM_CLOSED : wait_step(&w);
+        if (rc == ACOMM_INTERRUPTED)
+            return rc; /* what a handler raised comes out; a signal that came is for who asks next */
         if (rc && there(r, op->peer, epoch)) /* it came before the end that we saw */
             return 0;
         if (rc == ACOMM_TIMEOUT)
             return 1;
-        if (rc == ACOMM_INTERRUPTED || rc == ACOMM_CLOSED)
+        if (rc == ACOMM_CLOSED)
             return rc;
         if (rc)
             return group_fail_op(op, rc, -1, 0, NULL);

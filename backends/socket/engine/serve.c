@@ -171,19 +171,25 @@ static bool there(struct acomm_served *s, const struct acomm_op *op)
     return true;
 }
 
+/* wake: whoever moves things may be asleep; a message came to it. */
+static void end_waits(struct acomm_served *s, int rank, bool wake)
+{
+    for (struct p2p_list *at = s->waiting.next, *next; at != &s->waiting; at = next) {
+        struct p2p_item *item = P2P_ITEM(at);
+        next = at->next;
+        if (item->op->peer == rank && there(s, item->op)) {
+            p2p_match_end(links_of(s), item, ACOMM_OK);
+            if (wake)
+                p2p_progress_wake(links_of(s));
+        }
+    }
+}
+
 static void tell(struct acomm_served *s)
 {
     struct told *told = &s->told[s->ask.peer];
     (s->request.kind == SERVE_SIGNAL ? &told->signals : &told->fences)[0]++;
-    for (struct p2p_list *at = s->waiting.next, *next; at != &s->waiting; at = next) {
-        struct p2p_item *item = P2P_ITEM(at);
-        next = at->next;
-        if (item->op->peer == s->ask.peer && there(s, item->op)) {
-            p2p_match_end(links_of(s), item, ACOMM_OK);
-            if (s->ask.peer == s->group->rank) /* else the message came to who moves things */
-                p2p_progress_wake(links_of(s));
-        }
-    }
+    end_waits(s, s->ask.peer, s->ask.peer == s->group->rank);
 }
 
 /* Of another rank, so nothing is believed: NULL, or what is wrong. */
@@ -267,10 +273,14 @@ static int await(struct acomm_served *s, struct acomm_op *op, int64_t until)
         return ACOMM_RESOURCE;
     rc = p2p_wait_until(p, op, until);
     p2p_acquire(p);
-    if (!op_ended(op))
+    if (!op_ended(op)) {
         p2p_match_end(p, item, ACOMM_TIMEOUT);
-    else if (rc == ACOMM_INTERRUPTED && !op->status && !op->sequence)
-        s->told[op->peer].signals++; /* it is for who asks next */
+    } else if (rc != ACOMM_INTERRUPTED) {
+        rc = op->status; /* it may have come since the time was over, and is taken */
+    } else if (!op->status && !op->sequence) {
+        s->told[op->peer].signals++; /* it is for who waits too, or asks next */
+        end_waits(s, op->peer, true);
+    }
     p2p_release(p);
     return rc;
 }
