@@ -138,6 +138,7 @@ class SocketCommunicator(EngineCommunicator):
         return int(lib.acomm_block_address(out[0])), address(release), address(out[0])
 
     def expose(self, buffer: Buffer, near: SocketCommunicator) -> Exposed | Serving:
+        self._check_process()
         from .exposed import expose  # few programs have windows
         from .serving import Serving
 
@@ -149,6 +150,7 @@ class SocketCommunicator(EngineCommunicator):
     # ---- groups ----
 
     def split(self, members: Sequence[int], name: str, *, timeout: float) -> SocketCommunicator:
+        self._check_process()
         world = [self._members[rank] for rank in members]
         return SocketCommunicator(self._endpoint, world, name, timeout, owns=False)
 
@@ -156,17 +158,25 @@ class SocketCommunicator(EngineCommunicator):
         """Name of the algorithm that the engine's table picks."""
         return str(ffi.string(lib.acomm_group_algorithm(self._checked(), operation, count, dtype, op)).decode())
 
+    def _check_process(self) -> None:
+        """In a child made by fork connections, shared memory and the peers are its parent's. What the engine refuses there by
+        itself does not need this."""
+        if os.getpid() != self._pid:
+            raise self._translate.code(lib.ACOMM_FORKED)
+
     def check_peers(self) -> None:
+        self._check_process()
         if self.size > 1 and not self.closed:
             self._endpoint.check_there(self._members)
 
     def abort(self, reason: str) -> None:
+        self._check_process()
         with self.lock:
             if not self.closed:
                 lib.acomm_group_abort(self._group, reason.encode()[:190])
 
     def close(self, reason: str = "") -> None:
-        if os.getpid() != self._pid:  # made by fork: the connections are its parent's, and threads to wait for are not here
+        if os.getpid() != self._pid:  # threads to wait for are not here
             self.closed = True
             self.shortcut.close()
             return

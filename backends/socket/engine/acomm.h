@@ -136,7 +136,8 @@ int acomm_group_open(acomm_node *node, const acomm_group_options *options, acomm
 int acomm_group_attach(acomm_group *group, int rank, int channel, int stripe, int outgoing, int fd);
 /* 1 while an operation waits for a peer to connect. */
 int acomm_group_expects(acomm_group *group);
-/* Poisons the group here and on its peers; wakes all waiters. Idempotent, any thread. */
+/* Poisons the group here and on its peers; wakes all waiters. Idempotent, any thread. In a child made by fork this and what ends
+ * a group does nothing: ACOMM_FORKED. */
 int acomm_group_abort(acomm_group *group, const char *text);
 /* 1 and *out filled when the group has failed, else 0. */
 int acomm_group_failure(acomm_group *group, acomm_failure *out);

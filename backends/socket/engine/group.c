@@ -226,6 +226,8 @@ void *group_scratch(const struct acomm_op *op, size_t bytes)
 
 int acomm_group_abort(acomm_group *g, const char *text)
 {
+    if (group_forked(g))
+        return ACOMM_FORKED;
     acomm_failure failure = {.code = ACOMM_ABORTED, .culprit = g->rank, .origin = g->rank, .sequence = g->sequence};
     strncpy(failure.text, text ? text : "", sizeof failure.text - 1);
     group_fail(g, &failure, true);

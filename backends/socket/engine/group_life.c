@@ -139,6 +139,8 @@ int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group
 
 int acomm_group_close(acomm_group *g)
 {
+    if (group_forked(g))
+        return ACOMM_FORKED; /* the memory stays with the child */
     if (!g->stopping)
         acomm_group_stop(g, NULL);
     if (g->node)

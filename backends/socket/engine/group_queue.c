@@ -403,7 +403,7 @@ static void await_turn(struct acomm_group *g)
 /* In good order only: what this rank gave in operations that it left before the others had come. */
 static int settle(struct acomm_group *g)
 {
-    if (group_forked(g) || atomic_load(&g->poisoned) || atomic_load(&g->pending) || !take_turn(g))
+    if (atomic_load(&g->poisoned) || atomic_load(&g->pending) || !take_turn(g))
         return 0;
     int rc = rounds_settle(g);
     end_turn(g);
@@ -412,6 +412,8 @@ static int settle(struct acomm_group *g)
 
 int acomm_group_stop(acomm_group *g, const char *why)
 {
+    if (group_forked(g))
+        return ACOMM_FORKED;
     int rc = why && *why ? 0 : settle(g);
     bool busy = atomic_load(&g->busy) || atomic_load(&g->pending);
     acomm_failure closed = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank, .sequence = g->sequence};
