@@ -100,6 +100,24 @@ static void exchange(int fails_to_write, int fails_to_read)
     CHECK(closed >= 2);
 }
 
+/* Who says again and again that nothing was taken makes us copy each part once. */
+static void a_sender_that_takes_parts_back(void)
+{
+    int fd;
+    struct world *w = open_world(&fd);
+    struct link_parts *parts = w->in[1][0]->parts;
+    struct p2p_peer peer = {.from = w->in[1][0]};
+    struct p2p_item item = {.bytes = BYTES};
+    uint64_t offset, bytes;
+    int taken = 0;
+    for (int turn = 0; turn < 100; turn++) {
+        atomic_store(&parts->taken, (uint64_t)1 << LINK_PARTS_BITS);
+        taken += p2p_share_take(&peer, &item, &offset, &bytes);
+    }
+    CHECK_MESSAGE(taken > 0 && taken < 40, "%d parts", taken);
+    close_world(w, fd);
+}
+
 static void both_sides_copy(void) { exchange(0, 0); }
 static void what_cannot_be_written_is_read(void) { exchange(EFAULT, 0); }
 static void what_cannot_be_read_comes_through_the_ring(void) { exchange(0, EFAULT); }
@@ -120,6 +138,7 @@ static void alone_where_cores_are_few(void)
 int main(void)
 {
     TEST(both_sides_copy);
+    TEST(a_sender_that_takes_parts_back);
     TEST(what_cannot_be_written_is_read);
     TEST(what_cannot_be_read_comes_through_the_ring);
     TEST(alone_where_cores_are_few);

@@ -23,7 +23,9 @@ struct window *shared_window(const struct shared *s, int rank)
 
 static struct shared as(int rank)
 {
-    return (struct shared){.rank = rank, .ranks = 2};
+    static _Atomic int32_t processes[2];
+    processes[0] = processes[1] = 0;
+    return (struct shared){.rank = rank, .ranks = 2, .processes = processes};
 }
 
 static _Atomic int *said; /* by the child: writes that it has done, and in how many it was refused */
@@ -211,6 +213,25 @@ static void somebody_else_is_not_reached(void)
     free(array);
 }
 
+/* A broken rank's word may change after it was proved: the next write would be to somebody else's memory. */
+static void a_process_is_remembered(void)
+{
+    struct shared s = as(0);
+    char *array = calloc(1, BYTES), mine = 0;
+    pid_t child = start(array);
+    kill(child, SIGSTOP);
+    waitpid(child, NULL, WUNTRACED);
+    CHECK_EQUAL(window_process(&s, 1), 0);
+    CHECK(window_reaches(&s, 1));
+    windows[1].process.pid = getpid();
+    CHECK_EQUAL(window_process(&s, 1), child);
+    CHECK_EQUAL(window_write(&s, 1, (uint64_t)(uintptr_t)&mine, "x", 1), 0); /* where the child has it, too */
+    CHECK_EQUAL(mine, 0);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    free(array);
+}
+
 int main(void)
 {
     void *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -224,5 +245,6 @@ int main(void)
     TEST(all_who_close_wait);
     TEST(a_thread_that_ended_is_not_the_one_that_writes);
     TEST(somebody_else_is_not_reached);
+    TEST(a_process_is_remembered);
     return CHECK_RESULT();
 }

@@ -35,7 +35,7 @@ static int broken(struct rounds *r, int rank, int errnum)
 
 static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes)
 {
-    int errnum = peer_memory_read(shared_window(r->shared, rank)->process.pid, from, to, bytes);
+    int errnum = peer_memory_read(window_process(r->shared, rank), from, to, bytes);
     return errnum ? broken(r, rank, errnum) : 0;
 }
 
@@ -90,6 +90,11 @@ const struct direct_offer *direct_offer(const struct rounds *r, int rank)
 
 /* ---- offers ---- */
 
+static bool possible(const struct direct_place *place)
+{
+    return place->how <= DIRECT_PRIVATE || (place->how == DIRECT_MAPPED && place->at <= ARENA_ROOM);
+}
+
 /* Every rank's offer, copied once, then judged: a peer must not make us reach beyond its arena. Our own arrays are used
  * where we have them. */
 static int take_offers(struct rounds *r)
@@ -98,7 +103,7 @@ static int take_offers(struct rounds *r)
     for (int rank = 0; rank < r->ranks; rank++) {
         struct direct_offer *o = &d->offers[rank];
         memcpy(o, rounds_slot(r, rank, sizeof *o), sizeof *o);
-        if ((o->in.how == DIRECT_MAPPED && o->in.at > ARENA_ROOM) || (o->out.how == DIRECT_MAPPED && o->out.at > ARENA_ROOM))
+        if (!possible(&o->in) || !possible(&o->out))
             return group_fail_op(r->op, ACOMM_PROTOCOL, team_member(r->op->team, rank), 0, "it offered an array outside its arena");
     }
     d->offers[r->rank].in.at = (uint64_t)(uintptr_t)r->op->in;
@@ -220,12 +225,12 @@ static int run_direct(struct rounds *r, const struct direct_plan *plan)
 static int run_trial(struct rounds *r, const struct direct_plan *plan, bool met)
 {
     struct trial trial;
-    bool open;
+    bool open = true;
     int rc = trial_begin(&trial, r, plan->bytes, TRIAL_WAYS);
     if (!rc && trial.way == TRIAL_DIRECT && !met)
-        rc = meet(r, plan, &open);
+        rc = meet(r, plan, &open); /* shut by a rank that offers what it should not have: nothing may be mapped */
     if (!rc)
-        rc = trial.way == TRIAL_DIRECT ? run_direct(r, plan) : run_staged(r->op, plan, trial.way);
+        rc = trial.way == TRIAL_DIRECT && open ? run_direct(r, plan) : run_staged(r->op, plan, trial.way);
     if (!rc)
         trial_end(&trial, r);
     return rc;

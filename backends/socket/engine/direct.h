@@ -28,7 +28,7 @@ struct direct_place { uint64_t at; enum direct_how how; };
 /* What a rank says in the first round. */
 struct direct_offer {
     struct direct_place in, out;
-    bool pushes;                 /* see struct direct_plan */
+    uint32_t pushes;             /* see struct direct_plan; no bool, which a peer could give a third value */
 };
 
 /* Part of a group; zeros at the beginning. */

@@ -63,7 +63,7 @@ bool p2p_share_take(struct p2p_peer *peer, struct p2p_item *item, uint64_t *offs
     uint64_t taken = atomic_load_explicit(&parts->taken, memory_order_relaxed), index;
     do {
         index = taken & INDEX;
-        if (index >= count_parts(item->bytes))
+        if (index >= count_parts(item->bytes) || item->mine >= count_parts(item->bytes)) /* whatever the peer says was taken */
             return false;
     } while (!atomic_compare_exchange_weak(&parts->taken, &taken, taken + 1));
     item->mine++;
@@ -83,7 +83,7 @@ bool p2p_share_over(struct p2p_peer *peer, struct p2p_item *item)
 {
     struct link_parts *parts = peer->from->parts;
     uint32_t written = atomic_load_explicit(&parts->written, memory_order_acquire);
-    if (written + item->mine < count_parts(item->bytes))
+    if ((uint64_t)written + item->mine < count_parts(item->bytes))
         return false;
     item->shared = false;
     item->whole = atomic_load_explicit(&parts->broken, memory_order_relaxed);

@@ -67,8 +67,8 @@ static bool all_reach(const struct offer *offers, int ranks)
 {
     bool maps = true, reaches = true, private = false;
     for (int rank = 0; rank < ranks; rank++) {
-        maps = maps && offers[rank].maps && offers[rank].control <= ARENA_ROOM
-            && (!offers[rank].mapped || offers[rank].at <= ARENA_ROOM);
+        maps = maps && offers[rank].maps && offers[rank].control <= ARENA_ROOM && !(offers[rank].control % _Alignof(struct control))
+            && (!offers[rank].mapped || (offers[rank].at <= ARENA_ROOM && offers[rank].bytes <= ARENA_ROOM));
         reaches = reaches && offers[rank].reaches;
         private = private || (!offers[rank].mapped && offers[rank].bytes);
     }
@@ -108,6 +108,7 @@ int acomm_rma_open(acomm_group *g, acomm_group *arenas, uintptr_t data, uint64_t
         own.maps = 0; /* all learn of it */
     rc = acomm_run(g, &(acomm_call){.kind = ACOMM_ALL_GATHER, .in = (uintptr_t)&own, .out = (uintptr_t)offers, .count = sizeof own,
                                     .dtype = ACOMM_UINT8, .root = -1, .timeout = timeout});
+    offers[g->rank] = own;
     bool open = !rc && all_reach(offers, g->size);
     if (open) {
         r->group = g;
@@ -173,7 +174,7 @@ static int copy(struct acomm_rma *r, int rank, uint64_t at, char *mine, size_t b
     int errnum = 0;
     char *there = to->mapped ? to->mapped + at : (char *)(uintptr_t)(to->at + at);
     if (!to->mapped && rank != r->group->rank)
-        errnum = peer_memory_read(shared_window(s, seat)->process.pid, to->at + at, mine, bytes);
+        errnum = peer_memory_read(window_process(s, seat), to->at + at, mine, bytes);
     else if (put)
         memmove(there, mine, bytes);
     else

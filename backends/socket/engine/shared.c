@@ -133,9 +133,10 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
     s->seat_bytes = seat_bytes(piece);
     if (bytes < shared_bytes(ranks, piece))
         return errno = EINVAL, ACOMM_ARGUMENT;
-    s->seen = calloc((size_t)ranks, sizeof *s->seen);
+    s->seen = calloc((size_t)ranks, sizeof *s->seen + sizeof *s->processes);
     if (!s->seen)
         return ACOMM_RESOURCE;
+    s->processes = (_Atomic int32_t *)(s->seen + ranks);
     s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (s->fd < 0)
         goto fail;
@@ -186,14 +187,20 @@ acomm_header *shared_header(const struct shared *s, int rank, uint64_t round)
     return &slot_of(s, rank, round)->header;
 }
 
+/* What may change between two looks is looked at once. */
+static uint32_t once(const uint32_t *at)
+{
+    return *(const volatile uint32_t *)at;
+}
+
 char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes)
 {
     struct slot *slot = slot_of(s, rank, round);
     if (bytes <= SHARED_TINY)
         return slot->tiny;
     if (bytes <= SHARED_SHORT) /* whatever a peer says, we stay inside */
-        return shorts_of(s, rank) + slot->place % SHARED_SHORTS * SHARED_SHORT;
-    uint64_t offset = (uint64_t)slot->line * SHARED_LINE, last = area_bytes(s->piece) - bytes;
+        return shorts_of(s, rank) + once(&slot->place) % SHARED_SHORTS * SHARED_SHORT;
+    uint64_t offset = (uint64_t)once(&slot->line) * SHARED_LINE, last = area_bytes(s->piece) - bytes;
     return shorts_of(s, rank) + SHORTS_BYTES + (offset < last ? offset : last);
 }
 
@@ -217,10 +224,11 @@ void shared_publish(struct shared *s)
         syscall(SYS_futex, futex_word(slot), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void shared_leave(struct shared *s)
+void shared_leave(struct shared *s, const struct acomm_op *op)
 {
     if (!s->open)
         s->settled = s->round - 1;
+    op_header(op, &s->called[s->round % SHARED_SLOTS]);
     s->open |= 1u << s->round % SHARED_SLOTS;
 }
 
@@ -228,12 +236,13 @@ void shared_leave(struct shared *s)
  * after its looks (release), and the slots are not filled again before ours (acquire, and SHARED_AHEAD). */
 static bool alike(const struct shared *s, uint64_t round)
 {
-    const char *first = (const char *)&slot_of(s, 0, round)->header, *mine = first + (uint64_t)s->rank * s->seat_bytes;
-    int root = ((const acomm_header *)mine)->root;
+    const char *first = (const char *)&slot_of(s, 0, round)->header;
+    const acomm_header *mine = &s->called[round % SHARED_SLOTS];
+    int root = mine->root;
     if (root != s->rank && atomic_load_explicit(&seat_of(s, root)->settled, memory_order_acquire) >= round)
         return true;
     for (int rank = 0; rank < s->ranks; rank++)
-        if (memcmp(first + (uint64_t)rank * s->seat_bytes, mine, sizeof(acomm_header)))
+        if (rank != s->rank && memcmp(first + (uint64_t)rank * s->seat_bytes, mine, sizeof *mine))
             return false;
     return true;
 }
@@ -294,6 +303,17 @@ static int wait_once(struct shared *s, struct wait *w, int rank, int last, uint6
     return rc;
 }
 
+/* Nobody is further ahead of us, and a slot holds rounds of its own only: what else a rank says it has come to is not believed,
+ * as we would not wait for it any more. */
+static int note(struct shared *s, struct acomm_op *op, int rank, uint64_t round, uint64_t stamp)
+{
+    if (stamp > s->round + SHARED_AHEAD || (stamp - round) % SHARED_SLOTS)
+        return group_fail_op(op, ACOMM_PROTOCOL, team_member(&op->group->hosts.host, rank), 0,
+                             "its part of the shared memory tells of a round that it cannot have come to");
+    s->seen[rank] = stamp;
+    return 0;
+}
+
 /* Ranks up to `last` are awaited next. */
 static int await(struct shared *s, struct acomm_op *op, int rank, int last, uint64_t round)
 {
@@ -309,8 +329,7 @@ static int await(struct shared *s, struct acomm_op *op, int rank, int last, uint
             return rc == WAIT_LEAVE ? rc : group_fail_op(op, rc, team_member(&op->group->hosts.host, rank), 0, NULL);
         stamp = stamp_of(s, rank, round);
     }
-    s->seen[rank] = stamp;
-    return 0;
+    return note(s, op, rank, round, stamp);
 }
 
 int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round)
@@ -331,9 +350,8 @@ static int await_far(struct shared *s, struct acomm_op *op, int rank, uint64_t r
         return 0;
     far = far < s->round ? far : s->round;
     uint64_t stamp = stamp_of(s, rank, far);
-    if (stamp >= far)
-        s->seen[rank] = stamp;
-    return shared_await_on(s, op, rank, round);
+    int rc = stamp >= far ? note(s, op, rank, far, stamp) : 0;
+    return rc ? rc : shared_await_on(s, op, rank, round);
 }
 
 static int await_past(struct shared *s, struct acomm_op *op, uint64_t round)

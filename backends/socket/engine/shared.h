@@ -45,10 +45,12 @@ struct shared {
     uint64_t used[SHARED_SHORTS]; /* the round in which each place of short contents was filled last */
     uint64_t past;               /* all ranks are known to have published it */
     uint64_t settled;            /* see shared_leave(): no round up to here is open, */
-    uint32_t open;               /* and of those after it these are: a bit for each slot */
+    uint32_t open;               /* and of those after it these are: a bit for each slot. */
+    acomm_header called[SHARED_SLOTS]; /* What this rank called in them: in its slot others could change it */
     size_t ring_bytes;
     struct places places;
     uint64_t *seen;              /* last round seen of each local rank: saves cache misses */
+    _Atomic int32_t *processes;  /* of the local ranks whose memory we have proved to reach, see window.h; 0: not yet */
 };
 
 uint64_t shared_bytes(int ranks, uint64_t piece);
@@ -69,7 +71,7 @@ void shared_all_came(struct shared *s, uint64_t round);
 void shared_publish(struct shared *s);
 /* This rank goes on from the round that it published last without having compared all headers: the round stays open until
  * it has. Other ranks' headers of a round lie there until this rank publishes the one SHARED_AHEAD later. */
-void shared_leave(struct shared *s);
+void shared_leave(struct shared *s, const struct acomm_op *op);
 static inline bool shared_is_open(const struct shared *s, uint64_t round) { return s->open >> round % SHARED_SLOTS & 1; }
 /* Whether all headers of open rounds up to `last`, to which all ranks have come, are the same byte for byte. */
 bool shared_alike(const struct shared *s, uint64_t last);

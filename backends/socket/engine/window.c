@@ -25,7 +25,16 @@ void window_open(struct shared *s)
 
 bool window_reaches(const struct shared *s, int rank)
 {
-    return peer_memory_reaches(&shared_window(s, rank)->process);
+    struct peer_process process = shared_window(s, rank)->process;
+    bool reached = peer_memory_reaches(&process);
+    if (reached)
+        atomic_store_explicit(&s->processes[rank], process.pid, memory_order_relaxed);
+    return reached;
+}
+
+int32_t window_process(const struct shared *s, int rank)
+{
+    return atomic_load_explicit(&s->processes[rank], memory_order_relaxed);
 }
 
 bool window_enter(const struct shared *s, int rank)
@@ -49,13 +58,15 @@ static ssize_t write_chunk(const struct shared *s, int rank, uint64_t to, const 
     struct iovec local = {(void *)(uintptr_t)from, bytes}, remote = {(void *)(uintptr_t)to, bytes};
     if (!window_enter(s, rank))
         return errno = ECANCELED, -1;
-    ssize_t n = process_vm_writev(shared_window(s, rank)->process.pid, &local, 1, &remote, 1, 0);
+    ssize_t n = process_vm_writev(window_process(s, rank), &local, 1, &remote, 1, 0);
     window_leave(s);
     return n;
 }
 
 int window_write(const struct shared *s, int rank, uint64_t to, const char *from, size_t bytes)
 {
+    if (!window_process(s, rank) && !window_reaches(s, rank))
+        return EPERM;
     while (bytes) {
         ssize_t n = write_chunk(s, rank, to, from, bytes < CHUNK ? bytes : CHUNK);
         if (n <= 0)

@@ -29,8 +29,10 @@ struct window {
 void window_open(struct shared *s);
 /* Whether the system lets us at the memory of local `rank`. */
 bool window_reaches(const struct shared *s, int rank);
+/* Its process, once it is known that we reach it; else 0. What stands in the segment may change after it was proved. */
+int32_t window_process(const struct shared *s, int rank);
 /* Copies to address `to` of local `rank`. 0 or errno: ESRCH when the process has gone, ECANCELED when it does not admit
- * writes any more, EFAULT for memory that only its owner can write. */
+ * writes any more, EFAULT for memory that only its owner can write, EPERM where we do not reach it. */
 int window_write(const struct shared *s, int rank, uint64_t to, const char *from, size_t bytes);
 /* Counts a thread in that is about to touch memory of local `rank`, however; false where that admits nobody any more. */
 bool window_enter(const struct shared *s, int rank);

@@ -70,7 +70,7 @@ static int compare_earlier(const struct rounds *r, int rank, uint64_t last)
         if (!shared_is_open(s, round))
             continue;
         acomm_header theirs = *shared_header(s, rank, round);
-        int rc = agree_compare_earlier(r->op, team_member(r->op->team, rank), shared_header(s, r->rank, round), &theirs);
+        int rc = agree_compare_earlier(r->op, team_member(r->op->team, rank), &s->called[round % SHARED_SLOTS], &theirs);
         if (rc)
             return rc;
     }
@@ -99,7 +99,7 @@ int rounds_settle(struct acomm_group *g)
         first++;
     while (!shared_is_open(s, last)) /* who called something else has not come to later rounds, nor will */
         last--;
-    const acomm_header *mine = shared_header(s, s->rank, first);
+    const acomm_header *mine = &s->called[first % SHARED_SLOTS];
     struct acomm_op op = {.group = g, .team = &g->hosts.all, .kind = mine->kind, .dtype = mine->dtype, .redop = mine->redop,
                           .count = mine->count, .layout = mine->layout, .root = mine->root, .sequence = mine->sequence,
                           .timeout = g->timeout, .synchronous = true, .peer = -1};
@@ -145,7 +145,7 @@ static int compare_one_way(struct rounds *r)
         rc = rc ? rc : compare_with(r, root);
     }
     if (!rc && r->op->group->check && (r->rank == root || r->ranks > 2)) /* of two, the other one is the root */
-        shared_leave(r->shared);
+        shared_leave(r->shared, r->op);
     return rc;
 }
 

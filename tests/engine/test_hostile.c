@@ -1,0 +1,185 @@
+/* engine: all */
+/* A rank that writes into the shared memory what no rank would: the others get an error that names it, and touch nothing outside. */
+#include "collectives/shared_rounds.h"
+#include "direct.h"
+#include "group.h"
+#include "shared_world.h"
+
+#define LONG ((uint64_t)300000) /* int32: goes directly */
+#define LATER 10 /* turns: all know that they reach each other, and the second try by the kernel's copy begins (trial.h) */
+
+static bool names(acomm_group *g, int code, int culprit)
+{
+    acomm_failure f = {0};
+    return acomm_group_failure(g, &f) && f.code == code && f.culprit == culprit;
+}
+
+/* ---- rounds ---- */
+
+/* Rank 1 says that it has come to a round that is far off, or that lies in another slot. */
+static int64_t beyond;
+static _Atomic int forged, seen;
+
+static int forge_stamp(acomm_group *g, int rank, int n)
+{
+    (void)n;
+    if (!rank) {
+        while (!forged)
+            sched_yield();
+        int rc = RUN_BARRIER(g);
+        bool named = names(g, ACOMM_PROTOCOL, 1);
+        seen = 1;
+        return rc == ACOMM_PROTOCOL && named ? 0 : 1;
+    }
+    _Atomic uint64_t *stamp = (_Atomic uint64_t *)((char *)shared_header(&g->shared, 1, 1) - sizeof *stamp);
+    atomic_store(stamp, (uint64_t)(1 + beyond));
+    forged = 1;
+    while (!seen)
+        sched_yield();
+    return 0;
+}
+
+static void a_round_that_nobody_can_have_come_to(void)
+{
+    static const int64_t wrong[] = {1, SHARED_SLOTS, SHARED_SLOTS + 1, 1000000 * SHARED_SLOTS, -2};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        beyond = wrong[i];
+        forged = seen = 0;
+        run(2, forge_stamp, 0);
+    }
+}
+
+/* The root of a broadcast compares later what it called: rank 1 changes that, in the root's own slot. */
+static int forge_call(acomm_group *g, int rank, int n)
+{
+    static _Atomic int given;
+    int32_t x[4] = {rank};
+    if (RUN_BARRIER(g) || RUN(g, ACOMM_BROADCAST, 0, .in = rank ? 0 : P(x), .out = P(x), .count = 4))
+        return 1;
+    given += 1;
+    while (given < n)
+        sched_yield();
+    if (rank == 1) {
+        acomm_header *root = shared_header(&g->shared, 0, 2);
+        root->root = INT16_MAX;
+        root->kind = 200;
+        forged = 1;
+    }
+    while (!forged)
+        sched_yield();
+    int rc = RUN_BARRIER(g); /* the others may take what was changed for the root's word */
+    return rank ? 0 : rc;
+}
+
+static void what_a_rank_called_is_its_own(void)
+{
+    forged = 0;
+    run(3, forge_call, 0);
+}
+
+/* ---- arrays that are read where they lie ---- */
+
+static struct direct_offer offers[] = {
+    {.in = {ARENA_ROOM + 1, DIRECT_MAPPED}}, {.out = {UINT64_MAX, DIRECT_MAPPED}}, {.in = {0, 7}}, {.out = {1, UINT32_MAX}, .pushes = 255}};
+static struct direct_offer *offered;
+
+static int forge_offer(acomm_group *g, int rank, int n)
+{
+    int32_t *x = calloc(LONG * 3, sizeof *x);
+    int rc;
+    if (!rank) {
+        rc = RUN(g, ACOMM_ALL_GATHER, -1, .in = P(x), .out = P(x + LONG), .count = LONG) == ACOMM_PROTOCOL && names(g, ACOMM_PROTOCOL, 1) ? 0 : 1;
+    } else {
+        struct acomm_op op = {.group = g, .team = &g->hosts.all, .kind = ACOMM_ALL_GATHER, .dtype = ACOMM_INT32, .redop = ACOMM_SUM,
+                              .root = -1, .count = LONG, .width = 4, .sequence = 1, .timeout = 20 * SECOND};
+        struct rounds r = rounds_start(&op);
+        rc = rounds_meet(&r, offered, sizeof *offered);
+    }
+    (void)n;
+    free(x);
+    return rc;
+}
+
+static void an_offer_of_memory_that_cannot_be(void)
+{
+    for (size_t i = 0; i < sizeof offers / sizeof *offers; i++) {
+        offered = &offers[i];
+        run(2, forge_offer, 0);
+    }
+}
+
+/* Rank 1 alone has a symmetric array, which rank 0 cannot map. */
+static int offer_later(acomm_group *g, int rank, int n)
+{
+    int32_t *x = calloc(LONG * 3, sizeof *x), *given = x;
+    acomm_block *first = NULL, *block = NULL;
+    int wrong = 0;
+    for (int turn = 0; turn < 16 && !wrong; turn++) {
+        if (turn == LATER && rank) {
+            first = direct_take(g, 1); /* so that the array does not begin where the arena does */
+            block = direct_take(g, LONG * sizeof *x);
+            given = (int32_t *)acomm_block_address(block);
+        }
+        if (turn == LATER)
+            g->direct.map = WAY_CLOSED;
+        for (uint64_t i = 0; i < LONG; i++)
+            given[i] = turn * 10 + rank;
+        wrong = RUN(g, ACOMM_ALL_GATHER, -1, .in = P(given), .out = P(x + LONG), .count = LONG);
+        for (uint64_t i = 0; i < 2 * LONG && !wrong; i++)
+            wrong = x[LONG + i] != turn * 10 + (int32_t)(i / LONG);
+    }
+    (void)n;
+    if (block) {
+        acomm_block_free(first);
+        acomm_block_free(block);
+    }
+    free(x);
+    return wrong;
+}
+
+static void an_offer_that_was_not_agreed_on(void)
+{
+    run(2, offer_later, 0);
+}
+
+/* ---- windows ---- */
+
+/* As rma.c's struct offer. */
+static struct { uint64_t control, at, bytes; int32_t mapped, maps, reaches; } window, windows[] = {
+    {.at = 64, .bytes = UINT64_C(1) << 60, .mapped = 1, .maps = 1, .reaches = 1},
+    {.at = ARENA_ROOM + 1, .bytes = 8, .mapped = 1, .maps = 1, .reaches = 1},
+    {.control = ARENA_ROOM + 64, .maps = 1, .reaches = 1}, {.control = 60, .maps = 1, .reaches = 1}};
+
+static int forge_window(acomm_group *g, int rank, int n)
+{
+    char mine[64] = {0};
+    acomm_rma *r = NULL;
+    acomm_block *block = NULL;
+    if (!rank)
+        return acomm_rma_open(g, g, P(mine), sizeof mine, -1, &r) == ACOMM_UNSUPPORTED ? 0 : 1;
+    char got[2 * sizeof window];
+    int rc = acomm_group_share(g, 4096, -1, &block);
+    rc = rc ? rc : acomm_run(g, &(acomm_call){.kind = ACOMM_ALL_GATHER, .in = P(&window), .out = P(got), .count = sizeof window,
+                                              .dtype = ACOMM_UINT8, .root = -1, .timeout = -1});
+    acomm_block_free(block);
+    (void)n;
+    return rc;
+}
+
+static void a_window_beyond_what_is_mapped(void)
+{
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+        window = windows[i];
+        run(2, forge_window, 0);
+    }
+}
+
+int main(void)
+{
+    TEST(a_round_that_nobody_can_have_come_to);
+    TEST(what_a_rank_called_is_its_own);
+    TEST(an_offer_of_memory_that_cannot_be);
+    TEST(an_offer_that_was_not_agreed_on);
+    TEST(a_window_beyond_what_is_mapped);
+    return CHECK_RESULT();
+}
