@@ -7,13 +7,16 @@ honour stand in `fallbacks`.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from .record import Record
 
 OWN = "each its own"
+_SHORTEST, _LONGEST = 0.001, 1e6  # seconds
 EQUAL = "equal; compared when a world is opened"  # ranks that differ would wait for each other for ever, or misread each other
+CONNECTIONS = 64  # of a pair of ranks, at most; as the engine's
 
 
 class Setting(Record):
@@ -22,6 +25,8 @@ class Setting(Record):
     help: str
     fallbacks: tuple[str, ...] = ()
     ranks: str = OWN  # what ranks may say
+    least: float = 0  # of a number, and
+    most: float = math.inf
 
 
 TABLE: dict[str, Setting] = {
@@ -32,17 +37,20 @@ TABLE: dict[str, Setting] = {
                 ranks=EQUAL),
         Setting("ARRAYCOMM_ALGORITHM", "", "overrides it and the engine's table: all_reduce=whole:4096,barrier=shared",
                 ranks=EQUAL),
-        Setting("ARRAYCOMM_PIECE_BYTES", "0", "size of a shared-memory staging piece, a power of two; 0 chooses", ranks=EQUAL),
+        Setting("ARRAYCOMM_PIECE_BYTES", "0", "size of a shared-memory staging piece, a power of two (what is none is rounded "
+                "down), up to 1073741824; 0 chooses", ranks=EQUAL, most=1 << 30),
         Setting("ARRAYCOMM_SOCKET_IFNAME", "", "interfaces: eth0,eth1, a prefix, =exact names or ^excluded ones",
                 ("GLOO_SOCKET_IFNAME",)),
-        Setting("ARRAYCOMM_SOCKET_CONNECTIONS", "0", "TCP connections per pair of ranks; 0: one per interface",
-                ranks="the most that any says counts"),
+        Setting("ARRAYCOMM_SOCKET_CONNECTIONS", "0", "TCP connections per pair of ranks, up to 64; 0: one per interface",
+                ranks="the most that any says counts", most=CONNECTIONS),
         Setting("ARRAYCOMM_PORT_RANGE", "", "first-last: every listening socket takes its port from here"),
         Setting("ARRAYCOMM_HOSTID", "", "overrides how ranks on one host recognise each other", ranks="equal on a host"),
         Setting("ARRAYCOMM_CHECK", "1", "0 turns the comparison of operations between ranks off", ranks=EQUAL),
-        Setting("ARRAYCOMM_TIMEOUT", "1800", "default timeout of operations, seconds"),
-        Setting("ARRAYCOMM_HEARTBEAT", "1", "seconds between heartbeats of the control connections", ranks=EQUAL),
-        Setting("ARRAYCOMM_SILENCE", "5", "seconds of silence after which a peer counts as lost", ranks=EQUAL),
+        Setting("ARRAYCOMM_TIMEOUT", "1800", "default timeout of operations, seconds", least=_SHORTEST),
+        Setting("ARRAYCOMM_HEARTBEAT", "1", "seconds between heartbeats of the control connections", ranks=EQUAL, least=_SHORTEST,
+                most=_LONGEST),
+        Setting("ARRAYCOMM_SILENCE", "5", "seconds of silence after which a peer counts as lost", ranks=EQUAL, least=_SHORTEST,
+                most=_LONGEST),
         Setting("ARRAYCOMM_SECRET", "", "the job's secret, 64 hex digits or any text",
                 ranks="one secret: a rank with another is not let in"),
         Setting("ARRAYCOMM_SECRET_FILE", "", "a file (mode 0600) that holds the job's secret", ranks="as above"),
@@ -88,12 +96,24 @@ def get(name: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def get_number(name: str) -> float:
-    """A numeric setting. Raises ValueError that names the variable."""
-    text = get(name)
+    """A numeric setting. Raises ValueError that names the variable and its range."""
+    return _within(TABLE[name], "a number", float, get(name))
+
+
+def get_integer(name: str) -> int:
+    """The same for one that is a whole number."""
+    return int(_within(TABLE[name], "a whole number", int, get(name)))
+
+
+def _within(row: Setting, what: str, read: Callable[[str], float], text: str) -> float:
     try:
-        return float(text)
+        value = read(text)
     except ValueError:
-        raise ValueError(f"{name} must be a number, got {text!r}") from None
+        value = math.nan
+    if row.least <= value <= row.most:  # not nan
+        return value
+    last = f" to {row.most:.12g}" if row.most < math.inf else " on"
+    raise ValueError(f"{row.name} must be {what} from {row.least:g}{last}, got {text!r}")
 
 
 def get_flag(name: str) -> bool:

@@ -92,7 +92,7 @@ def allocate(owner: NcclCommunicator, nbytes: int, timeout: float | None) -> Blo
     """As Communicator.symmetric(); None without any bytes, or where not all ranks ask for it. Of one size on all ranks, as NCCL
     asks for."""
     seconds = owner.timeout if timeout is None else timeout
-    wanted = settings.get(VARIABLE) == "1"
+    wanted = settings.get_flag(VARIABLE)
     cards = gather_integers(owner.host, [nbytes, wanted], timeout)
     size = -(-max(length for length, _ in cards) // _STEP) * _STEP
     if not size or not all(asks for _, asks in cards):

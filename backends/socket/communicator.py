@@ -73,7 +73,7 @@ class SocketCommunicator(EngineCommunicator):
         self._transports = _transports(hosts, here == self.size)
         tuned = self._tuned()
         local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]
-        piece = int(settings.get_number("ARRAYCOMM_PIECE_BYTES"))
+        piece = settings.get_integer("ARRAYCOMM_PIECE_BYTES")
         size = lib.acomm_segment_bytes(len(local), piece)
         keep = (ffi.new("int32_t[]", list(self._members)), ffi.new("int32_t[]", hosts),
                 *(ffi.new("char[]", text.encode()) for text in (algorithms, *tuned)))

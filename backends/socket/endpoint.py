@@ -116,7 +116,7 @@ class Endpoint:
 
     def _open_node(self) -> None:
         beat, silence = settings.get_number("ARRAYCOMM_HEARTBEAT"), settings.get_number("ARRAYCOMM_SILENCE")
-        if beat <= 0 or silence < 2 * beat:
+        if silence < 2 * beat:
             raise ValueError(f"ARRAYCOMM_SILENCE ({silence:g} s) must be at least twice ARRAYCOMM_HEARTBEAT "
                              f"({beat:g} s)")
         out = ffi.new("acomm_node **")

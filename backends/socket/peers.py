@@ -55,9 +55,7 @@ def host_key() -> str:
 
 
 def this_process(addresses: Sequence[tuple[str, int]], path: str, lent: str = "", tuned: Tuning | None = None) -> Peer:
-    wanted = int(settings.get_number("ARRAYCOMM_SOCKET_CONNECTIONS")) or len(addresses)
-    if not 1 <= wanted <= 64:
-        raise ValueError(f"ARRAYCOMM_SOCKET_CONNECTIONS must be 0 to 64, got {wanted}")
+    wanted = settings.get_integer("ARRAYCOMM_SOCKET_CONNECTIONS") or min(len(addresses), settings.CONNECTIONS)
     alike = {row.name: settings.get(row.name) for row in settings.TABLE.values() if row.ranks == settings.EQUAL}
     alike[_TUNING] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
     alike[_TRACE] = "set" if settings.get(_TRACE) else "not set"  # who traces begins by comparing clocks with all others

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
+import signal
+from pathlib import Path
 
 import pytest
 
+import arraycomm
 from arraycomm.backends.socket import peers
 from arraycomm.core import settings
 
@@ -71,6 +75,57 @@ def test_a_setting_that_one_rank_does_not_know(more: int) -> None:
     for mine in (card, other):
         with pytest.raises(ValueError, match="ARRAYCOMM_NEW is (None|'1') on rank 0 and ('1'|None) on rank 1"):
             peers.Peers([peers._encode(one).encode() for one in ((card, other), (other, card))[more]], mine)
+
+
+NUMBERS = [name for name, row in settings.TABLE.items() if row.least or row.most < math.inf]
+EXTREMES = ("-1", "-0.5", str(2**63), str(2**64), str(2**64 - 1), "-9223372036854775808", "nan", "inf", "-inf", "1e400",
+            "9" * 5000, "many", "0x10", "1,5", "--1", "None")
+
+
+@pytest.mark.parametrize("text", EXTREMES, ids=lambda text: text[:20])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_read_or_refused_by_name_and_range(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    monkeypatch.setenv(name, text)
+    for read in (settings.get_number, settings.get_integer):
+        try:
+            value = read(name)
+        except ValueError as error:
+            assert str(error).startswith(f"{name} must be a ") and " from " in str(error)
+        else:
+            assert settings.TABLE[name].least <= value <= settings.TABLE[name].most
+
+
+def test_the_numbers_are_those_that_are_read() -> None:
+    assert set(NUMBERS) == {"ARRAYCOMM_PIECE_BYTES", "ARRAYCOMM_SOCKET_CONNECTIONS", "ARRAYCOMM_TIMEOUT", "ARRAYCOMM_HEARTBEAT",
+                            "ARRAYCOMM_SILENCE"}
+
+
+REFUSED = [("ARRAYCOMM_PIECE_BYTES", text) for text in (str(2**63), str(2**64), str(2**30 + 1), "-1", "nan", "1e6", "4K")]
+REFUSED += [("ARRAYCOMM_SOCKET_CONNECTIONS", text) for text in (str(2**63), "65", "-0.5", "1.5", "inf")]
+REFUSED += [(name, text) for name in ("ARRAYCOMM_HEARTBEAT", "ARRAYCOMM_SILENCE") for text in ("0", "-1", "nan", "inf", "1e30")]
+REFUSED += [("ARRAYCOMM_TIMEOUT", text) for text in ("0", "-1", "nan", "soon")]
+
+
+@pytest.mark.parametrize("name, text", REFUSED)
+def test_a_world_is_not_opened_with_what_is_out_of_range(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str,
+                                                         text: str) -> None:
+    """As a user meets it: the error names the variable, and nobody waits for what cannot be."""
+    monkeypatch.setenv(name, text)
+    arraycomm.spawn(_refused, (name, tmp_path), nprocs=2)
+    assert list(tmp_path.iterdir())
+
+
+def _refused(rank: int, name: str, folder: Path) -> None:
+    signal.alarm(60)  # ends it where it hangs
+    try:
+        arraycomm.init(timeout=None if name == "ARRAYCOMM_TIMEOUT" else 60)
+    except ValueError as error:
+        assert re.match(f"{name} must be a (whole )?number from", str(error)), error
+        (folder / str(rank)).touch()
+    except arraycomm.DistError:
+        return  # the other rank's end came first
+    else:
+        raise AssertionError("the world was opened")
 
 
 def test_engine_settings_are_among_them() -> None:

@@ -51,7 +51,7 @@ class Reach:
 def find(host: Communicator, lane: Lane, deadline: float) -> Reach | None:
     """Every rank calls it, with its device current. None on all ranks where it does not work or does not win."""
     token = os.urandom(_TOKEN.size)
-    reach = _offer(lane, token, deadline) if settings.get("ARRAYCOMM_CUDA_IPC") == "1" else None
+    reach = _offer(lane, token, deadline) if settings.get_flag("ARRAYCOMM_CUDA_IPC") else None
     handle = reach.area.handle if reach else bytes(_TOKEN.size)
     cards = gather_integers(host, [reach is not None, _machine(), *_TOKEN.unpack(token), *_TOKEN.unpack(handle)], _left(deadline))
     possible = reach is not None and all(card[0] and card[1] == cards[0][1] for card in cards)

@@ -53,7 +53,7 @@ static uint64_t round_up(uint64_t value, uint64_t to)
 static uint64_t power_below(uint64_t value)
 {
     uint64_t p = 1;
-    while (p * 2 <= value)
+    while (p <= value / 2)
         p *= 2;
     return p;
 }
