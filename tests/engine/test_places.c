@@ -1,5 +1,6 @@
 /* engine: all */
 /* A rank that shares its processor with too many moves to another one, if it may; and may afterwards what it could before. */
+#include <errno.h>
 #include <sched.h>
 #include "group.h"
 #include "p2p.h"
@@ -11,11 +12,13 @@
 #define WAITS 100 /* nor does each wait come so far on a busy machine */
 #define RANKS 4
 
-enum { first = 0, second = 1 };
+enum { first = 0, KERNEL_MOST = 8192 };
+static int second = 1;
 
-/* The kernel's part, played here: the real one moves a process for reasons of its own, and may have one processor only. */
-static cpu_set_t permitted;
-static int processor, moves;
+/* The kernel's part, played here: the real one moves a process for reasons of its own, and may have one processor only. It knows so
+ * many, and refuses a set that has not room for all. */
+static cpu_set_t permitted[KERNEL_MOST / CPU_SETSIZE];
+static int known = CPU_SETSIZE, processor, moves;
 
 int sched_getcpu(void) { return processor; }
 int sched_yield(void) { return 0; } /* to nobody: whose yields last long sleeps instead, and needs no other processor */
@@ -23,19 +26,20 @@ int sched_yield(void) { return 0; } /* to nobody: whose yields last long sleeps 
 int sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set)
 {
     CHECK_EQUAL(pid, 0);
-    CHECK_EQUAL(bytes, sizeof *set);
-    *set = permitted;
+    if (bytes * 8 < (size_t)known)
+        return errno = EINVAL, -1;
+    memcpy(set, permitted, bytes < sizeof permitted ? bytes : sizeof permitted);
     return 0;
 }
 
 int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *set)
 {
     CHECK_EQUAL(pid, 0);
-    CHECK_EQUAL(bytes, sizeof *set);
-    permitted = *set;
-    if (CPU_ISSET(processor, set))
+    memset(permitted, 0, sizeof permitted);
+    memcpy(permitted, set, bytes < sizeof permitted ? bytes : sizeof permitted);
+    if (CPU_ISSET_S(processor, bytes, set))
         return 0;
-    for (processor = 0; !CPU_ISSET(processor, set); processor++)
+    for (processor = 0; !CPU_ISSET_S(processor, bytes, set); processor++)
         ;
     moves++;
     return 0;
@@ -43,9 +47,9 @@ int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *set)
 
 static void start_on_first(int other)
 {
-    CPU_ZERO(&permitted);
-    CPU_SET(first, &permitted);
-    CPU_SET(other, &permitted);
+    memset(permitted, 0, sizeof permitted);
+    CPU_SET_S(first, sizeof permitted, permitted);
+    CPU_SET_S(other, sizeof permitted, permitted);
     processor = first;
     moves = 0;
 }
@@ -63,10 +67,11 @@ static int place_after_looks(int other)
     for (int rank = 0; rank < RANKS; rank++)
         atomic_store(shared_place(&s, rank), 1 + (rank ? first : second));
     CHECK_EQUAL(places_say(&s), 1 + first);
-    cpu_set_t before = permitted;
+    cpu_set_t before[KERNEL_MOST / CPU_SETSIZE];
+    memcpy(before, permitted, sizeof before);
     for (int i = 0; i < LOOKS; i++)
         places_spread(&places, &s);
-    CHECK(CPU_EQUAL(&before, &permitted));
+    CHECK(!memcmp(before, permitted, sizeof before));
     CHECK_EQUAL(moves, other != first);
     int place = atomic_load(shared_place(&s, RANKS - 1)) - 1;
     shared_close(&s);
@@ -137,11 +142,24 @@ static void test_counts_the_ranks_of_the_host(void)
 static void test_messages_part_two(void) { parts_two(recv_once); }
 static void test_collectives_part_two(void) { parts_two(await_once); }
 
+/* A machine of thousands of processors. */
+static void test_counts_and_moves_beyond_1024(void)
+{
+    known = KERNEL_MOST;
+    for (second = 5000; second < KERNEL_MOST; second += 3191) {
+        test_moves_to_where_fewer_wait();
+        test_counts_the_ranks_of_the_host();
+    }
+    known = CPU_SETSIZE;
+    second = 1;
+}
+
 int main(void)
 {
     TEST(test_moves_to_where_fewer_wait);
     TEST(test_stays_where_it_may_be);
     TEST(test_counts_the_ranks_of_the_host);
+    TEST(test_counts_and_moves_beyond_1024);
     TEST(test_messages_part_two);
     TEST(test_collectives_part_two);
     return CHECK_RESULT();

@@ -1,8 +1,10 @@
 #include "places.h"
 
 #include <sched.h>
+#include <stdlib.h>
 
 #include "clock.h"
+#include "processors.h"
 #include "shared.h"
 
 #define TURNS 64            /* between two looks at the clock: so many yields fit into any wait that yields at all */
@@ -19,51 +21,61 @@ int32_t places_say(struct shared *s)
 }
 
 /* The permitted processor with fewest ranks, if that is better than `here` and it is our turn to move; else -1. Of the ranks
- * on a processor the last one moves. */
-static int better(const struct shared *s, int here, const cpu_set_t *allowed)
+ * on a processor the last one moves. ranks: zeros, for each processor. */
+static int better(const struct shared *s, int here, const struct processors *allowed, uint16_t *ranks)
 {
-    uint16_t ranks[CPU_SETSIZE] = {0};
     int last = -1, best = here;
     for (int rank = 0; rank < s->ranks; rank++) {
         int at = atomic_load_explicit(shared_place(s, rank), memory_order_relaxed) - 1;
-        if (at < 0 || at >= CPU_SETSIZE)
+        if (at < 0 || at >= allowed->count)
             return -1;
         ranks[at]++;
         last = at == here ? rank : last;
     }
-    for (int i = 1; i < CPU_SETSIZE; i++) { /* the next ones first: they are mostly nearer */
-        int cpu = (here + i) % CPU_SETSIZE;
-        if (CPU_ISSET(cpu, allowed) && ranks[cpu] < ranks[best])
+    for (int i = 1; i < allowed->count; i++) { /* the next ones first: they are mostly nearer */
+        int cpu = (here + i) % allowed->count;
+        if (CPU_ISSET_S(cpu, allowed->bytes, allowed->set) && ranks[cpu] < ranks[best])
             best = cpu;
     }
     return ranks[here] >= ranks[best] + 2 && last == s->rank ? best : -1;
 }
 
-static void move(int cpu, const cpu_set_t *allowed)
+static int find_better(const struct shared *s, int here, const struct processors *allowed)
 {
-    cpu_set_t only;
-    CPU_ZERO(&only);
-    CPU_SET(cpu, &only);
-    if (!sched_setaffinity(0, sizeof only, &only))
-        sched_setaffinity(0, sizeof *allowed, allowed); /* it stays there until the kernel has a reason */
+    uint16_t *ranks = here < allowed->count ? calloc((size_t)allowed->count, sizeof *ranks) : NULL;
+    int to = ranks ? better(s, here, allowed, ranks) : -1;
+    free(ranks);
+    return to;
+}
+
+static bool move(int cpu, const struct processors *allowed)
+{
+    struct processors only;
+    if (!processors_empty(&only, allowed->count))
+        return false;
+    CPU_SET_S(cpu, only.bytes, only.set);
+    if (!sched_setaffinity(0, only.bytes, only.set))
+        sched_setaffinity(0, allowed->bytes, allowed->set); /* it stays there until the kernel has a reason */
+    processors_free(&only);
+    return true;
 }
 
 bool places_spread(struct places *p, struct shared *s)
 {
-    cpu_set_t allowed;
+    struct processors allowed;
     int here = places_say(s) - 1;
     if (++p->turns % TURNS)
         return false;
     int64_t now = clock_now();
-    if (now < p->next || sched_getaffinity(0, sizeof allowed, &allowed))
+    if (now < p->next || !processors_open(&allowed))
         return false;
-    int to = here < CPU_SETSIZE ? better(s, here, &allowed) : -1;
+    int to = find_better(s, here, &allowed);
     p->span = now - p->next > p->span ? 0 : to >= 0 ? 2 * p->span : p->span / 2;
     p->span = p->span < SPAN_MIN ? SPAN_MIN : p->span < SPAN_MAX ? p->span : SPAN_MAX;
     p->next = now + p->span;
-    if (to < 0)
-        return false;
-    move(to, &allowed);
-    places_say(s);
-    return true;
+    bool moved = to >= 0 && move(to, &allowed);
+    processors_free(&allowed);
+    if (moved)
+        places_say(s);
+    return moved;
 }

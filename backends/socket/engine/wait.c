@@ -5,6 +5,7 @@
 #include "clock.h"
 #include "group.h"
 #include "node.h"
+#include "processors.h"
 #include "wait.h"
 
 #define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
@@ -49,10 +50,12 @@ bool wait_news(const struct acomm_group *g, int rank)
 
 bool wait_crowded(int ranks)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set))
+    struct processors allowed;
+    if (!processors_open(&allowed))
         return true;
-    return ranks > CPU_COUNT(&set);
+    int count = CPU_COUNT_S(allowed.bytes, allowed.set);
+    processors_free(&allowed);
+    return ranks > count;
 }
 
 static bool may_leave(const struct acomm_op *op)
