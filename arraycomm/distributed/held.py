@@ -45,7 +45,9 @@ def hold(pg: ProcessGroup, held: Held, async_op: bool) -> Any:
 
 def run(pg: ProcessGroup, async_op: bool) -> Work | None:
     """Carries out all that is held back, in order."""
-    waiting, pg.collected = pg.collected or [], []
+    collected = pg.collected or []
+    waiting = list(collected)
+    collected.clear()  # no other list: a call with a timeout of its own comes by a copy of the group, which shares this one
     return start_all(waiting, async_op)
 
 

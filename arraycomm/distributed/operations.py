@@ -95,6 +95,8 @@ class Operations:
         if len(outputs) != len(inputs):
             raise ValueError(f"as many outputs as inputs are needed, got {len(outputs)} and {len(inputs)}")
         works = [self._begin(where, y, x, async_op=True, **named) for y, x in zip(outputs, inputs, strict=True)]
+        if works and self.collected is not None:
+            return works[0]  # all are held back by a coalescing manager, which is what one waits for
         return Work(Several([work._pending for work in works]), list(outputs), lambda: [work.wait() for work in works])
 
     # ---- one array a rank ----

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import arraycomm.distributed as dist
 from arraycomm import dist2
 
 from .groups import LIMIT, on_ranks
@@ -153,6 +154,22 @@ def check_coalesced_allreduce(group: Any, rank: int, size: int) -> None:
     assert _values(xs) == [[sum(range(size))], [sum(range(size)), -sum(range(size))]]
     group.allreduce_coalesced(xs := [np.array([rank])], _options(dist2.AllreduceCoalescedOptions, reduceOp=MAX)).wait()
     assert _values(xs) == [[size - 1]]
+
+
+def check_what_a_manager_holds_back_runs_once(group: Any, rank: int, size: int) -> None:
+    """Calls with a timeout of their own, which are made on a copy of the group, run or add to what was held back before."""
+    for async_ops in (False, True):
+        x, y, big, ys = np.ones(2), np.ones(3), np.ones(1 << 14), [np.zeros(1), np.zeros(1)]
+        with dist._coalescing_manager(group, async_ops=async_ops) as manager:
+            dist.all_reduce(x, group=group)
+            group.allreduce(big, timeout=LIMIT)
+            group.broadcast(told := np.array([rank]), 1, timeout=LIMIT).wait()
+            assert x.tolist() == [size] * 2 and told.tolist() == [1]
+            group.allreduce(y, timeout=LIMIT)
+            group.reduce_scatter_single_coalesced(ys, [np.ones(size), -np.ones(size)], _options(dist2.ReduceScatterOptions))
+        manager.wait()
+        assert x.tolist() == [size] * 2 and y.tolist() == [size] * 3 and _values(ys) == [[size], [-size]]
+        assert set(big) == {size}
 
 
 CHECKS = [check for name, check in sorted(globals().items()) if name.startswith("check_")]
