@@ -6,6 +6,7 @@ between hosts unless ARRAYCOMM_TORCH_STORE=1 asks for torch's, which knows no se
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import weakref
@@ -35,8 +36,8 @@ class TCPStore(ForwardingStore, Store):
 
     port 0 at the master takes a free one, which `port` then tells. world_size: how many join, the master included; the
     master waits for them if wait_for_workers. timeout: for this and as the default of get() and wait(). multi_tenant:
-    masters of one port in one process share a server. master_listen_fd: a bound socket to serve on, owned from here on.
-    use_libuv is kept for libuvBackend only: there is one server, a thread in C.
+    masters of one port in one process share a server, and each is one of the workers. master_listen_fd: a bound socket to
+    serve on, owned from here on. use_libuv is kept for libuvBackend only: there is one server, a thread in C.
 
     Raises DistNetworkError for a port that is taken or that nobody serves, AuthFailed (one of those) for an address
     beyond loopback without a secret, DistStoreError for workers that do not come, TypeError for arguments of other types.
@@ -50,14 +51,30 @@ class TCPStore(ForwardingStore, Store):
         _check(host_name, port, world_size, timeout)
         self.libuvBackend = bool(use_libuv)
         size = world_size if world_size is not None and world_size > 0 else None
-        serve = (lambda: _serve(host_name, port, size, timeout, wait_for_workers, master_listen_fd)) if is_master else None
         self._release: Callable[[], object] = _nothing
-        if serve is None:
+        if not is_master:
             self._inner = _join(host_name, port, size, timeout)
-        elif multi_tenant:
-            self._inner, self._release = _share(self, port, serve)
-        else:
-            self._inner = serve()
+            return
+
+        def serve() -> core.TCPStore:
+            return _serve(host_name, port, size, timeout, master_listen_fd)
+
+        self._inner = served = self._shared(port, timeout, master_listen_fd, serve) if multi_tenant else serve()
+        try:
+            if size is not None:
+                served.meet(size, wait_for_workers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _shared(self, port: int, timeout: timedelta, listen_fd: int | None, serve: Callable[[], core.TCPStore]) -> core.TCPStore:
+        """A client of the server that the masters of this port share."""
+        server, self._release, first = _share(self, port, serve)
+        if not first and listen_fd is not None:
+            os.close(listen_fd)  # owned, and not needed
+        client = server.clone()
+        client.set_timeout(timeout)
+        return client
 
     @property
     def host(self) -> str:
@@ -102,10 +119,13 @@ def _check(host: str, port: int, world_size: int | None, timeout: timedelta) -> 
     seconds_of(timeout)
 
 
-def _serve(host: str, port: int, size: int | None, timeout: timedelta, wait: bool, listen_fd: int | None) -> core.TCPStore:
+def _serve(host: str, port: int, size: int | None, timeout: timedelta, listen_fd: int | None) -> core.TCPStore:
+    """Returns before the workers have come: other masters may be among them."""
+    from arraycomm.core.store.torch_gate import Gate  # rare
+
     if listen_fd is not None:
         _listen_on(listen_fd, port)
-    return core.TCPStore(host, port, size, True, timeout, wait, listen_fd=listen_fd, for_torch=True)
+    return core.TCPStore(host, port, None, True, timeout, listen_fd=listen_fd, gate=Gate(size))
 
 
 def _listen_on(descriptor: int, port: int) -> None:
@@ -171,14 +191,17 @@ _shared: dict[int, _Shared] = {}  # by port; the masters of one process cannot k
 _lock = threading.Lock()
 
 
-def _share(user: TCPStore, port: int, serve: Callable[[], core.TCPStore]) -> tuple[core.TCPStore, Callable[[], object]]:
+def _share(user: TCPStore, port: int,
+           serve: Callable[[], core.TCPStore]) -> tuple[core.TCPStore, Callable[[], object], bool]:
+    """The server, what leaves it, and whether this user is the first."""
     with _lock:
         shared = _shared.get(port)
+        first = shared is None
         if shared is None:
             shared = _Shared(serve())
             _shared[shared.store.port] = shared
         shared.users += 1
-    return shared.store.clone(), weakref.finalize(user, _leave, shared)
+    return shared.store, weakref.finalize(user, _leave, shared), first
 
 
 def _leave(shared: _Shared) -> None:

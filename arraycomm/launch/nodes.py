@@ -15,6 +15,7 @@ from ..core.address import loopback_address
 from ..core.errors import DistError, DistStoreError
 from ..core.store import PrefixStore, Store, TCPStore
 from ..core.store.connections import StoreLost
+from ..core.store.torch_gate import Gate
 
 _JOIN = timedelta(seconds=300)  # for all nodes to start
 _LEAVE = timedelta(seconds=60)  # for the other nodes to end after node 0 has
@@ -122,7 +123,7 @@ def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, po
     secret = _secret(nnodes)
     host = address or loopback_address()
     store = TCPStore(host, port, is_master=node_rank == 0, wait_for_workers=False, timeout=_JOIN, secret=secret or b"",
-                     for_torch=True)
+                     gate=Gate(None))
     meeting = Meeting(nnodes, node_rank, store, host, store.port, secret)
     try:
         meeting.agree(nproc, keep_going)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 
 import arraycomm.distributed as dist
 from arraycomm.core.errors import AuthFailed
+from tests.threads import at_once
 
 SHORT = timedelta(milliseconds=50)
 LIMIT = timedelta(seconds=30)
@@ -238,3 +240,25 @@ def test_tenants_share_a_server_until_the_last() -> None:
     third = dist.TCPStore("127.0.0.1", port, 1, True, LIMIT, multi_tenant=True)  # the port is free again
     assert not third.check(["k"])
     third.close()
+
+
+def test_tenants_wait_for_each_other_as_workers() -> None:
+    """The second master is one of those that the first one waits for, and has its own timeout."""
+    timeouts = [LIMIT, LIMIT * 2, LIMIT * 3]
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+
+        def master(number: int) -> dist.TCPStore:
+            return dist.TCPStore("127.0.0.1", port, 3, True, timeouts[number], multi_tenant=True,
+                                 master_listen_fd=os.dup(sock.fileno()))
+
+        stores = at_once(3, master, limit=20)
+        stores[0].set("k", "v")
+        assert [store.get("k") for store in stores] == [b"v"] * 3 and [store.timeout for store in stores] == timeouts
+        for store in stores:
+            store.close()
+        timeouts[0] = SHORT
+        with pytest.raises(dist.DistStoreError, match="1 of 3 workers reached the store"):
+            master(0)
+        with pytest.raises(dist.DistStoreError, match="1 of 3 workers reached the store"):
+            master(0)  # who gave up serves no more

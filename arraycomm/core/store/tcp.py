@@ -40,8 +40,8 @@ class TCPStore(RequestStore):
     resolves to and nowhere else, and ends with the store.
 
     `secret` None takes the environment's (see core/secret.py), b"" none. `job` tells jobs without a secret apart.
-    `listen_fd` is a socket that listens already, which the store then owns. `for_torch`: clients of torch.distributed's
-    TCPStore are served too (see torch_gate.py), on loopback or as ARRAYCOMM_TORCH_STORE says.
+    `listen_fd` is a socket that listens already, which the store then owns. `gate`: lets clients of torch.distributed's
+    TCPStore in too (see torch_gate.py), on loopback or as ARRAYCOMM_TORCH_STORE says.
 
     Raises DistNetworkError when the address cannot be served, or nobody serves it within `timeout`; AuthFailed for
     another job's store; DistStoreError when the server is gone or workers do not come. Threads may share a store: each
@@ -53,25 +53,24 @@ class TCPStore(RequestStore):
     def __init__(self, host_name: str, port: int, world_size: int | None = None, is_master: bool = False,
                  timeout: timedelta = timedelta(seconds=300), wait_for_workers: bool = True, *,
                  secret: bytes | None = None, job: str = "", listen_fd: int | None = None,
-                 for_torch: bool = False) -> None:
+                 gate: Gate | None = None) -> None:
         super().__init__(timeout)
         self.host, self.port = host_name, port
-        self._gate = _gate(world_size) if for_torch and is_master else None
         self._secret = find() if secret is None else (secret or None)
         self._job = job
-        server = self._serve(listen_fd) if is_master else None
+        server = self._serve(listen_fd, gate) if is_master else None
         self._connections = Lines(_opener(host_name, self.port, self._secret, job), self._where(), server)
         try:
             if self.port == 0:
                 raise ValueError("port 0 is for the master; the others need the port that the master got")
             self._connections.wait_for_server(timeout.total_seconds())
             if world_size is not None:
-                self._meet(world_size, wait_for_workers and is_master)
+                self.meet(world_size, wait_for_workers and is_master)
         except BaseException:
             self.close()
             raise
 
-    def _serve(self, listen_fd: int | None) -> StoreServer:
+    def _serve(self, listen_fd: int | None, gate: Gate | None) -> StoreServer:
         if listen_fd is not None:
             listeners = [socket.socket(fileno=listen_fd)]
         else:
@@ -81,7 +80,7 @@ class TCPStore(RequestStore):
             require(self._secret, address)
         self.port = int(names[0][1])
         return StoreServer([*listeners, *filter(None, (inside.listen(*name) for name in names))], self._secret, self._job,
-                           self._gate)
+                           gate)
 
     def _listen(self, addresses: Sequence[str]) -> list[socket.socket]:
         """One socket per address that this machine has. The first chooses port 0; the others take it if they can."""
@@ -107,7 +106,8 @@ class TCPStore(RequestStore):
             raise DistNetworkError("; ".join(reasons))
         return listeners
 
-    def _meet(self, world_size: int, wait: bool) -> None:
+    def meet(self, world_size: int, wait: bool) -> None:
+        """Counts this store as one of `world_size` workers, and waits until all are counted. Raises DistStoreError."""
         came = int(self._now(Op.ADD, _WORKERS, b"1")[0])
         if came >= world_size:
             self._now(Op.SET, _COMPLETE, b"")
@@ -217,12 +217,6 @@ def _opener(host: str, port: int, secret: bytes | None, job: str) -> Callable[[]
         raise failure
 
     return attempt
-
-
-def _gate(world_size: int | None) -> Gate:
-    from .torch_gate import Gate  # rare
-
-    return Gate(world_size)
 
 
 def _foreign(error: DistNetworkError) -> bool:
