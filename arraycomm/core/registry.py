@@ -87,9 +87,16 @@ def choose(text: str) -> dict[Backend, frozenset[int]]:
 
 
 def assign(by_device: Mapping[str, str], load: Callable[[str], _Loaded]) -> dict[_Loaded, frozenset[int]]:
-    """As choose(): the backends of names, each loaded once."""
-    names = dict.fromkeys(by_device.values())
+    """As choose(): the backends of names, each loaded once, in an order that does not depend on the spelling."""
+    names = dict.fromkeys(by_device[device] for device in DEVICE_TYPES if device in by_device)
     if len(names) == 1:
         return {load(name): frozenset() for name in names}
     return {load(name): frozenset().union(*(DEVICE_TYPES[device] for device, its in by_device.items() if its == name))
             for name in names}
+
+
+def spelled(chosen: Mapping[str, frozenset[int]]) -> str:
+    """Names and types as assign() gives them, in the one spelling that ranks compare: "socket", "cpu:socket,cuda:nccl"."""
+    if len(chosen) == 1:
+        return next(iter(chosen))
+    return ",".join(f"{device}:{name}" for device, its in DEVICE_TYPES.items() for name, types in chosen.items() if its <= types)

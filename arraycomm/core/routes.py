@@ -10,6 +10,7 @@ from .backend import Backend, Communicator, Mover
 from .buffer import Buffer
 from .errors import DeviceError
 from .record import Record
+from .registry import spelled
 from .typed import TYPE_CHECKING, Any
 from .types import DEVICE_TYPES, DeviceType
 
@@ -37,8 +38,7 @@ class Routes:
     def __init__(self, routes: Sequence[Route], timeout: float) -> None:
         self._routes, self._timeout = routes, timeout
         self._staged: list[Staged] = []
-        self.name = routes[0].backend.name if len(routes) == 1 else ",".join(
-            f"{device}:{route.backend.name}" for device, its in DEVICE_TYPES.items() for route in routes if its <= route.types)
+        self.name = spelled({route.backend.name: route.types for route in routes})
         self.main = next((route for route in routes if _CPU in route.types), routes[0]).communicator
         self.by_type: dict[int, Mover] = {
             code: route.communicator for route in routes for code in route.backend.devices

@@ -69,7 +69,8 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     meeting = None if told or len(chosen) > 1 else next(iter(chosen)).meet(seconds, name)
     if meeting is None:
         meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store,
-                             timeout=timedelta(seconds=seconds), name=name, backend=asked)
+                             timeout=timedelta(seconds=seconds), name=name,
+                             backend=registry.spelled({backend.name: types for backend, types in chosen.items()}))
     return open_group(meeting, chosen, seconds, name)
 
 

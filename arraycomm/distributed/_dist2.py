@@ -91,7 +91,8 @@ def _meet(backend: str, timeout: timedelta, *, init_method: str | None = None, s
         raise TypeError(f"backend {backend!r} takes no {', '.join(unknown)}; it takes init_method, store, rank and world_size")
     if (init_method, store, rank, world_size) == (None,) * 4:
         return _part_of_environment(timeout)
-    meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store, timeout=timeout, name="object")
+    meeting = rendezvous(init_method, rank=rank, world_size=world_size, store=store, timeout=timeout, name="object",
+                         backend=BackendConfig(backend).spelled())
     return meeting, f"object {meeting.job[:8]}"
 
 

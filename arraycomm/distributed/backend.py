@@ -112,6 +112,14 @@ class BackendConfig:
         """Device types and the names of their backends."""
         return self.device_backend_map
 
+    def engines(self) -> dict[str, frozenset[int]]:
+        """Their names in the core's registry, each with the DLPack types of the devices that are its own."""
+        return registry.assign(self.device_backend_map, engine_name)
+
+    def spelled(self) -> str:
+        """What ranks compare: the same for all spellings that mean the same, as "gloo", "socket" and "cpu:gloo"."""
+        return registry.spelled(self.engines())
+
     def names(self) -> list[str]:
         """The backends, each once."""
         return list(dict.fromkeys(self.device_backend_map.values()))

@@ -122,7 +122,7 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
         if world.rank() not in members:
             return GroupMember.NON_GROUP_MEMBER
     else:
-        agree(world, f"new_group of {members} over {asked}", seconds)
+        agree(world, f"new_group of {members} over {config.spelled()}", seconds)
     turn = _next_turn(members)
     name = f"{','.join(map(str, members))}#{turn}" if use_local_synchronization else state.next_name()
     if world.rank() in members:

@@ -108,8 +108,8 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     for name in config.names():
         backends.check(name)
     alone = shown(check_ranks(_ranks, sys.maxsize)) if _ranks else ""
-    engines = "/".join(dict.fromkeys(map(backends.engine_name, config.names())))
-    meeting = _meet(init_method, store, rank, world_size, seconds, f"world of {alone}" if alone else "world", engines)
+    meeting = _meet(init_method, store, rank, world_size, seconds, f"world of {alone}" if alone else "world",
+                    config.spelled())
     core = open_world(meeting, config, seconds, pg_options, device)
     name = state.next_name() if not alone else f"{alone}#0"
     state.default = ProcessGroup(core, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
@@ -130,14 +130,14 @@ def _asked(backend: Any, device_id: Any) -> str:
 
 
 def _meet(init_method: str | None, store: Any, rank: int, size: int, seconds: float, world: str,
-          engines: str) -> Rendezvous:
+          backend: str) -> Rendezvous:
     timeout, url = timedelta(seconds=seconds), None
     if store is None:
         url, store, rank, size = place(init_method, rank, size, timeout)
     if store is None and url == "env://" and state.shared is not None:
         return part_of(state.shared, world)[0]
     return rendezvous(url if store is None else None, rank=None if rank < 0 else rank, world_size=None if size < 0 else size,
-                      store=store, timeout=timeout, name=world, backend=engines)
+                      store=store, timeout=timeout, name=world, backend=backend)
 
 
 def destroy_process_group(group: Any = None) -> None:

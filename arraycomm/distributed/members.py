@@ -93,7 +93,7 @@ class Members:
     def supports_reconfigure(self: Any) -> bool:
         """Whether reconfigure() can be called: where the engine of this package carries the operations. RuntimeError for groups
         of several backends."""
-        if len(self.config.names()) > 1:
+        if len(self.config.engines()) > 1:
             raise RuntimeError(f"reconfiguring is not for groups of multiple backends, as {self.config}")
         return bool(self.core.backend == "socket")
 

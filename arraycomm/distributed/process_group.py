@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core import arguments, registry, settings
+from arraycomm.core import arguments, settings
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import DeviceError
 from arraycomm.core.group import Group
@@ -168,8 +168,7 @@ class ProcessGroup(Operations, Hooked, Members):
             return None
         seconds = self.core.timeout if timeout is None else seconds_of(timeout)
         _announce_ignored(config, opts)
-        types = registry.assign(config.device_backend_map, backends.engine_name)
-        core = self.core.subgroup(members, label, timeout=seconds, backends=types)
+        core = self.core.subgroup(members, label, timeout=seconds, backends=config.engines())
         return ProcessGroup(core, [self.ranks[rank] for rank in members], name=group_name or f"{self.group_name}:{label}",
                             desc=group_desc, backend=self.backend, config=config, meeting=self.meeting,
                             bound_device_id=self.bound_device_id)
@@ -271,11 +270,10 @@ def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], t
     _announce_ignored(config, pg_options)
     label = f"{shown(ranks)}#{turn}"
     own = set(Backend.plugins) if pg_options is None else {*Backend.plugins, Backend.NCCL}
-    if set(config.names()) <= set(parent.config.names()) - own:
-        types = registry.assign(config.device_backend_map, backends.engine_name)
-        return parent.core.subgroup(ranks, label, timeout=timeout, backends=types)
-    chosen = _chosen(config, pg_options, ranks, parent.bound_device_id)
-    return open_group(meeting.part(ranks, f"{config} {label}"), chosen, timeout, f"{config} {label}")
+    if set(config.engines()) <= set(parent.config.engines()) - own:
+        return parent.core.subgroup(ranks, label, timeout=timeout, backends=config.engines())
+    chosen, label = _chosen(config, pg_options, ranks, parent.bound_device_id), f"{config.spelled()} {label}"
+    return open_group(meeting.part(ranks, label), chosen, timeout, label)
 
 
 def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
@@ -294,7 +292,7 @@ def _chosen(config: BackendConfig, pg_options: Any, ranks: Sequence[int], device
             nccl.configure(engine, pg_options, device, asked=config.asked)
         return engine
 
-    return registry.assign(config.device_backend_map, load)
+    return {load(name): types for name, types in config.engines().items()}
 
 
 def shown(ranks: Sequence[int]) -> str:

@@ -132,5 +132,9 @@ def test_pairs_of_devices_and_backends() -> None:
     assert shares == {"a": DEVICE_TYPES["cpu"] | DEVICE_TYPES["xpu"], "b": DEVICE_TYPES["cuda"]}
     assert registry.assign({"cpu": "a", "cuda": "a"}, str) == {"a": frozenset()}
     assert [backend.name for backend in registry.choose("cpu:socket")] == ["socket"]
+    by_spelling = [registry.assign(registry.pairs(text), str) for text in ("cuda:b,cpu:a,xpu:b", "cpu:a,xpu:b,cuda:b")]
+    assert [list(chosen) for chosen in by_spelling] == [["a", "b"]] * 2
+    assert [registry.spelled(chosen) for chosen in by_spelling] == ["cpu:a,cuda:b,xpu:b"] * 2
+    assert registry.spelled(registry.assign(registry.pairs("cuda:a,cpu:a"), str)) == "a"
     with pytest.raises(ValueError, match="unknown backend 'nobody'"):
         registry.choose("cpu:nobody,cuda:socket")

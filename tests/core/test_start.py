@@ -39,3 +39,12 @@ def test_a_timeout_of_any_length(timeout: Any) -> None:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         assert group.all_reduce(x, timeout=seconds).tolist() == x.tolist()
         group.barrier(timeout=seconds)
+
+
+def _spelled(rank: int) -> None:
+    with arraycomm.init(backend=("socket", "cpu:socket,cuda:socket", "cuda:socket,cpu:socket", "cpu:socket")[rank]) as group:
+        assert group.all_reduce(np.array([rank])).tolist() == [6]
+
+
+def test_spellings_of_one_backend_mean_the_same() -> None:
+    arraycomm.spawn(_spelled, nprocs=4)

@@ -216,6 +216,22 @@ def test_groups_of_three_ranks() -> None:
     arraycomm.spawn(check_all, nprocs=RANKS)
 
 
+def check_spellings(rank: int) -> None:
+    spellings = ("gloo", "cpu:gloo,cuda:socket", "socket", "cuda:gloo,cpu:gloo", "cpu:gloo")
+    dist.init_process_group(spellings[rank], timeout=LIMIT)
+    assert dist.get_backend() == spellings[rank]
+    for turn in range(len(spellings)):
+        group = dist.new_group(backend=spellings[(rank + turn) % len(spellings)], timeout=LIMIT)
+        assert total(group) == 0b111
+        group = dist.new_group([0, 2], backend=spellings[(rank + turn) % len(spellings)], use_local_synchronization=True)
+        assert rank == 1 or total(group) == 0b101
+    dist.destroy_process_group()
+
+
+def test_spellings_of_one_backend_mean_the_same() -> None:
+    arraycomm.spawn(check_spellings, nprocs=RANKS)
+
+
 def check_shrinking(rank: int) -> None:
     dist.init_process_group("gloo", timeout=LIMIT)
     world = dist.group.WORLD
