@@ -20,7 +20,7 @@ from arraycomm.core.auth import Hello, Purpose
 from arraycomm.core.errors import DistNetworkError, DistStoreError
 from arraycomm.core.secret import find
 from arraycomm.core.store import inside
-from arraycomm.core.store.base import seconds_of
+from arraycomm.core.store.base import duration
 from arraycomm.core.store.connections import GRACE, Connections
 from arraycomm.core.store.forwarding import ForwardingStore
 from arraycomm.core.store.torch import TorchStore, opener
@@ -40,7 +40,8 @@ class TCPStore(ForwardingStore, Store):
     serve on, owned from here on. use_libuv is kept for libuvBackend only: there is one server, a thread in C.
 
     Raises DistNetworkError for a port that is taken or that nobody serves, AuthFailed (one of those) for an address
-    beyond loopback without a secret, DistStoreError for workers that do not come, TypeError for arguments of other types.
+    beyond loopback without a secret, DistStoreError for workers that do not come, TypeError for arguments of other
+    types, ValueError for a world_size of 0.
     """
 
     _inner: core.TCPStore | TorchStore
@@ -48,7 +49,8 @@ class TCPStore(ForwardingStore, Store):
     def __init__(self, host_name: str, port: int, world_size: int | None = None, is_master: bool = False,
                  timeout: timedelta = timedelta(seconds=300), wait_for_workers: bool = True, multi_tenant: bool = False,
                  master_listen_fd: int | None = None, use_libuv: bool = True) -> None:
-        _check(host_name, port, world_size, timeout)
+        _check(host_name, port, world_size, is_master)
+        timeout = duration(timeout)
         self.libuvBackend = bool(use_libuv)
         size = world_size if world_size is not None and world_size > 0 else None
         self._release: Callable[[], object] = _nothing
@@ -109,14 +111,17 @@ def _nothing() -> None:
     """For a store that shares no server."""
 
 
-def _check(host: str, port: int, world_size: int | None, timeout: timedelta) -> None:
+def _check(host: str, port: int, world_size: int | None, is_master: bool) -> None:
     if not isinstance(host, str):
         raise TypeError(f"host_name must be str, got {type(host).__name__}")
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _MOST_PORT:
         raise TypeError(f"port must be a whole number from 0 to {_MOST_PORT}, got {port!r}")
     if world_size is not None and not isinstance(world_size, int):
         raise TypeError(f"world_size must be an int or None, got {type(world_size).__name__}")
-    seconds_of(timeout)
+    if world_size == 0:
+        raise ValueError("TCPStore world size cannot be 0: give the number of workers, or None where nobody waits for them")
+    if type(is_master).__name__ not in ("bool", "bool_"):  # NumPy's is one, too
+        raise TypeError(f"is_master must be True or False, got {is_master!r}")
 
 
 def _serve(host: str, port: int, size: int | None, timeout: timedelta, listen_fd: int | None) -> core.TCPStore:

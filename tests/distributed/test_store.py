@@ -109,11 +109,40 @@ def test_waits_end(store: dist.Store) -> None:
         store.wait(["no"], SHORT.total_seconds())
     store.set_timeout(0.25)
     assert store.timeout == timedelta(seconds=0.25)
+    for seconds in (float("nan"), float("inf"), -float("inf"), 1e15):
+        with pytest.raises(ValueError, match=f"cannot last {seconds} s;"):
+            store.set_timeout(seconds)
+
+
+def test_a_tcp_stores_timeout_may_be_seconds() -> None:
+    """A float, as torch takes it; a whole number is refused, there and here."""
+    master = dist.TCPStore("127.0.0.1", 0, 1, True, 20.5)
+    shared, worker = tcp(multi_tenant=True, timeout=20.5), dist.TCPStore("127.0.0.1", master.port, None, False, 20.5)
+    assert [store.timeout.total_seconds() for store in (master, worker, worker.clone(), shared)] == [20.5] * 4
+
+
+@pytest.mark.parametrize(("make", "error", "text"), [
+    (lambda path: tcp(timeout=5), TypeError, "timeout must be a datetime.timedelta, or seconds as a float, got 5"),
+    (lambda path: tcp(timeout=None), TypeError, "timeout must be"), (lambda path: tcp(world_size="1"), TypeError, "world_size"),
+    (lambda path: tcp(world_size=0), ValueError, "world size cannot be 0"),
+    (lambda path: dist.TCPStore("127.0.0.1", 0, 0, 2), ValueError, "world size cannot be 0"),
+    (lambda path: dist.TCPStore("127.0.0.1", 0, 1, 2), TypeError, "is_master must be True or False, got 2"),
+    (lambda path: dist.FileStore(path, "2"), TypeError, "world_size must be an int, got '2'"),
+    (lambda path: dist.FileStore(path, 2.0), TypeError, "world_size must be an int"),
+    (lambda path: dist.FileStore(3), TypeError, "str"),
+    (lambda path: dist.HashStore(5), TypeError, "argument"),
+    (lambda path: dist.PrefixStore(dist.HashStore(), "a"), TypeError, "needs a str"),
+    (lambda path: dist.PrefixStore("a", None), TypeError, "and a Store")])
+def test_wrong_constructors(tmp_path: Path, make: Callable[[str], Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        make(str(tmp_path / "store"))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("wrong", [
     lambda s: s.set("k", 1), lambda s: s.set(1, "v"), lambda s: s.set("k", None), lambda s: s.get(1), lambda s: s.add("k", 1.5),
     lambda s: s.wait("k"), lambda s: s.wait(["k"], 1), lambda s: s.set_timeout(1), lambda s: s.check("k"),
+    lambda s: s.set_timeout(None), lambda s: setattr(s, "timeout", 3),
     lambda s: s.barrier("k", 1, 1)])
 def test_wrong_types(store: dist.Store, wrong: Callable[[dist.Store], None]) -> None:
     with pytest.raises(TypeError):

@@ -21,6 +21,14 @@ class Store(abc.ABC):
     def __init__(self, timeout: timedelta | None = None) -> None:
         self.timeout = timeout if timeout is not None else timedelta(seconds=300)
 
+    @property
+    def timeout(self) -> timedelta:
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, timeout: timedelta | float) -> None:
+        self._timeout = duration(timeout)
+
     @abc.abstractmethod
     def set(self, key: str, value: str | bytes) -> None:
         """Over a network it may return before the store has the value, as torch's does: this store's later requests see
@@ -107,17 +115,21 @@ class Store(abc.ABC):
     def has_extended_api(self) -> bool:
         return True
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        self.timeout = duration(timeout)
+    def set_timeout(self, timeout: timedelta | float) -> None:
+        self.timeout = timeout
 
 
 def duration(timeout: timedelta | float) -> timedelta:
-    """A float is seconds, as torch's stores take it. Raises TypeError for anything else but a timedelta."""
-    if isinstance(timeout, float):
+    """A float is seconds, as torch's stores take it. Raises TypeError for anything else but a timedelta, ValueError for nan,
+    inf and what no timedelta can hold."""
+    if isinstance(timeout, timedelta):
+        return timeout
+    if not isinstance(timeout, float):
+        raise TypeError(f"a timeout must be a datetime.timedelta, or seconds as a float, got {timeout!r}")
+    try:
         return timedelta(seconds=timeout)
-    if not isinstance(timeout, timedelta):
-        raise TypeError(f"a timeout must be a datetime.timedelta, got {type(timeout).__name__}")
-    return timeout
+    except (ValueError, OverflowError):
+        raise ValueError(f"a timeout cannot last {timeout} s; timedelta.max is the longest") from None
 
 
 def seconds_of(timeout: timedelta) -> float:

@@ -44,6 +44,8 @@ class FileStore(RequestStore):
     def __init__(self, file_name: str | os.PathLike[str], world_size: int = -1,
                  timeout: timedelta | None = None, *, _counts: bool = True) -> None:
         super().__init__(timeout)
+        if not isinstance(world_size, int):
+            raise TypeError(f"world_size must be an int, got {world_size!r}")
         self.path = os.path.abspath(os.fspath(file_name))
         self._world_size = world_size
         self._pid = os.getpid()

@@ -25,7 +25,7 @@ class ForwardingStore(Store):
         return self._inner.timeout
 
     @timeout.setter
-    def timeout(self, timeout: timedelta) -> None:
+    def timeout(self, timeout: timedelta | float) -> None:
         self._inner.set_timeout(timeout)
 
     def set(self, key: str, value: str | bytes) -> None:

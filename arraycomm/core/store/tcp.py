@@ -63,7 +63,7 @@ class TCPStore(RequestStore):
         try:
             if self.port == 0:
                 raise ValueError("port 0 is for the master; the others need the port that the master got")
-            self._connections.wait_for_server(timeout.total_seconds())
+            self._connections.wait_for_server(self.timeout.total_seconds())
             if world_size is not None:
                 self.meet(world_size, wait_for_workers and is_master)
         except BaseException:

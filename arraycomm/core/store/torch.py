@@ -152,7 +152,7 @@ class TorchStore(Store):
         self._where = f"torch store at {host} port {port}"
         self._connections = Connections(opener(host, port), self._where)
         try:
-            self._connections.wait_for_server(timeout.total_seconds())
+            self._connections.wait_for_server(self.timeout.total_seconds())
             if counts:
                 self._ask(Request.ADD, _blob(b"init/"), struct.pack("<q", 1), read=_number)
         except BaseException:
