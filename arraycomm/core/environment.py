@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping
 
 from . import settings
-from .address import port_range
+from .address import packed, port_range
 from .record import Record
 
 Environ = Mapping[str, str]
 
 # Where this package was imported from. `python -m` looks in its working directory first, where another arraycomm may lie.
 IMPORTED_FROM = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_LAST_PORT = 65535
 _KUBERNETES_PORT = 29500  # a pod has all ports to itself
 _DERIVED_PORTS = range(15000, 30000)  # below the kernel's ephemeral ports, above what services commonly use
 
@@ -45,7 +47,7 @@ def detect(environ: Environ) -> Place | None:
     for find in (_variables, _open_mpi, _hydra, _slurm, _kubernetes):
         place = find(environ)
         if place is not None:
-            return _with_master(place, environ)
+            return with_master(place, environ)
     for present, absent in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
         if present in environ:
             raise ValueError(f"{present} is set but {absent} is not: set both (and MASTER_ADDR, MASTER_PORT), unset "
@@ -116,11 +118,21 @@ def _first_pod() -> str | None:
     return f"{pod.rpartition('-')[0]}-0.{rest}" if rest and "-" in pod else None
 
 
-def _with_master(place: Place, environ: Environ) -> Place:
-    """MASTER_ADDR and MASTER_PORT are the user's word against the scheduler's."""
-    host = environ.get("MASTER_ADDR") or place.host
-    port = number(environ, "MASTER_PORT") if environ.get("MASTER_PORT") else place.port
-    return place._replace(host=host, port=port)
+def with_master(place: Place, environ: Environ) -> Place:
+    """MASTER_ADDR and MASTER_PORT are the user's word against the scheduler's. ValueError where they can be no host or port."""
+    host, port = environ.get("MASTER_ADDR"), _maybe(environ, "MASTER_PORT")
+    if host and not _may_be_host(host):
+        raise ValueError(f"MASTER_ADDR must be the name or the address of rank 0's host, and nothing else, got {host!r}")
+    if port is not None and not 0 < port <= _LAST_PORT:
+        raise ValueError(f"MASTER_PORT must be a port of rank 0's host, 1 to {_LAST_PORT}, got {port}")
+    return place._replace(host=host or place.host, port=place.port if port is None else port)
+
+
+def _may_be_host(text: str) -> bool:
+    """Not a URL, nor a host with its port. Whether there is one of this name is for the resolver, and may change."""
+    with contextlib.suppress(ValueError):
+        return bool(packed(text))
+    return not any(character in ":/[]@" or character.isspace() for character in text)
 
 
 def number(environ: Environ, name: str) -> int:

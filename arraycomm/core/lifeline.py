@@ -13,6 +13,8 @@ import os
 import select
 import signal
 
+from .errors import ResourceError
+
 
 class Lifeline:
     """Held by the parent. Closing it kills every rank that is tied to it."""
@@ -21,8 +23,16 @@ class Lifeline:
         self.read_end, self.write_end = os.pipe()
 
     def open_reader(self) -> int:
-        """A read end of its own: the owner and the signal belong to the open file, which duplicates would share."""
-        return os.open(f"/proc/self/fd/{self.read_end}", os.O_RDONLY | os.O_CLOEXEC)
+        """A read end of its own: the owner and the signal belong to the open file, which duplicates would share.
+
+        Raises ResourceError where /proc is not mounted.
+        """
+        try:
+            return os.open(f"/proc/self/fd/{self.read_end}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise ResourceError("cannot start ranks: /proc is not mounted here, by which the kernel is asked to end them with "
+                                "this process; mount it (mount -t proc proc /proc), or start each rank by itself, with RANK, "
+                                "WORLD_SIZE, MASTER_ADDR and MASTER_PORT") from None
 
     def close(self) -> None:
         """Idempotent."""

@@ -18,7 +18,7 @@ from . import ends, settings
 from . import secret as secrets
 from .address import loopback_address, outside_address, publish_addresses, select_addresses
 from .digest import sha256
-from .environment import Place, detect, hosted_by_torch
+from .environment import Place, detect, hosted_by_torch, with_master
 from .environment import hosted as is_hosted
 from .errors import AuthFailed, DistNetworkError
 from .gathering import MEET, Gathering, TooLate
@@ -163,9 +163,9 @@ def _place(init_method: str | None, rank: int | None, size: int | None, has_stor
     if place is None and not told:
         return _untold(rank, size, alone=not elsewhere and init_method is None)
     if place is None:
-        port = environ.get("MASTER_PORT", "")
-        place = Place("arguments", rank or 0, size or 0, host=environ.get("MASTER_ADDR") or None,
-                      port=int(port) if port.isdigit() else None)
+        place = Place("arguments", rank or 0, size or 0)
+        if not elsewhere:
+            place = with_master(place, environ)
     elif (rank, size) != (None, None):
         place = place._replace(rank=place.rank if rank is None else rank, size=place.size if size is None else size)
     if place.size < 1 or not 0 <= place.rank < place.size:
@@ -217,10 +217,11 @@ def _open_env(place: Place, secret: bytes | None, timeout: timedelta, environ: M
         from .store.file import FileStore
 
         return _Meeting(FileStore(_meeting_file(place, environ), place.size, timeout))
-    missing = [name for name, value in (("MASTER_ADDR", place.host), ("MASTER_PORT", place.port)) if not value]
+    missing = [name for name, value in (("MASTER_ADDR to the host of rank 0", place.host),
+                                        ("MASTER_PORT to a free port there", place.port)) if not value]
     if missing or not place.host or not place.port:
         raise ValueError(f"rank {place.rank} of {place.size} (from {place.launcher}) does not know where the ranks "
-                         f"meet: set {' and '.join(missing)} to the host of rank 0 and a free port there, on all ranks "
+                         f"meet: set {' and '.join(missing)}, on all ranks "
                          "(mpirun: -x NAME=value with Open MPI, -genv NAME value with MPICH)")
     if hosted_by_torch(environ):
         from .store.torch import TorchStore

@@ -12,9 +12,13 @@ from .typed import Any
 
 
 def loaded(*names: str) -> list[str]:
-    """Libraries that this process has mapped whose files' names begin so: those of torch, CuPy, JAX or mpi4py, say."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        paths = dict.fromkeys(line.rstrip("\n").partition("/")[2] for line in maps)
+    """Libraries that this process has mapped whose files' names begin so: those of torch, CuPy, JAX or mpi4py, say. None are
+    known where /proc is not mounted."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            paths = dict.fromkeys(line.rstrip("\n").partition("/")[2] for line in maps)
+    except FileNotFoundError:
+        return []
     return [f"/{path}" for path in paths if os.path.basename(path).startswith(names)]
 
 

@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _whole(text: str) -> int:
-    if not text.isdigit():
+    if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 
@@ -130,7 +130,7 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 def _nodes(text: str) -> int:
     least, _, most = text.partition(":")
-    if not least.isdigit() or int(least) < 1 or (most or least) != least:
+    if not least.isdecimal() or int(least) < 1 or (most or least) != least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of nodes (a range that grows or shrinks is for torchrun)")
     return int(least)
 
@@ -143,7 +143,7 @@ def _processes(text: str) -> int:
         return gpus
     if text in ("cpu", "auto"):
         return len(os.sched_getaffinity(0))
-    if not text.isdigit() or text == "0":
+    if not text.isdecimal() or text == "0":
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes, cpu, gpu or auto")
     return int(text)
 

@@ -43,7 +43,7 @@ def new_subgroups(group_size: int | None = None, group: Any = None, timeout: tim
 
 def _ranks_of_a_host() -> int:
     told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if told.isdigit():
+    if told.isdecimal():
         return int(told)
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_available():

@@ -61,7 +61,7 @@ def _nproc(text: str) -> int:
 
 def _at_least(minimum: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isdigit() or int(text) < minimum:
+        if not text.isdecimal() or int(text) < minimum:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
         return int(text)
 

@@ -19,8 +19,8 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
     start_method: spawn (default; fn and args are pickled), forkserver or fork.
 
     Raises ProcessRaisedException or ProcessExitedException for the first rank that fails, after the others have been
-    ended (within 2 s), and ValueError or TypeError for arguments that make no sense. When this process dies, in
-    whatever way, the kernel ends the children.
+    ended (within 2 s), ValueError or TypeError for arguments that make no sense, and RuntimeError in a daemonic process, which
+    may have no children. When this process dies, in whatever way, the kernel ends the children.
     """
     from .context import SpawnContext  # here: multiprocessing would be a third of what `import arraycomm` loads
 
@@ -28,6 +28,7 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
         raise TypeError(f"spawn needs a function to run, got {type(fn).__name__}")
     if isinstance(nprocs, bool) or not isinstance(nprocs, int) or nprocs < 1:
         raise ValueError(f"nprocs must be a whole number of processes, at least 1, got {nprocs!r}")
+    _check_may_have_children()
     if start_method != "fork":
         _check_found_again(fn)
     context = SpawnContext(fn, tuple(args), nprocs, daemon, start_method)
@@ -38,6 +39,15 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
     finally:
         context.close()
     return None
+
+
+def _check_may_have_children() -> None:
+    from multiprocessing import current_process
+
+    if current_process().daemon:
+        raise RuntimeError("spawn cannot start ranks from this process: it is daemonic (a worker of a multiprocessing.Pool, or "
+                           "started with daemon=True), and may have no children. Call spawn from the program itself, or from a "
+                           "worker of concurrent.futures.ProcessPoolExecutor")
 
 
 def _check_found_again(fn: Callable[..., Any]) -> None:

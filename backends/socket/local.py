@@ -64,7 +64,7 @@ def sweep(directory: str) -> None:
     for name in os.listdir(directory):
         namespace, _, rest = name.partition("-")
         pid = rest.partition("-")[0]
-        if namespace == ours and pid.isdigit() and not _alive(int(pid)):
+        if namespace == ours and pid.isdecimal() and not _alive(int(pid)):
             remove(os.path.join(directory, name))
 
 

@@ -297,9 +297,15 @@ def test_ranks_that_meet_elsewhere_leave_nothing(tmp_path: Path) -> None:
     ({}, {"WORLD_SIZE": "2"}, "WORLD_SIZE is set but RANK is not"),
     ({}, {"RANK": "x", "WORLD_SIZE": "2"}, "RANK must be a whole number, got 'x'"),
     ({}, {"RANK": "2", "WORLD_SIZE": "2"}, "rank 2 of world_size 2"),
-    ({}, {"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT"),
+    ({}, {"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR .* and MASTER_PORT"),
     ({}, {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h"}, "set MASTER_PORT"),
-    ({"rank": 0, "world_size": 2}, {}, "MASTER_ADDR and MASTER_PORT"),
+    ({"rank": 0, "world_size": 2}, {}, "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there, on all"),
+    ({"rank": 0, "world_size": 2}, {"MASTER_PORT": "²"}, "MASTER_PORT must be a whole number, got '²'"),
+    ({"rank": 0, "world_size": 2}, {"MASTER_PORT": "x"}, "MASTER_PORT must be a whole number, got 'x'"),
+    *(({}, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": port}, f"1 to 65535, got {port}")
+      for port in ("0", "-1", "65536")),
+    *(({}, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": "1"}, "name or the address of rank 0's host, and")
+      for host in ("http://h", "h:29500", "[::1]", "a b", "::1::")),
     ({"rank": 0, "world_size": 2, "init_method": "tcp://h"}, {}, "needs a host and a port"),
     ({"rank": 0, "world_size": 2, "init_method": "tcp://h:99999"}, {}, "needs a host and a port"),
     ({"rank": 0, "world_size": 2, "init_method": "file://x"}, {}, "three slashes"),

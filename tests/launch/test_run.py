@@ -332,6 +332,7 @@ def test_two_launches_at_once(script):
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--nproc-per-node", "0", "x.py"], "whole number of at least 1"),
     (["--nproc-per-node", "1:4", "x.py"], "whole number of at least 1"),
+    (["--nproc-per-node", "²", "x.py"], "whole number of at least 1"),
     (["--nnodes", "2", "x.py"], "--master-addr"),
     (["--node-rank", "1", "x.py"], "not below --nnodes"),
     (["missing.py"], "there is no script 'missing.py'"),

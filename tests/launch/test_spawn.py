@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from arraycomm.core.errors import DistError, PeerLost
 from arraycomm.launch.context import SpawnContext
 from arraycomm.launch.errors import ProcessExitedException, ProcessRaisedException
 from arraycomm.launch.spawn import spawn
+from tests.ports import free_port
 
 from .test_run import clean_environ, gone, read_pids
 
@@ -173,6 +175,35 @@ def test_nothing_stays_behind():
     before = set(os.listdir("/proc/self/fd")), threading.active_count()
     spawn(quick, nprocs=2, start_method="spawn")
     assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def in_pool(_: int) -> str:
+    with pytest.raises(RuntimeError, match=r"it is daemonic .a worker of a multiprocessing.Pool"):
+        spawn(quick, nprocs=2)
+    return "refused"
+
+
+def test_in_a_pool() -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply_async(in_pool, (1,)).get(30) == "refused"
+
+
+@pytest.mark.skipif(subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode != 0,
+                    reason="needs mount namespaces")
+def test_without_proc() -> None:
+    """Ranks that are started by themselves meet over TCP; spawn and the launcher say that they need /proc."""
+    world = "import arraycomm, numpy\nwith arraycomm.init() as g: print(g.all_reduce(numpy.ones(2)).tolist())"
+    meet = {**clean_environ(), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    hidden = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs none /proc && exec "$0" "$@"', sys.executable]
+    ranks = [subprocess.Popen([*hidden, "-c", world], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              env={**meet, "RANK": str(rank)}) for rank in range(2)]
+    for process in ranks:
+        out, errors = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, "[2.0, 2.0]\n"), errors
+    for command in (["-c", "import arraycomm, math; arraycomm.spawn(math.sqrt, nprocs=2)"],
+                    ["-m", "arraycomm.launch", "--nproc-per-node", "2", __file__]):
+        done = subprocess.run([*hidden, *command], capture_output=True, text=True, timeout=60, env=clean_environ())
+        assert done.returncode == 1 and "cannot start ranks: /proc is not mounted here" in done.stderr, done.stderr
 
 
 def quick(rank: int) -> None:
