@@ -116,6 +116,10 @@ class Communicator(Mover, Protocol):
     closed: bool
     shortcut: Shortcut | None  # plain synchronous calls in one native step; None: the backend has no such entry point
 
+    @property
+    def about(self) -> str:
+        """Over what it goes, and between which hosts, for the log."""
+
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None: ...
     def symmetric(self, nbytes: int, *, timeout: float | None = None) -> tuple[int, int, int] | None:
         """Memory that the peers reach without a copy: its address, and the addresses of the C function that gives it back and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from . import arguments, registry, settings
@@ -16,6 +16,9 @@ from .typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .store.base import Store
+
+
+_INFO = 20  # logging.INFO
 
 
 def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: str = "mpi4py") -> Group:
@@ -92,10 +95,20 @@ def open_group(meeting: Rendezvous, chosen: Mapping[Backend, frozenset[int]], ti
         meeting.close()
         raise
     group = Group(Routes(routes, timeout), timeout, on_close=meeting.close)
+    _announce(group, name, routes)
     folder = settings.get("ARRAYCOMM_TRACE")
     if folder:
         _trace(group, folder)
     return group
+
+
+def _announce(group: Group, name: str, routes: Sequence[Route]) -> None:
+    """One line at INFO of the logger "arraycomm". Who listens has loaded `logging`, which takes as long as all of init()."""
+    logger = getattr(sys.modules.get("logging"), "getLogger", lambda _: None)("arraycomm")
+    if logger is not None and logger.isEnabledFor(_INFO):
+        about = [getattr(route.communicator, "about", "") for route in routes]  # a program's own backend may have none
+        logger.info("group %r is open: rank %d of %d, %s", name, group.rank, group.size,
+                    ", ".join(filter(None, [f"backend {group.backend}", *about])))
 
 
 def _open(meeting: Rendezvous, backend: Backend, timeout: float, name: str) -> Communicator:

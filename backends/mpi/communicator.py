@@ -46,6 +46,10 @@ class MpiCommunicator(EngineCommunicator):
         self._carry(group, lib.acomm_mpi_lend())
         groups.add(self)
 
+    @property
+    def about(self) -> str:
+        return self._library.facts().version
+
     def _run(self, kind: int, src: int, dst: int, count: int, dtype: int, layout: int, timeout: float | None, async_op: bool,
              owners: tuple[object, ...], op: ReduceOp | None = None, root: int = -1, tag: int = 0, counts: Any = NULL,
              received: Any = NULL) -> Operation | None:

@@ -23,6 +23,7 @@ from arraycomm.core.log import log
 from arraycomm.core.typed import Any
 
 from .canary import Canary
+from .declarations import version_text
 from .errors import IN_PROGRESS
 from .flight import Flight, watcher
 from .handle import Handle
@@ -76,6 +77,10 @@ class NcclCommunicator(Operations):
         self._inside: NcclWork | None = None  # whose call is in NCCL, where it may block: the first one connects ranks
         self._failed_at = 0.0
         watcher.watch(self)
+
+    @property
+    def about(self) -> str:
+        return f"NCCL {version_text(self.handle.nccl.version)} on GPU {self.device}, {self.host.about}"
 
     # ---- enqueueing ----
 

@@ -16,6 +16,7 @@ from arraycomm.core.typed import Any
 
 from . import config
 from .communicator import NcclCommunicator, refuse_in_batch
+from .declarations import version_text
 from .library import library
 from .opening import HOST, connect
 
@@ -88,6 +89,10 @@ class LazyCommunicator:
     all_gather, gather, scatter = _collective("all_gather"), _collective("gather"), _collective("scatter")
     reduce_scatter, all_to_all = _collective("reduce_scatter"), _collective("all_to_all")
     send, recv = _message("send"), _message("recv")
+
+    @property
+    def about(self) -> str:
+        return f"NCCL {version_text(library().version)} from the first array on a GPU on, {self._host.about}"
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
         return self._host.barrier(timeout=timeout, async_op=async_op)

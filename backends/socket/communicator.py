@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .serving import Serving
 
 
+_SHOWN = 8  # hosts that the log names
+_ABOUT = {"shm": "shared memory", "loopback": "TCP on one host", "tcp": "TCP", "hosts": "shared memory inside hosts, TCP between"}
+
+
 def _algorithms() -> str:
     """ARRAYCOMM_ALGORITHM. Raises ValueError for a name that the engine's table does not have, naming those that it has."""
     wanted = settings.get("ARRAYCOMM_ALGORITHM")
@@ -116,6 +120,12 @@ class SocketCommunicator(EngineCommunicator):
             if not any(wanted.partition(":")[0] in tuning.names(transport)[operation] for transport in self._transports):
                 log().warning("group %r: %s does not run here (it needs all ranks on one host, or several hosts of "
                               "several ranks, with shared memory); the table chooses instead", self.name, item)
+
+    @property
+    def about(self) -> str:
+        hosts = list(dict.fromkeys(self._endpoint.peers[member].hostname for member in self._members))
+        rest = f", and {len(hosts) - _SHOWN} more" if len(hosts) > _SHOWN else ""
+        return f"{_ABOUT[self._transports[0]]}, host{'s' * (len(hosts) > 1)} {', '.join(hosts[:_SHOWN])}{rest}"
 
     # ---- memory ----
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import socket
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import arraycomm
+from tests.logged import logged
 
 
 @pytest.mark.parametrize(("timeout", "error", "text"), [
@@ -39,6 +45,33 @@ def test_a_timeout_of_any_length(timeout: Any) -> None:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         assert group.all_reduce(x, timeout=seconds).tolist() == x.tolist()
         group.barrier(timeout=seconds)
+
+
+def test_init_says_one_line_at_info(tmp_path: Path) -> None:
+    """And nothing at warning, which is the default, or where nobody has loaded `logging`: nor is that loaded then."""
+    program = """
+import sys, {loaded}
+import arraycomm
+if "logging" in sys.modules: logging.basicConfig(level={level}, format="%(levelname)s %(name)s %(message)s")
+with arraycomm.init(rank=0, world_size=1, init_method=f"file://{store}") as group, group.split(color=0):
+    print("logging" in sys.modules)
+"""
+    line = f"INFO arraycomm group 'world' is open: rank 0 of 1, backend socket, shared memory, host {socket.gethostname()}\n"
+    for number, (loaded, level, said) in enumerate((("logging", "20", line), ("logging", "30", ""), ("os", "20", ""))):
+        text = program.format(loaded=loaded, level=level, store=tmp_path / str(number))
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{loaded == 'logging'}\n", said)
+
+
+def _told(rank: int) -> None:
+    logging.getLogger("arraycomm").setLevel(logging.INFO)
+    with logged() as lines, arraycomm.init():
+        assert lines == [f"group 'world' is open: rank {rank} of 2, backend socket, TCP on one host, host {socket.gethostname()}"]
+
+
+def test_the_line_tells_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARRAYCOMM_TRANSPORT", "tcp")
+    arraycomm.spawn(_told, nprocs=2)
 
 
 def _spelled(rank: int) -> None:
