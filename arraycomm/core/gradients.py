@@ -19,20 +19,22 @@ from .types import DeviceType, DType, ReduceOp
 _MISSING = object()
 
 
+def _on_host(buffer: Buffer) -> bool:
+    return buffer.device_type == DeviceType.CPU
+
+
 class _Like:
     """What is known of an array before it comes."""
 
     def __init__(self, x: Any) -> None:
         buffer = resolve(x)
         self.shape, self.dtype, self.count, self.nbytes = buffer.shape, DType(buffer.dtype), buffer.count, buffer.nbytes
-        self.device = (buffer.device_type, buffer.device_index)
-
-    @property
-    def packs(self) -> bool:
-        """Arrays on a device are left where they are: each is a bucket of its own."""
-        return self.device[0] == DeviceType.CPU
+        self.packs = _on_host(buffer)  # those on a device are left where they are: each is a bucket of its own
 
     def check(self, index: int, buffer: Buffer) -> None:
+        if _on_host(buffer) != self.packs:
+            here, there = ("on a device", "in host memory") if self.packs else ("in host memory", "on a device")
+            raise ValueError(f"array {index} lies {here}; the reducer was made for one {there}")
         if (buffer.shape, buffer.dtype) != (self.shape, self.dtype):
             raise ValueError(f"array {index} is {DType(buffer.dtype).label} of shape {buffer.shape}; the reducer was made for "
                              f"{self.dtype.label} of shape {self.shape}")
@@ -45,6 +47,7 @@ class _Bucket:
         self.indices = indices
         self.missing = len(indices)  # arrays that have not come
         self.work: Any = None
+        self.alone: Any = None  # of a bucket of one array, once that has come: its Buffer, and the Destination of its result
         self.parts: dict[int, Buffer] = {}
         if len(indices) == 1:
             return
@@ -62,7 +65,8 @@ class GradientReducer:
     """Reduces the arrays of a list over a group's ranks. Every rank makes one with alike arrays, and calls it alike.
 
     group: used by nothing else between the first push() and finish().
-    like: the parameters, or any arrays of the gradients' shapes and dtypes; of any library, mixed if you like.
+    like: the parameters, or any arrays of the gradients' shapes and dtypes, in host memory or on a device as those are; of any
+        library, mixed if you like.
     op: as all_reduce's. bucket_bytes: arrays of one dtype share an operation up to this many bytes.
 
     The results do not depend on bucket_bytes: each element is reduced in the order of the ranks. (Among several hosts that
@@ -80,7 +84,7 @@ class GradientReducer:
         for known in self._likes:
             arguments.reduction(op, known.dtype)
         self._agree(bucket_bytes)
-        kinds = [(known.device, known.dtype) if known.packs else index for index, known in enumerate(self._likes)]
+        kinds = [("host", known.dtype) if known.packs else index for index, known in enumerate(self._likes)]
         planned = buckets.plan([known.nbytes for known in self._likes], kinds, bucket_bytes)
         self._buckets = [_Bucket(group, indices, self._likes) for indices in planned]
         self._of = {index: bucket for bucket in self._buckets for index in bucket.indices}
@@ -118,6 +122,9 @@ class GradientReducer:
         source, buffer = self._check(index, array, out)
         if bucket.parts:
             copy(buffer, bucket.parts[index])
+        else:  # as it is in order now: when the bucket's turn comes its library may work on another stream
+            bucket.alone = buffer, (arguments.in_place(source, buffer) if out is source else
+                                    arguments.destination(source, buffer, buffer.shape, out))
         self._come[index], self._out[index] = source, out
         bucket.missing -= 1
         self._start()
@@ -131,9 +138,9 @@ class GradientReducer:
         results: list[Any] = [None] * len(self._likes)
         try:
             for bucket in self._buckets:
-                found = bucket.work.result()
+                bucket.work.wait()
                 for index in bucket.indices:
-                    results[index] = self._result(index, bucket.parts.get(index), found)
+                    results[index] = self._result(index, bucket.parts[index]) if bucket.parts else bucket.alone[1].array()
         finally:
             self._reset()
         return results
@@ -148,21 +155,21 @@ class GradientReducer:
         return source, buffer
 
     def _agree(self, bucket_bytes: int) -> None:
-        text = repr([(known.shape, int(known.dtype)) for known in self._likes]) + f"{bucket_bytes} {self.op}"
+        text = repr([(known.shape, int(known.dtype), known.packs) for known in self._likes]) + f"{bucket_bytes} {self.op}"
         mine = int.from_bytes(sha256(text.encode()).digest()[:7], "big")
         answers = [answer[0] for answer in gather_integers(self.group._communicator, [mine], None)]
         odd = tuple(rank for rank, answer in enumerate(answers) if answer != answers[0])
         if odd:
             raise CollectiveMismatch(f"rank {self.group.rank} of {self.group.size} in group {self.group.name!r}: "
-                                     f"GradientReducer: rank {odd[0]} was given other shapes, dtypes, op or bucket_bytes than "
-                                     "rank 0", ranks=odd)
+                                     f"GradientReducer: rank {odd[0]} was given other shapes, dtypes, kinds of devices, op or "
+                                     "bucket_bytes than rank 0", ranks=odd)
 
     def _reset(self) -> None:
         self._come: list[Any] = [_MISSING] * len(self._likes)
         self._out: list[Any] = [None] * len(self._likes)
         self._started = 0
         for bucket in self._buckets:
-            bucket.missing, bucket.work = len(bucket.indices), None
+            bucket.missing, bucket.work, bucket.alone = len(bucket.indices), None, None
 
     def _start(self) -> None:
         """In the order of the buckets, which is the same on all ranks, whatever the order in which arrays come."""
@@ -171,14 +178,12 @@ class GradientReducer:
             if bucket.parts:
                 bucket.work = self.group.all_reduce(bucket.whole, self.op, out=bucket.whole, async_op=True)
             else:
-                (index,) = bucket.indices
-                bucket.work = self.group.all_reduce(self._come[index], self.op, out=self._out[index], async_op=True)
+                buffer, to = bucket.alone
+                bucket.work = self.group.all_reduce(buffer, self.op, out=to.buffer, async_op=True)
             self._started += 1
 
-    def _result(self, index: int, part: Buffer | None, found: Any) -> Any:
+    def _result(self, index: int, part: Buffer) -> Any:
         """The caller's: a bucket's memory is used again."""
-        if part is None:
-            return found
         out = self._out[index]
         into = allocate(part.shape, part.dtype) if out is None else resolve_out(out)
         copy(part, into)
@@ -188,7 +193,7 @@ class GradientReducer:
 def _zeros(template: Any, index: int) -> Any:
     """A host array as the template, of zeros."""
     buffer = resolve(template)
-    if buffer.device_type != DeviceType.CPU:
+    if not _on_host(buffer):
         raise ValueError(f"array {index} lies on a device: push zeros there for a gradient that this rank does not have")
     zeros = allocate(buffer.shape, buffer.dtype)
     memoryview(as_bytes(zeros))[:] = bytes(zeros.nbytes)

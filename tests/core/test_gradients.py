@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import arraycomm
 from arraycomm.launch.spawn import spawn
+from tests.standin import build
 
 SHAPES = [(64, 33), (), (129,), (0,), (3, 5, 7), (2000,), (1,)]
 
@@ -98,6 +100,90 @@ def _order(group: arraycomm.Group) -> None:
 
 def test_arrays_may_come_in_any_order() -> None:
     _run(_order, 3)
+
+
+def _on_devices(rank: int) -> None:
+    from tests.standin import arrays
+
+    faulthandler.dump_traceback_later(60, exit=True)
+    arrays.cuda().tell("standin_reset", 2)
+    with arraycomm.init(timeout=30) as group, arrays.as_cupy() as cupy:
+        for kind in (arrays.Array, arrays.Frozen, cupy):
+            _on_several_devices(group, kind)
+            _on_another_stream(group, kind)
+        _between_host_and_device(group)
+        group.barrier()
+
+
+def _on_several_devices(group: arraycomm.Group, kind: Any) -> None:
+    """Beside arrays in host memory; new results are of the same library on the same device, others lie where out says."""
+    from tests.standin import arrays
+
+    places = [None, 0, 1, None, 1, 0, None]
+
+    def placed(values: list[Any]) -> list[Any]:
+        return [x if device is None else arrays.asarray(x, device=device, kind=kind)
+                for x, device in zip(values, places, strict=True)]
+
+    host = _gradients(group.rank)
+    expected, mine = [group.all_reduce(x, op="avg") for x in host], placed(host)
+    reducer = arraycomm.GradientReducer(group, mine)
+    assert reducer.buckets == [[5], [4], [2], [1], [6, 3, 0]]
+    for _ in range(2):
+        found = reducer.reduce(mine)
+        for x, right, device in zip(found, expected, places, strict=True):
+            assert device is None or (x.ordinal == device and isinstance(x, kind if kind.__module__ == "cupy" else arrays.Array))
+            assert (x if device is None else x.numpy()).tobytes() == right.tobytes()
+    if kind is arrays.Frozen:
+        with pytest.raises(ValueError, match="read-only"):
+            reducer.reduce(mine, out=mine)  # nothing was sent
+        return
+    for out in (placed([np.zeros_like(x) for x in host]), mine):
+        assert all(x is y for x, y in zip(reducer.reduce(mine, out=out), out, strict=True))
+        for x, right in zip(out, expected, strict=True):
+            assert (x if isinstance(x, np.ndarray) else x.numpy()).tobytes() == right.tobytes()
+
+
+def _on_another_stream(group: arraycomm.Group, kind: Any) -> None:
+    """A gradient is in order on the stream of its push, which may not be the current one when its bucket's turn comes."""
+    from tests.standin import arrays
+
+    x = arrays.asarray(np.ones(1000, np.float32), kind=kind)
+    x.numpy()
+    reducer = arraycomm.GradientReducer(group, [x, x], op="sum")
+    stream, until = arrays.cuda().make("cudaStreamCreateWithFlags", 1), threading.Event()
+    with arrays.use_stream(stream):
+        arrays.compute(lambda: until.wait(20), stream)
+        reducer.push(0, x + float(group.rank))
+    threading.Timer(0.2, until.set).start()
+    reducer.push(1, x * 2)
+    first, second = reducer.finish()
+    assert (first.numpy() == 3).all() and (second.numpy() == 4).all()
+
+
+def _between_host_and_device(group: arraycomm.Group) -> None:
+    from tests.standin import arrays
+
+    host = [np.ones(3, np.float32), np.ones(4, np.float32)]
+    device = [arrays.asarray(x) for x in host]
+    reducers = [arraycomm.GradientReducer(group, like, op="sum") for like in (host, device)]
+    for reducer, given, out, text in (
+            (0, device, None, "array 0 lies on a device; the reducer was made for one in host memory"),
+            (0, host, device, "array 0 lies on a device; the reducer was made for one in host memory"),
+            (1, host, None, "array 0 lies in host memory; the reducer was made for one on a device"),
+            (1, device, host, "array 0 lies in host memory; the reducer was made for one on a device"),
+            (1, [None, device[1]], None, "array 0 lies on a device: push zeros there")):
+        with pytest.raises(ValueError, match=text):
+            reducers[reducer].reduce(given, out=out)
+    assert [x.tolist() for x in reducers[0].reduce(host)] == [x.numpy().tolist() for x in reducers[1].reduce(device)]
+    with pytest.raises(arraycomm.CollectiveMismatch, match="rank 1 was given other shapes, dtypes, kinds of devices"):
+        arraycomm.GradientReducer(group, device if group.rank else host)
+
+
+def test_arrays_on_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In new processes: a forked one has the CUDA runtime that this one has found, or has looked for."""
+    monkeypatch.setenv("ARRAYCOMM_CUDART_LIBRARY", build.cudart())
+    spawn(_on_devices, nprocs=2)
 
 
 def _unlike(group: arraycomm.Group) -> None:
