@@ -2,7 +2,7 @@
  * for CUDA's devices too. Nothing but messages does.
  *
  * STANDIN_MPI=no: it says that it does not. crash, wrong, stuck: it says that it does, and then reads the memory as if it were
- * the host's, or sends other bytes, or never comes back. fails: long messages are errors, wherever they lie. */
+ * the host's, or sends other bytes, or never comes back. fails: long messages are errors, wherever they lie. slow: it takes a while to look whether one has come. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -53,6 +53,13 @@ PUBLIC int MPI_Isend(const void *data, int bytes, uintptr_t type, int peer, int 
 PUBLIC int MPI_Irecv(void *data, int bytes, uintptr_t type, int peer, int tag, uintptr_t comm, void *request)
 {
     return ((receive_function *)of(REAL, "MPI_Irecv"))(reached(data, bytes), bytes, type, peer, tag, comm, request);
+}
+
+PUBLIC int MPI_Test(void *request, int *flag, uintptr_t status)
+{
+    if (told("slow"))
+        usleep(20000);
+    return ((int (*)(void *, int *, uintptr_t))of(REAL, "MPI_Test"))(request, flag, status);
 }
 
 PUBLIC int MPIX_Query_cuda_support(void)

@@ -91,8 +91,8 @@ int mpi_collective(struct mpi_op *op)
         return move_on_device(op);
     if (g->size == 1)
         return alone(op);
-    if (seats_fit(op))
-        return seats_collective(op);
+    if (pieces_fit(op))
+        return pieces_collective(op);
     if (reads_fit(op))
         return reads_blocks(op);
     op->is_short = mpi_is_short(op);

@@ -211,8 +211,6 @@ bool mpi_blocks_follow(const struct mpi_op *op);
 int mpi_give_blocks(struct mpi_op *op);
 /* mpi_reduce.c: reductions in pieces. */
 int mpi_reduction(struct mpi_op *op);
-/* Of everybody's contents in shared memory: a slice each, and one more round. */
-int mpi_reduce_shared(struct mpi_op *op, const void **contents);
 
 /* The rank that many places on, less than a whole round. No division: that costs a short operation a part of its time. */
 static inline int mpi_neighbour(const struct acomm_group *g, int places)

@@ -55,13 +55,13 @@ static int leave_together(struct mpi_op *op, bool *lost)
 {
     struct acomm_group *g = op->group;
     int rc = 0;
-    char *mine = seats_begin(op, 1, &rc);
+    char *mine = seats_next(op, 1, true, &rc);
     if (rc)
         return rc;
     *mine = *lost;
     rc = seats_meet(op);
     for (int rank = 0; rank < g->size && !rc; rank++)
-        *lost = *lost || *seats_contents(g, rank);
+        *lost = *lost || *seats_contents(g, rank, 0);
     return rc;
 }
 
@@ -69,11 +69,15 @@ static int leave_together(struct mpi_op *op, bool *lost)
 static int move(struct mpi_op *op, bool *lost)
 {
     struct acomm_group *g = op->group;
-    uint64_t own = op->call.in, arrays[g->size];
-    const void *contents[g->size];
-    int rc = seats_compared(op, &own, sizeof own, (struct seats_own){0, 0}, contents);
+    uint64_t arrays[g->size];
+    int rc;
+    char *mine = seats_first(op, sizeof op->call.in, true, &rc);
+    if (rc)
+        return rc;
+    memcpy(mine, &op->call.in, sizeof op->call.in);
+    rc = seats_compare(op);
     for (int rank = 0; rank < g->size && !rc; rank++)
-        memcpy(&arrays[rank], contents[rank], sizeof own);
+        memcpy(&arrays[rank], seats_contents(g, rank, 0), sizeof arrays[rank]);
     rc = rc ? rc : read_blocks(op, arrays, lost);
     return rc ? rc : leave_together(op, lost);
 }
@@ -86,6 +90,6 @@ int reads_blocks(struct mpi_op *op)
     if (rc)
         seats_leave(g);
     else
-        seats_done(g);
+        seats_done(g, 0);
     return !rc && lost ? mpi_blocks(op) : rc;
 }

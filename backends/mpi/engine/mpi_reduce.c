@@ -4,9 +4,7 @@
 #include <string.h>
 
 #include "mpi_group.h"
-#include "mpi_seats.h"
 #include "reduce.h"
-#include "stream.h"
 
 struct slice { uint64_t start, count; };
 
@@ -78,29 +76,6 @@ static int post_results(struct mpi_op *op, const struct slice *slices, const cha
             rc = mpi_take(op, (char *)c->out + slices[from].start * op->width, slices[from].count * op->width, from);
         if (!rc && mine.count && (c->kind == ACOMM_ALL_REDUCE || to == c->root))
             rc = mpi_give(op, result, mine.count * op->width, to);
-    }
-    return rc;
-}
-
-int mpi_reduce_shared(struct mpi_op *op, const void **contents)
-{
-    struct acomm_group *g = op->group;
-    const acomm_call *c = &op->call;
-    struct reduction reduction = {c->dtype, c->redop, c->factor, g->size};
-    struct slice mine = slice_of(0, c->count, g->rank, g->size);
-    const void *inputs[g->size];
-    int rc;
-    for (int rank = 0; rank < g->size; rank++)
-        inputs[rank] = (const char *)contents[rank] + mine.start * op->width;
-    char *result = seats_begin(op, slice_of(0, c->count, 0, g->size).count * op->width, &rc);
-    if (rc)
-        return rc;
-    if (mine.count)
-        reduce_all(&reduction, result, inputs, g->size, mine.count);
-    rc = seats_meet(op);
-    for (int i = 0; i < g->size && !rc && c->out; i++) {
-        struct slice theirs = slice_of(0, c->count, mpi_neighbour(g, i), g->size);
-        stream_keep((char *)c->out + theirs.start * op->width, seats_contents(g, mpi_neighbour(g, i)), theirs.count * op->width);
     }
     return rc;
 }

@@ -9,8 +9,10 @@
 #include "stream.h"
 #include "wait.h"
 
-#define RING (3 * SEATS_MOST)  /* an operation of two rounds fits wherever it begins */
 #define INLINE 88               /* contents up to that follow the header */
+#define NEAR 2048               /* up to that they lie in a short ring, which stays in the writer's cache; longer ones in a */
+#define NEAR_RING ((uint64_t)64 << 10) /* long one: lines that another core has just read are dear to write */
+#define FAR_RING (4 * SEATS_MOST)
 #define LATE (SEATS_SLOTS / 2) /* rounds after which a root looks whether the others have come */
 #define LOOKS 4                 /* at a stamp in a turn of waiting */
 #define TOLD_NS 200000000       /* for others to tell what they called, by the thread that looks at messages */
@@ -18,7 +20,7 @@
 
 struct slot {
     _Alignas(64) acomm_header header;
-    uint64_t before; /* 1 + root of the operation before, where that was a broadcast, at which ranks do not meet */
+    uint32_t before, ahead; /* as in struct mpi_record */
     char contents[INLINE];
 };
 struct seat {
@@ -26,7 +28,8 @@ struct seat {
     _Alignas(64) _Atomic uint64_t done;
     _Atomic uint32_t left;
     struct slot slots[SEATS_SLOTS];
-    _Alignas(64) char ring[RING];
+    _Alignas(64) char near[NEAR_RING];
+    char far[FAR_RING];
     char apart[4096 + 192]; /* seats that lie a power of two apart would meet in the same lines of a cache */
 };
 
@@ -58,15 +61,14 @@ static void set_done(struct acomm_group *g, uint64_t round)
     atomic_store_explicit(&seat(g, g->rank)->done, round, memory_order_release);
 }
 
-void seats_done(struct acomm_group *g)
+void seats_done(struct acomm_group *g, uint64_t before)
 {
-    set_done(g, g->seats->round);
+    set_done(g, g->seats->round - before);
 }
 
 static struct mpi_record record_of(const struct slot *slot)
 {
-    return (struct mpi_record){.before = slot->before, .ahead = slot->header.kind == ACOMM_BROADCAST ? 1 : MPI_SEATED,
-                               .header = slot->header};
+    return (struct mpi_record){.before = (uint16_t)slot->before, .ahead = (uint16_t)slot->ahead, .header = slot->header};
 }
 
 /* A rank has called something else in that round. Where that was not its call of the same number, one of the two has called there what
@@ -116,17 +118,26 @@ static int turn(struct mpi_op *op, unsigned *turns, int rank)
     return rc ? rc : mpi_turn(op, turns, rank);
 }
 
-/* That rank has published the round. */
-static int await(struct mpi_op *op, int rank, uint64_t round)
+/* A wait for a rank has failed: 0 where only another rank's failure, after what was awaited, was in its way. What has all come ends well. */
+static int unless_there(struct acomm_group *g, int rc, bool there)
 {
+    acomm_failure failure;
+    bool known = there && acomm_mpi_failure(g, &failure) && failure.code != ACOMM_MISMATCH;
+    return known && (failure.origin != g->rank || failure.code == ACOMM_LOST) ? 0 : rc;
+}
+
+int seats_await(struct mpi_op *op, int rank)
+{
+    struct acomm_group *g = op->group;
+    uint64_t round = g->seats->round;
     unsigned turns = 0;
     for (;;) {
         for (int i = 0; i < LOOKS; i++, wait_relax())
-            if (round_of(op->group, rank) >= round)
+            if (round_of(g, rank) >= round)
                 return 0;
         int rc = turn(op, &turns, rank);
         if (rc)
-            return rc;
+            return unless_there(g, rc, round_of(g, rank) >= round);
     }
 }
 
@@ -135,7 +146,7 @@ static int await_all(struct mpi_op *op)
     struct acomm_group *g = op->group;
     int rc = 0;
     for (int i = 1; i < g->size && !rc; i++)
-        rc = await(op, mpi_neighbour(g, i), g->seats->round);
+        rc = seats_await(op, mpi_neighbour(g, i));
     return rc;
 }
 
@@ -150,7 +161,7 @@ static int await_done(struct mpi_op *op, uint64_t round)
         uint64_t done;
         while ((done = done_of(g, rank)) < round) {
             int rc = turn(op, &turns, rank);
-            if (rc)
+            if (rc && unless_there(g, rc, done_of(g, rank) >= round))
                 return rc;
         }
         least = done < least ? done : least;
@@ -159,17 +170,23 @@ static int await_done(struct mpi_op *op, uint64_t round)
     return 0;
 }
 
-/* Room for contents in the ring. Returns the last round whose own lie there still, or 0. */
+/* Room for contents in their ring. Returns the last round whose own lie there still, or 0. */
 static uint64_t take_room(struct mpi_seats *s, uint64_t bytes)
 {
-    uint64_t last = 0, full = bytes > INLINE ? FULL(bytes) : 0;
-    if (s->at % RING + full > RING)
-        s->at += RING - s->at % RING;
-    s->starts[s->round % SEATS_SLOTS] = s->at;
+    bool far = bytes > NEAR;
+    uint64_t last = 0, full = bytes > INLINE ? FULL(bytes) : 0, room = far ? FAR_RING : NEAR_RING, *at = &s->at[far];
+    if (*at % room + full > room)
+        *at += room - *at % room;
+    s->starts[s->round % SEATS_SLOTS] = *at;
     s->lengths[s->round % SEATS_SLOTS] = bytes;
-    s->at += full;
-    for (uint64_t round = s->everyone + 1; round < s->round && s->starts[round % SEATS_SLOTS] + RING < s->at; round++)
+    *at += full;
+    for (uint64_t round = s->everyone + 1; round < s->round && full; round++) {
+        if ((s->lengths[round % SEATS_SLOTS] > NEAR) != far)
+            continue;
+        if (s->starts[round % SEATS_SLOTS] + room >= *at)
+            break;
         last = round;
+    }
     return last;
 }
 
@@ -186,44 +203,39 @@ static int begin(struct mpi_op *op, uint64_t bytes, bool gives)
     return last && gives ? await_done(op, last) : rc;
 }
 
-static char *contents_of(const struct acomm_group *g, int rank)
+char *seats_contents(const struct acomm_group *g, int rank, uint64_t before)
 {
     const struct mpi_seats *s = g->seats;
-    uint64_t at = s->round % SEATS_SLOTS;
-    return s->lengths[at] > INLINE ? seat(g, rank)->ring + s->starts[at] % RING : slot(g, rank, s->round)->contents;
+    uint64_t round = s->round - before, bytes = s->lengths[round % SEATS_SLOTS], start = s->starts[round % SEATS_SLOTS];
+    if (bytes <= INLINE)
+        return slot(g, rank, round)->contents;
+    return bytes > NEAR ? seat(g, rank)->far + start % FAR_RING : seat(g, rank)->near + start % NEAR_RING;
 }
 
-static void publish(struct acomm_group *g)
+void seats_fill(struct acomm_group *g, char *to, const void *from, uint64_t bytes)
+{
+    stream_fill(&g->seats->way, to, from, bytes);
+}
+
+void seats_publish(struct acomm_group *g)
 {
     atomic_store_explicit(&seat(g, g->rank)->round, g->seats->round, memory_order_release);
 }
 
-static void fill(char *to, const char *from, uint64_t bytes, struct seats_own own)
-{
-    uint64_t after = own.at + own.bytes;
-    stream_keep(to, from, own.at);
-    stream_keep(to + after, from + after, bytes - after);
-}
-
-/* The first round of an operation. */
-static int show(struct mpi_op *op, const void *data, uint64_t bytes, struct seats_own own)
+static char *first(struct mpi_op *op, uint64_t bytes, bool gives, bool ahead, int *rc)
 {
     struct acomm_group *g = op->group;
     g->seats->first = g->seats->round + 1;
-    int rc = begin(op, bytes, data != NULL);
-    if (rc)
-        return rc;
+    *rc = begin(op, bytes, gives);
+    if (*rc)
+        return NULL;
     struct slot *mine = slot(g, g->rank, g->seats->round);
     mpi_header(op, &mine->header);
     mine->before = g->before;
+    mine->ahead = ahead ? 1 : MPI_SEATED;
     struct mpi_record record = record_of(mine); /* compared with those of who calls what goes by messages, too */
-    rc = ahead_note(op, &record);
-    if (rc)
-        return rc;
-    if (data)
-        fill(contents_of(g, g->rank), data, bytes, own);
-    publish(g);
-    return 0;
+    *rc = ahead_note(op, &record);
+    return *rc ? NULL : seats_contents(g, g->rank, 0);
 }
 
 /* What ranks called before agrees as far as this record tells. Where two believed themselves root of a broadcast, also of one that went
@@ -244,36 +256,48 @@ static int compare_before(struct mpi_op *op, int rank)
     return rc;
 }
 
-int seats_exchange(struct mpi_op *op, const void *data, uint64_t bytes, struct seats_own own, const acomm_header **headers,
-                   const void **contents)
+char *seats_first(struct mpi_op *op, uint64_t bytes, bool gives, int *rc)
 {
-    struct acomm_group *g = op->group;
-    int rc = show(op, data, bytes, own);
-    rc = rc ? rc : await_all(op);
-    rc = rc ? rc : catch_up(op, g->seats->first - 1);
-    for (int rank = 0; rank < g->size && !rc; rank++) {
-        rc = compare_before(op, rank);
-        headers[rank] = &slot(g, rank, g->seats->round)->header;
-        contents[rank] = rank == g->rank && data ? data : contents_of(g, rank);
-    }
-    return rc;
+    return first(op, bytes, gives, false, rc);
 }
 
-char *seats_begin(struct mpi_op *op, uint64_t bytes, int *rc)
+char *seats_next(struct mpi_op *op, uint64_t bytes, bool gives, int *rc)
 {
-    *rc = begin(op, bytes, true);
-    return *rc ? NULL : contents_of(op->group, op->group->rank);
+    *rc = begin(op, bytes, gives);
+    return *rc ? NULL : seats_contents(op->group, op->group->rank, 0);
+}
+
+/* All have called the same in this round. */
+static int compare_all(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    const acomm_header *first = &slot(g, 0, g->seats->round)->header;
+    for (int odd = 1; odd < g->size && g->check; odd++) { /* every rank finds the same two */
+        const acomm_header *other = &slot(g, odd, g->seats->round)->header;
+        if (!op_agrees(first, other))
+            return mpi_fail(g, &(acomm_failure){.code = ACOMM_MISMATCH, .origin = 0, .culprit = odd, .sequence = op->sequence,
+                                                .mine = *first, .theirs = *other});
+    }
+    return 0;
+}
+
+int seats_compare(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    seats_publish(g);
+    int rc = await_all(op);
+    rc = rc ? rc : catch_up(op, g->seats->first - 1);
+    for (int rank = 0; rank < g->size && !rc; rank++)
+        rc = compare_before(op, rank);
+    rc = rc ? rc : compare_all(op);
+    ahead_met(g);
+    return rc;
 }
 
 int seats_meet(struct mpi_op *op)
 {
-    publish(op->group);
+    seats_publish(op->group);
     return await_all(op);
-}
-
-const char *seats_contents(const struct acomm_group *g, int rank)
-{
-    return contents_of(g, rank);
 }
 
 /* A caller writes its array after the mark is there; who has read what was written sees the mark. */
@@ -295,16 +319,16 @@ static int take(struct mpi_op *op, char *to, uint64_t bytes)
 {
     struct acomm_group *g = op->group;
     struct mpi_seats *s = g->seats;
-    int root = op->call.root, rc = await(op, root, s->round);
+    int root = op->call.root, rc = seats_await(op, root);
     const acomm_header *mine = &slot(g, g->rank, s->round)->header, *theirs = &slot(g, root, s->round)->header;
     if (!rc && g->check && !op_agrees(mine, theirs))
         rc = clash(op, root, s->round);
     rc = rc ? rc : compare_before(op, root);
     if (rc)
         return rc;
-    stream_keep(to, contents_of(g, root), bytes);
+    stream_keep(to, seats_contents(g, root, 0), bytes);
     if (s->done == s->round - 1)
-        seats_done(g); /* the others compare with the root */
+        seats_done(g, 0); /* the others compare with the root */
     return 0;
 }
 
@@ -314,9 +338,15 @@ int seats_broadcast(struct mpi_op *op)
     const acomm_call *c = &op->call;
     uint64_t bytes = c->count * op->width;
     bool gives = c->root == g->rank;
+    int rc;
     atomic_store_explicit(&g->unmet, op->sequence, memory_order_relaxed);
-    int rc = show(op, gives ? (const void *)c->in : NULL, bytes, (struct seats_own){0, 0});
-    if (!rc && !gives)
+    char *place = first(op, bytes, gives, true, &rc);
+    if (rc)
+        return rc;
+    if (gives)
+        seats_fill(g, place, (const void *)c->in, bytes);
+    seats_publish(g);
+    if (!gives)
         rc = take(op, (char *)c->out, bytes);
     if (!rc && g->seats->round - g->seats->done > LATE)
         rc = catch_up(op, g->seats->round);
