@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from .errors import DistStoreError, PeerLost
@@ -62,13 +62,13 @@ class Gathering:
         for key in _ends() if self.size > 1 else ():
             self._store.compare_set(key, "", news)
 
-    def wait(self, stage: str, seconds: float, advice: str = "see what they printed",
+    def wait(self, stage: str, seconds: float, advice: str | Callable[[Sequence[int]], str] = "see what they printed",
              watch: Callable[[], None] | None = None, result: Callable[[], bytes] = bytes) -> bytes:
         """Returns when all ranks have come to this stage: the result that the last one made. `watch` is called while it waits,
         and may raise.
 
         Raises PeerLost when one fails, TooLate when another one gave up waiting, DistStoreError at the timeout, which names
-        those that did not come and gives the advice.
+        those that did not come and gives the advice, perhaps made of those.
         """
         self._store.set(f"{stage}/{self.rank}", "")
         if self._store.add(stage, 1) == self.size:
@@ -83,7 +83,8 @@ class Gathering:
                            ranks=(int(lost),))
         return end[len(_COMPLETE):]
 
-    def _await_end(self, stage: str, seconds: float, advice: str, watch: Callable[[], None] | None) -> bytes:
+    def _await_end(self, stage: str, seconds: float, advice: str | Callable[[Sequence[int]], str],
+                   watch: Callable[[], None] | None) -> bytes:
         end = time.monotonic() + seconds
         while watch is not None and end - time.monotonic() > _WATCH:
             with contextlib.suppress(DistStoreError):
@@ -100,7 +101,7 @@ class Gathering:
                 raise
             shown = ", ".join(map(str, absent[:_SHOWN])) + (", ..." if len(absent) > _SHOWN else "")
             raise DistStoreError(f"rank {self.rank} of {self.size}: timeout after {seconds:.4g} s, {_ABSENT}: {shown}; "
-                                 f"{advice}") from error
+                                 f"{advice(absent) if callable(advice) else advice}") from error
 
     def absent(self, stage: str) -> list[int]:
         """Who has not come to this stage."""

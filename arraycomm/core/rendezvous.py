@@ -275,7 +275,7 @@ def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timede
     while True:
         store, turn = _turn(meeting, place, name, environ)
         try:
-            job, addresses = _meet(store, meeting, place, secret, backend, max(end - time.monotonic(), 0.001))
+            job, addresses = _meet(store, meeting, place, secret, backend, max(end - time.monotonic(), 0.001), name)
             break
         except TooLate:  # their next try has the next number
             if time.monotonic() >= end - _TOGETHER:
@@ -307,19 +307,35 @@ def _agree(store: Store, place: Place, backend: str) -> None:
 
 
 def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, backend: str,
-          seconds: float) -> tuple[str, list[str]]:
+          seconds: float, name: str) -> tuple[str, list[str]]:
     """Waits for all ranks; the job's name, which the last one makes up, and where this one listens."""
     gathering = Gathering(store, place.rank, place.size)
     gathering.enter()
     try:
         if backend and place.size > 1:
             _agree(store, place, backend)
-        job = gathering.wait(MEET, seconds, _ADVICE, result=lambda: os.urandom(16).hex().encode(),
+        meeting.store.set(_name_key(place.rank), name)
+        job = gathering.wait(MEET, seconds, lambda absent: _advice(meeting.store, name, absent),
+                             result=lambda: os.urandom(16).hex().encode(),
                              watch=(lambda: ends.tell(meeting.store, gathering, MEET)) if meeting.noted else None)
         return job.decode(), _addresses(meeting, place, secret)
     except BaseException as error:
         gathering.fail(error)
         raise
+
+
+def _name_key(rank: int) -> str:
+    return f"arraycomm/name/{rank}"
+
+
+def _advice(store: Store, name: str, absent: Sequence[int]) -> str:
+    """For who waits for ranks that may have come to a world of another name in this store, last of all."""
+    keys = [_name_key(rank) for rank in absent]
+    others = sorted({store.get(key).decode() for key in keys if store.check([key])} - {name})
+    if not others:
+        return _ADVICE
+    return (f"this rank came with name={name!r}, and of those some came last with name={', '.join(map(repr, others))}: worlds of "
+            f"different names do not meet; {_ADVICE}")
 
 
 def _check_in(world: Store, place: Place) -> None:

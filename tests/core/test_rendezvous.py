@@ -236,6 +236,18 @@ def test_different_world_sizes() -> None:
         rendezvous(store=store, rank=1, world_size=3, timeout=SHORT, environ={})
 
 
+def test_different_names() -> None:
+    """Who gives up waiting hears of ranks that came to a world of another name."""
+    store, told = HashStore(), []
+    for rank in (1, 0, 1):
+        with pytest.raises(DistStoreError) as caught:
+            rendezvous(store=store, rank=rank, world_size=3, timeout=SHORT, name="ab"[rank], environ={})
+        told.append(str(caught.value))
+    assert "did not come: 0, 2; see whether" in told[0]
+    assert "did not come: 1, 2; this rank came with name='a', and of those some came last with name='b': worlds" in told[1]
+    assert "did not come: 0, 2; this rank came with name='b', and of those some came last with name='a': worlds" in told[2]
+
+
 def test_different_backends() -> None:
     """All hear of it, whoever came first."""
     store = HashStore()
