@@ -23,6 +23,8 @@ from .collectives import (
     reduce_scatter_single,
     reduce_scatter_tensor,
 )
+from .collectives import all_gather_into_tensor as _all_gather_base  # noqa: F401
+from .collectives import reduce_scatter_tensor as _reduce_scatter_base  # noqa: F401
 from .debug import DebugLevel, breakpoint, get_debug_level, set_debug_level, set_debug_level_from_env
 from .device_mesh import DeviceMesh, init_device_mesh
 from .groups import (
@@ -92,6 +94,7 @@ from .subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group
 from .tcp_store import TCPStore
 from .work import Work
 from .world import GroupMember, default_pg_timeout, group
+from .world import is_outside as _rank_not_in_group  # noqa: F401
 
 
 def __getattr__(name: str) -> object:

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import warnings
+from datetime import timedelta
+
 from . import *  # noqa: F403
 
 # What programs take from there in spite of the names, older spellings among them.
-from .coalesce import _coalescing_manager  # noqa: F401
-from .collectives import all_gather_into_tensor as _all_gather_base  # noqa: F401
-from .collectives import reduce_scatter_tensor as _reduce_scatter_base  # noqa: F401
-from .world import default_group as _get_default_group  # noqa: F401
+from . import _all_gather_base, _coalescing_manager, _rank_not_in_group, _reduce_scatter_base  # noqa: F401
+from .coalesce import CoalescingManager as _CoalescingManager  # noqa: F401
+from .groups import get_global_rank
+from .groups import get_world_size as _get_group_size  # noqa: F401
+from .options import AllgatherOptions  # noqa: F401
+from .process_group import ProcessGroup
+from .subgroups import SHRINK_ABORT, SHRINK_DEFAULT  # noqa: F401
+from .world import default_group as _get_default_group
+from .world import resolve as _group_or_default_group
+from .world import state
 
 
 def _get_default_store() -> Store:  # noqa: F405
     """The world's store, in which its ranks can meet. Raises ValueError outside a world."""
     return _get_default_group().get_group_store()
+
+
+def _get_global_rank(group: ProcessGroup, rank: int) -> int:
+    warnings.warn("`torch.distributed.distributed_c10d._get_global_rank` is deprecated, please use "
+                  "`torch.distributed.distributed_c10d.get_global_rank` instead", FutureWarning, stacklevel=2)
+    return get_global_rank(group, rank)
+
+
+def _get_process_group_name(pg: ProcessGroup) -> str:
+    return pg.group_name
+
+
+def _resolve_process_group(group_name: str) -> ProcessGroup:
+    """The open group of this name. Raises ValueError where there is none."""
+    if group_name not in state.groups:
+        raise ValueError(f"no group is named {group_name!r}; open are {', '.join(map(repr, state.groups)) or 'none'}")
+    return state.groups[group_name]
+
+
+def _set_pg_timeout(timeout: timedelta, group: ProcessGroup | None = None) -> None:
+    """As the group's set_timeout(). Raises ValueError outside of the group."""
+    _group_or_default_group(group).set_timeout(timeout)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import numpy as np
 import pytest
 
@@ -65,3 +67,29 @@ def test_the_module_has_the_packages_names() -> None:
     assert all(getattr(distributed_c10d, name) is getattr(dist, name) for name in dist.__all__)
     with pytest.raises(ValueError, match="has not been initialized"):
         distributed_c10d._get_default_group()
+
+
+def test_private_names_that_programs_use() -> None:
+    dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        world = dist.group.WORLD
+        assert distributed_c10d._resolve_process_group(distributed_c10d._get_process_group_name(world)) is world
+        with pytest.raises(ValueError, match="no group is named 'x'; open are '0'"):
+            distributed_c10d._resolve_process_group("x")
+        assert [distributed_c10d._rank_not_in_group(group) for group in (None, world, dist.GroupMember.NON_GROUP_MEMBER)] == [
+            False, False, True]
+        assert distributed_c10d._get_group_size(None) == distributed_c10d._get_group_size(world) == 1
+        with pytest.warns(FutureWarning, match="_get_global_rank"):
+            assert distributed_c10d._get_global_rank(world, 0) == 0
+        for group in (None, world):
+            distributed_c10d._set_pg_timeout(timedelta(seconds=31 if group is None else 32), group)
+            assert distributed_c10d._group_or_default_group(group) is world
+            assert world.core.timeout == (31 if group is None else 32)
+        with pytest.raises(ValueError, match="does not belong"):
+            distributed_c10d._set_pg_timeout(timedelta(seconds=1), dist.GroupMember.NON_GROUP_MEMBER)
+        assert isinstance(distributed_c10d.AllgatherOptions(), dist.AllToAllOptions.__base__)
+        with dist._coalescing_manager() as manager:
+            assert isinstance(manager, distributed_c10d._CoalescingManager)
+        assert dist._all_gather_base is dist.all_gather_into_tensor and dist._reduce_scatter_base is dist.reduce_scatter_tensor
+    finally:
+        dist.destroy_process_group()
