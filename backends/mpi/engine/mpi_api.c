@@ -146,7 +146,8 @@ static int await_collective(struct mpi_op *op, int64_t until)
 static int await_message(struct mpi_op *op, int64_t until)
 {
     unsigned turns = 0;
-    bool all = until == 0 || !op->group->crowded || !op->group->mpi->yields; /* mpi_turn() looks too, now and then */
+    bool alone = op->group->seats || (op->group->crowded && op->group->mpi->yields); /* mpi_turn() looks too, now and then */
+    bool all = until == 0 || !alone;
     int64_t look = op->synchronous || until == 0 ? 0 : clock_now() + WAIT_LOOK_NS;
     for (;;) {
         unsigned burst = op->group->crowded || until == 0 || turns >= MPI_SPINS ? 1 : BURST;

@@ -411,7 +411,7 @@ int acomm_mpi_stop(struct acomm_group *g, const char *why)
     if (group_was_forked(g))
         return 0;
     messages_progress(g);
-    bool flying = messages_flying(g); /* and not what is asked now */
+    bool flying = messages_under_way(g); /* and not what is asked now */
     bool ended = atomic_load(&g->poisoned) == ACOMM_CLOSED; /* by the end of MPI */
     int code = ended || (why && *why) ? 0 : ahead_settle(g);
     orderly = orderly && !atomic_load(&g->poisoned);

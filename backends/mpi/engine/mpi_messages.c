@@ -5,8 +5,10 @@
 
 #include "clock.h"
 #include "mpi_flights.h"
+#include "mpi_lanes.h"
 #include "mpi_messages.h"
 #include "mpi_news.h"
+#include "wait.h"
 
 #define ARRIVAL_BYTES (sizeof(struct head) + g->mpi->short_message)
 
@@ -29,9 +31,9 @@ static void refuse(struct mpi_op *op, const struct head *head)
     op->failure.theirs = (acomm_header){.count = head->count, .kind = ACOMM_SEND, .dtype = head->dtype, .root = -1};
 }
 
-static int next_ticket(struct mpi_messages *m, int peer)
+int messages_ticket(struct acomm_group *g, int peer)
 {
-    int *ticket = &m->tickets[peer];
+    int *ticket = &g->messages->tickets[peer];
     *ticket = *ticket < TAG_CONTENTS || *ticket == TAG_LAST ? TAG_CONTENTS : *ticket + 1;
     return *ticket;
 }
@@ -42,19 +44,21 @@ static int no_memory(struct acomm_group *g)
 }
 
 /* Contents that came with the head, for a device: the library takes them there, as a message of this rank to itself. */
-static int land(struct acomm_group *g, struct mpi_op *op, const void *contents, uint64_t bytes)
+int messages_land(struct acomm_group *g, struct mpi_op *op, const void *contents)
 {
+    uint64_t bytes = op->bytes;
     struct mpi_flight *f = flight_new(g, op, 2, bytes);
     if (!f)
         return no_memory(g);
     memcpy(f->memory, contents, bytes);
-    int ticket = next_ticket(g->messages, g->rank), rc = flight_move(g, f, (char *)op->call.out, bytes, g->rank, ticket, true);
+    int ticket = messages_ticket(g, g->rank), rc = flight_move(g, f, (char *)op->call.out, bytes, g->rank, ticket, true);
     return rc ? rc : flight_move(g, f, f->memory, bytes, g->rank, ticket, false);
 }
 
 /* A message meets its receive. Contents that do not fit are received into nowhere. */
-static int meet(struct acomm_group *g, struct mpi_op *op, const struct head *head, const void *contents)
+static int meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *a)
 {
+    const struct head *head = &a->head;
     uint64_t bytes = length(head);
     bool fits = op->call.count == head->count && op->call.dtype == head->dtype;
     op->call.root = head->source;
@@ -62,17 +66,18 @@ static int meet(struct acomm_group *g, struct mpi_op *op, const struct head *hea
     op->bytes = bytes;
     if (!fits)
         refuse(op, head);
-    if (!head->ticket && fits && op->on_device && bytes)
-        return land(g, op, contents, bytes);
-    if (!head->ticket) {
-        if (fits)
-            memcpy((void *)op->call.out, contents, bytes);
+    bool apart = head->ticket || head->what == OFFERED || a->stays;
+    if (!apart && fits && op->on_device && bytes)
+        return messages_land(g, op, a->contents);
+    if (!apart && fits)
+        memcpy((void *)op->call.out, a->contents, bytes);
+    if (!apart || !fits)
         mpi_end_op(op, fits ? 0 : ACOMM_TRUNCATED);
+    if (!apart)
         return 0;
-    }
+    if (!head->ticket)
+        return lanes_meet(g, fits ? op : NULL, a);
     struct mpi_flight *f = flight_new(g, fits ? op : NULL, flight_pieces(g->mpi, bytes), fits ? 0 : bytes);
-    if (!fits)
-        mpi_end_op(op, ACOMM_TRUNCATED);
     return f ? flight_move(g, f, fits ? (char *)op->call.out : f->memory, bytes, head->source, head->ticket, true)
              : no_memory(g);
 }
@@ -82,25 +87,25 @@ static bool matches(const struct mpi_op *op, const struct head *head)
     return (op->call.root < 0 || op->call.root == head->source) && op->call.tag == head->tag;
 }
 
-static int deliver(struct acomm_group *g, const struct head *head, const void *contents)
+int messages_deliver(struct acomm_group *g, const struct arrival *came, size_t bytes)
 {
     struct mpi_messages *m = g->messages;
     for (struct mpi_op **at = &m->posted; *at; at = &(*at)->next) {
         struct mpi_op *op = *at;
-        if (!matches(op, head))
+        if (!matches(op, &came->head))
             continue;
         *at = op->next;
         if (m->posted_end == &op->next)
             m->posted_end = at;
-        return meet(g, op, head, contents);
+        return meet(g, op, came);
     }
-    size_t bytes = head->ticket ? 0 : length(head);
     struct arrival *a = malloc(sizeof *a + bytes);
     if (!a)
         return no_memory(g);
+    *a = *came;
     a->next = NULL;
-    a->head = *head;
-    memcpy(a + 1, contents, bytes);
+    if (bytes)
+        a->contents = memcpy(a + 1, came->contents, bytes);
     *m->unexpected_end = a;
     m->unexpected_end = &a->next;
     return 0;
@@ -109,15 +114,15 @@ static int deliver(struct acomm_group *g, const struct head *head, const void *c
 static int hear(struct acomm_group *g)
 {
     struct mpi_messages *m = g->messages;
-    struct head head;
-    memcpy(&head, m->arriving, sizeof head);
-    const char *contents = m->arriving + sizeof head;
-    if (head.group != g->id || head.source < 0 || head.source >= g->size)
+    struct arrival a = {.contents = m->arriving + sizeof a.head};
+    memcpy(&a.head, m->arriving, sizeof a.head);
+    if (a.head.group != g->id || a.head.source < 0 || a.head.source >= g->size)
         return 0; /* of a group before, whose communicator had the same number */
-    if (head.what == MESSAGE)
-        return deliver(g, &head, contents);
-    news_hear(g, &head, contents);
-    return 0;
+    if (a.head.what == MESSAGE)
+        return messages_deliver(g, &a, a.head.ticket ? 0 : length(&a.head));
+    int rc = m->lanes ? lanes_catch_up(g, a.head.source) : 0; /* what it sent before it said so has come */
+    news_hear(g, &a.head, a.contents);
+    return rc;
 }
 
 /* Takes the next head if one is there. With the lock. 0 or an error of the library. */
@@ -140,6 +145,8 @@ static int progress(struct acomm_group *g)
     int heard = 1, rc = 0;
     if (atomic_load(&g->messages->silent))
         return 0;
+    if (g->messages->lanes)
+        rc = lanes_turn(g, -1);
     while (heard && !rc) {
         heard = 0;
         rc = hear_next(g, &heard);
@@ -169,12 +176,23 @@ int messages_progress(struct acomm_group *g)
     return failed(g, rc);
 }
 
+static int look(struct acomm_group *g, const struct mpi_op *op)
+{
+    int heard = 0;
+    if (op->flight)
+        return flight_test(g, op->flight);
+    if (!g->messages->lanes)
+        return hear_next(g, &heard);
+    wait_relax();
+    return lanes_turn(g, op->call.root);
+}
+
 /* What a message waits for, so many times, with the lock. */
 static int burst(struct acomm_group *g, struct mpi_op *op, unsigned times)
 {
-    int rc = 0, heard = 0;
+    int rc = 0;
     while (times-- && !rc && !mpi_ended(op) && !atomic_load_explicit(&g->messages->silent, memory_order_relaxed))
-        rc = op->flight ? flight_test(g, op->flight) : hear_next(g, &heard);
+        rc = look(g, op);
     return rc;
 }
 
@@ -227,7 +245,10 @@ static int post_receive(struct mpi_op *op)
         *at = a->next;
         if (m->unexpected_end == &a->next)
             m->unexpected_end = at;
-        int rc = meet(op->group, op, &a->head, a + 1);
+        struct acomm_group *g = op->group;
+        int rc = meet(g, op, a);
+        if (a->stays)
+            lane_release(g, &m->lanes->lanes[a->head.source]);
         free(a);
         return rc;
     }
@@ -240,11 +261,13 @@ static int post_receive(struct mpi_op *op)
 static int post_send(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
+    if (g->messages->lanes)
+        return lanes_send(op);
     uint64_t bytes = op->call.count * op->width;
     bool is_short = bytes <= g->mpi->short_message && (!op->on_device || !bytes);
     struct head head = {.group = g->id, .count = op->call.count, .tag = op->call.tag, .source = g->rank,
                         .dtype = (uint8_t)op->call.dtype, .what = MESSAGE,
-                        .ticket = is_short ? 0 : (uint16_t)next_ticket(g->messages, op->call.root)};
+                        .ticket = is_short ? 0 : (uint16_t)messages_ticket(g, op->call.root)};
     size_t packet = sizeof head + (is_short ? bytes : 0);
     struct mpi_flight *f = flight_new(g, op, 1 + (is_short ? 0 : flight_pieces(g->mpi, bytes)), packet);
     if (!f)
@@ -272,6 +295,7 @@ static void withdraw(struct mpi_op *op)
         break;
     }
     flights_leave(op->group, op);
+    lanes_leave(op);
 }
 
 int messages_post(struct mpi_op *op, unsigned times)
@@ -292,6 +316,14 @@ int messages_post(struct mpi_op *op, unsigned times)
 bool messages_flying(struct acomm_group *g)
 {
     return g->messages->flights.first != NULL;
+}
+
+bool messages_under_way(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->messages->lock);
+    bool busy = messages_flying(g) || lanes_busy(g);
+    pthread_mutex_unlock(&g->messages->lock);
+    return busy;
 }
 
 struct mpi_flights *messages_flights(struct acomm_group *g)
@@ -335,6 +367,7 @@ void messages_end(struct acomm_group *g)
     }
     m->posted_end = &m->posted;
     flights_end(g, code);
+    lanes_end(g, code);
     pthread_mutex_unlock(&m->lock);
 }
 

@@ -19,8 +19,16 @@ int messages_await(struct mpi_op *op, unsigned times, bool all);
 /* The same from within a collective, which fails when a rank that it needs has left. */
 int messages_news(struct mpi_op *op);
 struct mpi_flights *messages_flights(struct acomm_group *g);
-/* Whether requests are under way. */
+/* Whether requests are under way; or any message is. */
 bool messages_flying(struct acomm_group *g);
+bool messages_under_way(struct acomm_group *g);
+/* A message has come, with so many bytes of contents that have to be copied where nobody receives it yet. With the lock, as the next one. */
+struct arrival;
+int messages_deliver(struct acomm_group *g, const struct arrival *came, size_t bytes);
+/* Contents that lie here go to the device that they are for. */
+int messages_land(struct acomm_group *g, struct mpi_op *op, const void *contents);
+/* The next tag of contents to or from a rank. */
+int messages_ticket(struct acomm_group *g, int peer);
 /* Tells all peers: of a failure, or goodbye; `cut`: what this rank sent for an operation may never be received. */
 void messages_spread(struct acomm_group *g, const acomm_failure *failure);
 void messages_goodbye(struct acomm_group *g, bool cut);

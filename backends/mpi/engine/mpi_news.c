@@ -17,7 +17,7 @@ static void tell(struct acomm_group *g, uint8_t what, const void *contents, size
             flight_move(g, f, f->memory, sizeof head + bytes, rank, TAG_NEWS, false);
 }
 
-static void spread(struct acomm_group *g, const acomm_failure *failure)
+void news_spread(struct acomm_group *g, const acomm_failure *failure)
 {
     tell(g, FAILURE, failure, sizeof *failure);
 }
@@ -36,7 +36,7 @@ static void hear_call(struct acomm_group *g, const struct head *head, const void
     acomm_failure failure = {.code = ACOMM_MISMATCH, .origin = g->rank, .culprit = head->source, .sequence = sequence,
                              .mine = mine.header, .theirs = theirs.header};
     mpi_poison(g, &failure);
-    spread(g, &failure);
+    news_spread(g, &failure);
 }
 
 void news_hear(struct acomm_group *g, const struct head *head, const void *contents)
@@ -73,7 +73,7 @@ void messages_spread(struct acomm_group *g, const acomm_failure *failure)
     if (g->size == 1)
         return;
     pthread_mutex_lock(&g->messages->lock);
-    spread(g, failure);
+    news_spread(g, failure);
     pthread_mutex_unlock(&g->messages->lock);
 }
 

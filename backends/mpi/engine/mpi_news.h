@@ -4,7 +4,9 @@
 #define MPI_NEWS_H
 #include "mpi_flights.h"
 
-enum { MESSAGE, GOODBYE, FAILURE, CALLED, ASKED, PASSED, GOODBYE_CUT }; /* the last: with operations that not all have taken part in */
+/* GOODBYE_CUT: with operations that not all have taken part in. The last three in lanes only (mpi_lanes.h): what the receiver is to
+ * read or to ask for; it asks; it has read, or wants nothing. */
+enum { MESSAGE, GOODBYE, FAILURE, CALLED, ASKED, PASSED, GOODBYE_CUT, OFFERED, CLEAR, DONE };
 struct head {            /* no longer than it has to be: it goes with every short message */
     uint64_t group;      /* id */
     uint64_t count;      /* elements; otherwise collectives that the rank has finished */
@@ -13,7 +15,13 @@ struct head {            /* no longer than it has to be: it goes with every shor
     uint16_t ticket;     /* tag of the contents, or 0: they follow the head */
     uint8_t dtype, what;
 };
-struct arrival { struct arrival *next; struct head head; /* contents follow */ };
+struct arrival {
+    struct arrival *next;
+    struct head head;
+    const char *contents;    /* behind it, if they are here at all */
+    bool stays;              /* they lie in the longer ring of a lane (mpi_lanes.h) */
+    uint64_t at, id;         /* there; or of an offer */
+};
 
 struct mpi_messages {
     pthread_mutex_t lock;
@@ -29,11 +37,14 @@ struct mpi_messages {
     bool littered;                   /* by one of them, with something that this rank may not have received */
     uint64_t *passed;                /* the last collective that each rank is known to have finished */
     uint64_t asked, said;            /* the one that peers ask for, or 0; the last that they have been told */
+    struct mpi_lanes *lanes;         /* by which messages go, or NULL: by MPI */
     _Atomic bool silent;             /* MPI has ended: nothing here may call it */
 };
 
 /* What came, other than a message. */
 void news_hear(struct acomm_group *g, const struct head *head, const void *contents);
+/* Tells all peers of a failure. */
+void news_spread(struct acomm_group *g, const acomm_failure *failure);
 /* Tells those who ask once this rank has come so far. */
 void news_answer(struct acomm_group *g);
 #endif

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "clock.h"
+#include "mpi_lanes.h"
 #include "mpi_seats.h"
 #include "op.h"
 #include "stream.h"
@@ -358,9 +359,15 @@ int seats_broadcast(struct mpi_op *op)
 
 /* ---- beginning and end ---- */
 
+/* The lanes lie behind them, on pages of their own. */
+static uint64_t seats_bytes(int size)
+{
+    return ((uint64_t)size * sizeof(struct seat) + 4095) & ~(uint64_t)4095;
+}
+
 uint64_t acomm_mpi_shared_bytes(int size)
 {
-    return size <= SEATS_RANKS ? (uint64_t)size * sizeof(struct seat) : 0;
+    return size <= SEATS_RANKS ? seats_bytes(size) + lanes_bytes(size) : 0;
 }
 
 void acomm_mpi_self(uint64_t *out)
@@ -391,7 +398,12 @@ int acomm_mpi_share(struct acomm_group *g, int descriptor, const uint64_t *proce
     }
     s->base = base;
     s->bytes = bytes;
+    s->lanes = lanes_new(g, base + seats_bytes(g->size));
     g->lent = s;
+    if (!s->lanes) {
+        seats_free(g);
+        return 0;
+    }
     return reaches(g, s, processes) ? 2 : 1;
 }
 
@@ -399,6 +411,7 @@ void acomm_mpi_share_from_now(struct acomm_group *g, int reads)
 {
     g->seats = g->lent;
     g->seats->reads = reads;
+    lanes_use(g, g->seats->lanes);
 }
 
 void seats_free(struct acomm_group *g)
@@ -406,6 +419,7 @@ void seats_free(struct acomm_group *g)
     struct mpi_seats *s = g->lent;
     if (!s)
         return;
+    lanes_free(s->lanes);
     munmap(s->base, s->bytes);
     free(s);
     g->lent = g->seats = NULL;

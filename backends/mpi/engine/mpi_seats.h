@@ -27,6 +27,7 @@ struct mpi_seats {
     struct stream_way way;        /* how this rank's contents are written */
     bool reads;                   /* ranks may read each other's memory, too (mpi_reads.c) */
     struct peer_process processes[SEATS_RANKS];
+    struct mpi_lanes *lanes;      /* of messages, behind the seats (mpi_lanes.h) */
 };
 
 /* An operation's first round: where this rank writes that many bytes, alike on all ranks. `gives`: it does, and waits for room.

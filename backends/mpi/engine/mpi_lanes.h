@@ -1,0 +1,131 @@
+/* Messages among ranks of one host, through the memory that they share (mpi_seats.h) instead of MPI's messages.
+ *
+ * A lane for each pair and direction: the ring of bytes of the socket engine (link.h), in which every message begins with a head,
+ * short contents behind it; and a longer ring for longer contents, which stay there until somebody receives them, or flow through
+ * it where they are longer than that. What finds no room there is offered: its receiver reads it where it lies in the sender's
+ * array, or asks for it by MPI.
+ * News go by MPI still. Each side believes of the other's words in shared memory only what is possible.
+ * All of it, but for the beginning and the end, with the lock of the group's messages (mpi_messages.c). */
+#ifndef MPI_LANES_H
+#define MPI_LANES_H
+#include "link.h"
+#include "mpi_news.h"
+#include "stream.h"
+
+#define LANE_SHORT 2048 /* bytes of contents that follow the head: between far cores longer ones take less time in the longer ring */
+
+struct lane_head {
+    struct head head;   /* ticket: of contents in the longer ring where in a line they begin; of CLEAR the tag that they are to come by */
+    uint64_t at;        /* OFFERED: where they lie in the sender's memory, 0: nobody can read them there */
+    uint64_t id;        /* of an offer, and of what answers it */
+};
+_Static_assert(sizeof(struct lane_head) <= LINK_BESIDE, "a head lies beside its stamp");
+
+#define LANE_LINE ((uint64_t)64)
+/* A lane's, in which nothing is believed but what is possible. */
+struct lane_memory {
+    _Alignas(128) _Atomic uint64_t freed;   /* bytes of the longer ring that are free again; by the receiver only */
+    _Alignas(128) _Atomic uint64_t written; /* by the sender only: its receiver copies them out while it writes more */
+    _Alignas(4096) char contents[];         /* the longer ring, then the link's */
+};
+
+static inline uint64_t lane_up(uint64_t bytes, uint64_t to)
+{
+    return (bytes + to - 1) / to * to;
+}
+
+/* Where so many bytes begin in a longer ring of which `used` ever were, alike on both sides: they lie in a row. */
+static inline uint64_t lane_place(uint64_t used, uint64_t bytes, uint64_t room)
+{
+    return used % room + bytes > room ? lane_up(used, room) : used;
+}
+
+static inline uint64_t lane_length(const struct head *head)
+{
+    return head->count * acomm_dtype_bytes(head->dtype);
+}
+
+static inline bool lane_lies_apart(const struct head *head)
+{
+    return head->what == MESSAGE && lane_length(head) > LANE_SHORT;
+}
+
+/* Of what a lane has room for only later. */
+struct lane_reply { struct lane_reply *next; struct lane_head head; };
+struct lane_queue { struct mpi_op *first, **end; };
+
+/* A peer's two lanes: from here to it, and back. */
+struct mpi_lane {
+    int peer;
+    struct link *to, *from;
+    struct lane_memory *to_memory, *from_memory; /* of longer contents */
+    /* what this rank sends */
+    struct lane_queue waiting, offered; /* for room; for an answer */
+    struct lane_reply *replies;
+    struct lane_head front;      /* of the first that waits, which is `ready` in part: what has been `sent` of it, with the contents */
+    const char *body;
+    uint64_t body_bytes, sent, place; /* place: of its long contents in the longer ring */
+    bool ready;
+    bool cut;                    /* nothing goes by the lane any more: it ends within a message, or holds what cannot be */
+    uint64_t offers;
+    uint64_t filled, freed;      /* bytes of the longer ring ever given away, and free again as last seen */
+    struct mpi_op *writing;      /* whose contents are on their way there, behind all others */
+    struct stream_way way;
+    /* what it receives */
+    struct lane_queue reading;   /* receives of long contents and of offers, which it reads */
+    uint64_t met;                /* bytes of the longer ring whose heads have come */
+    size_t arrived;              /* bytes of the next head and its contents */
+    struct { struct lane_head head; char contents[LANE_SHORT]; } next;
+};
+struct mpi_lanes {
+    uint64_t room;               /* bytes of a longer ring */
+    int size;
+    struct mpi_lane lanes[];     /* by rank, this one's own too */
+};
+
+/* ---- mpi_lanes.c ---- */
+/* Of the memory of so many ranks. */
+uint64_t lanes_bytes(int size);
+/* In that memory, zeros at the beginning. NULL: no memory. */
+struct mpi_lanes *lanes_new(const struct acomm_group *g, char *memory);
+/* No message uses them any more. */
+void lanes_free(struct mpi_lanes *all);
+/* From now on messages go by them. */
+void lanes_use(struct acomm_group *g, struct mpi_lanes *all);
+/* What can be done for messages from and to a rank, or all for -1. 0 or a code, which may be MPI's. */
+int lanes_turn(struct acomm_group *g, int peer);
+/* Everything that a rank has sent before it said by MPI what has just been heard. */
+int lanes_catch_up(struct acomm_group *g, int peer);
+/* Contents in the longer ring are needed no more, but for those that nobody has received, or not yet all of. */
+void lane_release(struct acomm_group *g, struct mpi_lane *lane);
+/* What is written there from that place on, at most *bytes: so many. */
+const char *lane_contents(const struct mpi_lanes *all, const struct mpi_lane *lane, uint64_t at, uint64_t *bytes);
+/* The operation goes before its end. */
+void lanes_leave(struct mpi_op *op);
+/* Whether messages are under way. */
+bool lanes_busy(struct acomm_group *g);
+/* Ends all operations that are in lanes; nothing goes by them any more. */
+void lanes_end(struct acomm_group *g, int code);
+int lanes_broken(struct acomm_group *g, int peer);
+/* Queues of operations. */
+void lane_append(struct lane_queue *queue, struct mpi_op *op);
+/* Gives memory back that a receive for a device had. */
+void lane_unstage(struct mpi_op *op);
+bool lane_remove(struct lane_queue *queue, const struct mpi_op *op);
+
+/* ---- mpi_lanes_send.c ---- */
+int lanes_send(struct mpi_op *op);
+/* Writes of long contents what there is room for; what else has waited for room. 0 or a code. */
+int lane_pour(struct acomm_group *g, struct mpi_lane *lane);
+int lane_flush(struct acomm_group *g, struct mpi_lane *lane);
+
+/* ---- mpi_lanes_long.c ---- */
+/* Long contents, or an offer of them, meet their receive, or NULL: nobody wants them. */
+int lanes_meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *a);
+/* Reads a part of what each of them waits for. */
+int lane_read(struct acomm_group *g, struct mpi_lane *lane);
+/* Answers that have waited for room. 1: all have gone, 0: there is none, or a code. */
+int lane_flush_answers(struct acomm_group *g, struct mpi_lane *lane);
+/* An answer to an offer of this rank's. */
+int lane_hear_answer(struct acomm_group *g, struct mpi_lane *lane, const struct lane_head *answer);
+#endif

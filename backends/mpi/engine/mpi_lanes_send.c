@@ -1,0 +1,161 @@
+/* What a rank sends by its lanes; see mpi_lanes.h. */
+#include "mpi_lanes.h"
+#include "mpi_messages.h"
+
+#define SKEWED 4096                       /* bytes from which contents begin where in a line their array does: link_shm.c */
+#define PIECE_MIN ((uint64_t)8 << 10)     /* bytes of long contents between two words of how far they are written, */
+#define PIECE_MAX ((uint64_t)32 << 10)
+#define REST 256                          /* at their end no piece of its own */
+
+/* The receiver can only have gone on, and at most through all that was written. */
+static bool freed_is_possible(const struct mpi_lane *lane, uint64_t freed)
+{
+    return freed - lane->freed <= lane->filled - lane->freed;
+}
+
+/* As much of the longer ring as the receiver needs no more. 0 or a code. */
+static int refresh(struct acomm_group *g, struct mpi_lane *lane)
+{
+    uint64_t freed = atomic_load_explicit(&lane->to_memory->freed, memory_order_acquire);
+    if (!freed_is_possible(lane, freed))
+        return lanes_broken(g, lane->peer);
+    lane->freed = freed;
+    return 0;
+}
+
+/* A place for long contents: for all of them at once, or for contents longer than the ring, which flow through it. 1; 0: there is
+ * none; or a code. */
+static int take_place(struct acomm_group *g, struct mpi_lane *lane, uint64_t bytes, unsigned skew)
+{
+    uint64_t room = g->messages->lanes->room, full = lane_up(skew + bytes, LANE_LINE), at = lane_place(lane->filled, full, room);
+    bool flows = full > room;
+    int rc = flows || at + full - lane->freed <= room ? 0 : refresh(g, lane);
+    if (rc || lane->writing || (!flows && at + full - lane->freed > room))
+        return rc;
+    lane->place = at + skew;
+    lane->filled = at + full;
+    return 1;
+}
+
+static uint64_t piece(uint64_t bytes)
+{
+    uint64_t quarter = bytes / 4 / LANE_LINE * LANE_LINE;
+    return quarter < PIECE_MIN ? PIECE_MIN : quarter < PIECE_MAX ? quarter : PIECE_MAX;
+}
+
+/* Where the next of `left` bytes go, *bytes in a row; 0 of them where there is no room now. */
+static char *next_place(const struct mpi_lanes *all, const struct mpi_lane *lane, uint64_t at, uint64_t left, uint64_t *bytes)
+{
+    bool unwanted = lane->freed - at <= lane->filled - at; /* what flows is, where its receive was of another length */
+    uint64_t ahead = unwanted ? 0 : at - lane->freed, free = ahead < all->room ? all->room - ahead : 0;
+    uint64_t run = all->room - at % all->room;
+    run = run < free ? run : free;
+    *bytes = left < run ? left : run;
+    return lane->to_memory->contents + at % all->room;
+}
+
+int lane_pour(struct acomm_group *g, struct mpi_lane *lane)
+{
+    struct mpi_op *op = lane->writing;
+    uint64_t most = piece(op->bytes), part = 1;
+    while (part && op->moved < op->bytes) {
+        uint64_t at = lane->place + op->moved, left = op->bytes - op->moved;
+        left = left < most + REST ? left : most;
+        char *to = next_place(g->messages->lanes, lane, at, left, &part);
+        int rc = part < left ? refresh(g, lane) : 0;
+        if (rc)
+            return rc;
+        if (part < left)
+            to = next_place(g->messages->lanes, lane, at, left, &part);
+        stream_fill(&lane->way, to, (const char *)op->call.in + op->moved, part);
+        op->moved += part;
+        atomic_store_explicit(&lane->to_memory->written, at + part, memory_order_release);
+    }
+    if (op->moved < op->bytes)
+        return 0;
+    lane->writing = NULL;
+    mpi_end_op(op, 0);
+    return 0;
+}
+
+/* The head of a message, with the contents behind it or in the longer ring, or else an offer. 0 or a code. */
+static int prepare(struct mpi_op *op, struct mpi_lane *lane)
+{
+    struct lane_head *front = &lane->front;
+    const char *data = (const char *)op->call.in;
+    bool is_short = op->bytes <= LANE_SHORT && (!op->on_device || !op->bytes);
+    unsigned skew = op->bytes >= SKEWED ? (uintptr_t)data % LANE_LINE : 0;
+    int rc = is_short || op->on_device ? is_short : take_place(op->group, lane, op->bytes, skew);
+    if (rc < 0)
+        return rc;
+    *front = (struct lane_head){.head = {.count = op->call.count, .tag = op->call.tag, .dtype = (uint8_t)op->call.dtype,
+                                         .what = rc ? MESSAGE : OFFERED, .ticket = is_short ? 0 : (uint16_t)skew}};
+    lane->body = data;
+    lane->body_bytes = is_short ? op->bytes : 0;
+    if (!rc) {
+        front->at = op->on_device ? 0 : op->call.in;
+        front->id = op->offer = ++lane->offers;
+    }
+    lane->ready = true;
+    return 0;
+}
+
+/* What is left of the frame. 1: all has gone, 0: there is no room, or a code. */
+static int put(struct acomm_group *g, struct mpi_lane *lane)
+{
+    const struct link_ops *ops = lane->to->ops;
+    uint64_t head = sizeof lane->front, whole = head + lane->body_bytes;
+    for (ssize_t n = 1; n && lane->sent < whole; lane->sent += (uint64_t)n) {
+        n = lane->sent ? ops->send(lane->to, lane->body + (lane->sent - head), whole - lane->sent, false)
+                       : ops->frame(lane->to, &lane->front, head, lane->body, lane->body_bytes);
+        if (n < 0)
+            return lanes_broken(g, lane->peer);
+    }
+    return lane->sent == whole;
+}
+
+static int transmit(struct mpi_op *op, struct mpi_lane *lane)
+{
+    int rc = lane->ready ? 0 : prepare(op, lane);
+    return rc ? rc : put(op->group, lane);
+}
+
+static int transmitted(struct mpi_op *op, struct mpi_lane *lane)
+{
+    lane->ready = false;
+    lane->sent = 0;
+    if (lane->front.head.what == OFFERED)
+        lane_append(&lane->offered, op);
+    else if (!lane_lies_apart(&lane->front.head))
+        mpi_end_op(op, 0);
+    else {
+        lane->writing = op;
+        op->moved = 0;
+        return lane_pour(op->group, lane);
+    }
+    return 0;
+}
+
+int lanes_send(struct mpi_op *op)
+{
+    struct mpi_lane *lane = &op->group->messages->lanes->lanes[op->call.root];
+    op->bytes = op->call.count * op->width;
+    int rc = lane->waiting.first ? 0 : transmit(op, lane);
+    if (!rc)
+        lane_append(&lane->waiting, op);
+    return rc > 0 ? transmitted(op, lane) : rc;
+}
+
+int lane_flush(struct acomm_group *g, struct mpi_lane *lane)
+{
+    int rc = lane->sent ? 1 : lane_flush_answers(g, lane);
+    while (rc > 0 && lane->waiting.first) {
+        struct mpi_op *op = lane->waiting.first;
+        rc = transmit(op, lane);
+        if (rc > 0) {
+            lane_remove(&lane->waiting, op);
+            rc = transmitted(op, lane) ? -1 : 1;
+        }
+    }
+    return rc < 0 ? atomic_load(&g->poisoned) : 0;
+}

@@ -1,0 +1,262 @@
+"""A rank of test_mpi_lanes.py: `mpi_lanes_rank.py CASE`. Messages go through memory that the ranks of a host share."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import random
+import re
+import signal
+import struct
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import arraycomm
+from tests.backends.mpi_rank import mapped, say
+
+# Elements of 8 bytes: none, with the head, in the longer ring, and longer than that.
+_COUNTS = (0, 1, 256, 257, 4000, 40_000, 200_000, 400_000)
+_LONG = 1 << 22
+
+
+def order(group: arraycomm.Group) -> None:
+    """More than the rings hold is sent before anybody receives; each tag's comes in order, from whomever it is."""
+    size, me, chance = group.size, group.rank, random.Random(1)
+    for _ in range(3):
+        every = [[(chance.choice((7, 2**40)), chance.choice(_COUNTS)) for _ in range(40)] for _ in range(size)]
+        sends = [group.isend(np.full(count, me * 100.0 + number), to, tag)
+                 for to in range(size) for number, (tag, count) in enumerate(every[to])]
+        sends += [group.isend(np.full(300, me * 100.0 + number), to, 8) for to in range(size) for number in range(20)]
+        group.barrier()
+        seen, wrong = [0] * size, 0
+        for _ in range(20 * size):
+            got = group.recv(np.empty(300), tag=8)
+            wrong += bool((got.array != got.source * 100 + seen[got.source]).any())
+            seen[got.source] += 1
+        for tag in (2**40, 7):
+            for number, (_, count) in ((i, one) for i, one in enumerate(every[me]) if one[0] == tag):
+                for source in range(size):
+                    wrong += bool((group.recv(np.empty(count), source, tag).array != source * 100 + number).any())
+        for work in sends:
+            work.wait()
+        say(group, f"wrong {wrong}, from each {set(seen)}")
+
+
+def many(group: arraycomm.Group) -> None:
+    """More short ones than a lane has slots, while their receiver is elsewhere."""
+    if group.rank:
+        for number in range(2000):
+            group.send(np.full(number % 200, float(number)), 0)
+    else:
+        time.sleep(0.2)
+        wrong = sum(bool((group.recv(np.empty(number % 200), source).array != number).any())
+                    for number in range(2000) for source in range(1, group.size))
+        say(group, f"wrong {wrong}")
+
+
+def _stuff(group: arraycomm.Group, to: int) -> arraycomm.Work:
+    """Fills the lane to a rank with a message that it does not receive yet: longer ones are offered from then on."""
+    return group.isend(np.zeros(_LONG), to, 1)
+
+
+def unreadable(group: arraycomm.Group) -> None:
+    """Memory that only its owner can read."""
+    stuffing, left = _stuff(group, (group.rank + 1) % group.size), (group.rank - 1) % group.size
+    odd = np.frombuffer(mmap.mmap(-1, _LONG, prot=mmap.PROT_WRITE))
+    usual, me = np.empty(odd.size), group.rank
+    for x in (usual, odd, usual):
+        x[:] = np.arange(x.size) + me
+        work = group.isend(x, (me + 1) % group.size)
+        got = group.recv(np.empty(x.size), left)
+        work.wait()
+        say(group, f"right {np.array_equal(got.array, np.arange(x.size) + left)}")
+    say(group, f"right {not group.recv(np.empty(_LONG), left, 1).array.any()}")
+    stuffing.wait()
+
+
+def refuses(group: arraycomm.Group) -> None:
+    """Long messages for receives of another length are gone, before and after these were called, and their senders go on."""
+    other, refused = 1 - group.rank, 0
+    for stuffed in (False, True):
+        stuffing = _stuff(group, other) if stuffed else None
+        for count in (2000, 400_000):
+            for early in (False, True):
+                like = np.full(count + 1, 7.0)
+                receives = [group.irecv(like, other, 2, out=like)] if early else []
+                group.barrier()
+                work = group.isend(np.zeros(count), other, 2)
+                group.barrier()
+                try:
+                    (receives or [group.irecv(like, other, 2, out=like)])[0].wait()
+                except arraycomm.CollectiveMismatch:
+                    refused += bool((like == 7).all())
+                work.wait()
+                sent = group.isend(np.full(count, 3.0), other, 2)
+                refused += 10 * bool((group.recv(np.zeros(count), other, 2).array == 3).all())
+                sent.wait()
+        if stuffing:
+            group.recv(np.zeros(_LONG), other, 1)
+            stuffing.wait()
+    say(group, f"refused {refused}")
+
+
+def gives_up(group: arraycomm.Group) -> None:
+    """Rank 0 does, anywhere in a long message, and writes its array at once: nobody takes what it writes then."""
+    x, out, gave_up, wrong = np.empty(_LONG), np.empty(_LONG), 0, 0
+    for trial in range(1, 31):
+        part = group.split(0)
+        assert part is not None
+        x.fill(trial)
+        if trial % 2 and part.rank == 0:
+            _stuff(part, 1)
+        part.barrier()
+        try:
+            if part.rank == 0:
+                part.send(x, 1, timeout=2e-4 * trial)
+            else:
+                wrong += bool((part.recv(out, 0, out=out).array != trial).any())
+        except arraycomm.GroupError:
+            x.fill(-1)
+            gave_up += 1
+        part.close()
+        group.barrier()
+    say(group, f"wrong {wrong}, gave up {gave_up > 0}")
+
+
+def killed(group: arraycomm.Group) -> None:
+    """Rank 1 is, while rank 0 reads a message of its, and one flows to rank 2."""
+    x = np.ones(2 * _LONG)
+    if group.rank == 1:
+        _stuff(group, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+    for _ in range(10_000):
+        if group.rank == 1:
+            group.isend(x, 0)
+            group.send(x, 2)
+        else:
+            group.recv(x, 1, out=x)
+
+
+def closes(group: arraycomm.Group) -> None:
+    """With messages under way: who receives them later has the short ones, and no long one."""
+    began = mapped()
+    for number in range(10):
+        part = group.split(0)
+        assert part is not None
+        if part.rank == 0:
+            works = [part.isend(np.full(count, 5.0), 1) for count in (3, 3000, _LONG, _LONG)]
+            part.close()
+            group.barrier()
+            try:
+                works[number % 2 + 2].wait()
+            except arraycomm.DistError as error:
+                told = str(error)
+        else:
+            group.barrier()
+            right = all((part.recv(np.empty(count), 0).array == 5).all() for count in (3, 3000))
+            try:
+                for _ in range(2):
+                    part.recv(np.empty(_LONG), 0)
+            except arraycomm.PeerLost as error:
+                told = f"{right} {error}"
+            part.close()
+        group.barrier()
+    say(group, f"mapped {mapped() - began}, {told}")
+
+
+# ---- what a rank writes that is no arraycomm ----
+
+_HEAD = struct.Struct("<QQqiHBBQQ")  # group, count, tag, source, ticket, dtype, what, at, id: mpi_news.h, mpi_lanes.h
+_MESSAGE, _OFFERED, _CLEAR, _DONE = 0, 7, 8, 9
+_ROW = np.ones(100_000)
+_DOUBLE = arraycomm.DType.FLOAT64
+# What rank 1 writes for rank 0 to read, and how many bytes it says that lie behind the head.
+_FORGED = {
+    "a head of no kind": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, 77, 0, 0), 8),
+    "a goodbye": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, 1, 0, 0), 8),
+    "no dtype": (_HEAD.pack(0, 1, 5, 1, 0, 255, _MESSAGE, 0, 0), 8),
+    "more than there is": (_HEAD.pack(0, 2**61, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 0), 8),
+    "beyond its line": (_HEAD.pack(0, 1 << 17, 5, 1, 65535, _DOUBLE, _MESSAGE, 0, 0), 0),
+    "an offer that is too long": (_HEAD.pack(0, 2**63, 5, 1, 0, _DOUBLE, _OFFERED, 4096, 1), 0),
+    "done with no offer": (_HEAD.pack(0, 0, 0, 1, 0, 0, _DONE, 0, 1), 0),
+    "a tag of records": (_HEAD.pack(0, 0, 0, 1, 1, 0, _CLEAR, 0, 1), 0),
+    "a piece longer than any": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 0), 1 << 20),
+}
+
+
+def _mapping() -> tuple[int, int]:
+    """The last that this process has made."""
+    found = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if "arraycomm-mpi" in line]
+    begin, _, end = found[0].partition("-")
+    return int(begin, 16), int(end, 16)
+
+
+def _slot(tag: int) -> int:
+    """The only one with that tag: the first of its lane."""
+    begin, end = _mapping()
+    found = [match.start() for match in re.finditer(re.escape(tag.to_bytes(8, "little")), ctypes.string_at(begin, end - begin))]
+    assert len(found) == 1, found
+    return begin + found[0] - 24
+
+
+def _forge(slot: int, head: bytes, behind: int) -> None:
+    """In a lane's second slot: link_shm.c."""
+    ctypes.memmove(slot + 64 + 8, head, len(head))
+    ctypes.c_uint64.from_address(slot + 64).value = 2 << 36 | len(head) << 24 | behind
+
+
+def _receive_too_much(part: arraycomm.Group, slots: list[int]) -> None:
+    """Rank 1 says so of the lane from rank 0, the second of four, whatever is said otherwise meanwhile."""
+    freed = ctypes.c_uint64.from_address(_mapping()[1] - 3 * (slots[1] - slots[0]))
+    work = part.irecv(np.empty(1), 0, 5)
+    while not work.done():
+        freed.value = 1 << 40
+
+
+def _send_until_refused(part: arraycomm.Group) -> None:
+    end, works = time.monotonic() + 20, []
+    while time.monotonic() < end:
+        works.append(part.isend(_ROW, 1))
+
+
+def hostile(group: arraycomm.Group) -> None:
+    """Rank 0 says what it found, and of whom."""
+    marks = [0x5EA57EDACC0DE0, 0x5EA57EDACC0DE1]
+    for name in (*_FORGED, "more received than sent"):
+        part, other = group.split(0), 1 - group.rank
+        assert part is not None
+        part.send(np.ones(1), other, marks[group.rank])
+        part.recv(np.empty(1), other, marks[other])
+        slots = [_slot(mark) for mark in marks] if group.rank == 1 else []
+        if slots and name in _FORGED:
+            _forge(slots[1], *_FORGED[name])
+        group.barrier()
+        told = "no error"
+        try:
+            if name not in _FORGED and slots:
+                _receive_too_much(part, slots)
+            elif name not in _FORGED:
+                _send_until_refused(part)
+            part.recv(np.empty(1), other, 5, timeout=20)
+        except arraycomm.DistError as error:
+            told = f"{type(error).__name__} {error}"
+        part.close()
+        if group.rank == 0:
+            say(group, f"{name}: {told}")
+        group.barrier()
+
+
+_CASES = {"order": order, "many": many, "unreadable": unreadable, "refuses": refuses, "gives up": gives_up, "killed": killed,
+          "closes": closes, "hostile": hostile}
+
+if __name__ == "__main__":
+    with arraycomm.init(timeout=60) as world:
+        try:
+            world.barrier()
+            _CASES[sys.argv[1]](world)
+        except arraycomm.GroupError as error:
+            say(world, f"{type(error).__name__} {error.ranks} {error}")
