@@ -376,7 +376,8 @@ class Group(ObjectCollectives, Shortcuts):
 
         name: of no other subgroup of this group, closed ones included. timeout: seconds, its operations' default; None
         takes this group's. backends: of this group's by name, each with the DLPack types of the devices whose arrays are its;
-        None: all, as here. Closed with this group at the latest. Raises ValueError when this rank is not a member.
+        None: all, as here. Closed with this group at the latest. Raises ValueError when this rank is not a member, PeerLost when
+        a member is lost, whose rank is that in the new group.
         """
         members = [arguments.rank("member", member, self.size) for member in members]
         if self.rank not in members or len(set(members)) != len(members):

@@ -172,6 +172,11 @@ def _remaining(old: ProcessGroup, excluded: list[int]) -> list[int]:
 def _shrink_world(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) -> ProcessGroup:
     meeting = _meeting()
     core = open_part(old, meeting, remaining, _next_turn(remaining), old.config, old.core.timeout, pg_options)
+    try:
+        core.barrier()  # where one has died as well, nobody gives the old group up: all are to try again from there
+    except BaseException as error:
+        core.close(type(error).__name__)
+        raise
     for other in [made for made in state.groups.values() if made is not old]:
         other.shutdown()
     shrunk, count = [*state.shrunk, old], state.count

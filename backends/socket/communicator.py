@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Sequence
 
@@ -81,7 +82,7 @@ class SocketCommunicator(EngineCommunicator):
         size = lib.acomm_segment_bytes(len(local), piece)
         keep = (ffi.new("int32_t[]", list(self._members)), ffi.new("int32_t[]", hosts),
                 *(ffi.new("char[]", text.encode()) for text in (algorithms, *tuned)))
-        segment = self._endpoint.share_segment(self._id, local, size, world=self._owns) if len(local) > 1 else None
+        segment = self._share(local, size) if len(local) > 1 else None
         options = ffi.new("acomm_group_options *", {
             "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1],
             "local": here,
@@ -96,6 +97,9 @@ class SocketCommunicator(EngineCommunicator):
             wanted = f", to map the memory that {len(local)} ranks share" if segment else ""
             raise self._translate.code(code, os.strerror(ffi.errno) + wanted)
         return out[0]
+
+    def _share(self, local: Sequence[int], size: int) -> io.FileIO:
+        return self._endpoint.share_segment(self._id, self._members, local, size, world=self._owns)
 
     def _tuned(self) -> list[str]:
         """What the selection file says for this group. The world's first rank tells of one that says nothing."""

@@ -64,6 +64,7 @@ class Endpoint:
         self._secret = secret
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # a segment was fetched, or something is known of a peer
+        self._news: set[int] = set()  # eventfds of threads that wait for a socket, and for the latter
         self._groups: dict[int, _Registered] = {}
         self._offers = segment.Offers()
         self._lent: segment.Lent | None = None  # of the first rank of each host
@@ -157,20 +158,22 @@ class Endpoint:
         return seconds > 0 and bool(poll.poll(seconds * 1000))
 
     def check_there(self, members: Sequence[int]) -> None:
-        """Raises PeerLost when one of these world ranks was lost or has left."""
+        """Raises PeerLost when one of these world ranks was lost or has left: with its number in the group of these members."""
         for member in members:
             if member != self.rank:
-                self._check_there(member)
+                self._check_there(member, members)
 
-    def _check_there(self, other: int, *, may_leave: bool = False) -> None:
+    def _check_there(self, other: int, members: Sequence[int] | None = None, *, may_leave: bool = False) -> None:
         """Raises PeerLost when a rank was lost or has left; `may_leave`: unless it did so in good order."""
+        among = range(self.size) if members is None else members
         text = ffi.new("char **")
         state = lib.acomm_node_peer(self.node, other, text)
         well = state == 1 and text[0] == ffi.NULL
         if state and not (well and may_leave):
             reason = "it left" if text[0] == ffi.NULL else ffi.string(text[0]).decode(errors="replace")
-            raise PeerLost(f"rank {self.rank} of {self.size}: rank {other} ({self.place(other)}) failed while the group was "
-                           f"set up: {reason}; see what it printed", ranks=(other,))
+            mine, theirs = among.index(self.rank), among.index(other)
+            raise PeerLost(f"rank {mine} of {len(among)}: rank {theirs} ({self.place(other)}) failed while the group was "
+                           f"set up: {reason}; see what it printed", ranks=(theirs,))
 
     # ---- what others ask ----
 
@@ -195,36 +198,40 @@ class Endpoint:
                 for sock, _ in self._arrivals.take(group_id, purpose):
                     sock.close()
 
-    def share_segment(self, group_id: int, local_members: Sequence[int], size: int, *, world: bool = False) -> io.FileIO:
-        """Shared memory of these world ranks of one host, this one among them; the caller closes it. `world`: of all ranks.
+    def share_segment(self, group_id: int, members: Sequence[int], local_members: Sequence[int], size: int, *,
+                      world: bool = False) -> io.FileIO:
+        """Shared memory of those members of a group (world ranks) that are on this host, as this rank is; the caller closes it.
+        `world`: of all ranks.
 
         The lowest of them makes it and returns when all others have it: nobody may leave while it is needed.
-        Raises ResourceError, DistNetworkError, PeerLost.
+        Raises ResourceError, DistNetworkError, and PeerLost when a member is lost, whichever it is: others may have heard of that
+        before they came, and do not come. All come to a world, though one may be through with it, and dead.
         """
         owner = min(local_members)
         if owner != self.rank:
             lent = segment.take(self.peers[owner].pid, self.peers[owner].lent, size, self.rank) if world else None
-            return lent or self._fetch_segment(owner, group_id, size)
+            return lent or self._fetch_segment(owner, group_id, members, size, watched=(owner,) if world else members)
         made = self._lent.take(size) if world and self._lent else segment.create(size)
         with self._lock:
             self._offers.offer(group_id, made, set(local_members) - {self.rank})
             for sock, hello in self._arrivals.take(group_id, Purpose.SEGMENT):
                 self._offers.hand_out(sock, hello)
         try:
-            self._await_fetched(group_id, world=world)
+            self._await_fetched(group_id, members, world=world)
             return made
         except BaseException:
             made.close()
             raise
 
-    def _await_fetched(self, group_id: int, *, world: bool) -> None:
+    def _await_fetched(self, group_id: int, members: Sequence[int], *, world: bool) -> None:
         end = time.monotonic() + self.timeout
         with self._changed:
             while awaited := self._awaited(group_id, world=world):
-                for other in awaited:
-                    gone = lib.acomm_node_peer(self.node, other, ffi.new("char **"))
-                    if gone and other in self._awaited(group_id, world=world):  # who took it said so before it left
-                        self._check_there(other)
+                if any(lib.acomm_node_peer(self.node, other, ffi.new("char **")) for other in members):
+                    awaited = self._awaited(group_id, world=world)  # who took it said so before it left
+                    for other in awaited if world else members:
+                        if other != self.rank:
+                            self._check_there(other, members, may_leave=other not in awaited)
                 if not self._changed.wait(end - time.monotonic()):
                     absent = ", ".join(f"rank {other} ({self.place(other)})" for other in sorted(awaited))
                     raise DistNetworkError(f"rank {self.rank}: {absent} did not fetch the shared memory within "
@@ -239,11 +246,12 @@ class Endpoint:
             awaited -= self._lent.taken
         return awaited
 
-    def _fetch_segment(self, owner: int, group_id: int, size: int) -> io.FileIO:
+    def _fetch_segment(self, owner: int, group_id: int, members: Sequence[int], size: int, *,
+                       watched: Sequence[int]) -> io.FileIO:
         who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"
         try:
             with self._outgoing.connect(owner, Purpose.SEGMENT, group=group_id) as sock:
-                sock.settimeout(self.timeout)
+                self._await_owner(sock, members, watched)
                 return segment.receive(sock, size)
         except TimeoutError:
             raise DistNetworkError(f"{who} did not share its memory within {self.timeout:g} s: it has not called init() "
@@ -251,9 +259,32 @@ class Endpoint:
         except (OSError, DistNetworkError) as error:
             with self._changed:  # a rank that ends says so a moment after its sockets are closed
                 self._changed.wait_for(lambda: lib.acomm_node_peer(self.node, owner, ffi.new("char **")), 1.0)
-            self._check_there(owner)
+            self._check_there(owner, members)
             kind = AuthFailed if isinstance(error, AuthFailed) else DistNetworkError
             raise kind(f"{who} could not share its memory: {error}") from error
+
+    def _await_owner(self, sock: socket.socket, members: Sequence[int], watched: Sequence[int]) -> None:
+        """Until it sends. Raises TimeoutError, and PeerLost for a watched member."""
+        end, news, poll = time.monotonic() + self.timeout, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), select.poll()
+        poll.register(sock, select.POLLIN)
+        poll.register(news, select.POLLIN)
+        with self._lock:
+            self._news.add(news)
+        try:
+            while True:
+                for other in watched:
+                    if other != self.rank:
+                        self._check_there(other, members, may_leave=True)
+                ready = [found for found, _ in poll.poll(max(0.0, end - time.monotonic()) * 1000)]
+                if sock.fileno() in ready:
+                    return
+                if not ready:
+                    raise TimeoutError
+                os.eventfd_read(news)
+        finally:
+            with self._lock:
+                self._news.discard(news)
+            os.close(news)
 
     # ---- connections from others; in the acceptor's thread ----
 
@@ -315,6 +346,8 @@ class Endpoint:
                     if lent and any(found == lent.fileno() for found, _ in ready):
                         lent.hear()
                     self._changed.notify_all()
+                    for news in self._news:
+                        os.eventfd_write(news, 1)
 
     def _answer_requests(self) -> None:
         request = ffi.new("acomm_request *")

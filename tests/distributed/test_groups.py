@@ -267,13 +267,31 @@ def check_shrinking(rank: int) -> None:
     assert not dist.is_initialized()
 
 
-def test_going_on_without_a_rank_that_was_killed() -> None:
-    context = arraycomm.spawn(check_shrinking, nprocs=4, join=False)
+def check_shrinking_again(rank: int) -> None:
+    dist.init_process_group("gloo", timeout=LIMIT)
+    assert total(dist.group.WORLD) == 0b11111
+    if rank in (1, 2):
+        os.kill(os.getpid(), signal.SIGKILL)
+    gone = [1]  # whom this rank has heard of
+    while True:
+        remaining = [other for other in range(5) if other not in gone]
+        try:
+            smaller = dist.shrink_group(gone)
+            break
+        except arraycomm.PeerLost as lost:
+            gone += [remaining[other] for other in lost.ranks]
+    assert gone == [1, 2] and smaller.ranks == (0, 1, 2) and total(smaller) == 0b111
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("check, size, killed", [(check_shrinking, 4, (0, 1)), (check_shrinking_again, 5, (1, 2))])
+def test_going_on_without_ranks_that_were_killed(check: Callable[[int], None], size: int, killed: tuple[int, ...]) -> None:
+    context = arraycomm.spawn(check, nprocs=size, join=False)
     assert context is not None
     try:
         end = time.monotonic() + LIMIT.total_seconds()
         for process in context.processes:
             process.join(max(0.0, end - time.monotonic()))
-        assert [process.exitcode for process in context.processes] == [-signal.SIGKILL, -signal.SIGKILL, 0, 0]
+        assert [process.exitcode for process in context.processes] == [-signal.SIGKILL * (rank in killed) for rank in range(size)]
     finally:
         context.close()
