@@ -29,7 +29,7 @@ def test_more_than_a_lane_holds(library: str, size: int) -> None:
 def test_memory_that_only_its_owner_reads(size: int) -> None:
     """It comes by MPI, of a library that does not read it itself."""
     printed = run("openmpi", size, PROGRAM, "unreadable", environ={"OMPI_MCA_smsc": "^cma"})
-    assert [lines(printed, rank) for rank in range(size)] == [["right True"] * 4] * size, printed
+    assert [lines(printed, rank) for rank in range(size)] == [["right True"] * 3] * size, printed
 
 
 @pytest.mark.parametrize("library", ["openmpi", "mpich"])
@@ -39,9 +39,9 @@ def test_giving_up_while_another_reads(library: str) -> None:
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_long_messages_of_another_length(transport: str) -> None:
+def test_messages_of_another_length(transport: str) -> None:
     printed = run("mpich", 2, PROGRAM, "refuses", environ={"ARRAYCOMM_TRANSPORT": transport})
-    assert [lines(printed, rank) for rank in range(2)] == [["refused 88"]] * 2, printed
+    assert [lines(printed, rank) for rank in range(2)] == [["refused 0"], ["refused 1212"]], printed
 
 
 def test_killed_amid_a_long_message() -> None:
@@ -62,6 +62,6 @@ def test_heads_that_cannot_be() -> None:
     """Of a peer that writes what it likes."""
     printed = run("mpich", 2, PROGRAM, "hostile")
     found = lines(printed, 0)
-    assert len(found) == 10, printed
+    assert len(found) == 11, printed
     told = "rank 1 wrote what cannot be into memory that it shares with rank 0"
     assert all("DistNetworkError" in line and told in line for line in found), printed

@@ -201,31 +201,35 @@ int lanes_broken(struct acomm_group *g, int peer)
 
 /* ---- what is received ---- */
 
-static bool is_possible(const struct head *head)
+static bool is_possible(const struct mpi_lanes *all, const struct lane_head *next)
 {
+    const struct head *head = &next->head;
     if (head->what == CLEAR)
         return head->ticket >= TAG_CONTENTS && head->ticket <= TAG_LAST;
     if (head->what != MESSAGE && head->what != OFFERED)
         return head->what == DONE;
     if (head->dtype >= ACOMM_DTYPES || head->count > INT64_MAX / acomm_dtype_bytes(head->dtype))
         return false;
-    return head->ticket < LANE_LINE;
+    return head->ticket < LANE_LINE && (!next->id || head->what == OFFERED || lane_length(head) <= all->room - LANE_LINE);
 }
 
 static int deliver(struct acomm_group *g, struct mpi_lane *lane)
 {
     uint64_t room = g->messages->lanes->room;
     struct lane_head *next = &lane->next.head;
-    struct arrival a = {.head = next->head, .contents = lane->next.contents, .at = next->at, .id = next->id};
+    struct arrival a = {.head = next->head, .at = next->at, .id = next->id};
     if (a.head.what == CLEAR || a.head.what == DONE)
         return lane_hear_answer(g, lane, next);
     a.head.source = lane->peer;
     a.head.ticket = 0;
+    if (a.head.what == MESSAGE)
+        a.contents = lane->next.contents;
     if (!lane_lies_apart(&a.head))
         return messages_deliver(g, &a, a.head.what == MESSAGE ? lane_length(&a.head) : 0);
     uint64_t full = lane_up(next->head.ticket + lane_length(&a.head), LANE_LINE);
     uint64_t at = lane_place(lane->met, full, room);
     a.at = at + next->head.ticket;
+    a.contents = next->id ? lane->from_memory->contents + a.at % room : NULL;
     a.stays = true;
     lane->met = at + full;
     int rc = messages_deliver(g, &a, 0);
@@ -269,7 +273,7 @@ static int hear(struct acomm_group *g, struct mpi_lane *lane, bool *heard)
         if (!n)
             return 0;
         lane->arrived += (size_t)n;
-        if (n < 0 || (lane->arrived == sizeof lane->next.head && !is_possible(head)))
+        if (n < 0 || (lane->arrived == sizeof lane->next.head && !is_possible(g->messages->lanes, &lane->next.head)))
             return lanes_broken(g, lane->peer);
     }
     lane->arrived = 0;

@@ -17,7 +17,7 @@
 struct lane_head {
     struct head head;   /* ticket: of contents in the longer ring where in a line they begin; of CLEAR the tag that they are to come by */
     uint64_t at;        /* OFFERED: where they lie in the sender's memory, 0: nobody can read them there */
-    uint64_t id;        /* of an offer, and of what answers it */
+    uint64_t id;        /* of an offer, and of what answers it; of contents in the longer ring 1 if all are written */
 };
 _Static_assert(sizeof(struct lane_head) <= LINK_BESIDE, "a head lies beside its stamp");
 
@@ -79,6 +79,7 @@ struct mpi_lane {
 };
 struct mpi_lanes {
     uint64_t room;               /* bytes of a longer ring */
+    uint64_t moved;              /* parts of long contents */
     int size;
     struct mpi_lane lanes[];     /* by rank, this one's own too */
 };

@@ -96,6 +96,7 @@ static int read_ring(struct acomm_group *g, struct mpi_lane *lane, struct mpi_op
         return 0;
     stream_long(to + op->moved, from, part, op->bytes);
     op->moved += part;
+    g->messages->lanes->moved++;
     bool whole = op->moved == op->bytes;
     if (whole)
         lane_remove(&lane->reading, op);
@@ -119,6 +120,7 @@ static int read_offer(struct acomm_group *g, struct mpi_lane *lane, struct mpi_o
         return 0;
     int errnum = peer_memory_read(g->seats->processes[lane->peer].pid, op->from + op->moved, (char *)op->call.out + op->moved, part);
     op->moved += part;
+    g->messages->lanes->moved++;
     if (!errnum && (part < left || withdrawn(lane)))
         return 0;
     lane_remove(&lane->reading, op);

@@ -23,14 +23,18 @@ static int refresh(struct acomm_group *g, struct mpi_lane *lane)
     return 0;
 }
 
-/* A place for long contents: for all of them at once, or for contents longer than the ring, which flow through it. 1; 0: there is
- * none; or a code. */
-static int take_place(struct acomm_group *g, struct mpi_lane *lane, uint64_t bytes, unsigned skew)
+/* A place for long contents: for all of them at once, or for contents longer than the ring, which flow through it while their
+ * sender waits; where nobody does, the receiver alone brings an offer's on. 1; 0: there is none; or a code. */
+static int take_place(struct mpi_op *op, struct mpi_lane *lane, unsigned skew)
 {
-    uint64_t room = g->messages->lanes->room, full = lane_up(skew + bytes, LANE_LINE), at = lane_place(lane->filled, full, room);
+    struct acomm_group *g = op->group;
+    uint64_t room = g->messages->lanes->room, full = lane_up(skew + op->bytes, LANE_LINE);
+    uint64_t at = lane_place(lane->filled, full, room);
     bool flows = full > room;
+    if (lane->writing || (flows && !op->synchronous))
+        return 0;
     int rc = flows || at + full - lane->freed <= room ? 0 : refresh(g, lane);
-    if (rc || lane->writing || (!flows && at + full - lane->freed > room))
+    if (rc || (!flows && at + full - lane->freed > room))
         return rc;
     lane->place = at + skew;
     lane->filled = at + full;
@@ -69,6 +73,7 @@ int lane_pour(struct acomm_group *g, struct mpi_lane *lane)
             to = next_place(g->messages->lanes, lane, at, left, &part);
         stream_fill(&lane->way, to, (const char *)op->call.in + op->moved, part);
         op->moved += part;
+        g->messages->lanes->moved += part != 0;
         atomic_store_explicit(&lane->to_memory->written, at + part, memory_order_release);
     }
     if (op->moved < op->bytes)
@@ -78,6 +83,16 @@ int lane_pour(struct acomm_group *g, struct mpi_lane *lane)
     return 0;
 }
 
+/* All of a message's contents before its head, which spares who receives them a look at how far they are written. */
+static void write_whole(const struct mpi_op *op, struct mpi_lane *lane)
+{
+    struct lane_memory *memory = lane->to_memory;
+    char *to = memory->contents + lane->place % op->group->messages->lanes->room;
+    stream_fill(&lane->way, to, lane->body, op->bytes);
+    atomic_store_explicit(&memory->written, lane->place + op->bytes, memory_order_release);
+    lane->front.id = 1;
+}
+
 /* The head of a message, with the contents behind it or in the longer ring, or else an offer. 0 or a code. */
 static int prepare(struct mpi_op *op, struct mpi_lane *lane)
 {
@@ -85,7 +100,7 @@ static int prepare(struct mpi_op *op, struct mpi_lane *lane)
     const char *data = (const char *)op->call.in;
     bool is_short = op->bytes <= LANE_SHORT && (!op->on_device || !op->bytes);
     unsigned skew = op->bytes >= SKEWED ? (uintptr_t)data % LANE_LINE : 0;
-    int rc = is_short || op->on_device ? is_short : take_place(op->group, lane, op->bytes, skew);
+    int rc = is_short || op->on_device ? is_short : take_place(op, lane, skew);
     if (rc < 0)
         return rc;
     *front = (struct lane_head){.head = {.count = op->call.count, .tag = op->call.tag, .dtype = (uint8_t)op->call.dtype,
@@ -96,6 +111,8 @@ static int prepare(struct mpi_op *op, struct mpi_lane *lane)
         front->at = op->on_device ? 0 : op->call.in;
         front->id = op->offer = ++lane->offers;
     }
+    if (rc && !is_short && op->bytes <= PIECE_MIN + REST)
+        write_whole(op, lane);
     lane->ready = true;
     return 0;
 }
@@ -126,7 +143,7 @@ static int transmitted(struct mpi_op *op, struct mpi_lane *lane)
     lane->sent = 0;
     if (lane->front.head.what == OFFERED)
         lane_append(&lane->offered, op);
-    else if (!lane_lies_apart(&lane->front.head))
+    else if (!lane_lies_apart(&lane->front.head) || lane->front.id)
         mpi_end_op(op, 0);
     else {
         lane->writing = op;

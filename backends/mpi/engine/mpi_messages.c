@@ -8,6 +8,7 @@
 #include "mpi_lanes.h"
 #include "mpi_messages.h"
 #include "mpi_news.h"
+#include "stream.h"
 #include "wait.h"
 
 #define ARRIVAL_BYTES (sizeof(struct head) + g->mpi->short_message)
@@ -66,11 +67,11 @@ static int meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *
     op->bytes = bytes;
     if (!fits)
         refuse(op, head);
-    bool apart = head->ticket || head->what == OFFERED || a->stays;
+    bool apart = !a->contents;
     if (!apart && fits && op->on_device && bytes)
         return messages_land(g, op, a->contents);
     if (!apart && fits)
-        memcpy((void *)op->call.out, a->contents, bytes);
+        stream_keep((void *)op->call.out, a->contents, bytes);
     if (!apart || !fits)
         mpi_end_op(op, fits ? 0 : ACOMM_TRUNCATED);
     if (!apart)
@@ -114,8 +115,9 @@ int messages_deliver(struct acomm_group *g, const struct arrival *came, size_t b
 static int hear(struct acomm_group *g)
 {
     struct mpi_messages *m = g->messages;
-    struct arrival a = {.contents = m->arriving + sizeof a.head};
+    struct arrival a = {.next = NULL};
     memcpy(&a.head, m->arriving, sizeof a.head);
+    a.contents = a.head.ticket ? NULL : m->arriving + sizeof a.head;
     if (a.head.group != g->id || a.head.source < 0 || a.head.source >= g->size)
         return 0; /* of a group before, whose communicator had the same number */
     if (a.head.what == MESSAGE)
@@ -174,6 +176,18 @@ int messages_progress(struct acomm_group *g)
     int rc = progress(g);
     pthread_mutex_unlock(&g->messages->lock);
     return failed(g, rc);
+}
+
+bool messages_keep(struct acomm_group *g)
+{
+    if (pthread_mutex_trylock(&g->messages->lock))
+        return false;
+    const struct mpi_lanes *lanes = g->messages->lanes;
+    uint64_t before = lanes ? lanes->moved : 0;
+    int rc = progress(g);
+    bool moved = lanes && lanes->moved != before;
+    pthread_mutex_unlock(&g->messages->lock);
+    return !failed(g, rc) && moved && !atomic_load(&g->inside);
 }
 
 static int look(struct acomm_group *g, const struct mpi_op *op)

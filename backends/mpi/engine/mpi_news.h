@@ -18,8 +18,8 @@ struct head {            /* no longer than it has to be: it goes with every shor
 struct arrival {
     struct arrival *next;
     struct head head;
-    const char *contents;    /* behind it, if they are here at all */
-    bool stays;              /* they lie in the longer ring of a lane (mpi_lanes.h) */
+    const char *contents;    /* NULL: not all of them are here yet */
+    bool stays;              /* they lie in the longer ring of a lane, or will (mpi_lanes.h) */
     uint64_t at, id;         /* there; or of an offer */
 };
 

@@ -35,16 +35,20 @@ static void free_closed(void)
 static void *keep(void *unused)
 {
     while (!atomic_load(&pace.stops)) {
+        bool more = false;
         pthread_mutex_lock(&pace.lock);
         for (struct acomm_group *g = pace.groups; g; g = g->next) {
             group_enter(g);
             if (!g->closed)
-                messages_progress(g);
+                more = messages_keep(g) || more;
             drain(g);
         }
         free_closed();
         pthread_mutex_unlock(&pace.lock);
-        nanosleep(&(struct timespec){0, PACE_NS}, NULL);
+        if (more)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){0, PACE_NS}, NULL);
     }
     atomic_store(&pace.ended, true);
     return unused;
