@@ -54,6 +54,10 @@ def _short(kind: int, *, begins: bool = False) -> Callable[[_Function], _Functio
     return short
 
 
+def _plain(kind: int) -> Any:
+    return ShortcutMethod(kind, None, False, False)
+
+
 class Group(ObjectCollectives, Shortcuts):
     """One rank's end of a group of ranks. Made by arraycomm.init() and Group.split(); a context manager that closes.
 
@@ -282,6 +286,16 @@ class Group(ObjectCollectives, Shortcuts):
             return wrap(symmetric_on(self._movers[src.device_type], src, lengths, kind, timeout), template)
         found = self._communicator.symmetric(math.prod(lengths) * kind.itemsize, timeout=timeout)
         return wrap(adopt(lengths, kind, *found) if found else allocate(lengths, kind), template)
+
+    # Native calls that have no long way behind them: NotImplemented where that would be needed, and nothing was sent. So who has
+    # a long way of its own takes no error for a refusal: it may be a signal handler's, after the operation.
+    plain_all_reduce = _plain(0)
+    plain_broadcast = _plain(2)
+    plain_all_gather = _plain(3)
+    plain_reduce_scatter = _plain(6)
+    plain_barrier = _plain(8)
+    plain_send = _plain(9)
+    plain_recv = _plain(10)
 
     # ---- point to point: independent of the collectives' order ----
 

@@ -236,6 +236,8 @@ def _watched(name: str, positional: tuple[str, ...]) -> ShortcutMethod:
 
 for _name, _positional in (COLLECTIVES | MESSAGES).items():
     setattr(Watched, _name, _watched(_name, _positional))
+    if hasattr(Group, f"plain_{_name}"):
+        setattr(Watched, f"plain_{_name}", ShortcutMethod(Group.__dict__[_name].kind, None, False, True))
 
 
 def attach(group: Group, watcher: Watcher) -> None:

@@ -11,7 +11,7 @@ from arraycomm.core.errors import DistError, PeerLost
 from arraycomm.core.group import Group
 from arraycomm.core.typed import Any
 
-from .entry import UNPLAIN, current, entered
+from .entry import current, entered
 from .process_group import ProcessGroup, seconds_of
 from .work import Work, duration, ended
 
@@ -27,11 +27,9 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
     timeout: None takes the group's. TypeError for a timeout that is no timedelta, or device_ids that are no list.
     """
     if group is None and device_ids is None and timeout is None and not async_op and not current.profiler._is_profiler_enabled:
-        try:
-            current.default.plain.barrier()
+        short: Any = getattr(current.default, "plain", None)
+        if short is not None and short.plain_barrier() is not NotImplemented:
             return None
-        except UNPLAIN:
-            timeout = None  # no plain way, or no default group: the long way knows
     pg = entered(group, "barrier")
     if pg is None:
         return None

@@ -17,7 +17,7 @@ from arraycomm.core.shapes import row
 from arraycomm.core.typed import Any
 
 from . import arguments
-from .entry import UNPLAIN, current, entered
+from .entry import current, entered
 from .held import Held, hold
 from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
@@ -28,14 +28,12 @@ from .world import member
 def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
                async_op: bool = False) -> Work | None:
     """The elementwise reduction of every rank's array, in place on every rank; the same bits on all of them."""
-    try:
-        plain: Any = None if current.profiler._is_profiler_enabled else (current.default if group is None else group).plain
-        if async_op:
-            return Work(plain.all_reduce(tensor, op.plain, out=tensor, async_op=True), (tensor,))
-        plain.all_reduce(tensor, op.plain, out=tensor)
-        return None
-    except UNPLAIN:
-        plain = None  # the long way finds out what is the matter, outside of this block: it raises errors of its own
+    short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
+    short = getattr(short, "plain", None)
+    done = NotImplemented if short is None else short.plain_all_reduce(tensor, getattr(op, "plain", ""), out=tensor,
+                                                                       async_op=async_op)
+    if done is not NotImplemented:
+        return Work(done, (tensor,)) if async_op else None
     return _all_reduce(tensor, op, group, bool(async_op))
 
 
@@ -76,12 +74,10 @@ def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = 
               group_src: int | None = None) -> Work | None:
     """The array of rank src (of the world; or group_src, of the group), written into every other rank's."""
     if group is None and group_src is None and src is not None and not current.profiler._is_profiler_enabled:
-        try:
-            pending = current.default.rooted.broadcast(tensor, src, out=tensor, async_op=async_op)
-        except UNPLAIN:
-            pending = None
-        else:
-            return Work(pending, (tensor,)) if async_op else None
+        short: Any = getattr(current.default, "rooted", None)
+        done = NotImplemented if short is None else short.plain_broadcast(tensor, src, out=tensor, async_op=async_op)
+        if done is not NotImplemented:
+            return Work(done, (tensor,)) if async_op else None
     pg = entered(group, "broadcast")
     if pg is None:
         return None
@@ -98,13 +94,11 @@ def broadcast(tensor: Any, src: int | None = None, group: ProcessGroup | None = 
 def all_gather_single(output_tensor: Any, input_tensor: Any, group: ProcessGroup | None = None,
                       async_op: bool = False) -> Work | None:
     """Every rank's input, in rank order, in one output on every rank: joined along the first dimension, or stacked."""
-    try:
-        plain: Any = None if current.profiler._is_profiler_enabled else (current.default if group is None else group).plain
-        pending = plain.all_gather(input_tensor, out=output_tensor, async_op=async_op)
-    except UNPLAIN:
-        pending = None  # the long way finds out what is the matter
-    else:
-        return Work(pending, (output_tensor,)) if async_op else None
+    short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
+    short = getattr(short, "plain", None)
+    done = NotImplemented if short is None else short.plain_all_gather(input_tensor, out=output_tensor, async_op=async_op)
+    if done is not NotImplemented:
+        return Work(done, (output_tensor,)) if async_op else None
     return _all_gather_single(output_tensor, input_tensor, group, bool(async_op))
 
 
@@ -136,13 +130,12 @@ def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Process
 def reduce_scatter_single(output: Any, input: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
                           async_op: bool = False) -> Work | None:
     """The reduction of every rank's input, cut into one part a rank: joined along the first dimension, or stacked."""
-    try:
-        plain: Any = None if current.profiler._is_profiler_enabled else (current.default if group is None else group).plain
-        pending = plain.reduce_scatter(input, op.plain, out=output, async_op=async_op)
-    except UNPLAIN:
-        pending = None  # the long way finds out what is the matter
-    else:
-        return Work(pending, (output,)) if async_op else None
+    short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
+    short = getattr(short, "plain", None)
+    done = NotImplemented if short is None else short.plain_reduce_scatter(input, getattr(op, "plain", ""), out=output,
+                                                                           async_op=async_op)
+    if done is not NotImplemented:
+        return Work(done, (output,)) if async_op else None
     return _reduce_scatter_single(output, input, op, group, bool(async_op))
 
 

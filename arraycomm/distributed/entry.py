@@ -8,10 +8,8 @@ from . import held
 from .process_group import ProcessGroup
 from .world import member, state
 
-current: Any = state  # for plain calls, current.default.plain.all_reduce(...): there may be neither the one nor the other
-# What a plain call raises before it sends anything: the long way finds out again and explains. Errors that come later are
-# DistErrors, none of these.
-UNPLAIN = (AttributeError, TypeError, ValueError)
+current: Any = state  # for plain calls, current.default.plain.plain_all_reduce(...): there may be neither the one nor the other.
+# What these do not take is the long way's, which finds out what is the matter.
 _LEVEL = 4  # frames from world.member() to who called the function that calls entered()
 
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .work import Work
 
 _TIMED = frozenset(("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
-                    "barrier", "send", "recv", "isend", "irecv"))
+                    "barrier", "send", "recv", "isend", "irecv", "plain_all_reduce", "plain_broadcast", "plain_all_gather",
+                    "plain_reduce_scatter", "plain_barrier", "plain_send", "plain_recv"))
 
 
 class Timed:

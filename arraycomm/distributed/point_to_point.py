@@ -12,7 +12,7 @@ from arraycomm.core.typed import Any
 
 from . import arguments
 from .arguments import packed, peer
-from .entry import UNPLAIN, current, entered
+from .entry import current, entered
 from .process_group import ProcessGroup
 from .work import Message, Receive, Work
 from .world import is_outside, resolve
@@ -22,13 +22,9 @@ def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None,
          group_dst: int | None = None) -> None:
     """Sends an array; returns when it may be changed again. ValueError for this rank itself, and outside of the group."""
     if group is None and group_dst is None and dst is not None and packed(tensor) and not current.profiler._is_profiler_enabled:
-        try:
-            core = current.default.rooted
-            if dst != core.rank:
-                core.send(tensor, dst, tag)
-                return
-        except UNPLAIN:
-            core = None  # the long way finds out what is the matter
+        short: Any = getattr(current.default, "rooted", None)
+        if short is not None and dst != short.rank and short.plain_send(tensor, dst, tag) is not NotImplemented:
+            return
     pg = resolve(group)
     to = _other(pg, dst, group_dst)
     _sendable(tensor, tag)
@@ -40,10 +36,10 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
          group_src: int | None = None) -> int:
     """Receives into the array and gives the sender's global rank. Neither src nor group_src: from any rank."""
     if group is None and group_src is None and not current.profiler._is_profiler_enabled:
-        try:
-            return int(current.default.rooted.recv(tensor, src, tag, out=tensor).source)
-        except UNPLAIN:
-            source = None
+        short: Any = getattr(current.default, "rooted", None)
+        got = NotImplemented if short is None else short.plain_recv(tensor, src, tag, out=tensor)
+        if got is not NotImplemented:
+            return int(got.source)
     pg = entered(group, "irecv")
     if pg is None:
         return -1

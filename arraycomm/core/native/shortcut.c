@@ -16,6 +16,7 @@ struct trip {
     PyObject *model;       /* the array that tells shape, dtype and library; borrowed */
     bool gives, gets;      /* this rank */
     bool begins;           /* it returns a Work at once */
+    bool tries;            /* without a long way behind it */
     PyObject *owners[2];   /* of the memory that takes part then; borrowed */
     enum form_shape shape; /* of the result, against the model */
     const struct view *view; /* of the model, until anybody else may run; NULL: there is none */
@@ -292,11 +293,22 @@ static int open_view(const struct trip *t, struct view *view, PyObject *array)
     return t->begins ? view_open(view, array) : view_borrow(view, array);
 }
 
+/* What is no array, say: the long way finds out again, and explains. */
+static bool refused(const struct trip *t)
+{
+    return t->tries && (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)
+                        || PyErr_ExceptionMatches(PyExc_AttributeError));
+}
+
 static PyObject *into_other(struct trip *t, const struct view *view, PyObject *out)
 {
     struct view to;
-    if (open_view(t, &to, out))
-        return NULL;
+    if (open_view(t, &to, out)) {
+        if (!refused(t))
+            return NULL;
+        PyErr_Clear();
+        return declined();
+    }
     t->call.out = (uintptr_t)to.data;
     t->owners[1] = to.owner;
     PyObject *result = fits(t, view, &to) ? answer(t, WORK_GIVES, out) : declined();
@@ -343,7 +355,7 @@ static PyObject *with_array(struct trip *t)
     struct view view;
     PyObject *result = NULL, *out = t->given[ROLE_OUT];
     if (open_view(t, &view, t->model)) {
-        if (!t->flight || !PyErr_ExceptionMatches(PyExc_Exception))
+        if (!refused(t) && (!t->flight || !PyErr_ExceptionMatches(PyExc_Exception)))
             return NULL;
         PyErr_Clear(); /* the long way says it again, and tells of it */
         return declined();
@@ -362,12 +374,13 @@ static PyObject *with_array(struct trip *t)
 /* The result, or NotImplemented; a Work at once where it `begins` only. `given`: arguments by role, see forms.h.
  * flight: where it is recorded, as the group of that row; NULL: nowhere. Out of line: its frame is large, and calls that are
  * declined need none. */
-static __attribute__((noinline)) PyObject *take(PyObject *self, int kind, bool begins, PyObject **given, struct flight *flight,
-                                                int row)
+static __attribute__((noinline)) PyObject *take(PyObject *self, const struct shortcut_method *m, bool begins, PyObject **given,
+                                                struct flight *flight, int row)
 {
+    int kind = m->kind;
     const struct form *form = &forms[kind];
     struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape, .begins = begins,
-                     .flight = flight, .row = row, .call = {.factor = 1, .kind = kind, .timeout = -1}};
+                     .tries = !m->function, .flight = flight, .row = row, .call = {.factor = 1, .kind = kind, .timeout = -1}};
     if (Py_TYPE(self) != shortcut_type || !t.s->group || !read_numbers(&t))
         return declined();
     if (kind == ACOMM_BARRIER)
@@ -409,7 +422,7 @@ static PyObject *short_way(const struct shortcut_method *m, struct shortcut_base
     if (!base->shortcut || (m->watched && !flight))
         return Py_NewRef(Py_NotImplemented);
     Py_XINCREF((PyObject *)flight); /* the group may let go of it meanwhile: detach() by another thread, or by an array's __dlpack__ */
-    PyObject *result = take(base->shortcut, m->kind, begins, given, flight, base->row);
+    PyObject *result = take(base->shortcut, m, begins, given, flight, base->row);
     Py_XDECREF((PyObject *)flight);
     if (flight && result != Py_NotImplemented && m->kind <= ACOMM_BARRIER)
         base->count++;
@@ -430,5 +443,7 @@ PyObject *shortcut_call(PyObject *self, PyObject *const *args, size_t nargsf, Py
             return result;
         Py_DECREF(result);
     }
+    if (!m->function)
+        return declined();
     return long_way(m->function, args, nargs, names);
 }

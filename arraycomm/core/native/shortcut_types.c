@@ -188,7 +188,8 @@ static PyObject *bound_type; /* types.MethodType */
 /* Only for callers that do not know vectorcall. */
 static PyObject *call_by_tuple(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    return PyObject_Call(((struct shortcut_method *)self)->function, args, kwargs);
+    PyObject *function = ((struct shortcut_method *)self)->function;
+    return function ? PyObject_Call(function, args, kwargs) : Py_NewRef(Py_NotImplemented);
 }
 
 static PyObject *bind(PyObject *self, PyObject *object, PyObject *type)
@@ -197,7 +198,7 @@ static PyObject *bind(PyObject *self, PyObject *object, PyObject *type)
     return object ? PyObject_CallFunctionObjArgs(bound_type, self, object, NULL) : Py_NewRef(self);
 }
 
-/* ShortcutMethod(kind, function, begins, watched) */
+/* ShortcutMethod(kind, function or None, begins, watched) */
 static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     int kind, begins, watched;
@@ -213,7 +214,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!m)
         return NULL;
     m->call = shortcut_call;
-    m->function = Py_NewRef(function);
+    m->function = function == Py_None ? NULL : Py_NewRef(function);
     m->kind = kind;
     m->begins = begins;
     m->watched = watched;
@@ -241,7 +242,8 @@ static void dealloc(PyObject *self)
 /* Name, documentation and signature are the function's. */
 static PyObject *forward(PyObject *self, void *name)
 {
-    return PyObject_GetAttrString(((struct shortcut_method *)self)->function, name);
+    PyObject *function = ((struct shortcut_method *)self)->function;
+    return PyObject_GetAttrString(function ? function : Py_None, name);
 }
 
 static PyMemberDef members[] = {

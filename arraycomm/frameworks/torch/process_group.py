@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 
 from arraycomm.distributed import options
-from arraycomm.distributed.entry import UNPLAIN
 from arraycomm.distributed.operations import Operations
 from arraycomm.distributed.process_group import ProcessGroup as FacadeGroup
 from arraycomm.distributed.work import ENDED
@@ -105,14 +104,12 @@ class ProcessGroup(dist.ProcessGroup):
         """The one that must be short: a plain call goes to the core's method at once, and anything else the long way."""
         opts: Any = given[0] if len(given) == 1 and not named else None
         if type(opts) is dist.AllreduceOptions and not torch.autograd.profiler._is_profiler_enabled:
-            try:
-                (tensor,) = tensors
-                async_op, limit = opts.asyncOp, opts.timeout
-                pending = self.facade.plain.all_reduce(tensor, _OPS[opts.reduceOp.op], out=tensor, async_op=async_op,
-                                                       timeout=None if limit < _NO_LIMIT else limit.total_seconds())
-            except (KeyError, *UNPLAIN):
-                pending = None  # the long way finds out what is the matter
-            else:
+            async_op, limit, short = opts.asyncOp, opts.timeout, self.facade.plain
+            pending = NotImplemented
+            if short is not None and len(tensors) == 1:
+                pending = short.plain_all_reduce(tensors[0], _OPS.get(opts.reduceOp.op, ""), out=tensors[0], async_op=async_op,
+                                                 timeout=None if limit < _NO_LIMIT else limit.total_seconds())
+            if pending is not NotImplemented:
                 return Work(FacadeWork(pending if async_op else ENDED, tensors), self._futures)
         if len(tensors) == 1 and getattr(tensors[0], "layout", None) is torch.sparse_coo and opts is not None:
             from .sparse import all_reduce  # not for those who have none
