@@ -83,6 +83,10 @@ class Group(ObjectCollectives, Shortcuts):
     def __repr__(self) -> str:
         return f"<arraycomm.Group {self.name!r}: rank {self.rank} of {self.size}, backend {self.backend}>"
 
+    def __reduce__(self) -> Any:
+        raise TypeError(f"group {self.name!r} is of this process and cannot be pickled or copied: call arraycomm.init() in the "
+                        "process that is to use it, and split() or subgroup() for another group of its ranks")
+
     def __enter__(self) -> Group:
         return self
 

@@ -32,8 +32,7 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, joi
     from arraycomm.launch import spawn as launcher
 
     place = {} if hosted(os.environ) else {name: os.environ[name] for name in _PLACE if name in os.environ}
-    if not callable(fn):
-        raise TypeError(f"spawn needs a function to run, got {type(fn).__name__}")
+    launcher.check(fn, args, start_method)
     return launcher.spawn(_run, (fn, place, *args), nprocs, join=join, daemon=daemon, start_method=start_method)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,13 +25,9 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
     """
     from .context import SpawnContext  # here: multiprocessing would be a third of what `import arraycomm` loads
 
-    if not callable(fn):
-        raise TypeError(f"spawn needs a function to run, got {type(fn).__name__}")
+    check(fn, args, start_method)
     if isinstance(nprocs, bool) or not isinstance(nprocs, int) or nprocs < 1:
         raise ValueError(f"nprocs must be a whole number of processes, at least 1, got {nprocs!r}")
-    _check_may_have_children()
-    if start_method != "fork":
-        _check_found_again(fn)
     context = SpawnContext(fn, tuple(args), nprocs, daemon, start_method)
     if not join:
         return context
@@ -41,9 +38,23 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
     return None
 
 
+def check(fn: Callable[..., Any], args: Sequence[Any], start_method: str) -> None:
+    """Whether new processes can be started here, and run fn(rank, *args). Raises as spawn()."""
+    if not callable(fn):
+        raise TypeError(f"spawn needs a function to run, got {type(fn).__name__}")
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(f"args is a tuple of what comes after the rank, got {type(args).__name__}; for one argument args=(x,)")
+    _check_may_have_children()
+    if start_method != "fork":
+        _check_found_again(fn)
+
+
 def _check_may_have_children() -> None:
     from multiprocessing import current_process
 
+    if getattr(current_process(), "_inheriting", False):  # CPython's, by which it refuses this itself, in more words
+        raise RuntimeError("spawn was called by a process that spawn has started, while that imports the program's file: put the "
+                           "call below `if __name__ == \"__main__\":`")
     if current_process().daemon:
         raise RuntimeError("spawn cannot start ranks from this process: it is daemonic (a worker of a multiprocessing.Pool, or "
                            "started with daemon=True), and may have no children. Call spawn from the program itself, or from a "
@@ -54,6 +65,10 @@ def _check_found_again(fn: Callable[..., Any]) -> None:
     """The new processes import the program's file to find fn there. Raises ValueError where there is none."""
     from multiprocessing.process import ORIGINAL_DIR  # type: ignore[attr-defined]
 
+    if isinstance(fn, FunctionType) and "<" in fn.__qualname__:
+        raise ValueError(f"spawn cannot run {fn.__qualname__!r} in new processes: they find a function by its name in its "
+                         "module, where a lambda or a function inside another one is not; move it there, or give "
+                         "start_method='fork'")
     main = sys.modules["__main__"]
     if getattr(main, "__spec__", None) is not None:
         return

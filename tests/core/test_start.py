@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 import socket
 import subprocess
 import sys
@@ -72,6 +74,13 @@ def _told(rank: int) -> None:
 def test_the_line_tells_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARRAYCOMM_TRANSPORT", "tcp")
     arraycomm.spawn(_told, nprocs=2)
+
+
+def test_a_group_stays_in_its_process() -> None:
+    with arraycomm.init() as group:
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="group 'world' is of this process and cannot be pickled or copied"):
+                copied(group)
 
 
 def _spelled(rank: int) -> None:

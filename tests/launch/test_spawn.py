@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,20 @@ def test_nothing_stays_behind():
     assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before
 
 
+def in_another() -> Callable[[int], None]:
+    def inner(rank: int) -> None: ...
+
+    return inner
+
+
+def test_a_program_without_a_guard(tmp_path):
+    """Each rank that imports it says what is missing."""
+    program = tmp_path / "program.py"
+    program.write_text("import arraycomm\ndef work(rank): pass\narraycomm.spawn(work, nprocs=2)\n")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, env=clean_environ())
+    assert done.returncode == 1 and 'put the call below `if __name__ == "__main__":`' in done.stderr, done.stderr
+
+
 def in_pool(_: int) -> str:
     with pytest.raises(RuntimeError, match=r"it is daemonic .a worker of a multiprocessing.Pool"):
         spawn(quick, nprocs=2)
@@ -212,7 +227,9 @@ def quick(rank: int) -> None:
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [
     ((3,), TypeError, "function to run"), ((quick, (), 0), ValueError, "at least 1"),
-    ((quick, (), True), ValueError, "whole number")])
+    ((quick, (), True), ValueError, "whole number"), ((quick, "ab"), TypeError, r"args is a tuple .*, got str; .* args=.x,."),
+    ((quick, 5), TypeError, "got int"), ((lambda rank: None,), ValueError, "cannot run '<lambda>' in new processes"),
+    ((in_another(),), ValueError, "cannot run 'in_another.<locals>.inner'")])
 def test_wrong_use(arguments, error, message):
     with pytest.raises(error, match=message):
         spawn(*arguments)
