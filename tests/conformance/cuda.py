@@ -370,7 +370,8 @@ def stuck(context: Context) -> None:
     arrays.cuda().call("cudaStreamSynchronize", arrays.current_stream())
     mover: Any = group._movers[2]
     lane = mover._lane(0)
-    lane.cuda.synchronize(lane.down, lane.device)
+    for stream in (lane.down, lane.up):  # what was left ends with both
+        lane.cuda.synchronize(stream, lane.device)
     context.check(lane.reap(), "what was left is let go")
 
 

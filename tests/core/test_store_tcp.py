@@ -297,9 +297,9 @@ def test_ctrl_c_and_then_go_on(master: TCPStore, woken: bool) -> None:
     """Also where the signal does not end the system call, as when it comes just before that: another thread gets it here."""
     timer = threading.Timer(0.1, lambda: signal.pthread_kill((main if woken else timer).ident or 0, signal.SIGINT))
     main = threading.main_thread()
-    timer.start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         master.get("never")
     assert time.monotonic() - start < 5
     master.set("k", "v")
@@ -457,8 +457,8 @@ def test_will_survives_an_interrupted_request(master: TCPStore) -> None:
     store.will("mine", {"end": "gone"})
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(Stop):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
             store.get("nothing")
     finally:
         signal.signal(signal.SIGALRM, before)

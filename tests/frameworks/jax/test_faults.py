@@ -41,7 +41,7 @@ def test_ctrl_c_in_a_program_of_short_operations(job: Jobs, way: str) -> None:
     one that waits for 50 ms, where processors are scarce, and the peer is told."""
     ranks = job(2)
     ranks.begin("many", way=way)
-    ranks.answers()
+    ranks.answers(limit=60)
     time.sleep(0.5)  # into the program, which lasts much longer
     since = ranks.signal(0, signal.SIGINT)
     answer = ranks.answer(0)
