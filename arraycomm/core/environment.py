@@ -123,8 +123,9 @@ def with_master(place: Place, environ: Environ) -> Place:
     host, port = environ.get("MASTER_ADDR"), _maybe(environ, "MASTER_PORT")
     if host and not _may_be_host(host):
         raise ValueError(f"MASTER_ADDR must be the name or the address of rank 0's host, and nothing else, got {host!r}")
-    if port is not None and not 0 < port <= _LAST_PORT:
-        raise ValueError(f"MASTER_PORT must be a port of rank 0's host, 1 to {_LAST_PORT}, got {port}")
+    least = 0 if place.size == 1 else 1  # a world of one meets nobody, and torch's takes any port then
+    if port is not None and not least <= port <= _LAST_PORT:
+        raise ValueError(f"MASTER_PORT must be a port of rank 0's host, {least} to {_LAST_PORT}, got {port}")
     return place._replace(host=host or place.host, port=place.port if port is None else port)
 
 

@@ -70,6 +70,14 @@ def test_tcp_ipv6() -> None:
     check_met(meetings)
 
 
+def test_a_world_of_one_needs_no_port() -> None:
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for alone in (rendezvous(environ={**environ, "RANK": "0", "WORLD_SIZE": "1"}),
+                  rendezvous(environ=environ, rank=0, world_size=1)):
+        assert (alone.rank, alone.size) == (0, 1)
+        alone.close()
+
+
 def test_file(tmp_path: Path) -> None:
     check_met(in_threads(3, init_method=f"file://{tmp_path}/with%20space"))
     assert list(tmp_path.iterdir()) == []
