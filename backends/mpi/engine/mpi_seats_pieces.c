@@ -37,18 +37,22 @@ static uint64_t whole(const struct mpi_op *op)
     return op->call.kind == ACOMM_BARRIER ? 0 : (blocks ? mpi_total(op, NULL) : op->call.count) * op->width;
 }
 
-/* Longer arrays are moved by messages with fewer copies. */
+/* Longer arrays are moved by messages, with fewer copies. Among more than two ranks each of those is one for every receiver, while what
+ * lies in shared memory was written once. */
 static uint64_t most(const struct mpi_op *op)
 {
+    bool two = op->group->size == 2;
     switch (op->call.kind) {
     case ACOMM_BROADCAST:
     case ACOMM_REDUCE_SCATTER:
         return 16 * MIB;
     case ACOMM_ALL_REDUCE:
     case ACOMM_REDUCE:
-        return op->group->size == 2 ? 16 * MIB : 4 * MIB;
+        return (two ? 16 : 4) * MIB;
     case ACOMM_ALL_GATHER:
-        return 2 * MIB;
+        return (two ? 2 : 16) * MIB;
+    case ACOMM_ALL_TO_ALL:
+        return (two ? 1 : 4) * MIB;
     default:
         return MIB;
     }
