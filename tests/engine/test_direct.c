@@ -117,11 +117,41 @@ static void trials_cost_little(void)
     CHECK(loss(10, 2) > CHOICE_LOSS && loss(10, 2) <= 9.0 / CHOICE_SELDOM);
 }
 
+/* From nothing known on: more than two ranks try slots and the kernel's copy, and no choice of stores for all of them. */
+static int tries_two_ways(acomm_group *g, int rank, int n)
+{
+    uint64_t count = COUNT * (uint64_t)n, bytes = count * sizeof(int32_t);
+    int32_t *in = malloc(bytes), *out = malloc(bytes);
+    struct choice *c = choice_for(g->choices[ACOMM_ALL_TO_ALL], bytes);
+    int found = 0, ways = 0;
+    for (int turn = 0; c->tries < CHOICE_WAYS && !found; turn++) {
+        for (uint64_t i = 0; i < count; i++)
+            in[i] = value(rank, turn, i);
+        found = RUN(g, ACOMM_ALL_TO_ALL, -1, .in = P(in), .out = P(out), .count = COUNT);
+        for (int other = 0; other < n; other++)
+            found += wrong(out + COUNT * (uint64_t)other, other, turn, COUNT * (uint64_t)rank);
+        ways |= 1 << c->agreed;
+    }
+    CHECK_EQUAL(ways, 1 << 0 | 1 << 1);
+    free(in);
+    free(out);
+    return found;
+}
+
+static void three_ranks_have_two_ways(void)
+{
+    atomic_store(&barred, 0);
+    atomic_store(&copied, 0);
+    run(3, tries_two_ways, 0);
+    CHECK(atomic_load(&copied) > 0);
+}
+
 int main(void)
 {
     TEST(trials_cost_little);
     TEST(an_input_of_two);
     TEST(a_result_of_two);
     TEST(a_result_of_three);
+    TEST(three_ranks_have_two_ways);
     return CHECK_RESULT();
 }

@@ -2,6 +2,7 @@
 /* A rank that shares its processor with too many moves to another one, if it may; and may afterwards what it could before. */
 #include <errno.h>
 #include <sched.h>
+#include "clock.h"
 #include "group.h"
 #include "p2p.h"
 #include "places.h"
@@ -20,8 +21,16 @@ static int second = 1;
 static cpu_set_t permitted[KERNEL_MOST / CPU_SETSIZE];
 static int known = CPU_SETSIZE, processor, moves;
 
+static int64_t turn; /* ns: of who gets the core when we yield; 0: nobody. Whose yields last long sleeps instead, and moves no more */
+
 int sched_getcpu(void) { return processor; }
-int sched_yield(void) { return 0; } /* to nobody: whose yields last long sleeps instead, and needs no other processor */
+
+int sched_yield(void)
+{
+    for (int64_t end = clock_now() + turn; turn && clock_now() < end;)
+        ;
+    return 0;
+}
 
 int sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set)
 {
@@ -95,31 +104,34 @@ static int await_once(struct acomm_op *op)
     return shared_await(&op->group->shared, op, 0, 1);
 }
 
-/* Two ranks on one processor, of as many as there are ranks, part in a wait. It fails by its deadline, and with it the group. */
-static void wait_beside_one(int (*wait)(struct acomm_op *))
+/* Two ranks on one processor, of as many as there are ranks or one, part in a wait if they may. It fails by its deadline, and with it
+ * the group. When it would sleep at once until, because others took its core. */
+static int64_t wait_beside_one(int (*wait)(struct acomm_op *), int other, bool copies)
 {
     int32_t members[] = {0, 1}, hosts[] = {0, 0};
     acomm_group_options o = {.id = 1, .rank = 1, .size = 2, .local = 2, .members = members, .hosts = hosts, .piece_bytes = PIECE,
                              .segment_fd = memfd_create("test", MFD_CLOEXEC), .segment_bytes = acomm_segment_bytes(2, PIECE),
                              .connections = 1, .check = 1, .timeout = 20 * SECOND};
     acomm_group *g = NULL;
-    start_on_first(second); /* before the group opens: it counts the processors that it may use */
+    start_on_first(other); /* before the group opens: it counts the processors that it may use */
     CHECK(ftruncate(o.segment_fd, (off_t)o.segment_bytes) == 0);
     CHECK_EQUAL(acomm_group_open(NULL, &o, &g), 0);
     atomic_store(shared_place(&g->shared, 0), 1 + first);
     char byte;
     struct acomm_op op = {.group = g, .out = &byte, .count = 1, .dtype = ACOMM_UINT8, .width = 1, .peer = 0, .root = -1,
-                          .timeout = SECOND / 20, .synchronous = true};
+                          .timeout = SECOND / 20, .synchronous = true, .copies = copies};
     CHECK_EQUAL(wait(&op), ACOMM_TIMEOUT);
     CHECK_EQUAL(atomic_load(shared_place(&g->shared, 1)) - 1, moves ? second : first);
+    int64_t until = atomic_load(&g->stolen.until);
     acomm_group_close(g);
     close(o.segment_fd);
+    return until;
 }
 
 static void parts_two(int (*wait)(struct acomm_op *))
 {
     for (int i = 0; i == 0 || (i < WAITS && !moves); i++)
-        wait_beside_one(wait);
+        wait_beside_one(wait, second, false);
     CHECK_EQUAL(moves, 1);
 }
 
@@ -154,6 +166,15 @@ static void test_counts_and_moves_beyond_1024(void)
     second = 1;
 }
 
+/* Long turns are taken for others', unless the rank that is awaited on our core may copy for as long. */
+static void test_a_core_that_an_awaited_rank_needs_is_not_stolen(void)
+{
+    turn = SECOND / 1000;
+    CHECK(wait_beside_one(await_once, first, false) > 0);
+    CHECK_EQUAL(wait_beside_one(await_once, first, true), 0);
+    turn = 0;
+}
+
 int main(void)
 {
     TEST(test_moves_to_where_fewer_wait);
@@ -162,5 +183,6 @@ int main(void)
     TEST(test_counts_and_moves_beyond_1024);
     TEST(test_messages_part_two);
     TEST(test_collectives_part_two);
+    TEST(test_a_core_that_an_awaited_rank_needs_is_not_stolen);
     return CHECK_RESULT();
 }

@@ -157,6 +157,15 @@ static int try_ways(struct rounds *r, bool reaches, bool maps)
 
 /* ---- running ---- */
 
+static int run_staged(struct acomm_op *op, const struct direct_plan *plan, enum stream_stores stores)
+{
+    op->stores = stores;
+    op->copies = false;
+    int rc = plan->staged(op);
+    op->stores = STREAM_TRIED;
+    return rc;
+}
+
 /* The last round: everybody has done, or what could not be done for one goes through slots, and so do private arrays from then on. */
 static int end(struct rounds *r, const struct direct_plan *plan)
 {
@@ -168,7 +177,7 @@ static int end(struct rounds *r, const struct direct_plan *plan)
     if (rc || !barred)
         return rc;
     d->reach = WAY_CLOSED;
-    return plan->staged(r->op);
+    return run_staged(r->op, plan, STREAM_TRIED);
 }
 
 char *direct_map(struct acomm_group *g, int seat)
@@ -204,14 +213,6 @@ static int meet(struct rounds *r, const struct direct_plan *plan, bool *open)
     return rc;
 }
 
-static int run_staged(struct acomm_op *op, const struct direct_plan *plan, int way)
-{
-    op->stores = way == TRIAL_PAST ? STREAM_PAST : STREAM_KEPT;
-    int rc = plan->staged(op);
-    op->stores = STREAM_TRIED;
-    return rc;
-}
-
 static int run_direct(struct rounds *r, const struct direct_plan *plan)
 {
     struct direct_state *d = &r->op->group->direct;
@@ -226,11 +227,11 @@ static int run_trial(struct rounds *r, const struct direct_plan *plan, bool met)
 {
     struct trial trial;
     bool open = true;
-    int rc = trial_begin(&trial, r, plan->bytes, TRIAL_WAYS);
-    if (!rc && trial.way == TRIAL_DIRECT && !met)
+    int rc = trial_begin(&trial, r, plan->bytes, true);
+    if (!rc && trial.direct && !met)
         rc = meet(r, plan, &open); /* shut by a rank that offers what it should not have: nothing may be mapped */
     if (!rc)
-        rc = trial.way == TRIAL_DIRECT && open ? run_direct(r, plan) : run_staged(r->op, plan, trial.way);
+        rc = trial.direct && open ? run_direct(r, plan) : run_staged(r->op, plan, trial.stores);
     if (!rc)
         trial_end(&trial, r);
     return rc;
@@ -244,11 +245,12 @@ static int run(struct acomm_op *op, const struct direct_plan *plan)
     bool forced = op->algorithm == g->selection.forced[op->kind], open = d->reach == WAY_OPEN;
     bool known = plan->bytes && !forced && !d->symmetric && d->reach != WAY_UNKNOWN; /* what all offer: private arrays */
     int rc = 0;
+    op->copies = true;
     if (!known && (rc = meet(&r, plan, &open)))
         return rc;
     bool private = known || any(&r, DIRECT_PRIVATE);
     if (!open || (private && plan->shared && d->symmetric && !forced))
-        return plan->staged(op);
+        return run_staged(op, plan, STREAM_TRIED);
     return private && !forced ? run_trial(&r, plan, !known) : run_direct(&r, plan);
 }
 

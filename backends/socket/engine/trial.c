@@ -44,13 +44,17 @@ static int agree(struct rounds *r, struct choice *c, int ways)
     return rc;
 }
 
-int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes, int ways)
+int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes, bool direct)
 {
     struct acomm_group *g = r->op->group;
+    int slots = r->ranks == 2 ? TRIAL_SLOTS : 1, ways = slots + direct;
     struct choice *c = choice_for(g->choices[r->op->kind], bytes);
     bool under_way = c->moved && c->agreed < ways; /* it was begun with more ways than there are now */
     int rc = under_way ? 0 : agree(r, c, ways);
-    *t = (struct trial){.choice = c, .bytes = bytes, .way = c->agreed, .before = choice_counts(c, bytes) ? spent(g) : 0};
+    *t = (struct trial){.choice = c, .bytes = bytes, .way = c->agreed, .direct = c->agreed == slots, .stores = STREAM_TRIED,
+                        .before = choice_counts(c, bytes) ? spent(g) : 0};
+    if (slots == TRIAL_SLOTS)
+        t->stores = t->way == TRIAL_PAST ? STREAM_PAST : STREAM_KEPT;
     return rc;
 }
 

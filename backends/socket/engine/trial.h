@@ -7,27 +7,31 @@
 #ifndef ACOMM_TRIAL_H
 #define ACOMM_TRIAL_H
 #include "choice.h"
+#include "stream.h"
 
 struct rounds;
 
+/* Of two ranks. With more there are two ways, as each of them chooses its own stores (stream_fill): that costs them 0.94 to 1.02 of what
+ * the best stores for all do, and tries of a third way cost more. */
 enum trial_way { TRIAL_KEPT, TRIAL_PAST, TRIAL_DIRECT, TRIAL_WAYS };
 #define TRIAL_SLOTS TRIAL_DIRECT /* ways by slots alone */
 _Static_assert((int)TRIAL_WAYS == CHOICE_WAYS, "as many as a choice has");
 
-/* Bytes of the whole array from which slots of two ranks have trials: below, meetings and the clock show. With more ranks, which mostly
- * take turns on the cores, a meeting costs more than the choice gains (4 ranks, 1 MiB: 2 to 5%). */
+/* Bytes of the whole array from which slots of two ranks have trials: below, meetings and the clock show. */
 #define TRIAL_FROM ((uint64_t)64 << 10)
 
 struct trial {
     struct choice *choice;
     uint64_t bytes;
     int64_t before;
-    int way;
+    int way;                     /* by its number among those of the group */
+    bool direct;                 /* which is to read each other's arrays, or to fill slots so: */
+    enum stream_stores stores;
 };
 
-/* Begins a run on `bytes` bytes, the same on all ranks, that goes one of the first `ways`; with a meeting of all now and then. 0, or
- * what the meeting returned. */
-int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes, int ways);
+/* Begins a run on `bytes` bytes, the same on all ranks, through slots or where that is possible `direct`; with a meeting of all now and
+ * then. 0, or what the meeting returned. */
+int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes, bool direct);
 /* The run was done. */
 void trial_end(const struct trial *t, const struct rounds *r);
 #endif

@@ -136,13 +136,15 @@ void wait_moved(const struct wait *w)
     atomic_store_explicit(&w->op->group->stolen.until, 0, memory_order_relaxed);
 }
 
-/* Several threads may count at once: a count that is lost does no harm. */
-static void yield(struct wait_stolen *stolen, int64_t now)
+/* Several threads may count at once: a count that is lost does no harm. Who is awaited on our own processor may copy
+ * long arrays there. */
+static void yield(const struct wait *w, int64_t now)
 {
+    struct wait_stolen *stolen = &w->op->group->stolen;
     sched_yield();
     int64_t after = clock_now();
     uint32_t yields = atomic_load_explicit(&stolen->yields, memory_order_relaxed);
-    bool taken = after - now > STOLEN_NS;
+    bool taken = after - now > STOLEN_NS && !(w->op->copies && w->where == WAIT_HERE);
     atomic_store_explicit(&stolen->yields, taken ? 0 : yields + (yields < STOLEN_RARELY), memory_order_relaxed);
     if (!taken)
         return;
@@ -170,7 +172,7 @@ static int look(struct wait *w)
         return rc;
     w->sleepy = now >= w->sleep_at || now < atomic_load_explicit(&op->group->stolen.until, memory_order_relaxed);
     if (!w->sleepy)
-        yield(&op->group->stolen, now);
+        yield(w, now);
     return 0;
 }
 

@@ -14,15 +14,20 @@ static inline void blocks_copy(void *to, const void *from, size_t bytes)
         stream_keep(to, from, bytes);
 }
 
-/* blocks_copy() of what may be as large as memory: Ctrl-C is answered meanwhile. */
-static inline int blocks_copy_all(struct acomm_op *op, char *to, const char *from, size_t bytes)
+/* blocks_copy() of what may be as large as memory: Ctrl-C is answered meanwhile. It is a part of a copy of `whole` bytes. */
+static inline int blocks_copy_part(struct acomm_op *op, char *to, const char *from, size_t bytes, size_t whole)
 {
     int rc = 0;
     for (size_t at = 0; at < bytes && to != from && !rc; at += BLOCKS_LOOK) {
-        stream_long(to + at, from + at, bytes - at < BLOCKS_LOOK ? bytes - at : BLOCKS_LOOK, bytes);
+        stream_long(to + at, from + at, bytes - at < BLOCKS_LOOK ? bytes - at : BLOCKS_LOOK, whole);
         rc = bytes > BLOCKS_LOOK ? wait_look(op) : 0;
     }
     return rc;
+}
+
+static inline int blocks_copy_all(struct acomm_op *op, char *to, const char *from, size_t bytes)
+{
+    return blocks_copy_part(op, to, from, bytes, bytes);
 }
 
 /* A place in an array, which is NULL where it has no bytes. */

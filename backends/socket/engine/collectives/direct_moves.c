@@ -6,6 +6,7 @@
 #include "shared_rounds.h"
 
 #define PAGE 4096u
+#define RESULTS_LONG ((uint64_t)16 << 20) /* bytes of all ranks that with the inputs fill a cache of 32 MiB */
 
 /* Bytes [offset, offset + to.bytes) of a peer's input, or of our own, to their place in the output. */
 static int fetch(struct rounds *r, int rank, uint64_t offset, struct span to)
@@ -105,12 +106,14 @@ int direct_scatter(struct acomm_op *op)
     return direct_run(op, &plan);
 }
 
+/* The block that a rank keeps goes past the caches where the results of all ranks do not stay there, however short it is. */
 static int exchange(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
-    uint64_t block = op->count * op->width;
-    int rc = 0;
-    for (int i = 0; i < r->ranks && !rc; i++) {
+    uint64_t block = op->count * op->width, own = (uint64_t)r->rank * block;
+    bool past = block * (uint64_t)r->ranks * (uint64_t)r->ranks >= RESULTS_LONG;
+    int rc = blocks_copy_part(r->op, op->out + own, op->in + own, block, past ? STREAM_LONG : block);
+    for (int i = 1; i < r->ranks && !rc; i++) {
         int rank = (r->rank + i) % r->ranks;
         rc = fetch(r, rank, (uint64_t)r->rank * block, (struct span){(uint64_t)rank * block, block});
     }

@@ -251,10 +251,10 @@ static int run_trial(struct rounds *r, const struct rounds_plan *plan)
 {
     struct trial trial;
     struct rounds meeting = rounds_start(r->op);
-    int rc = trial_begin(&trial, &meeting, plan->tried, TRIAL_SLOTS);
+    int rc = trial_begin(&trial, &meeting, plan->tried, false);
     if (rc)
         return rc;
-    r->stores = trial.way == TRIAL_PAST ? STREAM_PAST : STREAM_KEPT;
+    r->stores = trial.stores;
     rc = run_rounds(r, plan);
     if (!rc)
         trial_end(&trial, r);
