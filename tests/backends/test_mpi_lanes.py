@@ -62,6 +62,6 @@ def test_heads_that_cannot_be() -> None:
     """Of a peer that writes what it likes."""
     printed = run("mpich", 2, PROGRAM, "hostile")
     found = lines(printed, 0)
-    assert len(found) == 11, printed
+    assert len(found) == 12, printed
     told = "rank 1 wrote what cannot be into memory that it shares with rank 0"
     assert all("DistNetworkError" in line and told in line for line in found), printed

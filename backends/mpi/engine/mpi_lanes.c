@@ -201,8 +201,9 @@ int lanes_broken(struct acomm_group *g, int peer)
 
 /* ---- what is received ---- */
 
-static bool is_possible(const struct mpi_lanes *all, const struct lane_head *next)
+static bool is_possible(const struct mpi_lanes *all, const struct mpi_lane *lane)
 {
+    const struct lane_head *next = &lane->next.head;
     const struct head *head = &next->head;
     if (head->what == CLEAR)
         return head->ticket >= TAG_CONTENTS && head->ticket <= TAG_LAST;
@@ -210,7 +211,9 @@ static bool is_possible(const struct mpi_lanes *all, const struct lane_head *nex
         return head->what == DONE;
     if (head->dtype >= ACOMM_DTYPES || head->count > INT64_MAX / acomm_dtype_bytes(head->dtype))
         return false;
-    return head->ticket < LANE_LINE && (!next->id || head->what == OFFERED || lane_length(head) <= all->room - LANE_LINE);
+    if (!lane_lies_apart(head))
+        return true;
+    return next->at - lane->met < 2 * all->room && (!next->id || next->at % all->room + lane_length(head) <= all->room);
 }
 
 static int deliver(struct acomm_group *g, struct mpi_lane *lane)
@@ -226,12 +229,9 @@ static int deliver(struct acomm_group *g, struct mpi_lane *lane)
         a.contents = lane->next.contents;
     if (!lane_lies_apart(&a.head))
         return messages_deliver(g, &a, a.head.what == MESSAGE ? lane_length(&a.head) : 0);
-    uint64_t full = lane_up(next->head.ticket + lane_length(&a.head), LANE_LINE);
-    uint64_t at = lane_place(lane->met, full, room);
-    a.at = at + next->head.ticket;
     a.contents = next->id ? lane->from_memory->contents + a.at % room : NULL;
     a.stays = true;
-    lane->met = at + full;
+    lane->met = lane_up(a.at + lane_length(&a.head), LANE_LINE);
     int rc = messages_deliver(g, &a, 0);
     lane_release(g, lane);
     return rc;
@@ -273,7 +273,7 @@ static int hear(struct acomm_group *g, struct mpi_lane *lane, bool *heard)
         if (!n)
             return 0;
         lane->arrived += (size_t)n;
-        if (n < 0 || (lane->arrived == sizeof lane->next.head && !is_possible(g->messages->lanes, &lane->next.head)))
+        if (n < 0 || (lane->arrived == sizeof lane->next.head && !is_possible(g->messages->lanes, lane)))
             return lanes_broken(g, lane->peer);
     }
     lane->arrived = 0;

@@ -15,8 +15,9 @@
 #define LANE_SHORT 2048 /* bytes of contents that follow the head: between far cores longer ones take less time in the longer ring */
 
 struct lane_head {
-    struct head head;   /* ticket: of contents in the longer ring where in a line they begin; of CLEAR the tag that they are to come by */
-    uint64_t at;        /* OFFERED: where they lie in the sender's memory, 0: nobody can read them there */
+    struct head head;   /* ticket: of CLEAR, the tag that contents are to come by */
+    uint64_t at;        /* of contents in the longer ring, bytes of it ever used before them; of an offer where they lie in the
+                         * sender's memory, 0: nobody can read them there */
     uint64_t id;        /* of an offer, and of what answers it; of contents in the longer ring 1 if all are written */
 };
 _Static_assert(sizeof(struct lane_head) <= LINK_BESIDE, "a head lies beside its stamp");
@@ -32,12 +33,6 @@ struct lane_memory {
 static inline uint64_t lane_up(uint64_t bytes, uint64_t to)
 {
     return (bytes + to - 1) / to * to;
-}
-
-/* Where so many bytes begin in a longer ring of which `used` ever were, alike on both sides: they lie in a row. */
-static inline uint64_t lane_place(uint64_t used, uint64_t bytes, uint64_t room)
-{
-    return used % room + bytes > room ? lane_up(used, room) : used;
 }
 
 static inline uint64_t lane_length(const struct head *head)
@@ -68,7 +63,7 @@ struct mpi_lane {
     bool ready;
     bool cut;                    /* nothing goes by the lane any more: it ends within a message, or holds what cannot be */
     uint64_t offers;
-    uint64_t filled, freed;      /* bytes of the longer ring ever given away, and free again as last seen */
+    uint64_t filled, freed, seen; /* bytes of the longer ring ever given away; free again; and as last seen of the receiver's word */
     struct mpi_op *writing;      /* whose contents are on their way there, behind all others */
     struct stream_way way;
     /* what it receives */

@@ -7,19 +7,16 @@
 #define PIECE_MAX ((uint64_t)32 << 10)
 #define REST 256                          /* at their end no piece of its own */
 
-/* The receiver can only have gone on, and at most through all that was written. */
-static bool freed_is_possible(const struct mpi_lane *lane, uint64_t freed)
-{
-    return freed - lane->freed <= lane->filled - lane->freed;
-}
-
-/* As much of the longer ring as the receiver needs no more. 0 or a code. */
+/* As much of the longer ring as the receiver needs no more, who can only have gone on, and at most through all that was given away.
+ * 0 or a code. */
 static int refresh(struct acomm_group *g, struct mpi_lane *lane)
 {
     uint64_t freed = atomic_load_explicit(&lane->to_memory->freed, memory_order_acquire);
-    if (!freed_is_possible(lane, freed))
+    if (freed - lane->seen > lane->filled - lane->seen)
         return lanes_broken(g, lane->peer);
-    lane->freed = freed;
+    lane->seen = freed;
+    if (freed - lane->freed <= lane->filled - lane->freed)
+        lane->freed = freed;
     return 0;
 }
 
@@ -29,11 +26,14 @@ static int take_place(struct mpi_op *op, struct mpi_lane *lane, unsigned skew)
 {
     struct acomm_group *g = op->group;
     uint64_t room = g->messages->lanes->room, full = lane_up(skew + op->bytes, LANE_LINE);
-    uint64_t at = lane_place(lane->filled, full, room);
+    uint64_t at = lane->filled % room + full > room ? lane_up(lane->filled, room) : lane->filled; /* in a row */
     bool flows = full > room;
     if (lane->writing || (flows && !op->synchronous))
         return 0;
-    int rc = flows || at + full - lane->freed <= room ? 0 : refresh(g, lane);
+    bool again = g->crowded && op->bytes <= PIECE_MIN + REST; /* who shares a core finds the same lines in its caches */
+    int rc = again || (!flows && at + full - lane->freed > room) ? refresh(g, lane) : 0;
+    if (again && lane->freed == lane->filled)
+        lane->freed = at = lane_up(lane->filled, room);
     if (rc || (!flows && at + full - lane->freed > room))
         return rc;
     lane->place = at + skew;
@@ -104,7 +104,7 @@ static int prepare(struct mpi_op *op, struct mpi_lane *lane)
     if (rc < 0)
         return rc;
     *front = (struct lane_head){.head = {.count = op->call.count, .tag = op->call.tag, .dtype = (uint8_t)op->call.dtype,
-                                         .what = rc ? MESSAGE : OFFERED, .ticket = is_short ? 0 : (uint16_t)skew}};
+                                         .what = rc ? MESSAGE : OFFERED}, .at = rc && !is_short ? lane->place : 0};
     lane->body = data;
     lane->body_bytes = is_short ? op->bytes : 0;
     if (!rc) {
