@@ -165,6 +165,10 @@ static int make_room(struct acomm_group *g, const struct mpi_lane *lane)
         for (moved = 0; moved < bytes; moved += part) {
             part = bytes - moved;
             const char *from = lane_contents(m->lanes, lane, a->at + moved, &part);
+            if (!part) { /* a lane's sender writes one message after the other */
+                free(made);
+                return lanes_broken(g, lane->peer);
+            }
             memcpy((char *)(made + 1) + moved, from, part);
         }
         *at = made;
