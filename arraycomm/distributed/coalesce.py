@@ -108,8 +108,9 @@ def _coalescing_manager(group: ProcessGroup | None = None, device: Any = None,
                         async_ops: bool = False) -> Iterator[CoalescingManager]:
     """Holds back all_reduce, all_gather_single and reduce_scatter_single of the group, and runs them when the block ends.
 
-    They run in their order; small all_reduces that follow each other run as one. Other operations inside run at once, after
-    those held back before. async_ops: the block does not wait for them, wait() of the manager does.
+    They run in their order; small all_reduces that follow each other run as one, and arrays of one op that share memory are
+    each reduced as they were before, as with gloo in torch. Other operations inside run at once, after those held back before.
+    async_ops: the block does not wait for them, wait() of the manager does.
     device is accepted and not used. ValueError when nested. When the block raises, what is held back is dropped.
     """
     pg = resolve(group)

@@ -52,6 +52,15 @@ def run(pg: ProcessGroup, async_op: bool) -> Work | None:
 
 
 def start_all(waiting: Sequence[Held], async_op: bool) -> Work | None:
+    runs = [list(alike) for _, alike in groupby(waiting, _key)]
+    if len(runs) > 1 and _meet(waiting):
+        for run in runs[:-1]:  # to the end: what was joined is back in the caller's arrays only then
+            _start(run, False)
+        return _start(runs[-1], async_op)
+    return _start(waiting, async_op)
+
+
+def _start(waiting: Sequence[Held], async_op: bool) -> Work | None:
     settles: list[Callable[[], Any]] = [held.settle for held in waiting if held.settle is not None]
     pending = []
     for one in _combined(waiting):
@@ -67,17 +76,45 @@ def start_all(waiting: Sequence[Held], async_op: bool) -> Work | None:
 
 
 def _key(held: Held) -> tuple[Any, ...]:
-    if held.reduces is None or held.reduces[1].nbytes > _SMALL:
+    """All_reduces with the same one can be one operation."""
+    if held.reduces is None:
         return (id(held),)
     core, place, reduction = held.reduces
     return (id(core), place.device_type, place.device_index, place.dtype, reduction)
 
 
+def _meet(waiting: Sequence[Held]) -> bool:
+    """Whether one may need what another has written: all_reduces in the same memory, or beside others, whatever theirs is."""
+    reduced = sum(held.reduces is not None for held in waiting)
+    return reduced > 0 and (reduced < len(waiting) or _share_memory(waiting))
+
+
 def _combined(waiting: Sequence[Held]) -> Iterator[Held]:
-    """Small all_reduces that follow each other as one. settle: of the common run only."""
+    """Small all_reduces that follow each other as one. settle: of the common run only.
+
+    Long ones too where arrays share memory: each is reduced as it was before all of them, as it is among small ones and in
+    torch, and not once more what another one has written.
+    """
     for _, alike in groupby(waiting, _key):
-        held = list(alike)
-        yield held[0]._replace(settle=None) if len(held) == 1 else _as_one(held)
+        run = list(alike)
+        parts = [run] if _share_memory(run) else [list(part) for _, part in groupby(run, _joinable)]
+        for held in parts:
+            yield held[0]._replace(settle=None) if len(held) == 1 else _as_one(held)
+
+
+def _joinable(held: Held) -> Any:
+    """The same for those that are worth it, otherwise of this one alone."""
+    return held.reduces is not None and held.reduces[1].nbytes <= _SMALL or id(held)
+
+
+def _share_memory(waiting: Sequence[Held]) -> bool:
+    """Whether some of the arrays that are reduced do."""
+    end = 0
+    for address, nbytes in sorted((held.reduces[1].address, held.reduces[1].nbytes) for held in waiting if held.reduces):
+        if nbytes and address < end:
+            return True
+        end = max(end, address + nbytes)
+    return False
 
 
 def _as_one(held: Sequence[Held]) -> Held:

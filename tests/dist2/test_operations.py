@@ -156,6 +156,34 @@ def check_coalesced_allreduce(group: Any, rank: int, size: int) -> None:
     assert _values(xs) == [[size - 1]]
 
 
+def check_arrays_that_share_memory_are_reduced_once(group: Any, rank: int, size: int) -> None:
+    """However long they are: each as it was before, as torch's gloo does it."""
+    for count in (4, 1 << 15):
+        for async_ops in (False, True):
+            x, other = np.ones(count), np.ones(count)
+            with dist._coalescing_manager(group, async_ops=async_ops) as manager:
+                for one in (x, other, x, x[1:], x[:0]):
+                    dist.all_reduce(one, group=group)
+            manager.wait()
+            assert set(x) == set(other) == {size}
+        group.allreduce_coalesced([x, x]).wait()
+        assert set(x) == {size * size}
+
+
+def check_what_a_manager_holds_back_is_done_in_its_order(group: Any, rank: int, size: int) -> None:
+    """Where one reads what another has written, however long that is."""
+    for count in (4, 1 << 15):
+        for async_ops in (False, True):
+            x, y = np.full(count, rank + 1.0), np.ones(count)
+            with dist._coalescing_manager(group, async_ops=async_ops) as manager:
+                for op in (MAX, dist.ReduceOp.SUM):
+                    dist.all_reduce(x, op, group=group)
+                    dist.all_reduce(y, op, group=group)
+                dist.all_gather_single(whole := np.zeros(size * count), x, group=group)
+            manager.wait()
+            assert set(x) == set(whole) == {size * size} and set(y) == {size}
+
+
 def check_what_a_manager_holds_back_runs_once(group: Any, rank: int, size: int) -> None:
     """Calls with a timeout of their own, which are made on a copy of the group, run or add to what was held back before."""
     for async_ops in (False, True):
