@@ -37,7 +37,7 @@ def rendezvous(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) ->
     "?rank=0&world_size=2", or a registered scheme. A second item is a RuntimeError. kwargs: `timeout`, a timedelta.
 
     Raises RuntimeError for arguments of other types and unknown schemes, AssertionError where arguments repeat what the
-    query says, ValueError for what is missing (when the item is asked for).
+    query says, ValueError for what is missing and a rank outside the world (when the item is asked for).
     """
     handler, complete = _checked(url, rank, world_size)
     return handler(complete, **kwargs)
@@ -97,7 +97,14 @@ def _required(query: dict[str, str], scheme: str) -> tuple[int, int]:
     for name, called in (("rank", "rank"), ("world_size", "world size")):
         if name not in query:
             raise ValueError(f"Error initializing torch.distributed using {scheme}:// rendezvous: {called} parameter missing")
-    return number(query, "rank"), number(query, "world_size")
+    return _in_world(number(query, "rank"), number(query, "world_size"), f"rank= and world_size= of {scheme}://")
+
+
+def _in_world(rank: int, size: int, origin: str) -> tuple[int, int]:
+    """ValueError for a rank that the world has not: nobody would wait for it, or all for another one."""
+    if not 0 <= rank < size:
+        raise ValueError(f"rank {rank} of world_size {size} (from {origin}): a rank is at least 0 and below the world size")
+    return rank, size
 
 
 def _tcp(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[Place]:
@@ -126,6 +133,7 @@ def _file(url: str, **_: Any) -> Iterator[Place]:
 def _env(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[Place]:
     query = _query(url)
     rank, size = (_from(query, name) for name in _OWN)
+    _in_world(rank, size, " and ".join(f"{name}=" if name in query else name.upper() for name in _OWN) + " of env://")
     port = _from({}, "master_port")
     libuv = query.get("use_libuv", os.environ.get("USE_LIBUV", "1")) == "1"
     yield _store(os.environ["MASTER_ADDR"], port, rank, size, timeout, libuv), rank, size

@@ -38,7 +38,10 @@ def meet(url: Any, *arguments: Any, **keywords: Any) -> Any:
     (("file://", 0, 1), ValueError, "path missing"), (("file:///x",), ValueError, "rank parameter missing"),
     (("env://",), ValueError, "environment variable RANK expected"),
     (("env://", 0), ValueError, "environment variable WORLD_SIZE expected"),
-    (("env://", 0, 1), ValueError, "environment variable MASTER_ADDR expected")])
+    (("env://", 0, 1), ValueError, "environment variable MASTER_ADDR expected"),
+    (("tcp://127.0.0.1:1", 2, 2), ValueError, r"rank 2 of world_size 2 \(from rank= and world_size= of tcp://\)"),
+    (("tcp://127.0.0.1:1?rank=-1&world_size=2",), ValueError, "rank -1 of world_size 2"),
+    (("file:///x?rank=0&world_size=0",), ValueError, "rank 0 of world_size 0")])
 def test_refusals(arguments: tuple[Any, ...], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         meet(*arguments)
@@ -65,6 +68,16 @@ def test_two_ranks_meet(scheme: str, form: str, tmp_path: Path, monkeypatch: pyt
         assert store.multi_get(["0", "1"]) == [b"here", b"here"]
     for store, _, _ in reversed(stores):
         store.close()
+
+
+def test_a_rank_outside_the_world_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once: it would wait for a world that it is not in."""
+    for name, value in zip(VARIABLES, ("2", "2", "127.0.0.1", str(free_port())), strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"rank 2 of world_size 2 \(from RANK and WORLD_SIZE of env://\)"):
+        meet("env://", timeout=LIMIT)
+    with pytest.raises(ValueError, match=r"rank 3 of world_size 2 \(from rank= and WORLD_SIZE of env://\)"):
+        meet("env://?rank=3", timeout=LIMIT)
 
 
 def test_environment_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
