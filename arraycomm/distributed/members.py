@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import array
 import os
+import time
 from datetime import timedelta
 
-from arraycomm.core.digest import sha256
 from arraycomm.core.errors import DistStoreError
 from arraycomm.core.rendezvous import rendezvous
 from arraycomm.core.store import PrefixStore
 from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from . import merging
+from .member_lists import MemberList
 from .operations import untimed
 from .options import ReconfigureOptions
 from .work import Several, Work
@@ -111,17 +112,21 @@ class Members:
 
         What was under way with the former members ends. Groups that were split off before are closed. Returns when all have
         come, with a Work that has ended. A list gives ranks in its order; a set is sorted.
-        Raises TypeError and ValueError for wrong options, RuntimeError for a uuid that was used before, what
-        init_process_group() raises when not all come: the group is as before then.
+        Raises TypeError and ValueError for wrong options, ValueError on all who wait where members have different lists,
+        RuntimeError for a uuid that was used before, what init_process_group() raises when not all come: the group is as
+        before then.
         """
         handles = self._checked(opts)
         uuid, mine = int(opts.uuid), self.get_reconfigure_handle()
         if self.base.add(f"uuid/{uuid}/{mine}", 1) > 1:
             raise RuntimeError(f"reconfigure: uuid {uuid} is already used; take another one each time")
-        which = sha256("\n".join(handles).encode()).hexdigest()[:16]
         timeout = opts.timeout or timedelta(seconds=self.core.timeout)
-        meeting = rendezvous(rank=handles.index(mine), world_size=len(handles), timeout=timeout, name="reconfigured",
-                             store=PrefixStore(f"{uuid}/{which}", self.base))
+        end = time.monotonic() + timeout.total_seconds()
+        members = MemberList(PrefixStore(str(uuid), self.base), uuid, handles, mine)
+        members.meet(timeout.total_seconds())
+        left = timedelta(seconds=max(end - time.monotonic(), 0.001))
+        meeting = rendezvous(rank=handles.index(mine), world_size=len(handles), timeout=left, name="reconfigured",
+                             store=members.store)
         self._become(meeting)
         return Work(Several(()), ())
 

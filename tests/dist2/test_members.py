@@ -290,6 +290,98 @@ def test_wrong_options_leave_the_group_as_it_was() -> None:
     on_ranks(1, work)
 
 
+def _lists(handles: list[str], given: list[list[int]], rank: int) -> list[str]:
+    return [handles[other] for other in given[rank]]
+
+
+@pytest.mark.parametrize("given", [
+    [[0, 1], [1, 0]],  # another order
+    [[0, 1, 2], [0, 1, 2], [1, 2]],  # one has not heard that another has gone, and is the first of two lists
+    [[0, 2], [0, 1, 2], [0, 2]],  # the other way round: two could go on without the third
+    [[0, 1], [1]],
+])
+def test_members_with_different_lists_are_told_so_at_once(given: list[list[int]]) -> None:
+    """Not when their timeout is over. Whoever comes first; who can go on without the others may have done so."""
+    store, size = dist2.HashStore(), len(given)
+
+    def work(group: Any) -> str:
+        me = group.rank()
+        handles = _handles(group, store, "x", me, size)
+        told = ""
+        try:
+            group.reconfigure(_options(3, _lists(handles, given, me), timedelta(seconds=300))).wait()
+        except ValueError as error:
+            told = str(error)
+            mine = ", ".join(_lists(handles, given, me))
+            others = [", ".join(_lists(handles, given, other)) for other in range(size) if given[other] != given[me]]
+            assert "different lists of handles for uuid 3" in told and f"({handles[me]}) [{mine}]" in told
+            assert any(f" [{other}];" in told for other in others)
+            assert group.size() == size and group.rank() == me  # as it was
+        return told
+
+    def run(rank: int) -> str:
+        group = open_group(store, rank, size)
+        try:
+            return work(group)
+        finally:
+            group.shutdown()
+
+    told = at_once(size, run)
+    met = [rank for rank in range(size) if not told[rank]]
+    assert not met or all(given[rank] == met for rank in met)  # these wait for nobody else
+    assert any(told)
+
+
+class Claimed(dist2.HashStore):
+    """Lets a test know when a list of members has been claimed for the last of three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.done = "", threading.Event()
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        value = super().compare_set(key, expected, desired)
+        if self.last and key.endswith(f"claim/{self.last}"):
+            self.done.set()
+        return value
+
+
+def test_members_who_wait_hear_of_another_list() -> None:
+    """Of one that comes when they wait."""
+    store = Claimed()
+
+    def run(rank: int) -> str:
+        group = open_group(store, rank, 3)
+        handles = _handles(group, store, "x", rank, 3)
+        if rank == 2:
+            assert store.done.wait(30)
+        else:
+            store.last = handles[2]
+        try:
+            group.reconfigure(_options(1, handles if rank < 2 else handles[1:], timedelta(seconds=300)))
+        except ValueError as error:
+            return str(error)
+        finally:
+            group.shutdown()
+        return ""
+
+    for rank, told in enumerate(at_once(3, run)):
+        assert "differ from place 0 on" in told, rank
+
+
+def test_a_list_is_compared_with_those_of_its_members_alone() -> None:
+    """Two halves that have nobody in common may take the same uuid, as they may not know of each other."""
+    store = dist2.HashStore()
+
+    def work(group: Any) -> list[int]:
+        me = group.rank()
+        handles = _handles(group, store, "x", me, 4)
+        group.reconfigure(_options(5, handles[:2] if me < 2 else handles[2:])).wait()
+        return _ranks(group, me)
+
+    assert on_ranks(4, work) == [[0, 1], [0, 1], [2, 3], [2, 3]]
+
+
 def test_backends_that_cannot_be_reconfigured() -> None:
     def work(group: Any) -> None:
         core, config = group.core, group.config

@@ -1,0 +1,82 @@
+"""The members of a reconfigure() compare the lists that they were given where they meet. Who has another list than one of its
+members hears of it at once, and so does that member: they would wait for each other until their timeouts.
+
+A list is claimed in the store: by each caller for itself and for the list's first member, and by that one for all. So two lists
+that have a member in common meet in a claim once the first members have come, and a rank that is not first claims two only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arraycomm.core.digest import sha256
+from arraycomm.core.errors import PeerLost
+from arraycomm.core.gathering import MEET, Gathering
+from arraycomm.core.store import PrefixStore
+from arraycomm.core.typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from arraycomm.core.store import Store
+
+_SHOWN = 16  # handles of a list in an error
+
+
+class MemberList:
+    """One list, of a rank that calls reconfigure(). store: of this uuid alone."""
+
+    def __init__(self, store: Store, uuid: int, handles: Sequence[str], mine: str) -> None:
+        self._store, self._uuid, self._handles, self._mine = store, uuid, list(handles), mine
+        text = "\n".join(handles)
+        self._name = sha256(text.encode()).hexdigest()[:16]
+        self.store = PrefixStore(self._name, store)  # of those who have this list
+        self.store.set("list", text)
+
+    def meet(self, seconds: float) -> None:
+        """Returns when all members have come with this list.
+
+        Raises ValueError, which names both lists, where a member has come with another one, DistStoreError and PeerLost as
+        Gathering.wait().
+        """
+        gathering = self._gathering(self._name, self._handles.index(self._mine), len(self._handles))
+        gathering.enter()
+        try:
+            self._claim()
+            gathering.wait(MEET, seconds)
+        except BaseException as error:
+            gathering.fail(error)
+            if isinstance(error, PeerLost) and self.store.check(["other"]):
+                raise self._differs(*self.store.get("other").decode().split("\0")) from None
+            raise
+        finally:
+            gathering.leave()
+
+    def _claim(self) -> None:
+        claim = f"{self._name}\0{self._mine}"
+        for handle in self._handles if self._handles[0] == self._mine else (self._handles[0], self._mine):
+            told = self._store.compare_set(f"claim/{handle}", "", claim).decode()
+            name, who = told.split("\0")
+            if name != self._name:
+                error = self._differs(name, who)
+                for one, other in ((self._name, told), (name, claim)):
+                    self._store.compare_set(f"{one}/other", "", other)
+                self._gathering(name, 0, len(self._list(name))).fail(error)
+                raise error
+
+    def _gathering(self, name: str, rank: int, size: int) -> Gathering:
+        return Gathering(PrefixStore(f"{name}/gathering", self._store), rank, size)
+
+    def _list(self, name: str) -> list[str]:
+        return self._store.get(f"{name}/list").decode().split("\n")
+
+    def _differs(self, name: str, who: str) -> ValueError:
+        other = self._list(name)
+        pairs = zip(self._handles, other, strict=False)
+        place = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(self._handles), len(other)))
+        return ValueError(f"reconfigure: members were given different lists of handles for uuid {self._uuid}, which differ from "
+                          f"place {place} on: this process ({self._mine}) {_shown(self._handles)}, {who} {_shown(other)}; give "
+                          "all members the same list in the same order, or a set, and take another uuid")
+
+
+def _shown(handles: Sequence[str]) -> str:
+    more = f", ... ({len(handles)} in all)" if len(handles) > _SHOWN else ""
+    return f"[{', '.join(handles[:_SHOWN])}{more}]"
