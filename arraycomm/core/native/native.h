@@ -99,13 +99,15 @@ void pack_copy(const struct view *view, int64_t count, char *out);
 int torch_init(void);
 /* Whether the tensor stands for the negative or conjugate of its memory; -1 with an exception. */
 int torch_lazy(PyObject *tensor, int dtype);
-/* Whether its elements are as wide as the exporter's dtype says; an exception may be pending where not. */
-bool torch_whole_bytes(PyObject *tensor, int dtype);
+/* Whether its elements are as wide as the exporter's dtype says; -1 with an exception. */
+int torch_whole_bytes(PyObject *tensor, int dtype);
 
 /* ---- refuse.c: errors whose text is made in Python (arraycomm.core.arrays), because it may take its time ---- */
 /* Raises the exception that function(first, second) returns; always -1. A pending exception becomes its cause and
  * stands in for a second argument of NULL (None where nothing is pending). */
 int refuse(const char *function, PyObject *first, PyObject *second);
+/* Forgets the pending exception of what may fail, if there is one; -1 where it stays, as it says nothing of that: Ctrl-C. */
+int refuse_forget(void);
 /* What function(first[, second]) returns. */
 PyObject *refuse_call(const char *function, PyObject *first, PyObject *second);
 

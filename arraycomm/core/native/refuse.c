@@ -26,6 +26,14 @@ static PyObject *take_cause(void)
     return value ? value : Py_NewRef(Py_None);
 }
 
+int refuse_forget(void)
+{
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
 int refuse(const char *function, PyObject *first, PyObject *second)
 {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))

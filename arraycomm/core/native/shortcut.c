@@ -71,7 +71,9 @@ static bool read_op(PyObject *op, int32_t *redop)
     if (op != last) {
         if (!codes)
             codes = refuse_call("codes", NULL, NULL);
-        PyObject *code = codes ? PyDict_GetItemWithError(codes, op) : NULL;
+        if (!codes)
+            return false;
+        PyObject *code = PyDict_GetItemWithError(codes, op);
         *redop = code ? (int32_t)PyLong_AsLong(code) : -1;
         PyErr_Clear();
         if (*redop < 0)
@@ -85,6 +87,7 @@ static bool read_op(PyObject *op, int32_t *redop)
     return true;
 }
 
+/* False, with an exception where it is no refusal. */
 static bool read_numbers(struct trip *t)
 {
     acomm_call *c = &t->call;
@@ -293,22 +296,26 @@ static int open_view(const struct trip *t, struct view *view, PyObject *array)
     return t->begins ? view_open(view, array) : view_borrow(view, array);
 }
 
-/* What is no array, say: the long way finds out again, and explains. */
+/* What is no array, say: forgotten, as the long way finds out again, explains, and tells of it. What has a traceback Python code
+ * has raised, a signal's handler say, and not refuse(). */
 static bool refused(const struct trip *t)
 {
-    return t->tries && (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)
-                        || PyErr_ExceptionMatches(PyExc_AttributeError));
+    PyObject *type, *value, *traceback;
+    if (!(t->tries || t->flight) || !PyErr_ExceptionMatches(PyExc_Exception))
+        return false;
+    PyErr_Fetch(&type, &value, &traceback);
+    bool raised = traceback != NULL;
+    PyErr_Restore(type, value, traceback);
+    if (!raised)
+        PyErr_Clear();
+    return !raised;
 }
 
 static PyObject *into_other(struct trip *t, const struct view *view, PyObject *out)
 {
     struct view to;
-    if (open_view(t, &to, out)) {
-        if (!refused(t))
-            return NULL;
-        PyErr_Clear();
-        return declined();
-    }
+    if (open_view(t, &to, out))
+        return refused(t) ? declined() : NULL;
     t->call.out = (uintptr_t)to.data;
     t->owners[1] = to.owner;
     PyObject *result = fits(t, view, &to) ? answer(t, WORK_GIVES, out) : declined();
@@ -354,12 +361,8 @@ static PyObject *with_array(struct trip *t)
 {
     struct view view;
     PyObject *result = NULL, *out = t->given[ROLE_OUT];
-    if (open_view(t, &view, t->model)) {
-        if (!refused(t) && (!t->flight || !PyErr_ExceptionMatches(PyExc_Exception)))
-            return NULL;
-        PyErr_Clear(); /* the long way says it again, and tells of it */
-        return declined();
-    }
+    if (open_view(t, &view, t->model))
+        return refused(t) ? declined() : NULL;
     t->owners[0] = view.owner;
     t->view = &view;
     if (!describe(t, &view))
@@ -382,7 +385,7 @@ static __attribute__((noinline)) PyObject *take(PyObject *self, const struct sho
     struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape, .begins = begins,
                      .tries = !m->function, .flight = flight, .row = row, .call = {.factor = 1, .kind = kind, .timeout = -1}};
     if (Py_TYPE(self) != shortcut_type || !t.s->group || !read_numbers(&t))
-        return declined();
+        return PyErr_Occurred() ? NULL : declined();
     if (kind == ACOMM_BARRIER)
         return answer(&t, WORK_GIVES, Py_None);
     bool root = t.call.root == t.s->rank;

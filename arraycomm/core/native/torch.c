@@ -37,8 +37,8 @@ static bool agree(PyObject *tensor, question neg, question conj)
     return there && neg(handle(tensor)) == ask(tensor, name_of_is_neg) && conj(handle(tensor)) == ask(tensor, name_of_is_conj);
 }
 
-/* torch is loaded: one of its tensors was seen. */
-static void find_functions(void)
+/* torch is loaded: one of its tensors was seen. 0, or -1 with an exception that is not torch's, Ctrl-C say. */
+static int find_functions(void)
 {
     void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
     question neg = library ? (question)dlsym(library, "_ZN2at6native6is_negERKNS_6TensorE") : NULL;
@@ -47,22 +47,21 @@ static void find_functions(void)
     bool good = samples && PyTuple_Size(samples) > 0;
     for (Py_ssize_t i = 0; good && i < PyTuple_Size(samples); i++)
         good = agree(PyTuple_GetItem(samples, i), neg, conj);
-    PyErr_Clear();
     Py_XDECREF(samples);
     is_neg = good ? neg : NULL;
     is_conj = good ? conj : NULL;
     if (library)
         dlclose(library);
+    return refuse_forget();
 }
 
 int torch_lazy(PyObject *tensor, int dtype)
 {
     static bool looked;
     bool complex = dtype == ACOMM_COMPLEX64 || dtype == ACOMM_COMPLEX128;
-    if (!looked) {
-        looked = true;
-        find_functions();
-    }
+    if (!looked && find_functions())
+        return -1;
+    looked = true;
     if (is_neg)
         return is_neg(handle(tensor)) || (complex && is_conj(handle(tensor)));
     int lazy = ask(tensor, name_of_is_neg);
@@ -70,17 +69,17 @@ int torch_lazy(PyObject *tensor, int dtype)
 }
 
 /* torch's exporters call int1 to int7 int8, and uint1 to uint7 uint8. */
-bool torch_whole_bytes(PyObject *tensor, int dtype)
+int torch_whole_bytes(PyObject *tensor, int dtype)
 {
     static PyObject *dtypes[2]; /* torch.int8, torch.uint8 */
     PyObject **expected = &dtypes[dtype == ACOMM_UINT8];
     if (dtype != ACOMM_INT8 && dtype != ACOMM_UINT8)
-        return true;
+        return 1;
     if (!*expected)
         *expected = refuse_call("torch_byte", dtype == ACOMM_INT8 ? Py_True : Py_False, NULL);
     PyObject *actual = *expected ? PyObject_GetAttr(tensor, name_of_dtype) : NULL;
     Py_XDECREF(actual);
-    return actual && actual == *expected;
+    return !actual ? -1 : actual == *expected;
 }
 
 int torch_init(void)

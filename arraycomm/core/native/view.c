@@ -231,8 +231,9 @@ static int open_resolved(struct view *view, PyObject *object, const struct view_
 
 static int check_torch(struct view *view, PyObject *object, const struct view_type *type)
 {
-    if (!torch_whole_bytes(object, view->dtype))
-        return refuse("bad_dlpack_dtype", object, NULL);
+    int whole = torch_whole_bytes(object, view->dtype);
+    if (whole <= 0)
+        return whole ? -1 : refuse("bad_dlpack_dtype", object, NULL);
     int lazy = torch_lazy(object, view->dtype);
     if (lazy < 0)
         return refuse("unreadable", object, NULL);
@@ -279,15 +280,17 @@ static bool on_cuda(PyObject *object, int *index)
 }
 
 /* JAX arrays whose type has no letter come here too, and asking one where it lies takes longer than the rest: they are asked
- * where JAX has more than the CPU, which it settles when it makes its first array. */
-static bool may_be_elsewhere(const struct view_type *type)
+ * where JAX has more than the CPU, which it settles when it makes its first array. -1 with an exception that is not JAX's. */
+static int may_be_elsewhere(const struct view_type *type)
 {
     static int jax_has_devices = -1;
     if (type->jax && jax_has_devices < 0) {
         PyObject *answer = refuse_call("jax_has_devices", NULL, NULL);
-        jax_has_devices = !answer || PyObject_IsTrue(answer);
+        int has = !answer || PyObject_IsTrue(answer);
         Py_XDECREF(answer);
-        PyErr_Clear();
+        if (refuse_forget())
+            return -1;
+        jax_has_devices = has;
     }
     return !type->jax || jax_has_devices;
 }
@@ -295,9 +298,9 @@ static bool may_be_elsewhere(const struct view_type *type)
 /* The stream on which the array's library works: the producer makes it wait for what it has under way elsewhere. */
 static int capsule_stream(struct view *view, PyObject *object, const struct view_type *type)
 {
-    int index = 0;
-    if (!may_be_elsewhere(type) || !on_cuda(object, &index))
-        return 0;
+    int index = 0, may = may_be_elsewhere(type);
+    if (may <= 0 || !on_cuda(object, &index))
+        return may < 0 ? -1 : 0;
     PyObject *number = PyLong_FromLong(index), *stream = number ? refuse_call("cuda_stream", object, number) : NULL;
     view->stream = stream ? PyLong_AsUnsignedLongLong(stream) : 0;
     view->fleeting = !type->stream_ordered;
