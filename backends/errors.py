@@ -137,6 +137,9 @@ class Translator:
         partial = "; an array that the operation was writing may hold partial data" if writing else ""
         if failure.code in (lib.ACOMM_MISMATCH, lib.ACOMM_TRUNCATED):
             doing, partial = "", ""
+        if failure.writer:
+            writer = self._peer(failure.writer - 1)
+            partial += f"; {writer} may still write to this rank's arrays: do not use them before it has ended"
         told = f"{self._who}{doing}{after}: {self._cause(failure)}{partial}"
         kind = _TYPES.get(failure.code)
         if kind is None:

@@ -31,6 +31,14 @@ def test_both_shapes_are_named(kind, parts, pair):
     assert f"(of shapes {pair[0]} and {pair[1]}); all ranks must call the same" in text
 
 
+def test_a_rank_that_still_writes_is_named():
+    failure = ffi.new("acomm_failure *", {"code": lib.ACOMM_LOST, "culprit": 1, "text": b"it went"})
+    translator = Translator(0, SIZE, "world", lambda rank: f"pid {100 + rank}")
+    assert "still write" not in str(translator.failure(failure))
+    failure.writer = 1 + 2
+    assert "rank 2 (pid 102) may still write to this rank's arrays" in str(translator.failure(failure))
+
+
 def test_counts_are_no_shape():
     text = told("all_gather", (6, shapes.layout((2, 3), [2, 1, 1])), (6, shapes.layout((2, 3), [2, 2, 1])))
     assert "(the shapes or the counts differ)" in text

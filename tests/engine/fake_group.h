@@ -71,6 +71,11 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
     return group_fail(op->group, &failure, true);
 }
 
+void group_close_window(struct acomm_group *g)
+{
+    (void)g; /* its ranks write to nobody's arrays */
+}
+
 struct link *group_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing)
 {
     (void)channel;

@@ -87,6 +87,11 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
     return group_fail(op->group, &failure, true);
 }
 
+void group_close_window(struct acomm_group *g)
+{
+    window_close(&g->shared, 20000000000);
+}
+
 void group_recycle(struct acomm_group *g, struct acomm_op *op)
 {
     atomic_fetch_add(&world_of(g)->recycled, 1);

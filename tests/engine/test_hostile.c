@@ -77,6 +77,38 @@ static void what_a_rank_called_is_its_own(void)
     run(3, forge_call, 0);
 }
 
+/* Rank 1 counts itself in as a writer for good, and does not come. */
+static int forge_writing(acomm_group *g, int rank, int n)
+{
+    int32_t *x = calloc(LONG * (uint64_t)(n + 1), sizeof *x);
+    acomm_failure f = {0};
+    int rc = 0;
+    if (rank) {
+        shared_window(&g->shared, 1)->writing = 1;
+        forged = 1;
+        while (!seen)
+            sched_yield();
+    } else {
+        while (!forged)
+            sched_yield();
+        g->timeout = SECOND / 100; /* also of the gather, into whose result the others would write */
+        rc = RUN(g, ACOMM_GATHER, 0, .in = P(x + LONG * (uint64_t)n), .out = P(x), .count = LONG);
+        CHECK(acomm_group_failure(g, &f));
+        CHECK_EQUAL(f.writer, 1 + 1);
+        seen = 1;
+    }
+    free(x);
+    return rc == (rank ? 0 : ACOMM_TIMEOUT) ? 0 : 1;
+}
+
+static void who_writes_for_ever_is_named(void)
+{
+    forged = seen = 0;
+    alarm(60);
+    run(2, forge_writing, 0);
+    alarm(0);
+}
+
 /* ---- arrays that are read where they lie ---- */
 
 static struct direct_offer offers[] = {
@@ -178,6 +210,7 @@ int main(void)
 {
     TEST(a_round_that_nobody_can_have_come_to);
     TEST(what_a_rank_called_is_its_own);
+    TEST(who_writes_for_ever_is_named);
     TEST(an_offer_of_memory_that_cannot_be);
     TEST(an_offer_that_was_not_agreed_on);
     TEST(a_window_beyond_what_is_mapped);

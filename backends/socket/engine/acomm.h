@@ -84,6 +84,7 @@ typedef struct acomm_failure {
     int64_t elapsed;      /* ns from the start of the operation to the failure */
     acomm_header mine, theirs; /* what this rank did; the culprit, or `origin` where that is another rank and it is no mismatch */
     char text[192];       /* the cause in words, without names of ranks; may be empty */
+    int64_t writer;       /* 0, or 1 + the rank that may still write to this one's arrays */
 } acomm_failure;
 
 typedef struct acomm_group_options {

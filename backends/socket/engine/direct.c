@@ -258,7 +258,7 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
 {
     int rc = plan->bytes > ARENA_ROOM ? plan->staged(op) : run(op, plan); /* more than an arena is checked for */
     if (rc < 0 && plan->pushed)
-        window_close(&op->group->shared); /* the caller may free the array that peers are writing to */
+        group_close_window(op->group); /* the caller may free the array that peers are writing to */
     return rc;
 }
 

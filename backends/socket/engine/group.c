@@ -26,6 +26,7 @@ static bool record(struct acomm_group *g, const acomm_failure *failure)
     bool first = !g->failed;
     if (first) {
         g->failure = *failure;
+        g->failure.writer = 0; /* whatever a peer says */
         if (failure->origin != g->rank && failure->code != ACOMM_MISMATCH)
             heard(&g->failure);
         g->failed = true;
@@ -102,6 +103,16 @@ int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const 
     int kept = group_fail(g, &failure, true);
     name_operation(op); /* another rank's failure may have come first meanwhile */
     return kept;
+}
+
+void group_close_window(struct acomm_group *g)
+{
+    int seat = window_close(&g->shared, g->timeout);
+    if (seat < 0)
+        return;
+    pthread_mutex_lock(&g->lock);
+    g->failure.writer = 1 + team_member(&g->hosts.host, seat);
+    pthread_mutex_unlock(&g->lock);
 }
 
 /* ---- operations ---- */

@@ -65,6 +65,8 @@ struct acomm_group {
 int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell);
 /* group_fail with the fields that an operation's own wait knows. */
 int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text);
+/* window_close() with the group's timeout; the failure of a group that has failed names who still writes then. */
+void group_close_window(struct acomm_group *g);
 
 /* The link, created on first use. Asks the node for a connection where one is needed; it may not be complete yet.
  * NULL: out of memory. */

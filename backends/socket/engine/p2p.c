@@ -271,20 +271,27 @@ static void name_message(struct acomm_op *op)
     op->failure.elapsed = op_elapsed(op);
 }
 
-void p2p_fail(struct p2p *p)
+static acomm_failure failure_of(struct acomm_group *g)
 {
-    struct acomm_group *g = p->group;
     pthread_mutex_lock(&g->lock);
     acomm_failure failure = g->failure;
     if (!g->failed)
         failure = (acomm_failure){.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank};
     pthread_mutex_unlock(&g->lock);
+    return failure;
+}
+
+void p2p_fail(struct p2p *p)
+{
     p2p_acquire(p);
+    acomm_failure failure = failure_of(p->group);
     if (!p->code)
         p->code = failure.code;
     p2p_offer_withdraw(p);
-    if (p->shares)
-        window_close(&g->shared); /* the arrays of receives may be freed when these end */
+    if (p->shares) {
+        group_close_window(p->group); /* the arrays of receives may be freed when these end */
+        failure = failure_of(p->group);
+    }
     while (!p2p_list_empty(&p->all)) {
         struct p2p_item *item = P2P_OF(struct p2p_item, all, p->all.next);
         item->op->failure = failure;

@@ -401,7 +401,7 @@ void rma_close_all(struct acomm_group *g)
     for (struct acomm_rma *r = g->rmas; r; r = r->next)
         close_one(r);
     if (g->rmas)
-        window_close(&g->shared); /* the owner of the memory may free it from here on */
+        group_close_window(g); /* the owner of the memory may free it from here on */
     g->rmas = NULL;
 }
 

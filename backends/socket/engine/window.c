@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "shared.h"
 
 #define CHUNK ((size_t)1 << 20) /* bytes of one write: tens of microseconds */
@@ -122,8 +123,8 @@ static bool harmless(pid_t thread)
         && strtol(line, NULL, 10) == SYS_process_vm_writev;
 }
 
-/* Threads of a process may be in several at once, also when it dies. */
-static void await_writer(const struct window *w)
+/* Threads of a process may be in several at once, also when it dies. False where one is in at `until`. */
+static bool await_writer(const struct window *w, int64_t until)
 {
     struct timespec pause = {0, LOOK_NS};
     for (int turn = 0; atomic_load_explicit(&w->writing, memory_order_acquire); turn++) {
@@ -133,15 +134,21 @@ static void await_writer(const struct window *w)
         }
         bool alone = atomic_load(&w->writing) == 1;
         if (ended(w->process.pid) || (alone && harmless(atomic_load(&w->writer))))
-            return;
+            return true;
+        if (clock_now() >= until)
+            return false;
         nanosleep(&pause, NULL);
     }
+    return true;
 }
 
-void window_close(const struct shared *s)
+int window_close(const struct shared *s, int64_t timeout)
 {
+    int64_t now = clock_now(), until = timeout > INT64_MAX - now ? INT64_MAX : now + timeout;
+    int writer = -1;
     atomic_store(&shared_window(s, s->rank)->closed, 1);
     for (int rank = 0; rank < s->ranks; rank++)
-        if (rank != s->rank)
-            await_writer(shared_window(s, rank));
+        if (rank != s->rank && !await_writer(shared_window(s, rank), until))
+            writer = rank;
+    return writer;
 }

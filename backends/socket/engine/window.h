@@ -6,7 +6,8 @@
  * until the others are out (each says first, then looks, as in Dekker's algorithm). A group's first failure is its end,
  * so admission is withdrawn once.
  * Writes are short, and who waits for a writer that has died, or was stopped with its copy done, waits no longer. One that
- * was stopped in the few instructions before the copy is waited for until it goes on or is killed: late, not torn. */
+ * was stopped in the few instructions before the copy is waited for until it goes on or is killed: late, not torn. But no longer
+ * than the group's timeout: then the error names it. */
 #ifndef ACOMM_WINDOW_H
 #define ACOMM_WINDOW_H
 #include <stdatomic.h>
@@ -37,7 +38,7 @@ int window_write(const struct shared *s, int rank, uint64_t to, const char *from
 /* Counts a thread in that is about to touch memory of local `rank`, however; false where that admits nobody any more. */
 bool window_enter(const struct shared *s, int rank);
 void window_leave(const struct shared *s);
-/* After the failure of an operation that let peers write: returns when none does, nor will. Any thread, also while another is in
- * here: each has a caller of its own, whose memory is free when it returns. */
-void window_close(const struct shared *s);
+/* After the failure of an operation that let peers write: -1 when none does, nor will, or after `timeout` (ns) a local rank that does.
+ * Any thread, also while another is in here: each has a caller of its own, whose memory is free when it returns. */
+int window_close(const struct shared *s, int64_t timeout);
 #endif

@@ -37,7 +37,7 @@ struct wire_control {
     uint64_t sequence;
 };
 static_assert(sizeof(struct wire_control) == 32, "wire format");
-static_assert(sizeof(acomm_header) == 32 && sizeof(acomm_failure) == 296, "wire format");
+static_assert(sizeof(acomm_header) == 32 && sizeof(acomm_failure) == 304, "wire format");
 
 #define WIRE_TEXT (sizeof((acomm_failure *)0)->text) /* longest text with its end mark */
 #define WIRE_CONTROL_PAYLOAD sizeof(acomm_failure)
