@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 
@@ -50,6 +51,7 @@ class EngineCommunicator:
         self.rank, self.size, self.name, self.timeout = rank, size, name, timeout
         self.closed = self._freed = False
         self._told = False  # the group's failure has been raised
+        self._pid = os.getpid()
         self.lock = threading.RLock()
         self._translate = Translator(rank, size, name, place)
 
@@ -84,6 +86,12 @@ class EngineCommunicator:
         if self.closed:
             raise Aborted(f"group {self.name!r} is closed; make a new one with arraycomm.init() or split()")
         return self._group
+
+    def _check_process(self) -> None:
+        """In a child made by fork connections, shared memory and the peers are its parent's. What the engine refuses there by
+        itself does not need this."""
+        if os.getpid() != self._pid:
+            raise self._translate.code(lib.ACOMM_FORKED)
 
     def _run(self, kind: int, src: int, dst: int, count: int, dtype: int, layout: int, timeout: float | None, async_op: bool,
              owners: tuple[object, ...], op: ReduceOp | None = None, root: int = -1, tag: int = 0, counts: Any = NULL,
@@ -176,6 +184,10 @@ class EngineCommunicator:
     # ---- the end ----
 
     def close(self, reason: str = "") -> None:
+        if os.getpid() != self._pid:  # threads to wait for are not here
+            self.closed = True
+            self.shortcut.close()
+            return
         with self.lock:
             if self.closed:
                 return

@@ -95,6 +95,14 @@ def get(name: str, environ: Mapping[str, str] | None = None) -> str:
     return row.default
 
 
+def get_transport() -> str:
+    """Raises ValueError where it is none."""
+    transport = get("ARRAYCOMM_TRANSPORT")
+    if transport not in ("auto", "shm", "tcp"):
+        raise ValueError(f"ARRAYCOMM_TRANSPORT must be shm, tcp or auto, got {transport!r}")
+    return transport
+
+
 def get_number(name: str) -> float:
     """A numeric setting. Raises ValueError that names the variable and its range."""
     return _within(TABLE[name], "a number", float, get(name))

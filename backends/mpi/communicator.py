@@ -135,6 +135,7 @@ class MpiCommunicator(EngineCommunicator):
     def split(self, members: Sequence[int], name: str, *, timeout: float) -> MpiCommunicator:
         out, failure = ffi.new("acomm_group **"), ffi.new("acomm_failure *")
         ranks = ffi.new("int32_t[]", list(members))
+        self._check_process()
         self._checked()
         where = [self.places[member] for member in members]
         crowded = places.crowded(where, list(members).index(self.rank))
@@ -153,6 +154,7 @@ class MpiCommunicator(EngineCommunicator):
         return made
 
     def check_peers(self) -> None:
+        self._check_process()
         if self.size == 1 or self.closed:
             return
         why = ffi.new("char[192]")
@@ -162,6 +164,7 @@ class MpiCommunicator(EngineCommunicator):
                            f"{ffi.string(why).decode(errors='replace')}", ranks=(rank,))
 
     def abort(self, reason: str) -> None:
+        self._check_process()
         with self.lock:
             if not self.closed:
                 self._told = True

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .communicator import MpiCommunicator
 
 _PATIENCE = 10.0  # s that MPI_Finalize may take where it may wait for peers that never come
-_begun: list[Library] = []
+_begun: dict[Library, int] = {}  # the process that has
 groups: weakref.WeakSet[MpiCommunicator] = weakref.WeakSet()
 
 
@@ -38,11 +38,14 @@ def begin() -> Library:
     if not facts.initialized:
         _refuse_launcher(facts)
         _provide_mpiexec(facts)
+    if _begun.get(library, os.getpid()) != os.getpid():
+        raise RuntimeError(f"this process was made by fork after its parent had begun with {facts.version}, which has no part in "
+                           "it: make such processes before that, or not by fork")
     if library not in _begun:
         why = ffi.new("char[256]")
         if lib.acomm_mpi_begin(library.handle, facts.initialized, why):
             raise DistBackendError(f"MPI_Init_thread of {facts.version} ({facts.path}) failed: {ffi.string(why).decode()}")
-        _begun.append(library)
+        _begun[library] = os.getpid()
         atexit.register(_end, library, not facts.initialized)
     level = library.facts().threads
     if level != "multiple":
@@ -102,7 +105,11 @@ def _failed() -> bool:
 
 
 def _end(library: Library, ours: bool) -> None:
-    """At exit. What is open is closed first, so that the peers hear of it. ours: we initialised MPI, so we finalise it."""
+    """At exit. What is open is closed first, so that the peers hear of it. ours: we initialised MPI, so we finalise it.
+
+    A child made by fork that comes here leaves MPI to its parent."""
+    if _begun[library] != os.getpid():
+        return
     error: Any = getattr(sys, "last_value", None)
     for group in list(groups):
         try:

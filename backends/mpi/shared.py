@@ -18,10 +18,11 @@ BYTES = _TOLD.size
 
 
 class Offer:
-    """What a rank tells of itself. Rank 0's has the memory, until it is closed."""
+    """What a rank tells of itself. Rank 0's has the memory, until it is closed. Raises ValueError for an unknown transport."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.file = _made(lib.acomm_mpi_shared_bytes(size)) if rank == 0 and size > 1 and wanted() else -1
+        self.wanted = settings.get_transport() != "tcp"
+        self.file = _made(lib.acomm_mpi_shared_bytes(size)) if rank == 0 and size > 1 and self.wanted else -1
         inode = os.fstat(self.file).st_ino if self.file >= 0 else 0
         process = ffi.new("uint64_t[3]")
         lib.acomm_mpi_self(process)
@@ -33,15 +34,11 @@ class Offer:
         self.file = -1
 
 
-def wanted() -> bool:
-    return settings.get("ARRAYCOMM_TRANSPORT") != "tcp"
-
-
 def take(group: object, told: Sequence[bytes], offer: Offer) -> int:
     """Maps rank 0's memory. 0: that cannot be; 2: every rank's own can be read too; else 1."""
     offers = [_TOLD.unpack(one) for one in told]
     process, _, _, descriptor, inode = offers[0]
-    if descriptor < 0 or not wanted():
+    if descriptor < 0 or not offer.wanted:
         return 0
     try:
         file = os.dup(offer.file) if offer.file >= 0 else kernel.lent_file(process, descriptor, inode)

@@ -66,7 +66,6 @@ class SocketCommunicator(EngineCommunicator):
         self._endpoint = endpoint
         self._members = tuple(members)
         self._owns = owns
-        self._pid = os.getpid()
         self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode()).digest()[:8], "little")
         self._carry(self._open(), lib.acomm_lend())
         self._announce_ignored(settings.get("ARRAYCOMM_ALGORITHM"))
@@ -172,12 +171,6 @@ class SocketCommunicator(EngineCommunicator):
         """Name of the algorithm that the engine's table picks."""
         return str(ffi.string(lib.acomm_group_algorithm(self._checked(), operation, count, dtype, op)).decode())
 
-    def _check_process(self) -> None:
-        """In a child made by fork connections, shared memory and the peers are its parent's. What the engine refuses there by
-        itself does not need this."""
-        if os.getpid() != self._pid:
-            raise self._translate.code(lib.ACOMM_FORKED)
-
     def check_peers(self) -> None:
         self._check_process()
         if self.size > 1 and not self.closed:
@@ -188,13 +181,6 @@ class SocketCommunicator(EngineCommunicator):
         with self.lock:
             if not self.closed:
                 lib.acomm_group_abort(self._group, reason.encode()[:190])
-
-    def close(self, reason: str = "") -> None:
-        if os.getpid() != self._pid:  # threads to wait for are not here
-            self.closed = True
-            self.shortcut.close()
-            return
-        super().close(reason)
 
     def _leaving(self) -> None:
         for exposed in self._exposed:

@@ -104,9 +104,7 @@ class Peers:
 
         Raises ValueError for ARRAYCOMM_TRANSPORT=shm when the members are on several hosts.
         """
-        transport = settings.get("ARRAYCOMM_TRANSPORT")
-        if transport not in ("auto", "shm", "tcp"):
-            raise ValueError(f"ARRAYCOMM_TRANSPORT must be shm, tcp or auto, got {transport!r}")
+        transport = settings.get_transport()
         if transport == "tcp":
             return list(range(len(members)))
         numbers = number_hosts([self.hosts[member] for member in members])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
+import os
 import random
 import re
 import signal
 import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -58,12 +60,21 @@ def _pass_on(group: arraycomm.Group) -> int:
 
 
 def many(group: arraycomm.Group) -> None:
-    """More short ones than a lane has slots, while their receiver is elsewhere."""
-    if group.rank:
-        for number in range(2000):
-            group.send(np.full(number % 200, float(number)), 0)
+    """More short ones than a lane has slots, while their receiver stands still: nothing of it looks."""
+    first = int(group.broadcast(np.array([os.getpid()]), 0)[0])
+    senders = group.split(1 if group.rank else None)
+    if senders is not None:
+        while any(" (stopped)" not in task.read_text() for task in Path(f"/proc/{first}/task").glob("*/status")):
+            os.sched_yield()
+        works = [group.isend(np.full(number % 200, float(number)), 0) for number in range(2000)]
+        senders.barrier()
+        if group.rank == 1:
+            os.kill(first, signal.SIGCONT)
+        for work in works:
+            work.wait()
+        senders.close()
     else:
-        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGSTOP)
         wrong = sum(bool((group.recv(np.empty(number % 200), source).array != number).any())
                     for number in range(2000) for source in range(1, group.size))
         say(group, f"wrong {wrong}")
@@ -122,6 +133,101 @@ def gives_up(group: arraycomm.Group) -> None:
         part.close()
         group.barrier()
     say(group, f"wrong {wrong}, gave up {gave_up > 0}")
+
+
+def receiver_gives_up(group: arraycomm.Group) -> None:
+    """Rank 1 does, before anything has come and anywhere in a long message, and writes its array at once: nobody else does."""
+    x, out, gave_up, wrong = np.ones(_LONG), np.empty(_LONG), 0, 0
+    for trial in range(20):
+        part = group.split(0)
+        assert part is not None
+        out.fill(7)
+        part.barrier()
+        try:
+            if part.rank == 0 and trial == 0:
+                part.recv(np.empty(1), 1, 9)  # until it hears of it
+            elif part.rank == 0 and trial % 2:
+                part.send(x, 1)
+            elif part.rank == 0:
+                part.isend(x, 1).wait()
+            else:
+                part.irecv(out, 0, out=out, timeout=2e-4 * trial + 1e-3 * (trial == 0)).wait()
+                wrong += bool((out != 1).any())
+            part.barrier()
+        except arraycomm.CollectiveTimeout as error:
+            out.fill(-1)
+            gave_up += 1
+            wrong += error.ranks != (1 - part.rank,) and part.rank == 1
+        part.close()
+        wrong += part.rank == 1 and bool((out == -1).any()) and not (out == -1).all()
+        group.barrier()
+    say(group, f"wrong {wrong}, gave up {gave_up > 0}")
+
+
+def aborts(group: arraycomm.Group) -> None:
+    """Rank 1 does, while messages lie in the rings, are offered, flow and are waited for."""
+    began = mapped()
+    for _ in range(10):
+        part, told = group.split(0), []
+        assert part is not None
+        works = [part.irecv(np.empty(5), None, 9)]
+        try:
+            if part.rank == 0:
+                works += [part.isend(np.full(count, 5.0), 1) for count in (3, 3000, _LONG)]
+                part.barrier()
+                part.send(np.ones(_LONG), 1)
+            else:
+                part.barrier()
+                assert all((part.recv(np.empty(count), 0).array == 5).all() for count in (3, 3000))
+                part.abort("enough of it")
+        except arraycomm.Aborted as error:
+            told.append(str(error))
+        for work in works[0], works[-1]:
+            try:
+                work.wait()
+            except arraycomm.Aborted as error:
+                told.append(str(error))
+        part.close()
+        group.barrier()
+        assert len(told) == (3 if part.rank == 0 else 2) and all("enough of it" in one for one in told), told
+    say(group, f"mapped {mapped() - began}")
+
+
+def _refused(use: Callable[[], object]) -> bool:
+    try:
+        use()
+    except RuntimeError as error:
+        return "made by fork" in str(error) and not isinstance(error, arraycomm.DistError)
+    return False
+
+
+def forks(group: arraycomm.Group) -> None:
+    """A child is told of each use, and ends as any process does; its parent's messages go on."""
+    other, counts = 1 - group.rank, (3, 3000, _LONG)
+    part = group.split(0)
+    assert part is not None
+    receives = [group.irecv(np.empty(count), other, 5) for count in counts]
+    group.barrier()
+    sends = [part.isend(np.full(count, group.rank + 2.0), other) for count in counts]  # there, and offered, at the fork
+    child = os.fork()
+    if not child:
+        signal.alarm(30)  # ends it where it hangs
+        uses: list[Callable[[], object]] = [
+            lambda: group.abort("the child's own trouble"), group.check_peers, lambda: group.subgroup([group.rank], "mine"),
+            lambda: part.split(0), lambda: group.send(np.ones(1), other), lambda: part.isend(np.ones(_LONG), other),
+            lambda: part.recv(np.empty(3), other), receives[0].wait, sends[-1].wait, group.barrier, arraycomm.init]
+        refused = [_refused(use) for use in uses]
+        part.close()
+        sys.exit(0 if all(refused) else 1 + refused.index(False))  # closes the group, too
+    status = os.waitpid(child, 0)[1]
+    group.barrier()
+    works = [group.isend(np.full(count, group.rank + 4.0), other, 5) for count in counts]
+    right = all((receive.result().array == other + 4).all() for receive in receives)
+    right &= all((part.recv(np.empty(count), other).array == other + 2).all() for count in counts)
+    for work in sends + works:
+        work.wait()
+    part.close()
+    say(group, f"child {status >> 8} {status & 255}, right {right}")
 
 
 def killed(group: arraycomm.Group) -> None:
@@ -250,7 +356,7 @@ def hostile(group: arraycomm.Group) -> None:
 
 
 _CASES = {"order": order, "many": many, "unreadable": unreadable, "refuses": refuses, "gives up": gives_up, "killed": killed,
-          "closes": closes, "hostile": hostile}
+          "receiver gives up": receiver_gives_up, "aborts": aborts, "forks": forks, "closes": closes, "hostile": hostile}
 
 if __name__ == "__main__":
     with arraycomm.init(timeout=60) as world:

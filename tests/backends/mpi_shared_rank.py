@@ -8,7 +8,6 @@ import itertools
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import reduce
 from pathlib import Path
@@ -141,21 +140,21 @@ def closes(part: arraycomm.Group) -> None:
 
 def ends_well(group: arraycomm.Group) -> None:
     """Rank 1 comes and fails after its end while rank 0 looks for news only: what rank 0 has all of ends well there too."""
-    x, wrong = np.ones(20_000, np.float32), []
+    x, wrong, gate = np.ones(20_000, np.float32), [], os.environ["STANDIN_MPI_GATE"]
     for _ in range(10):
         part = group.split(0)
         assert part is not None
         try:
             if part.rank == 0:
-                os.environ["STANDIN_MPI"] = "slow"
+                os.environ["STANDIN_MPI"] = "held"
             else:
-                time.sleep(0.005)
+                os.close(os.open(gate, os.O_RDONLY))  # rank 0 looks
             part.all_gather(x)
         except arraycomm.GroupError as error:
             wrong.append(str(error))
         if part.rank == 1:
             part.abort("after its end")
-        os.environ["STANDIN_MPI"] = ""
+            os.close(os.open(gate, os.O_WRONLY))
         part.close()
         group.barrier()
     say(group, f"wrong {wrong}")

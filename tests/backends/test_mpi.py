@@ -97,6 +97,17 @@ def test_settings_that_differ() -> None:
     assert [lines(printed, rank) for rank in range(3)] == [told] * 3, printed
 
 
+def test_a_transport_that_there_is_not() -> None:
+    """Who asks for it is told so, and the others why it is gone."""
+    code = ("import os, arraycomm\nrank = os.environ['RANK']\n"
+            "os.environ['ARRAYCOMM_TRANSPORT'] = 'smh' if rank == '1' else 'shm'\n"
+            "try: arraycomm.init(timeout=60)\n"
+            "except (ValueError, arraycomm.PeerLost) as error: os.write(1, f'rank {rank}: {error}\\n'.encode())")
+    printed = launched("mpich", 2, "--no-python", sys.executable, "-c", code)
+    assert lines(printed, 1) == ["ARRAYCOMM_TRANSPORT must be shm, tcp or auto, got 'smh'"], printed
+    assert "rank 1 was lost: left with ValueError" in lines(printed, 0)[0], printed
+
+
 def test_names_that_differ() -> None:
     printed = launched("mpich", 2, PROGRAM, "names differ")
     told = [f"rank 1 gives the group another name than rank 0; rank {rank} calls it '{name}'"

@@ -38,6 +38,25 @@ def test_giving_up_while_another_reads(library: str) -> None:
     assert [lines(printed, rank) for rank in range(2)] == [["wrong 0, gave up True"]] * 2, printed
 
 
+@pytest.mark.parametrize("library", ["openmpi", "impi"])
+def test_a_receiver_that_gives_up(library: str) -> None:
+    printed = run(library, 2, PROGRAM, "receiver gives up")
+    assert [lines(printed, rank) for rank in range(2)] == [["wrong 0, gave up True"]] * 2, printed
+
+
+@pytest.mark.parametrize("library", ["openmpi", "mpich"])
+def test_abort_with_messages_under_way(library: str) -> None:
+    printed = run(library, 2, PROGRAM, "aborts")
+    assert [lines(printed, rank) for rank in range(2)] == [["mapped 0"]] * 2, printed
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_fork_with_messages_under_way(library: str, transport: str) -> None:
+    printed = run(library, 2, PROGRAM, "forks", environ={"ARRAYCOMM_TRANSPORT": transport})
+    assert [lines(printed, rank) for rank in range(2)] == [["child 0 0, right True"]] * 2, printed
+
+
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_messages_of_another_length(transport: str) -> None:
     printed = run("mpich", 2, PROGRAM, "refuses", environ={"ARRAYCOMM_TRANSPORT": transport})

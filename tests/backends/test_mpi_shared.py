@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,10 @@ def test_a_rank_that_closes(library: str, size: int) -> None:
     assert [lines(printed, rank) for rank in range(size)] == [["PeerLost (1,)"] * (rank != 1) for rank in range(size)], printed
 
 
-def test_what_has_ended_well_stays_so() -> None:
-    printed = run("mpich", 2, PROGRAM, "ends well", environ={"ARRAYCOMM_MPI_LIBRARY": build.mpi(str(mpi.library_file("mpich")))})
+def test_what_has_ended_well_stays_so(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    printed = run("mpich", 2, PROGRAM, "ends well", environ={"ARRAYCOMM_MPI_LIBRARY": build.mpi(str(mpi.library_file("mpich"))),
+                                                             "STANDIN_MPI_GATE": str(tmp_path / "gate")})
     assert [lines(printed, rank) for rank in range(2)] == [["wrong []"]] * 2, printed
 
 
