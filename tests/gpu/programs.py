@@ -43,6 +43,7 @@ def everything(rank: int, counts: Sequence[int], framework: str) -> None:
             for dtype in DTYPES:
                 operations(group, name, dtype, counts)
             streams(group, name, 4 * counts[-1])
+            gradients(group, name, counts)
             with group.split(0) as part:
                 operations(part, name, "float32", counts[:2])
             group.barrier()
@@ -78,6 +79,18 @@ def streams(group: arraycomm.Group, name: str, count: int) -> None:
         y = group.all_reduce(x + turn, async_op=turn % 2 == 1)
         y = y.result() if turn % 2 else y
         close(frameworks.back(y * 2), np.full(count, 2.0 * group.size * (1 + turn), np.float32), f"{name} turn {turn}")
+
+
+def gradients(group: arraycomm.Group, name: str, counts: Sequence[int]) -> None:
+    """Of a GradientReducer, which come last first."""
+    like = [frameworks.make(name, np.ones(count, np.float32)) for count in counts]
+    reducer = arraycomm.GradientReducer(group, like)
+    for turn in range(3):
+        for index in reversed(range(len(like))):
+            reducer.push(index, like[index] * (group.rank + index + turn))
+        for index, mean in enumerate(reducer.finish()):
+            want = np.full(counts[index], (group.size - 1) / 2 + index + turn, np.float32)
+            close(frameworks.back(mean), want, f"{name} gradient {index} of turn {turn}")
 
 
 def symmetric(rank: int, counts: Sequence[int], framework: str) -> None:
