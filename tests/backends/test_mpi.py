@@ -194,6 +194,13 @@ def test_giving_up_while_others_read(library: str, size: int) -> None:
     assert [lines(printed, rank) for rank in range(size)] == [["wrong 0, gave up True"]] * size, printed
 
 
+@EVERYWHERE
+@pytest.mark.parametrize("size", [2, 3])
+def test_ways_of_long_arrays(library: str, size: int) -> None:
+    printed = run(library, size, READS, "ways")
+    assert [lines(printed, rank) for rank in range(size)] == [["wrong []"]] * size, printed
+
+
 def test_closed_groups_are_freed() -> None:
     printed = run("mpich", 2, PROGRAM, "frees")
     assert [lines(printed, rank) for rank in range(2)] == [["communicators freed"]] * 2, printed

@@ -75,7 +75,7 @@ static int move_on_device(struct mpi_op *op)
     return op->call.kind == ACOMM_BROADCAST ? mpi_tree(op) : mpi_blocks(op);
 }
 
-static int move_long(struct mpi_op *op)
+int mpi_move_long(struct mpi_op *op)
 {
     if (mpi_reduces(op))
         return mpi_reduction(op);
@@ -93,15 +93,15 @@ int mpi_collective(struct mpi_op *op)
         return alone(op);
     if (pieces_fit(op))
         return pieces_collective(op);
-    if (reads_fit(op))
-        return reads_blocks(op);
+    if (ways_fit(op))
+        return ways_collective(op);
     op->is_short = mpi_is_short(op);
     if (ahead_fits(op))
         return ahead_broadcast(op);
     int rc = op->is_short || g->check ? mpi_exchange(op) : 0;
     if (rc || op->is_short)
         return rc;
-    rc = move_long(op);
+    rc = mpi_move_long(op);
     int waited = mpi_wait(op); /* for this rank's record to be sent, where nothing else had to be */
     return rc ? rc : waited;
 }

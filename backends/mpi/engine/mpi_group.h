@@ -204,7 +204,8 @@ int ahead_clash(struct mpi_op *op, const struct mpi_record *theirs, int peer);
 void ahead_met(struct acomm_group *g);
 /* Before the end: waits until all have come as far as this rank. 0, or the code of what comes of it. */
 int ahead_settle(struct acomm_group *g);
-/* mpi_collectives.c: a broadcast's contents from rank to rank. */
+/* mpi_collectives.c: by messages, what all have called alike; a broadcast's contents from rank to rank. */
+int mpi_move_long(struct mpi_op *op);
 int mpi_tree(struct mpi_op *op);
 /* mpi_blocks.c: a block for each rank and from each. */
 int mpi_blocks(struct mpi_op *op);

@@ -1,5 +1,5 @@
-/* all_to_all of long arrays among ranks of one host that may read each other's memory: each tells where its array lies, reads its
- * blocks there, and leaves when all have read: a copy less than by messages, of which no library copies blocks only once.
+/* Long arrays among ranks of one host that may read each other's memory: each has told where its array lies (mpi_ways.c), reads its
+ * blocks there, and leaves when all have read: a copy less than through memory that they share.
  *
  * Who gives up while others may still read its array marks its seat before its caller can write there again. A block read from a
  * rank that bears the mark, or that could not be read, is not believed: its reader says so when ranks meet, and all move their
@@ -10,16 +10,7 @@
 #include "peer_memory.h"
 #include "stream.h"
 
-#define LEAST ((uint64_t)8 << 20) /* bytes of a rank's array; at 1 MiB, in the caches, Intel MPI's messages take less time */
 #define CHUNK ((uint64_t)4 << 20) /* between two, deadline, signals and news are looked at */
-
-bool reads_fit(const struct mpi_op *op)
-{
-    const acomm_call *c = &op->call;
-    const struct acomm_group *g = op->group;
-    return g->seats && g->seats->reads && c->kind == ACOMM_ALL_TO_ALL && !op->counts && !op->on_device
-        && c->count * op->width * (uint64_t)g->size >= LEAST;
-}
 
 /* 0 or a code; *lost: what has been read is not to be believed. */
 static int read_block(struct mpi_op *op, int rank, uint64_t from, char *to, bool *lost)
@@ -35,18 +26,31 @@ static int read_block(struct mpi_op *op, int rank, uint64_t from, char *to, bool
     return rc;
 }
 
+/* Whether this rank gets a block of that one. */
+static bool gets(const struct mpi_op *op, int rank)
+{
+    int kind = op->call.kind;
+    bool of_root = kind == ACOMM_BROADCAST || kind == ACOMM_SCATTER;
+    return of_root ? rank == op->call.root : kind != ACOMM_GATHER || op->group->rank == op->call.root;
+}
+
 static int read_blocks(struct mpi_op *op, const uint64_t *arrays, bool *lost)
 {
     struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
-    uint64_t bytes = c->count * op->width, offset = (uint64_t)g->rank * bytes;
+    bool joins = c->kind == ACOMM_ALL_GATHER || c->kind == ACOMM_GATHER || c->kind == ACOMM_ALL_TO_ALL;
+    uint64_t bytes = c->count * op->width, offset = mpi_divides(op) ? (uint64_t)g->rank * bytes : 0;
     int rc = 0;
-    for (int step = 1; step < g->size && !rc; step++) {
+    for (int step = 1; step <= g->size && !rc; step++) {
         int rank = mpi_neighbour(g, step);
-        rc = read_block(op, rank, arrays[rank] + offset, (char *)c->out + (uint64_t)rank * bytes, lost);
+        char *to = (char *)c->out + (joins ? (uint64_t)rank * bytes : 0);
+        if (!gets(op, rank))
+            continue;
+        if (rank != g->rank)
+            rc = read_block(op, rank, arrays[rank] + offset, to, lost);
+        else if (to != (char *)c->in + offset)
+            stream_long(to, (char *)c->in + offset, bytes, bytes);
     }
-    if (!rc)
-        stream_long((char *)c->out + offset, (const char *)c->in + offset, bytes, bytes);
     return rc;
 }
 
@@ -65,31 +69,11 @@ static int leave_together(struct mpi_op *op, bool *lost)
     return rc;
 }
 
-/* *lost: blocks have to go by messages. */
-static int move(struct mpi_op *op, bool *lost)
+int reads_blocks(struct mpi_op *op, const uint64_t *arrays, bool *lost)
 {
-    struct acomm_group *g = op->group;
-    uint64_t arrays[g->size];
-    int rc;
-    char *mine = seats_first(op, sizeof op->call.in, true, &rc);
-    if (rc)
-        return rc;
-    memcpy(mine, &op->call.in, sizeof op->call.in);
-    rc = seats_compare(op);
-    for (int rank = 0; rank < g->size && !rc; rank++)
-        memcpy(&arrays[rank], seats_contents(g, rank, 0), sizeof arrays[rank]);
-    rc = rc ? rc : read_blocks(op, arrays, lost);
-    return rc ? rc : leave_together(op, lost);
-}
-
-int reads_blocks(struct mpi_op *op)
-{
-    struct acomm_group *g = op->group;
-    bool lost = false;
-    int rc = move(op, &lost);
-    if (rc)
-        seats_leave(g);
-    else
-        seats_done(g, 0);
-    return !rc && lost ? mpi_blocks(op) : rc;
+    int rc = read_blocks(op, arrays, lost);
+    rc = rc ? rc : leave_together(op, lost);
+    if (!rc)
+        seats_done(op->group, 0);
+    return rc;
 }

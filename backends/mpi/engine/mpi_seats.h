@@ -8,6 +8,7 @@
  * Failures, farewells, the deadline and signals are seen as in every other wait (mpi_turn), and told by MPI. */
 #ifndef MPI_SEATS_H
 #define MPI_SEATS_H
+#include "choice.h"
 #include "mpi_group.h"
 #include "peer_memory.h"
 #include "stream.h"
@@ -27,6 +28,7 @@ struct mpi_seats {
     struct stream_way way;        /* how this rank's contents are written */
     bool reads;                   /* ranks may read each other's memory, too (mpi_reads.c) */
     struct peer_process processes[SEATS_RANKS];
+    struct choice choices[ACOMM_KINDS][CHOICE_CLASSES]; /* among ways (mpi_ways.c) */
     struct mpi_lanes *lanes;      /* of messages, behind the seats (mpi_lanes.h) */
 };
 
@@ -56,8 +58,12 @@ int seats_broadcast(struct mpi_op *op);
 /* Whether an operation goes here, piece by piece (mpi_seats_pieces.c); every rank decides alike. And it. */
 bool pieces_fit(const struct mpi_op *op);
 int pieces_collective(struct mpi_op *op);
-/* The same for long ones, read where they lie (mpi_reads.c). */
-bool reads_fit(const struct mpi_op *op);
-int reads_blocks(struct mpi_op *op);
+/* The same after a meeting of all. */
+int pieces_follow(struct mpi_op *op);
+/* Longer ones, in the best of several ways (mpi_ways.c). */
+bool ways_fit(const struct mpi_op *op);
+int ways_collective(struct mpi_op *op);
+/* One of them, after a meeting: read where all have told that their arrays lie (mpi_reads.c). *lost: what was read is not to be believed. */
+int reads_blocks(struct mpi_op *op, const uint64_t *arrays, bool *lost);
 void seats_free(struct acomm_group *g);
 #endif

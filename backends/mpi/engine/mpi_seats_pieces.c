@@ -24,6 +24,7 @@ struct pieces {
     uint64_t apart;        /* bytes from one block's piece to the next one's, where contents have one for each rank */
     int index;             /* of the round in the operation */
     bool sliced;
+    bool met;              /* ranks have, before the first round */
 };
 
 struct span { uint64_t at, bytes; };
@@ -37,25 +38,13 @@ static uint64_t whole(const struct mpi_op *op)
     return op->call.kind == ACOMM_BARRIER ? 0 : (blocks ? mpi_total(op, NULL) : op->call.count) * op->width;
 }
 
-/* Longer arrays are moved by messages, with fewer copies. Among more than two ranks each of those is one for every receiver, while what
- * lies in shared memory was written once. */
+/* Longer reductions go by messages, with fewer copies, and longer arrays that are only moved the best of several ways (mpi_ways.c). */
 static uint64_t most(const struct mpi_op *op)
 {
     bool two = op->group->size == 2;
-    switch (op->call.kind) {
-    case ACOMM_BROADCAST:
-    case ACOMM_REDUCE_SCATTER:
-        return 16 * MIB;
-    case ACOMM_ALL_REDUCE:
-    case ACOMM_REDUCE:
-        return (two ? 16 : 4) * MIB;
-    case ACOMM_ALL_GATHER:
-        return (two ? 2 : 16) * MIB;
-    case ACOMM_ALL_TO_ALL:
-        return (two ? 1 : 4) * MIB;
-    default:
+    if (!mpi_reduces(op))
         return MIB;
-    }
+    return (op->call.kind == ACOMM_REDUCE_SCATTER || two ? 16 : 4) * MIB;
 }
 
 bool pieces_fit(const struct mpi_op *op)
@@ -252,14 +241,14 @@ static int run_round(const struct pieces *p)
     struct mpi_op *op = p->op;
     struct acomm_group *g = op->group;
     uint64_t bytes = mpi_divides(op) ? (uint64_t)g->size * p->apart : p->bytes;
-    bool writes = gives(op) && bytes;
+    bool writes = gives(op) && bytes, later = p->met || p->index;
     int rc;
-    char *place = p->index ? seats_next(op, bytes, writes, &rc) : seats_first(op, bytes, writes, &rc);
+    char *place = later ? seats_next(op, bytes, writes, &rc) : seats_first(op, bytes, writes, &rc);
     if (rc)
         return rc;
     if (writes)
         give(p, place);
-    if (p->index)
+    if (later)
         seats_publish(g);
     else
         rc = seats_compare(op);
@@ -269,14 +258,12 @@ static int run_round(const struct pieces *p)
     return rc;
 }
 
-int pieces_collective(struct mpi_op *op)
+static int in_rounds(struct mpi_op *op, bool met)
 {
-    uint64_t all = whole(op), block = all;
-    if (op->call.kind == ACOMM_BROADCAST && all <= AHEAD)
-        return seats_broadcast(op);
+    uint64_t block = 0;
     if (op->call.kind != ACOMM_BARRIER)
         block = op->call.count * op->width;
-    struct pieces p = {.op = op, .block = block, .piece = piece_of(op, block), .sliced = in_slices(op)};
+    struct pieces p = {.op = op, .block = block, .piece = piece_of(op, block), .sliced = in_slices(op), .met = met};
     uint64_t rounds = p.piece ? (block + p.piece - 1) / p.piece : 1;
     int rc = 0;
     for (rounds += p.sliced; !rc && (uint64_t)p.index < rounds; p.index++) {
@@ -287,4 +274,16 @@ int pieces_collective(struct mpi_op *op)
         rc = run_round(&p);
     }
     return rc;
+}
+
+int pieces_collective(struct mpi_op *op)
+{
+    if (op->call.kind == ACOMM_BROADCAST && whole(op) <= AHEAD)
+        return seats_broadcast(op);
+    return in_rounds(op, false);
+}
+
+int pieces_follow(struct mpi_op *op)
+{
+    return in_rounds(op, true);
 }
