@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,14 +24,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.skipif(_available() < 10 << 30, reason="needs 10 GiB of free memory")
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_large(special: Callable[..., World], transport: str) -> None:
-    world = special(2, transport)
-    world.run("large.more_than_2_gi_elements")
-    world.run("large.moved", count=2**32 + 9)
-
-
-@pytest.mark.skipif(_available() < 10 << 30, reason="needs 10 GiB of free memory")
 def test_large_over_mpi(library: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """MPI's counts are ints. Without --mpi-all one library, and what is just too long for one request of ours (1 GiB)."""
     world = World(Settings(2, mpi=library), tmp_path)
@@ -43,3 +35,18 @@ def test_large_over_mpi(library: str, tmp_path: Path, request: pytest.FixtureReq
             world.run("large.moved", count=2**32 + 9)
     finally:
         world.close()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One world for all of them: its ranks keep their memory."""
+    world = World(Settings(2, "shm"), tmp_path_factory.mktemp("large"))
+    yield world
+    world.close()
+
+
+@pytest.mark.skipif(_available() < 10 << 30, reason="needs 10 GiB of free memory")
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("operations", ["moved", "more_than_2_gi_elements", "parts"])
+def test_large(pair: World, operations: str, transport: str) -> None:
+    pair.run("large.over", operations=operations, transport=transport)

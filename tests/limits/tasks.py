@@ -180,35 +180,3 @@ def symmetric_and_window(context: Context) -> tuple[float, bool, list[str]]:
     assert got[0] == (context.rank + 1) % context.size + 1, got
     context.world.empty((5,), "float32", like=np.zeros(1))
     return total, window.direct, records
-
-
-# ---- beyond 32 bits ----
-
-_STEP = 1 << 22  # elements compared at a time
-
-
-def _pattern(rank: int, count: int) -> Any:
-    x = np.full(count, rank + 1.0, np.float32)
-    x[[0, count // 2, count - 1]] = rank + 10.0
-    return x
-
-
-def _is_pattern(x: Any, rank: int, factor: int = 1) -> bool:
-    marks = [0, x.size // 2, x.size - 1]
-    plain = sum(int(np.count_nonzero(x[i : i + _STEP] == (rank + 1.0) * factor)) for i in range(0, x.size, _STEP))
-    return bool((x[marks] == (rank + 10.0) * factor).all()) and plain == x.size - len(marks)
-
-
-def gather_and_scatter_large(context: Context, count: int) -> None:
-    """Whole arrays of `count` float32 elements; in place, because memory is finite."""
-    group, part = context.world, count // context.size
-    whole = np.empty(count, np.float32)
-    mine = whole[context.rank * part : (context.rank + 1) * part]
-    mine[:] = _pattern(context.rank, part)
-    group.all_gather(mine, out=whole)
-    for rank in range(context.size):
-        if not _is_pattern(whole[rank * part : (rank + 1) * part], rank):
-            raise ValueError(f"all_gather: part of rank {rank}")
-    group.reduce_scatter(whole, out=mine)
-    if not _is_pattern(mine, context.rank, context.size):
-        raise ValueError("reduce_scatter")
