@@ -17,6 +17,13 @@
 #define SEATS_MOST ((uint64_t)512 << 10) /* bytes of a rank's contents in one round */
 #define SEATS_RANKS MPI_AHEAD_RANKS        /* among more, differences between roots that are ahead are not told (mpi_ahead.c) */
 
+/* Trials of the ways of long arrays (mpi_ways.c), alike on all ranks, and the last call, of which they have not been told yet. */
+struct mpi_ways {
+    struct choice choices[ACOMM_KINDS][CHOICE_CLASSES];
+    struct choice *last;
+    uint64_t bytes, begin, end; /* begin, end: ns, this rank's */
+};
+
 struct mpi_seats {
     char *base;
     size_t bytes;
@@ -28,7 +35,7 @@ struct mpi_seats {
     struct stream_way way;        /* how this rank's contents are written */
     bool reads;                   /* ranks may read each other's memory, too (mpi_reads.c) */
     struct peer_process processes[SEATS_RANKS];
-    struct choice choices[ACOMM_KINDS][CHOICE_CLASSES]; /* among ways (mpi_ways.c) */
+    struct mpi_ways ways;         /* of long arrays */
     struct mpi_lanes *lanes;      /* of messages, behind the seats (mpi_lanes.h) */
 };
 
