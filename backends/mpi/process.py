@@ -60,8 +60,8 @@ def _refuse_launcher(facts: Facts, environ: Mapping[str, str] = os.environ) -> N
     if facts.version.startswith("MPICH") and "PMIX_NAMESPACE" in environ and not loaded("libpmix"):
         raise DistBackendError(
             f"{facts.version} ({facts.path}) was built without PMIx, which is what the launcher of this process speaks (Open "
-            "MPI's mpirun, or srun --mpi=pmix): start with the mpirun that belongs to the library or with arraycomm-run --mpi, "
-            "or name the library that belongs to the launcher in ARRAYCOMM_MPI_LIBRARY")
+            "MPI's mpirun, or srun --mpi=pmix): start with the mpirun that belongs to the library, srun --mpi=pmi2 or "
+            "arraycomm-run --mpi, or name the library that belongs to the launcher in ARRAYCOMM_MPI_LIBRARY")
 
 
 def _provide_mpiexec(facts: Facts, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -92,11 +92,12 @@ def world(library: Library, environ: Mapping[str, str] = os.environ) -> tuple[in
     told = environment.detect(environ)
     if size == 1 and told is not None and told.size > 1:
         facts = library.facts()
+        start = ("srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH, Intel MPI)" if told.launcher == "srun"
+                 else "the mpirun that belongs to the library or with arraycomm-run --mpi")
         raise DistBackendError(
             f"this is rank {told.rank} of {told.size} by {told.launcher}, but {facts.version} ({facts.path}) sees a world of "
-            "one process: the launcher does not speak to this MPI, and every rank would be alone. Start with the mpirun "
-            "that belongs to the library or with arraycomm-run --mpi, or name the library that belongs to mpirun in "
-            "ARRAYCOMM_MPI_LIBRARY")
+            f"one process: the launcher does not speak to this MPI, and every rank would be alone. Start with {start}, or name "
+            "the library that belongs to the launcher in ARRAYCOMM_MPI_LIBRARY")
     return rank, size
 
 

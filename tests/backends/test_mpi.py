@@ -359,6 +359,15 @@ def test_mpirun_of_another_library() -> None:
     assert "sees a world of one process" in printed and "Open MPI" in printed and "mpirun (MPICH)" in printed, printed
 
 
+def test_srun_without_mpi() -> None:
+    """What srun without --mpi=pmix says to a rank."""
+    told = {"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1",
+            "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n1",
+            "ARRAYCOMM_MPI_LIBRARY": str(_file("openmpi"))}
+    printed = printed_by([sys.executable, "-c", "import arraycomm; arraycomm.init()"], mpi.environ("openmpi") | told)
+    assert "this is rank 1 of 2 by srun" in printed and "srun --mpi=pmix (Open MPI)" in printed, printed
+
+
 @pytest.mark.parametrize("library", ["mpich", "abi"])
 def test_a_library_that_would_end_the_process(library: str) -> None:
     """MPICH's MPI_Init under Open MPI's mpirun."""
