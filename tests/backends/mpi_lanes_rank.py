@@ -19,6 +19,7 @@ import numpy as np
 
 import arraycomm
 from tests.backends.mpi_rank import mapped, say
+from tests.core.forked import names_the_fork
 
 # Elements of 8 bytes: none, with the head, in the longer ring, and longer than that.
 _COUNTS = (0, 1, 256, 257, 4000, 40_000, 200_000, 400_000)
@@ -193,14 +194,6 @@ def aborts(group: arraycomm.Group) -> None:
     say(group, f"mapped {mapped() - began}")
 
 
-def _refused(use: Callable[[], object]) -> bool:
-    try:
-        use()
-    except RuntimeError as error:
-        return "made by fork" in str(error) and not isinstance(error, arraycomm.DistError)
-    return False
-
-
 def forks(group: arraycomm.Group) -> None:
     """A child is told of each use, and ends as any process does; its parent's messages go on."""
     other, counts = 1 - group.rank, (3, 3000, _LONG)
@@ -216,7 +209,7 @@ def forks(group: arraycomm.Group) -> None:
             lambda: group.abort("the child's own trouble"), group.check_peers, lambda: group.subgroup([group.rank], "mine"),
             lambda: part.split(0), lambda: group.send(np.ones(1), other), lambda: part.isend(np.ones(_LONG), other),
             lambda: part.recv(np.empty(3), other), receives[0].wait, sends[-1].wait, group.barrier, arraycomm.init]
-        refused = [_refused(use) for use in uses]
+        refused = [names_the_fork(use) for use in uses]
         part.close()
         sys.exit(0 if all(refused) else 1 + refused.index(False))  # closes the group, too
     status = os.waitpid(child, 0)[1]
@@ -322,7 +315,7 @@ def _receive_too_much(part: arraycomm.Group, slots: list[int]) -> None:
         freed.value = 1 << 40
 
 
-def _send_until_refused(part: arraycomm.Group) -> None:
+def _send_untilnames_the_fork(part: arraycomm.Group) -> None:
     end, works = time.monotonic() + 20, []
     while time.monotonic() < end:
         works.append(part.isend(_ROW, 1))
@@ -345,7 +338,7 @@ def hostile(group: arraycomm.Group) -> None:
             if name not in _FORGED and slots:
                 _receive_too_much(part, slots)
             elif name not in _FORGED:
-                _send_until_refused(part)
+                _send_untilnames_the_fork(part)
             part.recv(np.empty(1), other, 5, timeout=20)
         except arraycomm.DistError as error:
             told = f"{type(error).__name__} {error}"

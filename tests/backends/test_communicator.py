@@ -11,6 +11,7 @@ import pytest
 
 import arraycomm
 from arraycomm.core import window as core_window
+from tests.core.forked import names_the_fork
 
 
 def _closed_by_a_child(rank: int, transport: str) -> None:
@@ -34,15 +35,6 @@ def test_a_forked_child_that_closes_the_group_leaves_it_to_its_parent(transport:
     arraycomm.spawn(_closed_by_a_child, (transport,), nprocs=2)
 
 
-def _refused(use: Callable[[], object]) -> bool:
-    """Whether a use of the parent's group names the fork."""
-    try:
-        use()
-    except RuntimeError as error:
-        return "made by fork" in str(error) and not isinstance(error, arraycomm.DistError)
-    return False
-
-
 def _aborted_by_a_child(rank: int, transport: str) -> None:
     os.environ["ARRAYCOMM_TRANSPORT"] = transport
     with arraycomm.init() as group, group.split(0) as other:
@@ -56,7 +48,7 @@ def _aborted_by_a_child(rank: int, transport: str) -> None:
                 lambda: group.abort("the child's own trouble"), group.check_peers, lambda: group.subgroup([rank], "mine"),
                 lambda: core_window.Window(group, np.zeros(4), "another"), lambda: window.put(np.ones(1), 1 - rank, 0),
                 lambda: other.abort(), group.barrier, lambda: window.signal(1 - rank), lambda: window.fence(1.0)]
-            refused = [_refused(use) for use in uses]
+            refused = [names_the_fork(use) for use in uses]
             group.close()
             os._exit(0 if all(refused) else 1 + refused.index(False))
         status = os.waitpid(child, 0)[1]
