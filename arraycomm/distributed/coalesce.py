@@ -110,8 +110,8 @@ def _coalescing_manager(group: ProcessGroup | None = None, device: Any = None,
 
     They run in their order; small all_reduces that follow each other run as one, and arrays of one op that share memory are
     each reduced as they were before, as with gloo in torch. Other operations inside run at once, after those held back before.
-    async_ops: the block does not wait for them, wait() of the manager does. Where all_reduces stand beside other operations, which
-    may need what those write, or share memory and differ in op or dtype, the block waits for all but the last run of them.
+    async_ops: the block does not wait for them, wait() of the manager does. Where all_reduces stand beside other operations,
+    which may need what those write, or share memory and differ in op or dtype, the block waits for all but the last run of them.
     device is accepted and not used. ValueError when nested. When the block raises, what is held back is dropped.
     """
     pg = resolve(group)
