@@ -44,6 +44,7 @@ def test_a_window_that_was_not_opened_holds_no_array(monkeypatch: pytest.MonkeyP
 def test_elements_that_cannot_be_sent_are_not_taken_from_the_next_put(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(group: Any) -> None:
         window = Window(group.core, mine := np.zeros(40), "test")
+        group.barrier().wait()  # nobody is still opening the window when it ends
         send = window._group.isend
 
         def fails(x: Any, dest: int, tag: int) -> Any:
