@@ -107,12 +107,14 @@ def main() -> int:
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("ranks", type=int, nargs="?", default=1)
     parser.add_argument("framework", nargs="?", default="", help="of its arrays; default: the first of torch, CuPy and JAX")
-    parser.add_argument("--standin", action="store_true", help="over the stand-ins")
+    parser.add_argument("--standin", action="store_true", help="over the stand-ins, unless the environment names others")
     given = parser.parse_args()
     if given.standin:
         from tests.standin import build
 
-        os.environ |= {"ARRAYCOMM_CUDART_LIBRARY": build.cudart(), "ARRAYCOMM_NCCL_LIBRARY": build.nccl()}
+        for variable, standin in (("ARRAYCOMM_CUDART_LIBRARY", build.cudart), ("ARRAYCOMM_NCCL_LIBRARY", build.nccl)):
+            if variable not in os.environ:  # who runs many parts has compiled them once for all
+                os.environ[variable] = standin()
         given.framework = frameworks.STANDIN
     reason = missing(given.part, given.ranks, given.framework) if given.part != "machine" else None
     if reason is not None:

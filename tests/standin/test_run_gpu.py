@@ -14,6 +14,7 @@ import pytest
 
 from tests.conformance import mpi
 from tests.gpu import frameworks, overhead, run
+from tests.standin import build
 
 PARTS = ("all_reduce in place on 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks",
          "symmetric memory, 2", "programs of jax, 2", "over MPI, 2 ranks")
@@ -21,9 +22,10 @@ PARTS = ("all_reduce in place on 2 ranks", "operations of torch, 2 ranks", "stag
 
 def test_the_parts_and_the_report(tmp_path: Path) -> None:
     only = [word for part in PARTS for word in ("--only", part)]
+    environ = {"OUT": str(tmp_path), "ARRAYCOMM_MPI_LIBRARY": str(mpi.library_file("mpich")),
+               "ARRAYCOMM_CUDART_LIBRARY": build.cudart(), "ARRAYCOMM_NCCL_LIBRARY": build.nccl()}
     done = subprocess.run([sys.executable, str(run.ROOT / "tests/gpu/run.py"), "--standin", *only], capture_output=True,
-                          text=True, timeout=240,
-                          env=os.environ | {"OUT": str(tmp_path), "ARRAYCOMM_MPI_LIBRARY": str(mpi.library_file("mpich"))})
+                          text=True, timeout=240, env=os.environ | environ)
     report = (tmp_path / "gpu.md").read_text()
     assert done.returncode == 0, (tmp_path / "gpu.log").read_text()
     assert done.stdout.strip() == report.strip() and report.count("| ok |") == len(PARTS)
