@@ -82,6 +82,10 @@ def meet_by_torch(rank: int, port: int) -> None:
     assert (own, size) == (rank, 2)
     store.set(f"from {rank}", "here")
     assert store.get(f"from {1 - rank}") == b"here"
+    if rank == 0:  # which serves the store: it ends with this rank
+        store.get("rank 1 has read")
+    else:
+        store.set("rank 1 has read", "yes")
 
 
 def test_torch_meets_where_a_spawned_function_says():
