@@ -315,7 +315,7 @@ def _receive_too_much(part: arraycomm.Group, slots: list[int]) -> None:
         freed.value = 1 << 40
 
 
-def _send_untilnames_the_fork(part: arraycomm.Group) -> None:
+def _send_until_it_fails(part: arraycomm.Group) -> None:
     end, works = time.monotonic() + 20, []
     while time.monotonic() < end:
         works.append(part.isend(_ROW, 1))
@@ -338,7 +338,7 @@ def hostile(group: arraycomm.Group) -> None:
             if name not in _FORGED and slots:
                 _receive_too_much(part, slots)
             elif name not in _FORGED:
-                _send_untilnames_the_fork(part)
+                _send_until_it_fails(part)
             part.recv(np.empty(1), other, 5, timeout=20)
         except arraycomm.DistError as error:
             told = f"{type(error).__name__} {error}"

@@ -213,7 +213,7 @@ static bool is_possible(const struct mpi_lanes *all, const struct mpi_lane *lane
         return false;
     if (!lane_lies_apart(head))
         return true;
-    return next->at - lane->met < 2 * all->room && (!next->id || next->at % all->room + lane_length(head) <= all->room);
+    return next->at - lane->met < 2 * all->room && (!lane_is_whole(next->id) || next->at % all->room + lane_length(head) <= all->room);
 }
 
 static int deliver(struct acomm_group *g, struct mpi_lane *lane)
@@ -229,7 +229,7 @@ static int deliver(struct acomm_group *g, struct mpi_lane *lane)
         a.contents = lane->next.contents;
     if (!lane_lies_apart(&a.head))
         return messages_deliver(g, &a, a.head.what == MESSAGE ? lane_length(&a.head) : 0);
-    a.contents = next->id ? lane->from_memory->contents + a.at % room : NULL;
+    a.contents = lane_is_whole(next->id) ? lane->from_memory->contents + a.at % room : NULL;
     a.stays = true;
     lane->met = lane_up(a.at + lane_length(&a.head), LANE_LINE);
     int rc = messages_deliver(g, &a, 0);

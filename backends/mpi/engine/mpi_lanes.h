@@ -8,6 +8,7 @@
  * All of it, but for the beginning and the end, with the lock of the group's messages (mpi_messages.c). */
 #ifndef MPI_LANES_H
 #define MPI_LANES_H
+#include "choice.h"
 #include "link.h"
 #include "mpi_news.h"
 #include "stream.h"
@@ -18,7 +19,8 @@ struct lane_head {
     struct head head;   /* ticket: of CLEAR, the tag that contents are to come by */
     uint64_t at;        /* of contents in the longer ring, bytes of it ever used before them; of an offer where they lie in the
                          * sender's memory, 0: nobody can read them there */
-    uint64_t id;        /* of an offer, and of what answers it; of contents in the longer ring 1 if all are written */
+    uint64_t id;        /* of an offer, and of what answers it; of contents in the longer ring 1 if all are written, and in its upper
+                         * half the number of the trial that they are, or 0 */
 };
 _Static_assert(sizeof(struct lane_head) <= LINK_BESIDE, "a head lies beside its stamp");
 
@@ -26,6 +28,7 @@ _Static_assert(sizeof(struct lane_head) <= LINK_BESIDE, "a head lies beside its 
 /* A lane's, in which nothing is believed but what is possible. */
 struct lane_memory {
     _Alignas(128) _Atomic uint64_t freed;   /* bytes of the longer ring that are free again; by the receiver only */
+    _Atomic uint64_t told;                  /* by it too: a trial's number, and below how many ns it copied those contents */
     _Alignas(128) _Atomic uint64_t written; /* by the sender only: its receiver copies them out while it writes more */
     _Alignas(4096) char contents[];         /* the longer ring, then the link's */
 };
@@ -43,6 +46,16 @@ static inline uint64_t lane_length(const struct head *head)
 static inline bool lane_lies_apart(const struct head *head)
 {
     return head->what == MESSAGE && lane_length(head) > LANE_SHORT;
+}
+
+static inline bool lane_is_whole(uint64_t id)
+{
+    return (id & 1) != 0;
+}
+
+static inline uint32_t lane_trial(uint64_t id)
+{
+    return (uint32_t)(id >> 32);
 }
 
 /* Of what a lane has room for only later. */
@@ -65,7 +78,12 @@ struct mpi_lane {
     uint64_t offers;
     uint64_t filled, freed, seen; /* bytes of the longer ring ever given away; free again; and as last seen of the receiver's word */
     struct mpi_op *writing;      /* whose contents are on their way there, behind all others */
-    struct stream_way way;
+    /* Stores of long contents (enum stream_stores) are chosen by what writing and reading cost together: who writes past the caches
+     * saves time between far cores and leaves lines in memory, which costs who reads twice as much between near ones. */
+    struct choice stores[CHOICE_CLASSES];
+    struct { uint32_t number; int way, passed; uint64_t bytes; int64_t ns; } trial; /* whose reader's time is awaited; number 0: none */
+    uint32_t trials;
+    int way;                     /* of what is written now */
     /* what it receives */
     struct lane_queue reading;   /* receives of long contents and of offers, which it reads */
     uint64_t met;                /* bytes of the longer ring whose heads have come */
@@ -109,6 +127,14 @@ void lane_append(struct lane_queue *queue, struct mpi_op *op);
 void lane_unstage(struct mpi_op *op);
 bool lane_remove(struct lane_queue *queue, const struct mpi_op *op);
 
+/* ---- mpi_lanes_stores.c ---- */
+/* How an operation's contents are to be written, and whether as a trial. */
+void lane_choose_stores(struct mpi_lane *lane, struct mpi_op *op);
+/* Some of them, and whether they are the last. */
+void lane_write(struct mpi_lane *lane, struct mpi_op *op, char *to, const char *from, uint64_t bytes, bool last);
+/* Copies contents out of the longer ring, and tells how long a trial took once they are the last. */
+void lane_copy_out(struct mpi_lane *lane, struct mpi_op *op, char *to, const char *from, uint64_t bytes, bool last);
+
 /* ---- mpi_lanes_send.c ---- */
 int lanes_send(struct mpi_op *op);
 /* Writes of long contents what there is room for; what else has waited for room. 0 or a code. */
@@ -118,6 +144,8 @@ int lane_flush(struct acomm_group *g, struct mpi_lane *lane);
 /* ---- mpi_lanes_long.c ---- */
 /* Long contents, or an offer of them, meet their receive, or NULL: nobody wants them. */
 int lanes_meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *a);
+/* Those that are all in the longer ring. */
+void lanes_take(struct acomm_group *g, struct mpi_op *op, const struct arrival *a);
 /* Reads a part of what each of them waits for. */
 int lane_read(struct acomm_group *g, struct mpi_lane *lane);
 /* Answers that have waited for room. 1: all have gone, 0: there is none, or a code. */

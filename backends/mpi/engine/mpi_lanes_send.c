@@ -71,7 +71,7 @@ int lane_pour(struct acomm_group *g, struct mpi_lane *lane)
             return rc;
         if (part < left)
             to = next_place(g->messages->lanes, lane, at, left, &part);
-        stream_fill(&lane->way, to, (const char *)op->call.in + op->moved, part);
+        lane_write(lane, op, to, (const char *)op->call.in + op->moved, part, op->moved + part == op->bytes);
         op->moved += part;
         g->messages->lanes->moved += part != 0;
         atomic_store_explicit(&lane->to_memory->written, at + part, memory_order_release);
@@ -84,13 +84,13 @@ int lane_pour(struct acomm_group *g, struct mpi_lane *lane)
 }
 
 /* All of a message's contents before its head, which spares who receives them a look at how far they are written. */
-static void write_whole(const struct mpi_op *op, struct mpi_lane *lane)
+static void write_whole(struct mpi_op *op, struct mpi_lane *lane)
 {
     struct lane_memory *memory = lane->to_memory;
     char *to = memory->contents + lane->place % op->group->messages->lanes->room;
-    stream_fill(&lane->way, to, lane->body, op->bytes);
+    lane_write(lane, op, to, lane->body, op->bytes, true);
     atomic_store_explicit(&memory->written, lane->place + op->bytes, memory_order_release);
-    lane->front.id = 1;
+    lane->front.id |= 1;
 }
 
 /* The head of a message, with the contents behind it or in the longer ring, or else an offer. 0 or a code. */
@@ -111,8 +111,12 @@ static int prepare(struct mpi_op *op, struct mpi_lane *lane)
         front->at = op->on_device ? 0 : op->call.in;
         front->id = op->offer = ++lane->offers;
     }
-    if (rc && !is_short && op->bytes <= PIECE_MIN + REST)
-        write_whole(op, lane);
+    if (rc && !is_short) {
+        lane_choose_stores(lane, op);
+        front->id = (uint64_t)op->trial << 32;
+        if (op->bytes <= PIECE_MIN + REST)
+            write_whole(op, lane);
+    }
     lane->ready = true;
     return 0;
 }
@@ -143,7 +147,7 @@ static int transmitted(struct mpi_op *op, struct mpi_lane *lane)
     lane->sent = 0;
     if (lane->front.head.what == OFFERED)
         lane_append(&lane->offered, op);
-    else if (!lane_lies_apart(&lane->front.head) || lane->front.id)
+    else if (!lane_lies_apart(&lane->front.head) || lane_is_whole(lane->front.id))
         mpi_end_op(op, 0);
     else {
         lane->writing = op;

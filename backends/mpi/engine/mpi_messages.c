@@ -70,7 +70,9 @@ static int meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *
     bool apart = !a->contents;
     if (!apart && fits && op->on_device && bytes)
         return messages_land(g, op, a->contents);
-    if (!apart && fits)
+    if (!apart && fits && a->stays)
+        lanes_take(g, op, a);
+    else if (!apart && fits)
         stream_keep((void *)op->call.out, a->contents, bytes);
     if (!apart || !fits)
         mpi_end_op(op, fits ? 0 : ACOMM_TRUNCATED);

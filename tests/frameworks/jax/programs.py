@@ -286,6 +286,7 @@ def aborted(context: Context) -> None:
     program = comm.jit(lambda x: comm.all_reduce(x * 1, group=group))
     x = jnp.ones(70_000)
     context.check(bool((program(x) == context.size).all()), "before")
+    context.group.barrier()  # nobody is still in what comes before
     if context.rank:
         group.abort("of the test")
     for call in ("under way", "afterwards") if context.rank == 0 else ():
