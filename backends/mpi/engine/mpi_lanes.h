@@ -79,7 +79,10 @@ struct mpi_lane {
     uint64_t filled, freed, seen; /* bytes of the longer ring ever given away; free again; and as last seen of the receiver's word */
     struct mpi_op *writing;      /* whose contents are on their way there, behind all others */
     /* Stores of long contents (enum stream_stores) are chosen by what writing and reading cost together: who writes past the caches
-     * saves time between far cores and leaves lines in memory, which costs who reads twice as much between near ones. */
+     * saves time between far cores and leaves lines in memory, which costs who reads twice as much between near ones. With more ranks
+     * than cores a pair shares a core now and then, which trials of so many messages come too late for: there the time to write
+     * decides alone (1 MiB, 4 ranks on 2 cores, Intel MPI: 1.12 to 1.17 of mpi4py's speed, by trials 0.82 to 1.01). */
+    struct stream_way fills;
     struct choice stores[CHOICE_CLASSES];
     struct { uint32_t number; int way, passed; uint64_t bytes; int64_t ns; } trial; /* whose reader's time is awaited; number 0: none */
     uint32_t trials;
@@ -129,7 +132,7 @@ bool lane_remove(struct lane_queue *queue, const struct mpi_op *op);
 
 /* ---- mpi_lanes_stores.c ---- */
 /* How an operation's contents are to be written, and whether as a trial. */
-void lane_choose_stores(struct mpi_lane *lane, struct mpi_op *op);
+void lane_choose_stores(struct mpi_lane *lane, struct mpi_op *op, bool crowded);
 /* Some of them, and whether they are the last. */
 void lane_write(struct mpi_lane *lane, struct mpi_op *op, char *to, const char *from, uint64_t bytes, bool last);
 /* Copies contents out of the longer ring, and tells how long a trial took once they are the last. */

@@ -112,7 +112,7 @@ static int prepare(struct mpi_op *op, struct mpi_lane *lane)
         front->id = op->offer = ++lane->offers;
     }
     if (rc && !is_short) {
-        lane_choose_stores(lane, op);
+        lane_choose_stores(lane, op, op->group->crowded);
         front->id = (uint64_t)op->trial << 32;
         if (op->bytes <= PIECE_MIN + REST)
             write_whole(op, lane);

@@ -2,7 +2,7 @@
 #include "clock.h"
 #include "mpi_lanes.h"
 
-enum { KEPT, PAST, WAYS };
+enum { KEPT, PAST, WAYS, EACH = WAYS }; /* EACH: by the time to write alone */
 #define PATIENCE 64          /* messages after which a trial is given up that nobody has received */
 #define NS_BITS 32
 
@@ -18,12 +18,12 @@ static void learn(struct mpi_lane *lane)
     lane->trial.number = 0;
 }
 
-void lane_choose_stores(struct mpi_lane *lane, struct mpi_op *op)
+void lane_choose_stores(struct mpi_lane *lane, struct mpi_op *op, bool crowded)
 {
     struct choice *c = choice_for(lane->stores, op->bytes);
     op->trial = 0;
-    lane->way = KEPT;
-    if (op->bytes < STREAM_MIN)
+    lane->way = crowded ? EACH : KEPT;
+    if (crowded || op->bytes < STREAM_MIN)
         return;
     if (lane->trial.number)
         learn(lane);
@@ -45,7 +45,10 @@ void lane_choose_stores(struct mpi_lane *lane, struct mpi_op *op)
 void lane_write(struct mpi_lane *lane, struct mpi_op *op, char *to, const char *from, uint64_t bytes, bool last)
 {
     int64_t before = op->trial ? clock_now() : 0;
-    stream_store(lane->way == PAST ? STREAM_PAST : STREAM_KEPT, to, from, bytes);
+    if (lane->way == EACH)
+        stream_fill(&lane->fills, to, from, bytes);
+    else
+        stream_store(lane->way == PAST ? STREAM_PAST : STREAM_KEPT, to, from, bytes);
     if (!op->trial)
         return;
     op->copied += clock_now() - before;
