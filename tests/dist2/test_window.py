@@ -437,10 +437,13 @@ def _dies(rank: int, path: str) -> None:
     group = dist2.new_group("gloo", LIMIT, "cpu")
     window = group.new_window(np.zeros(4))
     window.fence()
+    store = group.get_group_store()
     if rank == 1:
+        store.wait(["rank 0 has left the fence"])
         if window._core.direct:
             window.signal(0)
         os._exit(0)
+    store.set("rank 0 has left the fence", b"")
     found: list[Any] = []
     for call in (lambda: window.fence(), lambda: window.wait_signal(1), lambda: window.wait_signal(1),
                  lambda: window.put(np.zeros(4), 1)):

@@ -83,9 +83,17 @@ def futures_of_a_closed_group(rank: int) -> None:
     assert works[1].get_future().wait()[0].tolist() == [2, 2]
 
 
-def dead_peer(rank: int) -> None:
+def dies(rank: int) -> None:
+    """Rank 1 does, once rank 0 has left what came before."""
+    store = dist.distributed_c10d._get_default_store()
     if rank:
+        store.wait(["rank 0 is ready"])
         os._exit(0)
+    store.set("rank 0 is ready", "")
+
+
+def dead_peer(rank: int) -> None:
+    dies(rank)
     said = caught(arraycomm.PeerLost, lambda: dist.all_reduce(torch.zeros(1000)))
     assert "rank 1" in said, said
 
@@ -94,8 +102,7 @@ def dead_peer_in_backward(rank: int) -> None:
     """The reducer waits in C++: an error of the same text."""
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
     loss = model(torch.ones(2, 4)).sum()
-    if rank:
-        os._exit(0)
+    dies(rank)
     said = caught(RuntimeError, loss.backward)
     assert "PeerLost" in said and "rank 1" in said, said
 
