@@ -9,6 +9,7 @@ CPython 3.11 or later: the wheel then is for all from 3.11 on) and, for its Pyth
 checkout's is refused; what was changed in C only is not seen.
 
 --standin: over the stand-ins in host memory (tests/standin), to try this program itself; no figure means anything then.
+ARRAYCOMM_CUDART_LIBRARY and ARRAYCOMM_NCCL_LIBRARY, where set, name stand-ins that are compiled already.
 """
 
 from __future__ import annotations
