@@ -1,4 +1,4 @@
-/* engine: link_shm.c bell.c stream.c */
+/* engine: link_shm.c bell.c stores.c stream.c */
 /* Heads that travel beside a stamp, and what is behind them. */
 #include <stdlib.h>
 #include <string.h>

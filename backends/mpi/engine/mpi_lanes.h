@@ -11,7 +11,7 @@
 #include "choice.h"
 #include "link.h"
 #include "mpi_news.h"
-#include "stream.h"
+#include "stores.h"
 
 #define LANE_SHORT 2048 /* bytes of contents that follow the head: between far cores longer ones take less time in the longer ring */
 
@@ -19,8 +19,7 @@ struct lane_head {
     struct head head;   /* ticket: of CLEAR, the tag that contents are to come by */
     uint64_t at;        /* of contents in the longer ring, bytes of it ever used before them; of an offer where they lie in the
                          * sender's memory, 0: nobody can read them there */
-    uint64_t id;        /* of an offer, and of what answers it; of contents in the longer ring 1 if all are written, and in its upper
-                         * half the number of the trial that they are, or 0 */
+    uint64_t id;        /* of an offer, and of what answers it; of contents in the longer ring 1 if all are written */
 };
 _Static_assert(sizeof(struct lane_head) <= LINK_BESIDE, "a head lies beside its stamp");
 
@@ -28,8 +27,8 @@ _Static_assert(sizeof(struct lane_head) <= LINK_BESIDE, "a head lies beside its 
 /* A lane's, in which nothing is believed but what is possible. */
 struct lane_memory {
     _Alignas(128) _Atomic uint64_t freed;   /* bytes of the longer ring that are free again; by the receiver only */
-    _Atomic uint64_t told;                  /* by it too: a trial's number, and below how many ns it copied those contents */
     _Alignas(128) _Atomic uint64_t written; /* by the sender only: its receiver copies them out while it writes more */
+    struct stores_talk talk;
     _Alignas(4096) char contents[];         /* the longer ring, then the link's */
 };
 
@@ -53,11 +52,6 @@ static inline bool lane_is_whole(uint64_t id)
     return (id & 1) != 0;
 }
 
-static inline uint32_t lane_trial(uint64_t id)
-{
-    return (uint32_t)(id >> 32);
-}
-
 /* Of what a lane has room for only later. */
 struct lane_reply { struct lane_reply *next; struct lane_head head; };
 struct lane_queue { struct mpi_op *first, **end; };
@@ -78,16 +72,9 @@ struct mpi_lane {
     uint64_t offers;
     uint64_t filled, freed, seen; /* bytes of the longer ring ever given away; free again; and as last seen of the receiver's word */
     struct mpi_op *writing;      /* whose contents are on their way there, behind all others */
-    /* Stores of long contents (enum stream_stores) are chosen by what writing and reading cost together: who writes past the caches
-     * saves time between far cores and leaves lines in memory, which costs who reads twice as much between near ones. With more ranks
-     * than cores a pair shares a core now and then, which trials of so many messages come too late for: there the time to write
-     * decides alone (1 MiB, 4 ranks on 2 cores, Intel MPI: 1.12 to 1.17 of mpi4py's speed, by trials 0.82 to 1.01). */
-    struct stream_way fills;
-    struct choice stores[CHOICE_CLASSES];
-    struct { uint32_t number; int way, passed; uint64_t bytes; int64_t ns; } trial; /* whose reader's time is awaited; number 0: none */
-    uint32_t trials;
-    int way;                     /* of what is written now */
+    struct stores stores;
     /* what it receives */
+    struct stores_reader reader;
     struct lane_queue reading;   /* receives of long contents and of offers, which it reads */
     uint64_t met;                /* bytes of the longer ring whose heads have come */
     size_t arrived;              /* bytes of the next head and its contents */
@@ -129,14 +116,6 @@ void lane_append(struct lane_queue *queue, struct mpi_op *op);
 /* Gives memory back that a receive for a device had. */
 void lane_unstage(struct mpi_op *op);
 bool lane_remove(struct lane_queue *queue, const struct mpi_op *op);
-
-/* ---- mpi_lanes_stores.c ---- */
-/* How an operation's contents are to be written, and whether as a trial. */
-void lane_choose_stores(struct mpi_lane *lane, struct mpi_op *op, bool crowded);
-/* Some of them, and whether they are the last. */
-void lane_write(struct mpi_lane *lane, struct mpi_op *op, char *to, const char *from, uint64_t bytes, bool last);
-/* Copies contents out of the longer ring, and tells how long a trial took once they are the last. */
-void lane_copy_out(struct mpi_lane *lane, struct mpi_op *op, char *to, const char *from, uint64_t bytes, bool last);
 
 /* ---- mpi_lanes_send.c ---- */
 int lanes_send(struct mpi_op *op);

@@ -94,7 +94,7 @@ static int read_ring(struct acomm_group *g, struct mpi_lane *lane, struct mpi_op
     const char *from = lane_contents(g->messages->lanes, lane, op->from + op->moved, &part);
     if (!part)
         return 0;
-    lane_copy_out(lane, op, to + op->moved, from, part, op->moved + part == op->bytes);
+    stores_read(&lane->reader, &lane->from_memory->talk, op->from + op->moved, to + op->moved, from, part, op->bytes);
     op->moved += part;
     g->messages->lanes->moved++;
     bool whole = op->moved == op->bytes;
@@ -187,8 +187,6 @@ int lanes_meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *a
     if (!op)
         return offered ? answer(g, lane, DONE, a->id, 0) : 0;
     op->offer = offered ? a->id : 0;
-    op->trial = offered ? 0 : lane_trial(a->id);
-    op->copied = 0;
     op->from = a->at;
     op->moved = 0;
     if (!offered && op->on_device && !(op->staged = malloc(op->bytes)))
@@ -203,7 +201,6 @@ int lanes_meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *a
 
 void lanes_take(struct acomm_group *g, struct mpi_op *op, const struct arrival *a)
 {
-    op->trial = lane_trial(a->id);
-    op->copied = 0;
-    lane_copy_out(&g->messages->lanes->lanes[a->head.source], op, (char *)op->call.out, a->contents, op->bytes, true);
+    struct mpi_lane *lane = &g->messages->lanes->lanes[a->head.source];
+    stores_read(&lane->reader, &lane->from_memory->talk, a->at, (char *)op->call.out, a->contents, op->bytes, op->bytes);
 }

@@ -58,6 +58,13 @@ static char *next_place(const struct mpi_lanes *all, const struct mpi_lane *lane
     return lane->to_memory->contents + at % all->room;
 }
 
+/* Contents of the operation, to where byte `at` of the longer ring lies. */
+static void write_part(struct mpi_lane *lane, const struct mpi_op *op, uint64_t at, char *to, const char *from, uint64_t bytes)
+{
+    struct stores_talk *talk = op->group->crowded ? NULL : &lane->to_memory->talk;
+    stores_write(&lane->stores, talk, at, to, from, bytes, op->bytes);
+}
+
 int lane_pour(struct acomm_group *g, struct mpi_lane *lane)
 {
     struct mpi_op *op = lane->writing;
@@ -71,7 +78,7 @@ int lane_pour(struct acomm_group *g, struct mpi_lane *lane)
             return rc;
         if (part < left)
             to = next_place(g->messages->lanes, lane, at, left, &part);
-        lane_write(lane, op, to, (const char *)op->call.in + op->moved, part, op->moved + part == op->bytes);
+        write_part(lane, op, at, to, (const char *)op->call.in + op->moved, part);
         op->moved += part;
         g->messages->lanes->moved += part != 0;
         atomic_store_explicit(&lane->to_memory->written, at + part, memory_order_release);
@@ -88,7 +95,7 @@ static void write_whole(struct mpi_op *op, struct mpi_lane *lane)
 {
     struct lane_memory *memory = lane->to_memory;
     char *to = memory->contents + lane->place % op->group->messages->lanes->room;
-    lane_write(lane, op, to, lane->body, op->bytes, true);
+    write_part(lane, op, lane->place, to, lane->body, op->bytes);
     atomic_store_explicit(&memory->written, lane->place + op->bytes, memory_order_release);
     lane->front.id |= 1;
 }
@@ -111,12 +118,8 @@ static int prepare(struct mpi_op *op, struct mpi_lane *lane)
         front->at = op->on_device ? 0 : op->call.in;
         front->id = op->offer = ++lane->offers;
     }
-    if (rc && !is_short) {
-        lane_choose_stores(lane, op, op->group->crowded);
-        front->id = (uint64_t)op->trial << 32;
-        if (op->bytes <= PIECE_MIN + REST)
-            write_whole(op, lane);
-    }
+    if (rc && !is_short && op->bytes <= PIECE_MIN + REST)
+        write_whole(op, lane);
     lane->ready = true;
     return 0;
 }

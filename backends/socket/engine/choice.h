@@ -55,16 +55,16 @@ static inline struct choice *choice_for(struct choice *classes, uint64_t bytes)
 }
 
 /* Every how many tries a way is taken that is worse than the best. */
-static inline uint32_t choice_often(double worse, double best)
+static inline uint32_t choice_often(double worse, double best, uint32_t seldom)
 {
     uint32_t often = CHOICE_AGAIN;
-    while (often < CHOICE_SELDOM && worse - best > often * CHOICE_LOSS * best)
+    while (often < seldom && worse - best > often * CHOICE_LOSS * best)
         often *= 2;
     return often;
 }
 
-/* The way of try number `try` among the first `ways`, when each costs so much. */
-static inline int choice_way(uint32_t try, const float *cost, int ways)
+/* The way of try number `try` among the first `ways`, when each costs so much; one that is worse comes every `seldom` tries at least. */
+static inline int choice_way_again(uint32_t try, const float *cost, int ways, uint32_t seldom)
 {
     int best = 0, turn = (int)(try % (uint32_t)ways);
     for (int way = 1; way < ways; way++)
@@ -72,11 +72,16 @@ static inline int choice_way(uint32_t try, const float *cost, int ways)
     if (try < (uint32_t)ways * CHOICE_LEARN)
         return try < (uint32_t)ways * CHOICE_FIRST || cost[turn] < 1.5f * cost[best] ? turn : best;
     for (int way = 0; way < ways; way++) {
-        uint32_t often = choice_often(cost[way], cost[best]);
+        uint32_t often = choice_often(cost[way], cost[best], seldom);
         if (way != best && try % often == often - 1 - (uint32_t)way) /* each in tries of its own */
             return way;
     }
     return best;
+}
+
+static inline int choice_way(uint32_t try, const float *cost, int ways)
+{
+    return choice_way_again(try, cost, ways, CHOICE_SELDOM);
 }
 
 /* Whether a run of `bytes` bytes counts, that is, whether its time is wanted. */

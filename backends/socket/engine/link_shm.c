@@ -7,7 +7,7 @@
 #include "acomm.h"
 #include "bell.h"
 #include "link.h"
-#include "stream.h"
+#include "stores.h"
 #include "wait.h"
 
 #define LINE 64
@@ -40,6 +40,7 @@ struct link_ring {
     _Alignas(2 * LINE) _Atomic uint32_t withdrawn; /* by the sender, once at most; see link.h */
     struct link_parts parts;
     _Alignas(2 * LINE) struct slot slots[SLOTS];
+    struct stores_talk talk;
     /* Longer than a core's own caches (shared.c): its lines were given back by the receiver long ago. Between neighbouring
      * cores that makes 28 GB/s of 8. */
     _Alignas(2 * LINE) char data[];
@@ -55,11 +56,12 @@ struct link_shm {
     /* the sender's */
     uint64_t taken, freed;  /* `taken` as last seen; the place that the receiver had then */
     uint64_t ends[SLOTS];   /* the place after each piece under way */
-    struct stream_way way;
+    struct stores stores;
     /* the receiver's */
     const char *from, *data; /* rest of the part of a piece that is being read; what it has in `data` */
     size_t left, behind;    /* bytes of the one; and of the other, while that is still to come */
     size_t used;            /* of `data`, by the whole piece */
+    struct stores_reader reader;
     uint64_t told, told_place; /* pieces in ring->taken, and the place after them */
 };
 
@@ -126,7 +128,8 @@ static void put(struct link_shm *s, const char *head, size_t beside, const char 
 {
     struct slot *slot = &s->ring->slots[s->pieces % SLOTS];
     char *data = s->ring->data + (s->place & (s->size - 1)) + skew;
-    stream_fill(&s->way, data, from, bytes);
+    uint64_t whole = s->base.whole > bytes ? s->base.whole : bytes;
+    stores_write(&s->stores, s->base.tried ? &s->ring->talk : NULL, s->place + skew, data, from, bytes, whole);
     if (beside) /* with the stamp: the receiver, who looks there, would take the line away from between the two */
         memcpy(slot->bytes, head, beside);
     s->place += lines(skew + bytes);
@@ -224,6 +227,17 @@ static int open_next(struct link_shm *s)
     return rc;
 }
 
+/* What lies in a ring is in a cache: only what is written gains past them, and from more bytes on. */
+static void copy_out(struct link_shm *s, char *to, size_t bytes)
+{
+    if (s->from < s->ring->data) { /* beside the stamp */
+        memcpy(to, s->from, bytes);
+        return;
+    }
+    uint64_t at = s->place + (uint64_t)(s->from - (s->ring->data + (s->place & (s->size - 1))));
+    stores_read(&s->reader, &s->ring->talk, at, to, s->from, bytes, s->base.whole / 2);
+}
+
 static ssize_t shm_recv(struct link *link, void *data, size_t bytes)
 {
     struct link_shm *s = self(link);
@@ -235,8 +249,7 @@ static ssize_t shm_recv(struct link *link, void *data, size_t bytes)
         if (!rc)
             break;
         size_t n = bytes - moved < s->left ? bytes - moved : s->left;
-        /* What lies in a ring is in a cache: only what is written gains, and from more bytes on. */
-        stream_long((char *)data + moved, s->from, n, s->base.whole / 2);
+        copy_out(s, (char *)data + moved, n);
         moved += n;
         s->from += n;
         s->left -= n;

@@ -122,8 +122,33 @@ static void claim(void *to, const void *from, size_t bytes)
     else
         stream_keep(to, from, bytes);
 }
+
+bool stream_has_strings(void)
+{
+    return !strings_serve() && __builtin_cpu_supports("avx");
+}
+
+/* Which is where the slow ones fall so low: source and target up to half a line further on in their pages. */
+static bool strings_stumble(const void *to, const void *from)
+{
+    return ((uintptr_t)to - (uintptr_t)from - 1) % 4096 < LINE / 2;
+}
+
+static void string_store(void *to, const void *from, size_t bytes)
+{
+    if (strings_stumble(to, from))
+        claim(to, from, bytes);
+    else
+        copy_string(to, from, bytes);
+}
 #else
 #define claim stream_keep
+#define string_store stream_keep
+
+bool stream_has_strings(void)
+{
+    return false;
+}
 
 void stream_keep(void *to, const void *from, size_t bytes)
 {
@@ -145,6 +170,8 @@ void stream_store(enum stream_stores stores, void *to, const void *from, size_t 
 {
     if (stores == STREAM_PAST)
         stream_copy(to, from, bytes);
+    else if (stores == STREAM_STRING)
+        string_store(to, from, bytes);
     else
         claim(to, from, bytes);
 }

@@ -21,9 +21,12 @@ void stream_copy(void *to, const void *from, size_t bytes);
  * blocks of 4 to 128 KiB between neighbouring cores in up to a third less time. bytes may be 0, pointers NULL then. */
 void stream_keep(void *to, const void *from, size_t bytes);
 
-/* How memory is written that another core reads next: who writes finds out (stream_fill), or was told. */
-enum stream_stores { STREAM_TRIED, STREAM_KEPT, STREAM_PAST };
-/* By STREAM_KEPT or STREAM_PAST. */
+/* How memory is written that another core reads next: who writes finds out (stream_fill), or was told. Strings are another way
+ * than ordinary stores where the processor does not do them well wherever source and target lie (stream_has_strings): from
+ * memory they are faster there too, 64 MiB in 3.9 ms instead of 4.1 to 4.3 on a Zen 4. */
+enum stream_stores { STREAM_TRIED, STREAM_KEPT, STREAM_PAST, STREAM_STRING };
+bool stream_has_strings(void);
+/* Not by STREAM_TRIED. */
 void stream_store(enum stream_stores stores, void *to, const void *from, size_t bytes);
 
 /* What a rank knows of the cores that read what it writes. Zeros at the beginning. */
