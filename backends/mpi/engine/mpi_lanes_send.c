@@ -5,6 +5,7 @@
 #define SKEWED 4096                       /* bytes from which contents begin where in a line their array does: link_shm.c */
 #define PIECE_MIN ((uint64_t)8 << 10)     /* bytes of long contents between two words of how far they are written, */
 #define PIECE_MAX ((uint64_t)32 << 10)
+#define PIECE_SHARED ((uint64_t)256 << 10) /* and where ranks share cores, whose receivers have to be switched to for each */
 #define REST 256                          /* at their end no piece of its own */
 
 /* As much of the longer ring as the receiver needs no more, who can only have gone on, and at most through all that was given away.
@@ -41,8 +42,11 @@ static int take_place(struct mpi_op *op, struct mpi_lane *lane, unsigned skew)
     return 1;
 }
 
-static uint64_t piece(uint64_t bytes)
+static uint64_t piece(const struct acomm_group *g, uint64_t bytes)
 {
+    uint64_t room = g->messages->lanes->room;
+    if (g->crowded)
+        return room / 4 < PIECE_SHARED ? room / 4 : PIECE_SHARED;
     uint64_t quarter = bytes / 4 / LANE_LINE * LANE_LINE;
     return quarter < PIECE_MIN ? PIECE_MIN : quarter < PIECE_MAX ? quarter : PIECE_MAX;
 }
@@ -68,7 +72,7 @@ static void write_part(struct mpi_lane *lane, const struct mpi_op *op, uint64_t 
 int lane_pour(struct acomm_group *g, struct mpi_lane *lane)
 {
     struct mpi_op *op = lane->writing;
-    uint64_t most = piece(op->bytes), part = 1;
+    uint64_t most = piece(g, op->bytes), part = 1;
     while (part && op->moved < op->bytes) {
         uint64_t at = lane->place + op->moved, left = op->bytes - op->moved;
         left = left < most + REST ? left : most;
@@ -90,7 +94,8 @@ int lane_pour(struct acomm_group *g, struct mpi_lane *lane)
     return 0;
 }
 
-/* All of a message's contents before its head, which spares who receives them a look at how far they are written. */
+/* All of a message's contents before its head, where they are one piece: that spares who receives them a look at how far they are
+ * written. */
 static void write_whole(struct mpi_op *op, struct mpi_lane *lane)
 {
     struct lane_memory *memory = lane->to_memory;
@@ -118,7 +123,7 @@ static int prepare(struct mpi_op *op, struct mpi_lane *lane)
         front->at = op->on_device ? 0 : op->call.in;
         front->id = op->offer = ++lane->offers;
     }
-    if (rc && !is_short && op->bytes <= PIECE_MIN + REST)
+    if (rc && !is_short && op->bytes <= piece(op->group, 0) + REST)
         write_whole(op, lane);
     lane->ready = true;
     return 0;
