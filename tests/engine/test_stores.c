@@ -64,7 +64,6 @@ static int pass(int dear)
 /* Once known, the dear way is taken for a try now and then. */
 static void the_reader_counts(void)
 {
-    begin();
     for (int dear = 0; dear < ways(); dear++) {
         int taken[CHOICE_WAYS] = {0};
         begin();
