@@ -213,9 +213,9 @@ char *seats_contents(const struct acomm_group *g, int rank, uint64_t before)
     return bytes > NEAR ? seat(g, rank)->far + start % FAR_RING : seat(g, rank)->near + start % NEAR_RING;
 }
 
-void seats_fill(struct acomm_group *g, char *to, const void *from, uint64_t bytes)
+void seats_fill(struct acomm_group *g, int reader, char *to, const void *from, uint64_t bytes)
 {
-    stream_fill(&g->seats->way, to, from, bytes);
+    stream_fill(&g->seats->stores[reader], to, from, bytes);
 }
 
 void seats_publish(struct acomm_group *g)
@@ -345,7 +345,7 @@ int seats_broadcast(struct mpi_op *op)
     if (rc)
         return rc;
     if (gives)
-        seats_fill(g, place, (const void *)c->in, bytes);
+        seats_fill(g, g->rank, place, (const void *)c->in, bytes);
     seats_publish(g);
     if (!gives)
         rc = take(op, (char *)c->out, bytes);

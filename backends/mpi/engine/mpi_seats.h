@@ -32,7 +32,7 @@ struct mpi_seats {
     uint64_t at[2];               /* where the next contents begin, short and long, in rings that never end: alike on all */
     uint64_t starts[SEATS_SLOTS]; /* of the contents of each round */
     uint64_t lengths[SEATS_SLOTS];
-    struct stream_way way;        /* how this rank's contents are written */
+    struct stream_way stores[SEATS_RANKS]; /* by which contents are written, by who reads them (seats_fill) */
     bool reads;                   /* ranks may read each other's memory, too (mpi_reads.c) */
     struct peer_process processes[SEATS_RANKS];
     struct mpi_ways ways;         /* of long arrays */
@@ -52,8 +52,9 @@ int seats_await(struct mpi_op *op, int rank);
 int seats_meet(struct mpi_op *op);
 /* Where a rank's contents lie, of this round or so many before. */
 char *seats_contents(const struct acomm_group *g, int rank, uint64_t before);
-/* Copies to this rank's, by stores that suit its readers. */
-void seats_fill(struct acomm_group *g, char *to, const void *from, uint64_t bytes);
+/* Copies to this rank's, by stores that suit rank `reader`, or this rank: all others. One that shares the core finds in its caches
+ * what one on a far core has to fetch. */
+void seats_fill(struct acomm_group *g, int reader, char *to, const void *from, uint64_t bytes);
 /* Nothing of this round, or so many before, is needed any more, nor of earlier ones. */
 void seats_done(struct acomm_group *g, uint64_t before);
 /* It has failed, and its arrays are the caller's again: nobody is to believe what it reads there from now on. */

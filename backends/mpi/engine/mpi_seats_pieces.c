@@ -111,16 +111,16 @@ static bool gives(const struct mpi_op *op)
 static void give(const struct pieces *p, char *to)
 {
     struct acomm_group *g = p->op->group;
-    struct span own = p->sliced ? slice(p->op, p->bytes, g->rank) : (struct span){p->bytes, 0};
-    uint64_t after = own.at + own.bytes;
-    if (!mpi_divides(p->op)) {
-        seats_fill(g, to, given(p), own.at);
-        seats_fill(g, to + after, given(p) + after, p->bytes - after);
+    if (!p->sliced && !mpi_divides(p->op)) {
+        seats_fill(g, g->rank, to, given(p), p->bytes);
         return;
     }
-    for (int rank = 0; rank < g->size; rank++)
+    for (int rank = 0; rank < g->size; rank++) {
+        struct span s = p->sliced ? slice(p->op, p->bytes, rank) : (struct span){(uint64_t)rank * p->block, p->bytes};
+        uint64_t place = p->sliced ? s.at : (uint64_t)rank * p->apart;
         if (rank != g->rank)
-            seats_fill(g, to + (uint64_t)rank * p->apart, given(p) + (uint64_t)rank * p->block, p->bytes);
+            seats_fill(g, rank, to + place, given(p) + s.at, s.bytes);
+    }
 }
 
 /* What an operation in place leaves where it is. */
@@ -184,7 +184,7 @@ static void reduce(const struct pieces *p, struct span part, char *copy)
                                            : seats_contents(g, rank, 0) + mine * p->apart + at;
         reduce_all(&reduction, to, inputs, g->size, bytes / op->width);
         if (copy)
-            seats_fill(g, copy + (at - part.at), to, bytes);
+            seats_fill(g, g->rank, copy + (at - part.at), to, bytes);
     }
 }
 

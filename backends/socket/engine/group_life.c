@@ -33,13 +33,14 @@ static int copy_places(struct acomm_group *g, const acomm_group_options *o)
 {
     size_t n = (size_t)o->size;
     g->members = malloc(n * sizeof *g->members);
+    g->stores = calloc(n, sizeof *g->stores);
     for (int c = 0; c < CHANNELS; c++) {
         g->out[c] = calloc(n, sizeof(struct link *));
         g->in[c] = calloc(n, sizeof(struct link *));
         if (!g->out[c] || !g->in[c])
             return ACOMM_RESOURCE;
     }
-    if (!g->members)
+    if (!g->members || !g->stores)
         return ACOMM_RESOURCE;
     memcpy(g->members, o->members, n * sizeof *g->members);
     return hosts_open(&g->hosts, o->hosts, o->rank, o->size);
@@ -104,6 +105,7 @@ static void free_group(struct acomm_group *g)
     for (int i = 0; i < 2; i++)
         free(g->scratch[i].data);
     free(g->members);
+    free(g->stores);
     hosts_close(&g->hosts);
     free(g);
 }

@@ -78,7 +78,7 @@ static void push(const struct rounds *r, uint64_t place, const char *from, size_
         if (past)
             stream_copy(to, from, bytes);
         else
-            rounds_fill(r, to, from, bytes);
+            rounds_fill(r, rank, to, from, bytes);
     }
 }
 

@@ -21,7 +21,7 @@ static void fill(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
     if (bytes)
-        rounds_fill(r, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
+        rounds_fill(r, r->rank, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
 static int drain_whole(const struct rounds *r)
@@ -48,14 +48,13 @@ static struct span slice(const struct rounds *r, size_t bytes, int rank)
 static void fill_sliced(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
-    struct span own = slice(r, bytes, r->rank);
-    uint64_t end = own.offset + own.bytes;
     char *slot = rounds_slot(r, r->rank, bytes);
     const char *in = r->op->in + r->index * r->piece;
-    if (own.offset)
-        rounds_fill(r, slot, in, own.offset);
-    if (end < bytes)
-        rounds_fill(r, slot + end, in + end, bytes - end);
+    for (int rank = 0; rank < r->ranks; rank++) {
+        struct span s = slice(r, bytes, rank);
+        if (rank != r->rank && s.bytes)
+            rounds_fill(r, rank, slot + s.offset, in + s.offset, s.bytes);
+    }
 }
 
 static void copy_finished(const struct rounds *r)

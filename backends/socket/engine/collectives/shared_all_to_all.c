@@ -27,7 +27,7 @@ static void fill(const struct rounds *r)
         struct span block = op_block(op->send_counts, op->count, rank, op->width);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
-            rounds_fill(r, piece_of(r, r->rank, rank), op->in + block.offset + r->index * r->piece, bytes);
+            rounds_fill(r, rank, piece_of(r, r->rank, rank), op->in + block.offset + r->index * r->piece, bytes);
     }
 }
 

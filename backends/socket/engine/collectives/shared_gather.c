@@ -11,7 +11,7 @@ static void fill(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, block_of(r, r->rank).bytes, r->index);
     if (bytes)
-        rounds_fill(r, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
+        rounds_fill(r, r->rank, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
 static int drain(const struct rounds *r)
@@ -45,7 +45,7 @@ static void fill_root(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, r->op->count * r->op->width, r->index);
     if (bytes && r->rank == r->op->root)
-        rounds_fill(r, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
+        rounds_fill(r, r->rank, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
 static int drain_root(const struct rounds *r)

@@ -16,7 +16,7 @@ static void fill(const struct rounds *r)
         struct span block = op_scattered(op, rank);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
-            rounds_fill(r, slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
+            rounds_fill(r, rank, slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
     }
 }
 

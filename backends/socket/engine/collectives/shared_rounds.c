@@ -22,10 +22,10 @@ int rounds_await_all(const struct rounds *r)
 #define ONE_WAY_MANY (384u << 10) /* and with more than two ranks, for whose meeting all may have to take turns */
 #define BLOCK (16u << 10) /* bytes that are still in the L1 cache when they are copied on */
 
-void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t bytes)
+void rounds_fill(const struct rounds *r, int reader, char *slot, const void *from, size_t bytes)
 {
     if (r->stores == STREAM_TRIED)
-        stream_fill(&r->op->group->stores, slot, from, bytes);
+        stream_fill(&r->op->group->stores[reader], slot, from, bytes);
     else
         stream_store(r->stores, slot, from, bytes);
 }
@@ -43,7 +43,7 @@ static void reduce_block(const struct rounds *r, char *out, const void **in, siz
     char *to = out && !goes_past(r, out) ? out : block;
     reduce_all(&reduction, to, in, r->ranks, bytes / op->width);
     if (copy)
-        rounds_fill(r, copy, to, bytes);
+        rounds_fill(r, r->rank, copy, to, bytes);
     if (out && to != out)
         stream_copy(out, to, bytes);
 }

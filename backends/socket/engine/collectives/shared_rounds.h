@@ -44,8 +44,9 @@ int rounds_settle(struct acomm_group *g);
 struct rounds rounds_start(struct acomm_op *op);
 int rounds_meet(struct rounds *r, const void *say, size_t bytes);
 
-/* Copies to where another rank reads next: this rank's slot, or that rank's own array. */
-void rounds_fill(const struct rounds *r, char *slot, const void *from, size_t bytes);
+/* Copies to where rank `reader` reads next: this rank's slot, or that rank's own array. `reader` may be this rank: all others do.
+ * Stores are chosen for each reader: one that shares the core finds in its caches what one on a far core has to fetch. */
+void rounds_fill(const struct rounds *r, int reader, char *slot, const void *from, size_t bytes);
 /* Copies out of a slot, or of this rank's own part, to where the caller looks for it after the operation. */
 static inline void rounds_take(const struct rounds *r, char *to, const char *from, size_t bytes)
 {
