@@ -11,8 +11,8 @@
 
 struct rounds;
 
-/* Of two ranks. With more there are two ways, as each of them chooses its own stores (stream_fill): that costs them 0.94 to 1.02 of what
- * the best stores for all do, and tries of a third way cost more. */
+/* Of two ranks. With more there are two ways, as each of them chooses its own stores for each reader (rounds_fill): that costs them
+ * 0.94 to 1.02 of what the best stores for all do, and tries of a third way cost more. */
 enum trial_way { TRIAL_KEPT, TRIAL_PAST, TRIAL_DIRECT, TRIAL_WAYS };
 #define TRIAL_SLOTS TRIAL_DIRECT /* ways by slots alone */
 _Static_assert((int)TRIAL_WAYS == CHOICE_WAYS, "as many as a choice has");
