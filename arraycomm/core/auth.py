@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 
 from . import threads
 from .address import is_loopback
+from .dial import dial
 from .digest import same
 from .errors import AuthFailed
 from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, tag
 from .log import log
 from .record import Record
-from .typed import Any
 
 __all__ = ["Acceptor", "Hello", "Purpose", "check_user", "client_handshake", "connect"]
 
@@ -103,7 +103,7 @@ def _broken(peer: str, seconds: float, error: OSError) -> HandshakeBroken:
 
 def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, deadline: float,
             source: str | None = None) -> socket.socket:
-    """A connected, authenticated TCP socket (blocking, no delay). One attempt for a refused or unreachable address.
+    """A connected, authenticated TCP socket (blocking, no delay). A refused or unreachable address is not asked again.
 
     `source`: the local address, and so the interface, to connect from.
 
@@ -111,13 +111,10 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
     to answer (its table of half-open connections was full) is asked again until `deadline` seconds have passed.
     """
     end = time.monotonic() + deadline
-    numeric: Any = address.encode()  # as bytes, or the codec for international names is loaded, from the disk
     while True:
-        sock = socket.create_connection((numeric, port), max(end - time.monotonic(), 0.001),
-                                        source_address=(source, 0) if source else None)
+        sock = dial(address, port, end, source)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.settimeout(None)
             # Longer than a server waits for strangers: a peer may be stopped for a moment, or have no processor.
             client_handshake(sock, secret, hello, deadline=max(end - time.monotonic(), 0.001))
             return sock
