@@ -81,6 +81,28 @@ def many(group: arraycomm.Group) -> None:
         say(group, f"wrong {wrong}")
 
 
+def fills(group: arraycomm.Group) -> None:
+    """As much as the longer ring holds, from the beginning of a line and from within one, and what flows behind it: received in
+    either order, and with its receive called before or while it flows."""
+    memory, wrong = np.empty((2 << 20) + 128, np.uint8), 0
+    begin = -memory.ctypes.data % 64
+    for skew, first, early in itertools.product((0, 16), (1, 2), (False, True) * 10):
+        filling, flowing = memory[begin + skew :][: 2 << 20], np.full(_LONG, 7.0)
+        if group.rank:
+            like = {1: filling, 2: flowing}
+            works = {tag: group.irecv(np.empty_like(like[tag]), 0, tag) for tag in (1, 2) if early and skew}
+            group.send(np.ones(1), 0, 3)
+            for tag in (first, 3 - first) if skew == 0 else (1, 2):
+                got = works[tag].result() if works else group.recv(np.empty_like(like[tag]), 0, tag)
+                wrong += bool((got.array != (5 if tag == 1 else 7)).any())
+        else:
+            filling.fill(5)
+            group.recv(np.ones(1), 1, 3)
+            group.send(filling, 1, 1)
+            group.send(flowing, 1, 2)
+    say(group, f"wrong {wrong}")
+
+
 def unreadable(group: arraycomm.Group) -> None:
     """Memory that only its owner can read."""
     left = (group.rank - 1) % group.size
@@ -348,8 +370,9 @@ def hostile(group: arraycomm.Group) -> None:
         group.barrier()
 
 
-_CASES = {"order": order, "many": many, "unreadable": unreadable, "refuses": refuses, "gives up": gives_up, "killed": killed,
-          "receiver gives up": receiver_gives_up, "aborts": aborts, "forks": forks, "closes": closes, "hostile": hostile}
+_CASES = {"order": order, "many": many, "fills": fills, "unreadable": unreadable, "refuses": refuses, "gives up": gives_up,
+          "killed": killed, "receiver gives up": receiver_gives_up, "aborts": aborts, "forks": forks, "closes": closes,
+          "hostile": hostile}
 
 if __name__ == "__main__":
     with arraycomm.init(timeout=60) as world:

@@ -25,6 +25,12 @@ def test_more_than_a_lane_holds(library: str, size: int) -> None:
     assert lines(printed, 0) == ["wrong 0"], printed
 
 
+@EVERYWHERE
+def test_as_much_as_a_lane_holds(library: str) -> None:
+    printed = run(library, 2, PROGRAM, "fills")
+    assert [lines(printed, rank) for rank in range(2)] == [["wrong 0"]] * 2, printed
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_memory_that_only_its_owner_reads(size: int) -> None:
     """It comes by MPI, of a library that does not read it itself."""

@@ -87,6 +87,13 @@ struct mpi_lanes {
     struct mpi_lane lanes[];     /* by rank, this one's own too */
 };
 
+/* Whether contents of that length flow through the longer ring, wherever in a line they begin: others find room in it as a whole.
+ * Sender and receiver have to agree. */
+static inline bool lane_flows(const struct mpi_lanes *all, uint64_t bytes)
+{
+    return bytes > all->room - LANE_LINE;
+}
+
 /* ---- mpi_lanes.c ---- */
 /* Of the memory of so many ranks. */
 uint64_t lanes_bytes(int size);

@@ -100,7 +100,7 @@ static int read_ring(struct acomm_group *g, struct mpi_lane *lane, struct mpi_op
     bool whole = op->moved == op->bytes;
     if (whole)
         lane_remove(&lane->reading, op);
-    if (whole || op->bytes > g->messages->lanes->room)
+    if (whole || lane_flows(g->messages->lanes, op->bytes))
         lane_release(g, lane);
     if (!whole)
         return 0;
@@ -149,13 +149,13 @@ int lane_read(struct acomm_group *g, struct mpi_lane *lane)
 /* ---- beginning ---- */
 
 /* Contents that flow need room, which those before them give up for memory of their own: their receives may be called later. */
-static int make_room(struct acomm_group *g, const struct mpi_lane *lane)
+static int make_room(struct acomm_group *g, const struct mpi_lane *lane, uint64_t before)
 {
     struct mpi_messages *m = g->messages;
     for (struct arrival **at = &m->unexpected; *at; at = &(*at)->next) {
         struct arrival *a = *at, *made;
         uint64_t bytes = a->head.count * acomm_dtype_bytes(a->head.dtype), part, moved;
-        if (!a->stays || a->head.source != lane->peer || bytes > m->lanes->room)
+        if (!a->stays || a->head.source != lane->peer || (int64_t)(a->at - before) >= 0)
             continue;
         if (!(made = malloc(sizeof *made + bytes)))
             return no_memory(g);
@@ -193,8 +193,8 @@ int lanes_meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *a
         return no_memory(g);
     if (offered && (op->on_device || !a->at || !g->seats->reads))
         return ask(g, lane, op);
-    if (!offered && op->bytes > g->messages->lanes->room - LINK_BESIDE)
-        rc = make_room(g, lane);
+    if (!offered && lane_flows(g->messages->lanes, op->bytes))
+        rc = make_room(g, lane, op->from);
     lane_append(&lane->reading, op);
     return rc ? rc : read_some(g, lane, op);
 }

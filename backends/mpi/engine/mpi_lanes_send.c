@@ -28,7 +28,7 @@ static int take_place(struct mpi_op *op, struct mpi_lane *lane, unsigned skew)
     struct acomm_group *g = op->group;
     uint64_t room = g->messages->lanes->room, full = lane_up(skew + op->bytes, LANE_LINE);
     uint64_t at = lane->filled % room + full > room ? lane_up(lane->filled, room) : lane->filled; /* in a row */
-    bool flows = full > room;
+    bool flows = lane_flows(g->messages->lanes, op->bytes);
     if (lane->writing || (flows && !op->synchronous))
         return 0;
     bool again = g->crowded && op->bytes <= PIECE_MIN + REST; /* who shares a core finds the same lines in its caches */
