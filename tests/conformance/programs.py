@@ -110,11 +110,12 @@ class _Program:
         drawn = []
         for i in range(chance.choice((1, 2, size, 2 * size, 12))):
             source, dest, dtype = chance.randrange(size), chance.randrange(size), chance.choice(_DTYPES)
-            in_order, early = chance.random() < 0.1, chance.random() < 0.5
-            drawn.append(_Message(source, dest, _IN_ORDER if in_order else 1000 * (number + 1) + i, number + 7 * i, self._length(dtype),
-                                  dtype, chance.choice((0, 8, 16, 40)), early and not in_order,
-                                  early and not in_order and source != dest and chance.random() < 0.6,
-                                  not in_order and chance.random() < 0.2))
+            shares = chance.random() < 0.1
+            early = chance.random() < 0.5 and not shares
+            drawn.append(_Message(source, dest, _IN_ORDER if shares else 1000 * (number + 1) + i, number + 7 * i,
+                                  self._length(dtype), dtype, chance.choice((0, 8, 16, 40)), early,
+                                  blocks=early and source != dest and chance.random() < 0.6,
+                                  from_any=not shares and chance.random() < 0.2))
         return drawn
 
     def _messages(self, number: int) -> None:
