@@ -24,6 +24,7 @@ from tests.core.forked import names_the_fork
 # Elements of 8 bytes: none, with the head, in the longer ring, and longer than that.
 _COUNTS = (0, 1, 256, 257, 4000, 40_000, 200_000, 400_000)
 _LONG = 1 << 22
+_RING = 2 << 20  # bytes of the longer ring, LONG_RING in mpi_lanes.c
 
 
 def order(group: arraycomm.Group) -> None:
@@ -84,10 +85,10 @@ def many(group: arraycomm.Group) -> None:
 def fills(group: arraycomm.Group) -> None:
     """As much as the longer ring holds, from the beginning of a line and from within one, and what flows behind it: received in
     either order, and with its receive called before or while it flows."""
-    memory, wrong = np.empty((2 << 20) + 128, np.uint8), 0
+    memory, wrong = np.empty(_RING + 128, np.uint8), 0
     begin = -memory.ctypes.data % 64
     for skew, first, early in itertools.product((0, 16), (1, 2), (False, True) * 10):
-        filling, flowing = memory[begin + skew :][: 2 << 20], np.full(_LONG, 7.0)
+        filling, flowing = memory[begin + skew :][:_RING], np.full(_LONG, 7.0)
         if group.rank:
             like = {1: filling, 2: flowing}
             works = {tag: group.irecv(np.empty_like(like[tag]), 0, tag) for tag in (1, 2) if early and skew}
@@ -300,7 +301,7 @@ _FORGED = {
     "more than there is": (_HEAD.pack(0, 2**61, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 0), 8),
     "longer than the ring": (_HEAD.pack(0, 1 << 19, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 1), 0),
     "beyond the ring": (_HEAD.pack(0, 1 << 17, 5, 1, 0, _DOUBLE, _MESSAGE, 1 << 40, 0), 0),
-    "out of the ring": (_HEAD.pack(0, 1 << 17, 5, 1, 0, _DOUBLE, _MESSAGE, (1 << 21) - 64, 1), 0),
+    "out of the ring": (_HEAD.pack(0, 1 << 17, 5, 1, 0, _DOUBLE, _MESSAGE, _RING - 64, 1), 0),
     "an offer that is too long": (_HEAD.pack(0, 2**63, 5, 1, 0, _DOUBLE, _OFFERED, 4096, 1), 0),
     "done with no offer": (_HEAD.pack(0, 0, 0, 1, 0, 0, _DONE, 0, 1), 0),
     "a tag of records": (_HEAD.pack(0, 0, 0, 1, 1, 0, _CLEAR, 0, 1), 0),

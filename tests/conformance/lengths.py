@@ -24,7 +24,7 @@ def lie(memory: Array, at: int, count: int, dtype: str = "uint8") -> Array:
     return memory[begin : begin + count * np.dtype(dtype).itemsize].view(dtype)
 
 
-def contents(mark: int, count: int, dtype: str = "uint8") -> Array:
+def pattern(mark: int, count: int, dtype: str = "uint8") -> Array:
     """Like no other mark's, and like itself nowhere near."""
     return np.resize(((np.arange(251) + mark) % 251).astype(dtype), count)
 
@@ -38,7 +38,7 @@ class Case(NamedTuple):
 def cases(group: arraycomm.Group, given: Array, out: Array, block: int, mark: int, root: int = 0) -> dict[str, Case]:
     """Every collective of blocks of so many elements, in memory for a block of each rank."""
     size, me = group.size, group.rank
-    every = [contents(mark + rank, size * block, given.dtype.name) for rank in range(size)]
+    every = [pattern(mark + rank, size * block, given.dtype.name) for rank in range(size)]
     whole, one, result, joined = given[: size * block], given[:block], out[:block], out[: size * block]
     own = slice(me * block, (me + 1) * block)
     whole[:] = every[me]
@@ -73,8 +73,8 @@ def messages(context: Context) -> None:
     right, left = (me + 1) % context.size, (me - 1) % context.size
     sent, got = (np.empty((1 << _POWERS.stop) + 3 * LINE, np.uint8) for _ in range(2))
     for count, skew in _lengths():
-        x, y, want = lie(sent, skew, count), lie(got, 0, count), contents(left, count)
-        x[:] = contents(me, count)
+        x, y, want = lie(sent, skew, count), lie(got, 0, count), pattern(left, count)
+        x[:] = pattern(me, count)
         for way in ("receive first", "send first", "out of order"):
             y.fill(255)
             if way == "receive first":

@@ -15,7 +15,7 @@ import numpy as np
 
 import arraycomm
 
-from .lengths import LINE, Array, cases, contents, lie
+from .lengths import LINE, Array, cases, pattern, lie
 from .worlds import Context
 
 _DTYPES = ("uint8", "float32", "float64")
@@ -126,7 +126,7 @@ class _Program:
         for message in drawn:
             if message.source == me:
                 x = self._new(message.skew, message.count, message.dtype)
-                x[:] = contents(message.mark, message.count, message.dtype)
+                x[:] = pattern(message.mark, message.count, message.dtype)
                 if message.blocks:
                     self.group.send(x, message.dest, message.tag)
                 else:
@@ -151,7 +151,7 @@ class _Program:
 
         def end() -> None:
             got = work.result(60)
-            fine = got.source == message.source and np.array_equal(y, contents(message.mark, message.count, message.dtype))
+            fine = got.source == message.source and np.array_equal(y, pattern(message.mark, message.count, message.dtype))
             self.context.check(fine, f"{self.label}: {message}")
 
         return end

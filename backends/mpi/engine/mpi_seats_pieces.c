@@ -15,7 +15,7 @@
 #define STREAM ((uint64_t)128 << 10)  /* of a piece that one rank writes while others read the one before */
 #define BLOCK ((uint64_t)16 << 10)    /* still in the first cache when they are copied on */
 #define LINE(bytes) (((bytes) + 63) & ~(uint64_t)63)
-#define MIB ((uint64_t)1 << 20)
+#define MOVED ((uint64_t)1 << 20)     /* of an array that is only moved; longer ones go the best of several ways (mpi_ways.c) */
 
 struct pieces {
     struct mpi_op *op;
@@ -38,18 +38,9 @@ static uint64_t whole(const struct mpi_op *op)
     return op->call.kind == ACOMM_BARRIER ? 0 : (blocks ? mpi_total(op, NULL) : op->call.count) * op->width;
 }
 
-/* Longer reductions go by messages, with fewer copies, and longer arrays that are only moved the best of several ways (mpi_ways.c). */
-static uint64_t most(const struct mpi_op *op)
-{
-    bool two = op->group->size == 2;
-    if (!mpi_reduces(op))
-        return MIB;
-    return (op->call.kind == ACOMM_REDUCE_SCATTER || two ? 16 : 4) * MIB;
-}
-
 bool pieces_fit(const struct mpi_op *op)
 {
-    return op->group->seats && !op->counts && !op->on_device && whole(op) <= most(op);
+    return op->group->seats && !op->counts && !op->on_device && (mpi_reduces(op) || whole(op) <= MOVED);
 }
 
 /* Two ranks read as much of each other either way. */
