@@ -15,7 +15,7 @@ import numpy as np
 
 import arraycomm
 
-from .lengths import LINE, Array, cases, pattern, lie
+from .lengths import LINE, Array, cases, lie, pattern
 from .worlds import Context
 
 _DTYPES = ("uint8", "float32", "float64")
