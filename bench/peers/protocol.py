@@ -34,7 +34,8 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 IN_PLACE = ("all_reduce", "broadcast")
 CONTROL, LIFELINE = "control", "lifeline"  # in the contender's directory: a Unix socket and a named pipe
 _WARMUP = 3
-_HUGE_FROM, _HUGE_PAGE = 4 << 20, 2 << 20
+_MAPPED_FROM, _HUGE_FROM, _HUGE_PAGE = 128 << 10, 4 << 20, 2 << 20  # bytes: malloc's, NumPy's
+_BEHIND = 16
 
 Call = Callable[[], Any]
 
@@ -190,17 +191,20 @@ class Cell:
 
 
 def _full(count: int, fill: float) -> NDArray[np.float32]:
-    """Memory that every contender gets alike: on huge pages from 4 MiB on, where NumPy asks for them too.
+    """Memory that every contender gets alike: on huge pages from 4 MiB on, where NumPy asks for them too, and shorter ones on
+    small pages, 16 bytes behind the beginning of one, as malloc hands out what it maps.
 
     NumPy's own lies on huge pages or on small ones by what the process has freed before, and a copy takes twice the time
     on small ones: contenders would differ by that.
     """
-    if count * 4 < _HUGE_FROM:
+    size = count * 4
+    if size < _MAPPED_FROM:
         return np.full(count, fill, np.float32)  # np.zeros would hand out one page of zeros over and over
-    memory = mmap.mmap(-1, count * 4 + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    huge = size >= _HUGE_FROM
+    memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    offset = -np.frombuffer(memory, np.uint8).ctypes.data % _HUGE_PAGE
+        memory.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
+    offset = -np.frombuffer(memory, np.uint8).ctypes.data % _HUGE_PAGE if huge else _BEHIND
     array = np.frombuffer(memory, np.float32, count, offset)
     array.fill(fill)
     return array
