@@ -1,4 +1,4 @@
-/* Long arrays among ranks of one host that may read each other's memory: each has told where its array lies (mpi_ways.c), reads its
+/* Long arrays among ranks of one host that may read each other's memory: each has told where others read (mpi_ways.c), reads its
  * blocks there, and leaves when all have read: a copy less than through memory that they share.
  *
  * Who gives up while others may still read its array marks its seat before its caller can write there again. A block read from a
@@ -26,6 +26,28 @@ static int read_block(struct mpi_op *op, int rank, uint64_t from, char *to, bool
     return rc;
 }
 
+/* Whether an all_gather's blocks are read where it puts them together: the longer array more often lies on huge pages (NumPy asks for
+ * them from 4 MiB on), which the kernel reads in half the time. Longer blocks lie on such pages themselves, and are copied past the
+ * caches. */
+static bool joined_first(const struct mpi_op *op)
+{
+    return op->call.kind == ACOMM_ALL_GATHER && op->call.count * op->width < STREAM_LONG;
+}
+
+uint64_t reads_array(const struct mpi_op *op)
+{
+    const acomm_call *c = &op->call;
+    return joined_first(op) ? c->out + (uint64_t)op->group->rank * c->count * op->width : c->in;
+}
+
+/* All have their own blocks where others read them. */
+static int meet_copied(struct mpi_op *op)
+{
+    int rc;
+    seats_next(op, 0, false, &rc);
+    return rc ? rc : seats_meet(op);
+}
+
 /* Whether this rank gets a block of that one. */
 static bool gets(const struct mpi_op *op, int rank)
 {
@@ -41,8 +63,9 @@ static int read_blocks(struct mpi_op *op, const uint64_t *arrays, bool *lost)
     bool joins = c->kind == ACOMM_ALL_GATHER || c->kind == ACOMM_GATHER || c->kind == ACOMM_ALL_TO_ALL;
     uint64_t bytes = c->count * op->width, offset = mpi_divides(op) ? (uint64_t)g->rank * bytes : 0;
     int rc = 0;
-    for (int step = 1; step <= g->size && !rc; step++) {
-        int rank = mpi_neighbour(g, step);
+    bool first = joined_first(op);
+    for (int step = 0; step < g->size && !rc; step++) {
+        int rank = mpi_neighbour(g, first ? step : step + 1);
         char *to = (char *)c->out + (joins ? (uint64_t)rank * bytes : 0);
         if (!gets(op, rank))
             continue;
@@ -50,6 +73,8 @@ static int read_blocks(struct mpi_op *op, const uint64_t *arrays, bool *lost)
             rc = read_block(op, rank, arrays[rank] + offset, to, lost);
         else if (to != (char *)c->in + offset)
             stream_long(to, (char *)c->in + offset, bytes, bytes);
+        if (rank == g->rank && first)
+            rc = meet_copied(op);
     }
     return rc;
 }

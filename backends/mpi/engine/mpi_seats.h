@@ -72,6 +72,7 @@ int pieces_follow(struct mpi_op *op);
 bool ways_fit(const struct mpi_op *op);
 int ways_collective(struct mpi_op *op);
 /* One of them, after a meeting: read where all have told that their arrays lie (mpi_reads.c). *lost: what was read is not to be believed. */
+uint64_t reads_array(const struct mpi_op *op); /* what a rank tells */
 int reads_blocks(struct mpi_op *op, const uint64_t *arrays, bool *lost);
 void seats_free(struct acomm_group *g);
 #endif

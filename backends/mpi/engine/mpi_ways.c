@@ -16,7 +16,7 @@ _Static_assert((int)WAYS <= CHOICE_WAYS, "a choice has so many");
 
 /* What a rank says when all meet. */
 struct say {
-    uint64_t array;      /* where its array lies */
+    uint64_t array;      /* where others read it */
     uint64_t begin, end; /* of its last call; one clock for all, as they are on one host */
 };
 
@@ -29,7 +29,7 @@ bool ways_fit(const struct mpi_op *op)
 static int meet(struct mpi_op *op)
 {
     const struct mpi_ways *w = &op->group->seats->ways;
-    struct say say = {op->call.in, w->begin, w->end};
+    struct say say = {reads_array(op), w->begin, w->end};
     int rc;
     char *mine = seats_first(op, sizeof say, true, &rc);
     if (rc)
