@@ -27,6 +27,7 @@ _Static_assert(sizeof(struct lane_head) <= LINK_BESIDE, "a head lies beside its 
 /* A lane's, in which nothing is believed but what is possible. */
 struct lane_memory {
     _Alignas(128) _Atomic uint64_t freed;   /* bytes of the longer ring that are free again; by the receiver only */
+    _Atomic uint8_t offers[CHOICE_CLASSES]; /* by the receiver too, of lengths by power of two: what would flow is to be offered */
     _Alignas(128) _Atomic uint64_t written; /* by the sender only: its receiver copies them out while it writes more */
     struct stores_talk talk;
     _Alignas(4096) char contents[];         /* the longer ring, then the link's */
@@ -75,6 +76,7 @@ struct mpi_lane {
     struct stores stores;
     /* what it receives */
     struct stores_reader reader;
+    struct choice ways[CHOICE_CLASSES]; /* of what is longer than the ring */
     struct lane_queue reading;   /* receives of long contents and of offers, which it reads */
     uint64_t met;                /* bytes of the longer ring whose heads have come */
     size_t arrived;              /* bytes of the next head and its contents */

@@ -7,11 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "mpi_lanes.h"
 #include "mpi_messages.h"
 #include "mpi_seats.h"
 
 #define CHUNK ((uint64_t)4 << 20) /* between two, deadline, signals and news are looked at */
+#define SELDOM 64                 /* the worse way comes again after so many tries (stores.c) */
+#define NEVER (INT64_MAX / CHOICE_TIMED) /* ns */
+
+enum way { FLOWS, READ, WAYS }; /* of contents longer than the ring */
 
 static int no_memory(struct acomm_group *g)
 {
@@ -80,6 +85,20 @@ static int ask(struct acomm_group *g, struct mpi_lane *lane, struct mpi_op *op)
     return rc ? rc : answer(g, lane, CLEAR, op->offer, ticket);
 }
 
+/* Contents that may flow, or be read where they lie, have come. Which takes less time depends on how far the cores are apart and on
+ * pages: the receiver times both, and tells the sender which it wants. With more ranks than cores such times tell who had a core. */
+static void learn(const struct acomm_group *g, struct mpi_lane *lane, const struct mpi_op *op, enum way way, int64_t ns)
+{
+    if (g->crowded || !g->seats->reads || op->on_device || !lane_flows(g->messages->lanes, op->bytes))
+        return;
+    struct choice *c = choice_for(lane->ways, op->bytes);
+    if (c->agreed == (int)way) /* else it was on its way before */
+        choice_learn(c, way, op->bytes, ns);
+    if (!c->moved)
+        c->agreed = choice_way_again(c->tries, c->cost, WAYS, SELDOM);
+    atomic_store_explicit(&lane->from_memory->offers[choice_class(op->bytes)], c->agreed == READ, memory_order_relaxed);
+}
+
 static bool withdrawn(const struct mpi_lane *lane)
 {
     atomic_thread_fence(memory_order_seq_cst); /* all was read before this look */
@@ -98,8 +117,10 @@ static int read_ring(struct acomm_group *g, struct mpi_lane *lane, struct mpi_op
     op->moved += part;
     g->messages->lanes->moved++;
     bool whole = op->moved == op->bytes;
-    if (whole)
+    if (whole) {
         lane_remove(&lane->reading, op);
+        learn(g, lane, op, FLOWS, clock_now() - op->met);
+    }
     if (whole || lane_flows(g->messages->lanes, op->bytes))
         lane_release(g, lane);
     if (!whole)
@@ -124,8 +145,11 @@ static int read_offer(struct acomm_group *g, struct mpi_lane *lane, struct mpi_o
     if (!errnum && (part < left || withdrawn(lane)))
         return 0;
     lane_remove(&lane->reading, op);
-    if (errnum)
+    if (errnum) {
+        learn(g, lane, op, READ, NEVER);
         return ask(g, lane, op);
+    }
+    learn(g, lane, op, READ, clock_now() - op->met);
     int rc = answer(g, lane, DONE, op->offer, 0);
     mpi_end_op(op, 0);
     return rc;
@@ -189,6 +213,7 @@ int lanes_meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *a
     op->offer = offered ? a->id : 0;
     op->from = a->at;
     op->moved = 0;
+    op->met = clock_now();
     if (!offered && op->on_device && !(op->staged = malloc(op->bytes)))
         return no_memory(g);
     if (offered && (op->on_device || !a->at || !g->seats->reads))

@@ -21,15 +21,22 @@ static int refresh(struct acomm_group *g, struct mpi_lane *lane)
     return 0;
 }
 
+/* Whether contents that would flow are offered: where nobody waits, as the receiver alone brings an offer's on, and where that takes
+ * less time. */
+static bool offers(const struct mpi_op *op, const struct mpi_lane *lane)
+{
+    return !op->synchronous || atomic_load_explicit(&lane->to_memory->offers[choice_class(op->bytes)], memory_order_relaxed);
+}
+
 /* A place for long contents: for all of them at once, or for contents longer than the ring, which flow through it while their
- * sender waits; where nobody does, the receiver alone brings an offer's on. 1; 0: there is none; or a code. */
+ * sender waits. 1; 0: there is none; or a code. */
 static int take_place(struct mpi_op *op, struct mpi_lane *lane, unsigned skew)
 {
     struct acomm_group *g = op->group;
     uint64_t room = g->messages->lanes->room, full = lane_up(skew + op->bytes, LANE_LINE);
     uint64_t at = lane->filled % room + full > room ? lane_up(lane->filled, room) : lane->filled; /* in a row */
     bool flows = lane_flows(g->messages->lanes, op->bytes);
-    if (lane->writing || (flows && !op->synchronous))
+    if (lane->writing || (flows && offers(op, lane)))
         return 0;
     bool again = g->crowded && op->bytes <= PIECE_MIN + REST; /* who shares a core finds the same lines in its caches */
     int rc = again || (!flows && at + full - lane->freed > room) ? refresh(g, lane) : 0;
