@@ -104,6 +104,26 @@ def fills(group: arraycomm.Group) -> None:
     say(group, f"wrong {wrong}")
 
 
+def fits(group: arraycomm.Group) -> None:
+    """What the longer ring holds ends when it lies there, wherever in the ring the message before it ended."""
+    memory, wrong = np.empty(_RING, np.uint8), 0
+    lengths = [_RING * part // 8 + more for part in range(1, 8) for more in (-64, 0, 64)]
+    for before, after in itertools.product(lengths, lengths):
+        if group.rank:
+            group.recv(memory[:before], 0, 1, out=memory[:before])
+            group.send(np.ones(1), 0, 3)
+            group.recv(np.ones(1), 0, 2)
+            wrong += bool((group.recv(memory[:after], 0, 1, out=memory[:after]).array != 6).any())
+        else:
+            memory.fill(5)
+            group.send(memory[:before], 1, 1)
+            group.recv(np.ones(1), 1, 3)
+            memory.fill(6)
+            group.send(memory[:after], 1, 1)
+            group.send(np.ones(1), 1, 2)
+    say(group, f"wrong {wrong}")
+
+
 def unreadable(group: arraycomm.Group) -> None:
     """Memory that only its owner can read."""
     left = (group.rank - 1) % group.size
@@ -371,9 +391,9 @@ def hostile(group: arraycomm.Group) -> None:
         group.barrier()
 
 
-_CASES = {"order": order, "many": many, "fills": fills, "unreadable": unreadable, "refuses": refuses, "gives up": gives_up,
-          "killed": killed, "receiver gives up": receiver_gives_up, "aborts": aborts, "forks": forks, "closes": closes,
-          "hostile": hostile}
+_CASES = {"order": order, "many": many, "fills": fills, "fits": fits, "unreadable": unreadable, "refuses": refuses,
+          "gives up": gives_up, "killed": killed, "receiver gives up": receiver_gives_up, "aborts": aborts, "forks": forks,
+          "closes": closes, "hostile": hostile}
 
 if __name__ == "__main__":
     with arraycomm.init(timeout=60) as world:

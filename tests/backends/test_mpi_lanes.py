@@ -26,8 +26,9 @@ def test_more_than_a_lane_holds(library: str, size: int) -> None:
 
 
 @EVERYWHERE
-def test_as_much_as_a_lane_holds(library: str) -> None:
-    printed = run(library, 2, PROGRAM, "fills")
+@pytest.mark.parametrize("case", ["fills", "fits"])
+def test_as_much_as_a_lane_holds(library: str, case: str) -> None:
+    printed = run(library, 2, PROGRAM, case)
     assert [lines(printed, rank) for rank in range(2)] == [["wrong 0"]] * 2, printed
 
 

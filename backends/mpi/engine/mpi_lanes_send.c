@@ -39,8 +39,9 @@ static int take_place(struct mpi_op *op, struct mpi_lane *lane, unsigned skew)
     if (lane->writing || (flows && offers(op, lane)))
         return 0;
     bool again = g->crowded && op->bytes <= PIECE_MIN + REST; /* who shares a core finds the same lines in its caches */
-    int rc = again || (!flows && at + full - lane->freed > room) ? refresh(g, lane) : 0;
-    if (again && lane->freed == lane->filled)
+    bool tight = !flows && at + full - lane->freed > room;
+    int rc = again || tight ? refresh(g, lane) : 0;
+    if ((again || tight) && lane->freed == lane->filled) /* nothing lies there, but what is left of the ring may be too short */
         lane->freed = at = lane_up(lane->filled, room);
     if (rc || (!flows && at + full - lane->freed > room))
         return rc;
