@@ -85,15 +85,17 @@ static int ask(struct acomm_group *g, struct mpi_lane *lane, struct mpi_op *op)
     return rc ? rc : answer(g, lane, CLEAR, op->offer, ticket);
 }
 
-/* Contents that may flow, or be read where they lie, have come. Which takes less time depends on how far the cores are apart and on
- * pages: the receiver times both, and tells the sender which it wants. With more ranks than cores such times tell who had a core. */
-static void learn(const struct acomm_group *g, struct mpi_lane *lane, const struct mpi_op *op, enum way way, int64_t ns)
+/* Contents that may flow, or be read where they lie, have come, or could not be read. Which takes less time depends on how far the cores
+ * are apart and on pages: the receiver times both, and tells the sender which it wants. Where ranks share cores it is the work that
+ * counts, of two who copy, as the time tells who had a core. */
+static void learn(const struct acomm_group *g, struct mpi_lane *lane, const struct mpi_op *op, enum way way, bool failed)
 {
-    if (g->crowded || !g->seats->reads || op->on_device || !lane_flows(g->messages->lanes, op->bytes))
+    if (!g->seats->reads || op->on_device || !lane_flows(g->messages->lanes, op->bytes))
         return;
     struct choice *c = choice_for(lane->ways, op->bytes);
+    int64_t work = way == FLOWS ? 2 * op->copying : op->copying;
     if (c->agreed == (int)way) /* else it was on its way before */
-        choice_learn(c, way, op->bytes, ns);
+        choice_learn(c, way, op->bytes, failed ? NEVER : g->crowded ? work : clock_now() - op->met);
     if (!c->moved)
         c->agreed = choice_way_again(c->tries, c->cost, WAYS, SELDOM);
     atomic_store_explicit(&lane->from_memory->offers[choice_class(op->bytes)], c->agreed == READ, memory_order_relaxed);
@@ -113,13 +115,15 @@ static int read_ring(struct acomm_group *g, struct mpi_lane *lane, struct mpi_op
     const char *from = lane_contents(g->messages->lanes, lane, op->from + op->moved, &part);
     if (!part)
         return 0;
+    int64_t before = clock_now();
     stores_read(&lane->reader, &lane->from_memory->talk, op->from + op->moved, to + op->moved, from, part, op->bytes);
+    op->copying += clock_now() - before;
     op->moved += part;
     g->messages->lanes->moved++;
     bool whole = op->moved == op->bytes;
     if (whole) {
         lane_remove(&lane->reading, op);
-        learn(g, lane, op, FLOWS, clock_now() - op->met);
+        learn(g, lane, op, FLOWS, false);
     }
     if (whole || lane_flows(g->messages->lanes, op->bytes))
         lane_release(g, lane);
@@ -139,17 +143,19 @@ static int read_offer(struct acomm_group *g, struct mpi_lane *lane, struct mpi_o
     uint64_t left = op->bytes - op->moved, part = left < CHUNK ? left : CHUNK;
     if (withdrawn(lane)) /* news of why are under way */
         return 0;
+    int64_t before = clock_now();
     int errnum = peer_memory_read(g->seats->processes[lane->peer].pid, op->from + op->moved, (char *)op->call.out + op->moved, part);
+    op->copying += clock_now() - before;
     op->moved += part;
     g->messages->lanes->moved++;
     if (!errnum && (part < left || withdrawn(lane)))
         return 0;
     lane_remove(&lane->reading, op);
     if (errnum) {
-        learn(g, lane, op, READ, NEVER);
+        learn(g, lane, op, READ, true);
         return ask(g, lane, op);
     }
-    learn(g, lane, op, READ, clock_now() - op->met);
+    learn(g, lane, op, READ, false);
     int rc = answer(g, lane, DONE, op->offer, 0);
     mpi_end_op(op, 0);
     return rc;
@@ -214,6 +220,7 @@ int lanes_meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *a
     op->from = a->at;
     op->moved = 0;
     op->met = clock_now();
+    op->copying = 0;
     if (!offered && op->on_device && !(op->staged = malloc(op->bytes)))
         return no_memory(g);
     if (offered && (op->on_device || !a->at || !g->seats->reads))
