@@ -117,6 +117,27 @@ static void trials_cost_little(void)
     CHECK(loss(10, 2) > CHOICE_LOSS && loss(10, 2) <= 9.0 / CHOICE_SELDOM);
 }
 
+/* Of tries that cost these ns a byte, what is known afterwards: by the best one, or by the mean of the last. */
+static float known(const int *tries, int n, bool mean)
+{
+    struct choice c = {0};
+    for (int run = 0; run < 2 * n; run++) { /* whose first half does not count */
+        int64_t ns = (int64_t)(CHOICE_TRY / 2) * (run % 2 ? tries[run / 2] : 1000);
+        (mean ? choice_learn_mean : choice_learn)(&c, 0, CHOICE_TRY / 2, ns);
+    }
+    CHECK_EQUAL((int)c.tries, n);
+    return c.cost[0];
+}
+
+static void tries_that_disturb_each_other_count_by_their_mean(void)
+{
+    const int alone[] = {90, 10, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30}; /* and with others beside it, from then on */
+    const int once[] = {90, 10, 10, 10, 10, 10, 10, 500}; /* who had the core for a while */
+    CHECK(known(alone, 12, false) == 10);
+    CHECK_MESSAGE(known(alone, 16, true) > 28 && known(alone, 16, true) < 30, "%g", known(alone, 16, true));
+    CHECK_MESSAGE(known(once, 8, true) > 10 && known(once, 8, true) <= 12.5f, "%g", known(once, 8, true));
+}
+
 /* From nothing known on: more than two ranks try slots and the kernel's copy, and no choice of stores for all of them. */
 static int tries_two_ways(acomm_group *g, int rank, int n)
 {
@@ -149,6 +170,7 @@ static void three_ranks_have_two_ways(void)
 int main(void)
 {
     TEST(trials_cost_little);
+    TEST(tries_that_disturb_each_other_count_by_their_mean);
     TEST(an_input_of_two);
     TEST(a_result_of_two);
     TEST(a_result_of_three);

@@ -116,6 +116,47 @@ static void a_new_size_begins_with_what_is_known(void)
     world_close(w);
 }
 
+/* Two messages from one rank to the other, whose processes have the core in turns, with a pause between: what the first way that is
+ * tried is taken to cost, in ns a byte. */
+static float cost_with_pauses(const char *way, bool crowded)
+{
+    const struct timespec pause = {0, 20000000};
+    struct world *w = open_world(way, NULL);
+    struct p2p *from = w->groups[0].p2p, *to = w->groups[1].p2p;
+    char *data = calloc(2, BYTES);
+    w->groups[0].crowded = w->groups[1].crowded = crowded;
+    for (int i = 0; i < 2; i++) {
+        struct acomm_op send = message(&w->groups[0], ACOMM_SEND, data, BYTES, ACOMM_UINT8, 1, 1);
+        struct acomm_op receive = message(&w->groups[1], ACOMM_RECV, data + BYTES, BYTES, ACOMM_UINT8, 0, 1);
+        p2p_acquire(from); /* our own threads wait meanwhile */
+        p2p_acquire(to);
+        CHECK_EQUAL(p2p_post_within(from, &send), 0);
+        CHECK_EQUAL(p2p_post_within(to, &receive), 0);
+        for (int turn = 0; turn < 100 && !(op_ended(&send) && op_ended(&receive)); turn++) {
+            p2p_progress_pass(to, false);
+            nanosleep(&pause, NULL);
+            p2p_progress_pass(from, false);
+        }
+        CHECK(op_ended(&send) && op_ended(&receive));
+        p2p_release(to);
+        p2p_release(from);
+    }
+    float cost = w->groups[1].p2p->ways[0][choice_class(BYTES)].cost[strcmp(way, "read") == 0];
+    world_close(w);
+    free(data);
+    return cost;
+}
+
+/* With more ranks than cores it does not count who had one, but what was copied. */
+static void others_time_counts_only_where_each_has_a_core(void)
+{
+    const float pause = 20e6f / BYTES;
+    for (int i = 0; i < 2; i++) {
+        float apart = cost_with_pauses(i ? "read" : "staged", false), work = cost_with_pauses(i ? "read" : "staged", true);
+        CHECK_MESSAGE(apart >= pause && work > 0 && work < pause / 2, "%g and %g ns, pause %g", apart, work, pause);
+    }
+}
+
 static int not_permitted(int call)
 {
     CHECK(call < 2); /* one try for each rank */
@@ -324,6 +365,7 @@ int main(void)
     TEST(staged_by_force);
     TEST(both_ways_are_tried);
     TEST(a_new_size_begins_with_what_is_known);
+    TEST(others_time_counts_only_where_each_has_a_core);
     TEST(permission_refused);
     TEST(arrays_that_cannot_be_read);
     TEST(looks_amid_reads);

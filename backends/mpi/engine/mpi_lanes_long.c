@@ -93,9 +93,11 @@ static void learn(const struct acomm_group *g, struct mpi_lane *lane, const stru
     if (!g->seats->reads || op->on_device || !lane_flows(g->messages->lanes, op->bytes))
         return;
     struct choice *c = choice_for(lane->ways, op->bytes);
-    int64_t work = way == FLOWS ? 2 * op->copying : op->copying;
-    if (c->agreed == (int)way) /* else it was on its way before */
-        choice_learn(c, way, op->bytes, failed ? NEVER : g->crowded ? work : clock_now() - op->met);
+    bool waited_for = c->agreed == (int)way; /* else it was on its way before */
+    if (waited_for && g->crowded)
+        choice_learn_mean(c, way, op->bytes, failed ? NEVER : way == FLOWS ? 2 * op->copying : op->copying);
+    else if (waited_for)
+        choice_learn(c, way, op->bytes, failed ? NEVER : clock_now() - op->met);
     if (!c->moved)
         c->agreed = choice_way_again(c->tries, c->cost, WAYS, SELDOM);
     atomic_store_explicit(&lane->from_memory->offers[choice_class(op->bytes)], c->agreed == READ, memory_order_relaxed);

@@ -91,29 +91,48 @@ static inline bool choice_counts(const struct choice *c, uint64_t bytes)
     return c->moved && late && c->moved + CHOICE_TIMED * bytes >= CHOICE_TRY;
 }
 
-static inline void choice_judge(struct choice *c, int way)
-{
-    float cost = (float)c->ns / (float)c->counted, *known = &c->cost[way];
-    float most = cost < 2 * *known ? cost : 2 * *known;
-    if (*known == 0 || cost < *known)
-        *known = cost;
-    else if (c->tries >= CHOICE_KNOWN)
-        *known += (most - *known) / 8;
-    c->moved = c->counted = 0;
-    c->ns = 0;
-    c->tries++;
-}
-
-/* A run of `bytes` bytes took `ns`. The best try counts, because what disturbs a measurement only adds to it; but it is
- * forgotten slowly once the ways are known, and one that is far off, because a core was taken away, says no more than one twice as dear. */
-static inline void choice_learn(struct choice *c, int way, uint64_t bytes, int64_t ns)
+/* A run of `bytes` bytes took `ns`. Whether that was the try's last one: then what it cost, in ns a byte. */
+static inline bool choice_tried(struct choice *c, uint64_t bytes, int64_t ns, float *cost)
 {
     if (choice_counts(c, bytes)) {
         c->counted += bytes;
         c->ns += ns;
     }
     c->moved += bytes;
-    if (c->moved >= CHOICE_TRY && c->counted)
-        choice_judge(c, way);
+    if (c->moved < CHOICE_TRY || !c->counted)
+        return false;
+    *cost = (float)c->ns / (float)c->counted;
+    c->moved = c->counted = 0;
+    c->ns = 0;
+    c->tries++;
+    return true;
+}
+
+/* The best try counts, because what disturbs a measurement only adds to it; but it is forgotten slowly once the ways are known, and
+ * one that is far off, because a core was taken away, says no more than one twice as dear. */
+static inline void choice_learn(struct choice *c, int way, uint64_t bytes, int64_t ns)
+{
+    float cost, *known = &c->cost[way];
+    if (!choice_tried(c, bytes, ns, &cost))
+        return;
+    float most = cost < 2 * *known ? cost : 2 * *known;
+    if (*known == 0 || cost < *known)
+        *known = cost;
+    else if (c->tries > CHOICE_KNOWN)
+        *known += (most - *known) / 8;
+}
+
+/* The mean of the last tries counts, where they stand in each other's way: copies that read memory from all cores take longer
+ * than the best one says, which had it to itself. Of the first ones the best, as they meet new memory. */
+static inline void choice_learn_mean(struct choice *c, int way, uint64_t bytes, int64_t ns)
+{
+    float cost, *known = &c->cost[way];
+    if (!choice_tried(c, bytes, ns, &cost))
+        return;
+    float most = cost < 2 * *known ? cost : 2 * *known;
+    if (*known == 0 || (cost < *known && c->tries <= CHOICE_WAYS * CHOICE_FIRST))
+        *known = cost;
+    else
+        *known += (most - *known) / 4;
 }
 #endif

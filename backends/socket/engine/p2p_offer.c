@@ -49,8 +49,6 @@ static bool reaches(const struct acomm_group *g, struct p2p_peer *peer)
     return !peer->unreadable;
 }
 
-/* Where ranks take turns on the cores, a message that is read at once overtakes those that are copied through rings, and would
- * always seem to cost less; but with 4 and 8 ranks on 2 cores all of them took 1.05 to 1.5 times as long when private arrays were read. */
 static int choose(struct p2p *p, struct p2p_peer *peer, const struct p2p_item *item)
 {
     bool mapped = item->place.how == DIRECT_MAPPED;
@@ -58,8 +56,6 @@ static int choose(struct p2p *p, struct p2p_peer *peer, const struct p2p_item *i
         return STAGED;
     if (p->forced)
         return strcmp(p->forced, "read") ? STAGED : READ;
-    if (p->group->crowded && !mapped)
-        return STAGED;
     struct choice *c = choice_of(p, item);
     return choice_way(c->tries, c->cost, WAYS);
 }
@@ -69,28 +65,40 @@ bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
     if (item->place.how == DIRECT_NOTHING || !peer->from->withdrawn)
         return false;
     item->began = clock_now();
+    item->copying = 0;
     item->staged = choose(p, peer, item) == STAGED;
     if (!item->staged)
         p2p_list_move(&peer->reading, &item->here);
     return !item->staged;
 }
 
+/* Where ranks take turns on the cores it is the work that counts, of two who copy through a ring: by time a message that is read at
+ * once overtakes those that are copied, and would always seem to cost less. */
 void p2p_offer_learn(struct p2p *p, const struct p2p_item *item)
 {
     if (!item->began)
         return;
-    choice_learn(choice_of(p, item), item->staged ? STAGED : READ, item->bytes, clock_now() - item->began);
+    struct choice *c = choice_of(p, item);
+    int way = item->staged ? STAGED : READ;
+    if (p->group->crowded)
+        choice_learn_mean(c, way, item->bytes, item->staged ? 2 * item->copying : item->copying);
+    else
+        choice_learn(c, way, item->bytes, clock_now() - item->began);
 }
 
 static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item, uint64_t bytes)
 {
     char *to = item->op->out + item->moved;
     uint64_t from = item->place.at + item->moved;
+    int64_t before = clock_now();
+    int errnum = 0;
     p->unseen += bytes;
     if (item->place.how == DIRECT_PRIVATE)
-        return peer_memory_read(item->place.pid, from, to, bytes);
-    stream_long(to, direct_map(p->group, p->group->hosts.seat[peer->rank]) + from, bytes, item->bytes);
-    return 0;
+        errnum = peer_memory_read(item->place.pid, from, to, bytes);
+    else
+        stream_long(to, direct_map(p->group, p->group->hosts.seat[peer->rank]) + from, bytes, item->bytes);
+    item->copying += clock_now() - before;
+    return errnum;
 }
 
 static void reply(struct p2p_peer *peer, struct p2p_item *item, int with)
