@@ -51,8 +51,9 @@ static void hear(struct acomm_group *g, uint64_t *arrays)
         end = say.end > end ? say.end : end;
     }
     uint64_t took = end > begin ? end - begin : 1;
+    void (*learn)(struct choice *, int, uint64_t, int64_t) = g->crowded ? choice_learn_mean : choice_learn; /* the same on all ranks */
     if (w->last)
-        choice_learn(w->last, w->last->agreed, w->bytes, (int64_t)(took < LONGEST ? took : LONGEST));
+        learn(w->last, w->last->agreed, w->bytes, (int64_t)(took < LONGEST ? took : LONGEST));
 }
 
 static int move_whole(struct mpi_op *op, const uint64_t *arrays)
