@@ -116,11 +116,13 @@ static void a_new_size_begins_with_what_is_known(void)
     world_close(w);
 }
 
+#define PAUSE (SECOND / 10) /* ns, beside which copying is nothing */
+
 /* Two messages from one rank to the other, whose processes have the core in turns, with a pause between: what the first way that is
  * tried is taken to cost, in ns a byte. */
 static float cost_with_pauses(const char *way, bool crowded)
 {
-    const struct timespec pause = {0, 20000000};
+    const struct timespec pause = {0, PAUSE};
     struct world *w = open_world(way, NULL);
     struct p2p *from = w->groups[0].p2p, *to = w->groups[1].p2p;
     char *data = calloc(2, BYTES);
@@ -150,7 +152,7 @@ static float cost_with_pauses(const char *way, bool crowded)
 /* With more ranks than cores it does not count who had one, but what was copied. */
 static void others_time_counts_only_where_each_has_a_core(void)
 {
-    const float pause = 20e6f / BYTES;
+    const float pause = (float)PAUSE / BYTES;
     for (int i = 0; i < 2; i++) {
         float apart = cost_with_pauses(i ? "read" : "staged", false), work = cost_with_pauses(i ? "read" : "staged", true);
         CHECK_MESSAGE(apart >= pause && work > 0 && work < pause / 2, "%g and %g ns, pause %g", apart, work, pause);
