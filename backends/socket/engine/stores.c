@@ -7,10 +7,6 @@
 #define SELDOM 64   /* a worse way comes again after so many tries, 20 ms between near cores: when cores move it is the better one, and
                      * nothing else tells */
 
-#define DEAR 1.5f                      /* times the best way's cost, from which on a way has */
-#define SHORT_TRY ((uint64_t)128 << 10) /* tries of so many bytes, as stores that take five times as long cost a seventh of all time
-                                       * otherwise: so few lines tell near cores from far ones, though not much more */
-
 static const enum stream_stores WAYS[] = {STREAM_KEPT, STREAM_PAST, STREAM_STRING};
 _Static_assert(sizeof WAYS / sizeof *WAYS <= CHOICE_WAYS, "as many as a choice has");
 
@@ -55,16 +51,6 @@ static void ask(struct stores *s, struct stores_talk *talk, uint64_t at, size_t 
     atomic_store_explicit(&talk->asked, (uint64_t)s->number << HALF | bytes, memory_order_release);
 }
 
-static void begin_try(struct choice *c)
-{
-    float best = 0;
-    for (int way = 0; way < ways(); way++)
-        best = c->cost[way] > 0 && (best == 0 || c->cost[way] < best) ? c->cost[way] : best;
-    c->agreed = choice_way_again(c->tries, c->cost, ways(), SELDOM);
-    if (best > 0 && c->cost[c->agreed] > DEAR * best)
-        c->moved = CHOICE_TRY - SHORT_TRY;
-}
-
 void stores_write(struct stores *s, struct stores_talk *talk, uint64_t at, char *to, const char *from, size_t bytes, uint64_t whole)
 {
     if (!talk || bytes < STREAM_MIN) {
@@ -74,7 +60,7 @@ void stores_write(struct stores *s, struct stores_talk *talk, uint64_t at, char 
     struct choice *c = choice_of(s, whole);
     bool wait = awaited(s, talk);
     if (!c->moved)
-        begin_try(c);
+        c->agreed = choice_way_again(c->tries, c->cost, ways(), SELDOM);
     if (wait || !choice_counts(c, bytes)) {
         c->moved += bytes;
         stream_store(WAYS[c->agreed], to, from, bytes);
