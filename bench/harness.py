@@ -89,14 +89,17 @@ def _calls_per_batch(group: Any, call: Callable[[], Any]) -> int:
     return filling(lambda calls: int(over_ranks(group, np.array([batch(group, call, calls)])).max()))
 
 
-def filling(batch: Callable[[int], int]) -> int:
-    """How many calls fill a batch; batch(calls) gives nanoseconds. From ever longer trials: the first ones are slow."""
+def filling(batch: Callable[[int], int], most: int = _MOST_CALLS) -> int:
+    """How many calls fill a batch, `most` at most; batch(calls) gives nanoseconds. By ever longer trials: the first are slow."""
     calls = 1
     while True:
         fitting = calls * _BATCH_NS // max(batch(calls), 1)
-        if calls >= _MOST_CALLS or fitting <= calls * 4:
-            return max(1, min(fitting, _MOST_CALLS))
-        calls = min(fitting, calls * 10, _MOST_CALLS)
+        if fitting <= calls * 4 and calls < most:
+            # Once more: a core may have been away, and batches of a few short calls would say nothing.
+            fitting = max(fitting, calls * _BATCH_NS // max(batch(calls), 1))
+        if fitting <= calls * 4 or calls >= most:
+            return max(1, min(fitting, most))
+        calls = min(fitting, calls * 10, most)
 
 
 def _singles(group: Any, call: Callable[[], Any], estimate_ns: float, average: int) -> Array:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .drive import Contender, ContenderFailed
+from .harness import filling
 from .peers.protocol import DIVIDED, IN_PLACE, ITEM_BYTES
 from .results import Timing
 
-_BATCH_US = 20_000.0
 _MOST_CALLS = 20_000
-_SINGLE_US = 50.0  # calls of this length are timed one by one in the batches themselves: a clock is lost in them
+_FEW = 400  # calls of a batch are timed one by one in it: of 50 us or longer, in which a clock is lost
 _SINGLES = 1000
 # Of the memory available: what all contenders' arrays may take together, and those of one while the others have none.
 # The rest is for the libraries' own buffers and for the check, which holds what it expects.
@@ -51,7 +51,11 @@ class _Runner:
         """Per call, of the slowest rank."""
         if self.single:
             return self._timed_singly(self.calls)
-        return max(self.contender.ask("run", self.calls)) / self.calls / 1e3
+        return self._run(self.calls) / self.calls / 1e3
+
+    def _run(self, calls: int) -> int:
+        """Nanoseconds of the slowest rank."""
+        return max(self.contender.ask("run", calls))
 
     def _timed_singly(self, calls: int) -> float:
         times = self.contender.ask("singles", calls)
@@ -59,15 +63,9 @@ class _Runner:
         return max(map(sum, times)) / calls / 1e3
 
     def size_up(self) -> None:
-        """How many calls fill a batch, from ever longer trials: the first ones are slow."""
-        while True:
-            time = max(self.batch(), 1e-3)
-            fitting = int(_BATCH_US / time)
-            if self.calls >= _MOST_CALLS or fitting <= 4 * self.calls:
-                break
-            self.calls = min(fitting, 10 * self.calls, _MOST_CALLS)
-        self.calls = max(1, min(fitting, _MOST_CALLS))
-        self.single = time >= _SINGLE_US
+        """How many calls fill a batch."""
+        self.calls = filling(self._run, _MOST_CALLS)
+        self.single = self.calls <= _FEW
 
     def finish(self) -> None:
         if not self.single:

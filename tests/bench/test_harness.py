@@ -56,6 +56,12 @@ def test_calls_fill_a_batch(monkeypatch, step, calls):
     assert measure(Alone(), Clock(monkeypatch, step).call, Plan(batches=1, warmup=0)).calls == calls
 
 
+@pytest.mark.parametrize("disturbed", [0, 1, 11])
+def test_a_disturbed_trial_does_not_make_batches_small(monkeypatch, disturbed):
+    clock = Clock(monkeypatch, *(30_000_000 if call == disturbed else 100_000 for call in range(10_000)))
+    assert measure(Alone(), clock.call, Plan(batches=1, warmup=0)).calls == 200
+
+
 def test_percentiles_of_single_calls(monkeypatch):
     clock = Clock(monkeypatch, *range(1000, 201_000, 1000))
     timing = measure(Alone(), clock.call, Plan(calls=200, batches=1, warmup=0, percentiles=True))
