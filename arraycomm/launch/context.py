@@ -192,6 +192,8 @@ def _child(task: _Task) -> None:
     os.environ.update(task.place.variables(secret_fd))
     try:
         task.fn(task.place.rank, *task.args)
+    except KeyboardInterrupt:  # a terminal's Ctrl-C, which the parent gets too: its answer is enough
+        sys.exit(128 + signal.SIGINT)
     except Exception as error:
         task.reports.send(_report(error))
         sys.exit(1)

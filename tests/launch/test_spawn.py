@@ -75,6 +75,8 @@ def fail(rank: int, how: str) -> None:
             os._exit(4)
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if how == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
         if how == "long":
             raise ValueError("x" * 1_000_000)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -99,11 +101,12 @@ def test_exceptions_that_travel_badly(how):
 
 @pytest.mark.parametrize(("how", "text", "code", "name"), [
     ("exit", "exited with code 3", 3, None), ("hard", "exited with code 4", 4, None),
-    ("kill", "was killed by SIGKILL", -9, "SIGKILL")])
-def test_ends_without_an_exception(how, text, code, name):
+    ("interrupt", "exited with code 130", 130, None), ("kill", "was killed by SIGKILL", -9, "SIGKILL")])
+def test_ends_without_an_exception(how, text, code, name, capfd):
     with pytest.raises(ProcessExitedException, match=rf"rank 1 \(pid \d+\) {text}") as caught:
         spawn(fail, (how,), nprocs=2, start_method="fork")
     assert (caught.value.exit_code, caught.value.signal_name) == (code, name)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def lose(rank: int) -> None:
