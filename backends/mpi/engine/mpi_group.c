@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "forks.h"
 #include "mpi_group.h"
 #include "mpi_messages.h"
 #include "mpi_seats.h"
@@ -15,23 +16,9 @@
 #define FAREWELL_NS 100000000 /* for the last news to leave */
 #define DEATHS_NS 10000000000 /* for the library to learn of every death that the caller knows of */
 
-/* Processes made by fork so far, counted in each of them. */
-static _Atomic unsigned forks;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-static void count_fork(void)
-{
-    atomic_fetch_add(&forks, 1);
-}
-
-static void watch_forks(void)
-{
-    pthread_atfork(NULL, NULL, count_fork);
-}
-
 bool group_was_forked(const struct acomm_group *g)
 {
-    return atomic_load_explicit(&forks, memory_order_relaxed) != g->forks;
+    return forks_now() != g->forks;
 }
 
 void group_enter(struct acomm_group *g)
@@ -215,12 +202,12 @@ static struct acomm_group *create(acomm_mpi *mpi, const acomm_mpi_options *optio
     struct acomm_group *g = calloc(1, sizeof *g);
     if (!g)
         return NULL;
-    pthread_once(&fork_once, watch_forks);
+    forks_watch();
     g->mpi = mpi;
     g->id = options->id;
     g->timeout = options->timeout;
     g->check = options->check;
-    g->forks = atomic_load(&forks);
+    g->forks = forks_now();
     g->crowded = options->crowded;
     pthread_mutex_init(&g->turn, NULL);
     pthread_mutex_init(&g->lock, NULL);

@@ -5,28 +5,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "forks.h"
 #include "group.h"
 #include "node.h"
 #include "p2p.h"
 #include "wait.h"
 
-/* Processes made by fork so far, counted in each of them: a group knows by it that it was made by a parent. */
-static _Atomic unsigned forks;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-static void count_fork(void)
-{
-    atomic_fetch_add(&forks, 1);
-}
-
-static void watch_forks(void)
-{
-    pthread_atfork(NULL, NULL, count_fork);
-}
-
 bool group_forked(const struct acomm_group *g)
 {
-    return atomic_load_explicit(&forks, memory_order_relaxed) != g->forks;
+    return forks_now() != g->forks;
 }
 
 static int copy_places(struct acomm_group *g, const acomm_group_options *o)
@@ -115,8 +102,8 @@ int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group
     struct acomm_group *g = calloc(1, sizeof *g);
     if (!g)
         return ACOMM_RESOURCE;
-    pthread_once(&fork_once, watch_forks);
-    *g = (struct acomm_group){.forks = atomic_load(&forks), .node = node, .id = o->id, .rank = o->rank, .size = o->size, .shared.fd = -1,
+    forks_watch();
+    *g = (struct acomm_group){.forks = forks_now(), .node = node, .id = o->id, .rank = o->rank, .size = o->size, .shared.fd = -1,
                               .connections = o->connections, .loopback = o->local == o->size, .check = o->check != 0, .timeout = o->timeout};
     int rc = init_locks(g);
     if (!rc)
