@@ -125,7 +125,7 @@ def _contents(dtype: str, shape: tuple[int, ...], rank: int, seed: int, rough: b
     elif dtype == "float8_e8m0fnu":
         made = random.choice([0.5, 1, 2, 4], shape)
     elif rough:
-        made = random.standard_normal(shape) * 2.0 ** random.integers(-3, 4, shape)
+        made = np.ldexp(random.standard_normal(shape), random.integers(-3, 4, shape, dtype=np.int32))
     else:
         made = random.choice([-1, -0.5, 0, 0.5, 1, 1], shape)
     array = np.asarray(made).astype(numpy_dtype(dtype)).reshape(shape)

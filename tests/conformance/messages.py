@@ -171,9 +171,10 @@ def _symmetric(context: Context) -> None:
     right, left = (me + 1) % size, (me - 1) % size
     for count in (1000, 8192, 8193, 600_000):
         x, out, own = group.empty(count), group.empty(count), np.empty(count, np.float32)
+        rising = np.arange(count, dtype=np.float32) % 1000
         for turn in range(3):
-            x[...] = np.arange(count) % 1000 + me + turn
-            want = (np.arange(count) % 1000 + left + turn).astype(np.float32)
+            x[...] = rising + (me + turn)
+            want = rising + (left + turn)
             works = [group.isend(x, right, tag=turn), group.isend(x[7:], right, tag=turn)]
             group.recv(out, left, tag=turn, out=out)
             group.recv(own[7:], left, tag=turn, out=own[7:])

@@ -21,7 +21,8 @@ Place = Callable[[int, str], Any]
 
 
 def _values(rank: int, count: int, dtype: str) -> Any:
-    return ((np.arange(count) * 7 + rank * 3) % 50).astype(dtype)
+    turn = ((np.arange(50) * 7 + rank * 3) % 50).astype(dtype)
+    return np.tile(turn, -(-count // 50))[:count]
 
 
 def _movements(context: Context, place: Place, count: int, dtype: str) -> None:
