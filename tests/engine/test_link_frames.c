@@ -85,7 +85,7 @@ static void pieces_of_a_row(void)
         out->row = rows[i];
         CHECK_EQUAL(out->ops->frame(out, "head", 4, data, rows[i] ? rows[i] : room / 2), 4 + (rows[i] ? rows[i] : room / 2));
         uint64_t stamp = *(uint64_t *)(void *)((char *)ring + 256);
-        CHECK_EQUAL(stamp & ((1 << 23) - 1), pieces[i]);
+        CHECK_EQUAL(stamp & ((1 << 16) - 1), pieces[i]);
         CHECK_EQUAL(stamp >> 24, 1 << 12 | 4);
         out->ops->close(out);
     }

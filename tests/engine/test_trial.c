@@ -1,9 +1,10 @@
 /* engine: all */
 /* Two ranks that found different ways cheaper go the same way, by the slower one of each; and every way gives the same result. */
 #include "group.h"
+#define PIECE (512 << 10)
 #include "shared_world.h"
 
-#define COUNT 20000 /* int32 a rank: an all_gather beyond TRIAL_FROM, in several pieces */
+#define COUNT 80000 /* int32 a rank: more than goes to a cell */
 #define BYTES (2 * COUNT * sizeof(int32_t))
 
 static float costs[2][2]; /* of each rank, of each way */

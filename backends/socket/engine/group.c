@@ -160,8 +160,12 @@ static struct link *make_link(struct acomm_group *g, enum channel channel, int r
     const int *seat = g->hosts.seat;
     int from = seat[outgoing ? g->rank : rank], to = seat[outgoing ? rank : g->rank];
     struct link_ring *ring = shared_ring(&g->shared, channel, from, to);
-    return ring ? link_shm_new(rank, outgoing, ring, g->shared.ring_bytes, g->bell, shared_bell(&g->shared, seat[rank]))
-                : NULL;
+    struct link *link = ring ? link_shm_new(rank, outgoing, ring, g->shared.ring_bytes, g->bell,
+                                            shared_bell(&g->shared, seat[rank])) : NULL;
+    struct link *reverse = (outgoing ? g->in : g->out)[channel][rank];
+    if (link && reverse)
+        link_shm_join(outgoing ? link : reverse, outgoing ? reverse : link);
+    return link;
 }
 
 struct link *group_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing)

@@ -21,6 +21,7 @@
 #define PIECE_MIN (4u << 10)
 #define PIECE_MAX (512u << 10)
 #define AREA_PIECES 4            /* see shared.h */
+#define CELL (UINT32_MAX - (SHARED_CELLS - 1)) /* a place beyond all others: the first of the cells */
 #define WIDEST 16               /* bytes of the widest element */
 #define SEATS_BUDGET (8u << 20) /* bytes of all slots together: a cache that cores share holds them beside the arrays */
 
@@ -29,7 +30,7 @@ struct slot {
     acomm_header header;
     union {
         char tiny[SHARED_TINY];
-        struct { uint32_t place, line; }; /* of short contents, by number; of long ones, in lines of the seat's area */
+        struct { uint32_t place, line; }; /* of short contents, by number; of long ones, in lines of the seat's area; or CELL + which */
     };
 };
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
@@ -94,9 +95,10 @@ static uint64_t area_bytes(uint64_t piece)
     return far_bytes(piece) + near_bytes(piece);
 }
 
-static uint64_t seat_bytes(uint64_t piece)
+static uint64_t seat_bytes(int ranks, uint64_t piece)
 {
-    return round_up(sizeof(struct seat) + HEADS_BYTES + SHORTS_BYTES + area_bytes(piece), PAGE);
+    uint64_t cells = ranks == 2 ? SHARED_CELLS / 2 * (uint64_t)SHARED_CELL : 0;
+    return round_up(sizeof(struct seat) + HEADS_BYTES + SHORTS_BYTES + area_bytes(piece), PAGE) + cells;
 }
 
 static uint64_t rings_bytes(int ranks)
@@ -106,7 +108,7 @@ static uint64_t rings_bytes(int ranks)
 
 static uint64_t mapped_bytes(int ranks, uint64_t piece)
 {
-    return (uint64_t)ranks * seat_bytes(piece) + 2 * rings_bytes(ranks);
+    return (uint64_t)ranks * seat_bytes(ranks, piece) + 2 * rings_bytes(ranks);
 }
 
 uint64_t shared_bytes(int ranks, uint64_t piece)
@@ -130,7 +132,7 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
     *s = (struct shared){.fd = -1, .rank = rank, .ranks = ranks, .piece = piece,
                          .bytes = mapped_bytes(ranks, piece)};
     s->ring_bytes = ring_size(ranks);
-    s->seat_bytes = seat_bytes(piece);
+    s->seat_bytes = seat_bytes(ranks, piece);
     if (bytes < shared_bytes(ranks, piece))
         return errno = EINVAL, ACOMM_ARGUMENT;
     s->seen = calloc((size_t)ranks, sizeof *s->seen + sizeof *s->processes);
@@ -145,7 +147,7 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
         s->base = NULL;
         goto fail;
     }
-    if (pages_reserve(s->fd, (uint64_t)rank * seat_bytes(piece), seat_bytes(piece)))
+    if (pages_reserve(s->fd, (uint64_t)rank * seat_bytes(ranks, piece), seat_bytes(ranks, piece)))
         goto fail;
     window_open(s);
     return 0;
@@ -187,6 +189,12 @@ acomm_header *shared_header(const struct shared *s, int rank, uint64_t round)
     return &slot_of(s, rank, round)->header;
 }
 
+/* Two at the end of each seat. */
+static char *cell_of(const struct shared *s, uint32_t which)
+{
+    return (char *)seat_of(s, (int)(which % 2)) + s->seat_bytes - (which / 2 + 1) * (uint64_t)SHARED_CELL;
+}
+
 /* What may change between two looks is looked at once. */
 static uint32_t once(const uint32_t *at)
 {
@@ -198,9 +206,12 @@ char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes
     struct slot *slot = slot_of(s, rank, round);
     if (bytes <= SHARED_TINY)
         return slot->tiny;
-    if (bytes <= SHARED_SHORT) /* whatever a peer says, we stay inside */
-        return shorts_of(s, rank) + once(&slot->place) % SHARED_SHORTS * SHARED_SHORT;
-    uint64_t offset = (uint64_t)once(&slot->line) * SHARED_LINE, last = area_bytes(s->piece) - bytes;
+    uint32_t at = once(bytes <= SHARED_SHORT ? &slot->place : &slot->line);
+    if (at >= CELL && s->ranks == 2) /* whatever a peer says, we stay inside */
+        return cell_of(s, at % SHARED_CELLS);
+    if (bytes <= SHARED_SHORT)
+        return shorts_of(s, rank) + at % SHARED_SHORTS * SHARED_SHORT;
+    uint64_t offset = (uint64_t)at * SHARED_LINE, last = area_bytes(s->piece) - bytes;
     return shorts_of(s, rank) + SHORTS_BYTES + (offset < last ? offset : last);
 }
 
@@ -413,6 +424,19 @@ static void take_short(struct shared *s)
     slot_of(s, s->rank, next)->place = (uint32_t)k;
 }
 
+bool shared_take_cell(struct shared *s, bool read_later)
+{
+    uint64_t next = s->round + 1, seen = s->seen[1 - s->rank], side = read_later ? next / 2 : next;
+    uint32_t which = (uint32_t)((side + (uint64_t)s->rank) % 2 + (read_later ? next % 2 * 2 : 0));
+    if (!seen || seen + 1 < next || seen < s->freed[which]) /* 0: its seat may not be there yet */
+        return false;
+    struct slot *slot = slot_of(s, s->rank, next);
+    slot->place = slot->line = CELL + which;
+    s->freed[which] = next + 1 + read_later;
+    s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
+    return s->in_cell = true;
+}
+
 int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes)
 {
     uint64_t next = s->round + 1;
@@ -420,6 +444,7 @@ int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes)
     if (rc)
         return rc;
     s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
+    s->in_cell = false;
     rc = bytes > SHARED_SHORT ? take_long(s, op, round_up(bytes, SHARED_LINE)) : 0;
     if (!rc && bytes > SHARED_TINY)
         take_short(s); /* long ones too: their last piece may be short */
@@ -449,7 +474,7 @@ struct window *shared_window(const struct shared *s, int rank)
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to)
 {
     uint64_t footprint = round_up(link_shm_footprint(s->ring_bytes), PAGE);
-    uint64_t offset = (uint64_t)s->ranks * seat_bytes(s->piece);
+    uint64_t offset = (uint64_t)s->ranks * s->seat_bytes;
     if (channel == CHANNEL_COLLECTIVE)
         offset += rings_bytes(s->ranks);
     offset += ((uint64_t)from * (uint64_t)s->ranks + (uint64_t)to) * footprint;

@@ -1,6 +1,6 @@
 /* The shared segment of a group's ranks on one host, and the rounds by which they take turns in it.
  *
- * Every local rank owns a `seat` of SHARED_SLOTS slots, which only it writes. An operation runs in rounds, numbered over
+ * Every local rank owns a `seat` of SHARED_SLOTS slots, which only it writes (but for cells). An operation runs in rounds, numbered over
  * the group's life. In round s a rank fills its slot s % SHARED_SLOTS, publishes it by writing s into the slot's stamp,
  * waits for the stamps of the ranks it reads from, and reads their slots. All ranks go through the same rounds, also
  * those that have nothing to give.
@@ -14,6 +14,12 @@
  * places of 4 KiB, always in the first that is free. Long ones go round an area of the seat that is larger than the caches of one core: lines that the peer read a moment
  * ago are dear to write, those it read long ago are not (32 KiB by two neighbouring cores: 2.4 us instead of 5). The area
  * holds four of the largest contents, and another part of it four of a quarter; who fills it waits for those that may still read what lay there.
+ *
+ * Between two ranks of whom each gives and takes, contents change hands: lines that this core has just read from the other one are the
+ * cheapest of all to write, however far apart they are (64 KiB 2 us; in an own area 3 between near cores and 25 between far ones).
+ * So there are cells, filled by both in turn: in one round each fills its own of a pair, in the next the one that it has just
+ * read. Contents that are read in the next round too take two such pairs in turn. A rank that finds the other one behind, or
+ * still reading, fills its area instead.
  *
  * Layout: seats | point-to-point rings | collective rings | arenas (arena.h; not mapped here). A memfd, sealed against shrinking; pages are reserved
  * (fallocate) before first use, so that a full machine is an error and never a SIGBUS. */
@@ -33,6 +39,8 @@
 #define SHARED_TINY 24   /* bytes of data that share the stamp's cache line */
 #define SHARED_SHORT 4096 /* bytes of short contents, which lie in one of so many places: */
 #define SHARED_SHORTS (SHARED_AHEAD + 2)
+#define SHARED_CELLS 4   /* between two ranks, for contents of up to so many bytes: */
+#define SHARED_CELL (256u << 10) /* two and as much of arrays stay in the caches of one core */
 
 struct shared {
     char *base;
@@ -44,6 +52,8 @@ struct shared {
     struct { uint64_t from, to; } laid[SHARED_SLOTS]; /* and where those of the last rounds lie; empty for short ones */
     uint64_t used[SHARED_SHORTS]; /* the round in which each place of short contents was filled last */
     uint64_t past;               /* all ranks are known to have published it */
+    bool in_cell;                /* whether the contents of the next round go to a cell, */
+    uint64_t freed[SHARED_CELLS]; /* and for each cell the round that the other one has to have published before we fill it again */
     uint64_t settled;            /* see shared_leave(): no round up to here is open, */
     uint32_t open;               /* and of those after it these are: a bit for each slot. */
     acomm_header called[SHARED_SLOTS]; /* What this rank called in them: in its slot others could change it */
@@ -65,6 +75,8 @@ acomm_header *shared_header(const struct shared *s, int rank, uint64_t round);
 char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes);
 /* Waits until this rank may fill the slot of the next round, with at most `bytes` of data. */
 int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes);
+/* Takes a cell instead, of two ranks, if one is free. `read_later`: its contents are read in the round after too. */
+bool shared_take_cell(struct shared *s, bool read_later);
 /* All ranks have been seen to have published `round`, which is this rank's last: spares later waits a look at each. */
 void shared_all_came(struct shared *s, uint64_t round);
 /* The slot of round s->round + 1 is filled: moves to that round and lets the others read it. */

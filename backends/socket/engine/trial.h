@@ -17,9 +17,6 @@ enum trial_way { TRIAL_KEPT, TRIAL_PAST, TRIAL_DIRECT, TRIAL_WAYS };
 #define TRIAL_SLOTS TRIAL_DIRECT /* ways by slots alone */
 _Static_assert((int)TRIAL_WAYS == CHOICE_WAYS, "as many as a choice has");
 
-/* Bytes of the whole array from which slots of two ranks have trials: below, meetings and the clock show. */
-#define TRIAL_FROM ((uint64_t)64 << 10)
-
 struct trial {
     struct choice *choice;
     uint64_t bytes;

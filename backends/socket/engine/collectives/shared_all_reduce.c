@@ -86,20 +86,25 @@ static int drain_sliced(const struct rounds *r)
 }
 
 /* In a reduce who only gives does not wait. */
-static uint64_t tried(const struct acomm_op *op)
+static struct rounds_plan plan_of(const struct acomm_op *op)
 {
-    return op->kind == ACOMM_ALL_REDUCE ? op->count * op->width : 0;
+    uint64_t bytes = op->count * op->width, cell = op->kind == ACOMM_ALL_REDUCE ? SHARED_CELL : 0;
+    return (struct rounds_plan){.block = bytes, .blocks = 1, .cell = cell, .whole = bytes};
 }
 
 int shared_all_reduce_whole(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .tried = tried(op), .fill = fill, .drain = drain_whole};
+    struct rounds_plan plan = plan_of(op);
+    plan.fill = fill;
+    plan.drain = drain_whole;
     return rounds_run(op, &plan);
 }
 
 int shared_all_reduce_sliced(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .extra = 1, .tried = tried(op),
-                               .fill = fill_sliced, .drain = drain_sliced};
+    struct rounds_plan plan = plan_of(op);
+    plan.extra = 1;
+    plan.fill = fill_sliced;
+    plan.drain = drain_sliced;
     return rounds_run(op, &plan);
 }

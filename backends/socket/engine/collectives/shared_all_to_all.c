@@ -55,9 +55,9 @@ static int take(const struct rounds *r, int from, struct span block)
 static int drain_all(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
-    int rc = 0;
+    int rc = 0, first = r->cells ? 1 : 0; /* what lies in a cell before its own block, which would push it out of the caches */
     for (int i = 0; i < r->ranks && !rc; i++) {
-        int from = (r->rank + i) % r->ranks;
+        int from = (r->rank + first + i) % r->ranks;
         rc = take(r, from, op_block(op->recv_counts, op->count, from, op->width));
     }
     return rc;
@@ -72,7 +72,8 @@ int shared_all_to_all(struct acomm_op *op)
 {
     struct rounds_plan plan = {.block = op->send_counts ? 0 : op->count * op->width, .blocks = blocks(op->team->size),
                                .fill = fill, .drain = drain_all,
-                               .tried = op->send_counts ? 0 : op->count * op->width * (uint64_t)op->team->size,
+                               .cell = op->send_counts ? 0 : SHARED_CELL / 2, /* it has longer arrays than the others */
+                               .whole = op->count * op->width * (uint64_t)op->team->size,
                                .result = op_total(op->recv_counts, op->count, op->team->size, op->width)};
     return rounds_run(op, &plan);
 }

@@ -3,9 +3,20 @@
 #include "collectives.h"
 #include "shared_rounds.h"
 
+/* Blocks of a slot. Of two ranks each puts down the other's alone, in the same place: it changes hands (shared.h). */
+static int blocks(int ranks)
+{
+    return ranks == 2 ? 1 : ranks;
+}
+
 static size_t slot_bytes(const struct rounds *r)
 {
-    return (size_t)r->piece * (size_t)r->ranks;
+    return (size_t)r->piece * (size_t)blocks(r->ranks);
+}
+
+static size_t place_of(const struct rounds *r, int rank)
+{
+    return r->ranks == 2 ? 0 : (size_t)rank * r->piece;
 }
 
 static void fill(const struct rounds *r)
@@ -16,7 +27,7 @@ static void fill(const struct rounds *r)
         struct span block = op_scattered(op, rank);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
-            rounds_fill(r, rank, slot + (size_t)rank * r->piece, op->in + block.offset + r->index * r->piece, bytes);
+            rounds_fill(r, rank, slot + place_of(r, rank), op->in + block.offset + r->index * r->piece, bytes);
     }
 }
 
@@ -30,15 +41,15 @@ static int drain(const struct rounds *r)
         return rc;
     size_t slot = slot_bytes(r);
     rounds_reduce(r, op->out + r->index * r->piece, op->in + block.offset + r->index * r->piece,
-                  (size_t)r->rank * r->piece, bytes, slot, NULL);
+                  place_of(r, r->rank), bytes, slot, NULL);
     return 0;
 }
 
 int shared_reduce_scatter(struct acomm_op *op)
 {
     uint64_t largest = op_largest(op->send_counts, op->count, op->team->size);
-    struct rounds_plan plan = {.block = largest * op->width, .blocks = op->team->size, .result = largest * op->width,
-                               .tried = op_total(op->send_counts, op->count, op->team->size, op->width),
+    struct rounds_plan plan = {.block = largest * op->width, .blocks = blocks(op->team->size), .result = largest * op->width,
+                               .cell = SHARED_CELL, .whole = op_total(op->send_counts, op->count, op->team->size, op->width),
                                .fill = fill, .drain = drain};
     return rounds_run(op, &plan);
 }

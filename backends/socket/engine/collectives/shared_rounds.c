@@ -24,7 +24,9 @@ int rounds_await_all(const struct rounds *r)
 
 void rounds_fill(const struct rounds *r, int reader, char *slot, const void *from, size_t bytes)
 {
-    if (r->stores == STREAM_TRIED)
+    if (r->shared->in_cell)
+        stream_store(STREAM_KEPT, slot, from, bytes);
+    else if (r->stores == STREAM_TRIED)
         stream_fill(&r->op->group->stores[reader], slot, from, bytes);
     else
         stream_store(r->stores, slot, from, bytes);
@@ -170,9 +172,10 @@ struct rounds rounds_start(struct acomm_op *op)
 }
 
 /* Waits for the next slot. The first round of an operation carries its header. */
-static int claim(struct rounds *r, size_t bytes)
+static int claim(struct rounds *r, size_t bytes, bool read_later)
 {
-    int rc = shared_claim(r->shared, r->op, bytes);
+    bool cell = r->cells && bytes > SHARED_TINY && shared_take_cell(r->shared, read_later);
+    int rc = cell ? 0 : shared_claim(r->shared, r->op, bytes);
     if (!rc && r->shared->open && r->shared->settled < r->shared->past)
         rc = settle(r, r->shared->past);
     r->round = r->shared->round + 1;
@@ -197,7 +200,7 @@ static bool entered(struct rounds *r)
 int rounds_meet(struct rounds *r, const void *say, size_t bytes)
 {
     if (!entered(r)) {
-        int rc = claim(r, bytes);
+        int rc = claim(r, bytes, false);
         if (rc)
             return rc;
         if (bytes)
@@ -212,7 +215,7 @@ static int give(struct rounds *r, const struct rounds_plan *plan)
 {
     if (entered(r))
         return 0;
-    int rc = claim(r, (size_t)r->piece * (size_t)plan->blocks);
+    int rc = claim(r, (size_t)r->piece * (size_t)plan->blocks, plan->extra > 0);
     if (!rc && plan->fill)
         plan->fill(r);
     if (!rc)
@@ -251,7 +254,7 @@ static int run_trial(struct rounds *r, const struct rounds_plan *plan)
 {
     struct trial trial;
     struct rounds meeting = rounds_start(r->op);
-    int rc = trial_begin(&trial, &meeting, plan->tried, false);
+    int rc = trial_begin(&trial, &meeting, plan->whole, false);
     if (rc)
         return rc;
     r->stores = trial.stores;
@@ -300,5 +303,7 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
     if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(op, (size_t)r.ranks * sizeof *r.inputs)))
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     r.stores = (enum stream_stores)op->stores;
-    return r.stores == STREAM_TRIED && r.ranks == 2 && plan->tried >= TRIAL_FROM ? run_trial(&r, plan) : run_rounds(&r, plan);
+    r.cells = r.ranks == 2 && r.piece * (uint64_t)plan->blocks <= plan->cell;
+    bool tried = r.stores == STREAM_TRIED && r.ranks == 2 && plan->cell && !r.cells;
+    return tried ? run_trial(&r, plan) : run_rounds(&r, plan);
 }

@@ -20,15 +20,18 @@ struct rounds {
     uint64_t largest;            /* all_to_all with uneven counts: the largest block of any rank, known after round 0 */
     const void **inputs;         /* room for the addresses of many ranks' contributions */
     enum stream_stores stores;   /* by which slots are filled */
+    bool cells;                  /* contents go to cells, if they are free */
     int rank, ranks;
 };
 
 struct rounds_plan {
     uint64_t block;              /* bytes to move per block; rounds follow from it */
     int blocks;                  /* blocks that share a slot: 1, or one for each rank */
-    uint64_t extra;              /* rounds after the last piece */
+    uint64_t extra;              /* rounds after the last piece; with one, slots are read in the next round too */
     uint64_t result;             /* bytes that a rank gets altogether, where they may be written past the caches */
-    uint64_t tried;              /* bytes of the whole array, where all wait for all and trials choose the stores (trial.h); else 0 */
+    uint64_t cell;               /* every rank gives and takes (else 0): between two, contents of up to so many bytes go to cells
+                                  * (shared.h), longer ones where trials choose (trial.h), */
+    uint64_t whole;              /* by the bytes of the whole array */
     bool one_way;                /* the root only writes, others only read: short pieces let them work at the same time, and
                                   * the root need not wait */
     void (*fill)(const struct rounds *r);   /* writes this rank's slot of r->round */
