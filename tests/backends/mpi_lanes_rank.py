@@ -25,6 +25,7 @@ from tests.core.forked import names_the_fork
 _COUNTS = (0, 1, 256, 257, 4000, 40_000, 200_000, 400_000)
 _LONG = 1 << 22
 _RING = 2 << 20  # bytes of the longer ring, LONG_RING in mpi_lanes.c
+CELL = _RING // 8 + 64  # of a cell: mpi_lanes.h
 
 
 def order(group: arraycomm.Group) -> None:
@@ -322,14 +323,19 @@ _FORGED = {
     "longer than the ring": (_HEAD.pack(0, 1 << 19, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 1), 0),
     "beyond the ring": (_HEAD.pack(0, 1 << 17, 5, 1, 0, _DOUBLE, _MESSAGE, 1 << 40, 0), 0),
     "out of the ring": (_HEAD.pack(0, 1 << 17, 5, 1, 0, _DOUBLE, _MESSAGE, _RING - 64, 1), 0),
+    "in no cell": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 3 << 1 | 1), 0),
+    "in a cell beyond all": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 1 << 40), 0),
+    "in the other one's cell": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 1 << 1 | 1), 0),
+    "longer than its cell": (_HEAD.pack(0, CELL // 8 + 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 2 << 1 | 1), 0),
+    "out of its cell": (_HEAD.pack(0, 16, 5, 1, 0, _DOUBLE, _MESSAGE, CELL - 120, 2 << 1), 0),
     "an offer that is too long": (_HEAD.pack(0, 2**63, 5, 1, 0, _DOUBLE, _OFFERED, 4096, 1), 0),
     "done with no offer": (_HEAD.pack(0, 0, 0, 1, 0, 0, _DONE, 0, 1), 0),
     "a tag of records": (_HEAD.pack(0, 0, 0, 1, 1, 0, _CLEAR, 0, 1), 0),
-    "a piece longer than any": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 0), 1 << 20),
+    "a piece longer than any": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 0), 60_000),
 }
 
 
-def _mapping() -> tuple[int, int]:
+def mapping() -> tuple[int, int]:
     """The last that this process has made."""
     found = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if "arraycomm-mpi" in line]
     begin, _, end = found[0].partition("-")
@@ -338,10 +344,20 @@ def _mapping() -> tuple[int, int]:
 
 def _slot(tag: int) -> int:
     """The only one with that tag: the first of its lane."""
-    begin, end = _mapping()
+    begin, end = mapping()
     found = [match.start() for match in re.finditer(re.escape(tag.to_bytes(8, "little")), ctypes.string_at(begin, end - begin))]
     assert len(found) == 1, found
     return begin + found[0] - 24
+
+
+_MARKS = (0x5EA57EDACC0DE0, 0x5EA57EDACC0DE1)
+
+
+def marked(part: arraycomm.Group) -> list[int]:
+    """Each of two ranks sends a first message, in its own cell, which is the other one's then: where their heads lie."""
+    part.send(np.ones(1), 1 - part.rank, _MARKS[part.rank])
+    part.recv(np.empty(1), 1 - part.rank, _MARKS[1 - part.rank])
+    return [_slot(mark) for mark in _MARKS]
 
 
 def _forge(slot: int, head: bytes, behind: int) -> None:
@@ -352,7 +368,7 @@ def _forge(slot: int, head: bytes, behind: int) -> None:
 
 def _receive_too_much(part: arraycomm.Group, slots: list[int]) -> None:
     """Rank 1 says so of the lane from rank 0, the second of four, whatever is said otherwise meanwhile."""
-    freed = ctypes.c_uint64.from_address(_mapping()[1] - 3 * (slots[1] - slots[0]))
+    freed = ctypes.c_uint64.from_address(mapping()[1] - 3 * (slots[1] - slots[0]))
     work = part.irecv(np.empty(1), 0, 5)
     while not work.done():
         freed.value = 1 << 40
@@ -366,13 +382,11 @@ def _send_until_it_fails(part: arraycomm.Group) -> None:
 
 def hostile(group: arraycomm.Group) -> None:
     """Rank 0 says what it found, and of whom."""
-    marks = [0x5EA57EDACC0DE0, 0x5EA57EDACC0DE1]
     for name in (*_FORGED, "more received than sent"):
         part, other = group.split(0), 1 - group.rank
         assert part is not None
-        part.send(np.ones(1), other, marks[group.rank])
-        part.recv(np.empty(1), other, marks[other])
-        slots = [_slot(mark) for mark in marks] if group.rank == 1 else []
+        slots = marked(part)
+        slots = slots if group.rank == 1 else []
         if slots and name in _FORGED:
             _forge(slots[1], *_FORGED[name])
         group.barrier()

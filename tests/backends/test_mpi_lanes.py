@@ -10,6 +10,7 @@ from tests.backends.test_mpi import EVERYWHERE, lines, run, segments
 
 __all__ = ["segments"]
 PROGRAM = str(Path(__file__).with_name("mpi_lanes_rank.py"))
+CELLS = str(Path(__file__).with_name("mpi_cells_rank.py"))
 
 
 @EVERYWHERE
@@ -70,6 +71,25 @@ def test_messages_of_another_length(transport: str) -> None:
     assert [lines(printed, rank) for rank in range(2)] == [["refused 0"], ["refused 1212"]], printed
 
 
+@EVERYWHERE
+def test_answers_go_where_questions_lay(library: str) -> None:
+    printed = run(library, 2, CELLS, "answers")
+    assert [lines(printed, rank) for rank in range(2)] == [["told []"]] * 2, printed
+
+
+@pytest.mark.parametrize(("case", "counts"), [
+    ("streams", ["(0, [1, 1]), (0, [1, 1])"]), ("waits", ["(0, [2, 3]), (0, [2, 3])"]),
+    ("refused", ["(0, [1, 2])" + 3 * ", (0, [1, 2])"])])
+def test_messages_in_cells(case: str, counts: list[str]) -> None:
+    printed = run("mpich", 2, CELLS, case)
+    assert [lines(printed, rank) for rank in range(2)] == [[f"[{one}]" for one in counts]] * 2, printed
+
+
+def test_messages_both_ways_at_once() -> None:
+    printed = run("impi", 2, CELLS, "both ways")
+    assert [lines(printed, rank) for rank in range(2)] == [["wrong 0, in cells True"]] * 2, printed
+
+
 def test_killed_amid_a_long_message() -> None:
     printed = run("openmpi", 3, PROGRAM, "killed", options=("--with-ft", "ulfm"))
     for rank in (0, 2):
@@ -88,6 +108,6 @@ def test_heads_that_cannot_be() -> None:
     """Of a peer that writes what it likes."""
     printed = run("mpich", 2, PROGRAM, "hostile")
     found = lines(printed, 0)
-    assert len(found) == 12, printed
+    assert len(found) == 17, printed
     told = "rank 1 wrote what cannot be into memory that it shares with rank 0"
     assert all("DistNetworkError" in line and told in line for line in found), printed

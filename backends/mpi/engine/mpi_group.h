@@ -32,6 +32,7 @@ struct mpi_op {
     struct mpi_op *next;         /* queue, or posted receives */
     struct mpi_flight *flight;   /* of a message that is under way; valid until its end */
     uint64_t offer, from, moved; /* of one in a lane (mpi_lanes.h): its offer's number, where its contents lie, how many have moved */
+    unsigned cell;               /* in which they lie */
     int64_t met, copying;        /* when they met their receive; ns of copying since */
     char *staged;                /* there, if they are for a device */
     acomm_failure failure;       /* valid once ended with an error */

@@ -13,6 +13,7 @@
 #define BUDGET ((uint64_t)64 << 20)       /* of all longer rings; they cost memory only once used */
 #define AT_ONCE 16                        /* messages of a lane, before others have their turn */
 #define UNDER_WAY 256                     /* more than a lane holds */
+#define AHEAD 1024                        /* bytes in a cell that come while their receive is looked for (link_shm.c) */
 
 static uint64_t long_ring(int size)
 {
@@ -22,9 +23,15 @@ static uint64_t long_ring(int size)
     return room;
 }
 
+/* With its cell. */
+static uint64_t ring_and_cell(uint64_t room)
+{
+    return lane_up(room + room / CELL_PART + LANE_LINE, PAGE);
+}
+
 static uint64_t footprint(int size)
 {
-    return lane_up(sizeof(struct lane_memory) + long_ring(size) + link_shm_footprint(SHORT_RING), PAGE);
+    return lane_up(sizeof(struct lane_memory) + ring_and_cell(long_ring(size)) + link_shm_footprint(SHORT_RING), PAGE);
 }
 
 uint64_t lanes_bytes(int size)
@@ -73,7 +80,8 @@ static struct lane_memory *memory_of(char *memory, int size, int from, int to)
 
 static struct link *link_in(struct lane_memory *memory, int peer, bool outgoing, uint64_t room)
 {
-    return link_shm_new(peer, outgoing, (struct link_ring *)(void *)(memory->contents + room), SHORT_RING, NULL, NULL);
+    struct link_ring *ring = (struct link_ring *)(void *)(memory->contents + ring_and_cell(room));
+    return link_shm_new(peer, outgoing, ring, SHORT_RING, NULL, NULL);
 }
 
 void lane_unstage(struct mpi_op *op)
@@ -96,6 +104,7 @@ struct mpi_lanes *lanes_new(const struct acomm_group *g, char *memory)
         all->size = g->size;
         all->room = long_ring(g->size);
         lane->peer = peer;
+        lane->cells = CELL_OURS;
         lane->to_memory = memory_of(memory, g->size, g->rank, peer);
         lane->from_memory = memory_of(memory, g->size, peer, g->rank);
         lane->to = link_in(lane->to_memory, peer, true, all->room);
@@ -201,6 +210,12 @@ int lanes_broken(struct acomm_group *g, int peer)
 
 /* ---- what is received ---- */
 
+/* A cell that the sender of a message names. */
+static unsigned seen_from_here(uint64_t cell)
+{
+    return CELLS - (unsigned)cell;
+}
+
 static bool is_possible(const struct mpi_lanes *all, const struct mpi_lane *lane)
 {
     const struct lane_head *next = &lane->next.head;
@@ -211,9 +226,24 @@ static bool is_possible(const struct mpi_lanes *all, const struct mpi_lane *lane
         return head->what == DONE;
     if (head->dtype >= ACOMM_DTYPES || head->count > INT64_MAX / acomm_dtype_bytes(head->dtype))
         return false;
-    if (!lane_lies_apart(head))
+    if (!lane_lies_apart(next))
         return true;
-    return next->at - lane->met < 2 * all->room && (!lane_is_whole(next->id) || next->at % all->room + lane_length(head) <= all->room);
+    uint64_t cell = lane_cell(next->id), room = cell ? lane_cell_bytes(all) : all->room;
+    bool inside = next->at % room + lane_length(head) <= room;
+    if (cell)
+        return inside && cell < CELLS && !(seen_from_here(cell) & (lane->cells | lane->held));
+    return next->at - lane->met < 2 * room && (inside || !lane_is_whole(next->id));
+}
+
+static int deliver_in_cell(struct acomm_group *g, struct mpi_lane *lane, struct arrival *a)
+{
+    const struct mpi_lanes *all = g->messages->lanes;
+    a->cell = seen_from_here(lane_cell(a->id));
+    lane->held |= a->cell;
+    a->contents = lane_is_whole(a->id) ? lane_cell_of(all, lane, a->cell) + a->at % lane_cell_bytes(all) : NULL;
+    for (uint64_t ahead = 0; a->contents && ahead < lane_length(&a->head) && ahead < AHEAD; ahead += LANE_LINE)
+        __builtin_prefetch(a->contents + ahead);
+    return messages_deliver(g, a, 0);
 }
 
 static int deliver(struct acomm_group *g, struct mpi_lane *lane)
@@ -221,14 +251,18 @@ static int deliver(struct acomm_group *g, struct mpi_lane *lane)
     uint64_t room = g->messages->lanes->room;
     struct lane_head *next = &lane->next.head;
     struct arrival a = {.head = next->head, .at = next->at, .id = next->id};
+    lane_take_cell(lane, lane->refused); /* their sender has written all by now */
+    lane->refused = 0;
     if (a.head.what == CLEAR || a.head.what == DONE)
         return lane_hear_answer(g, lane, next);
     a.head.source = lane->peer;
     a.head.ticket = 0;
     if (a.head.what == MESSAGE)
         a.contents = lane->next.contents;
-    if (!lane_lies_apart(&a.head))
+    if (!lane_lies_apart(next))
         return messages_deliver(g, &a, a.head.what == MESSAGE ? lane_length(&a.head) : 0);
+    if (lane_cell(next->id))
+        return deliver_in_cell(g, lane, &a);
     a.contents = lane_is_whole(next->id) ? lane->from_memory->contents + a.at % room : NULL;
     a.stays = true;
     lane->met = lane_up(a.at + lane_length(&a.head), LANE_LINE);
@@ -244,19 +278,20 @@ void lane_release(struct acomm_group *g, struct mpi_lane *lane)
         a = a->next;
     uint64_t kept = a ? lane->met - a->at : 0;
     for (const struct mpi_op *op = lane->reading.first; op; op = op->next)
-        if (!op->offer && lane->met - (op->from + op->moved) > kept)
+        if (!op->offer && !op->cell && lane->met - (op->from + op->moved) > kept)
             kept = lane->met - (op->from + op->moved);
     atomic_store_explicit(&lane->from_memory->freed, (lane->met - kept) / LANE_LINE * LANE_LINE, memory_order_release);
 }
 
-const char *lane_contents(const struct mpi_lanes *all, const struct mpi_lane *lane, uint64_t at, uint64_t *bytes)
+const char *lane_contents(const struct mpi_lanes *all, const struct mpi_lane *lane, unsigned cell, uint64_t at, uint64_t *bytes)
 {
-    uint64_t written = atomic_load_explicit(&lane->from_memory->written, memory_order_acquire);
+    const struct lane_memory *memory = lane->from_memory;
+    uint64_t written = atomic_load_explicit(cell ? &memory->celled : &memory->written, memory_order_acquire);
     uint64_t there = (int64_t)(written - at) < 0 ? 0 : written - at;
-    uint64_t run = all->room - at % all->room;
+    uint64_t room = cell ? lane_cell_bytes(all) : all->room, run = room - at % room;
     run = run < there ? run : there;
     *bytes = run < *bytes ? run : *bytes;
-    return lane->from_memory->contents + at % all->room;
+    return (cell ? lane_cell_of(all, lane, cell) : memory->contents) + at % room;
 }
 
 /* Takes the next message if it is there. 0 or a code. */
@@ -266,7 +301,7 @@ static int hear(struct acomm_group *g, struct mpi_lane *lane, bool *heard)
     size_t wanted = sizeof lane->next.head;
     for (;;) {
         if (lane->arrived >= sizeof lane->next.head)
-            wanted = sizeof lane->next.head + (head->what == MESSAGE && !lane_lies_apart(head) ? lane_length(head) : 0);
+            wanted = sizeof lane->next.head + (head->what == MESSAGE && !lane_lies_apart(&lane->next.head) ? lane_length(head) : 0);
         if (lane->arrived == wanted)
             break;
         ssize_t n = lane->from->ops->recv(lane->from, (char *)&lane->next + lane->arrived, wanted - lane->arrived);

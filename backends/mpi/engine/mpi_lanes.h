@@ -5,6 +5,10 @@
  * it where they are longer than that. What finds no room there is offered: its receiver reads it where it lies in the sender's
  * array, or asks for it by MPI.
  * News go by MPI still. Each side believes of the other's words in shared memory only what is possible.
+ *
+ * Cells (link_shm.c): behind each longer ring memory for a whole message of up to an eighth of it, which belongs to the ring's sender
+ * at first, and then to who has read it last: lines that this core has just read from the other one are the cheapest to write.
+ * A message keeps its cell until it is received or refused, however late; who has no cell uses the rings.
  * All of it, but for the beginning and the end, with the lock of the group's messages (mpi_messages.c). */
 #ifndef MPI_LANES_H
 #define MPI_LANES_H
@@ -17,11 +21,16 @@
 
 struct lane_head {
     struct head head;   /* ticket: of CLEAR, the tag that contents are to come by */
-    uint64_t at;        /* of contents in the longer ring, bytes of it ever used before them; of an offer where they lie in the
-                         * sender's memory, 0: nobody can read them there */
-    uint64_t id;        /* of an offer, and of what answers it; of contents in the longer ring 1 if all are written */
+    uint64_t at;        /* of contents in the longer ring or a cell, bytes of those ever used before them; of an offer where they
+                         * lie in the sender's memory, 0: nobody can read them there */
+    uint64_t id;        /* of an offer, and of what answers it; of contents there LANE_WHOLE if all are written, and the cell */
 };
 _Static_assert(sizeof(struct lane_head) <= LINK_BESIDE, "a head lies beside its stamp");
+
+#define LANE_WHOLE 1
+enum { CELL_NONE, CELL_OURS, CELL_THEIRS, CELLS }; /* behind the ring that the message would go through, or the one back */
+#define CELL_SHIFT 1 /* in an id */
+#define CELL_PART 8  /* of a ring */
 
 #define LANE_LINE ((uint64_t)64)
 /* A lane's, in which nothing is believed but what is possible. */
@@ -29,8 +38,9 @@ struct lane_memory {
     _Alignas(128) _Atomic uint64_t freed;   /* bytes of the longer ring that are free again; by the receiver only */
     _Atomic uint8_t offers[CHOICE_CLASSES]; /* by the receiver too, of lengths by power of two: what would flow is to be offered */
     _Alignas(128) _Atomic uint64_t written; /* by the sender only: its receiver copies them out while it writes more */
+    _Atomic uint64_t celled;                /* the same of what it writes to cells */
     struct stores_talk talk;
-    _Alignas(4096) char contents[];         /* the longer ring, then the link's */
+    _Alignas(4096) char contents[];         /* the longer ring, its cell, then the link's */
 };
 
 static inline uint64_t lane_up(uint64_t bytes, uint64_t to)
@@ -43,14 +53,20 @@ static inline uint64_t lane_length(const struct head *head)
     return head->count * acomm_dtype_bytes(head->dtype);
 }
 
-static inline bool lane_lies_apart(const struct head *head)
+/* Of a message. */
+static inline uint64_t lane_cell(uint64_t id)
 {
-    return head->what == MESSAGE && lane_length(head) > LANE_SHORT;
+    return id >> CELL_SHIFT;
+}
+
+static inline bool lane_lies_apart(const struct lane_head *head)
+{
+    return head->head.what == MESSAGE && (lane_cell(head->id) || lane_length(&head->head) > LANE_SHORT);
 }
 
 static inline bool lane_is_whole(uint64_t id)
 {
-    return (id & 1) != 0;
+    return (id & LANE_WHOLE) != 0;
 }
 
 /* Of what a lane has room for only later. */
@@ -74,10 +90,13 @@ struct mpi_lane {
     uint64_t filled, freed, seen; /* bytes of the longer ring ever given away; free again; and as last seen of the receiver's word */
     struct mpi_op *writing;      /* whose contents are on their way there, behind all others */
     struct stores stores;
+    unsigned cells;              /* those that are ours to write to: CELL_OURS and CELL_THEIRS as the sender sees them */
+    uint64_t celled;             /* bytes of cells ever used, each time a whole one */
     /* what it receives */
     struct stores_reader reader;
     struct choice ways[CHOICE_CLASSES]; /* of what is longer than the ring */
     struct lane_queue reading;   /* receives of long contents and of offers, which it reads */
+    unsigned held, refused;      /* cells whose contents are not received yet; those that nobody wants, but may still be written */
     uint64_t met;                /* bytes of the longer ring whose heads have come */
     size_t arrived;              /* bytes of the next head and its contents */
     struct { struct lane_head head; char contents[LANE_SHORT]; } next;
@@ -96,6 +115,25 @@ static inline bool lane_flows(const struct mpi_lanes *all, uint64_t bytes)
     return bytes > all->room - LANE_LINE;
 }
 
+/* Bytes of a cell: contents begin within a line. */
+static inline uint64_t lane_cell_bytes(const struct mpi_lanes *all)
+{
+    return all->room / CELL_PART + LANE_LINE;
+}
+
+/* As this rank sees it as a sender. */
+static inline char *lane_cell_of(const struct mpi_lanes *all, const struct mpi_lane *lane, unsigned cell)
+{
+    return (cell == CELL_OURS ? lane->to_memory : lane->from_memory)->contents + all->room;
+}
+
+/* It is needed no more: what lay there is received, or nobody wants it. */
+static inline void lane_take_cell(struct mpi_lane *lane, unsigned cell)
+{
+    lane->cells |= cell;
+    lane->held &= ~cell;
+}
+
 /* ---- mpi_lanes.c ---- */
 /* Of the memory of so many ranks. */
 uint64_t lanes_bytes(int size);
@@ -111,8 +149,8 @@ int lanes_turn(struct acomm_group *g, int peer);
 int lanes_catch_up(struct acomm_group *g, int peer);
 /* Contents in the longer ring are needed no more, but for those that nobody has received, or not yet all of. */
 void lane_release(struct acomm_group *g, struct mpi_lane *lane);
-/* What is written there from that place on, at most *bytes: so many. */
-const char *lane_contents(const struct mpi_lanes *all, const struct mpi_lane *lane, uint64_t at, uint64_t *bytes);
+/* What is written there, or to a cell, from that place on, at most *bytes: so many. */
+const char *lane_contents(const struct mpi_lanes *all, const struct mpi_lane *lane, unsigned cell, uint64_t at, uint64_t *bytes);
 /* The operation goes before its end. */
 void lanes_leave(struct mpi_op *op);
 /* Whether messages are under way. */
@@ -135,7 +173,7 @@ int lane_flush(struct acomm_group *g, struct mpi_lane *lane);
 /* ---- mpi_lanes_long.c ---- */
 /* Long contents, or an offer of them, meet their receive, or NULL: nobody wants them. */
 int lanes_meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *a);
-/* Those that are all in the longer ring. */
+/* Those that are all there. */
 void lanes_take(struct acomm_group *g, struct mpi_op *op, const struct arrival *a);
 /* Reads a part of what each of them waits for. */
 int lane_read(struct acomm_group *g, struct mpi_lane *lane);

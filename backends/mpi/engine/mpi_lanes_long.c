@@ -109,16 +109,19 @@ static bool withdrawn(const struct mpi_lane *lane)
     return atomic_load(lane->from->withdrawn) != 0;
 }
 
-/* Out of the longer ring, as far as it is written. */
+/* Out of the longer ring or a cell, as far as it is written. */
 static int read_ring(struct acomm_group *g, struct mpi_lane *lane, struct mpi_op *op)
 {
     char *to = op->staged ? op->staged : (char *)op->call.out;
     uint64_t part = op->bytes - op->moved;
-    const char *from = lane_contents(g->messages->lanes, lane, op->from + op->moved, &part);
+    const char *from = lane_contents(g->messages->lanes, lane, op->cell, op->from + op->moved, &part);
     if (!part)
         return 0;
     int64_t before = clock_now();
-    stores_read(&lane->reader, &lane->from_memory->talk, op->from + op->moved, to + op->moved, from, part, op->bytes);
+    if (op->cell)
+        stream_keep(to + op->moved, from, part);
+    else
+        stores_read(&lane->reader, &lane->from_memory->talk, op->from + op->moved, to + op->moved, from, part, op->bytes);
     op->copying += clock_now() - before;
     op->moved += part;
     g->messages->lanes->moved++;
@@ -127,10 +130,11 @@ static int read_ring(struct acomm_group *g, struct mpi_lane *lane, struct mpi_op
         lane_remove(&lane->reading, op);
         learn(g, lane, op, FLOWS, false);
     }
-    if (whole || lane_flows(g->messages->lanes, op->bytes))
+    if (!op->cell && (whole || lane_flows(g->messages->lanes, op->bytes)))
         lane_release(g, lane);
     if (!whole)
         return 0;
+    lane_take_cell(lane, op->cell);
     int rc = op->staged ? messages_land(g, op, op->staged) : 0;
     if (!op->staged)
         mpi_end_op(op, 0);
@@ -196,7 +200,7 @@ static int make_room(struct acomm_group *g, const struct mpi_lane *lane, uint64_
         made->contents = (char *)(made + 1);
         for (moved = 0; moved < bytes; moved += part) {
             part = bytes - moved;
-            const char *from = lane_contents(m->lanes, lane, a->at + moved, &part);
+            const char *from = lane_contents(m->lanes, lane, CELL_NONE, a->at + moved, &part);
             if (!part) { /* a lane's sender writes one message after the other */
                 free(made);
                 return lanes_broken(g, lane->peer);
@@ -216,8 +220,11 @@ int lanes_meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *a
     struct mpi_lane *lane = &g->messages->lanes->lanes[a->head.source];
     bool offered = a->head.what == OFFERED;
     int rc = 0;
-    if (!op)
+    if (!op) {
+        lane->refused |= a->cell;
         return offered ? answer(g, lane, DONE, a->id, 0) : 0;
+    }
+    op->cell = a->cell;
     op->offer = offered ? a->id : 0;
     op->from = a->at;
     op->moved = 0;

@@ -102,25 +102,59 @@ int lane_pour(struct acomm_group *g, struct mpi_lane *lane)
     return 0;
 }
 
+/* Which cell takes contents; one that they were in lately before one that was never used. */
+static unsigned choose_cell(const struct mpi_op *op, const struct mpi_lane *lane, unsigned skew)
+{
+    bool fits = op->bytes && !op->on_device && skew + op->bytes <= lane_cell_bytes(op->group->messages->lanes);
+    return !fits ? CELL_NONE : lane->cells & CELL_THEIRS ? CELL_THEIRS : lane->cells & CELL_OURS;
+}
+
+/* The message gives it away. */
+static void enter_cell(const struct mpi_op *op, struct mpi_lane *lane, unsigned cell, unsigned skew)
+{
+    lane->cells &= ~cell;
+    lane->celled += lane_cell_bytes(op->group->messages->lanes);
+    lane->front.at = lane->celled + skew;
+    lane->front.id = (uint64_t)cell << CELL_SHIFT;
+}
+
+/* All contents, as there always is room for them. */
+static void write_cell(const struct mpi_op *op, struct mpi_lane *lane)
+{
+    const struct mpi_lanes *all = op->group->messages->lanes;
+    uint64_t at = lane->front.at, most = piece(op->group, op->bytes), part;
+    char *to = lane_cell_of(all, lane, (unsigned)lane_cell(lane->front.id)) + at % lane_cell_bytes(all);
+    for (uint64_t moved = 0; moved < op->bytes; moved += part) {
+        uint64_t left = op->bytes - moved;
+        part = left < most + REST ? left : most - (at + moved) % LANE_LINE; /* the next piece begins with a line */
+        stream_store(STREAM_KEPT, to + moved, lane->body + moved, part);
+        atomic_store_explicit(&lane->to_memory->celled, at + moved + part, memory_order_release);
+    }
+}
+
 /* All of a message's contents before its head, where they are one piece: that spares who receives them a look at how far they are
  * written. */
 static void write_whole(struct mpi_op *op, struct mpi_lane *lane)
 {
+    lane->front.id |= LANE_WHOLE;
+    if (lane_cell(lane->front.id)) {
+        write_cell(op, lane);
+        return;
+    }
     struct lane_memory *memory = lane->to_memory;
     char *to = memory->contents + lane->place % op->group->messages->lanes->room;
     write_part(lane, op, lane->place, to, lane->body, op->bytes);
     atomic_store_explicit(&memory->written, lane->place + op->bytes, memory_order_release);
-    lane->front.id |= 1;
 }
 
-/* The head of a message, with the contents behind it or in the longer ring, or else an offer. 0 or a code. */
+/* The head of a message, with the contents behind it, in a cell or in the longer ring, or else an offer. 0 or a code. */
 static int prepare(struct mpi_op *op, struct mpi_lane *lane)
 {
     struct lane_head *front = &lane->front;
     const char *data = (const char *)op->call.in;
-    bool is_short = op->bytes <= LANE_SHORT && (!op->on_device || !op->bytes);
-    unsigned skew = op->bytes >= SKEWED ? (uintptr_t)data % LANE_LINE : 0;
-    int rc = is_short || op->on_device ? is_short : take_place(op, lane, skew);
+    unsigned skew = op->bytes >= SKEWED ? (uintptr_t)data % LANE_LINE : 0, cell = choose_cell(op, lane, skew);
+    bool is_short = !cell && op->bytes <= LANE_SHORT && (!op->on_device || !op->bytes);
+    int rc = is_short || op->on_device ? is_short : cell ? 1 : take_place(op, lane, skew);
     if (rc < 0)
         return rc;
     *front = (struct lane_head){.head = {.count = op->call.count, .tag = op->call.tag, .dtype = (uint8_t)op->call.dtype,
@@ -131,6 +165,8 @@ static int prepare(struct mpi_op *op, struct mpi_lane *lane)
         front->at = op->on_device ? 0 : op->call.in;
         front->id = op->offer = ++lane->offers;
     }
+    if (cell)
+        enter_cell(op, lane, cell, skew);
     if (rc && !is_short && op->bytes <= piece(op->group, 0) + REST)
         write_whole(op, lane);
     lane->ready = true;
@@ -163,9 +199,12 @@ static int transmitted(struct mpi_op *op, struct mpi_lane *lane)
     lane->sent = 0;
     if (lane->front.head.what == OFFERED)
         lane_append(&lane->offered, op);
-    else if (!lane_lies_apart(&lane->front.head) || lane_is_whole(lane->front.id))
+    else if (!lane_lies_apart(&lane->front) || lane_is_whole(lane->front.id))
         mpi_end_op(op, 0);
-    else {
+    else if (lane_cell(lane->front.id)) {
+        write_cell(op, lane);
+        mpi_end_op(op, 0);
+    } else {
         lane->writing = op;
         op->moved = 0;
         return lane_pour(op->group, lane);

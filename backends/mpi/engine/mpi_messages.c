@@ -56,6 +56,24 @@ int messages_land(struct acomm_group *g, struct mpi_op *op, const void *contents
     return rc ? rc : flight_move(g, f, f->memory, bytes, g->rank, ticket, false);
 }
 
+/* Contents that are here, or nowhere for those that do not fit. */
+static int take(struct acomm_group *g, struct mpi_op *op, const struct arrival *a, bool fits)
+{
+    int rc = 0;
+    if (fits && op->on_device && op->bytes)
+        rc = messages_land(g, op, a->contents);
+    else {
+        if (fits && a->stays)
+            lanes_take(g, op, a);
+        else if (fits)
+            stream_keep((void *)op->call.out, a->contents, op->bytes);
+        mpi_end_op(op, fits ? 0 : ACOMM_TRUNCATED);
+    }
+    if (a->cell)
+        lane_take_cell(&g->messages->lanes->lanes[a->head.source], a->cell);
+    return rc;
+}
+
 /* A message meets its receive. Contents that do not fit are received into nowhere. */
 static int meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *a)
 {
@@ -67,17 +85,10 @@ static int meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *
     op->bytes = bytes;
     if (!fits)
         refuse(op, head);
-    bool apart = !a->contents;
-    if (!apart && fits && op->on_device && bytes)
-        return messages_land(g, op, a->contents);
-    if (!apart && fits && a->stays)
-        lanes_take(g, op, a);
-    else if (!apart && fits)
-        stream_keep((void *)op->call.out, a->contents, bytes);
-    if (!apart || !fits)
-        mpi_end_op(op, fits ? 0 : ACOMM_TRUNCATED);
-    if (!apart)
-        return 0;
+    if (a->contents)
+        return take(g, op, a, fits);
+    if (!fits)
+        mpi_end_op(op, ACOMM_TRUNCATED);
     if (!head->ticket)
         return lanes_meet(g, fits ? op : NULL, a);
     struct mpi_flight *f = flight_new(g, fits ? op : NULL, flight_pieces(g->mpi, bytes), fits ? 0 : bytes);

@@ -19,7 +19,8 @@ struct arrival {
     struct arrival *next;
     struct head head;
     const char *contents;    /* NULL: not all of them are here yet */
-    bool stays;              /* they lie in the longer ring of a lane, or will (mpi_lanes.h) */
+    bool stays;              /* they lie in the longer ring of a lane, or will (mpi_lanes.h), */
+    unsigned cell;           /* or in one of its cells */
     uint64_t at, id;         /* there; or of an offer */
 };
 
