@@ -194,8 +194,39 @@ def scribbles(group: arraycomm.Group) -> None:
     say(group, f"alive, its neighbours {set(around[:count].tolist()) | set(around[2 * count:].tolist())}")
 
 
-CASES = {"matrix": matrix, "under way": under_way, "differ": differ, "dies": lambda group: loses(group, dies),
-         "closes": lambda group: loses(group, closes), "ends well": ends_well, "scribbles": scribbles}
+def lies(first: str, last: str, mark: int) -> int:
+    """Where between two addresses those bytes do that a rank has put down, a page of one value."""
+    return ctypes.string_at(int(first, 16), int(last, 16) - int(first, 16)).find(bytes([mark]) * 4096)
+
+
+def change_hands(group: arraycomm.Group) -> None:
+    """Two ranks: what this one puts down lies where it has read the other one's; but not a long array's pieces."""
+    before, other = maps(), 1 - group.rank
+    for elements in (1 << 12, 1 << 18, (1 << 18) + 1):
+        part, told = group.split(0), []
+        assert part is not None
+        ((first, last),) = (range.split("-") for range in maps() - before)
+        for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"):
+            places: list[tuple[int, int]] = []
+            for turn in range(1, 4):
+                marks = [64 * rank + 16 * turn + len(told) for rank in range(2)]
+                blocks = 2 if name in ("all_to_all", "reduce_scatter") else 1
+                x = np.full(blocks * elements, marks[part.rank], np.uint8)
+                got = getattr(part, name)(x)
+                wanted = np.repeat(marks, elements) if name.startswith("all_") and name != "all_reduce" else sum(marks)
+                assert (got == wanted).all(), (name, elements)
+                places.append((lies(first, last, marks[part.rank]), lies(first, last, marks[other])))
+                group.barrier()
+            told.append(all(own == theirs and own > 0 for (own, _), (_, theirs) in zip(places[1:], places, strict=False)))
+        part.close()
+        while maps() != before:  # or the next one's memory might be taken for this one's
+            os.sched_yield()
+        say(group, f"{elements} {told}")
+
+
+CASES = {"matrix": matrix, "under way": under_way, "change hands": change_hands, "differ": differ,
+         "dies": lambda group: loses(group, dies), "closes": lambda group: loses(group, closes), "ends well": ends_well,
+         "scribbles": scribbles}
 
 if __name__ == "__main__":
     with arraycomm.init(timeout=60) as world:

@@ -24,6 +24,13 @@ def test_every_operation_of_every_length(library: str, size: int) -> None:
         assert len(said) == len(LENGTHS) and set(said) == {"wrong []"}, printed
 
 
+@pytest.mark.parametrize("library", list(mpi.WHEELS))
+def test_contents_change_hands(library: str) -> None:
+    printed = run(library, 2, PROGRAM, "change hands")
+    expected = ["4096 [True, True, True, True]", "262144 [True, True, True, True]", "262145 [False, False, False, False]"]
+    assert [lines(printed, rank) for rank in range(2)] == [expected] * 2, printed
+
+
 @pytest.mark.parametrize(("library", "size"), [("openmpi", 2), ("mpich", 3), ("impi", 4)])
 def test_several_at_a_time(library: str, size: int) -> None:
     printed = run(library, size, PROGRAM, "under way")

@@ -14,6 +14,7 @@
 #define NEAR 2048               /* up to that they lie in a short ring, which stays in the writer's cache; longer ones in a */
 #define NEAR_RING ((uint64_t)64 << 10) /* long one: lines that another core has just read are dear to write */
 #define FAR_RING (4 * SEATS_MOST)
+#define CELL ((uint64_t)256 << 10) /* two and as much of arrays stay in the caches of one core (shared.h) */
 #define LATE (SEATS_SLOTS / 2) /* rounds after which a root looks whether the others have come */
 #define LOOKS 4                 /* at a stamp in a turn of waiting */
 #define TOLD_NS 200000000       /* for others to tell what they called, by the thread that looks at messages */
@@ -31,6 +32,7 @@ struct seat {
     struct slot slots[SEATS_SLOTS];
     _Alignas(64) char near[NEAR_RING];
     char far[FAR_RING];
+    char cell[CELL];
     char apart[4096 + 192]; /* seats that lie a power of two apart would meet in the same lines of a cache */
 };
 
@@ -171,11 +173,20 @@ static int await_done(struct mpi_op *op, uint64_t round)
     return 0;
 }
 
-/* Room for contents in their ring. Returns the last round whose own lie there still, or 0. */
-static uint64_t take_room(struct mpi_seats *s, uint64_t bytes)
+/* Whether this round's contents change hands, alike on both ranks. A long array's pieces do not. */
+static bool in_cell(const struct mpi_op *op, uint64_t bytes)
+{
+    int kind = op->call.kind;
+    bool mutual = kind == ACOMM_ALL_REDUCE || kind == ACOMM_ALL_GATHER || kind == ACOMM_REDUCE_SCATTER || kind == ACOMM_ALL_TO_ALL;
+    return mutual && op->group->size == 2 && bytes > INLINE && bytes <= CELL && op->call.count * op->width <= CELL;
+}
+
+/* Room for contents in a cell, or in their ring. Returns the last round whose own lie there still, or 0. */
+static uint64_t take_room(struct mpi_seats *s, uint64_t bytes, bool cell)
 {
     bool far = bytes > NEAR;
-    uint64_t last = 0, full = bytes > INLINE ? FULL(bytes) : 0, room = far ? FAR_RING : NEAR_RING, *at = &s->at[far];
+    s->cells[s->round % SEATS_SLOTS] = cell ? ++s->celled : 0;
+    uint64_t last = 0, full = bytes > INLINE && !cell ? FULL(bytes) : 0, room = far ? FAR_RING : NEAR_RING, *at = &s->at[far];
     if (*at % room + full > room)
         *at += room - *at % room;
     s->starts[s->round % SEATS_SLOTS] = *at;
@@ -200,7 +211,7 @@ static int begin(struct mpi_op *op, uint64_t bytes, bool gives)
     int rc = round > s->everyone + SEATS_SLOTS ? await_done(op, round - SEATS_SLOTS) : 0;
     if (!rc && round > s->done + SEATS_SLOTS) /* what this rank itself has called there is compared first */
         rc = catch_up(op, s->first - 1);
-    uint64_t last = rc ? 0 : take_room(s, bytes);
+    uint64_t last = rc ? 0 : take_room(s, bytes, in_cell(op, bytes));
     return last && gives ? await_done(op, last) : rc;
 }
 
@@ -208,6 +219,9 @@ char *seats_contents(const struct acomm_group *g, int rank, uint64_t before)
 {
     const struct mpi_seats *s = g->seats;
     uint64_t round = s->round - before, bytes = s->lengths[round % SEATS_SLOTS], start = s->starts[round % SEATS_SLOTS];
+    uint64_t cell = s->cells[round % SEATS_SLOTS];
+    if (cell)
+        return seat(g, (int)((cell + (uint64_t)rank) % 2))->cell;
     if (bytes <= INLINE)
         return slot(g, rank, round)->contents;
     return bytes > NEAR ? seat(g, rank)->far + start % FAR_RING : seat(g, rank)->near + start % NEAR_RING;
@@ -215,7 +229,10 @@ char *seats_contents(const struct acomm_group *g, int rank, uint64_t before)
 
 void seats_fill(struct acomm_group *g, int reader, char *to, const void *from, uint64_t bytes)
 {
-    stream_fill(&g->seats->stores[reader], to, from, bytes);
+    if (g->seats->cells[g->seats->round % SEATS_SLOTS])
+        stream_store(STREAM_KEPT, to, from, bytes);
+    else
+        stream_fill(&g->seats->stores[reader], to, from, bytes);
 }
 
 void seats_publish(struct acomm_group *g)

@@ -5,6 +5,9 @@
  * round or several, counted alike by all. A rank publishes a round by a stamp, and says up to which one it needs nothing any more
  * of the others' seats; that is when they write there again. The root of a broadcast, which has nothing to wait for, may so be
  * SEATS_SLOTS rounds ahead; it compares what the others called when it meets their rounds.
+ * Between two ranks of whom each gives and takes, shorter contents change hands (shared.h): lines that this core has just read from
+ * the other one are the cheapest to write. There is a cell in each seat, in which both write in turn: first each in its own, then in
+ * the one that it has read last, which nobody else needs any more, so that nobody waits for it.
  * Failures, farewells, the deadline and signals are seen as in every other wait (mpi_turn), and told by MPI. */
 #ifndef MPI_SEATS_H
 #define MPI_SEATS_H
@@ -32,6 +35,8 @@ struct mpi_seats {
     uint64_t at[2];               /* where the next contents begin, short and long, in rings that never end: alike on all */
     uint64_t starts[SEATS_SLOTS]; /* of the contents of each round */
     uint64_t lengths[SEATS_SLOTS];
+    uint64_t celled;              /* rounds whose contents lay in cells, alike on both ranks, */
+    uint64_t cells[SEATS_SLOTS];  /* and of each round the number of it among these, or 0 */
     struct stream_way stores[SEATS_RANKS]; /* by which contents are written, by who reads them (seats_fill) */
     bool reads;                   /* ranks may read each other's memory, too (mpi_reads.c) */
     struct peer_process processes[SEATS_RANKS];

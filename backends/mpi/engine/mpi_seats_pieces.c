@@ -21,7 +21,8 @@ struct pieces {
     struct mpi_op *op;
     uint64_t block, piece; /* bytes of a block, and of it in a round */
     uint64_t at, bytes;    /* the round's piece of every block */
-    uint64_t apart;        /* bytes from one block's piece to the next one's, where contents have one for each rank */
+    uint64_t apart;        /* bytes from one block's piece to the next one's, where contents have one for each rank; 0: they have one
+                            * alone. Of two ranks each puts down the other's, both in the same place, which changes hands */
     int index;             /* of the round in the operation */
     bool sliced;
     bool met;              /* ranks have, before the first round */
@@ -231,7 +232,7 @@ static int run_round(const struct pieces *p)
 {
     struct mpi_op *op = p->op;
     struct acomm_group *g = op->group;
-    uint64_t bytes = mpi_divides(op) ? (uint64_t)g->size * p->apart : p->bytes;
+    uint64_t bytes = p->apart ? (uint64_t)g->size * p->apart : p->bytes;
     bool writes = gives(op) && bytes, later = p->met || p->index;
     int rc;
     char *place = later ? seats_next(op, bytes, writes, &rc) : seats_first(op, bytes, writes, &rc);
@@ -261,7 +262,7 @@ static int in_rounds(struct mpi_op *op, bool met)
         p.at = (uint64_t)p.index * p.piece;
         uint64_t left = p.at < block ? block - p.at : 0;
         p.bytes = left < p.piece ? left : p.piece;
-        p.apart = LINE(p.bytes);
+        p.apart = mpi_divides(op) && op->group->size > 2 ? LINE(p.bytes) : 0;
         rc = run_round(&p);
     }
     return rc;
