@@ -100,8 +100,11 @@ def fills(group: arraycomm.Group) -> None:
         else:
             filling.fill(5)
             group.recv(np.ones(1), 1, 3)
-            group.send(filling, 1, 1)
+            filled = group.isend(filling, 1, 1)  # which may be read where it lies: then it ends with its receive, the second here
+            if skew:
+                filled.wait()
             group.send(flowing, 1, 2)
+            filled.wait()
     say(group, f"wrong {wrong}")
 
 

@@ -201,7 +201,7 @@ static void any_order(void)
 static void nonsense_is_refused(void)
 {
     static const struct { uint64_t cell, bytes; bool joined; } wrong[] = {
-        {3, 100, true}, {THEIRS, 100, false}, {OURS, CELL + 1, true}, {THEIRS, CELL + 1, true}};
+        {3, 100, true}, {THEIRS, 100, false}, {OURS, CELL + 1, true}, {THEIRS, CELL + 1, true}, {NONE, 1 << 19, true}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct pair p = open_pair(wrong[i].joined);
         *stamp_of(&p, 0, 0) = UINT64_C(1) << 36 | wrong[i].cell << 16 | wrong[i].bytes;

@@ -18,6 +18,7 @@
 #define SKEWED ((size_t)4 << 10)   /* bytes from which it is worth to begin a row within a line */
 #define CELL_SHIFT 16              /* in a stamp, above the bytes in `data`: which cell they lie in instead, */
 #define LAST ((uint64_t)1 << 18)   /* whether they are the last ones there, */
+#define UNUSED ((uint64_t)31 << 19)
 #define BESIDE_SHIFT 24            /* the bytes beside the stamp, */
 #define SKEW_SHIFT 30              /* where in its first line it begins, */
 #define NUMBER_SHIFT 36            /* and the piece's number */
@@ -257,7 +258,7 @@ static int open_piece(struct link_shm *s)
     s->cell = stamp >> CELL_SHIFT & (CELL_OURS | CELL_THEIRS);
     s->last = stamp & LAST;
     size_t room = s->cell ? cell_bytes(s->size) - s->cell_place : s->size - offset;
-    bool known = s->cell < CELL_THEIRS || (s->cell == CELL_THEIRS && s->reverse);
+    bool known = (s->cell < CELL_THEIRS || (s->cell == CELL_THEIRS && s->reverse)) && !(stamp & UNUSED);
     if (!(bytes + beside) || beside > LINK_BESIDE || bytes > s->piece + REST || skew + bytes > room || !known)
         return broken();
     s->data = (s->cell ? cell_of(s) : s->ring->data + offset) + skew;
