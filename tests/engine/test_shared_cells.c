@@ -42,6 +42,80 @@ static int swaps(acomm_group *g, int rank, int n)
 
 static void each_fills_what_it_read(void) { run(2, swaps, 0); }
 
+/* Both ranks of one segment, in one thread: what each has seen of the other is what the test says. */
+struct two { struct shared of[2]; int fd; };
+
+static void open_two(struct two *t)
+{
+    uint64_t piece = shared_piece(2, PIECE), bytes = shared_bytes(2, piece);
+    t->fd = memfd_create("test", MFD_CLOEXEC);
+    CHECK_EQUAL(ftruncate(t->fd, (off_t)bytes), 0);
+    for (int rank = 0; rank < 2; rank++)
+        CHECK_EQUAL(shared_open(&t->of[rank], t->fd, bytes, rank, 2, piece), 0);
+}
+
+static void close_two(struct two *t)
+{
+    for (int rank = 0; rank < 2; rank++)
+        shared_close(&t->of[rank]);
+    close(t->fd);
+}
+
+/* The next round of a rank that has seen the other one's `seen`: the cell that it fills, NULL where it gets none. */
+static const char *next(struct two *t, int rank, uint64_t seen, bool read_later)
+{
+    struct shared *s = &t->of[rank];
+    s->seen[1 - rank] = seen;
+    bool cell = shared_take_cell(s, read_later);
+    shared_publish(s);
+    return cell ? shared_data(s, rank, s->round, COUNT) : NULL;
+}
+
+static void in_step_they_swap(void)
+{
+    struct two t;
+    open_two(&t);
+    CHECK(!next(&t, 0, 0, false) && !next(&t, 1, 0, false)); /* the other seat may not be there yet */
+    for (uint64_t round = 2; round < 100; round++) {
+        bool later = round / 10 % 2;
+        const char *place[2];
+        for (int rank = 0; rank < 2; rank++) {
+            place[rank] = next(&t, rank, round - 1, later);
+            CHECK(place[rank] || round % 10 == 0); /* what was read later may be read still when that ends */
+        }
+        CHECK(place[0] != place[1] || !place[0]);
+    }
+    close_two(&t);
+}
+
+/* Round 4's contents are read in round 5 too, by who may still be there in our round 6. */
+static void what_may_be_read_is_not_filled(void)
+{
+    struct two t;
+    open_two(&t);
+    for (uint64_t round = 1; round <= 3; round++)
+        next(&t, 0, round - 1, false);
+    const char *first = next(&t, 0, 3, true);
+    CHECK(first);
+    CHECK(next(&t, 0, 4, false) != first);
+    CHECK(!next(&t, 0, 5, false));
+    CHECK(next(&t, 0, 6, false));
+    CHECK(next(&t, 0, 7, false) == first);
+    close_two(&t);
+}
+
+/* Who has not come to the round before may still be filling what we read last. */
+static void of_who_is_behind_nothing_is_taken(void)
+{
+    struct two t;
+    open_two(&t);
+    for (uint64_t round = 1; round <= 5; round++)
+        next(&t, 0, round - 1, false);
+    CHECK(!next(&t, 0, 4, false) && !next(&t, 0, 5, true));
+    CHECK(next(&t, 0, 7, false));
+    close_two(&t);
+}
+
 /* A root that is ahead knows of no cell that is free, and waits for none. */
 static _Atomic int ahead;
 
@@ -135,6 +209,9 @@ static void calls_in_any_order(void) { run(2, any_order, 0); }
 int main(void)
 {
     TEST(each_fills_what_it_read);
+    TEST(in_step_they_swap);
+    TEST(what_may_be_read_is_not_filled);
+    TEST(of_who_is_behind_nothing_is_taken);
     TEST(who_is_ahead_does_without);
     TEST(calls_in_any_order);
     return CHECK_RESULT();

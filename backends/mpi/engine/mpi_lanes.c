@@ -26,7 +26,7 @@ static uint64_t long_ring(int size)
 /* With its cell. */
 static uint64_t ring_and_cell(uint64_t room)
 {
-    return lane_up(room + room / CELL_PART + LANE_LINE, PAGE);
+    return lane_up(room + room / LINK_CELL_PART + LANE_LINE, PAGE);
 }
 
 static uint64_t footprint(int size)

@@ -28,9 +28,7 @@ struct lane_head {
 _Static_assert(sizeof(struct lane_head) <= LINK_BESIDE, "a head lies beside its stamp");
 
 #define LANE_WHOLE 1
-enum { CELL_NONE, CELL_OURS, CELL_THEIRS, CELLS }; /* behind the ring that the message would go through, or the one back */
-#define CELL_SHIFT 1 /* in an id */
-#define CELL_PART 8  /* of a ring */
+#define CELL_SHIFT 1 /* of an enum link_cell in an id */
 
 #define LANE_LINE ((uint64_t)64)
 /* A lane's, in which nothing is believed but what is possible. */
@@ -118,7 +116,7 @@ static inline bool lane_flows(const struct mpi_lanes *all, uint64_t bytes)
 /* Bytes of a cell: contents begin within a line. */
 static inline uint64_t lane_cell_bytes(const struct mpi_lanes *all)
 {
-    return all->room / CELL_PART + LANE_LINE;
+    return all->room / LINK_CELL_PART + LANE_LINE;
 }
 
 /* As this rank sees it as a sender. */

@@ -63,6 +63,10 @@ bool link_tcp_complete(const struct link *link); /* all sockets are there */
 struct link_ring;                                /* layout in the segment */
 struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct bell *ours,
                           struct bell *theirs); /* bells may be NULL */
+/* Memory behind each ring, as large as such a part of it and a line, that changes hands (link_shm.c): the one behind the ring that a
+ * message would go through, or the one behind the ring that comes back. */
+enum link_cell { CELL_NONE, CELL_OURS, CELL_THEIRS, CELLS };
+#define LINK_CELL_PART 8
 /* Both ways between the same two ends: messages may go where those of the other way lay. Before either is used again. */
 void link_shm_join(struct link *out, struct link *in);
 size_t link_shm_footprint(size_t bytes);         /* memory that a ring of `bytes` takes in the segment */

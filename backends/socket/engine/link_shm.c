@@ -78,8 +78,6 @@ struct link_shm {
  * (64 KiB 10 us instead of 2), but those that this core has read from that one are not: it has them. So an answer goes where the
  * question lay, and two who talk to each other use the same lines again and again, in both directions. A message in a cell gives
  * the cell away; who has none sends through the ring. */
-enum { CELL_NONE, CELL_OURS, CELL_THEIRS }; /* of the ring that the piece goes through, or of the one that comes back */
-#define CELL_PART 8                /* of a ring */
 
 static struct link_shm *self(const struct link *link)
 {
@@ -93,7 +91,7 @@ static size_t lines(size_t bytes)
 
 static size_t cell_bytes(size_t ring)
 {
-    return lines(ring / CELL_PART) + LINE; /* contents begin within a line */
+    return lines(ring / LINK_CELL_PART) + LINE; /* contents begin within a line */
 }
 
 static char *cell_of(const struct link_shm *s)
