@@ -12,7 +12,7 @@
  * the same. */
 ROW(ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(16), 0)
 ROW(ALL_REDUCE, "direct", direct_all_reduce, SYMMETRIC, true, ALWAYS, 0)
-ROW(ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(256), 2)
+ROW(ALL_REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(32), 2)
 ROW(ALL_REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, true, ALWAYS, 0)
 ROW(ALL_REDUCE, "leader", hosts_reduce_leader, HOSTS, true, MiB(1), 0)
 ROW(ALL_REDUCE, "leaders", hosts_reduce_leaders, HOSTS, true, ALWAYS, 0)
