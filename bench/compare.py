@@ -33,6 +33,7 @@ from .spaces import Spaces, missing
 from .table import Table, percentiles, summary_line, write_csv, write_json
 from .turns import Task, Turns
 
+Cells = dict[tuple[int, Task], Cell]  # by number of ranks and task
 PEERS = tuple(name for name in LIBRARIES if name.partition("/")[0] != "ours")
 SIZES = "8,1K,64K,1M,16M,256M"
 _EPILOG = """peers and what they need:
@@ -87,6 +88,8 @@ def parser() -> argparse.ArgumentParser:
         help="network namespaces that the ranks are dealt out to; needs root (1)")
     add("--rate", metavar="RATE", help="with --hosts: what a host may send, as tc's tbf takes it, e.g. 1gbit (no limit)")
     add("--rounds", type=at_least(1), default=5, help="there and back through all contenders (5)")
+    add("--launches", type=at_least(1), default=1, metavar="N",
+        help="so many times all contenders are started anew for the rounds: which cores and memory a process gets is luck (1)")
     add("--python", type=_pair, action="append", default=[], metavar="PEER=PATH",
         help="another interpreter, or environment, for a contender")
     add("--peer", type=_pair, action="append", default=[], metavar="NAME=FILE",
@@ -133,10 +136,11 @@ class Field:
 
     @contextlib.contextmanager
     def contenders(self, size: int) -> Iterator[list[Contender]]:
-        """All that start, in the order of the table."""
+        """All that start, in the order of the table, but for those that failed in an earlier launch."""
+        out = {entry["contender"] for entry in self.failed if entry["ranks"] == size}
         with contextlib.ExitStack() as stack:
             started = []
-            for name in self.versions:
+            for name in [name for name in self.versions if name not in out]:
                 try:
                     started.append(stack.enter_context(contextlib.closing(Contender(self.start(name, size)))))
                 except ContenderFailed as error:
@@ -155,6 +159,7 @@ class Field:
         given = self.given
         return {"end_time": datetime.now().isoformat(timespec="seconds"), "machine": platform.platform(),
                 "cpus": len(os.sched_getaffinity(0)), "dtype": given.dtype, "rounds": given.rounds,
+                "launches": given.launches,
                 "contenders": {name: {"version": version, "python": self.start(name, 1).python,
                                       "network": name in self.network} for name, version in self.versions.items()},
                 "skipped": self.skipped, "failed": self.failed}
@@ -180,15 +185,15 @@ def main(arguments: list[str]) -> int:
         made.error(f"--hosts {given.hosts}: {reason}")
     with _ended_in_order(), _hosts(given) as spaces, tempfile.TemporaryDirectory(prefix="arraycomm-bench-") as scratch:
         field = Field(given, Path(scratch), lambda text: print(f"arraycomm-bench compare: {text}", file=sys.stderr), spaces)
-        cells: list[Cell] = []
+        cells: Cells = {}
         try:
             for ranks in given.np:
                 _world(ranks, given, field, cells)
         finally:
-            _write(cells, field, given)
-        for summary in summaries(cells, field.network) if len(given.np) > 1 else []:
+            _write(list(cells.values()), field, given)
+        for summary in summaries(cells.values(), field.network) if len(given.np) > 1 else []:
             print(f"{summary_line(summary)}, over all numbers of ranks")
-    wrong = sum(timing.wrong for cell in cells for timing in cell.timings.values())
+    wrong = sum(timing.wrong for cell in cells.values() for timing in cell.timings.values())
     print(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
     return 1 if wrong or field.failed else 0
 
@@ -210,14 +215,29 @@ def _hosts(given: argparse.Namespace) -> Iterator[Spaces | None]:
         yield spaces
 
 
-def _world(ranks: int, given: argparse.Namespace, field: Field, cells: list[Cell]) -> None:
-    """The table of one number of ranks."""
+def _world(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) -> None:
+    """The table of one number of ranks, printed in its last launch."""
     table = Table(list(field.versions), field.network, floors=given.limits is not None)
     place = f" on {given.hosts} hosts, links of {given.rate or 'any rate'}" if given.hosts > 1 else ""
-    print(f"# {ranks} ranks{place}, {given.dtype}: us per call of the slowest rank, median of {2 * given.rounds} batches; "
-          f"ratio of the best peer to ours, median and range of {given.rounds} rounds")
+    rounds = given.launches * given.rounds
+    print(f"# {ranks} ranks{place}, {given.dtype}: us per call of the slowest rank, median of {2 * rounds} batches; "
+          f"ratio of the best peer to ours, median and range of {rounds} rounds")
     print(table.header(), flush=True)
-    found: list[Cell] = []
+    for launch in range(1, given.launches + 1):
+        if given.launches > 1:
+            field.tell(f"launch {launch} of {given.launches}, {ranks} ranks")
+        for cell in _launch(ranks, given, field, cells):
+            for line in table.lines(cell) if launch == given.launches else []:
+                print(line, flush=True)
+    found = [cell for cell in cells.values() if cell.ranks == ranks]
+    for line in percentiles(found) if given.percentiles else []:
+        print(line)
+    for summary in summaries(found, field.network):
+        print(summary_line(summary), flush=True)
+
+
+def _launch(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) -> Iterator[Cell]:
+    """Each cell as it stands with this launch's rounds; noted in `cells`, too."""
     with field.contenders(ranks) as contenders:
         turns = Turns(contenders, given.rounds, field.fail)
         for task in tasks(given.ops, given.sizes, given.dtype):
@@ -229,20 +249,16 @@ def _world(ranks: int, given: argparse.Namespace, field: Field, cells: list[Cell
                 field.tell(f"{task.operation} of {task.size} bytes among {ranks} ranks is left out: {error}")
                 continue
             floor = given.limits.floor(task.operation, task.size, ranks) if given.limits else None
-            found.append(Cell(task.operation, ranks, task.size, task.dtype, timings, floor))
-            cells.append(found[-1])
-            for line in table.lines(found[-1]):
-                print(line, flush=True)
-    for line in percentiles(found) if given.percentiles else []:
-        print(line)
-    for summary in summaries(found, field.network):
-        print(summary_line(summary), flush=True)
+            cell = Cell(task.operation, ranks, task.size, task.dtype, timings, floor)
+            earlier = cells.get((ranks, task))
+            cells[ranks, task] = earlier.joined(cell) if earlier else cell
+            yield cells[ranks, task]
 
 
 def tasks(operations: Sequence[str], sizes: Sequence[int], dtype: str) -> Iterator[Task]:
     """Every cell; a barrier has no size."""
     for operation in operations:
-        for size in [0] if operation == "barrier" else sizes:
+        for size in [0] if operation == "barrier" else dict.fromkeys(sizes):
             yield Task(operation, size, dtype)
 
 

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -230,6 +231,7 @@ class Contender:
             connection.close()
         if not orderly:
             self.kind.clear(self.name, self._began)
+        shutil.rmtree(self.directory)
 
     def _leave(self) -> bool:
         """Whether all went when they were asked to."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 OURS = "ours/"
 
@@ -28,6 +28,11 @@ class Timing:
     @property
     def time(self) -> float:
         return statistics.median(self.batches)
+
+    def joined(self, later: Timing) -> Timing:
+        """With the rounds of a later launch; of the percentiles the higher ones."""
+        return Timing(self.rounds + later.rounds, later.calls, self.wrong + later.wrong, max(self.p50, later.p50),
+                      max(self.p95, later.p95), max(self.p99, later.p99))
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,11 @@ class Cell:
     dtype: str
     timings: Mapping[str, Timing]
     floor: float | None = None
+
+    def joined(self, later: Cell) -> Cell:
+        """With the rounds of a later launch, of those who took part in both."""
+        timings = {name: timing.joined(later.timings[name]) for name, timing in self.timings.items() if name in later.timings}
+        return replace(later, timings=timings)
 
     def verdicts(self, network: Iterable[str]) -> list[Verdict]:
         """One for each of ours that has a rival. network: the contenders that move data through sockets.

@@ -51,6 +51,17 @@ def test_a_peer_with_wrong_data_spoils_the_verdict():
     assert only(found.verdicts([])).word == "WRONG"
 
 
+def test_launches_are_joined_by_who_took_part_in_all():
+    first = cell([1, 2], wrong=1, gloo=[4, 5], gone=[9, 9])
+    second = cell([3], wrong=2, gloo=[6])
+    second = replace(second, timings={**second.timings, "gloo": replace(second.timings["gloo"], p50=0.5, p99=7.0)})
+    joined = first.joined(second)
+    assert set(joined.timings) == {"ours/shm", "gloo"}
+    assert joined.timings["gloo"] == Timing(((4, 4), (5, 5), (6, 6)), 1, 0, 1.0, 2.0, 7.0)
+    assert joined.timings["ours/shm"].wrong == 3
+    assert only(replace(joined, timings={**joined.timings, "ours/shm": timing(1, 2, 3)}).verdicts([])).low == 2
+
+
 def test_ours_over_a_network_have_rivals_there_alone():
     found = cell([1], gloo=[5], openmpi=[2])
     found = replace(found, timings={**found.timings, "ours/tcp": timing(4)})
@@ -162,6 +173,23 @@ def test_the_command_goes_on_without_a_contender_that_crashes(started, tmp_path)
     assert document["contenders"]["slow"]["version"] == "fake 1.0 (slow)"
     assert [entry["contender"] for entry in document["failed"]] == ["crash"]
     assert set(document["cells"][1]["timings"]) == {"ours/shm", "slow"}
+    assert not wait_for_none(tmp_path)
+
+
+def test_launches_start_all_anew_but_who_has_failed(started, tmp_path):
+    path = tmp_path / "out.json"
+    process = started("--ops=broadcast,barrier", "--sizes=8,8", "--launches=3", "--rounds=2", f"--json={path}",
+                      peers=("good", "crash"))
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 1 and "median and range of 6 rounds" in out
+    assert [line for line in err.splitlines() if "launch " in line] == [
+        f"arraycomm-bench compare: launch {launch} of 3, 2 ranks" for launch in (1, 2, 3)]
+    assert err.count("crash takes no further part") == 1
+    assert [line.split()[0] for line in out.splitlines() if not line.startswith("#")] == ["broadcast", "barrier"]
+    document = json.loads(path.read_text())
+    assert (document["launches"], document["rounds"]) == (3, 2)
+    assert [{name: len(found["rounds"]) for name, found in one["timings"].items()} for one in document["cells"]] == [
+        {"ours/shm": 6, "good": 6}] * 2
     assert not wait_for_none(tmp_path)
 
 
