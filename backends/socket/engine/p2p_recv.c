@@ -191,10 +191,10 @@ static size_t take_body(struct p2p *p, struct p2p_peer *peer, size_t bytes)
 {
     struct p2p_item *item = peer->in.item;
     bool timed = p->group->crowded && item && item->began; /* see p2p_offer_learn */
-    int64_t before = timed ? clock_now() : 0;
+    int64_t before = timed ? clock_spent() : 0;
     size_t n = take(p, peer, peer->in.to, bytes);
     if (timed)
-        item->copying += clock_now() - before;
+        item->copying += clock_spent() - before;
     return n;
 }
 
