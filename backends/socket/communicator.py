@@ -75,6 +75,7 @@ class SocketCommunicator(EngineCommunicator):
         algorithms, hosts = _algorithms(), self._endpoint.peers.hosts_of(self._members)
         here = self._endpoint.peers.beside(self._endpoint.rank, self._members)
         self._transports = _transports(hosts, here == self.size)
+        self._crowded = self._endpoint.peers.crowded(self._endpoint.rank, self._members)
         tuned = self._tuned()
         local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]
         piece = settings.get_integer("ARRAYCOMM_PIECE_BYTES")
@@ -84,7 +85,7 @@ class SocketCommunicator(EngineCommunicator):
         segment = self._share(local, size) if len(local) > 1 else None
         options = ffi.new("acomm_group_options *", {
             "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1],
-            "local": here,
+            "local": here, "crowded": self._crowded,
             "segment_fd": -1 if segment is None else segment.fileno(), "segment_bytes": size, "piece_bytes": piece,
             "connections": self._endpoint.connections, "check": settings.get_flag("ARRAYCOMM_CHECK"),
             "timeout": nanoseconds(self.timeout), "algorithms": keep[2], "tuned": keep[3],
@@ -128,7 +129,8 @@ class SocketCommunicator(EngineCommunicator):
     def about(self) -> str:
         hosts = list(dict.fromkeys(self._endpoint.peers[member].hostname for member in self._members))
         rest = f", and {len(hosts) - _SHOWN} more" if len(hosts) > _SHOWN else ""
-        return f"{_ABOUT[self._transports[0]]}, host{'s' * (len(hosts) > 1)} {', '.join(hosts[:_SHOWN])}{rest}"
+        return f"{_ABOUT[self._transports[0]]}, host{'s' * (len(hosts) > 1)} {', '.join(hosts[:_SHOWN])}{rest}" \
+               + ", whose ranks here cannot have a processor each" * self._crowded
 
     # ---- memory ----
 

@@ -15,10 +15,12 @@ from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
 from arraycomm.core.typed import TYPE_CHECKING
 
+from .. import processors
+
 if TYPE_CHECKING:
     from arraycomm.core.tuning import Tuning
 
-_CARD = "arraycomm rank 3"  # what a card starts with
+_CARD = "arraycomm rank 4"  # what a card starts with
 # Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
 # "the same host" also says that loopback is the same.
 _NAMESPACES = ("net", "pid", "ipc", "mnt")
@@ -31,6 +33,7 @@ class Peer(Record):
 
     host: str  # equal on ranks that share memory
     connections: int  # TCP connections per pair that it would like
+    processors: int  # a bit for each that it may run on
     hostname: str
     pid: int
     addresses: tuple[tuple[str, int], ...]  # numeric address and port of each TCP listener
@@ -60,7 +63,7 @@ def this_process(addresses: Sequence[tuple[str, int]], path: str, lent: str = ""
     alike[_TUNING] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
     alike[_TRACE] = "set" if settings.get(_TRACE) else "not set"  # who traces begins by comparing clocks with all others
     alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
-    return Peer(host_key(), wanted, socket.gethostname(), os.getpid(), tuple(addresses), path, lent, alike)
+    return Peer(host_key(), wanted, processors.mine(), socket.gethostname(), os.getpid(), tuple(addresses), path, lent, alike)
 
 
 class Peers:
@@ -71,16 +74,22 @@ class Peers:
         self._cards = cards
         self.hosts: list[bytes] = []  # equal on ranks that share memory
         self.connections = 0  # the most that anybody would like
+        self._processors: list[int] = []
         start, alike = _start(mine).encode(), _alike(mine).encode()
         if all(card.startswith(start) and card.endswith(alike) for card in cards):  # one host
             self.hosts, self.connections = [mine.host.encode()] * len(cards), mine.connections
+            self._processors = [mine.processors] * len(cards)
             return
         for rank, card in enumerate(cards):
-            fields = card.split(b"\0", 3)
-            if len(fields) < 4 or fields[0] != _CARD.encode() or not fields[2].isdigit():
+            try:
+                magic, host, wanted, mask, _ = card.split(b"\0", 4)
+                self._processors.append(int(mask, 16))
+                self.connections = max(self.connections, int(wanted))
+            except ValueError:
+                magic = b""
+            if magic != _CARD.encode():
                 raise _no_card(rank, "it starts otherwise")
-            self.hosts.append(fields[1])
-            self.connections = max(self.connections, int(fields[2]))
+            self.hosts.append(host)
         if not all(card.endswith(alike) for card in cards):
             self._compare()
 
@@ -116,6 +125,10 @@ class Peers:
     def beside(self, rank: int, members: Sequence[int]) -> int:
         """How many of them are on this rank's host, even where ARRAYCOMM_TRANSPORT=tcp keeps them apart."""
         return sum(self.hosts[member] == self.hosts[rank] for member in members)
+
+    def crowded(self, rank: int, members: Sequence[int]) -> bool:
+        """Whether those on this rank's host cannot have a processor each, of those that they may run on."""
+        return processors.crowded([self._processors[member] for member in members if self.hosts[member] == self.hosts[rank]])
 
 
 def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> Peers:
@@ -153,8 +166,8 @@ def _encode(peer: Peer) -> str:
 
 
 def _start(peer: Peer) -> str:
-    """Of a card; equal on ranks of one host that wish for as many connections."""
-    return f"{_CARD}\0{peer.host}\0{peer.connections}\0"
+    """Of a card; equal on ranks of one host that wish for as many connections and may run anywhere there."""
+    return f"{_CARD}\0{peer.host}\0{peer.connections}\0{peer.processors:x}\0"
 
 
 def _alike(peer: Peer) -> str:
@@ -163,9 +176,9 @@ def _alike(peer: Peer) -> str:
 
 def _decode(rank: int, card: bytes) -> Peer:
     try:
-        _, host, connections, hostname, pid, addresses, path, lent, *alike = card.decode().split("\0")
+        _, host, connections, mask, hostname, pid, addresses, path, lent, *alike = card.decode().split("\0")
         listeners = tuple((address, int(port)) for address, port in (pair.split(" ") for pair in addresses.split(",")))
-        return Peer(host, int(connections), hostname, int(pid), listeners, path, lent,
+        return Peer(host, int(connections), int(mask, 16), hostname, int(pid), listeners, path, lent,
                     dict(item.split("=", 1) for item in alike))
     except ValueError as error:
         raise _no_card(rank, str(error)) from None

@@ -25,7 +25,9 @@ def test_exchange_refuses_what_is_no_card() -> None:
     store = HashStore(timedelta(seconds=1))
     mine = peers.this_process([("127.0.0.1", 5)], "/path")
     store.add("cards", 1)
-    for text in ("[]", "nonsense", "arraycomm rank 1\0host\0001\0", "arraycomm rank 2\0host", "arraycomm rank 2\0host\0many\0"):
+    for text in ("[]", "nonsense", "arraycomm rank 1\0host\0001\0", "arraycomm rank 4\0host",
+                 "arraycomm rank 4\0host\0many\0003\0rest", "arraycomm rank 4\0host\0001\0everywhere\0rest",
+                 "arraycomm rank 3\0host\0001\0003\0rest"):
         store.set("peer/1", text)
         with pytest.raises(DistStoreError, match="rank 1"):
             peers.exchange(store, 0, 2, mine, 1.0)
@@ -36,3 +38,26 @@ def test_connection_count_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARRAYCOMM_SOCKET_CONNECTIONS", "65")
     with pytest.raises(ValueError, match="ARRAYCOMM_SOCKET_CONNECTIONS"):
         peers.this_process([("127.0.0.1", 5)], "")
+
+
+def _cards(*places: tuple[str, int]) -> peers.Peers:
+    """Of ranks on a host each that may run on those processors."""
+    mine = peers.this_process([("127.0.0.1", 5)], "/path")
+    made = [peers.Peer(host, 1, mask, *mine[3:]) for host, mask in places]
+    return peers.Peers([peers._encode(one).encode() for one in made], made[0])
+
+
+def test_ranks_that_a_launcher_has_bound_have_a_processor_each() -> None:
+    bound = _cards(("a", 1), ("a", 2), ("b", 1), ("a", 2))
+    assert [bound.hosts, bound.connections] == [[b"a", b"a", b"b", b"a"], 1]
+    assert not bound.crowded(0, [0, 1])
+    assert not bound.crowded(0, [0, 1, 2])  # that one is on another host
+    assert bound.crowded(1, [1, 2, 3])  # two on one processor
+    assert not bound.crowded(2, [1, 2, 3])
+    assert bound[2].processors == 1
+
+
+def test_ranks_that_nobody_has_bound_are_counted() -> None:
+    free = _cards(("a", 3), ("a", 3), ("a", 3))
+    assert not free.crowded(1, [0, 1])
+    assert free.crowded(1, [0, 1, 2])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import pickle
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,21 @@ def _told(rank: int) -> None:
     logging.getLogger("arraycomm").setLevel(logging.INFO)
     with logged() as lines, arraycomm.init():
         assert lines == [f"group 'world' is open: rank {rank} of 2, backend socket, TCP on one host, host {socket.gethostname()}"]
+
+
+def _bound(rank: int, to: Sequence[int], crowded: bool) -> None:
+    os.sched_setaffinity(0, {to[rank]})
+    logging.getLogger("arraycomm").setLevel(logging.INFO)
+    with logged() as lines, arraycomm.init():
+        assert lines[0].endswith("whose ranks here cannot have a processor each") == crowded
+
+
+def test_the_line_tells_of_ranks_that_share_a_processor() -> None:
+    """As of ranks that a launcher has bound all to the same one; and not of those that it has bound to one each."""
+    allowed = sorted(os.sched_getaffinity(0))
+    first, last = allowed[0], allowed[-1]
+    arraycomm.spawn(_bound, ((first, first), True), nprocs=2)
+    arraycomm.spawn(_bound, ((first, last), first == last), nprocs=2)
 
 
 def test_the_line_tells_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:

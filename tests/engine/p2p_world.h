@@ -153,7 +153,7 @@ static inline struct world *world_open(int size, size_t ring)
         struct acomm_group *g = &w->groups[rank];
         *g = (struct acomm_group){.node = &w->node, .rank = rank, .size = size, .bell = ring ? &w->bells[rank] : NULL, .members = members,
                                     .hosts = {.seat = members, .host = {.size = size}},
-                                  .timeout = 60 * SECOND, .crowded = wait_crowded(size)};
+                                  .timeout = 60 * SECOND, .crowded = size > sysconf(_SC_NPROCESSORS_ONLN)};
         pthread_mutex_init(&g->lock, NULL);
         g->p2p = p2p_open(g);
     }

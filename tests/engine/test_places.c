@@ -109,11 +109,11 @@ static int await_once(struct acomm_op *op)
 static int64_t wait_beside_one(int (*wait)(struct acomm_op *), int other, bool copies)
 {
     int32_t members[] = {0, 1}, hosts[] = {0, 0};
-    acomm_group_options o = {.id = 1, .rank = 1, .size = 2, .local = 2, .members = members, .hosts = hosts, .piece_bytes = PIECE,
-                             .segment_fd = memfd_create("test", MFD_CLOEXEC), .segment_bytes = acomm_segment_bytes(2, PIECE),
-                             .connections = 1, .check = 1, .timeout = 20 * SECOND};
+    acomm_group_options o = {.id = 1, .rank = 1, .size = 2, .local = 2, .crowded = other == first, .members = members,
+                             .hosts = hosts, .piece_bytes = PIECE, .segment_fd = memfd_create("test", MFD_CLOEXEC),
+                             .segment_bytes = acomm_segment_bytes(2, PIECE), .connections = 1, .check = 1, .timeout = 20 * SECOND};
     acomm_group *g = NULL;
-    start_on_first(other); /* before the group opens: it counts the processors that it may use */
+    start_on_first(other);
     CHECK(ftruncate(o.segment_fd, (off_t)o.segment_bytes) == 0);
     CHECK_EQUAL(acomm_group_open(NULL, &o, &g), 0);
     atomic_store(shared_place(&g->shared, 0), 1 + first);
@@ -135,14 +135,13 @@ static void parts_two(int (*wait)(struct acomm_op *))
     CHECK_EQUAL(moves, 1);
 }
 
-/* More ranks than processors are a crowd where they share no memory too; who is on another host is no part of it. */
+/* Where the ranks of a host share no memory, no network is between them all the same if they are all there. */
 static void test_counts_the_ranks_of_the_host(void)
 {
     int32_t members[] = {0, 1, 2}, apart[] = {0, 1, 2};
-    start_on_first(second);
     for (int local = 1; local <= 3; local++) {
-        acomm_group_options o = {.id = 1, .rank = 1, .size = 3, .local = local, .members = members, .hosts = apart,
-                                 .segment_fd = -1, .connections = 1};
+        acomm_group_options o = {.id = 1, .rank = 1, .size = 3, .local = local, .crowded = local > 2, .members = members,
+                                 .hosts = apart, .segment_fd = -1, .connections = 1};
         acomm_group *g = NULL;
         CHECK_EQUAL(acomm_group_open(NULL, &o, &g), 0);
         CHECK_EQUAL(g->crowded, local > 2);
@@ -155,13 +154,11 @@ static void test_messages_part_two(void) { parts_two(recv_once); }
 static void test_collectives_part_two(void) { parts_two(await_once); }
 
 /* A machine of thousands of processors. */
-static void test_counts_and_moves_beyond_1024(void)
+static void test_moves_beyond_1024(void)
 {
     known = KERNEL_MOST;
-    for (second = 5000; second < KERNEL_MOST; second += 3191) {
+    for (second = 5000; second < KERNEL_MOST; second += 3191)
         test_moves_to_where_fewer_wait();
-        test_counts_the_ranks_of_the_host();
-    }
     known = CPU_SETSIZE;
     second = 1;
 }
@@ -180,7 +177,7 @@ int main(void)
     TEST(test_moves_to_where_fewer_wait);
     TEST(test_stays_where_it_may_be);
     TEST(test_counts_the_ranks_of_the_host);
-    TEST(test_counts_and_moves_beyond_1024);
+    TEST(test_moves_beyond_1024);
     TEST(test_messages_part_two);
     TEST(test_collectives_part_two);
     TEST(test_a_core_that_an_awaited_rank_needs_is_not_stolen);

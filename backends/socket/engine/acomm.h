@@ -93,6 +93,7 @@ typedef struct acomm_group_options {
     const int32_t *members;   /* world rank of each rank */
     const int32_t *hosts;     /* host number of each rank: equal numbers share memory */
     int32_t local;            /* ranks on this one's host, itself included, whether or not they share memory */
+    int32_t crowded;          /* 1: those cannot have a processor each, so that who waits must not spin long */
     int32_t segment_fd;       /* sealed memfd of the ranks on this host, or -1; the engine duplicates it */
     int32_t connections;      /* TCP connections per pair and direction, >= 1 */
     int32_t check;            /* 1: compare headers before every collective (default) */

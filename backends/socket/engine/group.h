@@ -21,7 +21,7 @@ struct acomm_group {
     int rank, size;
     int *members;                /* world ranks */
     struct hosts hosts;
-    bool crowded;                /* more ranks on this host than cores */
+    bool crowded;                /* the ranks on this host cannot have a core each */
     struct wait_stolen stolen;
     struct shared shared;        /* base NULL when this rank is alone on its host or the transport is TCP */
     struct link **out[CHANNELS], **in[CHANNELS]; /* by rank; NULL until first needed */

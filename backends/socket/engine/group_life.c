@@ -36,7 +36,7 @@ static int copy_places(struct acomm_group *g, const acomm_group_options *o)
 static int open_shared(struct acomm_group *g, const acomm_group_options *o)
 {
     const struct team *host = &g->hosts.host;
-    g->crowded = wait_crowded(o->local);
+    g->crowded = o->crowded;
     if (host->size < 2)
         return 0;
     uint64_t piece = shared_piece(host->size, o->piece_bytes);

@@ -5,7 +5,6 @@
 #include "clock.h"
 #include "group.h"
 #include "node.h"
-#include "processors.h"
 #include "wait.h"
 
 #define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
@@ -46,16 +45,6 @@ bool wait_news(const struct acomm_group *g, int rank)
         ppoll(&wake, 1, &t, NULL);
     }
     return false;
-}
-
-bool wait_crowded(int ranks)
-{
-    struct processors allowed;
-    if (!processors_open(&allowed))
-        return true;
-    int count = CPU_COUNT_S(allowed.bytes, allowed.set);
-    processors_free(&allowed);
-    return ranks > count;
 }
 
 static bool may_leave(const struct acomm_op *op)

@@ -63,8 +63,6 @@ bool wait_interrupted(void);
  * ours: waits a moment for the group to fail by it. True when all it says is that it has closed the group.
  * rank -1: any. */
 bool wait_news(const struct acomm_group *g, int rank);
-/* Whether spinning makes sense for `ranks` processes of this host. */
-bool wait_crowded(int ranks);
 
 static inline void wait_relax(void)
 {
