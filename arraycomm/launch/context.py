@@ -146,9 +146,8 @@ class SpawnContext:
     def _fail(self, rank: int, code: int) -> None:
         if self._ending or any(failure.rank == rank for failure in self._failures):
             return
-        if not self._failures:
-            self._schedule.plan_end()
         self._failures.append(_Failure(rank, self.processes[rank].pid or 0, code, self._raised.get(rank)))
+        self._schedule.plan_end(self._failures)
 
     def _send(self, number: int) -> None:
         self._ending = True

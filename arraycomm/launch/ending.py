@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
 SETTLE_S = 0.3  # after the first failure: the rank that caused it may end later than those it took along
-GRACE_S = 1.2  # between SIGTERM and SIGKILL; with SETTLE_S less than the promised 2 s
+PATIENT_S = 0.7  # the same as long as only such have ended: frameworks take their time to shut down
+GRACE_S = 1.2  # between SIGTERM and SIGKILL; with PATIENT_S less than the promised 2 s
 CONSEQUENCES = ("PeerLost", "Aborted")  # errors of a rank that say another one failed before
 
 
@@ -42,8 +43,12 @@ class Schedule:
         now = time.monotonic()
         self._steps = deque((now + delay, number) for delay, number in steps)
 
-    def plan_end(self) -> None:
-        self.plan((SETTLE_S, signal.SIGTERM), (SETTLE_S + self.grace, signal.SIGKILL))
+    def plan_end(self, failures: Sequence[Failure]) -> None:
+        """At every failure. The first decides, and the first that is no consequence."""
+        known = [failure.consequence for failure in failures]
+        if len(known) == 1 or (not known[-1] and all(known[:-1])):
+            settle = PATIENT_S if known[-1] else SETTLE_S
+            self.plan((settle, signal.SIGTERM), (settle + self.grace, signal.SIGKILL))
 
     def next(self) -> float | None:
         """When (time.monotonic()) the next signal is due."""

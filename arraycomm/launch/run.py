@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -117,7 +118,7 @@ class Job:
             rank = RankProcess(int(environ["RANK"]), command, environ, self._lifeline, inherit)
             self._ranks.append(rank)
             self._running += 1
-            self._watch(rank.pidfd, partial(self._ended, rank))
+            self._watch(rank.pidfd, partial(self._ended, rank), last=True)  # its output tells why it ended
             for stream in rank.streams(self.out, self.err, prefix=self.plan.prefix, log_dir=self.plan.log_dir):
                 self._streams += 1
                 self._watch(stream.source, partial(self._pump, stream))
@@ -129,14 +130,15 @@ class Job:
         os.read(self.plan.news, 4096)
         self._look()
 
-    def _watch(self, descriptor: int, action: Callable[[], None]) -> None:
-        self._selector.register(descriptor, selectors.EVENT_READ, action)
+    def _watch(self, descriptor: int, action: Callable[[], None], *, last: bool = False) -> None:
+        """last: after what else happens at the same moment."""
+        self._selector.register(descriptor, selectors.EVENT_READ, (last, action))
 
     def _turn(self, until: float | None) -> None:
         """Handles the events of one moment, or the next step when `until` comes first."""
         events = self._selector.select(None if until is None else max(0.0, until - time.monotonic()))
-        for key, _ in events:
-            key.data()
+        for _, action in sorted((key.data for key, _ in events), key=itemgetter(0)):
+            action()
         for number in self._schedule.due():
             self._send(number)
 
@@ -173,9 +175,9 @@ class Job:
     def _fail(self, failure: Failure) -> None:
         if self.plan.keep_going:
             self._say(failure.headline() + ("; the others go on" if self._running else ""))
-        elif not self._failures:
-            self._schedule.plan_end()
         self._failures.append(failure)
+        if not self.plan.keep_going:
+            self._schedule.plan_end(self._failures)
 
     def _conclude(self) -> int:
         if self._received:

@@ -245,6 +245,21 @@ def test_the_cause_is_blamed_and_not_those_it_took_along(script):
     assert "arraycomm-run: rank 2 " in done.stderr.splitlines()[-2]
 
 
+def test_the_cause_is_blamed_where_it_takes_its_time_to_end(script):
+    """Longer than others are given, once one has failed that blames nobody; and those that hang are ended all the same."""
+    done = launch("--nproc-per-node", "3", script("""
+        if rank == 2:
+            time.sleep(0.5)
+            sys.exit(5)
+        if rank == 1:
+            time.sleep(60)
+        print('arraycomm.core.errors.PeerLost: rank 2 of 3 is gone', file=sys.stderr)
+        sys.exit(7)
+        """))
+    assert done.returncode == 5, done.stderr
+    assert "arraycomm-run: rank 2 " in done.stderr
+
+
 def test_others_are_ended_even_when_they_ignore_sigterm(script, tmp_path):
     process = start("--nproc-per-node", "2", script("""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
