@@ -177,7 +177,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     events = merge(ranks)
     output = given.output or given.folder / "merged.json"
-    output.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}), encoding="ascii")
+    try:
+        output.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}), encoding="ascii")
+    except OSError as error:
+        print(f"arraycomm-trace: {error}", file=sys.stderr)
+        return 1
     missing = sorted(set(range(ranks[0].about["size"])) - {rank.about["rank"] for rank in ranks})
     print(f"{output}: {len(events)} events of {len(ranks)} of {ranks[0].about['size']} ranks on "
           f"{len({rank.about['clock'] for rank in ranks})} clocks" + (f"; missing are ranks {missing}" if missing else ""))

@@ -266,7 +266,7 @@ def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.soc
 
 def _remedy(error: OSError, address: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "another process has this port: choose another MASTER_PORT, or 0 for a free one"
+        return "another process has this port: choose another one (MASTER_PORT, or `arraycomm-run --master-port`)"
     if error.errno == errno.EADDRNOTAVAIL and is_loopback(address):
         return "this machine's loopback does not have the address: see `ip address show lo`"
     if error.errno == errno.EADDRNOTAVAIL:

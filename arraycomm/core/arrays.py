@@ -20,6 +20,7 @@ from .types import CODES, DeviceType, DType
 
 _LEGACY, _UNORDERED = 1, -1  # streams as DLPack numbers them: CUDA's legacy default stream; no order wanted
 
+_NO_OUT = "leave `out` away, where that can be, and"
 _SUPPORTED = ", ".join(dtype.label for dtype in DType)
 
 
@@ -93,8 +94,8 @@ def device_copy(_array: object, _cause: object) -> ValueError:
 
 def readonly_out(array: object, _cause: object) -> ValueError:
     if _derives(array, "jax", "Array"):
-        return ImmutableOutput("JAX arrays are immutable and cannot be written into; leave out= away and use the result")
-    return ImmutableOutput(f"the {_name(array)} is read-only; pass a writable array, or leave out= away and use the result")
+        return ImmutableOutput(f"JAX arrays are immutable and cannot be written into; {_NO_OUT} use the result")
+    return ImmutableOutput(f"the {_name(array)} is read-only; pass a writable array, or {_NO_OUT} use the result")
 
 
 def derived_out(array: object, _cause: object) -> ValueError:
@@ -106,7 +107,7 @@ def derived_out(array: object, _cause: object) -> ValueError:
 
 def strided_out(_array: object, _cause: object) -> ValueError:
     return StridedOutput(
-        "the output is not C-contiguous; pass a contiguous array, or leave out= away and copy the result into place"
+        f"the output is not C-contiguous; pass a contiguous array, or {_NO_OUT} copy the result into place"
     )
 
 

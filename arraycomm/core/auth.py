@@ -38,8 +38,10 @@ class HandshakeBroken(AuthFailed):
     """The handshake ended without a verdict; the other side may have been too busy."""
 
 
-def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *, deadline: float = SECONDS) -> None:
+def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *, deadline: float = SECONDS,
+                     told: float | None = None) -> None:
     """Proves this rank to the server on a connected, blocking socket, and the server to this rank, within `deadline` seconds.
+    told: what an error says of them, where this is not the first try.
 
     Raises AuthFailed that says why and what to do; the caller closes the socket.
     """
@@ -56,14 +58,15 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
         verdict = _receive(sock, 1 + TAG_BYTES, end)
         sock.settimeout(None)
     except OSError as error:
-        raise _broken(peer, deadline, error) from error
+        raise _broken(peer, told or deadline, error) from error
     signed = same(verdict[1:], tag(secret, b"server", transcript + proof + verdict[:1]))
     if verdict[0] == Status.ADMITTED and signed:
         if not unix:
             check_user(sock, secret)  # not before: a connection that is not accepted yet has no user
         return
-    refusals = tuple(REMEDY)
-    status = Status(verdict[0]) if verdict[0] in refusals else Status.WRONG_SECRET
+    if verdict[0] not in tuple(Status):
+        raise AuthFailed(f"{peer} answered something else than a rank does: {_CAUSES}")
+    status = Status(verdict[0]) if verdict[0] in tuple(REMEDY) else Status.WRONG_SECRET
     raise AuthFailed(f"{peer} refused this connection (job {hello.job!r}, {hello.purpose.value}): {REMEDY[status]}")
 
 
@@ -116,7 +119,7 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # Longer than a server waits for strangers: a peer may be stopped for a moment, or have no processor.
-            client_handshake(sock, secret, hello, deadline=max(end - time.monotonic(), 0.001))
+            client_handshake(sock, secret, hello, deadline=max(end - time.monotonic(), 0.001), told=deadline)
             return sock
         except HandshakeBroken:
             sock.close()

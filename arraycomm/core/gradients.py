@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 from . import arguments, buckets
@@ -114,6 +115,7 @@ class GradientReducer:
 
         Returns at once. The array must not be changed before finish(). out: where its result is written.
         """
+        index = operator.index(index)
         if not 0 <= index < len(self._likes):
             raise ValueError(f"there is no array {index}; the reducer was made for {len(self._likes)}")
         if self._come[index] is not _MISSING:

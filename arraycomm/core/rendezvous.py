@@ -346,7 +346,8 @@ def _check_in(world: Store, place: Place) -> None:
                          "uses this store; choose another MASTER_PORT (or path)")
     told = world.compare_set("size", "", size).decode()
     if told != size:
-        raise ValueError(f"rank {place.rank} has world_size {size}, others in this store have {told}")
+        raise ValueError(f"rank {place.rank} has world_size {size}, others in this store have {told}: start all with the same "
+                         "WORLD_SIZE, or another job in another store (MASTER_PORT or path)")
 
 
 def _addresses(meeting: _Meeting, place: Place, secret: bytes | None) -> list[str]:

@@ -40,6 +40,14 @@ _BITS = 63
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
 
 
+def _opened(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, _FLAGS, 0o666)
+    except OSError as error:
+        raise OSError(error.errno, f"ARRAYCOMM_TRACE: {error.strerror}", str(path.parent)) from error
+
+
 def begin(group: Group, folder: str) -> None:
     """Traces a world and the groups split from it. Collective. OSError when the folder cannot be written."""
     attach(group, Trace(group, Path(folder)))
@@ -52,11 +60,10 @@ class Trace(Recording):
 
     def __init__(self, world: Group, folder: Path) -> None:
         run, clock, offset, doubt = _agree(world)
-        folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^\w.-]+", "_", world.name)
         self._path = folder / f"{name}-{run:016x}-rank{world.rank}.json"
         self._world, self._pid = world, os.getpid()
-        self._flight = TraceFile(os.open(self._path, _FLAGS, 0o666), tuple(_head(name, world.rank) for name in OPERATIONS), self)
+        self._flight = TraceFile(_opened(self._path), tuple(_head(name, world.rank) for name in OPERATIONS), self)
         self.rows = weakref.WeakKeyDictionary()
         atexit.register(self._flight.flush)
         place = f"rank {world.rank} ({socket.gethostname()}, pid {self._pid})"

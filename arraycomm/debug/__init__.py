@@ -47,7 +47,7 @@ def start_debug_server(group: Group, port: int = 0, *, timeout: float = 5.0) -> 
     """
     if not isinstance(group, Group):
         raise TypeError(f"start_debug_server() takes a Group, as arraycomm.init() gives it; got {type(group).__name__}")
-    if not isinstance(port, int) or not 0 <= port <= 65535:
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
         raise ValueError(f"start_debug_server() takes a port from 0 to 65535, got {port!r}")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"start_debug_server() takes a timeout in seconds above 0, got {timeout!r}")

@@ -27,7 +27,7 @@ from arraycomm.core.typed import Any
 from .board import CLOSED, EXITED, STOPPED, Board
 from .connections import connections
 from .process import Process
-from .report import INTERVAL, STACKS, WATCHED, describe
+from .report import INTERVAL, STACKS, WATCHED, describe, no_stacks
 from .stacks import ask
 
 _TIMEOUT = timedelta(seconds=30)
@@ -97,7 +97,7 @@ class Agent:
 
     def _stacks(self, ended: str) -> str:
         if ended:
-            return f"The rank is {ended}: no stacks."
+            return no_stacks(ended)
         try:
             text = ask(self._pid, *self._door)
         except OSError as error:

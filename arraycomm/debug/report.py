@@ -15,6 +15,11 @@ FIELDS = {"rank", "count", "time", "host", "pid", "ended", "process", "groups", 
 STACKS, WATCHED = "ask/stacks", "ask/records"  # counters that the server raises when somebody wants them
 
 
+def no_stacks(ended: str) -> str:
+    """Of a rank that has ended so, as a report says it."""
+    return "No stacks: the rank " + ("is no longer recorded." if ended == "unrecorded" else f"has {ended}.")
+
+
 def describe(record: tuple[int, ...], texts: list[dict[str, Any]], groups: dict[int, dict[str, Any]], now: int) -> dict[str, Any]:
     """What a record says, for the report. now: nanoseconds on the rank's clock."""
     number, begun, ended, kind, row, sequence, nbytes, what = record

@@ -25,7 +25,7 @@ from arraycomm.core.store import TCPStore
 from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from .metrics import CONTENT_TYPE, exposition
-from .report import FIELDS, INTERVAL, STACKS, WATCHED
+from .report import FIELDS, INTERVAL, STACKS, WATCHED, no_stacks
 from .verdict import SILENCE, judge
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Server:
                 if answer["request"] >= wanted:
                     found[str(rank)] = answer["text"]
                 elif report["ended"]:
-                    found[str(rank)] = f"The rank is {report['ended']}: no stacks."
+                    found[str(rank)] = no_stacks(report["ended"])
             time.sleep(_POLL)
         return {str(rank): found.get(str(rank), f"No answer within {self._timeout:g} s.") for rank in range(self.size)}
 
@@ -148,7 +148,10 @@ def _http(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServ
     class Http(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
-    return Http((host, port), handler)
+    try:
+        return Http((host, port), handler)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}: port {port} of {host}; 0 takes a free one") from error
 
 
 class _Handler(BaseHTTPRequestHandler):

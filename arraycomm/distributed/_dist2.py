@@ -38,7 +38,9 @@ class ProcessGroupFactory(Protocol):
 
 
 def register_backend(name: str, func: ProcessGroupFactory) -> None:
-    """Makes new_group(name, ...) call func. Raises ValueError when the name is taken."""
+    """Makes new_group(name, ...) call func. Raises ValueError when the name is taken, TypeError where func can't be called."""
+    if not callable(func):
+        raise TypeError(f"register_backend() takes a function that makes the group, got {func!r}")
     if name in state.factories or backends.is_registered(name):
         raise ValueError(f"Backend {name} already registered")
     state.factories[name] = func

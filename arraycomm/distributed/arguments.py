@@ -83,7 +83,8 @@ def written(name: str, x: Any) -> tuple[Buffer, Settle]:
     except ImmutableOutput as error:
         raise ImmutableOutput(
             f"`{name}` is written in place, as in torch.distributed, and that is impossible here: {error}. Calls that give a new "
-            "array instead: dist.group.WORLD.core, the arraycomm.Group, with y = core.all_reduce(x) and so on") from None
+            "array instead: those of the group's `core` (dist.group.WORLD.core), an arraycomm.Group: y = core.all_reduce(x) and "
+            "so on") from None
     except StridedOutput:
         _check_apart(name, x)
         buffer = pack(x) if devices.of_array(x) == DeviceType.CPU else duplicate(resolve(x))
@@ -193,7 +194,8 @@ def peer(pg: ProcessGroup, global_rank: Any, group_rank: Any) -> int:
             raise ValueError("Can't specify both group_rank and global_rank")
         rank = operator.index(group_rank)
         if not 0 <= rank < len(pg.ranks):
-            raise ValueError(f"Group rank {rank} is not part of group {pg.group_name!r}, whose last one is {len(pg.ranks) - 1}")
+            which = f"whose last one is {len(pg.ranks) - 1}" if pg.ranks else "which has no members yet: call reconfigure()"
+            raise ValueError(f"Group rank {rank} is not part of group {pg.group_name!r}, {which}")
         return rank
     if global_rank is None:
         raise ValueError("Must specify global_rank or group_rank")

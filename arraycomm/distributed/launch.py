@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--nproc-per-node", type=_processes, default=1, metavar="N", help="ranks on this node; or cpu, gpu, auto")
     add("--node-rank", type=_whole, default=0, metavar="R", help="this node's number, from 0")
     add("--master-addr", metavar="ADDRESS", help="address of node 0 (default: loopback, one node only)")
-    add("--master-port", type=_whole, default=0, metavar="PORT",
+    add("--master-port", type=job.port, default=0, metavar="PORT",
         help=f"port of the store on node 0 (default: a free one; for several nodes {job.DEFAULT_PORT})")
     add("--use-env", action="store_true", help="do not pass --local-rank=R to the program, which reads LOCAL_RANK")
     add("--use-env=True", action="store_true", dest="use_env", help=argparse.SUPPRESS)  # as the documents write it
@@ -125,7 +125,7 @@ def _whole(text: str) -> int:
 def _endpoint(text: str) -> tuple[str, int]:
     """HOST, HOST:PORT, [IPv6]:PORT."""
     host, _, port = text.rpartition(":") if text.startswith("[") or text.count(":") == 1 else (text, "", "")
-    return host.strip("[]"), _whole(port) if port else job.DEFAULT_PORT
+    return host.strip("[]"), job.port(port) if port else job.DEFAULT_PORT
 
 
 def _nodes(text: str) -> int:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from arraycomm.core.errors import DistStoreError
 from arraycomm.core.rendezvous import rendezvous
-from arraycomm.core.store import PrefixStore
+from arraycomm.core.store import PrefixStore, Store
 from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from . import merging
@@ -20,7 +20,6 @@ from .work import Several, Work
 
 if TYPE_CHECKING:
     from arraycomm.core.rendezvous import Rendezvous
-    from arraycomm.core.store import Store
 
     from .process_group import ProcessGroup
 
@@ -64,6 +63,8 @@ class Members:
         from .process_group import seconds_of
 
         seconds = seconds_of(timeout)
+        if not isinstance(store, Store):
+            raise TypeError(f"merge_remote_group: store is a Store in which all these ranks meet, got {type(store).__name__}")
         if size < self.size():
             raise ValueError(f"merge_remote_group: size is {size}, but this group alone has {self.size()} ranks")
         number, before = self._join(store, size, seconds)

@@ -221,6 +221,8 @@ def check_rank(rank: Any, size: int) -> int:
     if isinstance(rank, bool) or not hasattr(rank, "__index__"):
         raise TypeError(f"a rank is an int, got {rank!r}")
     number = int(rank)
+    if size == 0:
+        raise ValueError("the group has no members yet: call reconfigure()")
     if not 0 <= number < size:
         raise ValueError(f"Rank {number} is out of range. Valid ranks are 0 to {size - 1} (world_size={size})")
     return number

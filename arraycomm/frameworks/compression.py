@@ -9,9 +9,9 @@ It works in NumPy, on host arrays of any library; bfloat16 and float8 are ml_dty
 | "int8" | 1, and 4 a block | at most 2**-7.9 of the largest |x| of the block |
 
 Each rank's values are rounded once before they are added, in float32 and rank order, and the sum once more, so the result is
-off by at most the sum of those roundings (blocks whose largest value is below 1e-35 may become zeros). Its bits are the same on
-all ranks. A block in which a value or a sum is not finite is NaN in the result. "bfloat16" does there as all_reduce; what is
-above its largest value, 3.39e38, becomes infinite.
+off by at most the sum of those roundings (or by 1e-35 a rank, where that is more: what is so small may become 0). Its bits are
+the same on all ranks. A block in which a value or a sum is not finite is NaN in the result. "bfloat16" does there as
+all_reduce; what is above its largest value, 3.39e38, becomes infinite.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from arraycomm.core.types import DeviceType, DType
 
 SCHEMES = ("bfloat16", "float8", "int8")
 _FLOAT32 = np.dtype(np.float32)
+_BLOCK = 256
 _TOLD = 8  # bytes behind each row that tell what was called
 
 
-def compressed_all_reduce(group: Group, x: Any, scheme: str, *, op: str = "sum", block: int = 256) -> Any:
+def compressed_all_reduce(group: Group, x: Any, scheme: str, *, op: str = "sum", block: int = _BLOCK) -> Any:
     """The sum ("sum") or mean ("avg") of every rank's x, on every rank, as a new array of x's library; any shape.
 
     block: values that share a scale; equal on all ranks, as everything else. Raises TypeError for what is not float32,
@@ -47,6 +48,7 @@ def compressed_all_reduce(group: Group, x: Any, scheme: str, *, op: str = "sum",
         raise TypeError(f"compressed_all_reduce takes float32 in host memory, got {DType(buffer.dtype).label} on "
                         f"{DeviceType(buffer.device_type).name}")
     values = np.frombuffer(memoryview(buffer), _FLOAT32)
+    block = min(block, max(len(values), _BLOCK))  # whose rows are whole blocks
     if scheme == "bfloat16":
         import ml_dtypes
 

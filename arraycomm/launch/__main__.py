@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..core.command import command
-from .job import DEFAULT_PORT, check, launch
+from .job import DEFAULT_PORT, check, launch, port
 from .mpi import launch_mpi
 
 
@@ -43,7 +43,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--nnodes", type=_at_least(1), default=1, metavar="N", help="number of nodes; start the launcher on each")
     add("--node-rank", type=_at_least(0), default=0, metavar="R", help="this node's number, from 0")
     add("--master-addr", metavar="ADDRESS", help="address of node 0 (default: loopback, one node only)")
-    add("--master-port", type=_at_least(0), default=0, metavar="PORT",
+    add("--master-port", type=port, default=0, metavar="PORT",
         help=f"port of the store on node 0 (default: a free one; for several nodes {DEFAULT_PORT})")
     add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to DIR/rank-R.log")
     add("--keep-going", action="store_true", help="a rank that fails does not end the others: for programs that go on without it")
@@ -56,7 +56,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _nproc(text: str) -> int:
-    return len(os.sched_getaffinity(0)) if text == "cpu" else _at_least(1)(text)
+    try:
+        return len(os.sched_getaffinity(0)) if text == "cpu" else _at_least(1)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor cpu") from None
 
 
 def _at_least(minimum: int) -> Callable[[str], int]:

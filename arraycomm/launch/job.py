@@ -46,6 +46,13 @@ class Extras:
         return None
 
 
+def port(text: str) -> int:
+    """Of an option."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
+
+
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Ends with the parser's error where options contradict each other; fills in the port of several nodes."""
     if options.node_rank >= options.nnodes:
@@ -92,7 +99,10 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
     """Each attempt after the first has its own folder of logs."""
     logs = options.log_dir if options.log_dir is None or not attempt else options.log_dir / f"restart-{attempt}"
     if logs is not None:
-        logs.mkdir(parents=True, exist_ok=True)
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"--log-dir {logs}: {error.strerror}") from error
     base = _base_environ(options.nproc_per_node)
     local = options.nproc_per_node
     secret = () if meeting.secret_fd is None else (meeting.secret_fd,)

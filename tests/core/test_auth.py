@@ -178,6 +178,19 @@ def test_hello_out_of_range() -> None:
         Hello("job", Purpose.DATA, channel=256).encode()
 
 
+@pytest.mark.parametrize("secret", [SECRET, None])
+def test_a_stranger_that_answers_is_not_taken_for_a_rank(pair: tuple[socket.socket, socket.socket], secret: bytes | None) -> None:
+    pair[1].sendall(b"HTTP/1.1 400 Bad Request\r\nServer: something that knows nothing of handshakes\r\n\r\n")
+    with pytest.raises(AuthFailed, match="answered something else than a rank does.*check address and port"):
+        auth.client_handshake(pair[0], secret, HELLO, deadline=5.0)
+
+
+def test_an_error_tells_all_the_time_that_tries_took() -> None:
+    limit = pytest.raises(AuthFailed, match="did not complete the handshake within 0.25 s")
+    with socket.create_server(("127.0.0.1", 0)) as silent, limit:
+        auth.connect(*silent.getsockname()[:2], SECRET, HELLO, deadline=0.25)
+
+
 def test_silence_ends_at_the_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(AuthFailed, match="did not complete the handshake within 0.2 s"):
         auth.client_handshake(pair[0], SECRET, HELLO, deadline=0.2)

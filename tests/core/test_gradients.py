@@ -98,6 +98,14 @@ def _order(group: arraycomm.Group) -> None:
         reducer.push(6, mine[6])
 
 
+@pytest.mark.parametrize("index", ["0", 0.0, None])
+def test_an_index_is_an_integer(index: Any) -> None:
+    with arraycomm.init(rank=0, world_size=1) as group:
+        reducer = arraycomm.GradientReducer(group, [np.ones(3)])
+        with pytest.raises(TypeError, match="integer"):
+            reducer.push(index, np.ones(3))
+
+
 def test_arrays_may_come_in_any_order() -> None:
     _run(_order, 3)
 

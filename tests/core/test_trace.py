@@ -183,6 +183,7 @@ def test_a_killed_rank_leaves_what_it_wrote(folder: Path, tmp_path: Path) -> Non
     whole, part = trace.read(tmp_path)
     assert 4 < len(part.events) < len(whole.events)
     assert trace.main([str(tmp_path), "-o", str(tmp_path / "out")]) == 0
+    assert trace.main([str(tmp_path), "-o", str(tmp_path / "no folder" / "out")]) == 1
 
 
 def test_runs_are_told_apart(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +200,7 @@ def test_runs_are_told_apart(folder: Path, tmp_path: Path, capsys: pytest.Captur
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ARRAYCOMM_TRACE", str(tmp_path / "file"))
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(OSError, match="ARRAYCOMM_TRACE: .*file"):
         arraycomm.init(store=None, rank=0, world_size=1, init_method=None)
 
 

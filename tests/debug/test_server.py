@@ -124,13 +124,15 @@ def test_what_cannot_be_started_is_said_on_all_ranks() -> None:
             start_debug_server("world")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="port from 0 to 65535"):
             start_debug_server(group, 70000)
+        with pytest.raises(ValueError, match="port from 0 to 65535"):
+            start_debug_server(group, True)
         for timeout in (0, "5", float("nan")):
             with pytest.raises(ValueError, match="seconds above 0"):
                 start_debug_server(group, timeout=timeout)  # type: ignore[arg-type]
         with start_debug_server(group) as first:
             assert first.url is not None
             port = int(first.url.split(":")[2].split("/")[0])
-            with pytest.raises(arraycomm.DistBackendError, match="rank 0: OSError"):
+            with pytest.raises(arraycomm.DistBackendError, match=f"rank 0: OSError.*port {port} of .*0 takes a free one"):
                 start_debug_server(group, port)
             assert refused(first.url) == 200
         first.close()

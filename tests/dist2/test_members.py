@@ -170,6 +170,8 @@ def test_a_size_that_cannot_be_is_refused() -> None:
             group.merge_remote_group(dist2.HashStore(), 1)
         with pytest.raises(TypeError, match="timedelta"):
             group.merge_remote_group(dist2.HashStore(), 2, 3)
+        with pytest.raises(TypeError, match="store is a Store in which all these ranks meet, got str"):
+            group.merge_remote_group("x", 4)
 
     on_ranks(2, work)
 
@@ -209,6 +211,10 @@ def test_a_newcomer_joins_a_running_world() -> None:
             assert (group.rank(), group.size()) == (-1, 0)
             with pytest.raises(RuntimeError, match=r"no members yet: call reconfigure\(\)"):
                 group.barrier()
+            with pytest.raises(ValueError, match=r"no members yet: call reconfigure\(\)"):
+                group.split_group([0])
+            with pytest.raises(ValueError, match=r"no members yet: call reconfigure\(\)"):
+                group.recv([np.zeros(1)], 0, 0)
             group.set_timeout(LIMIT / 2)
         calls: list[Any] = []
         group.register_pre_hook(0, calls.append)

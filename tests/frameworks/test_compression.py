@@ -61,6 +61,8 @@ def _odd(group: arraycomm.Group) -> None:
     for wrong, kind, text in ((np.zeros(3), TypeError, "float32"), (np.zeros(3, np.float32), ValueError, "scheme is one of")):
         with pytest.raises(kind, match=text):
             compressed_all_reduce(group, wrong, "int8" if kind is TypeError else "int4")
+    long = compressed_all_reduce(group, np.ones(3, np.float32), "int8", block=10**11)
+    assert np.allclose(long, group.size, rtol=2**-6)
     with pytest.raises(TypeError, match="block must be an integer"):
         compressed_all_reduce(group, np.zeros(3, np.float32), "int8", block=2.5)  # type: ignore[arg-type]
 

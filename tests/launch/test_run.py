@@ -346,7 +346,9 @@ def test_two_launches_at_once(script):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--nproc-per-node", "0", "x.py"], "whole number of at least 1"),
-    (["--nproc-per-node", "1:4", "x.py"], "whole number of at least 1"),
+    (["--nproc-per-node", "1:4", "x.py"], "whole number of at least 1, nor cpu"),
+    (["--master-port", "65536", "x.py"], "not a port from 0 to 65535"),
+    (["--log-dir", "/dev/null/logs", __file__], "--log-dir /dev/null/logs: Not a directory"),
     (["--nproc-per-node", "²", "x.py"], "whole number of at least 1"),
     (["--nnodes", "2", "x.py"], "--master-addr"),
     (["--node-rank", "1", "x.py"], "not below --nnodes"),
