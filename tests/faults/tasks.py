@@ -229,6 +229,13 @@ def broadcast_and_close(context: Context) -> None:
     world.close()
 
 
+def broadcasts(context: Context, count: int, root: int = 0) -> None:
+    """So many, after which the root runs ahead."""
+    for turn in range(count):
+        y = context.world.broadcast(np.full(4, turn if context.world.rank == root else -1), root)
+        _check((y == turn).all(), f"broadcast {turn}: {y}")
+
+
 def announced_total(context: Context, timeout: float | None = None) -> float:
     """Says that it is about to block."""
     context.say()

@@ -77,6 +77,37 @@ def test_killed_while_the_root_closes(job: Jobs) -> None:
     checks.lost(ranks.answers([0]), ranks, 1, "process died", since, within=1)
 
 
+@pytest.mark.parametrize("end", ["kill", "close"])
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_the_root_closes_after_one_that_went_before_its_last_broadcast(job: Jobs, taken: int, end: str) -> None:
+    """However it went, and however many broadcasts it has taken part in before."""
+    ranks = job(2, "shm")
+    ranks.begin("broadcasts", [0], count=3)
+    ranks.begin("broadcasts", [1], count=taken)
+    ranks.answers()
+    if end == "kill":
+        ranks.kill(1)
+        time.sleep(0.3)  # until the root knows
+    else:
+        ranks.begin("leave", [1], how="close")
+        ranks.answers([1])
+    since = time.monotonic()
+    ranks.begin("leave", [0], how="close")
+    answers = ranks.answers([0])
+    checks.lost(answers, ranks, 1, "process died" if end == "kill" else "it has closed the group", since, within=1)
+    assert "broadcast #3" in answers[0].text
+
+
+def test_the_root_closes_after_one_that_died_behind_its_last_broadcast(job: Jobs) -> None:
+    ranks = job(2, "shm")
+    ranks.begin("broadcasts", count=3)
+    ranks.answers()
+    ranks.kill(1)
+    time.sleep(0.3)
+    ranks.begin("leave", [0], how="close")
+    assert not ranks.answer(0).error
+
+
 def test_killed_while_a_message_is_awaited(job: Jobs, transport: str) -> None:
     ranks = job(3, transport)
     ranks.begin("announced_recv", [0], source=1)

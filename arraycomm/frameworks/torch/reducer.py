@@ -109,10 +109,9 @@ class Reducer:
         self._follow()
 
     def skip(self) -> None:
-        """After a forward whose backward is not to reduce: gradients add up."""
+        """After a forward whose backward is not to reduce: gradients add up. The backward of one before may still come and reduce."""
         if self._broken_off():
             self._give_up()
-        self._active = False
 
     def _wait(self) -> None:
         """For all buckets that are under way."""

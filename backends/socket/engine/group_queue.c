@@ -400,10 +400,12 @@ static void await_turn(struct acomm_group *g)
     pthread_mutex_unlock(&g->lock);
 }
 
-/* In good order only: what this rank gave in operations that it left before the others had come. */
+/* In good order only: what this rank gave in operations that it left before the others had come. A rank that was lost may have come
+ * to them before. */
 static int settle(struct acomm_group *g)
 {
-    if (atomic_load(&g->poisoned) || atomic_load(&g->pending) || !take_turn(g))
+    int failed = atomic_load(&g->poisoned);
+    if ((failed && failed != ACOMM_LOST) || atomic_load(&g->pending) || !take_turn(g))
         return 0;
     int rc = rounds_settle(g);
     end_turn(g);

@@ -62,6 +62,27 @@ def accumulating(api: Api, rank: int, size: int) -> list[torch.Tensor]:
 
 
 @program
+def forwards_between(api: Api, rank: int, size: int) -> list[torch.Tensor]:
+    """Of no gradient, or of one that is not averaged, while a backward that averages is still to come."""
+    found = []
+    for given in ({}, {"static_graph": True}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
+        model = api.ddp(_network(), **given)
+        for _ in range(2):
+            loss = model(_data(rank, 6, 8)).sum()
+            with torch.no_grad():
+                model.eval()(_data(rank + 9, 6, 8))
+                model.train()(_data(rank + 8, 6, 8))
+            loss.backward()
+            found += [p.grad.clone() for p in model.parameters()]
+    model = api.ddp(_network())
+    loss = model(_data(rank, 6, 8)).sum()
+    with model.no_sync():
+        loss = loss + model(_data(rank + 50, 6, 8)).sum()
+    loss.backward()
+    return found + [p.grad.clone() for p in model.parameters()]
+
+
+@program
 def sparse_gradients(api: Api, rank: int, size: int) -> list[torch.Tensor]:
     """Beside dense ones: of different rows on the ranks, of none, and added up."""
     class Words(nn.Module):
