@@ -161,7 +161,8 @@ def test_torchrun(option: str, program: Path) -> None:
     (["--node-rank=1", "p"], "not below --nnodes"), (["--nnodes=2", "p"], "--master-addr"),
     (["--max-restarts=1", "--nnodes=2", "--master-addr=h", "p"], "torchrun"), (["-m", "--no-python", "p"], "exclude"),
     ([], "training_script"),
-    (["--rdzv-endpoint=h:x", "--nnodes=2", "p"], "not a port"), (["--master-port=65536", "p"], "not a port"), (["--tee=3", "p"], "--tee is not here: output goes"),
+    (["--rdzv-endpoint=h:x", "--nnodes=2", "p"], "not a port"), (["--master-port=65536", "p"], "not a port"),
+    (["--tee=3", "p"], "--tee is not here: output goes"),
     (["-r", "3", "p"], "--redirects is not here"), (["--run_path", "p"], "--run-path is not here: use torchrun")])
 def test_refused_arguments(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

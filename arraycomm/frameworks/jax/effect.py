@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax._src import effects
 from jax._src.dispatch import RuntimeTokenSet, runtime_tokens
+from jax._src.interpreters.pxla import MeshExecutable
 
 from arraycomm.core.log import log
 
@@ -56,11 +58,34 @@ def quick(given: Callable[..., Any]) -> Callable[..., Any]:
 RuntimeTokenSet.get_token_input = quick(RuntimeTokenSet.get_token_input)
 
 
+def complete(given: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a program that was compiled ahead of time (`lower().compile()`) JAX has C++ take the calls from the second on, without
+    the tokens of ordered effects: it asks for other effects only. Ours stay in Python."""
+
+    def create_cpp_call(self: MeshExecutable, *arguments: Any) -> Any:
+        return None if EFFECT in getattr(self.unsafe_call, "ordered_effects", ()) else given(self, *arguments)
+
+    return create_cpp_call
+
+
+MeshExecutable.create_cpp_call = complete(MeshExecutable.create_cpp_call)
+
+
 def settle() -> None:
     """Waits until the programs that this thread has started have done their collectives. Raises their errors."""
     token = runtime_tokens.current_tokens.get(EFFECT)
     if token is not None:
         token.block_until_ready()
+
+
+def forget_failed() -> None:
+    """At the process's end JAX would raise them again, twice. Waits for all others, as JAX does then."""
+    for tokens in (runtime_tokens.current_tokens, runtime_tokens.output_runtime_tokens):
+        for key, token in list(tokens.items()):
+            try:
+                token.block_until_ready()
+            except (jax.errors.JaxRuntimeError, ValueError):  # has been told
+                del tokens[key]
 
 
 def forget() -> None:

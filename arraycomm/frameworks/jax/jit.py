@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax._src import effects
 from jax._src.core import trace_ctx
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lib.mlir.dialects import hlo
@@ -29,12 +31,26 @@ def _abstract(*operands: Any, jaxpr: Any) -> tuple[Any, Any]:
     return [*jaxpr.out_avals, ShapedArray((), jnp.uint8)], jaxpr.effects - {effect.EFFECT}
 
 
+@_region.def_impl
+def _again(*operands: Any, jaxpr: Any) -> Any:
+    """JAX executes a program again outside of jit where jax_debug_nans or jax_debug_infs has found something."""
+    raise FloatingPointError("invalid value in a result of a program of arraycomm's jit. Which operation has made it is not "
+                             "looked for: the collectives would run again, on this rank alone")
+
+
 def _lower(context: Any, *operands: Any, jaxpr: Any) -> Any:
-    own = mlir.TokenSet({effect.EFFECT: hlo.create_token()})
-    results, _ = mlir.jaxpr_subcomp(context.module_context, jaxpr.jaxpr, context.name_stack, own, (), *operands,
+    devices = getattr(context.module_context.axis_context, "num_devices", 1)
+    if devices > 1 and effect.EFFECT in jaxpr.effects:
+        raise ValueError(f"a program with collectives between ranks runs on one local device, this one is for {devices}, whose "
+                         "order among each other nothing would give: start a rank for each device")
+    others = list(effects.ordered_effects.filter_in(jaxpr.effects - {effect.EFFECT}))
+    own = mlir.TokenSet({effect.EFFECT: hlo.create_token(), **{other: context.tokens_in.get(other) for other in others}})
+    results, tokens = mlir.jaxpr_subcomp(context.module_context, jaxpr.jaxpr, context.name_stack, own, (), *operands,
                                     dim_var_values=context.dim_var_values, const_lowering=context.const_lowering,
                                     outer_traceback=None)
-    return [*results, mlir.ir_constant(jnp.uint8(0).__array__())]
+    if others:
+        context.set_tokens_out(mlir.TokenSet({other: tokens.get(other) for other in others}))
+    return [*results, mlir.ir_constant(np.zeros((), np.uint8))]
 
 
 mlir.register_lowering(_region, _lower)
@@ -66,8 +82,8 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Callable[..
     """As jax.jit, for functions that call collectives: a call costs a few microseconds more than one without them.
 
     It returns when the program is through, so that errors are raised by the call, as our exceptions, and everything on
-    this thread is in order with it. Inside other transformations it is jax.jit. options: jax.jit's; with options only it
-    gives a decorator.
+    this thread is in order with it. Inside other transformations it is jax.jit, and lower(), trace() and eval_shape() are
+    jax.jit's. options: jax.jit's; with options only it gives a decorator.
     """
     if fun is None:
         return functools.partial(jit, **options)
@@ -88,4 +104,12 @@ def jit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Callable[..
         except FOREIGN as error:
             raise_original(error)
         return result
+
+    def clear_cache() -> None:
+        plain.clear_cache()
+        compiled.clear_cache()
+
+    for name, ahead in (("lower", plain.lower), ("trace", plain.trace), ("eval_shape", plain.eval_shape),
+                        ("clear_cache", clear_cache)):
+        setattr(call, name, ahead)
     return call

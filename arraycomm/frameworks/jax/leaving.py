@@ -27,9 +27,13 @@ def _settle() -> None:
     """Unless the process ends by an exception: the peers do not wait for that, and are told which one by the group."""
     global _settled
     if hasattr(sys, "ps1") or not hasattr(sys, "last_type"):  # interactively the last exception may be of long ago
-        with errors():
-            effect.settle()
-        _settled = True
+        try:
+            with errors():
+                effect.settle()
+            _settled = True
+        finally:
+            if not _settled:
+                effect.forget_failed()
 
 
 def _abandon() -> None:

@@ -109,7 +109,7 @@ class Reducer:
         self._follow()
 
     def skip(self) -> None:
-        """After a forward whose backward is not to reduce: gradients add up. The backward of one before may still come and reduce."""
+        """After a forward whose backward is not to reduce: gradients add up. That of one before may still come, and reduces."""
         if self._broken_off():
             self._give_up()
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import io_callback
 from jax.sharding import Mesh, PartitionSpec
 
 import arraycomm
@@ -256,6 +257,51 @@ def jit_options(context: Context) -> None:
     where = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
     several = comm.jit(lambda x: (x, comm.all_reduce(x, group=group), x + 2), out_shardings=(where, None, where))
     context.check([float(result) for result in several(1.0)] == [1, context.size, 3], "shardings of results")
+
+
+def ahead_of_time(context: Context) -> None:
+    """A compiled program may be called again and again; JAX would have its second call lack a token."""
+    group = context.group
+    for way in (jax.jit, comm.jit):
+        program = way(lambda x: comm.all_reduce(x, group=group))
+        x = jnp.ones(5)
+        compiled = program.lower(x).compile()
+        for turn in range(4):
+            context.check(np.array_equal(compiled(x + turn), np.full(5, context.size * (1.0 + turn))), f"{way}, call {turn}")
+        context.check(program.eval_shape(x).shape == (5,) and "all_reduce" in str(program.trace(x).jaxpr), "other ways ahead")
+        program(x)
+        program.clear_cache()
+        context.check(np.array_equal(program(x), np.full(5, context.size)), "after clear_cache()")
+
+
+def other_effects(context: Context) -> None:
+    """In one program with others that are ordered, which keep their order."""
+    group, seen = context.group, []
+
+    def function(x: Any) -> Any:
+        io_callback(lambda v: seen.append(float(v)), None, x[0], ordered=True)
+        y = comm.all_reduce(x, group=group)
+        io_callback(lambda v: seen.append(float(v)), None, y[0], ordered=True)
+        return y
+
+    program = comm.jit(function)
+    for turn in range(3):
+        program(jnp.full(2, turn + 1.0))
+    jax.effects_barrier()
+    expected = [value for turn in range(3) for value in (turn + 1.0, context.size * (turn + 1.0))]
+    context.check(seen == expected, f"{seen} instead of {expected}")
+
+
+def invalid_values(context: Context) -> None:
+    """No collective runs a second time, as the other ranks are not in it."""
+    group = context.group
+    program = comm.jit(lambda x: (comm.all_reduce(x, group=group), jnp.log(x[0] - group.rank)))
+    with jax.debug_nans(True):
+        if context.rank == 0:
+            context.check(float(program(jnp.ones(2))[1]) == 0, "nothing invalid")
+        else:
+            context.raises("a NaN", FloatingPointError, "collectives would run again", lambda: program(jnp.zeros(2)))
+    context.check(np.array_equal(program(jnp.full(2, 9.0))[0], np.full(2, 9 * context.size)), "the next program")
 
 
 def donated(context: Context) -> None:

@@ -43,3 +43,28 @@ def test_an_exception_ends_programs(tmp_path: Path) -> None:
     """The process ends although the program waits for a peer that never comes: the launcher then ends that one."""
     done = _run(tmp_path, 100, "raise")
     assert done.returncode == 1 and "of the program" in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+FAILING = """
+import jax, jax.numpy as jnp
+import arraycomm, arraycomm.frameworks.jax as comm
+
+with arraycomm.init() as group:
+    if group.rank == 0:
+        long = jax.jit(lambda x: jax.lax.fori_loop(0, 30, lambda i, c: jnp.tanh(c @ x), x))
+        step = jax.jit(lambda x, y: comm.all_reduce(x + y[0, 0], group=group))
+        total = step(jnp.ones(3), long(jnp.ones((500, 500)) / 1e3))
+        try:
+            total.block_until_ready()
+        except Exception as error:
+            print("handled", "PeerLost" in str(error))
+"""
+
+
+def test_a_failure_is_not_told_again_by_jax(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(FAILING)
+    done = subprocess.run([sys.executable, "-m", "arraycomm.launch", "--nproc-per-node", "2", str(script)],
+                          capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0 and "handled True" in done.stdout, done.stdout + done.stderr
+    assert done.stderr.count("Exception ignored") <= 1, done.stderr
