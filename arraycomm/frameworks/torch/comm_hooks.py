@@ -86,6 +86,10 @@ class PowerSGDState:
         self.qs: dict[int, torch.Tensor] = {}
         self.generator = torch.Generator().manual_seed(random_seed)  # equal on all ranks
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For checkpoints: without the group. What is loaded is of the default group."""
+        return {**self.__dict__, "process_group": None}
+
     def compresses(self, gradient: torch.Tensor) -> bool:
         if gradient.dim() < 2:
             return False

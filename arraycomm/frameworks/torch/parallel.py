@@ -6,7 +6,7 @@ import contextlib
 import numbers
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -46,23 +46,42 @@ class DistributedDataParallel(nn.Module):
         super().__init__()
         self.bucket_bytes_cap = _bucket_bytes(bucket_cap_mb)
         self.process_group = resolve(process_group)
-        ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        kept = [(name, p) for name, p in module.named_parameters() if name not in ignored]
-        reduced = [(name, p) for name, p in kept if p.requires_grad]
-        _check(reduced, device_ids, output_device)
+        kept = _kept(module, module.named_parameters())
+        _check([(name, p) for name, p in kept if p.requires_grad], device_ids, output_device)
         _warn(check_reduction, find_unused_parameters and static_graph)
         self.module = module
         self.device_ids, self.output_device, self.dim = device_ids, output_device, dim
         self.broadcast_buffers, self.find_unused_parameters = broadcast_buffers, find_unused_parameters
         self.gradient_as_bucket_view, self.static_graph = gradient_as_bucket_view, static_graph
         self.require_backward_grad_sync = self.require_forward_param_sync = True
-        self._shared_buffers = [b for name, b in module.named_buffers() if name not in ignored]
-        sparse = _sparse(module)
-        self._check_alike(kept, sparse)
+        self._shared_buffers = [b for _, b in _kept(module, module.named_buffers())]
+        self._check_alike(kept, _sparse(module))
         self._take_from_first([p for _, p in kept] + self._shared_buffers)
-        self._reducer = Reducer(self.process_group, reduced, self.bucket_bytes_cap, sparse=sparse, static=static_graph,
-                                find_unused=find_unused_parameters, as_views=gradient_as_bucket_view)
+        self._start()
+
+    def _start(self) -> None:
+        """This rank's part."""
+        reduced = [(name, p) for name, p in _kept(self.module, self.module.named_parameters()) if p.requires_grad]
+        self._reducer = Reducer(self.process_group, reduced, self.bucket_bytes_cap, sparse=_sparse(self.module),
+                                static=self.static_graph, find_unused=self.find_unused_parameters,
+                                as_views=self.gradient_as_bucket_view)
         self._log = ParallelLog(self, self._reducer, [p for _, p in reduced])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which are in the default group of where they are made, and have no hook. As torch's."""
+        if self.process_group is not resolve(None):
+            raise RuntimeError("DDP Pickling/Unpickling are only supported when using DDP with the default process group. That "
+                               "is, when you have called init_process_group and have not passed process_group argument to DDP "
+                               "constructor")
+        ours = ("process_group", "_shared_buffers", "_reducer", "_log")
+        return {name: value for name, value in self.__dict__.items() if name not in ours}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.process_group = resolve(None)
+        self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self._shared_buffers = [b for _, b in _kept(self.module, self.module.named_buffers())]
+        self._start()
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's; after it a backward of what it gives averages the gradients."""
@@ -130,14 +149,21 @@ class DistributedDataParallel(nn.Module):
 
     @torch.no_grad()
     def _take_from_first(self, tensors: list[torch.Tensor]) -> None:
-        """Rank 0's values in these tensors, one broadcast for all of a dtype."""
+        """Rank 0's values in these tensors, one broadcast for all of a dtype. By `data`, as in torch, where autograd does not see
+        it: a forward between another one and its backward writes buffers too."""
         for alike in _by_kind(tensors):
             flat = torch.cat([t.detach().reshape(-1) for t in alike])
             broadcast(flat, group_src=0, group=self.process_group)
             if self.process_group.rank() == 0:
                 continue
             for t, piece in zip(alike, flat.split([t.numel() for t in alike]), strict=True):
-                t.detach().copy_(piece.view(t.shape))
+                t.data.copy_(piece.view(t.shape))
+
+
+def _kept(module: nn.Module, named: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+    """Without what the module keeps to itself."""
+    ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    return [(name, tensor) for name, tensor in named if name not in ignored]
 
 
 def _by_kind(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:

@@ -5,6 +5,8 @@ Called on every rank with what an Api names. Each gives tensors.
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -80,6 +82,23 @@ def forwards_between(api: Api, rank: int, size: int) -> list[torch.Tensor]:
         loss = loss + model(_data(rank + 50, 6, 8)).sum()
     loss.backward()
     return found + [p.grad.clone() for p in model.parameters()]
+
+
+@program
+def copies(api: Api, rank: int, size: int) -> list[torch.Tensor]:
+    """Of a wrapped model, and what was pickled: they train on alone."""
+    model = api.ddp(_network(), bucket_cap_mb=0.0001)
+    train(model, rank)
+    found = []
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        found += train(twin, rank) + [p.grad.clone() for p in twin.parameters()]
+    average = torch.optim.swa_utils.AveragedModel(model)
+    average.update_parameters(model)
+    state = pickle.loads(pickle.dumps(api.powersgd.PowerSGDState(api.dist.group.WORLD, start_powerSGD_iter=2)))
+    model = api.ddp(_network())
+    model.register_comm_hook(state, api.powersgd.powerSGD_hook)
+    model(_data(rank, 6, 8)).sum().backward()  # the first is averaged as it is
+    return found + [p.detach().clone() for p in average.parameters()] + [p.grad.clone() for p in model.parameters()]
 
 
 @program
