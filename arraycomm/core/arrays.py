@@ -20,7 +20,7 @@ from .types import CODES, DeviceType, DType
 
 _LEGACY, _UNORDERED = 1, -1  # streams as DLPack numbers them: CUDA's legacy default stream; no order wanted
 
-_NO_OUT = "leave `out` away, where that can be, and"
+_NO_OUT = "leave out= away, where there is one, and"
 _SUPPORTED = ", ".join(dtype.label for dtype in DType)
 
 

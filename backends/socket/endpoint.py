@@ -235,7 +235,8 @@ class Endpoint:
                 if not self._changed.wait(end - time.monotonic()):
                     absent = ", ".join(f"rank {other} ({self.place(other)})" for other in sorted(awaited))
                     raise DistNetworkError(f"rank {self.rank}: {absent} did not fetch the shared memory within "
-                                           f"{self.timeout:g} s: not in init() or split() as this rank is, or stopped")
+                                           f"{self.timeout:g} s: not in init() or split() (or new_group) for the same ranks as "
+                                           "this one is, or stopped")
             self._offers.withdraw(group_id)
 
     def _awaited(self, group_id: int, *, world: bool) -> set[int]:
@@ -255,13 +256,13 @@ class Endpoint:
                 return segment.receive(sock, size)
         except TimeoutError:
             raise DistNetworkError(f"{who} did not share its memory within {self.timeout:g} s: it has not called init() "
-                                   "or split() as this rank has, or it is stopped") from None
+                                   "or split() (or new_group) for the same ranks as this one has, or it is stopped") from None
         except (OSError, DistNetworkError) as error:
             with self._changed:  # a rank that ends says so a moment after its sockets are closed
                 self._changed.wait_for(lambda: lib.acomm_node_peer(self.node, owner, ffi.new("char **")), 1.0)
             self._check_there(owner, members)
             kind = AuthFailed if isinstance(error, AuthFailed) else DistNetworkError
-            raise kind(f"{who} could not share its memory: {error}") from error
+            raise kind(f"{who} could not share its memory: {error} (did it ask for a group of the same ranks?)") from error
 
     def _await_owner(self, sock: socket.socket, members: Sequence[int], watched: Sequence[int]) -> None:
         """Until it sends. Raises TimeoutError, and PeerLost for a watched member."""
