@@ -48,7 +48,7 @@ def compressed_all_reduce(group: Group, x: Any, scheme: str, *, op: str = "sum",
         raise TypeError(f"compressed_all_reduce takes float32 in host memory, got {DType(buffer.dtype).label} on "
                         f"{DeviceType(buffer.device_type).name}")
     values = np.frombuffer(memoryview(buffer), _FLOAT32)
-    block = min(block, max(len(values), _BLOCK))  # whose rows are whole blocks
+    block = min(block, max(len(values), _BLOCK))  # a longer one would only be padded
     if scheme == "bfloat16":
         import ml_dtypes
 

@@ -41,7 +41,7 @@ def test_connection_count_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _cards(*places: tuple[str, int]) -> peers.Peers:
-    """Of ranks on a host each that may run on those processors."""
+    """Of ranks by their hosts and, as bits, the processors that they may run on."""
     mine = peers.this_process([("127.0.0.1", 5)], "/path")
     made = [peers.Peer(host, 1, mask, *mine[3:]) for host, mask in places]
     return peers.Peers([peers._encode(one).encode() for one in made], made[0])
