@@ -102,6 +102,29 @@ def long_exchanges(context: Context) -> None:
             context.check(np.array_equal(x, given[context.rank]), f"an input was changed, {label}")
 
 
+# Bytes: below what peers map, above it, and where both sides copy (p2p_share.c), by ordinary stores and past the caches.
+MESSAGES = (30_000, 100_000, (5 << 20) + 20)
+
+
+def messages(context: Context) -> None:
+    """Round a ring, between symmetric arrays and private ones in each of the four ways."""
+    group, me, size = context.group, context.rank, context.size
+    source, dest = (me - 1) % size, (me + 1) % size
+    for count in MESSAGES:
+        symmetric = [group.empty(count + 9, "uint8") for _ in range(2)]
+        private = [np.empty(count + 9, "uint8") for _ in range(2)]
+        for turn in range(8):  # the first ones of a symmetric array go through the ring: both ways are tried (choice.h)
+            x, y = (symmetric if turn & 1 else private)[0], (symmetric if turn & 2 else private)[1]
+            x[turn : count + turn] = _values(me + turn, count, "uint8")
+            y[...] = 255
+            sent = group.isend(x[turn : count + turn], dest)
+            group.recv(y[1 : count + 1], source=source, out=y[1 : count + 1])
+            sent.wait()
+            label = f"{count} bytes, turn {turn}"
+            context.check(np.array_equal(y[1 : count + 1], _values(source + turn, count, "uint8")), label)
+            context.check(y[0] == 255 and (y[count + 1 :] == 255).all(), f"{label}: beside the array")
+
+
 def libraries(context: Context) -> None:
     """Arrays of every library and dtype; what each library does with them is seen by the peers."""
     group, size = context.group, context.size

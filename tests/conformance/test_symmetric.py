@@ -10,7 +10,8 @@ from .worlds import World
 
 
 @pytest.mark.parametrize(
-    "task", ["kinds", "private", "some_private", "long_exchanges", "libraries", "lifetime", "between_others", "refusals"]
+    "task",
+    ["kinds", "private", "some_private", "long_exchanges", "messages", "libraries", "lifetime", "between_others", "refusals"],
 )
 def test_symmetric(world: World, task: str) -> None:
     world.run(f"symmetric.{task}")

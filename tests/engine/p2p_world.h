@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -263,5 +264,32 @@ static inline void world_turn(struct acomm_group *g, uint32_t i, char *data, siz
         fill_bytes(data, bytes, i);
     CHECK_EQUAL(world_do(g, sends ? ACOMM_SEND : ACOMM_RECV, data, bytes, sends ? 1 - g->rank : source, 7), 0);
     CHECK(has_bytes(data, bytes, i));
+}
+
+/* A block of each of two ranks' arena, which their peers can map, or not. */
+static inline void world_arenas(struct world *w, struct acomm_block **blocks, size_t bytes, bool mapped)
+{
+    for (int rank = 0; rank < 2; rank++) {
+        int fd = memfd_create("arena", MFD_CLOEXEC);
+        CHECK_EQUAL(ftruncate(fd, ARENA_BYTES), 0);
+        w->groups[rank].direct.arena = arena_open(fd, 0);
+        blocks[rank] = arena_take(w->groups[rank].direct.arena, bytes);
+        if (mapped)
+            w->arenas[rank] = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        CHECK(w->arenas[rank] != MAP_FAILED);
+        close(fd);
+    }
+}
+
+static inline void world_close_arenas(struct world *w, struct acomm_block **blocks)
+{
+    for (int rank = 0; rank < 2; rank++) {
+        arena_give(blocks[rank]);
+        arena_close(w->groups[rank].direct.arena);
+        w->groups[rank].direct.arena = NULL;
+        if (w->arenas[rank])
+            munmap(w->arenas[rank], ARENA_BYTES);
+        w->arenas[rank] = NULL;
+    }
 }
 #endif

@@ -1,7 +1,6 @@
 /* engine: p2p*.c window.c places.c processors.c shared.c hosts.c arena.c link_tcp.c link_shm.c bell.c stores.c stream.c op.c wait.c */
 /* Messages that the receiver reads where they lie. */
 #include <errno.h>
-#include <sys/mman.h>
 #include "p2p_world.h"
 #include "peer_memory.h"
 
@@ -338,25 +337,9 @@ static void symmetric_arrays_need_no_system_call(void)
 {
     for (int mapped = 0; mapped < 2; mapped++) { /* a receiver that cannot map them gets them through the ring */
         struct world *w = open_world(NULL, never);
-        int fds[2];
-        for (int rank = 0; rank < 2; rank++) {
-            fds[rank] = memfd_create("arena", MFD_CLOEXEC);
-            CHECK_EQUAL(ftruncate(fds[rank], ARENA_BYTES), 0);
-            w->groups[rank].direct.arena = arena_open(fds[rank], 0);
-            blocks[rank] = arena_take(w->groups[rank].direct.arena, BYTES);
-            if (mapped)
-                w->arenas[rank] = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fds[rank], 0);
-            CHECK(w->arenas[rank] != MAP_FAILED);
-        }
+        world_arenas(w, blocks, BYTES, mapped);
         world_run(w, send_symmetric);
-        for (int rank = 0; rank < 2; rank++) {
-            arena_give(blocks[rank]);
-            arena_close(w->groups[rank].direct.arena);
-            w->groups[rank].direct.arena = NULL;
-            if (mapped)
-                munmap(w->arenas[rank], ARENA_BYTES);
-            close(fds[rank]);
-        }
+        world_close_arenas(w, blocks);
         world_close(w);
     }
 }

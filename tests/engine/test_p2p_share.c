@@ -35,6 +35,17 @@ int window_write(const struct shared *s, int rank, uint64_t to, const char *from
     return 0;
 }
 
+static bool admits = true;
+static int entered;
+
+bool window_enter(const struct shared *s, int rank)
+{
+    CHECK_EQUAL(rank, 1 - s->rank);
+    entered += admits;
+    return admits;
+}
+void window_leave(const struct shared *s) { (void)s; entered--; }
+
 static int read_error; /* of every second read; 0: none fails */
 static _Atomic int reads;
 
@@ -123,6 +134,99 @@ static void a_sender_that_takes_parts_back(void)
     close_world(w, fd);
 }
 
+/* ---- symmetric arrays, step by step in one thread ---- */
+
+/* Rank 1 sends its block to rank 0's, or to memory of its own, and writes all the parts. */
+struct symmetric {
+    struct world *w;
+    int fd;
+    struct acomm_block *blocks[2];
+    struct acomm_op send, receive;
+    struct p2p_item gives, takes;
+    struct p2p_peer to, from; /* of the sender; of the receiver */
+};
+
+static void symmetric_open(struct symmetric *s, bool mapped, char *out)
+{
+    *s = (struct symmetric){.w = open_world(&s->fd)};
+    world_arenas(s->w, s->blocks, BYTES, mapped);
+    s->send.in = arena_address(s->blocks[1]);
+    s->receive.out = out ? out : arena_address(s->blocks[0]);
+    fill_bytes(arena_address(s->blocks[1]), BYTES, 5);
+    struct wire_place place = {.how = DIRECT_MAPPED};
+    s->gives = (struct p2p_item){.op = &s->send, .bytes = BYTES, .id = 9, .place = place};
+    s->takes = (struct p2p_item){.op = &s->receive, .bytes = BYTES, .id = 9, .place = place};
+    s->to = (struct p2p_peer){.rank = 0, .to = s->w->out[1][0]};
+    s->from = (struct p2p_peer){.rank = 1, .from = s->w->in[1][0]};
+    p2p_list_init(&s->to.awaiting);
+    p2p_list_init(&s->gives.here);
+    p2p_list_move(&s->to.awaiting, &s->gives.here);
+    p2p_share_open(s->w->groups[0].p2p, &s->from, &s->takes);
+}
+
+/* How many parts the sender took. */
+static int symmetric_push(struct symmetric *s)
+{
+    int parts = 0;
+    while (p2p_share_push(s->w->groups[1].p2p, &s->to))
+        parts++;
+    CHECK_EQUAL(entered, 0);
+    CHECK_EQUAL(writes, 0); /* by the kernel */
+    return parts;
+}
+
+static void symmetric_close(struct symmetric *s)
+{
+    world_close_arenas(s->w, s->blocks);
+    close_world(s->w, s->fd);
+}
+
+static void a_symmetric_array_is_written_into_another(void)
+{
+    struct symmetric s;
+    symmetric_open(&s, true, NULL);
+    uint64_t offset, bytes;
+    CHECK(s.takes.shared);
+    CHECK(p2p_share_take(&s.from, &s.takes, &offset, &bytes)); /* one part is the receiver's */
+    CHECK_EQUAL(offset, 0);
+    CHECK(!p2p_share_over(&s.from, &s.takes));
+    CHECK(symmetric_push(&s) > 10);
+    CHECK(p2p_share_over(&s.from, &s.takes));
+    CHECK(!s.takes.whole);
+    CHECK(!memcmp(s.receive.out + bytes, s.send.in + bytes, BYTES - bytes));
+    CHECK_EQUAL(s.receive.out[1], 0);
+    symmetric_close(&s);
+}
+
+static void into_a_private_array_the_receiver_copies_alone(void)
+{
+    struct symmetric s;
+    char *out = malloc(BYTES);
+    symmetric_open(&s, true, out);
+    CHECK(!s.takes.shared);
+    CHECK_EQUAL(symmetric_push(&s), 0);
+    symmetric_close(&s);
+    free(out);
+}
+
+/* The receiver reads all again. */
+static void what_cannot_be_mapped_or_is_not_admitted_is_not_written(void)
+{
+    for (int hindrance = 0; hindrance < 3; hindrance++) { /* no mapping; no admission; a place beyond the arena */
+        struct symmetric s;
+        symmetric_open(&s, hindrance > 0, NULL);
+        admits = hindrance != 1;
+        if (hindrance == 2)
+            atomic_store(&s.w->in[1][0]->parts->to, ARENA_ROOM + 4096);
+        CHECK(symmetric_push(&s) > 10);
+        CHECK(p2p_share_over(&s.from, &s.takes));
+        CHECK(s.takes.whole);
+        CHECK_EQUAL(s.receive.out[1], 0);
+        admits = true;
+        symmetric_close(&s);
+    }
+}
+
 static void both_sides_copy(void) { exchange(0, 0); }
 static void what_cannot_be_written_is_read(void) { exchange(EFAULT, 0); }
 static void what_cannot_be_read_comes_through_the_ring(void) { exchange(0, EFAULT); }
@@ -147,5 +251,8 @@ int main(void)
     TEST(what_cannot_be_written_is_read);
     TEST(what_cannot_be_read_comes_through_the_ring);
     TEST(alone_where_cores_are_few);
+    TEST(a_symmetric_array_is_written_into_another);
+    TEST(into_a_private_array_the_receiver_copies_alone);
+    TEST(what_cannot_be_mapped_or_is_not_admitted_is_not_written);
     return CHECK_RESULT();
 }

@@ -20,7 +20,8 @@ struct link;
 /* In the memory of a link: an array on its way, of which each side copies the next part until none is left. */
 struct link_parts {
     _Alignas(64) _Atomic uint64_t taken; /* (number of the message + 1) << LINK_PARTS_BITS | parts taken; 0: no array */
-    _Atomic uint64_t to;                 /* the receiver's array */
+    _Atomic uint64_t to;                 /* the receiver's array: its address, or where it lies in the receiver's arena, */
+    _Atomic uint32_t mapped;             /* which the sender can map */
     _Atomic uint32_t written, broken;    /* parts that the sender has done with; some of which could not be written */
 };
 #define LINK_PARTS_BITS 24
