@@ -35,11 +35,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    def add(name: str, **settings: object) -> None:
-        names = [name, name[:2] + name[2:].replace("-", "_")]
+    def add(name: str, *short: str, **settings: object) -> None:
+        names = [*short, name, name[:2] + name[2:].replace("-", "_")]
         parser.add_argument(*dict.fromkeys(names), **settings)  # type: ignore[arg-type]
 
-    add("--nproc-per-node", type=_nproc, default=1, metavar="N", help="ranks on this node, or cpu: one per core")
+    add("--nproc-per-node", "-n", type=_nproc, default=1, metavar="N", help="ranks on this node, or cpu: one per core")
     add("--nnodes", type=_at_least(1), default=1, metavar="N", help="number of nodes; start the launcher on each")
     add("--node-rank", type=_at_least(0), default=0, metavar="R", help="this node's number, from 0")
     add("--master-addr", metavar="ADDRESS", help="address of node 0 (default: loopback, one node only)")

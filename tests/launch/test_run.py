@@ -79,7 +79,7 @@ def read_pids(process, count: int) -> list[int]:
 def test_environment_of_the_ranks(script):
     names = ("WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK MASTER_ADDR ARRAYCOMM_STORE OMP_NUM_THREADS")
     shown = f"[os.environ[n].partition('@')[0] for n in {names.split()!r}]"
-    done = launch("--nproc-per-node", "3", script(f"print({shown}, sys.argv[1:])"), "--a", "b")
+    done = launch("-n", "3", script(f"print({shown}, sys.argv[1:])"), "--a", "b")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
         f"[rank {r}] ['3', '{r}', '3', '0', '0', '127.0.0.1', 'launcher', '1'] ['--a', 'b']" for r in range(3)]

@@ -24,13 +24,14 @@ def all_reduce_tree(tree: Any, op: str | ReduceOp = "avg", *, group: Group, buck
     """The elementwise reduction of every rank's arrays; a tree of the same structure on all ranks.
 
     Arrays of one dtype share an operation until their bytes fill a bucket: the last leaves first, whose gradients are there
-    first. The bits of the result do not depend on bucket_bytes, which is equal on all ranks.
+    first. The bits of the result do not depend on bucket_bytes, which is equal on all ranks. TypeError, naming the leaf, for
+    one that is no array of a dtype of this package's.
     """
     check_group(group)
     if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes < 1:
         raise ValueError(f"bucket_bytes must be an integer >= 1, got {bucket_bytes!r}")
-    leaves, structure = jax.tree.flatten(tree)
-    arrays = [leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves]
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    arrays = [_array(leaf, path) for path, leaf in leaves]
     buckets = list(_buckets(arrays, bucket_bytes))
     packed = [jnp.concatenate([arrays[i].reshape(-1) for i in bucket]) if len(bucket) > 1 else arrays[bucket[0]].reshape(-1)
               for bucket in buckets]
@@ -41,6 +42,15 @@ def all_reduce_tree(tree: Any, op: str | ReduceOp = "avg", *, group: Group, buck
             results[i] = whole[start : start + arrays[i].size].reshape(arrays[i].shape)
             start += arrays[i].size
     return jax.tree.unflatten(structure, results)
+
+
+def _array(leaf: Any, path: Any) -> jax.Array:
+    try:
+        array = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+        arguments.dtype(array.dtype)
+    except TypeError as error:
+        raise TypeError(f"leaf {jax.tree_util.keystr(path)} of the tree: {error}") from error
+    return array
 
 
 def _buckets(arrays: Sequence[Any], most: int) -> Iterator[list[int]]:
