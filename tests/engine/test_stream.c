@@ -36,7 +36,7 @@ static void fill(bool past, size_t bytes, size_t shift)
 
 static void every_way_writes_the_same(void)
 {
-    static const size_t BYTES[] = {0, 1, 63, 1000, 4095, 4096, 4097, 65535, 65536, 65537, 200001, ROOM - EDGE};
+    static const size_t BYTES[] = {0, 1, 63, 1000, 1023, 1024, 3071, 4095, 4096, 4097, 65535, 65536, 65537, 200001, ROOM - EDGE};
     for (size_t i = 0; i < sizeof BYTES / sizeof *BYTES; i++)
         for (size_t shift = 0; shift < EDGE; shift += 21)
             for (int past = 0; past < 2; past++)
@@ -63,7 +63,9 @@ static void few_bytes_are_not_judged(void)
     prepare(16388);
     stream_fill(&way, to, from, 16388);
     CHECK(way.ordinary > 0); /* of the first 16384; the last four were no trial of the other stores */
-    stream_fill(&way, to, from, 4096);
+    stream_fill(&way, to, from, 1023);
+    CHECK(way.ordinary > 0);
+    stream_fill(&way, to, from, 1024);
     CHECK(way.ordinary == 0);
     CHECK_EQUAL(way.bytes, 0);
 }

@@ -6,11 +6,12 @@
 
 #include "clock.h"
 
+#define SHORT 1024 /* bytes; below, memcpy has loops of its own, and a look at the clock takes as long */
+
 #ifdef __x86_64__
 #include <immintrin.h>
 
 #define LINE 64
-#define SHORT 1024 /* bytes; below, memcpy has loops of its own */
 #define STRING ((size_t)16 << 10) /* bytes from which string instructions are worth their start to who reads another core's lines */
 #define CLAIM ((size_t)7 << 9)    /* and to who writes them */
 #define PROBE ((size_t)8 << 10)
@@ -31,7 +32,7 @@ __attribute__((target("avx"))) static void copy_lines(char *to, const char *from
 void stream_copy(void *to, const void *from, size_t bytes)
 {
     size_t head = -(uintptr_t)to % LINE;
-    if (bytes < STREAM_MIN || !__builtin_cpu_supports("avx")) {
+    if (bytes < SHORT || !__builtin_cpu_supports("avx")) {
         memcpy(to, from, bytes);
         return;
     }
@@ -165,6 +166,7 @@ void stream_copy(void *to, const void *from, size_t bytes)
 #define AGAIN ((uint64_t)4 << 20)    /* bytes written between two trials, */
 #define TRIAL ((size_t)16 << 10)     /* of so many by each way: 3 us at worst */
 #define READER 25                    /* bytes/ns that who reads loses when they come from memory: 20 instead of 60 to 100 */
+#define READER_SHORT 5               /* the same of short blocks, of which the first lines count for more */
 
 void stream_store(enum stream_stores stores, void *to, const void *from, size_t bytes)
 {
@@ -191,7 +193,7 @@ static size_t try_step(struct stream_way *way, void *to, const void *from, size_
     if (way->ordinary == 0) {
         way->ordinary = timed(claim, to, from, part);
     } else {
-        way->past = way->ordinary > timed(stream_copy, to, from, part) + 1.0f / READER;
+        way->past = way->ordinary > timed(stream_copy, to, from, part) + 1.0f / (bytes < STREAM_MIN ? READER_SHORT : READER);
         way->ordinary = 0;
         way->bytes = 0;
     }
@@ -201,7 +203,7 @@ static size_t try_step(struct stream_way *way, void *to, const void *from, size_
 /* Writes some of the bytes: how many. */
 static size_t fill_step(struct stream_way *way, void *to, const void *from, size_t bytes)
 {
-    if (way->bytes >= AGAIN && bytes >= STREAM_MIN) /* the clock itself is slow for a few bytes */
+    if (way->bytes >= AGAIN && bytes >= SHORT)
         return try_step(way, to, from, bytes);
     size_t part = way->bytes < AGAIN && AGAIN - way->bytes < bytes ? (size_t)(AGAIN - way->bytes) : bytes;
     stream_store(way->past ? STREAM_PAST : STREAM_KEPT, to, from, part);
@@ -211,8 +213,8 @@ static size_t fill_step(struct stream_way *way, void *to, const void *from, size
 
 void stream_fill(struct stream_way *way, void *to, const void *from, size_t bytes)
 {
-    if (bytes < STREAM_MIN)
+    if (bytes < SHORT)
         claim(to, from, bytes);
-    for (size_t at = 0; bytes >= STREAM_MIN && at < bytes;)
+    for (size_t at = 0; bytes >= SHORT && at < bytes;)
         at += fill_step(way, (char *)to + at, (const char *)from + at, bytes - at);
 }

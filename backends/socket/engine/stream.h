@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define STREAM_MIN 4096 /* bytes; below, a reader that waits gets the data sooner out of our cache */
+#define STREAM_MIN 4096 /* bytes; shorter blocks go past the caches only between cores that are very far apart */
 
 /* Past the caches. No overlap. Short copies, and those of CPUs without such stores, are ordinary ones. */
 void stream_copy(void *to, const void *from, size_t bytes);
