@@ -1,6 +1,7 @@
 """ray.util.collective over arraycomm, with real Ray: python -m tests.frameworks.ray_actors [RANKS]
 
-Not in the suite's environment: Ray's package has 70 MB, and starts daemons. test_ray.py runs this where it is installed.
+No package that the suite asks for: Ray has 70 MB, and starts daemons. test_ray.py runs this where it is installed, as .ci/run
+does.
 """
 
 from __future__ import annotations
