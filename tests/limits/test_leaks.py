@@ -15,16 +15,23 @@ from . import tasks
 RESIDENT, ALLOCATED = 1 << 20, 100_000  # bytes: the allocator keeps some of what was freed; the last goodbyes are kept
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where the ranks' Unix sockets lie, and no others': a short path, as sockets want it."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
 @pytest.fixture(params=["shm", "tcp"])
-def job(request: pytest.FixtureRequest) -> Iterator[Job]:
-    with Job(2, request.param, opened=False, tasks=tasks) as job:
+def job(request: pytest.FixtureRequest, folder: Path) -> Iterator[Job]:
+    with Job(2, request.param, {"XDG_RUNTIME_DIR": str(folder)}, opened=False, tasks=tasks) as job:
         yield job
 
 
-def _files() -> list[str]:
-    """Where names could be left: shared memory, and the directory of the Unix sockets."""
-    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(), f"arraycomm-{os.geteuid()}")
-    return sorted(os.listdir("/dev/shm")) + sorted(os.listdir(folder) if folder.exists() else [])
+def _files(job: Job, folder: Path) -> set[str]:
+    """Names that the ranks could leave: of Unix sockets, and of shared memory, where other tests' have theirs."""
+    ours = ("arraycomm", *(str(process.pid) for process in job.processes))
+    return {str(path) for path in folder.rglob("*")} | {name for name in os.listdir("/dev/shm") if any(part in name for part in ours)}
 
 
 def _unchanged(job: Job, task: str, **parameters: object) -> None:
@@ -50,8 +57,11 @@ def test_groups_of_one_name(job: Job) -> None:
     job.call("split_again_and_again", turns=10, name="part")
 
 
-def test_many_inits(job: Job) -> None:
-    files = _files()
+def test_many_inits(job: Job, folder: Path) -> None:
+    job.call("open_group")
+    assert len(_files(job, folder)) > 1  # the folder, and sockets in it
+    job.call("close_group")
     job.call("init_again_and_again", turns=10)
+    files = _files(job, folder)
     _unchanged(job, "init_again_and_again", turns=200)
-    assert set(_files()) <= set(files)  # those of processes that were killed before may have gone
+    assert _files(job, folder) == files
