@@ -103,7 +103,7 @@ def long_exchanges(context: Context) -> None:
 
 
 # Bytes: below what peers map, above it, and where both sides copy (p2p_share.c), by ordinary stores and past the caches.
-MESSAGES = (30_000, 100_000, (5 << 20) + 20)
+MESSAGES = (30_000, 100_000, 3_000_001, (5 << 20) + 20)
 
 
 def messages(context: Context) -> None:

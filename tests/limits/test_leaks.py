@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +31,8 @@ def job(request: pytest.FixtureRequest, folder: Path) -> Iterator[Job]:
 
 def _files(job: Job, folder: Path) -> set[str]:
     """Names that the ranks could leave: of Unix sockets, and of shared memory, where other tests' have theirs."""
-    ours = ("arraycomm", *(str(process.pid) for process in job.processes))
-    return {str(path) for path in folder.rglob("*")} | {name for name in os.listdir("/dev/shm") if any(part in name for part in ours)}
+    ours = re.compile("arraycomm|" + "|".join(rf"(?<!\d){process.pid}(?!\d)" for process in job.processes))
+    return {str(path) for path in folder.rglob("*")} | {name for name in os.listdir("/dev/shm") if ours.search(name)}
 
 
 def _unchanged(job: Job, task: str, **parameters: object) -> None:

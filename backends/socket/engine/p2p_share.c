@@ -1,8 +1,8 @@
 /* Long messages that both sides copy: the receiver reads the sender's array part by part (p2p_offer.c), and the sender, who
  * would stand still meanwhile, writes parts into the receiver's. Each takes the next part that nobody has taken, so
  * who has less time copies less, and a sender that is busy elsewhere copies nothing. With a core for each, 16 MiB take two
- * thirds of the time. From a symmetric array to another one both copy without the kernel; to a private one the receiver is faster
- * alone (1 MiB in 27 us, not 50).
+ * thirds of the time. From a symmetric array to another one both copy without the kernel; to a private one, which only
+ * the kernel could write, the receiver does it alone (1 MiB in 27 us, not 50).
  *
  * The receiver opens its array in the memory of the link, and closes it when the sender is done with the parts it took. Parts
  * are taken by exchanging the message's number and their count together, so that none is taken of a message that
