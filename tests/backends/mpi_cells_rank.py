@@ -6,20 +6,19 @@ import ctypes
 import itertools
 import random
 import sys
-import time
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 import arraycomm
-from tests.backends.mpi_lanes_rank import CELL, mapping, marked
-from tests.backends.mpi_rank import mapped, say
+from tests.backends.mpi_lanes_rank import CELL, Lanes, marked
+from tests.backends.mpi_rank import say
 
 
-def _in_cells(slots: list[int], sender: int) -> int:
+def _in_cells(lanes: Lanes, sender: int) -> int:
     """Messages that a rank has sent in cells, after that."""
-    lane = mapping()[1] - (3 - sender) * (slots[1] - slots[0])
+    lane = lanes.end - (3 - sender) * (lanes.slots[1] - lanes.slots[0])
     return (ctypes.c_uint64.from_address(lane + 128 + 8).value - 1) // CELL - 1
 
 
@@ -39,17 +38,11 @@ def _got(part: arraycomm.Group, length: int, number: int, place: int = 0, tag: i
 
 def _with_cells(group: arraycomm.Group, case: Callable[[arraycomm.Group], int]) -> tuple[int, list[int]]:
     """What it gives, and how many messages of each rank lay in cells."""
-    part, began = group.split(0), mapped()
-    assert part is not None
-    slots = marked(part)
-    group.barrier()
-    wrong = case(part)
-    group.barrier()
-    counts = [_in_cells(slots, sender) for sender in range(2)]
-    group.barrier()
-    part.close()
-    while mapped() == began:  # or the next one's memory would not be the last
-        time.sleep(1e-3)
+    with marked(group) as (part, lanes):
+        wrong = case(part)
+        group.barrier()
+        counts = [_in_cells(lanes, sender) for sender in range(2)]
+        group.barrier()
     return wrong, counts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import mmap
@@ -12,13 +13,14 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 import arraycomm
-from tests.backends.mpi_rank import mapped, say
+from tests.backends.mpi_rank import mapped, maps, say
 from tests.core.forked import names_the_fork
 
 # Elements of 8 bytes: none, with the head, in the longer ring, and longer than that.
@@ -338,29 +340,39 @@ _FORGED = {
 }
 
 
-def mapping() -> tuple[int, int]:
-    """The last that this process has made."""
-    found = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if "arraycomm-mpi" in line]
-    begin, _, end = found[0].partition("-")
-    return int(begin, 16), int(end, 16)
-
-
-def _slot(tag: int) -> int:
-    """The only one with that tag: the first of its lane."""
-    begin, end = mapping()
-    found = [match.start() for match in re.finditer(re.escape(tag.to_bytes(8, "little")), ctypes.string_at(begin, end - begin))]
-    assert len(found) == 1, found
-    return begin + found[0] - 24
+class Lanes(NamedTuple):
+    slots: list[int]  # the first one of each rank's lane
+    end: int  # of the memory that they lie in
 
 
 _MARKS = (0x5EA57EDACC0DE0, 0x5EA57EDACC0DE1)
 
 
-def marked(part: arraycomm.Group) -> list[int]:
-    """Each of two ranks sends a first message, in its own cell, which is the other one's then: where their heads lie."""
+def _lanes() -> Lanes:
+    """Of the messages with these tags. The world's memory, and what else the kernel put anywhere, has none."""
+    found = []
+    for ends in maps():
+        begin, end = (int(one, 16) for one in ends.split("-"))
+        held = ctypes.string_at(begin, end - begin)
+        found += [(mark, begin + match.start() - 24, end) for mark in _MARKS
+                  for match in re.finditer(re.escape(mark.to_bytes(8, "little")), held)]
+    assert sorted(mark for mark, _, _ in found) == list(_MARKS), found
+    return Lanes([slot for _, slot, _ in sorted(found)], found[0][2])
+
+
+@contextlib.contextmanager
+def marked(group: arraycomm.Group) -> Iterator[tuple[arraycomm.Group, Lanes]]:
+    """Another group of two ranks. Each sends a first message, in its own cell, which is the other one's then."""
+    before, part = mapped(), group.split(0)
+    assert part is not None
     part.send(np.ones(1), 1 - part.rank, _MARKS[part.rank])
     part.recv(np.empty(1), 1 - part.rank, _MARKS[1 - part.rank])
-    return [_slot(mark) for mark in _MARKS]
+    lanes = _lanes()
+    group.barrier()
+    yield part, lanes
+    part.close()
+    while mapped() > before:  # the next one's marks would be there twice
+        time.sleep(1e-3)
 
 
 def _forge(slot: int, head: bytes, behind: int) -> None:
@@ -369,9 +381,9 @@ def _forge(slot: int, head: bytes, behind: int) -> None:
     ctypes.c_uint64.from_address(slot + 64).value = 2 << 36 | len(head) << 24 | behind
 
 
-def _receive_too_much(part: arraycomm.Group, slots: list[int]) -> None:
+def _receive_too_much(part: arraycomm.Group, lanes: Lanes) -> None:
     """Rank 1 says so of the lane from rank 0, the second of four, whatever is said otherwise meanwhile."""
-    freed = ctypes.c_uint64.from_address(mapping()[1] - 3 * (slots[1] - slots[0]))
+    freed = ctypes.c_uint64.from_address(lanes.end - 3 * (lanes.slots[1] - lanes.slots[0]))
     work = part.irecv(np.empty(1), 0, 5)
     while not work.done():
         freed.value = 1 << 40
@@ -386,23 +398,19 @@ def _send_until_it_fails(part: arraycomm.Group) -> None:
 def hostile(group: arraycomm.Group) -> None:
     """Rank 0 says what it found, and of whom."""
     for name in (*_FORGED, "more received than sent"):
-        part, other = group.split(0), 1 - group.rank
-        assert part is not None
-        slots = marked(part)
-        slots = slots if group.rank == 1 else []
-        if slots and name in _FORGED:
-            _forge(slots[1], *_FORGED[name])
-        group.barrier()
         told = "no error"
-        try:
-            if name not in _FORGED and slots:
-                _receive_too_much(part, slots)
-            elif name not in _FORGED:
-                _send_until_it_fails(part)
-            part.recv(np.empty(1), other, 5, timeout=20)
-        except arraycomm.DistError as error:
-            told = f"{type(error).__name__} {error}"
-        part.close()
+        with marked(group) as (part, lanes):
+            if group.rank == 1 and name in _FORGED:
+                _forge(lanes.slots[1], *_FORGED[name])
+            group.barrier()
+            try:
+                if name not in _FORGED and group.rank == 1:
+                    _receive_too_much(part, lanes)
+                elif name not in _FORGED:
+                    _send_until_it_fails(part)
+                part.recv(np.empty(1), 1 - part.rank, 5, timeout=20)
+            except arraycomm.DistError as error:
+                told = f"{type(error).__name__} {error}"
         if group.rank == 0:
             say(group, f"{name}: {told}")
         group.barrier()

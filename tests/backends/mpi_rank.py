@@ -371,8 +371,13 @@ def long_ones(group: arraycomm.Group) -> None:
     say(group, "all found")
 
 
+def maps() -> set[str]:
+    """Ranges of addresses where groups' memory lies."""
+    return {line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if "arraycomm-mpi" in line}
+
+
 def mapped() -> int:
-    return Path("/proc/self/maps").read_text().count("arraycomm-mpi")
+    return len(maps())
 
 
 def both_ways(group: arraycomm.Group) -> None:

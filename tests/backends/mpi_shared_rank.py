@@ -10,14 +10,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import arraycomm
-from tests.backends.mpi_rank import say
+from tests.backends.mpi_rank import maps, say
 
 Array = NDArray[Any]
 # Elements and dtype: around every length where the way changes, and pieces and slices whose ends differ.
@@ -160,11 +159,6 @@ def ends_well(group: arraycomm.Group) -> None:
     say(group, f"wrong {wrong}")
 
 
-def maps() -> set[str]:
-    """Ranges of addresses where groups' memory lies."""
-    return {line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if "arraycomm-mpi" in line}
-
-
 def scribbles(group: arraycomm.Group) -> None:
     """Rank 1 writes anything anywhere in the memory that it shares: rank 0 gets errors or wrong numbers, in its array only."""
     chance, count = np.random.default_rng(1), 60_000
@@ -190,6 +184,8 @@ def scribbles(group: arraycomm.Group) -> None:
             assert str(error)
         with contextlib.suppress(arraycomm.GroupError):
             part.close()  # rank 1 hears here what came of it
+        while maps() != before:  # or the next one's memory might be taken for this one's
+            os.sched_yield()
         group.barrier()
     say(group, f"alive, its neighbours {set(around[:count].tolist()) | set(around[2 * count:].tolist())}")
 
