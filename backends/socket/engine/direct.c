@@ -53,14 +53,14 @@ char *direct_mapped(const struct rounds *r, int rank, struct direct_place place)
     return rank == r->rank ? (char *)(uintptr_t)place.at : d->mapped[rank] + place.at;
 }
 
-int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes)
+int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes, size_t whole)
 {
     const char *mapped = direct_mapped(r, rank, from);
     int rc = 0;
     for (size_t at = 0; at < bytes && !rc; at += CHUNK) {
         size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
         if (mapped)
-            stream_long(to + at, mapped + offset + at, part, bytes);
+            stream_long(to + at, mapped + offset + at, part, whole);
         else
             rc = read_private(r, rank, from.at + offset + at, to + at, part);
         rc = rc ? rc : wait_look(r->op);

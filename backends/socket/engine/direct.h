@@ -53,8 +53,8 @@ struct direct_plan {
     int (*move)(struct rounds *r); /* reads what others offer and writes the result */
 };
 int direct_run(struct acomm_op *op, const struct direct_plan *plan);
-/* Copies from a peer's array, or to it. Blocks; 0 or the group's failure. */
-int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes);
+/* Copies from a peer's array, or to it; what is read as a part of `whole` bytes (stream_long). Blocks; 0 or the group's failure. */
+int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes, size_t whole);
 int direct_write(struct rounds *r, int rank, struct direct_place to, uint64_t offset, const char *from, size_t bytes);
 /* The arena of the rank that has a seat of this host, mapped when first asked for; NULL with errno set. Any thread. */
 char *direct_map(struct acomm_group *g, int seat);

@@ -6,24 +6,29 @@
 #include "shared_rounds.h"
 
 #define PAGE 4096u
-#define RESULTS_LONG ((uint64_t)16 << 20) /* bytes of all ranks that with the inputs fill a cache of 32 MiB */
+/* Bytes of all ranks' inputs and outputs, beyond which results go past the caches however short their blocks are. A cache of 32 MiB
+ * keeps none of so many for whoever comes next, but would fetch what is overwritten. */
+#define ALL_LONG ((uint64_t)64 << 20)
 
-/* Bytes [offset, offset + to.bytes) of a peer's input, or of our own, to their place in the output. */
-static int fetch(struct rounds *r, int rank, uint64_t offset, struct span to)
+/* Bytes [offset, offset + to.bytes) of a peer's input, or of our own, to their place in the output. `all`: of all ranks' arrays. */
+static int fetch(struct rounds *r, int rank, uint64_t offset, struct span to, uint64_t all)
 {
     char *out = r->op->out + to.offset;
+    size_t whole = all >= ALL_LONG && to.bytes < STREAM_LONG ? STREAM_LONG : to.bytes;
     if (rank != r->rank)
-        return to.bytes ? direct_read(r, rank, direct_offer(r, rank)->in, offset, out, to.bytes) : 0;
-    return blocks_copy_all(r->op, out, r->op->in + offset, to.bytes);
+        return to.bytes ? direct_read(r, rank, direct_offer(r, rank)->in, offset, out, to.bytes, whole) : 0;
+    return blocks_copy_part(r->op, out, r->op->in + offset, to.bytes, whole);
 }
 
 static int gather(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
+    uint64_t result = op_total(op->recv_counts, op->count, r->ranks, op->width);
+    uint64_t all = result * (uint64_t)(op->kind == ACOMM_GATHER ? 2 : r->ranks + 1);
     int rc = 0;
     for (int i = 0; op->out && i < r->ranks && !rc; i++) {
         int rank = (r->rank + i) % r->ranks; /* not everybody reads the same array at once */
-        rc = fetch(r, rank, 0, op_gathered(op, rank));
+        rc = fetch(r, rank, 0, op_gathered(op, rank), all);
     }
     return rc;
 }
@@ -76,7 +81,7 @@ static int broadcast(struct rounds *r)
     const struct acomm_op *op = r->op;
     uint64_t bytes = op->count * op->width, end = pushed_end(r);
     if (r->rank != op->root)
-        return fetch(r, op->root, 0, (struct span){0, bytes - end});
+        return fetch(r, op->root, 0, (struct span){0, bytes - end}, bytes * (uint64_t)r->ranks);
     int rc = push_ends(r, bytes - end, end);
     return rc || !op->out ? rc : blocks_copy_all(r->op, op->out, op->in, bytes);
 }
@@ -95,7 +100,7 @@ static int scatter(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     uint64_t bytes = op->count * op->width;
-    return fetch(r, op->root, (uint64_t)r->rank * bytes, (struct span){0, bytes});
+    return fetch(r, op->root, (uint64_t)r->rank * bytes, (struct span){0, bytes}, 2 * bytes * (uint64_t)r->ranks);
 }
 
 int direct_scatter(struct acomm_op *op)
@@ -106,16 +111,16 @@ int direct_scatter(struct acomm_op *op)
     return direct_run(op, &plan);
 }
 
-/* The block that a rank keeps goes past the caches where the results of all ranks do not stay there, however short it is. */
+/* The block that a rank keeps is the first to go past the caches: where the kernel copies the others, they go through them. */
 static int exchange(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     uint64_t block = op->count * op->width, own = (uint64_t)r->rank * block;
-    bool past = block * (uint64_t)r->ranks * (uint64_t)r->ranks >= RESULTS_LONG;
-    int rc = blocks_copy_part(r->op, op->out + own, op->in + own, block, past ? STREAM_LONG : block);
+    uint64_t all = 2 * block * (uint64_t)r->ranks * (uint64_t)r->ranks;
+    int rc = blocks_copy_part(r->op, op->out + own, op->in + own, block, all >= ALL_LONG / 2 ? STREAM_LONG : block);
     for (int i = 1; i < r->ranks && !rc; i++) {
         int rank = (r->rank + i) % r->ranks;
-        rc = fetch(r, rank, (uint64_t)r->rank * block, (struct span){(uint64_t)rank * block, block});
+        rc = fetch(r, rank, (uint64_t)r->rank * block, (struct span){(uint64_t)rank * block, block}, all);
     }
     return rc;
 }

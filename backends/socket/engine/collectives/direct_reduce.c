@@ -36,7 +36,7 @@ static int collect(struct rounds *r, struct inputs *inputs, uint64_t from, size_
             inputs->at[rank] = mapped + from;
             continue;
         }
-        int rc = direct_read(r, rank, in, from, scratch, bytes);
+        int rc = direct_read(r, rank, in, from, scratch, bytes, bytes);
         if (rc)
             return rc;
         inputs->at[rank] = scratch;
@@ -134,7 +134,7 @@ static int fetch_finished(struct rounds *r)
         int rank = (r->rank + i) % r->ranks;
         struct span s = slice(r, rank);
         if (s.bytes)
-            rc = direct_read(r, rank, direct_offer(r, rank)->out, s.offset, r->op->out + s.offset, s.bytes);
+            rc = direct_read(r, rank, direct_offer(r, rank)->out, s.offset, r->op->out + s.offset, s.bytes, s.bytes);
     }
     return rc;
 }
