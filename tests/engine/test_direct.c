@@ -103,7 +103,7 @@ static double loss(double ratio, int ways)
     double more = 0;
     const float cost[] = {(float)ratio, 1, (float)ratio};
     for (uint32_t try = 0; try < TRIES; try++)
-        more += choice_way(TRIES + try, cost, ways) != 1 ? ratio - 1 : 0;
+        more += choice_way(TRIES + try, CHOICE_TRY, cost, ways) != 1 ? ratio - 1 : 0;
     return more / TRIES;
 }
 
@@ -136,6 +136,24 @@ static void tries_that_disturb_each_other_count_by_their_mean(void)
     CHECK(known(alone, 12, false) == 10);
     CHECK_MESSAGE(known(alone, 16, true) > 28 && known(alone, 16, true) < 30, "%g", known(alone, 16, true));
     CHECK_MESSAGE(known(once, 8, true) > 10 && known(once, 8, true) <= 12.5f, "%g", known(once, 8, true));
+}
+
+/* Every one is a try, two of each way are enough, and what they have taught holds for longer ones; but nothing of shorter ones. */
+static void long_runs_learn_soon(void)
+{
+    struct choice classes[CHOICE_CLASSES] = {0};
+    int taken[2] = {0};
+    classes[choice_class(CHOICE_LONG - 1)] = (struct choice){.cost = {1, 9}, .tries = CHOICE_KNOWN};
+    for (int run = 0; run < 9; run++) {
+        struct choice *c = choice_for(classes, CHOICE_LONG);
+        int way = choice_way(c->tries, CHOICE_LONG, c->cost, 2);
+        choice_learn(c, way, CHOICE_LONG, (int64_t)CHOICE_LONG * (way ? 10 : 11));
+        taken[way]++;
+    }
+    CHECK_EQUAL(taken[0], CHOICE_FIRST);
+    CHECK_EQUAL(taken[1], 9 - CHOICE_FIRST);
+    CHECK(choice_for(classes, 16 * CHOICE_LONG)->cost[0] == 11);
+    CHECK(choice_for(classes, CHOICE_LONG / 4)->cost[0] == 0);
 }
 
 /* From nothing known on: more than two ranks try slots and the kernel's copy, and no choice of stores for all of them. */
@@ -171,6 +189,7 @@ int main(void)
 {
     TEST(trials_cost_little);
     TEST(tries_that_disturb_each_other_count_by_their_mean);
+    TEST(long_runs_learn_soon);
     TEST(an_input_of_two);
     TEST(a_result_of_two);
     TEST(a_result_of_three);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include "p2p_world.h"
 #include "peer_memory.h"
+#include "stream.h"
 
 #define BYTES ((size_t)3 << 20 | 12345)
 
@@ -32,13 +33,18 @@ static struct world *open_world(const char *forced, int (*says)(int call))
     return w;
 }
 
-/* Whether a receive of this rank has been timed as staged (0) or read (1). */
-static bool timed(const struct world *w, int rank, int way)
+/* Whether a receive of this rank, of private or of symmetric arrays, has been timed as staged (0) or read (1). */
+static bool timed_of(const struct world *w, int rank, bool symmetric, int way)
 {
     for (int class = 0; class < CHOICE_CLASSES; class++)
-        if (w->groups[rank].p2p->ways[0][class].cost[way] > 0)
+        if (w->groups[rank].p2p->ways[symmetric][class].cost[way] > 0)
             return true;
     return false;
+}
+
+static bool timed(const struct world *w, int rank, int way)
+{
+    return timed_of(w, rank, false, way);
 }
 
 static const size_t SIZES[] = {0, 1, WIRE_EAGER_NEAR, WIRE_EAGER_NEAR + 1, 1 << 20, (1 << 20) + 1, BYTES};
@@ -344,8 +350,30 @@ static void symmetric_arrays_need_no_system_call(void)
     }
 }
 
+static void *exchange_long_symmetric(void *argument)
+{
+    struct acomm_group *g = argument;
+    char *ours = arena_address(blocks[g->rank]), *data = malloc(STREAM_LONG);
+    for (uint32_t i = 0; i < 12; i++)
+        world_turn(g, i, (i + (uint32_t)g->rank) % 2 == 0 ? ours : data, STREAM_LONG, 1 - g->rank);
+    free(data);
+    return NULL;
+}
+
+static void long_symmetric_arrays_are_always_read(void)
+{
+    struct world *w = open_world(NULL, never);
+    world_arenas(w, blocks, STREAM_LONG, true);
+    world_run(w, exchange_long_symmetric);
+    for (int rank = 0; rank < 2; rank++)
+        CHECK(timed_of(w, rank, true, 1) && !timed_of(w, rank, true, 0));
+    world_close_arenas(w, blocks);
+    world_close(w);
+}
+
 int main(void)
 {
+    TEST(long_symmetric_arrays_are_always_read);
     TEST(read_where_it_lies);
     TEST(staged_by_force);
     TEST(both_ways_are_tried);

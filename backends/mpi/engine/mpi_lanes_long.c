@@ -99,7 +99,7 @@ static void learn(const struct acomm_group *g, struct mpi_lane *lane, const stru
     else if (waited_for)
         choice_learn(c, way, op->bytes, failed ? NEVER : clock_now() - op->met);
     if (!c->moved)
-        c->agreed = choice_way_again(c->tries, c->cost, WAYS, SELDOM);
+        c->agreed = choice_way_again(c->tries, op->bytes, c->cost, WAYS, SELDOM);
     atomic_store_explicit(&lane->from_memory->offers[choice_class(op->bytes)], c->agreed == READ, memory_order_relaxed);
 }
 

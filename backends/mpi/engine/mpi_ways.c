@@ -76,7 +76,7 @@ int ways_collective(struct mpi_op *op)
     if (!rc) {
         hear(g, arrays);
         if (!c->moved) /* the last try is over */
-            c->agreed = choice_way(c->tries, c->cost, WAYS);
+            c->agreed = choice_way(c->tries, bytes, c->cost, WAYS);
         w->last = c, w->bytes = bytes, w->begin = (uint64_t)clock_now();
         rc = c->agreed == PIECES ? pieces_follow(op) : move_whole(op, arrays);
         w->end = (uint64_t)clock_now();

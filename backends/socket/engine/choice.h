@@ -4,7 +4,8 @@
  * sizes, who else uses the memory. So all are tried at first, and those that looked worse again every now and then.
  * A try lasts for as many runs as move CHOICE_TRY bytes, two at least, and its first half does not count: there a way still works
  * on lines and pages as the other has left them in the caches (8 ranks on 2 cores, all_to_all of 16 MiB through slots: 2.0 ms of each rank's
- * processor time after a run without them, 1.6 after one with them). */
+ * processor time after a run without them, 1.6 after one with them). Long runs are tries by themselves, and less of those is enough: many
+ * programs make a dozen of them, half of which would be for learning. */
 #ifndef ACOMM_CHOICE_H
 #define ACOMM_CHOICE_H
 #include <stdbool.h>
@@ -18,6 +19,7 @@
 #define CHOICE_LEARN 4     /* tries of each way, in turn: some are disturbed, */
 #define CHOICE_FIRST 2     /* and the first meets new memory; after so many it is enough of one that is worse by half */
 #define CHOICE_KNOWN (CHOICE_WAYS * CHOICE_LEARN)
+#define CHOICE_LONG ((uint64_t)16 << 20) /* bytes of a run; a power of two */
 #define CHOICE_AGAIN 32    /* then a worse way is taken every so many tries at first, and so much less often, */
 #define CHOICE_SELDOM 256  /* down to this, that it */
 #define CHOICE_LOSS 0.005  /* costs no more than this part of all time, where it takes up to 2.28 times as long as the better
@@ -41,13 +43,14 @@ static inline int choice_class(uint64_t bytes)
     return class < CHOICE_CLASSES ? class : CHOICE_CLASSES - 1;
 }
 
-/* A size that comes for the first time begins with what is known of the next smaller one: a dozen messages of 256 MiB are all
- * that many programs send, and half of those would be for learning. */
+/* A size that comes for the first time begins with what is known of the next smaller one; a long one of a long one, because what is
+ * shorter lies on pages of another size and in caches. */
 static inline struct choice *choice_for(struct choice *classes, uint64_t bytes)
 {
-    struct choice *c = &classes[choice_class(bytes)];
-    for (struct choice *known = c; !c->tries && !c->moved && known-- > classes;)
-        if (known->tries >= CHOICE_KNOWN) {
+    struct choice *c = &classes[choice_class(bytes)], *least = bytes < CHOICE_LONG ? classes : &classes[choice_class(CHOICE_LONG)];
+    uint32_t enough = bytes < CHOICE_LONG ? CHOICE_KNOWN : CHOICE_WAYS * CHOICE_FIRST;
+    for (struct choice *known = c; !c->tries && !c->moved && known-- > least;)
+        if (known->tries >= enough) {
             memcpy(c->cost, known->cost, sizeof c->cost);
             c->tries = CHOICE_KNOWN;
         }
@@ -63,13 +66,14 @@ static inline uint32_t choice_often(double worse, double best, uint32_t seldom)
     return often;
 }
 
-/* The way of try number `try` among the first `ways`, when each costs so much; one that is worse comes every `seldom` tries at least. */
-static inline int choice_way_again(uint32_t try, const float *cost, int ways, uint32_t seldom)
+/* The way of try number `try` of runs of `bytes` bytes among the first `ways`, when each costs so much; one that is worse comes every
+ * `seldom` tries at least. */
+static inline int choice_way_again(uint32_t try, uint64_t bytes, const float *cost, int ways, uint32_t seldom)
 {
     int best = 0, turn = (int)(try % (uint32_t)ways);
     for (int way = 1; way < ways; way++)
         best = cost[way] < cost[best] ? way : best;
-    if (try < (uint32_t)ways * CHOICE_LEARN)
+    if (try < (uint32_t)ways * (bytes < CHOICE_LONG ? CHOICE_LEARN : CHOICE_FIRST))
         return try < (uint32_t)ways * CHOICE_FIRST || cost[turn] < 1.5f * cost[best] ? turn : best;
     for (int way = 0; way < ways; way++) {
         uint32_t often = choice_often(cost[way], cost[best], seldom);
@@ -79,16 +83,16 @@ static inline int choice_way_again(uint32_t try, const float *cost, int ways, ui
     return best;
 }
 
-static inline int choice_way(uint32_t try, const float *cost, int ways)
+static inline int choice_way(uint32_t try, uint64_t bytes, const float *cost, int ways)
 {
-    return choice_way_again(try, cost, ways, CHOICE_SELDOM);
+    return choice_way_again(try, bytes, cost, ways, CHOICE_SELDOM);
 }
 
 /* Whether a run of `bytes` bytes counts, that is, whether its time is wanted. */
 static inline bool choice_counts(const struct choice *c, uint64_t bytes)
 {
     bool late = c->moved >= CHOICE_TRY / 2 || bytes >= CHOICE_TRY / 2;
-    return c->moved && late && c->moved + CHOICE_TIMED * bytes >= CHOICE_TRY;
+    return bytes >= CHOICE_LONG || (c->moved && late && c->moved + CHOICE_TIMED * bytes >= CHOICE_TRY);
 }
 
 /* A run of `bytes` bytes took `ns`. Whether that was the try's last one: then what it cost, in ns a byte. */

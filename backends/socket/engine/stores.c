@@ -60,7 +60,7 @@ void stores_write(struct stores *s, struct stores_talk *talk, uint64_t at, char 
     struct choice *c = choice_of(s, whole);
     bool wait = awaited(s, talk);
     if (!c->moved)
-        c->agreed = choice_way_again(c->tries, c->cost, ways(), SELDOM);
+        c->agreed = choice_way_again(c->tries, bytes, c->cost, ways(), SELDOM);
     if (wait || !choice_counts(c, bytes)) {
         c->moved += bytes;
         stream_store(WAYS[c->agreed], to, from, bytes);

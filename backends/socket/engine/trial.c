@@ -19,7 +19,7 @@ static int64_t spent(const struct acomm_group *g)
 
 /* The same on all ranks: it depends on what all have said, and on counts that go in step. By the slowest rank, because who only
  * gives leaves slots long before who takes; by the sum of all, where that is what they share. */
-static int choose(const struct rounds *r, uint32_t try, int ways)
+static int choose(const struct rounds *r, uint32_t try, uint64_t bytes, int ways)
 {
     float costs[TRIAL_WAYS] = {0};
     struct say first, say;
@@ -31,16 +31,16 @@ static int choose(const struct rounds *r, uint32_t try, int ways)
             costs[way] = first.crowded ? costs[way] + say.cost[way] : most;
         }
     }
-    return choice_way(try, costs, ways);
+    return choice_way(try, bytes, costs, ways);
 }
 
-static int agree(struct rounds *r, struct choice *c, int ways)
+static int agree(struct rounds *r, struct choice *c, uint64_t bytes, int ways)
 {
     struct say say = {.crowded = r->op->group->crowded};
     memcpy(say.cost, c->cost, sizeof say.cost);
     int rc = rounds_meet(r, &say, sizeof say);
     if (!rc)
-        c->agreed = choose(r, c->tries, ways);
+        c->agreed = choose(r, c->tries, bytes, ways);
     return rc;
 }
 
@@ -50,7 +50,7 @@ int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes, bool direct)
     int slots = r->ranks == 2 ? TRIAL_SLOTS : 1, ways = slots + direct;
     struct choice *c = choice_for(g->choices[r->op->kind], bytes);
     bool under_way = c->moved && c->agreed < ways; /* it was begun with more ways than there are now */
-    int rc = under_way ? 0 : agree(r, c, ways);
+    int rc = under_way ? 0 : agree(r, c, bytes, ways);
     *t = (struct trial){.choice = c, .bytes = bytes, .way = c->agreed, .direct = c->agreed == slots, .stores = STREAM_TRIED,
                         .before = choice_counts(c, bytes) ? spent(g) : 0};
     if (slots == TRIAL_SLOTS)
