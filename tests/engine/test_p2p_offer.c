@@ -20,6 +20,13 @@ int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes)
     return errnum;
 }
 
+ssize_t peer_memory_write(int32_t pid, uint64_t to, const char *from, size_t bytes)
+{
+    CHECK_EQUAL(pid, getpid());
+    memcpy((char *)(uintptr_t)to, from, bytes);
+    return (ssize_t)bytes;
+}
+
 struct peer_process peer_memory_self(void) { return (struct peer_process){.pid = getpid()}; }
 bool peer_memory_reaches(const struct peer_process *process) { return process->pid != 0; }
 

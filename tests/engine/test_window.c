@@ -1,4 +1,4 @@
-/* engine: window.c peer_memory.c */
+/* engine: window.c peer_memory.c stream.c */
 /* Writing to a peer's memory, and keeping its writes out. */
 #include <errno.h>
 #include <pthread.h>

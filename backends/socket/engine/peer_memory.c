@@ -6,6 +6,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "stream.h"
+
+#define PAGE 4096u
+#define DETOUR ((size_t)64 << 10) /* of a thread's stack */
+
 /* The upper half is the process id: a forked child draws its own. One word, as threads may open groups at the same time. */
 static _Atomic uint64_t self;
 
@@ -28,11 +33,28 @@ bool peer_memory_reaches(const struct peer_process *process)
         && found == process->key;
 }
 
+static ssize_t read_some(int32_t pid, uint64_t from, char *to, size_t bytes)
+{
+    struct iovec ours = {to, bytes}, theirs = {(void *)(uintptr_t)from, bytes};
+    return process_vm_readv(pid, &ours, 1, &theirs, 1, 0);
+}
+
+/* Through memory in the cache that lies in its page as the source does. */
+static ssize_t read_by_detour(int32_t pid, uint64_t from, char *to, size_t bytes)
+{
+    _Alignas(PAGE) char scratch[PAGE + DETOUR];
+    char *here = scratch + from % PAGE;
+    ssize_t n = read_some(pid, from, here, bytes < DETOUR ? bytes : DETOUR);
+    if (n > 0)
+        stream_keep(to, here, (size_t)n);
+    return n;
+}
+
 int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes)
 {
+    bool stumbles = bytes >= PAGE && stream_stumbles((uint64_t)(uintptr_t)to, from);
     while (bytes) {
-        struct iovec ours = {to, bytes}, theirs = {(void *)(uintptr_t)from, bytes};
-        ssize_t n = process_vm_readv(pid, &ours, 1, &theirs, 1, 0);
+        ssize_t n = (stumbles ? read_by_detour : read_some)(pid, from, to, bytes);
         if (n <= 0)
             return n ? errno : EFAULT;
         from += (uint64_t)n;
@@ -40,4 +62,16 @@ int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes)
         bytes -= (size_t)n;
     }
     return 0;
+}
+
+ssize_t peer_memory_write(int32_t pid, uint64_t to, const char *from, size_t bytes)
+{
+    _Alignas(PAGE) char scratch[PAGE + DETOUR];
+    if (bytes >= PAGE && stream_stumbles(to, (uint64_t)(uintptr_t)from)) {
+        bytes = bytes < DETOUR ? bytes : DETOUR;
+        stream_keep(scratch + to % PAGE, from, bytes);
+        from = scratch + to % PAGE;
+    }
+    struct iovec ours = {(void *)(uintptr_t)from, bytes}, theirs = {(void *)(uintptr_t)to, bytes};
+    return process_vm_writev(pid, &ours, 1, &theirs, 1, 0);
 }

@@ -1,9 +1,10 @@
-/* Reading the memory of another process of this host where it lies. */
+/* The memory of another process of this host, read and written where it lies. */
 #ifndef ACOMM_PEER_MEMORY_H
 #define ACOMM_PEER_MEMORY_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* What a process tells those who are to read its memory. */
 struct peer_process {
@@ -19,4 +20,6 @@ bool peer_memory_reaches(const struct peer_process *process);
  * process has gone, EFAULT for memory that only its owner can read. `to` may be written in part then. Costs 2 us a call and
  * what the kernel takes to look up every page: 6 GB/s on pages of 4 KiB, 14 on huge ones. */
 int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes);
+/* Copies to address `to` of the process, some of the bytes: how many, or what process_vm_writev says. */
+ssize_t peer_memory_write(int32_t pid, uint64_t to, const char *from, size_t bytes);
 #endif

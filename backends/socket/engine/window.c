@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -56,10 +55,9 @@ void window_leave(const struct shared *s)
 
 static ssize_t write_chunk(const struct shared *s, int rank, uint64_t to, const char *from, size_t bytes)
 {
-    struct iovec local = {(void *)(uintptr_t)from, bytes}, remote = {(void *)(uintptr_t)to, bytes};
     if (!window_enter(s, rank))
         return errno = ECANCELED, -1;
-    ssize_t n = process_vm_writev(window_process(s, rank), &local, 1, &remote, 1, 0);
+    ssize_t n = peer_memory_write(window_process(s, rank), to, from, bytes);
     window_leave(s);
     return n;
 }
