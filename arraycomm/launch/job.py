@@ -127,6 +127,14 @@ def _base_environ(nproc: int) -> dict[str, str]:
     return base
 
 
+def _is_binary(path: Path) -> bool:
+    """As `arraycomm-run /usr/bin/python3 script.py` names one."""
+    if not path.is_file() or not os.access(path, os.R_OK):
+        return False  # Python runs folders, and says what it can't read
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
 def _command(options: argparse.Namespace, extra: Sequence[str]) -> list[str]:
     program = [options.program, *extra, *options.arguments]
     if options.no_python:
@@ -135,5 +143,7 @@ def _command(options: argparse.Namespace, extra: Sequence[str]) -> list[str]:
         return program
     if not options.module and not Path(options.program).exists():
         raise ValueError(f"there is no script {options.program!r} (a module needs -m, another program --no-python)")
+    if not options.module and _is_binary(Path(options.program)):
+        raise ValueError(f"{options.program!r} is no Python script; it runs by itself with --no-python")
     # Unbuffered, because behind a pipe Python keeps 8 KiB back, and loses them when it is killed.
     return [sys.executable, "-u", *(["-m"] if options.module else []), *program]

@@ -353,6 +353,7 @@ def test_two_launches_at_once(script):
     (["--nnodes", "2", "x.py"], "--master-addr"),
     (["--node-rank", "1", "x.py"], "not below --nnodes"),
     (["missing.py"], "there is no script 'missing.py'"),
+    ([sys.executable, "missing.py"], "is no Python script; it runs by itself with --no-python"),
     (["--no-python", "no-such-program"], "there is no program"),
     (["--nnodes", "2", "--master-addr", "127.0.0.1", __file__], "ARRAYCOMM_SECRET_FILE"),
 ])

@@ -66,7 +66,9 @@ struct p2p_item {
     bool async;                  /* as posted: its owner may change op->synchronous */
     struct wire_place place;     /* of the data, see p2p_offer.c */
     int64_t began;               /* receives of RTS and OFFER: when it was decided how to get the data, */
-    int64_t copying;             /* and ns of processor time of this side's copying since: what counts where ranks share cores */
+    int64_t spent;               /* and this thread's ns of processor time then: what counts where ranks share cores, */
+    int64_t copying;             /* of which so many were copying out of the link */
+    pthread_t thread;
     bool staged;                 /* and that it comes through the link */
     bool shared, whole;          /* receives: both sides copy (p2p_share.c); or did, in vain */
     uint32_t mine;               /* parts that this side took */
