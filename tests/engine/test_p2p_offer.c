@@ -2,6 +2,7 @@
 /* Messages that the receiver reads where they lie. */
 #include <errno.h>
 #include "p2p_world.h"
+#include "clock.h"
 #include "peer_memory.h"
 #include "stream.h"
 
@@ -130,11 +131,23 @@ static void a_new_size_begins_with_what_is_known(void)
 
 #define PAUSE (SECOND / 10) /* ns, beside which copying is nothing */
 
-/* Two messages from one rank to the other, whose processes have the core in turns, with a pause between: what the first way that is
- * tried is taken to cost, in ns a byte. */
-static float cost_with_pauses(const char *way, bool crowded)
+static void sleeps(void)
 {
     const struct timespec pause = {0, PAUSE};
+    nanosleep(&pause, NULL);
+}
+
+static void works(void)
+{
+    int64_t until = clock_spent() + PAUSE;
+    while (clock_spent() < until)
+        ;
+}
+
+/* Two messages from one rank to the other, whose processes have the core in turns, with a pause between: what the first way that is
+ * tried is taken to cost, in ns a byte. */
+static float cost_with(void (*pause)(void), const char *way, bool crowded, bool synchronous)
+{
     struct world *w = open_world(way, NULL);
     struct p2p *from = w->groups[0].p2p, *to = w->groups[1].p2p;
     char *data = calloc(2, BYTES);
@@ -142,13 +155,14 @@ static float cost_with_pauses(const char *way, bool crowded)
     for (int i = 0; i < 2; i++) {
         struct acomm_op send = message(&w->groups[0], ACOMM_SEND, data, BYTES, ACOMM_UINT8, 1, 1);
         struct acomm_op receive = message(&w->groups[1], ACOMM_RECV, data + BYTES, BYTES, ACOMM_UINT8, 0, 1);
+        receive.synchronous = synchronous;
         p2p_acquire(from); /* our own threads wait meanwhile */
         p2p_acquire(to);
         CHECK_EQUAL(p2p_post_within(from, &send), 0);
         CHECK_EQUAL(p2p_post_within(to, &receive), 0);
         for (int turn = 0; turn < 100 && !(op_ended(&send) && op_ended(&receive)); turn++) {
             p2p_progress_pass(to, false);
-            nanosleep(&pause, NULL);
+            pause();
             p2p_progress_pass(from, false);
         }
         CHECK(op_ended(&send) && op_ended(&receive));
@@ -166,9 +180,19 @@ static void others_time_counts_only_where_each_has_a_core(void)
 {
     const float pause = (float)PAUSE / BYTES;
     for (int i = 0; i < 2; i++) {
-        float apart = cost_with_pauses(i ? "read" : "staged", false), work = cost_with_pauses(i ? "read" : "staged", true);
+        const char *way = i ? "read" : "staged";
+        float apart = cost_with(sleeps, way, false, true), work = cost_with(sleeps, way, true, true);
         CHECK_MESSAGE(apart >= pause && work > 0 && work < pause / 2, "%g and %g ns, pause %g", apart, work, pause);
     }
+}
+
+/* And of a ring what the receiver has spent while it waited for its sender, unless it may have had other things to do. */
+static void waiting_for_a_ring_is_work(void)
+{
+    const float pause = (float)PAUSE / BYTES;
+    CHECK(cost_with(works, "staged", true, true) >= pause);
+    CHECK(cost_with(works, "staged", true, false) < pause / 2);
+    CHECK(cost_with(works, "read", true, true) < pause / 2);
 }
 
 static int not_permitted(int call)
@@ -386,6 +410,7 @@ int main(void)
     TEST(both_ways_are_tried);
     TEST(a_new_size_begins_with_what_is_known);
     TEST(others_time_counts_only_where_each_has_a_core);
+    TEST(waiting_for_a_ring_is_work);
     TEST(permission_refused);
     TEST(arrays_that_cannot_be_read);
     TEST(looks_amid_reads);

@@ -68,7 +68,7 @@ bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
     if (item->place.how == DIRECT_NOTHING || !peer->from->withdrawn)
         return false;
     item->began = clock_now();
-    item->spent = p->group->crowded ? clock_spent() : 0; /* a system call, which short ones would feel */
+    item->spent = p->group->crowded ? clock_spent() : 0;
     item->copying = 0;
     item->thread = pthread_self();
     item->staged = choose(p, peer, item) == STAGED;
@@ -79,10 +79,18 @@ bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
 
 /* Where ranks take turns on the cores it is the work that counts, of two who copy through a ring: by time a message that is read at
  * once overtakes those that are copied, and would always seem to cost less. In processor time, as a rank is mostly preempted within
- * a long part that the kernel copies. Of a ring as much copying again as the receiver's, for the sender, and all that the receiver has
- * spent beside it, as both wait for each other again and again. (What a message of 2 and 16 MiB keeps a core busy for, by the kernel
- * and through a ring, in ms: 8 ranks 0.46 and 0.42, 2.3 and 3.2, taken for 0.41 and 0.37, 2.1 and 2.4; 4 ranks 0.38 and 0.35,
- * 2.6 and 2.5, taken for 0.30 and 0.28, 2.4 and 1.8.) What another thread has completed teaches nothing. */
+ * a long part that the kernel copies. Through a ring the sender copies as much, and both wait for each other again and again: the
+ * receiver's part of that counts where it did nothing else. (What a message of 2 and 16 MiB keeps a core busy for, by the kernel and
+ * through a ring, in ms: 8 ranks 0.46 and 0.42, 2.3 and 3.2, taken for 0.41 and 0.37, 2.1 and 2.4; 4 ranks 0.38 and 0.35, 2.6 and
+ * 2.5, taken for 0.30 and 0.28, 2.4 and 1.8.) */
+static int64_t work(const struct p2p_item *item)
+{
+    if (!item->staged)
+        return item->copying;
+    bool waited = !item->async && pthread_equal(item->thread, pthread_self());
+    return item->copying + (waited ? clock_spent() - item->spent : item->copying);
+}
+
 void p2p_offer_learn(struct p2p *p, const struct p2p_item *item)
 {
     if (!item->began)
@@ -91,20 +99,24 @@ void p2p_offer_learn(struct p2p *p, const struct p2p_item *item)
     int way = item->staged ? STAGED : READ;
     if (!p->group->crowded)
         choice_learn(c, way, item->bytes, clock_now() - item->began);
-    else if (pthread_equal(item->thread, pthread_self()))
-        choice_learn_mean(c, way, item->bytes, clock_spent() - item->spent + item->copying);
+    else
+        choice_learn_mean(c, way, item->bytes, work(item));
 }
 
 static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item, uint64_t bytes)
 {
     char *to = item->op->out + item->moved;
     uint64_t from = item->place.at + item->moved;
+    bool timed = p->group->crowded; /* a system call, which short parts would feel */
+    int64_t before = timed ? clock_spent() : 0;
     int errnum = 0;
     p->unseen += bytes;
     if (item->place.how == DIRECT_PRIVATE)
         errnum = peer_memory_read(item->place.pid, from, to, bytes);
     else
         stream_long(to, direct_map(p->group, p->group->hosts.seat[peer->rank]) + from, bytes, item->bytes);
+    if (timed)
+        item->copying += clock_spent() - before;
     return errnum;
 }
 

@@ -67,7 +67,7 @@ struct p2p_item {
     struct wire_place place;     /* of the data, see p2p_offer.c */
     int64_t began;               /* receives of RTS and OFFER: when it was decided how to get the data, */
     int64_t spent;               /* and this thread's ns of processor time then: what counts where ranks share cores, */
-    int64_t copying;             /* of which so many were copying out of the link */
+    int64_t copying;             /* of which so many were copying */
     pthread_t thread;
     bool staged;                 /* and that it comes through the link */
     bool shared, whole;          /* receives: both sides copy (p2p_share.c); or did, in vain */
