@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 import arraycomm
-from tests.backends.mpi_rank import mapped, maps, say
+from tests.backends.mapped import mapped, maps
+from tests.backends.mpi_rank import say
 from tests.core.forked import names_the_fork
 
 # Elements of 8 bytes: none, with the head, in the longer ring, and longer than that.

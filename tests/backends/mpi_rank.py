@@ -11,7 +11,6 @@ import re
 import signal
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +18,7 @@ import arraycomm
 from arraycomm._engine import lib
 from arraycomm.backends.mpi import MpiCommunicator
 from arraycomm.backends.mpi.library import load
+from tests.backends.mapped import mapped
 
 
 def say(group: arraycomm.Group, text: str) -> None:
@@ -369,15 +369,6 @@ def long_ones(group: arraycomm.Group) -> None:
             part.close()
         group.barrier()
     say(group, "all found")
-
-
-def maps() -> set[str]:
-    """Ranges of addresses where groups' memory lies."""
-    return {line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if "arraycomm-mpi" in line}
-
-
-def mapped() -> int:
-    return len(maps())
 
 
 def both_ways(group: arraycomm.Group) -> None:

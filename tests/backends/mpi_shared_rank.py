@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import arraycomm
-from tests.backends.mpi_rank import maps, say
+from tests.backends.mapped import maps
+from tests.backends.mpi_rank import say
 
 Array = NDArray[Any]
 # Elements and dtype: around every length where the way changes, and pieces and slices whose ends differ.
