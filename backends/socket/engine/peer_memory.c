@@ -39,7 +39,7 @@ static ssize_t read_some(int32_t pid, uint64_t from, char *to, size_t bytes)
     return process_vm_readv(pid, &ours, 1, &theirs, 1, 0);
 }
 
-/* Through memory in the cache that lies in its page as the source does. */
+/* Through memory in the cache that lies in its page as the other process's does. */
 static ssize_t read_by_detour(int32_t pid, uint64_t from, char *to, size_t bytes)
 {
     _Alignas(PAGE) char scratch[PAGE + DETOUR];
@@ -64,14 +64,23 @@ int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes)
     return 0;
 }
 
-ssize_t peer_memory_write(int32_t pid, uint64_t to, const char *from, size_t bytes)
+static ssize_t write_some(int32_t pid, uint64_t to, const char *from, size_t bytes)
 {
-    _Alignas(PAGE) char scratch[PAGE + DETOUR];
-    if (bytes >= PAGE && stream_stumbles(to, (uint64_t)(uintptr_t)from)) {
-        bytes = bytes < DETOUR ? bytes : DETOUR;
-        stream_keep(scratch + to % PAGE, from, bytes);
-        from = scratch + to % PAGE;
-    }
     struct iovec ours = {(void *)(uintptr_t)from, bytes}, theirs = {(void *)(uintptr_t)to, bytes};
     return process_vm_writev(pid, &ours, 1, &theirs, 1, 0);
+}
+
+static ssize_t write_by_detour(int32_t pid, uint64_t to, const char *from, size_t bytes)
+{
+    _Alignas(PAGE) char scratch[PAGE + DETOUR];
+    char *here = scratch + to % PAGE;
+    size_t part = bytes < DETOUR ? bytes : DETOUR;
+    stream_keep(here, from, part);
+    return write_some(pid, to, here, part);
+}
+
+ssize_t peer_memory_write(int32_t pid, uint64_t to, const char *from, size_t bytes)
+{
+    bool stumbles = bytes >= PAGE && stream_stumbles(to, (uint64_t)(uintptr_t)from);
+    return (stumbles ? write_by_detour : write_some)(pid, to, from, bytes);
 }
