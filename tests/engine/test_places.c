@@ -15,6 +15,8 @@
 
 enum { first = 0, KERNEL_MOST = 8192 };
 static int second = 1;
+static int mine = 1; /* which of two ranks waits */
+static bool many; /* there are more ranks than processors, though none of them is here */
 
 /* The kernel's part, played here: the real one moves a process for reasons of its own, and may have one processor only. It knows so
  * many, and refuses a set that has not room for all. */
@@ -22,11 +24,14 @@ static cpu_set_t permitted[KERNEL_MOST / CPU_SETSIZE];
 static int known = CPU_SETSIZE, processor, moves;
 
 static int64_t turn; /* ns: of who gets the core when we yield; 0: nobody. Whose yields last long sleeps instead, and moves no more */
+static int yields, moves_by_then; /* before the second yield */
 
 int sched_getcpu(void) { return processor; }
 
 int sched_yield(void)
 {
+    if (yields++ == 1)
+        moves_by_then = moves;
     for (int64_t end = clock_now() + turn; turn && clock_now() < end;)
         ;
     return 0;
@@ -60,18 +65,25 @@ static void start_on_first(int other)
     CPU_SET_S(first, sizeof permitted, permitted);
     CPU_SET_S(other, sizeof permitted, permitted);
     processor = first;
-    moves = 0;
+    moves = yields = moves_by_then = 0;
+}
+
+static struct shared open_shared(int rank)
+{
+    struct shared s;
+    uint64_t piece = shared_piece(RANKS, PIECE), bytes = shared_bytes(RANKS, piece);
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    CHECK(ftruncate(fd, (off_t)bytes) == 0);
+    CHECK_EQUAL(shared_open(&s, fd, bytes, rank, RANKS, piece), 0);
+    close(fd); /* it has its own */
+    return s;
 }
 
 /* The last of RANKS ranks, of which all but rank 0 wait on the first processor. Where it says it is after some looks. */
 static int place_after_looks(int other)
 {
-    struct shared s;
+    struct shared s = open_shared(RANKS - 1);
     struct places places = {0};
-    uint64_t piece = shared_piece(RANKS, PIECE), bytes = shared_bytes(RANKS, piece);
-    int fd = memfd_create("test", MFD_CLOEXEC);
-    CHECK(ftruncate(fd, (off_t)bytes) == 0);
-    CHECK_EQUAL(shared_open(&s, fd, bytes, RANKS - 1, RANKS, piece), 0);
     start_on_first(other);
     for (int rank = 0; rank < RANKS; rank++)
         atomic_store(shared_place(&s, rank), 1 + (rank ? first : second));
@@ -84,8 +96,26 @@ static int place_after_looks(int other)
     CHECK_EQUAL(moves, other != first);
     int place = atomic_load(shared_place(&s, RANKS - 1)) - 1;
     shared_close(&s);
-    close(fd);
     return place;
+}
+
+/* Any of them, at once. */
+static void test_parts(void)
+{
+    struct shared s = open_shared(1);
+    struct places places = {0};
+    start_on_first(second);
+    for (int rank = 1; rank < RANKS; rank++)
+        atomic_store(shared_place(&s, rank), 1 + first);
+    CHECK(!places_part(&s)); /* it is not known where rank 0 is */
+    atomic_store(shared_place(&s, 0), 1 + second);
+    for (int i = 0; i < LOOKS; i++)
+        CHECK(!places_spread(&places, &s)); /* which is for the last one to do */
+    CHECK(places_part(&s));
+    CHECK_EQUAL(moves, 1);
+    CHECK_EQUAL(atomic_load(shared_place(&s, 1)), 1 + second);
+    CHECK(!places_part(&s));
+    shared_close(&s);
 }
 
 static void test_moves_to_where_fewer_wait(void) { CHECK_EQUAL(place_after_looks(second), second); }
@@ -101,7 +131,7 @@ static int recv_once(struct acomm_op *op)
 static int await_once(struct acomm_op *op)
 {
     op->kind = ACOMM_BARRIER;
-    return shared_await(&op->group->shared, op, 0, 1);
+    return shared_await(&op->group->shared, op, 1 - mine, 1);
 }
 
 /* Two ranks on one processor, of as many as there are ranks or one, part in a wait if they may. It fails by its deadline, and with it
@@ -109,19 +139,19 @@ static int await_once(struct acomm_op *op)
 static int64_t wait_beside_one(int (*wait)(struct acomm_op *), int other, bool copies)
 {
     int32_t members[] = {0, 1}, hosts[] = {0, 0};
-    acomm_group_options o = {.id = 1, .rank = 1, .size = 2, .local = 2, .crowded = other == first, .members = members,
-                             .hosts = hosts, .piece_bytes = PIECE, .segment_fd = memfd_create("test", MFD_CLOEXEC),
+    acomm_group_options o = {.id = 1, .rank = mine, .size = 2, .local = 2, .crowded = many || other == first,
+                             .members = members, .hosts = hosts, .piece_bytes = PIECE, .segment_fd = memfd_create("test", MFD_CLOEXEC),
                              .segment_bytes = acomm_segment_bytes(2, PIECE), .connections = 1, .check = 1, .timeout = 20 * SECOND};
     acomm_group *g = NULL;
     start_on_first(other);
     CHECK(ftruncate(o.segment_fd, (off_t)o.segment_bytes) == 0);
     CHECK_EQUAL(acomm_group_open(NULL, &o, &g), 0);
-    atomic_store(shared_place(&g->shared, 0), 1 + first);
+    atomic_store(shared_place(&g->shared, 1 - mine), 1 + first);
     char byte;
-    struct acomm_op op = {.group = g, .out = &byte, .count = 1, .dtype = ACOMM_UINT8, .width = 1, .peer = 0, .root = -1,
+    struct acomm_op op = {.group = g, .out = &byte, .count = 1, .dtype = ACOMM_UINT8, .width = 1, .peer = 1 - mine, .root = -1,
                           .timeout = SECOND / 20, .synchronous = true, .copies = copies};
     CHECK_EQUAL(wait(&op), ACOMM_TIMEOUT);
-    CHECK_EQUAL(atomic_load(shared_place(&g->shared, 1)) - 1, moves ? second : first);
+    CHECK_EQUAL(atomic_load(shared_place(&g->shared, mine)) - 1, moves ? second : first);
     int64_t until = atomic_load(&g->stolen.until);
     acomm_group_close(g);
     close(o.segment_fd);
@@ -172,14 +202,62 @@ static void test_a_core_that_an_awaited_rank_needs_is_not_stolen(void)
     turn = 0;
 }
 
+/* The kernel wakes a rank beside the one that woke it, which works and does not look where it is. The last rank of a processor would
+ * move without a sleep, too. */
+static void who_slept_moves(int (*wait)(struct acomm_op *))
+{
+    mine = 0;
+    wait_beside_one(wait, second, false);
+    CHECK_EQUAL(moves, 1);
+    wait_beside_one(wait, first, false);
+    CHECK_EQUAL(moves, 0);
+    many = true; /* they take turns */
+    wait_beside_one(wait, second, false);
+    CHECK_EQUAL(moves, 0);
+    many = false;
+    mine = 1;
+}
+
+static void test_who_slept_in_a_collective_moves(void) { who_slept_moves(await_once); }
+static void test_who_slept_for_a_message_moves(void) { who_slept_moves(recv_once); }
+
+/* As soon as a yield has shown that somebody works on this processor. */
+static void test_whose_core_was_taken_moves(void)
+{
+    turn = SECOND / 10000;
+    wait_beside_one(await_once, second, false);
+    CHECK_EQUAL(moves_by_then, 1);
+    CHECK_EQUAL(moves, 1);
+    turn = 0;
+}
+
+/* Who is about to copy for long says where, for whoever waits for it meanwhile. */
+static void test_who_copies_says_where(void)
+{
+    struct shared s = open_shared(0);
+    start_on_first(second);
+    CHECK_EQUAL(shared_claim(&s, NULL, SHARED_SHORT), 0);
+    CHECK_EQUAL(atomic_load(shared_place(&s, 0)), 0);
+    struct acomm_group group = {0};
+    struct acomm_op op = {.group = &group};
+    CHECK_EQUAL(shared_claim(&s, &op, SHARED_SHORT + 1), 0);
+    CHECK_EQUAL(atomic_load(shared_place(&s, 0)), 1 + first);
+    shared_close(&s);
+}
+
 int main(void)
 {
     TEST(test_moves_to_where_fewer_wait);
     TEST(test_stays_where_it_may_be);
+    TEST(test_parts);
     TEST(test_counts_the_ranks_of_the_host);
     TEST(test_moves_beyond_1024);
     TEST(test_messages_part_two);
     TEST(test_collectives_part_two);
     TEST(test_a_core_that_an_awaited_rank_needs_is_not_stolen);
+    TEST(test_who_slept_in_a_collective_moves);
+    TEST(test_who_slept_for_a_message_moves);
+    TEST(test_whose_core_was_taken_moves);
+    TEST(test_who_copies_says_where);
     return CHECK_RESULT();
 }

@@ -9,6 +9,7 @@
 #include "collectives/shared_rounds.h"
 #include "group.h"
 #include "peer_memory.h"
+#include "places.h"
 #include "stream.h"
 #include "wait.h"
 #include "window.h"
@@ -246,6 +247,7 @@ static int run(struct acomm_op *op, const struct direct_plan *plan)
     bool known = plan->bytes && !forced && !d->symmetric && d->reach != WAY_UNKNOWN; /* what all offer: private arrays */
     int rc = 0;
     op->copies = true;
+    places_say(&g->shared);
     if (!known && (rc = meet(&r, plan, &open)))
         return rc;
     bool private = known || any(&r, DIRECT_PRIVATE);

@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "p2p_peer.h"
 #include "peer_memory.h"
+#include "places.h"
 #include "stream.h"
 
 #define PART ((uint64_t)1 << 20) /* bytes at a time; between two every peer has its turn and failures are seen */
@@ -19,11 +20,19 @@
 
 enum { STAGED, READ, WAYS };
 
+/* The other side may wait for us while we copy. */
+static void say_place(const struct p2p *p)
+{
+    if (p->group->shared.base)
+        places_say(&p->group->shared);
+}
+
 struct wire_place p2p_offer_place(const struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
 {
     uint64_t least = p->group->direct.arena ? MAPPED_MIN : WIRE_EAGER_NEAR + 1;
     if (item->bytes < least || !peer->to->withdrawn)
         return (struct wire_place){.how = DIRECT_NOTHING};
+    say_place(p);
     struct direct_place place = direct_place(&p->group->direct, item->op->in, item->bytes);
     return (struct wire_place){.at = place.at, .how = place.how, .pid = (int32_t)getpid()};
 }
@@ -67,6 +76,7 @@ bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
 {
     if (item->place.how == DIRECT_NOTHING || !peer->from->withdrawn)
         return false;
+    say_place(p);
     item->began = clock_now();
     item->spent = p->group->crowded ? clock_spent() : 0;
     item->copying = 0;

@@ -157,8 +157,10 @@ static int carry_on(struct p2p *p, struct acomm_op *op, struct waiter *w)
         int rc = step(p, op, w, moved);
         if (rc)
             return rc;
-        if (w->wait.sleepy && !op_ended(op))
+        if (w->wait.sleepy && !op_ended(op)) {
             doze(p, w);
+            wait_woke(&w->wait);
+        }
     }
 }
 

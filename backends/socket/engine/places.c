@@ -20,30 +20,31 @@ int32_t places_say(struct shared *s)
     return here;
 }
 
-/* The permitted processor with fewest ranks, if that is better than `here` and it is our turn to move; else -1. Of the ranks
- * on a processor the last one moves. ranks: zeros, for each processor. */
-static int better(const struct shared *s, int here, const struct processors *allowed, uint16_t *ranks)
+/* The permitted processor with fewest ranks, if that is better than `here`; else -1. ranks: zeros, for each processor. last: of the
+ * ranks on ours. */
+static int better(const struct shared *s, int here, const struct processors *allowed, uint16_t *ranks, int *last)
 {
-    int last = -1, best = here;
+    int best = here;
     for (int rank = 0; rank < s->ranks; rank++) {
         int at = atomic_load_explicit(shared_place(s, rank), memory_order_relaxed) - 1;
         if (at < 0 || at >= allowed->count)
             return -1;
         ranks[at]++;
-        last = at == here ? rank : last;
+        *last = at == here ? rank : *last;
     }
     for (int i = 1; i < allowed->count; i++) { /* the next ones first: they are mostly nearer */
         int cpu = (here + i) % allowed->count;
         if (CPU_ISSET_S(cpu, allowed->bytes, allowed->set) && ranks[cpu] < ranks[best])
             best = cpu;
     }
-    return ranks[here] >= ranks[best] + 2 && last == s->rank ? best : -1;
+    return ranks[here] >= ranks[best] + 2 ? best : -1;
 }
 
-static int find_better(const struct shared *s, int here, const struct processors *allowed)
+static int find_better(const struct shared *s, int here, const struct processors *allowed, int *last)
 {
+    *last = -1;
     uint16_t *ranks = here < allowed->count ? calloc((size_t)allowed->count, sizeof *ranks) : NULL;
-    int to = ranks ? better(s, here, allowed, ranks) : -1;
+    int to = ranks ? better(s, here, allowed, ranks, last) : -1;
     free(ranks);
     return to;
 }
@@ -69,7 +70,8 @@ bool places_spread(struct places *p, struct shared *s)
     int64_t now = clock_now();
     if (now < p->next || !processors_open(&allowed))
         return false;
-    int to = find_better(s, here, &allowed);
+    int last, to = find_better(s, here, &allowed, &last);
+    to = last == s->rank ? to : -1; /* all look, so that one has to be who moves */
     p->span = now - p->next > p->span ? 0 : to >= 0 ? 2 * p->span : p->span / 2;
     p->span = p->span < SPAN_MIN ? SPAN_MIN : p->span < SPAN_MAX ? p->span : SPAN_MAX;
     p->next = now + p->span;
@@ -77,5 +79,20 @@ bool places_spread(struct places *p, struct shared *s)
     processors_free(&allowed);
     if (moved)
         places_say(s);
+    return moved;
+}
+
+/* Says so before it moves: who has run on our processor until now looks after that, and stays. */
+bool places_part(struct shared *s)
+{
+    struct processors allowed;
+    int here = places_say(s) - 1;
+    if (!processors_open(&allowed))
+        return false;
+    int last, to = find_better(s, here, &allowed, &last);
+    if (to >= 0)
+        atomic_store_explicit(shared_place(s, s->rank), to + 1, memory_order_relaxed);
+    bool moved = to >= 0 && move(to, &allowed);
+    processors_free(&allowed);
     return moved;
 }

@@ -228,6 +228,7 @@ static int lock_control(struct acomm_op *op, struct control *c)
         if (atomic_exchange(&c->lock, 2) == 0)
             return 0;
         syscall(SYS_futex, &c->lock, FUTEX_WAIT, 2, &t, NULL, 0);
+        wait_woke(&w);
     }
     return 0;
 }
@@ -346,8 +347,10 @@ static int await(struct acomm_rma *r, struct acomm_op *op, bool (*there)(struct 
             return rc;
         if (rc)
             return group_fail_op(op, rc, -1, 0, NULL);
-        if (w.sleepy)
-            sleep_until(r, op, there, epoch, &found);
+        if (!w.sleepy)
+            continue;
+        sleep_until(r, op, there, epoch, &found);
+        wait_woke(&w);
     }
     return 0;
 }

@@ -309,8 +309,10 @@ static int wait_once(struct shared *s, struct wait *w, int rank, int last, uint6
     if ((crowded || wait_spun(w)) && places_spread(&s->places, s))
         wait_moved(w);
     int rc = wait_step(w);
-    if (!rc && w->sleepy)
+    if (!rc && w->sleepy) {
         sleep_on(s, rank, round);
+        wait_woke(w);
+    }
     return rc;
 }
 
@@ -445,6 +447,8 @@ int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes)
         return rc;
     s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
     s->in_cell = false;
+    if (bytes > SHARED_SHORT)
+        places_say(s); /* others may wait for us while we copy */
     rc = bytes > SHARED_SHORT ? take_long(s, op, round_up(bytes, SHARED_LINE)) : 0;
     if (!rc && bytes > SHARED_TINY)
         take_short(s); /* long ones too: their last piece may be short */

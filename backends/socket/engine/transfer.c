@@ -226,6 +226,7 @@ int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
             sleep_on(op, list, transfers, &nap);
         else if ((state = sleep_by_bell(op, list, transfers)) < 0 || state == TURN_DONE)
             return state;
+        wait_woke(&w);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "clock.h"
 #include "group.h"
 #include "node.h"
+#include "places.h"
 #include "wait.h"
 
 #define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
@@ -17,6 +18,7 @@
 #define NEWS_LOOK_NS 1000000
 #define SPINS_LINKS 1       /* a turn looks at all links, by system calls if they are sockets; the peer may need this core */
 #define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
+#define SHARED_NS 50000     /* a yield as long as this went to somebody who works: another rank, perhaps */
 #define STOLEN_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
 #define STOLEN_RARELY 300   /* yields in between: their 3 ms or so cost less than as many sleeps and wake-ups */
 #define STOLEN_MIN_NS 1000000 /* how long to sleep at once then, */
@@ -125,6 +127,13 @@ void wait_moved(const struct wait *w)
     atomic_store_explicit(&w->op->group->stolen.until, 0, memory_order_relaxed);
 }
 
+void wait_woke(const struct wait *w)
+{
+    struct acomm_group *g = w->op->group;
+    if (!g->crowded && g->shared.base && places_part(&g->shared))
+        wait_moved(w);
+}
+
 /* Several threads may count at once: a count that is lost does no harm. Who is awaited on our own processor may copy
  * long arrays there. */
 static void yield(const struct wait *w, int64_t now)
@@ -132,6 +141,8 @@ static void yield(const struct wait *w, int64_t now)
     struct wait_stolen *stolen = &w->op->group->stolen;
     sched_yield();
     int64_t after = clock_now();
+    if (after - now > SHARED_NS)
+        wait_woke(w);
     uint32_t yields = atomic_load_explicit(&stolen->yields, memory_order_relaxed);
     bool taken = after - now > STOLEN_NS && !(w->op->copies && w->where == WAIT_HERE);
     atomic_store_explicit(&stolen->yields, taken ? 0 : yields + (yields < STOLEN_RARELY), memory_order_relaxed);

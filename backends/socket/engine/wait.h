@@ -4,7 +4,7 @@
  *        while (!condition()) {
  *            int rc = wait_step(&w);           // 0 go on, or a negative code: poisoned, deadline, interrupted (or WAIT_LEAVE)
  *            if (rc) return rc;                // the failure is recorded by the caller that knows the culprit
- *            if (w.sleepy) block for at most WAIT_SLEEP_NS on whatever makes the condition true
+ *            if (w.sleepy) block for at most WAIT_SLEEP_NS on whatever makes the condition true; then wait_woke(&w)
  *        }
  * Where others than our ranks use the cores, a yield may cost whole time slices of theirs, while a sleeper that is woken
  * goes first: who notices that yields take long again and again sleeps at once for a while, and then tries again.
@@ -52,6 +52,8 @@ static inline bool wait_spun(const struct wait *w)
 }
 /* We run on another processor now: what was stolen on the last one says nothing of this. */
 void wait_moved(const struct wait *w);
+/* After a sleep: the kernel may have woken us beside another rank, though each may have a processor to itself. */
+void wait_woke(const struct wait *w);
 /* For operations that go on without waiting: signals, and peers that have left, every WAIT_LOOK_NS. 0, or the code of the
  * group's failure, which it records. */
 int wait_look(struct acomm_op *op);
