@@ -25,6 +25,7 @@ static int known = CPU_SETSIZE, processor, moves;
 
 static int64_t turn; /* ns: of who gets the core when we yield; 0: nobody. Whose yields last long sleeps instead, and moves no more */
 static int yields, moves_by_then; /* before the second yield */
+static struct core_turn *theirs; /* of the rank that has it then; NULL: it is none */
 
 int sched_getcpu(void) { return processor; }
 
@@ -32,8 +33,12 @@ int sched_yield(void)
 {
     if (yields++ == 1)
         moves_by_then = moves;
+    if (theirs)
+        atomic_store(&theirs->since, clock_now());
     for (int64_t end = clock_now() + turn; turn && clock_now() < end;)
         ;
+    if (theirs)
+        atomic_store(&theirs->until, clock_now());
     return 0;
 }
 
@@ -136,23 +141,27 @@ static int await_once(struct acomm_op *op)
 
 /* Two ranks on one processor, of as many as there are ranks or one, part in a wait if they may. It fails by its deadline, and with it
  * the group. When it would sleep at once until, because others took its core. */
-static int64_t wait_beside_one(int (*wait)(struct acomm_op *), int other, bool copies)
+static int64_t wait_beside_one(int (*wait)(struct acomm_op *), int vacant, bool lent)
 {
     int32_t members[] = {0, 1}, hosts[] = {0, 0};
-    acomm_group_options o = {.id = 1, .rank = mine, .size = 2, .local = 2, .crowded = many || other == first,
+    acomm_group_options o = {.id = 1, .rank = mine, .size = 2, .local = 2, .crowded = many || vacant == first,
                              .members = members, .hosts = hosts, .piece_bytes = PIECE, .segment_fd = memfd_create("test", MFD_CLOEXEC),
                              .segment_bytes = acomm_segment_bytes(2, PIECE), .connections = 1, .check = 1, .timeout = 20 * SECOND};
     acomm_group *g = NULL;
-    start_on_first(other);
+    start_on_first(vacant);
     CHECK(ftruncate(o.segment_fd, (off_t)o.segment_bytes) == 0);
     CHECK_EQUAL(acomm_group_open(NULL, &o, &g), 0);
     atomic_store(shared_place(&g->shared, 1 - mine), 1 + first);
     char byte;
     struct acomm_op op = {.group = g, .out = &byte, .count = 1, .dtype = ACOMM_UINT8, .width = 1, .peer = 1 - mine, .root = -1,
-                          .timeout = SECOND / 20, .synchronous = true, .copies = copies};
+                          .timeout = SECOND / 20, .synchronous = true};
+    theirs = lent ? shared_turn(&g->shared, 1 - mine) : NULL;
     CHECK_EQUAL(wait(&op), ACOMM_TIMEOUT);
     CHECK_EQUAL(atomic_load(shared_place(&g->shared, mine)) - 1, moves ? second : first);
+    struct core_turn *ours = shared_turn(&g->shared, mine);
+    CHECK(!yields || (atomic_load(&ours->since) && atomic_load(&ours->until)));
     int64_t until = atomic_load(&g->stolen.until);
+    theirs = NULL;
     acomm_group_close(g);
     close(o.segment_fd);
     return until;
@@ -193,13 +202,40 @@ static void test_moves_beyond_1024(void)
     second = 1;
 }
 
-/* Long turns are taken for others', unless the rank that is awaited on our core may copy for as long. */
-static void test_a_core_that_an_awaited_rank_needs_is_not_stolen(void)
+/* Long turns are taken for others', unless another rank tells of having had them on our core, where it may copy for as long. */
+static void test_a_core_that_another_rank_needs_is_not_stolen(void)
 {
     turn = SECOND / 1000;
     CHECK(wait_beside_one(await_once, first, false) > 0);
     CHECK_EQUAL(wait_beside_one(await_once, first, true), 0);
     turn = 0;
+}
+
+/* Of a rest of ours from 100 to 200: what ranks on our processor had of it, one that has not come back yet to its end. */
+static void test_lent(void)
+{
+    const struct { int64_t since, until; int place; int64_t lent; } cases[] = {
+        {0, 0, first, 0}, {110, 150, first, 40}, {50, 150, first, 50}, {110, 300, first, 90}, {110, 90, first, 90},
+        {50, 40, first, 100}, {20, 60, first, 0}, {250, 90, first, 0}, {110, 150, second, 0},
+    };
+    struct shared s = open_shared(1);
+    start_on_first(second);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        atomic_store(shared_place(&s, 3), 1 + cases[i].place);
+        atomic_store(&shared_turn(&s, 3)->since, cases[i].since);
+        atomic_store(&shared_turn(&s, 3)->until, cases[i].until);
+        CHECK_EQUAL(places_lent(&s, 100, 200), cases[i].lent);
+    }
+    atomic_store(shared_place(&s, 2), 1 + first);
+    places_rest(&s, 150);
+    places_resume(&s, 120); /* our own turns are none of others */
+    atomic_store(&shared_turn(&s, 2)->since, 180);
+    atomic_store(&shared_turn(&s, 2)->until, 190);
+    atomic_store(shared_place(&s, 3), 1 + first); /* whose turn is still that of the last case */
+    CHECK_EQUAL(places_lent(&s, 100, 200), 10 + 40);
+    CHECK_EQUAL(atomic_load(&shared_turn(&s, 1)->until), 150);
+    CHECK_EQUAL(atomic_load(&shared_turn(&s, 1)->since), 120);
+    shared_close(&s);
 }
 
 /* The kernel wakes a rank beside the one that woke it, which works and does not look where it is. The last rank of a processor would
@@ -254,7 +290,8 @@ int main(void)
     TEST(test_moves_beyond_1024);
     TEST(test_messages_part_two);
     TEST(test_collectives_part_two);
-    TEST(test_a_core_that_an_awaited_rank_needs_is_not_stolen);
+    TEST(test_a_core_that_another_rank_needs_is_not_stolen);
+    TEST(test_lent);
     TEST(test_who_slept_in_a_collective_moves);
     TEST(test_who_slept_for_a_message_moves);
     TEST(test_whose_core_was_taken_moves);

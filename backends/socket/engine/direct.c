@@ -161,7 +161,6 @@ static int try_ways(struct rounds *r, bool reaches, bool maps)
 static int run_staged(struct acomm_op *op, const struct direct_plan *plan, enum stream_stores stores)
 {
     op->stores = stores;
-    op->copies = false;
     int rc = plan->staged(op);
     op->stores = STREAM_TRIED;
     return rc;
@@ -246,7 +245,6 @@ static int run(struct acomm_op *op, const struct direct_plan *plan)
     bool forced = op->algorithm == g->selection.forced[op->kind], open = d->reach == WAY_OPEN;
     bool known = plan->bytes && !forced && !d->symmetric && d->reach != WAY_UNKNOWN; /* what all offer: private arrays */
     int rc = 0;
-    op->copies = true;
     places_say(&g->shared);
     if (!known && (rc = meet(&r, plan, &open)))
         return rc;

@@ -26,7 +26,6 @@ struct acomm_op {
     uint32_t moves;              /* turns with progress */
     size_t unseen;               /* bytes that moved since clock and signals were looked at */
     int stores;                  /* enum stream_stores, of its slots */
-    bool copies;                 /* the ranks copy each other's arrays, for as long as they need the core */
     double factor;               /* premul_sum */
     uint32_t layout;
     int kind, dtype, redop, root;

@@ -20,6 +20,33 @@ int32_t places_say(struct shared *s)
     return here;
 }
 
+void places_rest(const struct shared *s, int64_t now)
+{
+    atomic_store_explicit(&shared_turn(s, s->rank)->until, now, memory_order_relaxed);
+}
+
+void places_resume(const struct shared *s, int64_t now)
+{
+    atomic_store_explicit(&shared_turn(s, s->rank)->since, now, memory_order_relaxed);
+}
+
+/* Of each rank its last turn: who has several in one rest of ours works for others that wait, not for long. */
+int64_t places_lent(struct shared *s, int64_t from, int64_t to)
+{
+    int32_t here = places_say(s);
+    int64_t lent = 0;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        struct core_turn *turn = shared_turn(s, rank);
+        int64_t since = atomic_load_explicit(&turn->since, memory_order_relaxed);
+        int64_t until = atomic_load_explicit(&turn->until, memory_order_relaxed);
+        bool beside = rank != s->rank && atomic_load_explicit(shared_place(s, rank), memory_order_relaxed) == here;
+        until = until >= since && until < to ? until : to;
+        since = since > from ? since : from;
+        lent += beside && until > since ? until - since : 0;
+    }
+    return lent;
+}
+
 /* The permitted processor with fewest ranks, if that is better than `here`; else -1. ranks: zeros, for each processor. last: of the
  * ranks on ours. */
 static int better(const struct shared *s, int here, const struct processors *allowed, uint16_t *ranks, int *last)

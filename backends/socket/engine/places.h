@@ -21,6 +21,16 @@ struct places {
     int64_t span;                /* ns between two looks */
 };
 
+/* When a rank had a core last, as far as its waits tell: since when, and until when; still, where `until` is the earlier one. */
+struct core_turn {
+    _Atomic int64_t since, until; /* clock_now() */
+};
+/* We give our core away now, or have it again. */
+void places_rest(const struct shared *s, int64_t now);
+void places_resume(const struct shared *s, int64_t now);
+/* For how long other ranks had our processor between two times. */
+int64_t places_lent(struct shared *s, int64_t from, int64_t to);
+
 /* 1 + the processor that we are on, and says so to the others. */
 int32_t places_say(struct shared *s);
 /* Says where we are. And every some milliseconds: moves this thread to the processor that fewest ranks wait on, where they are

@@ -42,6 +42,7 @@ struct seat {
     _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
     _Atomic int32_t place;
     _Atomic uint64_t settled; /* up to here the rank has compared what others called with what it called as their root */
+    _Alignas(SHARED_LINE) struct core_turn turn;
     _Alignas(SHARED_LINE) struct bell bell;
     struct window window;
 };
@@ -463,6 +464,11 @@ void shared_all_came(struct shared *s, uint64_t round)
 _Atomic int32_t *shared_place(const struct shared *s, int rank)
 {
     return &seat_of(s, rank)->place;
+}
+
+struct core_turn *shared_turn(const struct shared *s, int rank)
+{
+    return &seat_of(s, rank)->turn;
 }
 
 struct bell *shared_bell(const struct shared *s, int rank)

@@ -100,6 +100,7 @@ char *shared_map_arena(const struct shared *s, int rank);
 
 /* Ring memory from local rank `from` to `to` for link_shm.c; reserves its pages. NULL when memory is out. */
 _Atomic int32_t *shared_place(const struct shared *s, int rank);
+struct core_turn *shared_turn(const struct shared *s, int rank);
 struct bell *shared_bell(const struct shared *s, int rank);
 struct window *shared_window(const struct shared *s, int rank);
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to);

@@ -127,24 +127,37 @@ void wait_moved(const struct wait *w)
     atomic_store_explicit(&w->op->group->stolen.until, 0, memory_order_relaxed);
 }
 
-void wait_woke(const struct wait *w)
+/* We run again. Beside another rank, though each may have a processor to itself? */
+static void resume(const struct wait *w, int64_t now, bool look)
 {
     struct acomm_group *g = w->op->group;
-    if (!g->crowded && g->shared.base && places_part(&g->shared))
+    if (!g->shared.base)
+        return;
+    places_resume(&g->shared, now);
+    if (look && !g->crowded && places_part(&g->shared))
         wait_moved(w);
 }
 
-/* Several threads may count at once: a count that is lost does no harm. Who is awaited on our own processor may copy
- * long arrays there. */
+void wait_woke(const struct wait *w)
+{
+    resume(w, clock_now(), true);
+}
+
+/* Whether somebody else had our core that long: other ranks may copy long arrays there. */
+static bool took(struct acomm_group *g, int64_t from, int64_t to)
+{
+    return to - from > STOLEN_NS && (!g->shared.base || to - from - places_lent(&g->shared, from, to) > STOLEN_NS);
+}
+
+/* Several threads may count at once: a count that is lost does no harm. */
 static void yield(const struct wait *w, int64_t now)
 {
     struct wait_stolen *stolen = &w->op->group->stolen;
     sched_yield();
     int64_t after = clock_now();
-    if (after - now > SHARED_NS)
-        wait_woke(w);
+    bool taken = took(w->op->group, now, after);
+    resume(w, after, after - now > SHARED_NS);
     uint32_t yields = atomic_load_explicit(&stolen->yields, memory_order_relaxed);
-    bool taken = after - now > STOLEN_NS && !(w->op->copies && w->where == WAIT_HERE);
     atomic_store_explicit(&stolen->yields, taken ? 0 : yields + (yields < STOLEN_RARELY), memory_order_relaxed);
     if (!taken)
         return;
@@ -170,6 +183,8 @@ static int look(struct wait *w)
     int rc = look_around(op, now);
     if (rc)
         return rc;
+    if (op->group->shared.base)
+        places_rest(&op->group->shared, now);
     w->sleepy = now >= w->sleep_at || now < atomic_load_explicit(&op->group->stolen.until, memory_order_relaxed);
     if (!w->sleepy)
         yield(w, now);
