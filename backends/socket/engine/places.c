@@ -25,9 +25,11 @@ void places_rest(const struct shared *s, int64_t now)
     atomic_store_explicit(&shared_turn(s, s->rank)->until, now, memory_order_relaxed);
 }
 
-void places_resume(const struct shared *s, int64_t now)
+int64_t places_resume(const struct shared *s, int64_t now)
 {
-    atomic_store_explicit(&shared_turn(s, s->rank)->since, now, memory_order_relaxed);
+    struct core_turn *turn = shared_turn(s, s->rank);
+    atomic_store_explicit(&turn->since, now, memory_order_relaxed);
+    return now - atomic_load_explicit(&turn->until, memory_order_relaxed);
 }
 
 /* Of each rank its last turn: who has several in one rest of ours works for others that wait, not for long. */

@@ -25,9 +25,9 @@ struct places {
 struct core_turn {
     _Atomic int64_t since, until; /* clock_now() */
 };
-/* We give our core away now, or have it again. */
+/* We give our core away now, or have it again: after how long. */
 void places_rest(const struct shared *s, int64_t now);
-void places_resume(const struct shared *s, int64_t now);
+int64_t places_resume(const struct shared *s, int64_t now);
 /* For how long other ranks had our processor between two times. */
 int64_t places_lent(struct shared *s, int64_t from, int64_t to);
 
