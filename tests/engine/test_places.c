@@ -22,6 +22,7 @@ static bool many; /* there are more ranks than processors, though none of them i
  * many, and refuses a set that has not room for all. */
 static cpu_set_t permitted[KERNEL_MOST / CPU_SETSIZE];
 static int known = CPU_SETSIZE, processor, moves;
+static bool refuses; /* as a container may */
 
 static int64_t turn; /* ns: of who gets the core when we yield; 0: nobody. Whose yields last long sleeps instead, and moves no more */
 static int yields, moves_by_then; /* before the second yield */
@@ -54,6 +55,8 @@ int sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set)
 int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *set)
 {
     CHECK_EQUAL(pid, 0);
+    if (refuses)
+        return errno = EPERM, -1;
     memset(permitted, 0, sizeof permitted);
     memcpy(permitted, set, bytes < sizeof permitted ? bytes : sizeof permitted);
     if (CPU_ISSET_S(processor, bytes, set))
@@ -116,6 +119,10 @@ static void test_parts(void)
     atomic_store(shared_place(&s, 0), 1 + second);
     for (int i = 0; i < LOOKS; i++)
         CHECK(!places_spread(&places, &s)); /* which is for the last one to do */
+    refuses = true;
+    CHECK(!places_part(&s));
+    CHECK_EQUAL(atomic_load(shared_place(&s, 1)), 1 + first);
+    refuses = false;
     CHECK(places_part(&s));
     CHECK_EQUAL(moves, 1);
     CHECK_EQUAL(atomic_load(shared_place(&s, 1)), 1 + second);

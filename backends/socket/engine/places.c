@@ -84,10 +84,11 @@ static bool move(int cpu, const struct processors *allowed)
     if (!processors_empty(&only, allowed->count))
         return false;
     CPU_SET_S(cpu, only.bytes, only.set);
-    if (!sched_setaffinity(0, only.bytes, only.set))
+    bool moved = !sched_setaffinity(0, only.bytes, only.set); /* a container may refuse it */
+    if (moved)
         sched_setaffinity(0, allowed->bytes, allowed->set); /* it stays there until the kernel has a reason */
     processors_free(&only);
-    return true;
+    return moved;
 }
 
 bool places_spread(struct places *p, struct shared *s)
@@ -123,5 +124,7 @@ bool places_part(struct shared *s)
         atomic_store_explicit(shared_place(s, s->rank), to + 1, memory_order_relaxed);
     bool moved = to >= 0 && move(to, &allowed);
     processors_free(&allowed);
+    if (to >= 0 && !moved)
+        places_say(s);
     return moved;
 }
