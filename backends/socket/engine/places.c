@@ -29,7 +29,7 @@ int64_t places_resume(const struct shared *s, int64_t now)
 {
     struct core_turn *turn = shared_turn(s, s->rank);
     atomic_store_explicit(&turn->since, now, memory_order_relaxed);
-    return now - atomic_load_explicit(&turn->until, memory_order_relaxed);
+    return (int64_t)((uint64_t)now - (uint64_t)atomic_load_explicit(&turn->until, memory_order_relaxed)); /* it lies where all write */
 }
 
 /* Of each rank its last turn: who has several in one rest of ours works for others that wait, not for long. */
