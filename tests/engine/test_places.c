@@ -163,6 +163,7 @@ static int64_t wait_beside_one(int (*wait)(struct acomm_op *), int vacant, bool 
     struct acomm_op op = {.group = g, .out = &byte, .count = 1, .dtype = ACOMM_UINT8, .width = 1, .peer = 1 - mine, .root = -1,
                           .timeout = SECOND / 20, .synchronous = true};
     theirs = lent ? shared_turn(&g->shared, 1 - mine) : NULL;
+    yields = 0; /* opening may have yielded */
     CHECK_EQUAL(wait(&op), ACOMM_TIMEOUT);
     CHECK_EQUAL(atomic_load(shared_place(&g->shared, mine)) - 1, moves ? second : first);
     struct core_turn *ours = shared_turn(&g->shared, mine);
@@ -250,8 +251,7 @@ static void test_lent(void)
 static void who_slept_moves(int (*wait)(struct acomm_op *))
 {
     mine = 0;
-    wait_beside_one(wait, second, false);
-    CHECK_EQUAL(moves, 1);
+    parts_two(wait);
     wait_beside_one(wait, first, false);
     CHECK_EQUAL(moves, 0);
     many = true; /* they take turns */
@@ -268,9 +268,11 @@ static void test_who_slept_for_a_message_moves(void) { who_slept_moves(recv_once
 static void test_whose_core_was_taken_moves(void)
 {
     turn = SECOND / 10000;
-    wait_beside_one(await_once, second, false);
+    for (int i = 0; i == 0 || (i < WAITS && yields < 2); i++) { /* on a busy machine it sleeps after the first yield */
+        wait_beside_one(await_once, second, false);
+        CHECK_EQUAL(moves, 1);
+    }
     CHECK_EQUAL(moves_by_then, 1);
-    CHECK_EQUAL(moves, 1);
     turn = 0;
 }
 
