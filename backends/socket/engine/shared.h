@@ -98,10 +98,11 @@ int shared_await_on(struct shared *s, struct acomm_op *op, int rank, uint64_t ro
 uint64_t shared_arena_offset(const struct shared *s, int rank);
 char *shared_map_arena(const struct shared *s, int rank);
 
-/* Ring memory from local rank `from` to `to` for link_shm.c; reserves its pages. NULL when memory is out. */
+/* Of a local rank's seat; see places.h, bell.h and window.h. */
 _Atomic int32_t *shared_place(const struct shared *s, int rank);
 struct core_turn *shared_turn(const struct shared *s, int rank);
 struct bell *shared_bell(const struct shared *s, int rank);
 struct window *shared_window(const struct shared *s, int rank);
+/* Ring memory from local rank `from` to `to` for link_shm.c; reserves its pages. NULL when memory is out. */
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to);
 #endif
