@@ -36,6 +36,7 @@ class Flight:
         self._works: collections.deque[NcclWork] = collections.deque()
         self._events: list[int] = []  # to be used again
         self._ordering = cuda.event(device)
+        self._error: DistError | None = None
         self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
@@ -43,14 +44,16 @@ class Flight:
         return bool(self._works)
 
     def enqueued(self, works: list[NcclWork], stream: int) -> None:
-        """All that was enqueued on the stream until now, these works among it."""
+        """All that was enqueued on the stream until now, these works among it. After fail() they have failed too: their event may
+        come because NCCL was aborted."""
         event = self._events.pop() if self._events else self.cuda.event(self.device)
         code = self.cuda.lib.cudaEventRecord(event, stream)
         if code:
             self.cuda.check(code, "record an event")
-        for work in works:
-            work.event = event
-        self._works.extend(works)
+        with self._lock:
+            for work in works:
+                work.event, work.error, work.ended = event, self._error, self._error is not None
+            self._works.extend(works)
         if len(self._works) > _MANY:
             self.reap()
 
@@ -112,10 +115,11 @@ class Flight:
                 time.sleep(_STEP)
 
     def fail(self, error: DistError) -> None:
-        """What has not ended by now never will, whatever its event says after NCCL was aborted."""
+        """What has not ended by now never will, whatever its event says after NCCL was aborted; nor what is enqueued after it."""
         with suppress(DistError), self.cuda.on(self.device):  # where CUDA has failed nothing more is known to have ended
             self.reap()
         with self._lock:
+            self._error = error
             for work in self._works:
                 if not work.ended:
                     work.error, work.ended = error, True

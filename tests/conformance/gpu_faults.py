@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -224,6 +225,26 @@ def _break_device() -> None:
     cuda.call("cudaMemcpyAsync", pinned, x.address, 32, 2, arrays.current_stream())
     with suppress(RuntimeError):  # the error
         cuda.call("cudaStreamSynchronize", arrays.current_stream())
+
+
+def enqueued_meanwhile(context: Context) -> None:
+    """The thread that watches sees a failure while a call is enqueueing: what that enqueues has failed too, whatever its event says
+    later. Rank 0 does not take part, so nothing can end by itself."""
+    with broken_group(context) as group:
+        communicator: Any = group._communicator
+        enqueued = communicator._flight.enqueued
+
+        def late(*arguments: Any) -> None:
+            watcher = threading.Thread(target=communicator.broken, args=(arraycomm.PeerLost("seen just now"),))
+            watcher.start()
+            watcher.join()
+            enqueued(*arguments)
+
+        if context.rank == 1:
+            communicator._flight.enqueued = late
+        if context.rank > 0:
+            raises(context, "a failure", lambda: group.all_reduce(ones(), async_op=True).wait(_LONG), _ENDS,
+                   "seen just now")
 
 
 def closed_meanwhile(context: Context) -> None:

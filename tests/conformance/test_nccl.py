@@ -116,7 +116,7 @@ def test_no_unique_id(fragile: World) -> None:
 
 
 @pytest.mark.parametrize("task", ["failed_batch", "no_memory", "too_slow", "stuck", "never_comes", "asynchronous_error",
-                                  "broken_device", "closed_meanwhile"])
+                                  "broken_device", "enqueued_meanwhile", "closed_meanwhile"])
 def test_faults(fragile: World, task: str) -> None:
     fragile.run(f"gpu_faults.{task}")
 
