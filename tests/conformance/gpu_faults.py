@@ -228,8 +228,8 @@ def _break_device() -> None:
 
 
 def enqueued_meanwhile(context: Context) -> None:
-    """The thread that watches sees a failure while a call is enqueueing: what that enqueues has failed too, whatever its event says
-    later. Rank 0 does not take part, so nothing can end by itself."""
+    """The thread that watches sees a failure while a call is enqueueing: what that enqueues has failed too, whatever its event
+    says later. Rank 0 does not take part, so nothing can end by itself."""
     with broken_group(context) as group:
         communicator: Any = group._communicator
         enqueued = communicator._flight.enqueued
