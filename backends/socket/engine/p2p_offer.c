@@ -17,22 +17,32 @@
 
 #define PART ((uint64_t)1 << 20) /* bytes at a time; between two every peer has its turn and failures are seen */
 #define MAPPED_MIN (32u << 10)   /* bytes; an eager message is done sooner below, because nobody waits for DONE */
+#define PARTNERS 3               /* long messages in a row with the same peer, after which it is worth to share its processor. Who gives
+                                  * to one and takes from another has two, who would follow both in turn */
 
 enum { STAGED, READ, WAYS };
 
-/* The other side may wait for us while we copy. */
-static void say_place(const struct p2p *p)
+/* A long message is about to be exchanged with the peer. The other side may wait for us while we copy. */
+static void take_place(struct p2p *p, const struct p2p_peer *peer, uint64_t bytes)
 {
-    if (p->group->shared.base)
-        places_say(&p->group->shared);
+    struct acomm_group *g = p->group;
+    if (!g->shared.base)
+        return;
+    places_say(&g->shared);
+    if (!g->crowded || bytes < STREAM_LONG)
+        return;
+    p->in_a_row = p->partner == peer ? p->in_a_row + 1 : 0;
+    p->partner = peer;
+    if (p->in_a_row >= PARTNERS)
+        places_join(&p->joins, &g->shared, g->hosts.seat[peer->rank]);
 }
 
-struct wire_place p2p_offer_place(const struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
+struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
 {
     uint64_t least = p->group->direct.arena ? MAPPED_MIN : WIRE_EAGER_NEAR + 1;
     if (item->bytes < least || !peer->to->withdrawn)
         return (struct wire_place){.how = DIRECT_NOTHING};
-    say_place(p);
+    take_place(p, peer, item->bytes);
     struct direct_place place = direct_place(&p->group->direct, item->op->in, item->bytes);
     return (struct wire_place){.at = place.at, .how = place.how, .pid = (int32_t)getpid()};
 }
@@ -76,7 +86,7 @@ bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
 {
     if (item->place.how == DIRECT_NOTHING || !peer->from->withdrawn)
         return false;
-    say_place(p);
+    take_place(p, peer, item->bytes);
     item->began = clock_now();
     item->spent = p->group->crowded ? clock_spent() : 0;
     item->copying = 0;

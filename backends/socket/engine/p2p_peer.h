@@ -184,7 +184,9 @@ struct p2p {
     int room[2];
     int64_t kept;                /* where cores are scarce: since when we keep ours, 0: not yet; and yields since that paid */
     int gains;
-    struct places places;
+    struct places places, joins;
+    const struct p2p_peer *partner; /* of the last long message, and how many before it were with it, in a row */
+    uint32_t in_a_row;
     uint32_t passes;             /* also says which peer the next one begins with */
     size_t unseen;               /* bytes moved since deadlines were looked at */
     bool due;                    /* the last pass was one after which to look at clock and signals, though there is progress */
@@ -239,7 +241,7 @@ bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full);
 
 /* p2p_offer.c */
 /* Where the receiver can read the data of a send: `how` is DIRECT_NOTHING where it cannot. */
-struct wire_place p2p_offer_place(const struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item);
+struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item);
 /* A receive met this place: whether it will read there, from now on in peer->reading. */
 bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item);
 /* Reads a part of what has been accepted; whether anything moved. */

@@ -10,6 +10,7 @@
 #define TURNS 64            /* between two looks at the clock: so many yields fit into any wait that yields at all */
 #define SPAN_MIN 4000000    /* ns; */
 #define SPAN_MAX 1000000000 /* doubled up to here with every move soon after another: who fights with the kernel soon gives in */
+#define LATELY 20000000     /* ns; who has waited for others since has work to do */
 
 int32_t places_say(struct shared *s)
 {
@@ -18,6 +19,13 @@ int32_t places_say(struct shared *s)
     if (atomic_load_explicit(own, memory_order_relaxed) != here)
         atomic_store_explicit(own, here, memory_order_relaxed);
     return here;
+}
+
+/* -1: not known. */
+static int place_of(const struct shared *s, int rank)
+{
+    int32_t place = atomic_load_explicit(shared_place(s, rank), memory_order_relaxed);
+    return place > 0 ? place - 1 : -1;
 }
 
 void places_rest(const struct shared *s, int64_t now)
@@ -55,7 +63,7 @@ static int better(const struct shared *s, int here, const struct processors *all
 {
     int best = here;
     for (int rank = 0; rank < s->ranks; rank++) {
-        int at = atomic_load_explicit(shared_place(s, rank), memory_order_relaxed) - 1;
+        int at = place_of(s, rank);
         if (at < 0 || at >= allowed->count)
             return -1;
         ranks[at]++;
@@ -91,6 +99,14 @@ static bool move(int cpu, const struct processors *allowed)
     return moved;
 }
 
+/* After a look: when to take the next one. */
+static void put_off(struct places *p, int64_t now, bool moves)
+{
+    p->span = now - p->next > p->span ? 0 : moves ? 2 * p->span : p->span / 2;
+    p->span = p->span < SPAN_MIN ? SPAN_MIN : p->span < SPAN_MAX ? p->span : SPAN_MAX;
+    p->next = now + p->span;
+}
+
 bool places_spread(struct places *p, struct shared *s)
 {
     struct processors allowed;
@@ -102,9 +118,7 @@ bool places_spread(struct places *p, struct shared *s)
         return false;
     int last, to = find_better(s, here, &allowed, &last);
     to = last == s->rank ? to : -1; /* all look, so that one has to be who moves */
-    p->span = now - p->next > p->span ? 0 : to >= 0 ? 2 * p->span : p->span / 2;
-    p->span = p->span < SPAN_MIN ? SPAN_MIN : p->span < SPAN_MAX ? p->span : SPAN_MAX;
-    p->next = now + p->span;
+    put_off(p, now, to >= 0);
     bool moved = to >= 0 && move(to, &allowed);
     processors_free(&allowed);
     if (moved)
@@ -112,7 +126,16 @@ bool places_spread(struct places *p, struct shared *s)
     return moved;
 }
 
-/* Says so before it moves: who has run on our processor until now looks after that, and stays. */
+/* Says so before it moves: who has run on our processor until now looks after that, and stays; and who would follow us sees it. */
+static bool go(struct shared *s, int to, const struct processors *allowed)
+{
+    atomic_store_explicit(shared_place(s, s->rank), to + 1, memory_order_relaxed);
+    bool moved = move(to, allowed);
+    if (!moved)
+        places_say(s);
+    return moved;
+}
+
 bool places_part(struct shared *s)
 {
     struct processors allowed;
@@ -120,11 +143,42 @@ bool places_part(struct shared *s)
     if (!processors_open(&allowed))
         return false;
     int last, to = find_better(s, here, &allowed, &last);
-    if (to >= 0)
-        atomic_store_explicit(shared_place(s, s->rank), to + 1, memory_order_relaxed);
-    bool moved = to >= 0 && move(to, &allowed);
+    bool moved = to >= 0 && go(s, to, &allowed);
     processors_free(&allowed);
-    if (to >= 0 && !moved)
-        places_say(s);
+    return moved;
+}
+
+static bool busy(const struct shared *s, int rank, int64_t now)
+{
+    const struct core_turn *turn = shared_turn(s, rank);
+    uint64_t since = (uint64_t)atomic_load_explicit(&turn->since, memory_order_relaxed);
+    uint64_t until = (uint64_t)atomic_load_explicit(&turn->until, memory_order_relaxed);
+    return (int64_t)((uint64_t)now - since) < LATELY || (int64_t)((uint64_t)now - until) < LATELY;
+}
+
+/* Whether our processor would go on working, and the other one have no more than two ranks more than ours, which then come the other
+ * way if they have somebody here. */
+static bool may_leave(const struct shared *s, int here, int there, int other, int64_t now)
+{
+    int ours = 0, theirs = 0;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        int at = place_of(s, rank);
+        bool counts = (at == here || at == there) && (rank == s->rank || rank == other || busy(s, rank, now));
+        ours += counts && at == here;
+        theirs += counts && at == there;
+    }
+    return ours > 1 && theirs <= ours;
+}
+
+bool places_join(struct places *p, struct shared *s, int other)
+{
+    int here = places_say(s) - 1, there = place_of(s, other);
+    int64_t now = there == here ? 0 : clock_now();
+    struct processors allowed;
+    if (there < 0 || there == here || now < p->next || !may_leave(s, here, there, other, now) || !processors_open(&allowed))
+        return false;
+    put_off(p, now, true);
+    bool moved = there < allowed.count && CPU_ISSET_S(there, allowed.bytes, allowed.set) && go(s, there, &allowed);
+    processors_free(&allowed);
     return moved;
 }
