@@ -127,6 +127,21 @@ static void others_are_no_trials(void)
     CHECK_EQUAL(atomic_load(&talk.asked) | atomic_load(&talk.told), 0);
 }
 
+/* By strings, where those are a way of their own; of shorter ones by the time to write. */
+static void long_ones_among_more_ranks_than_cores(void)
+{
+    begin();
+    for (int i = 0; i < 5; i++, at += PIECE) {
+        memset(from, 1 + i, PIECE);
+        stores_write(&stores, NULL, at, ring + at % ROOM, from, PIECE, STRINGS);
+        CHECK(!memcmp(from, ring + at % ROOM, PIECE));
+    }
+    CHECK_EQUAL(stores.alone.bytes, stream_has_strings() ? 0 : 5 * PIECE);
+    uint64_t before = stores.alone.bytes;
+    stores_write(&stores, NULL, at, ring + at % ROOM, from, PIECE, STRINGS - 1);
+    CHECK_EQUAL(stores.alone.bytes, before + PIECE);
+}
+
 /* Several pieces in one copy, of which one is asked about: it alone is timed, and told once all of it is out. */
 static void several_pieces_at_once(void)
 {
@@ -183,6 +198,7 @@ int main(void)
     TEST(another_length_begins_with_what_is_known);
     TEST(what_nobody_reads_is_given_up);
     TEST(others_are_no_trials);
+    TEST(long_ones_among_more_ranks_than_cores);
     TEST(several_pieces_at_once);
     TEST(words_that_nobody_wrote);
     TEST(strings_anywhere);

@@ -34,7 +34,7 @@ struct stores_reader {
     int64_t ns;
 };
 
-/* A piece of contents of `whole` bytes: to `to`, which is byte `at` of the ring. talk NULL: by the time to write alone. */
+/* A piece of contents of `whole` bytes: to `to`, which is byte `at` of the ring. talk NULL: without trials. */
 void stores_write(struct stores *s, struct stores_talk *talk, uint64_t at, char *to, const char *from, size_t bytes, uint64_t whole);
 /* Contents back out, as many pieces as there are. */
 void stores_read(struct stores_reader *r, struct stores_talk *talk, uint64_t at, char *to, const char *from, size_t bytes, uint64_t whole);
