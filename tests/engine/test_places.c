@@ -294,6 +294,44 @@ static void test_who_copies_says_where(void)
     shared_close(&s);
 }
 
+/* For how long a rank yields that has slept for so many ns. */
+static int64_t yields_after(struct acomm_op *op, int64_t slept)
+{
+    struct wait w = wait_start(op);
+    if (op->group->shared.base)
+        places_rest(&op->group->shared, clock_now() - slept);
+    wait_woke(&w);
+    return wait_start(op).yield_ns;
+}
+
+/* A sleep that was shorter than a wake-up takes would be followed by one of the other rank, and so on. */
+static void test_who_slept_shortly_yields_longer(void)
+{
+    enum { MILLISECOND = 1000000 };
+    struct acomm_group group = {.size = 2, .shared = open_shared(0)};
+    struct acomm_op op = {.group = &group};
+    start_on_first(second);
+    int64_t usual = wait_start(&op).yield_ns, longest = usual;
+    CHECK_EQUAL(yields_after(&op, MILLISECOND), 2 * usual);
+    CHECK_EQUAL(yields_after(&op, MILLISECOND), 4 * usual);
+    for (int i = 0; i < FEW * FEW; i++)
+        longest = yields_after(&op, 0);
+    CHECK(longest > 2 * MILLISECOND && longest < 10 * MILLISECOND);
+    CHECK_EQUAL(yields_after(&op, 20 * MILLISECOND), usual); /* somebody is late */
+    atomic_store(&group.stolen.until, INT64_MAX); /* it sleeps at once, because others than ranks want its core */
+    CHECK_EQUAL(yields_after(&op, MILLISECOND), usual);
+    atomic_store(&group.stolen.until, 0);
+    group.crowded = true;
+    int64_t turns = wait_start(&op).yield_ns;
+    CHECK_EQUAL(yields_after(&op, MILLISECOND), turns);
+    group.crowded = false;
+    CHECK_EQUAL(wait_start(&op).yield_ns, usual);
+    struct shared shared = group.shared;
+    group.shared.base = NULL; /* sockets are slept on by poll() */
+    CHECK_EQUAL(yields_after(&op, MILLISECOND), usual);
+    shared_close(&shared);
+}
+
 static void works_lately(struct shared *s, int rank, int place)
 {
     atomic_store(shared_place(s, rank), 1 + place);
@@ -404,6 +442,7 @@ int main(void)
     TEST(test_who_slept_for_a_message_moves);
     TEST(test_whose_core_was_taken_moves);
     TEST(test_who_copies_says_where);
+    TEST(test_who_slept_shortly_yields_longer);
     TEST(test_joins_where_both_processors_go_on_working);
     TEST(test_joins_no_rank_that_it_cannot);
     TEST(test_joins_whom_it_exchanges_long_messages_with);

@@ -11,6 +11,7 @@
 #define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
 #define SPINS_CROWDED 60    /* 1.5 us, what a yield takes: who is awaited runs elsewhere, or we do not know where */
 #define YIELD_NS 200000     /* how long to yield before sleeping, with a core for every rank */
+#define SHORT_NS 4000000    /* a sleep as short as this was not worth it: we yield for twice as long next time, up to this */
 #define YIELD_TURN_NS 125000 /* for each rank, where they take turns: a sleeping rank costs a wake-up per step, but who yields
                               * makes its core look busy, and so the ranks that work are not spread over all cores */
 #define YIELD_CROWDED_NS 2000000 /* at most */
@@ -58,8 +59,9 @@ struct wait wait_start(struct acomm_op *op)
 {
     bool crowded = op->group->crowded, leaves = may_leave(op) && !op->leave_at;
     int64_t turns = (int64_t)op->group->size * YIELD_TURN_NS;
+    int64_t patience = atomic_load_explicit(&op->group->stolen.patience, memory_order_relaxed);
     return (struct wait){.op = op, .spins = leaves ? 0 : crowded ? SPINS_CROWDED : SPINS,
-                         .yield_ns = !crowded ? YIELD_NS : turns < YIELD_CROWDED_NS ? turns : YIELD_CROWDED_NS};
+                         .yield_ns = !crowded ? (patience ? patience : YIELD_NS) : turns < YIELD_CROWDED_NS ? turns : YIELD_CROWDED_NS};
 }
 
 struct wait wait_start_links(struct acomm_op *op)
@@ -127,18 +129,25 @@ void wait_moved(const struct wait *w)
     atomic_store_explicit(&w->op->group->stolen.until, 0, memory_order_relaxed);
 }
 
-/* We run again. Beside another rank, though each may have a processor to itself? After a short rest that does no harm: where others
- * want all processors, two ranks of one hand it to each other in 4 us instead of 40. */
-static void resume(const struct wait *w, int64_t now)
+/* We run again: after how long. Beside another rank, though each may have a processor to itself? After a short rest that does no harm:
+ * where others want all processors, two ranks of one hand it to each other in 4 us instead of 40. */
+static int64_t resume(const struct wait *w, int64_t now)
 {
     struct acomm_group *g = w->op->group;
-    if (g->shared.base && places_resume(&g->shared, now) > SHARED_NS && !g->crowded && places_part(&g->shared))
+    int64_t rest = g->shared.base ? places_resume(&g->shared, now) : 0;
+    if (rest > SHARED_NS && !g->crowded && places_part(&g->shared))
         wait_moved(w);
+    return rest;
 }
 
 void wait_woke(const struct wait *w)
 {
-    resume(w, clock_now());
+    struct acomm_group *g = w->op->group;
+    int64_t now = clock_now(), rest = resume(w, now), known = atomic_load_explicit(&g->stolen.patience, memory_order_relaxed);
+    int64_t twice = 2 * (known ? known : YIELD_NS);
+    if (!rest || g->crowded || now < atomic_load_explicit(&g->stolen.until, memory_order_relaxed)) /* it slept at once, for others */
+        return;
+    atomic_store_explicit(&g->stolen.patience, rest >= SHORT_NS ? 0 : twice < SHORT_NS ? twice : SHORT_NS, memory_order_relaxed);
 }
 
 /* Whether somebody else had our core that long: other ranks may copy long arrays there. */
