@@ -156,8 +156,8 @@ static bool busy(const struct shared *s, int rank, int64_t now)
     return (int64_t)((uint64_t)now - since) < LATELY || (int64_t)((uint64_t)now - until) < LATELY;
 }
 
-/* Whether our processor would go on working, and the other one have no more than two ranks more than ours, which then come the other
- * way if they have somebody here. */
+/* Whether our processor would go on working without us, and the other one have two busy ranks more than ours at most: one of those
+ * whose partner is here comes the other way then, by the same rule. */
 static bool may_leave(const struct shared *s, int here, int there, int other, int64_t now)
 {
     int ours = 0, theirs = 0;
