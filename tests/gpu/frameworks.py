@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from arraycomm.backends.nccl.declarations import version_text
 from arraycomm.backends.nccl.library import library
 from arraycomm.core.cuda.runtime import runtime
 
 STANDIN = "standin"
-_SHARING = 23000  # NCCL's version from which on ranks can share a GPU
+_SHARING = 23000  # NCCL's version from which on ranks of a host can share a GPU
 
 
-def too_few(ranks: int) -> str | None:
-    """Why so many ranks cannot run here; None: they can."""
-    count, version = runtime().device_count(), library().version
-    if ranks <= count or version >= _SHARING:
-        return None
-    return (f"{ranks} ranks and {count} GPU: ranks share one from NCCL {version_text(_SHARING)} on, and this is "
-            f"{version_text(version)}")
+def share(rank: int) -> None:
+    """Before NCCL is asked for a communicator, where ranks share a GPU: few of its processors for each, and nothing of NVLink's
+    switches. From 2.30 on that is an experiment that NCCL knows of. Earlier ones refuse it on one host, so that each rank says
+    that it has a host of its own, and they talk over sockets. What the caller has set counts."""
+    many = library().version >= _SHARING
+    sharing = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if many else {"NCCL_HOSTID": f"rank {rank}"}
+    for name, value in (sharing | {"NCCL_MAX_CTAS": "8", "NCCL_NVLS_ENABLE": "0"}).items():
+        os.environ.setdefault(name, value)
 
 
 def use(rank: int, framework: str = "") -> list[str]:
@@ -54,6 +54,8 @@ def use(rank: int, framework: str = "") -> list[str]:
         jax.config.update("jax_enable_x64", True)  # the tests have arrays of 64-bit types
         usable += ["jax"] if jax.default_backend() == "gpu" else []
     runtime().set_device(rank % runtime().device_count())
+    if int(os.environ["LOCAL_WORLD_SIZE"]) > runtime().device_count():
+        share(rank)
     assert usable, f"no arrays on a GPU by {framework or 'torch, CuPy or JAX'} here"
     return usable
 

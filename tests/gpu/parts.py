@@ -48,7 +48,7 @@ def machine(_ranks: int, _framework: str) -> None:
 
 
 def _libraries() -> str:
-    reason = missing("machine", 1, "")
+    reason = missing("machine", "")
     if reason is not None:
         return reason
     cuda = runtime()
@@ -84,7 +84,7 @@ PARTS: dict[str, Callable[[int, str], None]] = {
 BACKENDS = {"staged": "socket", "mpi": "mpi"}  # of the others: nccl
 
 
-def missing(part: str, ranks: int, framework: str) -> str | None:
+def missing(part: str, framework: str) -> str | None:
     """Why a part cannot run here; None: it can."""
     backend = BACKENDS.get(part, "nccl")
     reason = _unavailable(backend)
@@ -95,7 +95,7 @@ def missing(part: str, ranks: int, framework: str) -> str | None:
         return reason
     if framework and importlib.util.find_spec(framework) is None:
         return f"{framework} is not installed"
-    return frameworks.too_few(ranks) if backend == "nccl" else None
+    return None
 
 
 def _unavailable(backend: str) -> str | None:
@@ -116,7 +116,7 @@ def main() -> int:
             if variable not in os.environ:  # who runs many parts has compiled them once for all
                 os.environ[variable] = standin()
         given.framework = frameworks.STANDIN
-    reason = missing(given.part, given.ranks, given.framework) if given.part != "machine" else None
+    reason = missing(given.part, given.framework) if given.part != "machine" else None
     if reason is not None:
         print(reason)
         return NOT_HERE

@@ -49,8 +49,6 @@ PARTS: list[tuple[str, list[str], int]] = [
     ("operations of cupy, 2 ranks", ["operations", "2", "cupy"], 90),
     ("operations of jax, 2 ranks", ["operations", "2", "jax"], 90),
 ]
-# Where ranks share a GPU, which NCCL calls an experiment: few of its processors for each, and nothing of NVLink's switches.
-_SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8", "NCCL_NVLS_ENABLE": "0"}
 _TAIL = 25  # lines of a failed part in the report
 
 
@@ -92,24 +90,11 @@ def _fits(wheel: str) -> bool:
         platform == "any" or machine in platform)
 
 
-def environment(installed: Path | None, ranks: str) -> dict[str, str]:
-    """Of a part of so many ranks. Parts run elsewhere, so that the checkout, whose engine may not be built, hides no installed
-    package."""
+def environment(installed: Path | None) -> dict[str, str]:
+    """Of a part. Parts run elsewhere, so that the checkout, whose engine may not be built, hides no installed package."""
     path = [str(installed)] if installed else []
     made = os.environ | {"PYTHONPATH": os.pathsep.join([*path, str(ROOT)]), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    shared = _SHARED if ranks == "2" and gpus() < 2 else {}
-    return {"NCCL_DEBUG": "WARN"} | shared | made  # what the caller has set counts
-
-
-def gpus() -> int:
-    """Of NVIDIA's that programs here see, as far as its tool tells."""
-    try:
-        told = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = sum(line.startswith("GPU ") for line in told.splitlines())
-    return count if visible is None else min(count, len(visible.split(",")))
+    return {"NCCL_DEBUG": "WARN"} | made  # what the caller has set counts
 
 
 class Report:
@@ -195,8 +180,7 @@ def main() -> int:
                 report.add(title, "", "not begun: no time is left", 0)
                 continue
             more = ["--standin"] if given.standin else []
-            environ = environment(installed, (*arguments, "1")[1])
-            output, result = run(["-m", "tests.gpu.parts", *arguments, *more], min(limit, left), environ, folder)
+            output, result = run(["-m", "tests.gpu.parts", *arguments, *more], min(limit, left), environment(installed), folder)
             report.add(title, output, result, time.monotonic() - begin)
             print(f"{title}: {result}", file=sys.stderr, flush=True)
     print(report.text())
