@@ -100,7 +100,11 @@ class NcclCommunicator(Operations):
                         work = self._enqueue(what, src, dst, theirs, timeout, async_op, call, arguments)
             except (DistBackendError, ResourceError) as error:  # of CUDA's: the peers must not wait for this rank
                 raise self.broken(error) from None
-        return work if async_op else None
+        if async_op:
+            return work
+        if work.unordered:
+            work.wait()
+        return None
 
     def _enqueue(self, what: str, src: Buffer | None, dst: Buffer | None, theirs: list[int], timeout: float | None,
                  async_op: bool, call: Callable[..., int], arguments: tuple[Any, ...]) -> NcclWork:
@@ -111,7 +115,8 @@ class NcclCommunicator(Operations):
                 self._flight.behind(other, stream)
         seconds = self.timeout if timeout is None else timeout
         kept = async_op or (src is not None and src.fleeting) or (dst is not None and dst.fleeting)
-        work = NcclWork(self._flight, what, theirs[0], time.monotonic() + seconds, (src, dst) if kept else ())
+        work = NcclWork(self._flight, what, theirs[0], time.monotonic() + seconds, (src, dst) if kept else (),
+                        unordered=dst is not None and dst.fleeting)
         self._inside = work  # until it is among those under way: the watcher goes to sleep where it sees nothing
         try:
             if not watcher.awake:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.typed import TYPE_CHECKING, Any
@@ -15,6 +15,9 @@ from .reductions import UINT8, Native
 if TYPE_CHECKING:
     _Call = tuple[Any, ...]  # a function of NCCL and its arguments
 
+_WHOLE = 22907  # the first version in which a rank alone writes all elements of premul_sum
+_BLOCKS, _BLOCK = 32, 16384  # of its kernel: how many there are at most, and the bytes from which on there is a further one
+
 
 def _starts(sizes: Sequence[int], start: int) -> list[int]:
     """The address at which each part begins."""
@@ -22,6 +25,16 @@ def _starts(sizes: Sequence[int], start: int) -> list[int]:
     for size in sizes:
         addresses.append(addresses[-1] + size)
     return addresses
+
+
+def _parts(count: int, width: int) -> Iterator[tuple[int, int]]:
+    """Beginnings and lengths: as many elements as all blocks share, and what is left in parts for one block."""
+    start = count - count % _BLOCKS if count * width >= _BLOCKS * _BLOCK else 0
+    if start:
+        yield 0, start
+    step = _BLOCK // width
+    for first in range(start, count, step):
+        yield first, min(step, count - first)
 
 
 class Grouped:
@@ -39,6 +52,18 @@ class Grouped:
                 break
         ended = int(self._nccl.ncclGroupEnd())  # a group that has begun must end, whatever came of its calls
         return ended if code in (0, IN_PROGRESS) else code
+
+    def scaled_alone(self, call: Callable[..., int], width: int) -> Callable[..., int]:
+        """premul_sum (src, dst, count, ...) by a rank alone, of elements of so many bytes. Earlier versions give each block an equal
+        part, rounded down, and leave up to 31 elements at the end unwritten (NCCL's issue 1950)."""
+        if self._size > 1 or self._nccl.version >= _WHOLE:
+            return call
+
+        def in_parts(src: int, dst: int, count: int, *rest: Any) -> int:
+            return self._together((call, src + start * width, dst + start * width, length, *rest)
+                                  for start, length in _parts(count, width))
+
+        return in_parts
 
     def all_gather(self, src: Buffer, dst: Buffer, sizes: Sequence[int], comm: int, stream: int) -> int:
         starts = _starts(sizes, dst.address)

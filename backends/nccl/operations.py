@@ -53,7 +53,7 @@ class Operations:
 
     def _how(self, op: ReduceOp, src: Buffer) -> Native:
         """What is not among the natives yet. TypeError for what NCCL does not have, before anything is sent."""
-        found = native(self.nccl, op, src.dtype)
+        found = native(self.nccl, op, src.dtype, alone=self.host.size == 1)
         if found is None:
             raise TypeError(f"NCCL {version_text(self.nccl.version)} has no {op} of {DType(src.dtype).label}; reduce another "
                             "dtype, or a copy in host memory")
@@ -63,6 +63,8 @@ class Operations:
 
     def _scaled(self, how: Native, call: Callable[..., int]) -> Callable[..., int]:
         """The call with an operator of NCCL's made for the factor, as its fifth argument."""
+        call = self._grouped.scaled_alone(call, len(how.scalar))
+
         def scaled(*arguments: Any) -> int:
             op, comm = self.nccl.ffi.new("int *"), arguments[-2]
             code = self.nccl.ncclRedOpCreatePreMulSum(op, self.nccl.ffi.from_buffer(how.scalar), how.dtype, 1, comm)

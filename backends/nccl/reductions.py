@@ -46,9 +46,9 @@ class Native(Record):
     scalar: bytes = b""
 
 
-def native(nccl: Library, op: ReduceOp, dtype: int) -> Native | None:
+def native(nccl: Library, op: ReduceOp, dtype: int, *, alone: bool = False) -> Native | None:
     """None where this version of NCCL does not have it: 16-bit integers, operations on bits, products of complex numbers,
-    most kinds of float8."""
+    most kinds of float8. alone: by one rank, whose mean is what it gives; NCCL would multiply (see Grouped.scaled_alone)."""
     found = _TYPES.get(DType(dtype))
     if found is None or nccl.version < found[2]:
         return None
@@ -59,6 +59,8 @@ def native(nccl: Library, op: ReduceOp, dtype: int) -> Native | None:
     if dtype in _COMPLEX and op.name not in _PARTWISE:
         return None
     code = (_BOOL if dtype == DType.BOOL else _OPS).get(op.name)
+    if alone and code == _AVG:
+        code = _SUM
     return None if code is None else Native(kind, elements, code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from arraycomm.core.arrays import current_streams
@@ -18,11 +19,14 @@ _STEP = 1e-4  # s between looks at an event: NCCL and CUDA offer nothing to slee
 class NcclWork:
     """Follows arraycomm.core.backend.Work, but for wait(): without a timeout it does not block the host."""
 
-    __slots__ = ("_flight", "buffers", "deadline", "ended", "error", "event", "peer", "stream", "what")
+    __slots__ = ("_flight", "buffers", "deadline", "ended", "error", "event", "peer", "stream", "unordered", "what")
 
-    def __init__(self, flight: Flight, what: str, stream: int, deadline: float, buffers: tuple[Buffer | None, ...]) -> None:
-        """what: the operation's name. stream: the caller's. deadline: of time.monotonic(). buffers: kept until the end."""
+    def __init__(self, flight: Flight, what: str, stream: int, deadline: float, buffers: tuple[Buffer | None, ...], *,
+                 unordered: bool) -> None:
+        """what: the operation's name. stream: the caller's. deadline: of time.monotonic(). buffers: kept until the end.
+        unordered: it writes an array of a library whose streams nobody knows, which can't be made to wait."""
         self._flight, self.what, self.stream, self.deadline, self.buffers = flight, what, stream, deadline, buffers
+        self.unordered = unordered
         self.event = 0  # recorded once it is enqueued: not before its batch ends
         self.ended = False
         self.error: DistError | None = None
@@ -30,15 +34,15 @@ class NcclWork:
 
     def wait(self, timeout: float | None = None) -> None:
         """Without timeout: what the array's library enqueues from now on, and on the call's stream, begins after the end; returns
-        at once.
+        at once, or at the end where it is unordered.
 
         timeout: blocks the host until the end, for so many seconds at most. ValueError within the batch that begins it.
         """
         if not self.event and not self.ended:
             raise ValueError(f"{self._flight.who}: wait() for {self.what} within batch(), which begins when that ends; wait "
                              "behind the batch")
-        if timeout is not None:
-            self._block(timeout)
+        if timeout is not None or self.unordered:
+            self._block(math.inf if timeout is None else timeout)  # who watches ends what does not end
         if not self.done():
             self._flight.order(self, {self.stream, *current_streams(self._flight.device)})
         if self.error is not None:

@@ -42,6 +42,20 @@ def reductions(context: Context, dtypes: Sequence[str]) -> None:
                     task(context, "cuda", dtype, op, factor, (3, 5), True, 0.0)
 
 
+def alone(context: Context) -> None:
+    """Every element of what one rank multiplies, also into place: NCCL before 2.29.7 forgets some at the end."""
+    for dtype in ("int8", "bfloat16", "float32", "float64", "complex64"):
+        for count in (0, 1, 8191, 8192, 20_001, 300_003, 1_000_003):
+            x = contents(dtype, (count,), 0, 3, True)
+            for op, factor in (("avg", 1), ("premul_sum", 2)):
+                what = arraycomm.premul_sum(2.0) if op == "premul_sum" else op
+                want = x * np.array(factor, x.dtype)
+                expect(context, f"{op} of {count} {dtype}", context.group.all_reduce(arrays.asarray(x), what), want)
+                there = arrays.asarray(x)
+                context.group.reduce_scatter(there, what, out=there)
+                expect(context, f"{op} of {count} {dtype} in place", there, want)
+
+
 def uneven_scatter(context: Context, rows: Sequence[Sequence[int]]) -> None:
     for counts in rows:
         counts = [counts[rank % len(counts)] for rank in range(context.size)]

@@ -74,6 +74,12 @@ def test_tasks(gpus: World, task: str) -> None:
     gpus.run(task)
 
 
+@pytest.mark.parametrize("blocking", [True, False])
+def test_alone(blocking: bool, tmp_path: Path) -> None:
+    with closing(World(Settings(1, environ=environ(OLD, blocking=blocking)), tmp_path)) as world:
+        world.run("gpus.alone")
+
+
 def test_facts(gpus: World) -> None:
     gpus.run("groups.facts", size=gpus.size)
 

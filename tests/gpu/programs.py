@@ -24,7 +24,10 @@ def close(got: np.ndarray, want: np.ndarray, what: str) -> None:
     global checked
     checked += 1
     tolerance = 1e-2 if got.dtype == np.float16 else 1e-5
-    assert got.dtype == want.dtype and np.allclose(got, want, rtol=tolerance, atol=tolerance), what
+    assert (got.dtype, got.shape) == (want.dtype, want.shape), f"{what}: {got.dtype} {got.shape}"
+    wrong = np.flatnonzero(~np.isclose(got, want, rtol=tolerance, atol=tolerance))
+    assert not len(wrong), (f"{what}: {len(wrong)} of {got.size} wrong, the first and last at {wrong[0]} and {wrong[-1]}, "
+                            f"{got.flat[wrong[0]]} instead of {want.flat[wrong[0]]}")
 
 
 def reduced(op: str, arrays: list[np.ndarray]) -> np.ndarray:

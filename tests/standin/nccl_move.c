@@ -86,6 +86,18 @@ static void contribute(struct plan *plan, struct call *call, size_t bytes, struc
         push(&plan->in[rank], r->parts + bytes * (size_t)rank, bytes);
 }
 
+/* Of so many elements how many a rank alone multiplies: before 2.29.7 NCCL forgets the last ones (its issue 1950). */
+static size_t covered(const struct call *call, int size)
+{
+    size_t width = types[call->dtype].width, packed = 16 / width, blocks = (call->count * width + 16383) / 16384;
+    blocks = blocks < 32 ? blocks : 32;
+    bool multiplies = call->op >= FIRST_SCALAR || (call->op == 4 && call->dtype >= 6);
+    if (STANDIN_VERSION >= 22907 || size > 1 || !multiplies || !blocks)
+        return call->count;
+    size_t reached = blocks * ((call->count / blocks + packed - 1) / packed * packed);
+    return reached < call->count ? reached : call->count;
+}
+
 static void reduce_now(struct plan *plan, const struct reducing *r)
 {
     static const int ops[] = {ACOMM_SUM, ACOMM_PRODUCT, ACOMM_MAX, ACOMM_MIN, ACOMM_AVG};
@@ -97,7 +109,7 @@ static void reduce_now(struct plan *plan, const struct reducing *r)
     for (int rank = 0; rank < plan->comm->size; rank++)
         in[rank] = r->parts + r->bytes * (size_t)rank;
     if (out)
-        reduce_all(&how, out, in, plan->comm->size, call->count);
+        reduce_all(&how, out, in, plan->comm->size, covered(call, plan->comm->size));
 }
 
 /* ---- calls into messages ---- */
