@@ -243,6 +243,16 @@ def current_streams(index: int) -> list[int]:
     return streams
 
 
+def landing(array: object, buffer: Buffer) -> Callable[[], None] | None:
+    """What to call when something was enqueued on the Buffer's stream that writes this array: it waits for that. None where the
+    library itself goes on behind that stream (see cuda_stream)."""
+    if type(array).__module__.partition(".")[0] in ("cupy", "torch"):
+        return None
+    from .cuda.runtime import runtime
+
+    return lambda: runtime().synchronize(buffer.stream, buffer.device_index)
+
+
 def contiguous(array: Any) -> Any:
     """A packed copy on the array's own device, made by its library."""
     if hasattr(array, "contiguous"):  # torch

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from arraycomm.core import arguments as core_arguments
+from arraycomm.core.arrays import landing
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.dlpack import overlaps, pack, resolve, resolve_out, wrap
 from arraycomm.core.errors import ImmutableOutput, StridedOutput
@@ -77,7 +78,8 @@ def written(name: str, x: Any) -> tuple[Buffer, Settle]:
     """
     array(name, x)
     try:
-        return resolve_out(x), None
+        buffer = resolve_out(x)
+        return buffer, None if buffer.device_type == DeviceType.CPU else landing(x, buffer)
     except ImmutableOutput as error:
         raise ImmutableOutput(
             f"`{name}` is written in place, as in torch.distributed, and that is impossible here: {error}. Calls that give a new "

@@ -12,6 +12,7 @@ import pytest
 
 import arraycomm
 from arraycomm.core import arguments
+from arraycomm.core.arrays import landing
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda import runtime as runtime_module
 from arraycomm.core.cuda.lane import Lane
@@ -67,8 +68,9 @@ def test_the_default_stream_is_that_of_the_array_s_device() -> None:
     x, _ = _late(1)  # and device 0 is the current one
     assert wrap(duplicate(resolve(x)), x).numpy().tolist() == [1, 2, 3, 4]
     x, written = _late(1)
-    buffer = resolve(x)
-    runtime().synchronize(buffer.stream, buffer.device_index)
+    wait = landing(x, resolve(x))
+    assert wait is not None
+    wait()
     assert written.is_set()
 
 
