@@ -129,7 +129,8 @@ void drop_block(struct block **at)
     *at = b->next;
     if (b->seen != b->reached)
         munmap(b->seen, b->bytes);
-    munmap(b->reached, b->bytes);
+    if (!b->registered)
+        munmap(b->reached, b->bytes);
     if (b->fd >= 0)
         close(b->fd);
     free(b);
@@ -230,6 +231,26 @@ PUBLIC int cudaHostAlloc(uintptr_t *pointer, size_t bytes, unsigned flags)
 PUBLIC int cudaFreeHost(uintptr_t pointer)
 {
     return release("cudaFreeHost", pointer, false);
+}
+
+PUBLIC int cudaHostRegister(uintptr_t pointer, size_t bytes, unsigned flags)
+{
+    int code = begin("cudaHostRegister");
+    if (code)
+        return code;
+    if (flags != 1 || !bytes || find(pointer, bytes))
+        return end(INVALID);
+    struct block *b = calloc(1, sizeof *b);
+    *b = (struct block){.next = blocks, .seen = (char *)pointer, .reached = (char *)pointer, .bytes = bytes, .device = -1,
+                        .fd = -1, .registered = true};
+    blocks = b;
+    return end(OK);
+}
+
+PUBLIC int cudaHostUnregister(uintptr_t pointer)
+{
+    struct block *b = find(pointer, 1);
+    return b && b->registered ? release("cudaHostUnregister", pointer, false) : answer("cudaHostUnregister", INVALID);
 }
 
 struct attributes { int type, device; uintptr_t device_pointer, host_pointer; };

@@ -17,6 +17,7 @@ struct block { /* of memory: device (seen and reached under two addresses) or pi
     size_t bytes;
     int device, fd; /* device -1: pinned */
     int opened;     /* times, of another process's */
+    bool registered; /* the program's own memory */
     unsigned long source[2]; /* of that: the process and its descriptor */
 };
 

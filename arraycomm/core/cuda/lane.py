@@ -10,12 +10,13 @@ from ..buffer import Buffer
 from ..errors import CollectiveTimeout, DistError
 from ..log import log
 from ..typed import Any
-from .pinned import Block, Pool
+from .pinned import Block, Common, Pool
 from .runtime import TO_DEVICE, TO_HOST, Runtime
 
 _SPINS = 200  # looks at an event before the first sleep: about 100 us
 LONGEST_NAP = 0.001  # s
 _FARTHEST = 2**31 - 1  # bytes between rows (cudaDeviceProp.memPitch)
+_LONG_ROW = 128 << 10  # bytes, from which on rows are copied one by one: what a copy costs to start is little then
 PATIENCE = 5.0  # s that close() waits for what has not ended on the device
 
 
@@ -44,12 +45,15 @@ class Lane:
         except DistError:
             cuda.destroy_stream(self.down)
             raise
+        self.common: Common | None = None
         self._events: list[int] = []
         self._left: list[tuple[list[Event | None], list[Event], Any]] = []
         self._lock = threading.Lock()  # over what is left: Works end in any thread
 
-    def block(self, nbytes: int) -> Block:
-        return self._pool.take(nbytes)
+    def block(self, nbytes: int, *, common: bool = False) -> Block:
+        """Pinned memory. common: of what all ranks reach, where there is any."""
+        found = self.common.take(nbytes) if common and self.common else None
+        return found or self._pool.take(nbytes)
 
     def event(self) -> Event:
         return Event(self._events.pop() if self._events else self.cuda.event(self.device), self._events)
@@ -136,11 +140,13 @@ class Lane:
                 self._wait_for_left()
                 _all_of(self.cuda.destroy_event, self._events)
                 _all_of(self.cuda.destroy_stream, [self.down, self.up])
+                if self.common and not self._left:
+                    self.common.close()
         except DistError as error:
             log().warning("%s", error)
         if self._left:
             log().warning("device %d still has copies of a failed operation enqueued; their memory is never freed", self.device)
-            _forever.append(self._left)
+            _forever.append((self._left, self.common))
         return not self._left
 
     def _wait_for_left(self) -> None:
@@ -167,7 +173,7 @@ def _all_of(destroy: Callable[[int], None], handles: list[int]) -> None:
 def _rows(buffer: Buffer, slices: list[tuple[int, int]], packed: int) -> Iterator[tuple[int, int, int, int, int]]:
     """(address in the array, bytes to the next row, address in packed memory, bytes of a row, rows) of each copy."""
     width = buffer.nbytes // buffer.count if buffer.count else 1
-    if _even(slices) and (slices[1][0] - slices[0][0]) * width <= _FARTHEST:
+    if _even(slices) and slices[0][1] * width < _LONG_ROW and (slices[1][0] - slices[0][0]) * width <= _FARTHEST:
         (start, count), (second, _) = slices[:2]
         yield buffer.address + start * width, (second - start) * width, packed, count * width, len(slices)
         return

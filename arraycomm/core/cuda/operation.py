@@ -20,7 +20,7 @@ from . import pieces
 from .lane import Lane
 from .pinned import Block
 
-_DEPTH = 3  # pieces in pinned memory: one comes down, one is with the host, one goes up
+DEPTH = 3  # pieces in pinned memory: one comes down, one is with the host, one goes up
 
 
 class Side:
@@ -51,13 +51,13 @@ class _Slot:
         self.source: Block | None = None
         self.target: Block | None = None
 
-    def take(self, lane: Lane, source: Side | None, target: Side | None, together: bool) -> None:
+    def take(self, lane: Lane, source: Side | None, target: Side | None, *, together: bool, common: bool) -> None:
         if together:
-            self.source = lane.block(max(side.nbytes() for side in (source, target) if side is not None))
+            self.source = lane.block(max(side.nbytes() for side in (source, target) if side is not None), common=common)
             self.target = self.source
         else:
-            self.source = lane.block(source.nbytes()) if source else None
-            self.target = lane.block(target.nbytes()) if target else None
+            self.source = lane.block(source.nbytes(), common=common) if source else None
+            self.target = lane.block(target.nbytes(), common=common) if target else None
 
 
 class Operation:
@@ -76,11 +76,11 @@ class Operation:
         self.touches = [side.buffer for side in (source, target) if side is not None]
 
     def begin(self, lane: Lane, *, whole: bool) -> None:
-        """Takes pinned memory (whole: for all pieces at once) and puts our streams behind the program's."""
+        """Takes pinned memory (whole: for all pieces at once, private) and puts our streams behind the program's."""
         self._behind(lane)
-        for _ in range(self._number if whole else min(_DEPTH, self._number)):
+        for _ in range(self._number if whole else min(DEPTH, self._number)):
             self._slots.append(_Slot(lane))
-            self._slots[-1].take(lane, self._source, self._target, self._together)
+            self._slots[-1].take(lane, self._source, self._target, together=self._together, common=not whole)
 
     def _behind(self, lane: Lane) -> None:
         self._lane = lane

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..buffer import Buffer
 from ..errors import DistError
 from ..log import log
 from .runtime import Runtime
@@ -13,7 +14,7 @@ _KEPT_BYTES = 512 << 20  # of free blocks, after an operation
 class Block:
     """Pinned memory; goes back to its pool when nobody refers to it. Its owner sees to it that no copy is under way then."""
 
-    def __init__(self, pool: Pool, address: int, nbytes: int) -> None:
+    def __init__(self, pool: Pool | Common, address: int, nbytes: int) -> None:
         self.pool, self.address, self.nbytes = pool, address, nbytes
 
     def __del__(self) -> None:
@@ -52,3 +53,25 @@ class Pool:
                     self._cuda.free_host(self._free[size].pop())
                 except DistError as error:
                     log().warning("%s", error)
+
+
+class Common:
+    """Blocks of one length in memory that a group's ranks on this host all reach: what is in such blocks on all of them is not
+    copied once more on the host."""
+
+    def __init__(self, cuda: Runtime, memory: Buffer, nbytes: int) -> None:
+        """memory: of Communicator.symmetric(); nbytes: of a block. Raises where CUDA does not pin it."""
+        self._cuda, self._memory, self._nbytes = cuda, memory, nbytes
+        cuda.pin(memory.address, memory.nbytes)
+        self._free = list(range(memory.address, memory.address + memory.nbytes, nbytes))
+
+    def take(self, nbytes: int) -> Block | None:
+        """None where there is none, or none as long."""
+        return Block(self, self._free.pop(), nbytes) if self._free and nbytes <= self._nbytes else None
+
+    def put(self, address: int, _nbytes: int) -> None:
+        self._free.append(address)
+
+    def close(self) -> None:
+        """When all blocks are back."""
+        self._cuda.unpin(self._memory.address)

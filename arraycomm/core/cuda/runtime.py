@@ -19,7 +19,7 @@ _HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the dev
 _PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
 _UNTIMED = 2  # cudaEventDisableTiming
 NO_DRIVER = "CUDA finds no driver for NVIDIA's GPUs (libcuda.so.1) here"
-_PORTABLE = 1  # cudaHostAllocPortable: pinned for all devices
+_PORTABLE = 1  # cudaHostAllocPortable, cudaHostRegisterPortable: pinned for all devices
 
 
 class Runtime:
@@ -141,6 +141,13 @@ class Runtime:
 
     def free_host(self, pointer: int) -> None:
         self.check(self.lib.cudaFreeHost(pointer), "free pinned host memory")
+
+    def pin(self, pointer: int, nbytes: int) -> None:
+        """Host memory that is there already."""
+        self.check(self.lib.cudaHostRegister(pointer, nbytes, _PORTABLE), f"pin {nbytes} bytes of shared memory")
+
+    def unpin(self, pointer: int) -> None:
+        self.check(self.lib.cudaHostUnregister(pointer), "unpin shared memory")
 
     def copy(self, to: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         self.check(self.lib.cudaMemcpyAsync(to, source, nbytes, kind, stream), f"copy {nbytes} bytes")

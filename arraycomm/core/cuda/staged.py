@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from ..backend import Communicator, Work
 from ..buffer import Buffer
-from ..dlpack import allocate, overlaps
-from ..errors import CollectiveMismatch, DeviceError, DistBackendError, ResourceError
+from ..dlpack import adopt, allocate, overlaps
+from ..errors import CollectiveMismatch, DeviceError, DistBackendError, DistError, ResourceError
 from ..log import log
 from ..typed import TYPE_CHECKING, Any
 from ..types import DType, ReduceOp, reduce_op
@@ -22,8 +22,8 @@ from . import pieces
 from .area import SLOT_BYTES
 from .direct import Copies, Direct
 from .lane import LONGEST_NAP, PATIENCE, Lane
-from .operation import Held, Operation, Side, StagedWork
-from .pinned import Pool
+from .operation import DEPTH, Held, Operation, Side, StagedWork
+from .pinned import Common, Pool
 from .reach import Reach, find
 from .runtime import Runtime, runtime, unavailable
 
@@ -59,7 +59,7 @@ class Staged:
         self._host, self._timeout = host, timeout
         self._cuda = runtime()
         self._reach: Reach | None = None
-        self._tried = False
+        self._tried = self._shared = False
         self._vote = allocate((1,), DType.UINT8)
         self._votes: list[Work] = []  # of calls that were asynchronous here
         self._lanes: dict[int, Lane] = {}
@@ -148,7 +148,8 @@ class Staged:
             what = hash((layout, _COPYING.index(name), -1 if giver is None else giver, any_buffer.dtype, *blocks))
             if self._between_devices(Copies(name, self._host.rank, giver, gives, gets), what, src, dst, deadline, async_op):
                 return None
-        per_piece = pieces.elements(width, len(blocks), pieces.PIECE_BYTES) if cut else max(1, longest)
+        nbytes = pieces.PIECE_BYTES if copies else pieces.PIECE_BYTES // 2  # what is reduced stays in a core's cache
+        per_piece = pieces.elements(width, len(blocks), nbytes) if cut else max(1, longest)
         number = pieces.number(longest, per_piece)
         sides = Side(src, gives, per_piece) if src else None, Side(dst, gets, per_piece) if dst else None
 
@@ -157,6 +158,8 @@ class Staged:
             return call(source, target, now, layout=piece_layout(layout, index, number), **more)
 
         operation = Operation(name, *sides, number, deadline, step, together=together)
+        if number > 1 and self._host.size > 1 and not self._shared:
+            self._share(name, operation.touches, piece_layout(layout, -1, number), deadline, async_op=async_op)
         self._settle_before(operation.touches)
         work = self._carry_out(operation, any_buffer.device_index, async_op, self._failed)
         return None if work is None else Held(self._begun(work))
@@ -171,7 +174,7 @@ class Staged:
         def meet(index: int) -> bool:
             return self._meet(piece_layout(what, index, number), deadline, waits=not async_op)
 
-        reach = self._reached(touched, deadline, meet, async_op=async_op)
+        reach = self._reached(copies.name, touched, deadline, meet, async_op=async_op)
         if reach is None:
             return False
         operation = Direct(copies, reach, Side(src, copies.gives, per_piece) if src else None,
@@ -190,24 +193,61 @@ class Staged:
             self._votes = [earlier for earlier in self._votes if not earlier.done()] + [work]
         return waits and bool(memoryview(vote)[0])
 
-    def _reached(self, buffers: list[Buffer], deadline: float, meet: Callable[[int], bool], *, async_op: bool) -> Reach | None:
+    def _share(self, name: str, buffers: Sequence[Buffer], layout: int, deadline: float, *, async_op: bool) -> None:
+        """Pinned memory that all ranks reach, with the first collective of several pieces for which all of them wait."""
+        def share() -> None:
+            self._shared = self._meet(layout, deadline, waits=not async_op)
+            if self._shared:
+                lane = self._lane(buffers[0].device_index)
+                lane.common = self._common(deadline)
+
+        self._all_ranks(name, buffers, share)
+
+    def _common(self, deadline: float) -> Common | None:
+        """None where ranks do not share memory, or one of them has none left; where only this one cannot pin it, it copies."""
+        nbytes = 2 * DEPTH * pieces.PIECE_BYTES
+        try:
+            found = self._host.symmetric(nbytes, timeout=max(0.0, deadline - time.monotonic()))
+            memory = adopt((nbytes,), DType.UINT8, *found) if found else None
+        except ResourceError as error:
+            return self._private(error)
+        try:
+            return Common(self._cuda, memory, pieces.PIECE_BYTES) if memory else None
+        except (DistBackendError, ResourceError) as error:
+            return self._private(error)
+
+    @staticmethod
+    def _private(error: DistError) -> None:
+        log().info("arrays on GPUs are staged through private memory: %s", error)
+
+    def _all_ranks(self, name: str, buffers: Sequence[Buffer], do: Callable[[], None]) -> None:
+        """What they do together before a collective on these. An error there is the collective's."""
+        try:
+            with self._cuda.on(buffers[0].device_index):
+                self._cuda.refuse_capture(buffer.stream for buffer in buffers)
+                do()
+        except DeviceError:  # nothing has been sent
+            raise
+        except BaseException as error:
+            raise _about(name, buffers, self._told(name, error)) from error.__cause__
+
+    def _reached(self, name: str, buffers: list[Buffer], deadline: float, meet: Callable[[int], bool], *,
+                 async_op: bool) -> Reach | None:
         """How ranks reach each other's devices; None where an asynchronous call has said that it goes over the host. All of them
         try at once: with the first long collective that only copies, and that is synchronous on all."""
         if self._tried and not async_op:
             return self._reach
-        try:
-            with self._cuda.on(buffers[0].device_index):
-                self._cuda.refuse_capture(buffer.stream for buffer in buffers)
-                if not meet(0 if self._tried else -1):
-                    return None
+        agreed = False
+
+        def find_ways() -> None:
+            nonlocal agreed
+            agreed = meet(0 if self._tried else -1)
+            if agreed:
                 self._reach = find(self._host, self._lane(buffers[0].device_index), deadline)
                 self._tried = True
-        except DeviceError:  # nothing has been sent
-            raise
-        except BaseException as error:
-            told = self._told("the trial of ways", error)
-            raise told from error.__cause__
-        return self._reach
+
+        self._all_ranks(name, buffers, find_ways)
+        return self._reach if agreed else None
 
     def _carry_out(self, operation: Operation, device: int, async_op: bool,
                    fail: Callable[[Operation, BaseException], BaseException]) -> StagedWork | None:
@@ -279,9 +319,7 @@ class Staged:
     def _unsent(self, operation: Operation, error: BaseException) -> BaseException:
         """What to raise. A message that failed leaves the group as it is."""
         operation.abandon()
-        if type(error) in (DistBackendError, ResourceError):  # CUDA's, which do not know what they were for
-            return type(error)(f"{operation.name} of an array on GPU {operation.touches[0].device_index}: {error}")
-        return error
+        return _about(operation.name, operation.touches, error)
 
     # ---- the end ----
 
@@ -299,6 +337,13 @@ class Staged:
         if self._reach is not None and idle:
             self._reach.close()
         self._reach = None
+
+
+def _about(name: str, buffers: Sequence[Buffer], error: BaseException) -> BaseException:
+    """CUDA's errors do not know what they were for."""
+    if type(error) in (DistBackendError, ResourceError):
+        return type(error)(f"{name} of an array on GPU {buffers[0].device_index}: {error}")
+    return error
 
 
 def piece_layout(layout: int, index: int, number: int) -> int:
