@@ -6,11 +6,12 @@ import time
 
 from arraycomm.core.backend import Communicator, Work
 from arraycomm.core.dlpack import allocate
-from arraycomm.core.errors import DistError
+from arraycomm.core.errors import DistError, PeerLost
 from arraycomm.core.types import DType
 
 _TAG = 2**62 + 0x6E63636C  # nobody sends with it
 _FOREVER = 1e9  # s
+_LATER, _STEP = 0.25, 1e-3  # s that it may come after NCCL, and between looks
 
 
 class Canary:
@@ -32,3 +33,10 @@ class Canary:
             except DistError as error:
                 self._error = error
         return self._error
+
+    def named(self, error: DistError) -> DistError:
+        """The error, or what ended the group where that is a peer's loss: NCCL may notice it first, and does not say whose."""
+        end = time.monotonic() + (_LATER if isinstance(error, PeerLost) and self._pending is not None else 0)
+        while self.error() is None and time.monotonic() < end:
+            time.sleep(_STEP)
+        return self._error if isinstance(error, PeerLost) and isinstance(self._error, PeerLost) else error

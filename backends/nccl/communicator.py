@@ -186,6 +186,7 @@ class NcclCommunicator(Operations):
     def broken(self, error: DistError) -> DistError:
         """Keeps the first failure, tells the peers, and ends what is under way; the error to raise. Any thread."""
         if self.failure is None:
+            error = self._canary.named(error)
             self._failed_at = time.monotonic()
             self.failure = error
             self._flight.fail(error)

@@ -270,7 +270,10 @@ def die(rank: int, folder: str) -> None:
     group.all_reduce(ones()).numpy()
     group.barrier()
     if rank == last:
+        time.sleep(0.05)
         os._exit(0)
+    if rank == 0:  # NCCL notices first, and does not know who it is
+        tell("fail", b"ncclCommGetAsyncError", 1, _REMOTE_ERROR)
     raises(context, "a rank was killed", lambda: group.all_reduce(ones(), async_op=True).wait(_LONG), (arraycomm.PeerLost,),
            f"rank {last}", "process died")
     with group.subgroup(list(range(last)), "survivors") as rest:
