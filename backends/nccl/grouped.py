@@ -54,8 +54,8 @@ class Grouped:
         return ended if code in (0, IN_PROGRESS) else code
 
     def scaled_alone(self, call: Callable[..., int], width: int) -> Callable[..., int]:
-        """premul_sum (src, dst, count, ...) by a rank alone, of elements of so many bytes. Earlier versions give each block an equal
-        part, rounded down, and leave up to 31 elements at the end unwritten (NCCL's issue 1950)."""
+        """premul_sum (src, dst, count, ...) by a rank alone, of elements of so many bytes. Earlier versions give each block an
+        equal part, rounded down, and leave up to 31 elements at the end unwritten (NCCL's issue 1950)."""
         if self._size > 1 or self._nccl.version >= _WHOLE:
             return call
 
