@@ -16,7 +16,6 @@ from .runtime import TO_DEVICE, TO_HOST, Runtime
 _SPINS = 200  # looks at an event before the first sleep: about 100 us
 LONGEST_NAP = 0.001  # s
 _FARTHEST = 2**31 - 1  # bytes between rows (cudaDeviceProp.memPitch)
-_LONG_ROW = 128 << 10  # bytes, from which on rows are copied one by one: what a copy costs to start is little then
 PATIENCE = 5.0  # s that close() waits for what has not ended on the device
 
 
@@ -173,7 +172,7 @@ def _all_of(destroy: Callable[[int], None], handles: list[int]) -> None:
 def _rows(buffer: Buffer, slices: list[tuple[int, int]], packed: int) -> Iterator[tuple[int, int, int, int, int]]:
     """(address in the array, bytes to the next row, address in packed memory, bytes of a row, rows) of each copy."""
     width = buffer.nbytes // buffer.count if buffer.count else 1
-    if _even(slices) and slices[0][1] * width < _LONG_ROW and (slices[1][0] - slices[0][0]) * width <= _FARTHEST:
+    if _even(slices) and (slices[1][0] - slices[0][0]) * width <= _FARTHEST:
         (start, count), (second, _) = slices[:2]
         yield buffer.address + start * width, (second - start) * width, packed, count * width, len(slices)
         return

@@ -148,7 +148,8 @@ class Staged:
             what = hash((layout, _COPYING.index(name), -1 if giver is None else giver, any_buffer.dtype, *blocks))
             if self._between_devices(Copies(name, self._host.rank, giver, gives, gets), what, src, dst, deadline, async_op):
                 return None
-        nbytes = pieces.PIECE_BYTES if copies else pieces.PIECE_BYTES // 2  # what is reduced stays in a core's cache
+        # What is reduced as a whole is read, written and read again by the host: short pieces stay in its caches.
+        nbytes = pieces.PIECE_BYTES // 2 if together and not copies else pieces.PIECE_BYTES
         per_piece = pieces.elements(width, len(blocks), nbytes) if cut else max(1, longest)
         number = pieces.number(longest, per_piece)
         sides = Side(src, gives, per_piece) if src else None, Side(dst, gets, per_piece) if dst else None
