@@ -19,7 +19,7 @@ from arraycomm.backends.nccl.library import library
 from arraycomm.core import registry
 from arraycomm.core.cuda.runtime import runtime, unavailable
 
-from . import frameworks, mpi, overhead, programs, staged
+from . import faults, frameworks, mpi, overhead, programs, staged, sums, training
 
 NOT_HERE = 3
 COUNTS, FEW = (1, 7, 1024, 1_000_003), (7, 1024)
@@ -80,12 +80,17 @@ def facade(ranks: int, framework: str) -> None:
 
 PARTS: dict[str, Callable[[int, str], None]] = {
     "machine": machine, "operations": operations, "facade": facade, "symmetric": symmetric, "compiled": compiled,
-    "overhead": overhead.compare, "staged": staged.compare, "mpi": mpi.start}
+    "overhead": overhead.compare, "staged": staged.compare, "mpi": mpi.start, "faults": faults.start, "sums": sums.start,
+    "training": training.start}
 BACKENDS = {"staged": "socket", "mpi": "mpi"}  # of the others: nccl
+NEEDS = {"training": ("torch", "msgpack")}  # beside a library of arrays
 
 
 def missing(part: str, framework: str) -> str | None:
     """Why a part cannot run here; None: it can."""
+    for package in NEEDS.get(part, ()):
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed"
     backend = BACKENDS.get(part, "nccl")
     reason = _unavailable(backend)
     if reason is not None and importlib.util.find_spec("torch") is not None:

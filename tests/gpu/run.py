@@ -44,10 +44,14 @@ PARTS: list[tuple[str, list[str], int]] = [
     ("symmetric memory, 1 rank", ["symmetric", "1", "torch"], 60),
     ("all_reduce in place on 2 ranks, beside raw NCCL and torch.distributed", ["overhead", "2", "torch"], 90),
     ("torch.distributed's functions, 2 ranks", ["facade", "2", "torch"], 60),
+    ("a peer dies, aborts or does not come, 2 ranks", ["faults", "2", "torch"], 90),
+    ("modules of torch, 2 ranks", ["training", "2", "torch"], 90),
+    ("compressed and sparse sums, windows, 2 ranks", ["sums", "2"], 75),
     ("symmetric memory, 2 ranks", ["symmetric", "2", "torch"], 60),
     ("programs of jax, 2 ranks", ["compiled", "2", "jax"], 75),
     ("operations of cupy, 2 ranks", ["operations", "2", "cupy"], 90),
     ("operations of jax, 2 ranks", ["operations", "2", "jax"], 90),
+    ("modules of torch, 1 rank", ["training", "1", "torch"], 75),
 ]
 _TAIL = 25  # lines of a failed part in the report
 

@@ -9,6 +9,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.gpu import frameworks, overhead, run
 from tests.standin import build
 
 PARTS = ("all_reduce in place on 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks",
-         "symmetric memory, 2", "programs of jax, 2", "over MPI, 2 ranks")
+         "symmetric memory, 2", "programs of jax, 2", "over MPI, 2 ranks", "a peer dies", "modules of torch, 2", "windows, 2")
 
 
 def test_the_parts_and_the_report(tmp_path: Path) -> None:
@@ -31,6 +32,8 @@ def test_the_parts_and_the_report(tmp_path: Path) -> None:
     assert done.stdout.strip() == report.strip() and report.count("| ok |") == len(PARTS)
     assert "| 128 | " in report and "| ours / raw (from C) |" in report and f"| {frameworks.STANDIN} | 2 | " in report
     assert "| all_reduce | " in report and "| the host, over MPICH" in report
+    assert "| nccl | is killed | first | wait | PeerLost | " in report and "| powerSGD_hook | 2 | " in report
+    assert f"| sparse_all_reduce | {frameworks.STANDIN} | nccl | 2 | " in report
 
 
 @pytest.mark.parametrize(("end", "result"), [
@@ -50,21 +53,13 @@ def test_what_a_part_printed_survives_it(end: str, result: str, tmp_path: Path) 
     assert report.failures == ("not here" not in result)
 
 
-def test_ranks_that_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NCCL_MAX_CTAS", "3")
-    shared, alone = run.environment(None, "2"), run.environment(None, "1")
-    assert (shared["NCCL_MULTI_RANK_GPU_ENABLE"], shared["NCCL_MAX_CTAS"], "NCCL_NVLS_ENABLE" in alone) == ("1", "3", False)
-
-
-@pytest.mark.parametrize(("visible", "count"), [(None, 3), ("0,2", 2), ("1", 1)])
-def test_gpus_that_are_seen(visible: str | None, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nfor i in 0 1 2; do echo \"GPU $i: a model (UUID: GPU-$i)\"; done\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert run.gpus() == count
+@pytest.mark.parametrize(("version", "name", "value"), [
+    (23000, "NCCL_MULTI_RANK_GPU_ENABLE", "1"), (22809, "NCCL_HOSTID", "rank 1")])
+def test_ranks_that_share_a_gpu(version: int, name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frameworks, "library", lambda: SimpleNamespace(version=version))
+    monkeypatch.setattr(os, "environ", {"NCCL_MAX_CTAS": "3"})
+    frameworks.share(1)
+    assert os.environ == {name: value, "NCCL_MAX_CTAS": "3", "NCCL_NVLS_ENABLE": "0"}
 
 
 def test_a_wheel_of_another_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
