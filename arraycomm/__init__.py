@@ -33,6 +33,7 @@ from .core.errors import (
     AuthFailed,
     CollectiveMismatch,
     CollectiveTimeout,
+    DeviceError,
     DistBackendError,
     DistError,
     DistNetworkError,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Aborted", "AuthFailed", "CollectiveMismatch", "CollectiveTimeout", "DType", "DistBackendError", "DistError",
+    "Aborted", "AuthFailed", "CollectiveMismatch", "CollectiveTimeout", "DType", "DeviceError", "DistBackendError", "DistError",
     "DistNetworkError", "DistStoreError", "GradientReducer", "Group", "GroupError", "PeerLost", "QueueEmptyError", "Received",
     "ReduceOp", "ResourceError", "Work", "from_mpi4py", "init", "premul_sum", "spawn",
 ]

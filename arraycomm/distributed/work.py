@@ -14,6 +14,7 @@ from arraycomm.core.log import log
 from arraycomm.core.typed import Any
 
 from .future import new_future
+from .streams import followed
 
 _NO_LIMIT = timedelta(0)
 _SUCCESS, _TIMEOUT, _COMM_ERROR = range(3)  # torch's WorkResult
@@ -151,7 +152,7 @@ class Work:
         if self.is_completed():
             complete()
         else:
-            threads.start(threading.Thread(target=complete, name="arraycomm future", daemon=True))
+            threads.start(threading.Thread(target=followed(complete), name="arraycomm future", daemon=True))
         return future
 
 

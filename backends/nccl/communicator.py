@@ -33,7 +33,7 @@ from .work import NcclWork
 
 _PATIENCE = 5.0  # s that close() waits for peers that have something under way
 _GRACE = 0.25  # s for what is under way when a peer leaves: it may have done its part
-_STUCK = 1.0  # s after a failure for a call of NCCL's to return by itself
+_STUCK = 0.5  # s after a failure for a call of NCCL's to return by itself
 
 
 class _Thread(threading.local):

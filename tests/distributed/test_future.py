@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 
 from arraycomm.distributed.future import Future
+from arraycomm.distributed.work import Work
+from arraycomm.frameworks.torch.work import Futures
+from arraycomm.frameworks.torch.work import Work as TorchWork
 
 KINDS = (Future, torch.futures.Future)
 
@@ -62,3 +67,43 @@ def test_a_callback_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> N
     future.add_done_callback(lambda done: 1 / 0)
     future.set_result(1)
     assert "ZeroDivisionError" in caplog.text and future.value() == 1
+
+
+class _Pending:
+    """A core's Work that ends later."""
+
+    def __init__(self) -> None:
+        self.end = threading.Event()
+
+    def done(self) -> bool:
+        return self.end.is_set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        self.end.wait(10)
+
+
+@pytest.mark.parametrize("kind", ["facade", "torch"])
+def test_callbacks_are_on_the_caller_s_stream(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever thread calls them: a GPU's own order is that of streams. (torch.cuda is a stand-in here.)"""
+    current = threading.local()
+
+    @contextmanager
+    def entered(stream: str) -> Iterator[None]:
+        current.stream = stream
+        yield
+        del current.stream
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current.stream)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    pending, seen, futures = _Pending(), [], Futures()
+    work: Any = Work(pending, [])
+    if kind == "torch":
+        work = TorchWork(work, futures)
+    with entered("the program's"):
+        future = work.get_future()
+    after = future.then(lambda _: seen.append((current.stream, threading.current_thread() is threading.main_thread())))
+    pending.end.set()
+    after.wait()
+    futures.close()
+    assert seen == [("the program's", False)]

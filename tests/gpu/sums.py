@@ -17,7 +17,7 @@ import numpy as np
 
 import arraycomm
 import arraycomm.distributed as dist
-from arraycomm.core.errors import DeviceError
+from arraycomm.core.errors import DeviceError, ImmutableOutput
 from arraycomm.frameworks.compression import SCHEMES, compressed_all_reduce
 from arraycomm.frameworks.sparse import sparse_all_reduce
 
@@ -143,7 +143,10 @@ def refused_window(group: Any) -> None:
 def window(group: Any, name: str) -> None:
     me, size = group.rank(), group.size()
     x = frameworks.make(name, np.full(4, me + 1, np.float32))
-    refused(lambda: group.new_window(x), DeviceError, "lies in host memory")
+    if name == "jax":
+        refused(lambda: group.new_window(x), ImmutableOutput, "immutable")
+    else:
+        refused(lambda: group.new_window(x), DeviceError, "lies in host memory")
     there = group.new_window(mine := np.zeros(4 * size, np.float32))
     for target in range(size):
         there.put(x, target, 4 * me)

@@ -364,7 +364,7 @@ def as_cupy() -> Iterator[type[Array]]:
         return types.SimpleNamespace(ptr=current_stream(max(device, 0)))
 
     module.ndarray, module.empty = cupy_array, made
-    module.cuda = types.SimpleNamespace(get_current_stream=stream)
+    module.cuda = types.SimpleNamespace(get_current_stream=stream, is_available=lambda: False)  # no threads have streams here
     sys.modules["cupy"] = module
     try:
         yield cupy_array

@@ -12,6 +12,7 @@ import torch
 import torch.distributed
 
 from arraycomm.core import threads
+from arraycomm.distributed.streams import followed
 from arraycomm.distributed.work import Work as FacadeWork
 
 _NO_LIMIT = timedelta(0)
@@ -41,14 +42,14 @@ class Futures:
             # Not by the thread: asked for by a callback, which may wait for it here, or after close().
             here = self._closed or threading.current_thread() is self._thread
             if not here:
-                self._waiting.put(begin)
+                self._waiting.put(followed(lambda: begin.set_result(None)))
         if here:
             begin.set_result(None)
         return future
 
     def _run(self) -> None:
         while (begin := self._waiting.get()) is not None:
-            begin.set_result(None)
+            begin()
 
     def close(self) -> None:
         """Idempotent. Futures that were asked for before are completed."""
