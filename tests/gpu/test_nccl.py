@@ -7,7 +7,7 @@ import pytest
 from . import parts
 
 
-@pytest.mark.parametrize("part", ["operations", "facade", "staged", "mpi"])
+@pytest.mark.parametrize("part", ["operations", "facade", "staged", "mpi", "training", "sums"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_part(part: str, ranks: int) -> None:
     missing = parts.missing(part, "")
