@@ -45,7 +45,7 @@ def _until(reached: Callable[[], bool], what: str) -> None:
 
 def test_the_device_copies_while_the_host_works(cuda: arrays.Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the host has piece k the next one comes down and the one before goes up: it waits for both here."""
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 1024)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 2048)  # of which all_reduce takes half
     before = [cuda.tell("standin_copies", kind) for kind in range(3)]
 
     def during(piece: int) -> None:
