@@ -369,4 +369,4 @@ def as_cupy() -> Iterator[type[Array]]:
     try:
         yield cupy_array
     finally:
-        del sys.modules["cupy"]
+        sys.modules.pop("cupy", None)  # the process may be ending
