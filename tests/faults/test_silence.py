@@ -82,7 +82,7 @@ def test_all_stopped(job: Jobs, transport: str) -> None:
     for rank in range(3):
         ranks.signal(rank, signal.SIGCONT)
     answers = ranks.answers()
-    assert not any(answer.error for answer in answers.values()), answers
+    assert not any(answer.error for answer in answers.values()), "\n".join(answer.text for answer in answers.values())
 
 
 def test_gil_held(job: Jobs, transport: str) -> None:
