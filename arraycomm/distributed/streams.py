@@ -10,8 +10,8 @@ from arraycomm.core.typed import Any
 
 
 def followed(complete: Callable[[], object]) -> Callable[[], None]:
-    """complete(), for another thread: its current device and streams are the caller's then, of torch and of CuPy where they are
-    loaded and have used a GPU."""
+    """complete(), for another thread: its current device and streams are the caller's then, of torch where it has used a GPU, of
+    CuPy where it is loaded and there is one."""
     contexts: list[Any] = []
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_initialized():

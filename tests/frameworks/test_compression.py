@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,22 +11,9 @@ import arraycomm
 from arraycomm.frameworks.compression import SCHEMES, compressed_all_reduce
 from arraycomm.launch.spawn import spawn
 
+from .rounding import contribution, rounding
+
 BLOCK = 64
-
-
-def _rounding(x: Any, scheme: str) -> Any:
-    """The module's table, per element; x is flat."""
-    if scheme == "bfloat16":
-        return np.abs(x) * 2.0**-8
-    padded = np.zeros(-(-len(x) // BLOCK) * BLOCK)
-    padded[: len(x)] = np.abs(x)
-    largest = padded.reshape(-1, BLOCK).max(axis=1).repeat(BLOCK)[: len(x)]
-    return largest * 2.0**-7.9 if scheme == "int8" else np.maximum(np.abs(x) * 2.0**-4, largest * 2.0**-18)
-
-
-def _given(rank: int, count: int) -> Any:
-    rng = np.random.default_rng(rank)
-    return (rng.normal(size=count) * 10.0 ** rng.integers(-6, 6, size=count)).astype(np.float32)
 
 
 def _check(rank: int) -> None:
@@ -35,15 +21,15 @@ def _check(rank: int) -> None:
     with arraycomm.init(timeout=30) as group:
         for scheme in SCHEMES:
             for count in (0, 1, 63, 64, 1000, 20_000):
-                everybody = [_given(r, count) for r in range(group.size)]
+                everybody = [contribution(r, count) for r in range(group.size)]
                 for op, exact in (("sum", sum(x.astype(float) for x in everybody)),
                                   ("avg", sum(x.astype(float) for x in everybody) / group.size)):
                     found = compressed_all_reduce(group, everybody[rank], scheme, op=op, block=BLOCK)
                     assert found.dtype == np.float32 and found.shape == (count,)
                     scale = 1 if op == "sum" else group.size
-                    inputs = sum(_rounding(x, scheme) for x in everybody) / scale
+                    inputs = sum(rounding(x, scheme, BLOCK) for x in everybody) / scale
                     # The last rounding is of the sum, which may be off already; 1e-6: float32's own additions.
-                    limit = inputs + _rounding(np.abs(exact) + inputs, scheme) + 1e-6 * sum(np.abs(x) for x in everybody)
+                    limit = inputs + rounding(np.abs(exact) + inputs, scheme, BLOCK) + 1e-6 * sum(np.abs(x) for x in everybody)
                     assert (np.abs(found - exact) <= limit).all(), (scheme, count, op)
                     assert (group.all_reduce(found, op="max") == found).all()
         _odd(group)

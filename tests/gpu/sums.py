@@ -20,6 +20,7 @@ import arraycomm.distributed as dist
 from arraycomm.core.errors import DeviceError, ImmutableOutput
 from arraycomm.frameworks.compression import SCHEMES, compressed_all_reduce
 from arraycomm.frameworks.sparse import sparse_all_reduce
+from tests.frameworks.rounding import contribution, rounding
 
 from . import frameworks, programs
 
@@ -72,7 +73,7 @@ def refused(call: Callable[[], object], kind: type[Exception], words: str) -> No
 
 
 def compressed(group: arraycomm.Group, name: str) -> None:
-    everybody = [_values(rank) for rank in range(group.size)]
+    everybody = [contribution(rank, COUNT) for rank in range(group.size)]
     exact = sum(x.astype(np.float64) for x in everybody)
     mine = frameworks.make(name, everybody[group.rank])
     for scheme in SCHEMES:
@@ -81,26 +82,11 @@ def compressed(group: arraycomm.Group, name: str) -> None:
         if scheme != "int8" and importlib.util.find_spec("ml_dtypes") is None:
             continue
         found = frameworks.make(name, compressed_all_reduce(group, frameworks.back(mine), scheme, block=BLOCK))
-        inputs = sum(_rounding(x, scheme) for x in everybody)
-        limit = inputs + _rounding(np.abs(exact) + inputs, scheme) + 1e-6 * sum(np.abs(x) for x in everybody)
+        inputs = sum(rounding(x, scheme, BLOCK) for x in everybody)
+        limit = inputs + rounding(np.abs(exact) + inputs, scheme, BLOCK) + 1e-6 * sum(np.abs(x) for x in everybody)
         wrong = np.abs(frameworks.back(found) - exact) > limit
         assert not wrong.any(), f"{scheme}: {wrong.sum()} elements are beyond what the module states"
-    assert (frameworks.back(group.all_reduce(mine)) == frameworks.back(group.all_reduce(mine))).all()  # the group goes on
-
-
-def _values(rank: int) -> np.ndarray[Any, Any]:
-    rng = np.random.default_rng(rank)
-    return (rng.normal(size=COUNT) * 10.0 ** rng.integers(-6, 6, size=COUNT)).astype(np.float32)
-
-
-def _rounding(x: np.ndarray[Any, Any], scheme: str) -> Any:
-    """What arraycomm/frameworks/compression.py states, per element."""
-    if scheme == "bfloat16":
-        return np.abs(x) * 2.0**-8
-    padded = np.zeros(-(-len(x) // BLOCK) * BLOCK)
-    padded[: len(x)] = np.abs(x)
-    largest = padded.reshape(-1, BLOCK).max(axis=1).repeat(BLOCK)[: len(x)]
-    return largest * 2.0**-7.9 if scheme == "int8" else np.maximum(np.abs(x) * 2.0**-4, largest * 2.0**-18)
+    programs.close(frameworks.back(group.all_reduce(mine)), exact.astype(np.float32), "the group goes on")
 
 
 def sparse(group: arraycomm.Group, name: str) -> None:

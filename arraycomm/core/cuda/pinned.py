@@ -73,5 +73,5 @@ class Common:
         self._free.append(address)
 
     def close(self) -> None:
-        """When all blocks are back."""
+        """When nothing is copied there any more."""
         self._cuda.unpin(self._memory.address)
