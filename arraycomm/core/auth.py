@@ -18,6 +18,7 @@ from .digest import same
 from .errors import AuthFailed
 from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, tag
 from .log import log
+from .patience import Patience
 from .record import Record
 
 __all__ = ["Acceptor", "Hello", "Purpose", "check_user", "client_handshake", "connect"]
@@ -39,9 +40,9 @@ class HandshakeBroken(AuthFailed):
 
 
 def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *, deadline: float = SECONDS,
-                     told: float | None = None) -> None:
+                     patience: Patience | None = None) -> None:
     """Proves this rank to the server on a connected, blocking socket, and the server to this rank, within `deadline` seconds.
-    told: what an error says of them, where this is not the first try.
+    patience: what is left of them, where this is not the first try.
 
     Raises AuthFailed that says why and what to do; the caller closes the socket.
     """
@@ -49,16 +50,17 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
     if unix:
         check_user(sock, secret)  # somebody else's process is not even given a proof
     transcript = hello.encode() + os.urandom(NONCE_BYTES)
-    peer, end = _peer(sock), time.monotonic() + deadline  # a connection that was reset does not tell the peer any more
+    peer = _peer(sock)  # a connection that was reset does not tell the peer any more
+    patience = patience or Patience(deadline)
     try:
         sock.sendall(transcript)  # which an empty buffer holds
-        transcript += _receive(sock, NONCE_BYTES, end)
+        transcript += _receive(sock, NONCE_BYTES, patience)
         proof = tag(secret, b"client", transcript)
         sock.sendall(proof)
-        verdict = _receive(sock, 1 + TAG_BYTES, end)
+        verdict = _receive(sock, 1 + TAG_BYTES, patience)
         sock.settimeout(None)
     except OSError as error:
-        raise _broken(peer, told or deadline, error) from error
+        raise _broken(peer, deadline, error) from error
     signed = same(verdict[1:], tag(secret, b"server", transcript + proof + verdict[:1]))
     if verdict[0] == Status.ADMITTED and signed:
         if not unix:
@@ -70,16 +72,17 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
     raise AuthFailed(f"{peer} refused this connection (job {hello.job!r}, {hello.purpose.value}): {REMEDY[status]}")
 
 
-def _receive(sock: socket.socket, size: int, end: float) -> bytes:
-    """Raises TimeoutError at `end`, ConnectionError where the other side has closed. Leaves a timeout on the socket."""
+def _receive(sock: socket.socket, size: int, patience: Patience) -> bytes:
+    """Raises TimeoutError when `patience` is at its end, ConnectionError where the other side has closed. Leaves a timeout on the
+    socket."""
     data = b""
     while len(data) < size:
-        # A process that was stopped meanwhile looks once more at what has come: the other side may have admitted it.
-        sock.settimeout(max(end - time.monotonic(), 0.0))
         try:
-            chunk = sock.recv(size - len(data))
+            with patience.slice() as seconds:
+                sock.settimeout(seconds)
+                chunk = sock.recv(size - len(data))
         except TimeoutError:
-            continue
+            continue  # until a look at what has come, with nothing left: this process may have been stopped in its last slice
         except BlockingIOError:
             raise TimeoutError from None
         if not chunk:
@@ -113,19 +116,20 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
     Raises OSError when nobody is reached, AuthFailed when the other side is not ours. Somebody who is merely too busy
     to answer (its table of half-open connections was full) is asked again until `deadline` seconds have passed.
     """
-    end = time.monotonic() + deadline
+    patience = Patience(deadline)
     while True:
-        sock = dial(address, port, end, source)
+        sock = dial(address, port, patience, source)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # Longer than a server waits for strangers: a peer may be stopped for a moment, or have no processor.
-            client_handshake(sock, secret, hello, deadline=max(end - time.monotonic(), 0.001), told=deadline)
+            client_handshake(sock, secret, hello, deadline=deadline, patience=patience)
             return sock
         except HandshakeBroken:
             sock.close()
-            if time.monotonic() + _RETRY_DROPPED > end:
+            if patience.left <= _RETRY_DROPPED:
                 raise
-            time.sleep(_RETRY_DROPPED)
+            with patience.slice(_RETRY_DROPPED) as seconds:
+                time.sleep(seconds)
         except BaseException:
             sock.close()
             raise

@@ -6,19 +6,20 @@ import errno
 import os
 import select
 import socket
-import time
+
+from .patience import Patience
 
 _BESIDE = 0.5  # s after which another attempt begins beside those under way
 
 
-def dial(address: str, port: int, end: float, source: str | None = None) -> socket.socket:
-    """A connected, blocking socket to a numeric address; `source` as for auth.connect, `end` by time.monotonic().
+def dial(address: str, port: int, patience: Patience, source: str | None = None) -> socket.socket:
+    """A connected, blocking socket to a numeric address; `source` as for auth.connect.
 
     Where a connection's first packet or the answer to it is lost, the kernel repeats it after 1, 3 and 7 s only. So
     another attempt begins beside the others every half second, as RFC 8305 does among several addresses; the first one
     that is answered counts, and the others are closed.
 
-    Raises OSError for the first refusal or failure of any attempt, TimeoutError at `end`.
+    Raises OSError for the first refusal or failure of any attempt, TimeoutError when `patience` is at its end.
     """
     # as bytes, or the codec for international names is loaded, from the disk
     family, kind, protocol, _, target = socket.getaddrinfo(address.encode(), port, type=socket.SOCK_STREAM,
@@ -26,12 +27,14 @@ def dial(address: str, port: int, end: float, source: str | None = None) -> sock
     attempts: dict[int, socket.socket] = {}
     poll = select.poll()
     try:
-        while (now := time.monotonic()) < end:
+        while patience.left > 0:
             sock = socket.socket(family, kind, protocol)
             attempts[sock.fileno()] = sock
             _begin(sock, target, source)
             poll.register(sock, select.POLLOUT)
-            for number, _ in poll.poll(max(min(end - now, _BESIDE) * 1000, 1)):
+            with patience.slice(_BESIDE) as seconds:
+                answered = poll.poll(max(seconds * 1000, 1))
+            for number, _ in answered:
                 _check(attempts[number].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
                 attempts[number].setblocking(True)
                 return attempts.pop(number)

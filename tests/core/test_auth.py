@@ -15,6 +15,7 @@ from arraycomm.core import auth
 from arraycomm.core.auth import Acceptor, Hello, Purpose
 from arraycomm.core.errors import AuthFailed
 from arraycomm.core.handshake import HELLO_BYTES, TAG_BYTES, Check, ServerHandshake, tag
+from arraycomm.core.patience import Patience
 
 SECRET = bytes(range(32))
 HELLO = Hello("job", Purpose.DATA, sender=3, receiver=1, group=2**63 + 5, channel=2, stripe=7)
@@ -200,14 +201,13 @@ def test_a_verdict_that_came_while_the_client_was_stopped(pair: tuple[socket.soc
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """Its deadline has passed when it goes on, and what it waits for is there."""
     client, server = pair
-    now = time.monotonic
     stopped = threading.Event()
 
-    def receive(sock: socket.socket, size: int, end: float) -> bytes:
+    def receive(sock: socket.socket, size: int, patience: Patience) -> bytes:
         if sock is client and size == 1 + TAG_BYTES:
             assert stopped.wait(5)
-            end = now() - 1
-        return real(sock, size, end)
+            patience.left = 0
+        return real(sock, size, patience)
 
     real = auth._receive
     monkeypatch.setattr(auth, "_receive", receive)
