@@ -11,6 +11,7 @@
 #include "peer_memory.h"
 #include "places.h"
 #include "stream.h"
+#include "stretches.h"
 #include "wait.h"
 #include "window.h"
 
@@ -251,7 +252,9 @@ static int run(struct acomm_op *op, const struct direct_plan *plan)
     bool private = known || any(&r, DIRECT_PRIVATE);
     if (!open || (private && plan->shared && d->symmetric && !forced))
         return run_staged(op, plan, STREAM_TRIED);
-    return private && !forced ? run_trial(&r, plan, !known) : run_direct(&r, plan);
+    if (!private || forced)
+        return run_direct(&r, plan);
+    return stretches_next(op, plan->bytes) ? stretches_run(op, plan->bytes) : run_trial(&r, plan, !known);
 }
 
 int direct_run(struct acomm_op *op, const struct direct_plan *plan)

@@ -11,10 +11,8 @@ struct acomm_op part_of(const struct acomm_op *op, const struct team *team, int 
                              .peer = -1, .synchronous = op->synchronous};
 }
 
-int part_run(struct acomm_op *op, struct acomm_op *part)
+int part_run_by(struct acomm_op *op, struct acomm_op *part, int (*run)(struct acomm_op *part))
 {
-    if (!part->team->size)
-        return 0;
     op_begin(op);
     part->started = op->started;
     part->deadline = op->deadline;
@@ -22,9 +20,14 @@ int part_run(struct acomm_op *op, struct acomm_op *part)
     part->moves = op->moves;
     part->unseen = op->unseen;
     part->compared |= op->compared;
-    int rc = select_run(part);
+    int rc = run(part);
     op->next_look = part->next_look;
     op->moves = part->moves;
     op->unseen = part->unseen;
     return rc;
+}
+
+int part_run(struct acomm_op *op, struct acomm_op *part)
+{
+    return part->team->size ? part_run_by(op, part, select_run) : 0;
 }

@@ -16,4 +16,6 @@ struct acomm_op part_of(const struct acomm_op *op, const struct team *team, int 
                         uint64_t count);
 /* Blocking; 0 or the group's failure. A team that this rank is not in has nothing to do. */
 int part_run(struct acomm_op *op, struct acomm_op *part);
+/* The same by an algorithm that is given. */
+int part_run_by(struct acomm_op *op, struct acomm_op *part, int (*run)(struct acomm_op *part));
 #endif

@@ -44,11 +44,18 @@ static int agree(struct rounds *r, struct choice *c, uint64_t bytes, int ways)
     return rc;
 }
 
+bool trial_wanted(const struct acomm_op *op, uint64_t bytes)
+{
+    int ranks = op->team->size, ways = 2;
+    return ranks == 2 || choice_for(op->group->choices[op->kind], bytes)->tries < (uint32_t)ways * CHOICE_FIRST;
+}
+
 int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes, bool direct)
 {
     struct acomm_group *g = r->op->group;
     int slots = r->ranks == 2 ? TRIAL_SLOTS : 1, ways = slots + direct;
-    struct choice *c = choice_for(g->choices[r->op->kind], bytes);
+    uint64_t whole = r->op->stride ? bytes / r->op->count * r->op->stride : bytes;
+    struct choice *c = choice_for(g->choices[r->op->kind], whole);
     bool under_way = c->moved && c->agreed < ways; /* it was begun with more ways than there are now */
     int rc = under_way ? 0 : agree(r, c, bytes, ways);
     *t = (struct trial){.choice = c, .bytes = bytes, .way = c->agreed, .direct = c->agreed == slots, .stores = STREAM_TRIED,

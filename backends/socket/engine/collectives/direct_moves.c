@@ -14,7 +14,8 @@
 static int fetch(struct rounds *r, int rank, uint64_t offset, struct span to, uint64_t all)
 {
     char *out = r->op->out + to.offset;
-    size_t whole = all >= ALL_LONG && to.bytes < STREAM_LONG ? STREAM_LONG : to.bytes;
+    bool past = r->op->stride || all >= ALL_LONG; /* a stretch is one of long arrays */
+    size_t whole = past && to.bytes < STREAM_LONG ? STREAM_LONG : to.bytes;
     if (rank != r->rank)
         return to.bytes ? direct_read(r, rank, direct_offer(r, rank)->in, offset, out, to.bytes, whole) : 0;
     return blocks_copy_part(r->op, out, r->op->in + offset, to.bytes, whole);
@@ -45,9 +46,9 @@ int direct_all_gather(struct acomm_op *op)
 static int gather_pushed(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
-    uint64_t block = op->count * op->width;
-    return op->out ? blocks_copy_all(r->op, op->out + (uint64_t)r->rank * block, op->in, block)
-                   : direct_write(r, op->root, direct_offer(r, op->root)->out, (uint64_t)r->rank * block, op->in, block);
+    struct span own = op_gathered(op, r->rank);
+    return op->out ? blocks_copy_part(r->op, op->out + own.offset, op->in, own.bytes, op->stride ? STREAM_LONG : own.bytes)
+                   : direct_write(r, op->root, direct_offer(r, op->root)->out, own.offset, op->in, own.bytes);
 }
 
 /* To one root: those who give copy, all at once. Even counts only: the root alone knows where uneven blocks lie. */
@@ -100,7 +101,7 @@ static int scatter(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     uint64_t bytes = op->count * op->width;
-    return fetch(r, op->root, (uint64_t)r->rank * bytes, (struct span){0, bytes}, 2 * bytes * (uint64_t)r->ranks);
+    return fetch(r, op->root, op_scattered(op, r->rank).offset, (struct span){0, bytes}, 2 * bytes * (uint64_t)r->ranks);
 }
 
 int direct_scatter(struct acomm_op *op)
@@ -115,12 +116,13 @@ int direct_scatter(struct acomm_op *op)
 static int exchange(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
-    uint64_t block = op->count * op->width, own = (uint64_t)r->rank * block;
+    uint64_t block = op->count * op->width, own = op_scattered(op, r->rank).offset;
     uint64_t all = 2 * block * (uint64_t)r->ranks * (uint64_t)r->ranks;
-    int rc = blocks_copy_part(r->op, op->out + own, op->in + own, block, all >= ALL_LONG / 2 ? STREAM_LONG : block);
+    bool past = op->stride || all >= ALL_LONG / 2;
+    int rc = blocks_copy_part(r->op, op->out + own, op->in + own, block, past ? STREAM_LONG : block);
     for (int i = 1; i < r->ranks && !rc; i++) {
         int rank = (r->rank + i) % r->ranks;
-        rc = fetch(r, rank, (uint64_t)r->rank * block, (struct span){(uint64_t)rank * block, block}, all);
+        rc = fetch(r, rank, own, op_gathered(op, rank), all);
     }
     return rc;
 }

@@ -71,7 +71,7 @@ static int prepare(struct rounds *r, struct inputs *inputs, bool past)
 /* To the same place of every other rank's output. */
 static void push(const struct rounds *r, uint64_t place, const char *from, size_t bytes)
 {
-    bool past = r->op->count * r->op->width >= STREAM_LONG;
+    bool past = r->op->stride || r->op->count * r->op->width >= STREAM_LONG;
     for (int i = 1; i < r->ranks; i++) {
         int rank = (r->rank + i) % r->ranks;
         char *to = direct_mapped(r, rank, direct_offer(r, rank)->out) + place;
@@ -88,7 +88,7 @@ static int reduce(struct rounds *r, struct span s, char *out, bool pushes)
     const struct acomm_op *op = r->op;
     struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
     struct inputs inputs = {.at = NULL};
-    int rc = prepare(r, &inputs, !pushes && s.bytes >= STREAM_LONG);
+    int rc = prepare(r, &inputs, !pushes && (r->op->stride || s.bytes >= STREAM_LONG));
     for (uint64_t at = 0; at < s.bytes && !rc; at += inputs.block) {
         size_t part = s.bytes - at < inputs.block ? s.bytes - at : inputs.block;
         rc = collect(r, &inputs, s.offset + at, part);
@@ -109,7 +109,7 @@ static int reduce(struct rounds *r, struct span s, char *out, bool pushes)
 static int reduce_own_block(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
-    return reduce(r, op_block(op->send_counts, op->count, r->rank, op->width), op->out, false);
+    return reduce(r, op_scattered(op, r->rank), op->out, false);
 }
 
 int direct_reduce_scatter(struct acomm_op *op)

@@ -24,7 +24,7 @@ static void fill(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     for (int rank = 0; op->in && rank < r->ranks; rank++) {
-        struct span block = op_block(op->send_counts, op->count, rank, op->width);
+        struct span block = op_scattered(op, rank);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
             rounds_fill(r, rank, piece_of(r, r->rank, rank), op->in + block.offset + r->index * r->piece, bytes);
@@ -35,7 +35,7 @@ static void fill(const struct rounds *r)
 static const char *own(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
-    return op->in + op_block(op->send_counts, op->count, r->rank, op->width).offset + r->index * r->piece;
+    return op->in + op_scattered(op, r->rank).offset + r->index * r->piece;
 }
 
 /* Copies this rank's piece out of the slot of `from` into its block at `block`. */
@@ -58,7 +58,7 @@ static int drain_all(const struct rounds *r)
     int rc = 0, first = r->cells ? 1 : 0; /* what lies in a cell before its own block, which would push it out of the caches */
     for (int i = 0; i < r->ranks && !rc; i++) {
         int from = (r->rank + first + i) % r->ranks;
-        rc = take(r, from, op_block(op->recv_counts, op->count, from, op->width));
+        rc = take(r, from, op_gathered(op, from));
     }
     return rc;
 }

@@ -4,6 +4,7 @@
 #include "../agree.h"
 #include "../reduce.h"
 #include "../stream.h"
+#include "../stretches.h"
 #include "../wait.h"
 #include "shared_rounds.h"
 
@@ -292,7 +293,10 @@ static uint64_t piece_of(const struct rounds *r, const struct rounds_plan *plan)
 static uint64_t kept(const struct rounds *r, const struct rounds_plan *plan)
 {
     uint64_t share = RESULTS_KEPT / (uint64_t)(r->op->kind == ACOMM_GATHER ? 1 : r->ranks);
-    return plan->result > share ? share : UINT64_MAX;
+    if (!plan->result || !(plan->result > share || r->op->stride)) /* a stretch is one of long results */
+        return UINT64_MAX;
+    uint64_t before = r->op->stride && r->op->out ? (uint64_t)(r->op->out - r->op->whole->out) : 0;
+    return before < share ? share - before : 0;
 }
 
 int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
@@ -305,5 +309,7 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
     r.stores = (enum stream_stores)op->stores;
     r.cells = r.ranks == 2 && r.piece * (uint64_t)plan->blocks <= plan->cell;
     bool tried = r.stores == STREAM_TRIED && r.ranks == 2 && plan->cell && !r.cells;
-    return tried ? run_trial(&r, plan) : run_rounds(&r, plan);
+    if (!tried)
+        return run_rounds(&r, plan);
+    return stretches_next(op, plan->whole) ? stretches_run(op, plan->whole) : run_trial(&r, plan);
 }
