@@ -14,7 +14,8 @@ uint64_t stretches_next(const struct acomm_op *op, uint64_t bytes)
     if (!even || op->whole || bytes < 2 * CHOICE_LONG || !trial_wanted(op, bytes))
         return 0;
     uint64_t each = op->team->size == 2 ? CHOICE_TRY : CHOICE_LONG;
-    return op->count / (bytes / each) / PAGE * PAGE;
+    uint64_t count = op->count / (bytes / each);
+    return (count + PAGE - 1) / PAGE * PAGE;
 }
 
 static struct acomm_op stretch_of(const struct acomm_op *op, uint64_t first, uint64_t count)
@@ -34,7 +35,7 @@ int stretches_run(struct acomm_op *op, uint64_t bytes)
     for (uint64_t first = 0, count; first < op->count && !rc; first += count) {
         uint64_t left = op->count - first;
         count = stretches_next(op, bytes);
-        count = count && count < left ? count : left;
+        count = count && left >= 2 * count ? count : left;
         struct acomm_op stretch = stretch_of(op, first, count);
         rc = part_run_by(op, &stretch, op->algorithm->run);
         op->compared = stretch.compared;
