@@ -254,7 +254,7 @@ static int run(struct acomm_op *op, const struct direct_plan *plan)
         return run_staged(op, plan, STREAM_TRIED);
     if (!private || forced)
         return run_direct(&r, plan);
-    return stretches_next(op, plan->bytes) ? stretches_run(op, plan->bytes) : run_trial(&r, plan, !known);
+    return stretches_of(op, plan->bytes) ? stretches_run(op, plan->bytes) : run_trial(&r, plan, !known);
 }
 
 int direct_run(struct acomm_op *op, const struct direct_plan *plan)

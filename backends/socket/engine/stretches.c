@@ -4,17 +4,15 @@
 #include "group.h"
 #include "part.h"
 #include "select.h"
-#include "trial.h"
 
 #define PAGE 4096u /* elements, too: a stretch begins as its array does in its page */
 
-uint64_t stretches_next(const struct acomm_op *op, uint64_t bytes)
+uint64_t stretches_of(const struct acomm_op *op, uint64_t bytes)
 {
     bool even = !op->send_counts && !op->recv_counts;
-    if (!even || op->whole || bytes < 2 * CHOICE_LONG || !trial_wanted(op, bytes))
+    if (!even || op->whole || op->team->size != 2 || bytes < 2 * CHOICE_LONG)
         return 0;
-    uint64_t each = op->team->size == 2 ? CHOICE_TRY : CHOICE_LONG;
-    uint64_t count = op->count / (bytes / each);
+    uint64_t count = op->count / (bytes / CHOICE_TRY);
     return (count + PAGE - 1) / PAGE * PAGE;
 }
 
@@ -31,11 +29,11 @@ static struct acomm_op stretch_of(const struct acomm_op *op, uint64_t first, uin
 
 int stretches_run(struct acomm_op *op, uint64_t bytes)
 {
+    uint64_t count = stretches_of(op, bytes);
     int rc = 0;
-    for (uint64_t first = 0, count; first < op->count && !rc; first += count) {
-        uint64_t left = op->count - first;
-        count = stretches_next(op, bytes);
-        count = count && left >= 2 * count ? count : left;
+    for (uint64_t first = 0; first < op->count && !rc; first += count) {
+        if (op->count - first < 2 * count)
+            count = op->count - first;
         struct acomm_op stretch = stretch_of(op, first, count);
         rc = part_run_by(op, &stretch, op->algorithm->run);
         op->compared = stretch.compared;

@@ -44,12 +44,6 @@ static int agree(struct rounds *r, struct choice *c, uint64_t bytes, int ways)
     return rc;
 }
 
-bool trial_wanted(const struct acomm_op *op, uint64_t bytes)
-{
-    int ranks = op->team->size, ways = 2;
-    return ranks == 2 || choice_for(op->group->choices[op->kind], bytes)->tries < (uint32_t)ways * CHOICE_FIRST;
-}
-
 int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes, bool direct)
 {
     struct acomm_group *g = r->op->group;

@@ -10,7 +10,6 @@
 #include "stream.h"
 
 struct rounds;
-struct acomm_op;
 
 /* Of two ranks. With more there are two ways, as each of them chooses its own stores for each reader (rounds_fill): that costs them
  * 0.94 to 1.02 of what the best stores for all do, and tries of a third way cost more. */
@@ -27,8 +26,6 @@ struct trial {
     enum stream_stores stores;
 };
 
-/* Whether a long run is better done in stretches, as ways are not known, or may change. The same on all ranks. */
-bool trial_wanted(const struct acomm_op *op, uint64_t bytes);
 /* Begins a run on `bytes` bytes, the same on all ranks, through slots or where that is possible `direct`; with a meeting of all now and
  * then. 0, or what the meeting returned. */
 int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes, bool direct);

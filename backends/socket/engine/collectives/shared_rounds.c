@@ -311,5 +311,5 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
     bool tried = r.stores == STREAM_TRIED && r.ranks == 2 && plan->cell && !r.cells;
     if (!tried)
         return run_rounds(&r, plan);
-    return stretches_next(op, plan->whole) ? stretches_run(op, plan->whole) : run_trial(&r, plan);
+    return stretches_of(op, plan->whole) ? stretches_run(op, plan->whole) : run_trial(&r, plan);
 }
