@@ -27,6 +27,7 @@ class Setting(Record):
     ranks: str = OWN  # what ranks may say
     least: float = 0  # of a number, and
     most: float = math.inf
+    flag: bool = False
 
 
 TABLE: dict[str, Setting] = {
@@ -45,7 +46,8 @@ TABLE: dict[str, Setting] = {
                 ranks="the most that any says counts", most=CONNECTIONS),
         Setting("ARRAYCOMM_PORT_RANGE", "", "first-last: every listening socket takes its port from here"),
         Setting("ARRAYCOMM_HOSTID", "", "overrides how ranks on one host recognise each other", ranks="equal on a host"),
-        Setting("ARRAYCOMM_CHECK", "1", "0 turns the comparison of operations between ranks off", ranks=EQUAL),
+        Setting("ARRAYCOMM_CHECK", "1", "0 turns the comparison of operations between ranks off", ranks=EQUAL,
+                flag=True),
         Setting("ARRAYCOMM_TIMEOUT", "1800", "default timeout of operations, seconds", least=_SHORTEST),
         Setting("ARRAYCOMM_HEARTBEAT", "1", "seconds between heartbeats of the control connections", ranks=EQUAL, least=_SHORTEST,
                 most=_LONGEST),
@@ -56,16 +58,16 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_SECRET_FILE", "", "a file (mode 0600) that holds the job's secret", ranks="as above"),
         Setting("ARRAYCOMM_SECRET_FD", "", "an inherited descriptor to read the secret from; set by our launcher",
                 ranks="as above"),
-        Setting("ARRAYCOMM_INSECURE", "0", "1 accepts to run without a secret on addresses other than loopback"),
+        Setting("ARRAYCOMM_INSECURE", "0", "1 accepts to run without a secret on addresses other than loopback", flag=True),
         Setting("ARRAYCOMM_ALLOW_PICKLE", "0", "1 lets object collectives of arraycomm.distributed pickle: set it on all ranks "
                 "or on none, and only where every rank may run code in every other",
-                ranks="equal; compared by the calls that it is for"),
+                ranks="equal; compared by the calls that it is for", flag=True),
         Setting("ARRAYCOMM_TRACE", "", "a folder: ranks write their operations there; `python -m arraycomm.trace` merges them",
                 ranks="set on all, to any folder, or on none; compared when a world is opened"),
         Setting("ARRAYCOMM_STORE", "", "launcher@ADDRESS:PORT: the launcher serves the store there; set by our launcher",
                 ranks="equal"),
         Setting("ARRAYCOMM_TORCH_STORE", "0", "1: the launchers' store and arraycomm.distributed's speak torch's wire, which "
-                "knows no secret, between hosts too"),
+                "knows no secret, between hosts too", flag=True),
         Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is looked for, see docs/mpi.md",
                 ranks="the same library"),
         Setting("ARRAYCOMM_MPI_FOLDER", "", "where ranks note their shared memory; set by our launcher", ranks="equal on a host"),
@@ -73,14 +75,44 @@ TABLE: dict[str, Setting] = {
                 "a trial decides, see docs/mpi.md", ranks="on where all ranks can"),
         Setting("ARRAYCOMM_NCCL_LIBRARY", "", "path of libnccl.so.2; otherwise one that is loaded, a package's or the system's"),
         Setting("ARRAYCOMM_NCCL_SYMMETRIC", "0", "1: group.empty() registers memory on GPUs with NCCL, which does not compare "
-                "how ranks use it, see docs/gpu.md", ranks="on where all ranks have it on"),
+                "how ranks use it, see docs/gpu.md", ranks="on where all ranks have it on", flag=True),
         Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one",
                 ranks="equal; compared where ranks meet, but for ranks over MPI on several hosts"),
         Setting("ARRAYCOMM_CUDA_IPC", "1", "0: ranks of a host do not copy from each other's GPUs; all arrays there are staged",
-                ranks="on where all ranks of a host have it on"),
+                ranks="on where all ranks of a host have it on", flag=True),
         Setting("ARRAYCOMM_CUDART_LIBRARY", "", "path of libcudart.so, for arrays on GPUs; empty: it is searched for"),
     )
 }
+
+
+_PREFIX = "ARRAYCOMM_"
+_OTHERS = ("BUILD_", "TEST_")  # after it: of who builds, and of our tests
+_told: set[str] = set()
+
+
+def check() -> None:
+    """Reads every number and every switch that is set, before a world is opened, whether it is needed there or not.
+
+    Raises ValueError that names the variable.
+    """
+    for name in os.environ:
+        row = TABLE.get(name) if name.startswith(_PREFIX) else None
+        if row and row.flag:
+            get_flag(name)
+        elif row and (row.least or row.most < math.inf):
+            get_number(name)
+
+
+def unknown() -> dict[str, str]:
+    """Variables that look like ours and are in no table: most are mistyped. With the setting that each resembles, or ""; once."""
+    names = [name for name in os.environ if name.startswith(_PREFIX) and name not in TABLE and name not in _told]
+    names = [name for name in names if not name.removeprefix(_PREFIX).startswith(_OTHERS)]
+    if not names:
+        return {}
+    from difflib import get_close_matches  # for them alone
+
+    _told.update(names)
+    return {name: "".join(get_close_matches(name, TABLE, 1)) for name in names}
 
 
 def get(name: str, environ: Mapping[str, str] | None = None) -> str:

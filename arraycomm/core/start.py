@@ -10,6 +10,7 @@ from . import arguments, registry, settings
 from .backend import Backend, Communicator
 from .gathering import Gathering
 from .group import Group
+from .log import log
 from .rendezvous import Rendezvous, rendezvous
 from .routes import Route, Routes
 from .typed import TYPE_CHECKING, Any
@@ -96,6 +97,8 @@ def open_group(meeting: Rendezvous, chosen: Mapping[Backend, frozenset[int]], ti
         raise
     group = Group(Routes(routes, timeout), timeout, on_close=meeting.close)
     _announce(group, name, routes)
+    for variable, likely in settings.unknown().items() if not group.rank else ():
+        log().warning("%s is no setting of arraycomm and changes nothing%s", variable, f"; is {likely} meant?" if likely else "")
     folder = settings.get("ARRAYCOMM_TRACE")
     if folder:
         _trace(group, folder)

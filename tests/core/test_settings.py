@@ -128,5 +128,37 @@ def _refused(rank: int, name: str, folder: Path) -> None:
         raise AssertionError("the world was opened")
 
 
+FLAGS = [name for name, row in settings.TABLE.items() if row.flag]
+
+
+def test_the_flags_are_those_that_are_read_as_such() -> None:
+    read = set()
+    for path in (path for folder in ("arraycomm", "backends") for path in (ROOT / folder).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        read |= set(re.findall(r'get_flag\("(ARRAYCOMM_\w+)"\)', text))
+        read |= set(re.findall(r'^VARIABLE = "(ARRAYCOMM_\w+)"', text, re.MULTILINE) if "get_flag(VARIABLE)" in text else ())
+    assert read == set(FLAGS)
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_switch_is_read_before_a_world_is_opened(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Many are needed later or never: who mistyped one would not hear of it."""
+    monkeypatch.setenv(name, "yse")
+    with pytest.raises(ValueError, match=f"{name} must be 0 or 1, got 'yse'"):
+        arraycomm.init()
+    monkeypatch.setenv(name, "yes")
+    arraycomm.init().close()
+
+
+def test_mistyped_names_are_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("ARRAYCOMM_SILENSE", "ARRAYCOMM_COLOUR_OF_ALL_WORLDS", "ARRAYCOMM_TEST_CC", "ARRAYCOMM_TIMEOUT"):
+        monkeypatch.setenv(name, "9")
+    arraycomm.init().close()
+    said = [record.getMessage() for record in caplog.records]
+    assert "ARRAYCOMM_SILENSE is no setting of arraycomm and changes nothing; is ARRAYCOMM_SILENCE meant?" in said
+    assert "ARRAYCOMM_COLOUR_OF_ALL_WORLDS is no setting of arraycomm and changes nothing" in said
+    assert not any("TEST_CC" in line or "TIMEOUT" in line for line in said)
+
+
 def test_engine_settings_are_among_them() -> None:
     assert {"ARRAYCOMM_CHECK", "ARRAYCOMM_TRANSPORT", "ARRAYCOMM_HEARTBEAT", "ARRAYCOMM_SILENCE"} <= set(COMPARED)
