@@ -86,7 +86,6 @@ def rendezvous(init_method: str | None = None, *, rank: int | None = None, world
     Raises ValueError for missing or contradicting arguments and variables, and for another backend than another rank's,
     DistNetworkError, AuthFailed and DistStoreError (which ranks did not come) as the stores do.
     """
-    settings.check()
     environ = os.environ if environ is None else environ
     if store is not None and init_method is not None:
         raise ValueError("give either store or init_method, not both")

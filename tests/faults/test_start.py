@@ -64,16 +64,17 @@ def test_control_c_while_the_ranks_gather(job: Jobs) -> None:
     _told(ranks, [0, 2], 1, "KeyboardInterrupt", since)
 
 
-def test_exception_before_the_ranks_connect(job: Jobs, transport: str) -> None:
-    """A setting that only one rank has wrong."""
+@pytest.mark.parametrize("name, value", [("ARRAYCOMM_SOCKET_CONNECTIONS", "65"), ("ARRAYCOMM_CUDA_IPC", "maybe")])
+def test_exception_before_the_ranks_connect(job: Jobs, transport: str, name: str, value: str) -> None:
+    """A setting that only one rank has wrong: a number, or a switch."""
     def wrong(rank: int) -> dict[str, str]:
-        return {"ARRAYCOMM_SOCKET_CONNECTIONS": "65"} if rank == 1 else {}
+        return {name: value} if rank == 1 else {}
 
     ranks = job(4, transport, of_rank=wrong, opened=False)
     ranks.begin("open_group")
     answer = ranks.answer(1)
     assert answer.error == "ValueError", answer
-    _told(ranks, [0, 2, 3], 1, "ValueError: ARRAYCOMM_SOCKET_CONNECTIONS", answer.at)
+    _told(ranks, [0, 2, 3], 1, f"ValueError: {name}", answer.at)
 
 
 @pytest.mark.parametrize("size", [2, 4])
