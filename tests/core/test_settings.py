@@ -151,6 +151,7 @@ def test_a_switch_is_read_before_a_world_is_opened(monkeypatch: pytest.MonkeyPat
 
 
 def test_mistyped_names_are_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(settings, "_told", set())
     for name in ("ARRAYCOMM_SILENSE", "ARRAYCOMM_COLOUR_OF_ALL_WORLDS", "ARRAYCOMM_TEST_CC", "ARRAYCOMM_TIMEOUT"):
         monkeypatch.setenv(name, "9")
     arraycomm.init().close()

@@ -71,7 +71,7 @@ static int prepare(struct rounds *r, struct inputs *inputs, bool past)
 /* To the same place of every other rank's output. */
 static void push(const struct rounds *r, uint64_t place, const char *from, size_t bytes)
 {
-    bool past = r->op->stride || r->op->count * r->op->width >= STREAM_LONG;
+    bool past = r->op->count * r->op->width >= STREAM_LONG;
     for (int i = 1; i < r->ranks; i++) {
         int rank = (r->rank + i) % r->ranks;
         char *to = direct_mapped(r, rank, direct_offer(r, rank)->out) + place;

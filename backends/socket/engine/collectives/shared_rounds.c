@@ -293,9 +293,10 @@ static uint64_t piece_of(const struct rounds *r, const struct rounds_plan *plan)
 static uint64_t kept(const struct rounds *r, const struct rounds_plan *plan)
 {
     uint64_t share = RESULTS_KEPT / (uint64_t)(r->op->kind == ACOMM_GATHER ? 1 : r->ranks);
-    if (!plan->result || !(plan->result > share || r->op->stride)) /* a stretch is one of long results */
+    bool stretch = r->op->stride; /* of a long result */
+    if (!plan->result || (!stretch && plan->result <= share))
         return UINT64_MAX;
-    uint64_t before = r->op->stride && r->op->out ? (uint64_t)(r->op->out - r->op->whole->out) : 0;
+    uint64_t before = stretch && r->op->out ? (uint64_t)(r->op->out - r->op->whole->out) : 0;
     return before < share ? share - before : 0;
 }
 
