@@ -12,8 +12,9 @@
 static int (*system_says)(int call);
 static _Atomic int calls;
 
-int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes)
+int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes, bool past)
 {
+    CHECK(!past);
     CHECK_EQUAL(pid, getpid());
     int errnum = system_says ? system_says(atomic_fetch_add(&calls, 1)) : 0;
     if (!errnum)

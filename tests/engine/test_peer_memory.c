@@ -1,6 +1,7 @@
 /* engine: peer_memory.c */
-/* Memory of a process, this one's, read and written by the kernel: straight, and by the detour. */
+/* Memory of a process, this one's, read and written by the kernel: straight, by the detour, and past the caches. */
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/types.h>
@@ -9,11 +10,13 @@
 #include "peer_memory.h"
 #include "stream.h"
 
-#define ROOM ((size_t)1 << 20)
+#define ROOM ((size_t)4 << 20)
 #define GUARD 64
 
 static bool stumbles;
 static int kept; /* copies from the detour, or to it */
+static int past; /* and past the caches */
+static void (*amid)(void); /* such a copy */
 
 bool stream_stumbles(uint64_t to, uint64_t from)
 {
@@ -24,6 +27,14 @@ bool stream_stumbles(uint64_t to, uint64_t from)
 void stream_keep(void *to, const void *from, size_t bytes)
 {
     kept++;
+    memcpy(to, from, bytes);
+}
+
+void stream_copy(void *to, const void *from, size_t bytes)
+{
+    past++;
+    if (amid)
+        amid();
     memcpy(to, from, bytes);
 }
 
@@ -42,12 +53,17 @@ static int writes(size_t to, size_t from, size_t bytes)
 
 static int reads(size_t to, size_t from, size_t bytes)
 {
-    return peer_memory_read(getpid(), (uint64_t)(uintptr_t)source + from, target + to, bytes);
+    return peer_memory_read(getpid(), (uint64_t)(uintptr_t)source + from, target + to, bytes, false);
+}
+
+static int reads_past(size_t to, size_t from, size_t bytes)
+{
+    return peer_memory_read(getpid(), (uint64_t)(uintptr_t)source + from, target + to, bytes, true);
 }
 
 static void moves(int (*way)(size_t, size_t, size_t), size_t to, size_t from, size_t bytes)
 {
-    memset(target, 7, ROOM);
+    memset(target, 7, to + bytes + GUARD);
     CHECK_EQUAL(way(to, from, bytes), 0);
     CHECK_MESSAGE(!memcmp(target + to, source + from, bytes), "%zu bytes from %zu to %zu", bytes, from, to);
     for (size_t i = 1; i <= GUARD; i++)
@@ -74,13 +90,54 @@ static void every_length(int (*way)(size_t, size_t, size_t))
 static void what_is_read(void) { every_length(reads); }
 static void what_is_written(void) { every_length(writes); }
 
+static void what_is_read_past_the_caches(void)
+{
+    static const size_t LENGTHS[] = {1, 4097, 1 << 20, (1 << 20) + 1, (3 << 20) + 4};
+    stumbles = true;
+    for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++) {
+        past = kept = 0;
+        moves(reads_past, GUARD, 4095, LENGTHS[i]);
+        moves(reads_past, GUARD + 4095, 0, LENGTHS[i]);
+        CHECK_EQUAL(past, 2 * (int)((LENGTHS[i] + (1 << 20) - 1) >> 20));
+        CHECK_EQUAL(kept, 0);
+    }
+}
+
+static char others[ROOM];
+
+static void *another_thread(void *argument)
+{
+    (void)argument;
+    CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)source + 5, others, (3 << 20) + 4, true), 0);
+    return NULL;
+}
+
+static void as_another_thread_reads(void)
+{
+    amid = NULL; /* once */
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, another_thread, NULL) == 0);
+    pthread_join(thread, NULL);
+}
+
+/* They have one detour between them. */
+static void two_threads_at_a_time(void)
+{
+    amid = as_another_thread_reads;
+    past = 0;
+    moves(reads_past, GUARD, 77, (2 << 20) + 3);
+    CHECK(!memcmp(others, source + 5, (3 << 20) + 4));
+    CHECK_EQUAL(past, 3);
+}
+
 /* Memory that is not there is no crash of ours. */
 static void what_cannot_be_reached(void)
 {
     char *gone = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (int detour = 0; detour < 2; detour++) {
         stumbles = detour;
-        CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, ROOM), EFAULT);
+        CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, ROOM, false), EFAULT);
+        CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, ROOM, true), EFAULT);
         CHECK_EQUAL(peer_memory_write(getpid(), (uint64_t)(uintptr_t)gone, source, ROOM), -1);
         CHECK_EQUAL(errno, EFAULT);
     }
@@ -91,6 +148,8 @@ int main(void)
 {
     TEST(what_is_read);
     TEST(what_is_written);
+    TEST(what_is_read_past_the_caches);
+    TEST(two_threads_at_a_time);
     TEST(what_cannot_be_reached);
     return CHECK_RESULT();
 }

@@ -35,9 +35,12 @@ static int broken(struct rounds *r, int rank, int errnum)
     return group_fail_op(r->op, ACOMM_SYSTEM, peer, errnum, "its array could not be reached");
 }
 
-static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes)
+/* Past the caches, where more ranks than cores copy what each of them alone reads: what several read is found in a cache. */
+static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes, size_t whole)
 {
-    int errnum = peer_memory_read(window_process(r->shared, rank), from, to, bytes);
+    bool alone = r->op->kind == ACOMM_ALL_TO_ALL;
+    bool past = r->op->group->crowded && alone && whole >= STREAM_LONG && bytes >= PEER_MEMORY_PAST;
+    int errnum = peer_memory_read(window_process(r->shared, rank), from, to, bytes, past);
     return errnum ? broken(r, rank, errnum) : 0;
 }
 
@@ -64,7 +67,7 @@ int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t o
         if (mapped)
             stream_long(to + at, mapped + offset + at, part, whole);
         else
-            rc = read_private(r, rank, from.at + offset + at, to + at, part);
+            rc = read_private(r, rank, from.at + offset + at, to + at, part, whole);
         rc = rc ? rc : wait_look(r->op);
     }
     return rc;

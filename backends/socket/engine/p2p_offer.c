@@ -132,7 +132,7 @@ static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
     int errnum = 0;
     p->unseen += bytes;
     if (item->place.how == DIRECT_PRIVATE)
-        errnum = peer_memory_read(item->place.pid, from, to, bytes);
+        errnum = peer_memory_read(item->place.pid, from, to, bytes, false);
     else
         stream_long(to, direct_map(p->group, p->group->hosts.seat[peer->rank]) + from, bytes, item->bytes);
     if (timed)

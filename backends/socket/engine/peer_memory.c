@@ -29,7 +29,7 @@ struct peer_process peer_memory_self(void)
 bool peer_memory_reaches(const struct peer_process *process)
 {
     uint64_t found = 0;
-    return process->key && !peer_memory_read(process->pid, process->key_at, (char *)&found, sizeof found)
+    return process->key && !peer_memory_read(process->pid, process->key_at, (char *)&found, sizeof found, false)
         && found == process->key;
 }
 
@@ -50,11 +50,27 @@ static ssize_t read_by_detour(int32_t pid, uint64_t from, char *to, size_t bytes
     return n;
 }
 
-int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes)
+/* Through memory in the cache, and past the caches from there: the kernel's own stores would fetch each line of `to` first. A thread
+ * that finds another one there reads straight. */
+static ssize_t read_past(int32_t pid, uint64_t from, char *to, size_t bytes)
+{
+    static _Alignas(PAGE) char scratch[PAGE + PEER_MEMORY_PAST];
+    static atomic_flag taken = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set_explicit(&taken, memory_order_acquire))
+        return read_some(pid, from, to, bytes < PEER_MEMORY_PAST ? bytes : PEER_MEMORY_PAST);
+    char *here = scratch + from % PAGE;
+    ssize_t n = read_some(pid, from, here, bytes < PEER_MEMORY_PAST ? bytes : PEER_MEMORY_PAST);
+    if (n > 0)
+        stream_copy(to, here, (size_t)n);
+    atomic_flag_clear_explicit(&taken, memory_order_release);
+    return n;
+}
+
+int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes, bool past)
 {
     bool stumbles = bytes >= PAGE && stream_stumbles((uint64_t)(uintptr_t)to, from);
     while (bytes) {
-        ssize_t n = (stumbles ? read_by_detour : read_some)(pid, from, to, bytes);
+        ssize_t n = (past ? read_past : stumbles ? read_by_detour : read_some)(pid, from, to, bytes);
         if (n <= 0)
             return n ? errno : EFAULT;
         from += (uint64_t)n;

@@ -174,7 +174,7 @@ static int copy(struct acomm_rma *r, int rank, uint64_t at, char *mine, size_t b
     int errnum = 0;
     char *there = to->mapped ? to->mapped + at : (char *)(uintptr_t)(to->at + at);
     if (!to->mapped && rank != r->group->rank)
-        errnum = peer_memory_read(window_process(s, seat), to->at + at, mine, bytes);
+        errnum = peer_memory_read(window_process(s, seat), to->at + at, mine, bytes, false);
     else if (put)
         memmove(there, mine, bytes);
     else
