@@ -146,6 +146,18 @@ def long_uneven(context: Context) -> None:
     context.check(np.array_equal(y, want), "long uneven all_to_all")
 
 
+def long_even(context: Context) -> None:
+    """Blocks that do not begin where pages do, and end within what goes past the caches at a time."""
+    count, me = (3 << 20) + 5, context.rank
+    inputs = [np.resize(np.arange(251, dtype=np.uint8) + 3 * rank, context.size * count + 1)[1:] for rank in range(context.size)]
+    want = np.concatenate([array[me * count : (me + 1) * count] for array in inputs])
+    out = np.zeros(context.size * count + 3, np.uint8)
+    for _ in range(2):
+        context.group.all_to_all(inputs[me], out=out[2:-1])
+        context.check(np.array_equal(out[2:-1], want) and not out[[0, 1, -1]].any(), "long even all_to_all")
+        out[:] = 0
+
+
 def lists(context: Context, framework: str) -> None:
     """The list form, and that its arrays are of the caller's library."""
     inputs = _inputs(context, "int32", (2, 3), 18)

@@ -109,6 +109,11 @@ def test_hosts(special: Special, hosts: str) -> None:
         world.run(task)
 
 
+def test_long_blocks_of_more_ranks_than_cores(special: Special) -> None:
+    """Which they read past the caches, on machines of up to three cores."""
+    special(4, "shm", {"ARRAYCOMM_ALGORITHM": "all_to_all=direct"}).run("movement.long_even")
+
+
 def test_several_connections(special: Special) -> None:
     """Messages striped over several sockets a pair."""
     world = special(3, "tcp", {"ARRAYCOMM_SOCKET_CONNECTIONS": "3"})
