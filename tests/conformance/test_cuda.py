@@ -82,50 +82,62 @@ def test_tasks(cuda_world: World, task: str) -> None:
 @pytest.fixture(params=[2, 3, 4])
 def neighbours(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     with closing(World(settings(request.param), tmp_path)) as made:
-        made.run("cuda.reach")
+        made.run("devices.near")
         yield made
 
 
 def test_between_devices(neighbours: World) -> None:
-    neighbours.run("cuda.reaches", yes=True)
+    neighbours.run("devices.reaches", yes=True)
     neighbours.run("cuda.slow")
     for framework in CUDA:
         neighbours.run("cuda.every_kind", framework=framework)
     neighbours.run("cuda.every_kind", framework="cuda", later=True)
     neighbours.run("cuda.between")
     neighbours.run("cuda.split")
+    neighbours.run("devices.reductions")
+    neighbours.run("devices.differ")
 
 
-@pytest.mark.parametrize(("function", "nth"), [("cudaMemcpyAsync", 3), ("cudaEventRecord", 3), ("cudaEventQuery", 4)])
-def test_a_call_between_devices_fails(neighbours: World, function: str, nth: int) -> None:
-    neighbours.run("cuda.neighbour_fails", function=function, nth=nth, limit=20)
+@pytest.mark.parametrize(("operation", "function", "nth"), [
+    ("all_gather", "cudaMemcpyAsync", 3), ("all_gather", "cudaEventRecord", 3), ("all_gather", "cudaEventQuery", 4),
+    ("all_reduce", "cuLaunchKernel", 2), ("all_reduce", "cuModuleLoadData", 1)])
+def test_a_call_between_devices_fails(neighbours: World, operation: str, function: str, nth: int) -> None:
+    neighbours.run("devices.neighbour_fails", operation=operation, function=function, nth=nth, limit=20)
 
 
 def test_asynchronous_on_one_rank(neighbours: World) -> None:
     for tried in (False, True):  # the first time nobody knows yet whether ranks reach each other
-        neighbours.run("cuda.uneven_asynchrony", tried=tried, limit=30)
+        neighbours.run("devices.uneven_asynchrony", tried=tried, limit=30)
 
 
 @pytest.mark.parametrize("slow", [1, 3])  # host to device, device to device
 def test_the_quicker_way_is_taken(special: Callable[..., World], slow: int) -> None:
     world = special(2, environ=dict(settings(2).environ))
-    world.run("cuda.reach", tried=True)
-    world.run("cuda.reaches", slow=slow, yes=slow == 1)
+    world.run("devices.near", tried=True)
+    world.run("devices.reaches", slow=slow, yes=slow == 1)
 
 
 @pytest.mark.parametrize(("function", "nth"), [("cudaIpcGetMemHandle", 1), ("cudaIpcOpenMemHandle", 1), ("cudaMalloc", 2),
                                               ("cudaMemcpyAsync", 2), ("cudaEventQuery", 1)])
 def test_a_device_that_is_not_reached(special: Callable[..., World], function: str, nth: int) -> None:
     world = special(2, environ=dict(settings(2).environ))
-    world.run("cuda.reach")
-    world.run("cuda.reaches", fails=function, nth=nth, yes=False, told="through the host's memory: CUDA failed to")
+    world.run("devices.near")
+    world.run("devices.reaches", fails=function, nth=nth, yes=False, told="through the host's memory: CUDA failed to")
+
+
+@pytest.mark.parametrize("function", ["cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel"])
+def test_devices_that_do_not_reduce(special: Callable[..., World], function: str) -> None:
+    world = special(2, environ=dict(settings(2).environ))
+    world.run("devices.near")
+    world.run("devices.reaches", fails=function, yes=True, reduces=False, told="reductions of arrays on GPUs do not go from "
+              "device to device but through the host's memory: CUDA failed to")
 
 
 def test_ways_that_nobody_is_told_of(special: Callable[..., World]) -> None:
     for world in (special(2, environ={**dict(settings(2).environ), "ARRAYCOMM_CUDA_IPC": "0"}),
                   special(2, environ=dict(settings(2).environ), hosts=("here", "there"))):
-        world.run("cuda.reach")
-        world.run("cuda.reaches", yes=False)
+        world.run("devices.near")
+        world.run("devices.reaches", yes=False)
 
 
 # ---- MPI ----

@@ -40,14 +40,19 @@ def work(rank: int, framework: str, nbytes: int) -> None:
         for root in range(group.size):  # from GPU to GPU, where that wins
             y = frameworks.make(name, np.full(nbytes // 4, float(rank), np.float32))
             assert (frameworks.back(group.broadcast(y, root)) == root).all(), f"broadcast from {root}"
+            total = frameworks.back(group.all_reduce(y))
+            assert (total == sum(range(group.size))).all(), f"all_reduce: {total}"
         os.environ["ARRAYCOMM_CUDA_IPC"] = "0"  # which a group looks at once
         by_host.broadcast(x, out=out)
         frameworks.back(x)  # it is there
         calls: dict[str, Callable[[], object]] = {
-            "copy to pinned memory": lambda: copy(TO_HOST), "copy from it": lambda: copy(TO_DEVICE),
-            "all_reduce": lambda: group.all_reduce(x, out=out), "broadcast by the host": lambda: by_host.broadcast(x, out=out),
-            f"broadcast {_way(group)}": lambda: group.broadcast(x, out=out),
-            "reduce_scatter": lambda: group.reduce_scatter(x, out=out[: len(out) // group.size])}
+            "copy to pinned memory": lambda: copy(TO_HOST), "copy from it": lambda: copy(TO_DEVICE)}
+        for by, how in ((by_host, "by the host"), (group, "")):
+            calls |= {
+                f"all_reduce {how or _way(group, reduces=True)}": lambda by=by: by.all_reduce(x, out=out),
+                f"reduce_scatter {how or _way(group, reduces=True)}":
+                    lambda by=by: by.reduce_scatter(x, out=out[: len(out) // group.size]),
+                f"broadcast {how or _way(group, reduces=False)}": lambda by=by: by.broadcast(x, out=out)}
         rounds = [{what: timed(group, call) for what, call in calls.items()} for _ in range(ROUNDS + 1)][1:]
         assert float(frameworks.back(out)[-1]) in (1.0, float(group.size))
         if rank == 0:
@@ -61,9 +66,10 @@ def work(rank: int, framework: str, nbytes: int) -> None:
     cuda.free_host(pinned)
 
 
-def _way(group: Any) -> str:
-    mover = group._movers[DeviceType.CUDA]
-    return "from GPU to GPU" if mover._reach else "where GPUs do not reach each other, or not quicker"
+def _way(group: Any, *, reduces: bool) -> str:
+    reach = group._movers[DeviceType.CUDA]._reach
+    wins = reach and (reach.reduces if reduces else reach.copies)
+    return "from GPU to GPU" if wins else "where GPUs do not reach each other, or not quicker"
 
 
 def timed(group: arraycomm.Group, call: Callable[[], object]) -> float:

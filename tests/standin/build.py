@@ -24,7 +24,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 def cudart() -> str:
     """Path of the stand-in for CUDA's runtime."""
     library = Path(_folder().name, "standin_cudart.so")  # by another name: nobody else is to find it
-    subprocess.run(["cc", *FLAGS, *map(str, sorted(HERE.glob("cudart*.c"))), "-o", str(library)], check=True)
+    subprocess.run(["cc", *FLAGS, *map(str, sorted(HERE.glob("cudart*.c"))), "-o", str(library), "-lm"],
+                   check=True)
     return str(library)
 
 

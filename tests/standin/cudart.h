@@ -51,4 +51,10 @@ struct stream *stream_of(uintptr_t handle);
 /* Has run(argument) called by the stream, in its order. Under the lock. */
 void stream_run(struct stream *stream, void (*run)(void *), void *argument);
 bool streams_busy(void);
+
+/* Of the driver. */
+int cuModuleLoadData(uintptr_t *module, const char *image);
+int cuModuleGetFunction(uintptr_t *function, uintptr_t module, const char *name);
+int cuLaunchKernel(uintptr_t function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned thread_y, unsigned thread_z,
+                   unsigned shared, uintptr_t stream, void **parameters, void **extra);
 #endif

@@ -17,7 +17,7 @@ from tests.conformance import mpi
 from tests.gpu import frameworks, overhead, run
 from tests.standin import build
 
-PARTS = ("all_reduce in place on 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks",
+PARTS = ("reductions on the device", "all_reduce in place on 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks",
          "symmetric memory, 2", "programs of jax, 2", "over MPI, 2 ranks", "a peer dies", "modules of torch, 2", "windows, 2")
 
 
@@ -31,7 +31,7 @@ def test_the_parts_and_the_report(tmp_path: Path) -> None:
     assert done.returncode == 0, (tmp_path / "gpu.log").read_text()
     assert done.stdout.strip() == report.strip() and report.count("| ok |") == len(PARTS)
     assert "| 128 | " in report and "| ours / raw (from C) |" in report and f"| {frameworks.STANDIN} | 2 | " in report
-    assert "| all_reduce | " in report and "| the host, over MPICH" in report
+    assert "| all_reduce by the host | " in report and "| the host, over MPICH" in report
     assert "| nccl | is killed | first | wait | PeerLost | " in report and "| powerSGD_hook | 2 | " in report
     assert f"| sparse_all_reduce | {frameworks.STANDIN} | nccl | 2 | " in report
 

@@ -6,8 +6,7 @@ there, some 500 MB of its memory, also where the thread had none; such threads a
 
 from __future__ import annotations
 
-from ..errors import DistBackendError
-from ..typed import TYPE_CHECKING, Any
+from ..typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import types
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed
-_VERSION = 12000  # of CUDA, whose form of the functions is meant
 
 
 class Contexts:
@@ -25,20 +23,8 @@ class Contexts:
         self._cuda = cuda
         self._of: dict[int, int] = {}
         self._retain, self._push, self._pop = (
-            self._function("cuDevicePrimaryCtxRetain", "int (*)(uintptr_t *, int)"),
-            self._function("cuCtxPushCurrent", "int (*)(uintptr_t)"), self._function("cuCtxPopCurrent", "int (*)(uintptr_t *)"))
-
-    def _function(self, name: str, kind: str) -> Any:
-        """Of the driver, which the runtime has loaded."""
-        cuda = self._cuda
-        found, status = cuda.ffi.new("void **"), cuda.ffi.new("int *")
-        newer = getattr(cuda.lib, "cudaGetDriverEntryPointByVersion", None)  # from 12.5 on, in 13 the only one
-        code = (newer(name.encode(), found, _VERSION, 0, status) if newer else
-                cuda.lib.cudaGetDriverEntryPoint(name.encode(), found, 0, status))
-        cuda.check(code, f"find the driver's {name}")
-        if not found[0]:
-            raise DistBackendError(f"the driver of NVIDIA's GPUs has no {name}: CUDA 11.3 or later is needed")
-        return cuda.ffi.cast(kind, found[0])
+            cuda.driver("cuDevicePrimaryCtxRetain", "int (*)(uintptr_t *, int)"),
+            cuda.driver("cuCtxPushCurrent", "int (*)(uintptr_t)"), cuda.driver("cuCtxPopCurrent", "int (*)(uintptr_t *)"))
 
     def push(self, device: int) -> None:
         if device not in self._of:

@@ -1,4 +1,5 @@
-"""A collective that only copies, between ranks that reach each other's devices: piece by piece through their areas.
+"""A collective between ranks that reach each other's devices, piece by piece through their areas: what is reduced, each rank's
+device reduces for it.
 
 A piece lies in the giver's slot before the ranks meet, and is taken after that, while the next one comes into the other slot. No
 device ever waits for another process, which may die: the host sees the end of copies, and the ranks meet by an operation of the
@@ -10,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..record import Record
-from ..types import DType
+from ..types import DType, ReduceOp
 from . import pieces
+from .kernels import kernels
 from .lane import Lane
 from .operation import Operation, Side
 from .reach import Reach
 from .runtime import ON_DEVICE
 
 
-class Copies(Record):
-    """What goes where. giver: the rank from which all comes; None: block b comes from rank b.
+class Moves(Record):
+    """What goes where. giver: the rank from which all comes; None: block b comes from rank b, or with an op, of all ranks' own.
 
     gives, gets: elements of the blocks that who gives gives, and that this rank gets.
     """
@@ -27,6 +29,7 @@ class Copies(Record):
     name: str
     rank: int
     giver: int | None
+    op: ReduceOp | None
     gives: list[int]
     gets: list[int]
 
@@ -35,10 +38,10 @@ class Direct(Operation):
     """The operation on this rank. meet(index): all ranks are there, and mean the same; False: not all of them go this way, which
     is known at the first meeting. `ended`: they did."""
 
-    def __init__(self, copies: Copies, reach: Reach, source: Side | None, target: Side | None, per_piece: int, number: int,
+    def __init__(self, moves: Moves, reach: Reach, source: Side | None, target: Side | None, per_piece: int, number: int,
                  deadline: float, meet: Callable[[int], bool]) -> None:
-        super().__init__(copies.name, source, target, number, deadline, lambda *_: None)
-        self._copies, self._reach, self._per_piece, self._meet = copies, reach, per_piece, meet
+        super().__init__(moves.name, source, target, number, deadline, lambda *_: None)
+        self._moves, self._reach, self._per_piece, self._meet = moves, reach, per_piece, meet
         self._begun = self.ended = False
 
     def begin(self, lane: Lane, *, whole: bool) -> None:
@@ -61,22 +64,25 @@ class Direct(Operation):
 
     def _fill(self, index: int) -> None:
         if self._source is not None:
-            slot = self._reach.slot(self._copies.rank, index)
+            slot = self._reach.slot(self._moves.rank, index)
             self._lane.pack(self._source.buffer, self._source.slices(index), slot, ON_DEVICE)
             self._lane.record(self._filled, self._lane.down)
 
     def _take(self, index: int) -> None:
         if self._target is None:
             return
-        buffer, copies = self._target.buffer, self._copies
+        buffer, moves, lane = self._target.buffer, self._moves, self._lane
         width, start = DType(buffer.dtype).itemsize, index * self._per_piece
-        before = pieces.counts(copies.gives, index, self._per_piece)[: copies.rank] if len(copies.gives) > 1 else []
-        for block, count in enumerate(pieces.counts(copies.gets, index, self._per_piece)):
-            if count:
-                slot = self._reach.slot(block if copies.giver is None else copies.giver, index)
-                self._lane.cuda.copy(buffer.address + start * width, slot + sum(before) * width, count * width, ON_DEVICE,
-                                     self._lane.up)
-            start += copies.gets[block]
+        before = pieces.counts(moves.gives, index, self._per_piece)[: moves.rank] if len(moves.gives) > 1 else []
+        for block, count in enumerate(pieces.counts(moves.gets, index, self._per_piece)):
+            to, skipped = buffer.address + start * width, sum(before) * width
+            if count and moves.op:
+                slots = [self._reach.slot(rank, index) + skipped for rank in range(self._reach.size)]
+                kernels(lane.cuda).reduce(to, slots, count, buffer.dtype, moves.op, lane.up, lane.device)
+            elif count:
+                slot = self._reach.slot(block if moves.giver is None else moves.giver, index)
+                lane.cuda.copy(to, slot + skipped, count * width, ON_DEVICE, lane.up)
+            start += moves.gets[block]
         self._lane.record(self._taken, self._lane.up)
 
     def _wait(self) -> None:

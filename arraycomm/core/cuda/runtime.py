@@ -19,6 +19,7 @@ _HIGHEST = -100  # of a stream's priorities: CUDA takes the nearest that the dev
 _PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess
 _UNTIMED = 2  # cudaEventDisableTiming
 NO_DRIVER = "CUDA finds no driver for NVIDIA's GPUs (libcuda.so.1) here"
+_VERSION = 12000  # of CUDA, whose form of the driver's functions is meant
 _PORTABLE = 1  # cudaHostAllocPortable, cudaHostRegisterPortable: pinned for all devices
 
 
@@ -86,6 +87,17 @@ class Runtime:
         if self._contexts is None:  # a machine without a driver has none
             self._contexts = Contexts(self)
         return self._contexts
+
+    def driver(self, name: str, kind: str) -> Any:
+        """A function of the driver, which the runtime has loaded; as a C function of this kind."""
+        found, status = self._made("void **"), self._made("int *")
+        newer = getattr(self.lib, "cudaGetDriverEntryPointByVersion", None)  # from 12.5 on, in 13 the only one
+        code = (newer(name.encode(), found, _VERSION, 0, status) if newer else
+                self.lib.cudaGetDriverEntryPoint(name.encode(), found, 0, status))
+        self.check(code, f"find the driver's {name}")
+        if not found[0]:
+            raise DistBackendError(f"the driver of NVIDIA's GPUs has no {name}: CUDA 11.3 or later is needed")
+        return self.ffi.cast(kind, found[0])
 
     @property
     def enter(self) -> int:

@@ -7,6 +7,7 @@ whole, from device or host to device or host.
 
 from __future__ import annotations
 
+import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,7 +21,8 @@ from ..typed import TYPE_CHECKING, Any
 from ..types import DType, ReduceOp, reduce_op
 from . import pieces
 from .area import SLOT_BYTES
-from .direct import Copies, Direct
+from .direct import Direct, Moves
+from .kernels import reduces
 from .lane import LONGEST_NAP, PATIENCE, Lane
 from .operation import DEPTH, Held, Operation, Side, StagedWork
 from .pinned import Common, Pool
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
     _Work = TypeVar("_Work", bound=Work)
 
-_COPYING = ("broadcast", "all_gather", "gather", "scatter", "all_to_all")
+_COLLECTIVES = ("broadcast", "all_gather", "gather", "scatter", "all_to_all", "all_reduce", "reduce", "reduce_scatter")
+_GIVEN = ("broadcast", "scatter")  # all comes from the root
 _LONG = 1 << 20  # bytes of a block, from which on ranks try whether they reach each other's devices, and use it
 
 _pools: list[Pool] = []  # the process's one: pinned memory serves all devices and groups
@@ -75,19 +78,18 @@ class Staged:
 
     def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
                    async_op: bool = False) -> Work | None:
-        return self._staged("all_reduce", src, [src.count], dst, [dst.count], layout, timeout, async_op, together=True,
+        return self._staged("all_reduce", src, [src.count], dst, [dst.count], layout, timeout, async_op, together=True, op=op,
                             call=lambda source, target, _, **more: self._host.all_reduce(source, target, op, **more))
 
     def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
                timeout: float | None = None, async_op: bool = False) -> Work | None:
-        return self._staged("reduce", src, [src.count], dst, [src.count], layout, timeout, async_op, together=True,
-                            call=lambda source, target, _, **more: self._host.reduce(source, target, op, root, **more))
+        return self._staged("reduce", src, [src.count], dst, [src.count], layout, timeout, async_op, together=True, op=op,
+                            root=root, call=lambda source, target, _, **more: self._host.reduce(source, target, op, root, **more))
 
     def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                   async_op: bool = False) -> Work | None:
         return self._staged("broadcast", src, [dst.count], dst, [dst.count], layout, timeout, async_op, together=True,
-                            copies=True, giver=root,
-                            call=lambda source, target, _, **more: self._host.broadcast(source, target, root, **more))
+                            root=root, call=lambda source, target, _, **more: self._host.broadcast(source, target, root, **more))
 
     def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Work | None:
@@ -97,17 +99,17 @@ class Staged:
             return self._host.all_gather(source, target, now, **more)
 
         return self._staged("all_gather", src, [each[self._host.rank]], dst, each, layout, timeout, async_op,
-                            uneven=counts is not None, copies=True, call=call)
+                            uneven=counts is not None, call=call)
 
     def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
                async_op: bool = False) -> Work | None:
-        return self._staged("gather", src, [src.count], dst, self._each(src.count), layout, timeout, async_op, copies=True,
+        return self._staged("gather", src, [src.count], dst, self._each(src.count), layout, timeout, async_op, root=root,
                             call=lambda source, target, _, **more: self._host.gather(source, target, root, **more))
 
     def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
                 async_op: bool = False) -> Work | None:
-        return self._staged("scatter", src, self._each(dst.count), dst, [dst.count], layout, timeout, async_op, copies=True,
-                            giver=root, call=lambda source, target, _, **more: self._host.scatter(source, target, root, **more))
+        return self._staged("scatter", src, self._each(dst.count), dst, [dst.count], layout, timeout, async_op, root=root,
+                            call=lambda source, target, _, **more: self._host.scatter(source, target, root, **more))
 
     def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
                        layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Work | None:
@@ -116,7 +118,7 @@ class Staged:
             return self._host.reduce_scatter(source, target, op, now, **more)
 
         return self._staged("reduce_scatter", src, self._each(dst.count, counts), dst, [dst.count], layout, timeout,
-                            async_op, uneven=counts is not None, call=call)
+                            async_op, uneven=counts is not None, op=op, call=call)
 
     def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
                    recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
@@ -126,7 +128,7 @@ class Staged:
                                 call=lambda source, target, _, **more: self._host.all_to_all(
                                     source, target, send_counts, recv_counts, **more))
         each = self._each(src.count // self._host.size)
-        return self._staged("all_to_all", src, each, dst, each, layout, timeout, async_op, copies=True,
+        return self._staged("all_to_all", src, each, dst, each, layout, timeout, async_op,
                             call=lambda source, target, _, **more: self._host.all_to_all(source, target, **more))
 
     def _each(self, count: int, counts: Sequence[int] | None = None) -> list[int]:
@@ -134,23 +136,26 @@ class Staged:
 
     def _staged(self, name: str, src: Buffer | None, gives: list[int], dst: Buffer | None, gets: list[int], layout: int,
                 timeout: float | None, async_op: bool, *, call: Callable[..., Any], together: bool = False,
-                uneven: bool = False, cut: bool = True, copies: bool = False, giver: int | None = None) -> Work | None:
+                uneven: bool = False, cut: bool = True, op: ReduceOp | None = None, root: int | None = None) -> Work | None:
         """gives, gets: elements of the blocks of src and of dst, on ranks that have none too. uneven: of different length.
 
-        copies: nothing is reduced; giver: all comes from there.
+        op: what is reduced with; None: all is only copied.
         """
         any_buffer = src if src is not None else dst
         assert any_buffer is not None
         blocks = gives if len(gives) > len(gets) else gets
         longest, width = max(*gives, *gets), DType(any_buffer.dtype).itemsize
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
-        if copies and longest * width >= _LONG and self._host.size > 1 and (self._reach or not self._tried):
-            what = hash((layout, _COPYING.index(name), -1 if giver is None else giver, any_buffer.dtype, *blocks))
-            if self._between_devices(Copies(name, self._host.rank, giver, gives, gets), what, src, dst, deadline, async_op):
+        nbytes = longest * width * len(blocks)
+        if cut and longest * width >= _LONG and self._host.size > 1 and self._may_reach(any_buffer.dtype, op, nbytes):
+            what = hash((layout, _COLLECTIVES.index(name), -1 if root is None else root, any_buffer.dtype,
+                         *((op.code, *struct.pack("d", op.factor)) if op else ()), *blocks))
+            moves = Moves(name, self._host.rank, root if name in _GIVEN else None, op, gives, gets)
+            if self._between_devices(moves, what, src, dst, nbytes, deadline, async_op):
                 return None
         # What is reduced as a whole is read, written and read again by the host: short pieces stay in its caches.
-        nbytes = pieces.PIECE_BYTES // 2 if together and not copies else pieces.PIECE_BYTES
-        per_piece = pieces.elements(width, len(blocks), nbytes) if cut else max(1, longest)
+        at_a_time = pieces.PIECE_BYTES // 2 if together and op else pieces.PIECE_BYTES
+        per_piece = pieces.elements(width, len(blocks), at_a_time) if cut else max(1, longest)
         number = pieces.number(longest, per_piece)
         sides = Side(src, gives, per_piece) if src else None, Side(dst, gets, per_piece) if dst else None
 
@@ -165,23 +170,30 @@ class Staged:
         work = self._carry_out(operation, any_buffer.device_index, async_op, self._failed)
         return None if work is None else Held(self._begun(work))
 
-    def _between_devices(self, copies: Copies, what: int, src: Buffer | None, dst: Buffer | None, deadline: float,
-                         async_op: bool) -> bool:
+    def _may_reach(self, dtype: int, op: ReduceOp | None, nbytes: int) -> bool:
+        """Whether such operations go from device to device, or it is to be found out. The same on all ranks."""
+        possible = op is None or reduces(dtype, op, self._host.size)
+        return possible and (not self._tried or (self._reach is not None and self._reach.takes(op, nbytes)))
+
+    def _between_devices(self, moves: Moves, what: int, src: Buffer | None, dst: Buffer | None, nbytes: int,
+                         deadline: float, async_op: bool) -> bool:
         """Carries it out so, and gives True, where ranks reach each other's devices and all of them wait for its end."""
         touched = [buffer for buffer in (src, dst) if buffer is not None]
-        per_piece = pieces.elements(DType(touched[0].dtype).itemsize, len(copies.gives), SLOT_BYTES)
-        number = pieces.number(max(*copies.gives, *copies.gets), per_piece)
+        width = DType(touched[0].dtype).itemsize
+        waits = not async_op and not (moves.op and dst is not None and dst.address % width)  # where no kernel can write
+        per_piece = pieces.elements(width, len(moves.gives), SLOT_BYTES)
+        number = pieces.number(max(*moves.gives, *moves.gets), per_piece)
 
         def meet(index: int) -> bool:
-            return self._meet(piece_layout(what, index, number), deadline, waits=not async_op)
+            return self._meet(piece_layout(what, index, number), deadline, waits=waits)
 
-        reach = self._reached(copies.name, touched, deadline, meet, async_op=async_op)
-        if reach is None:
+        reach = self._reached(moves.name, touched, deadline, meet, waits=waits)
+        if reach is None or not reach.takes(moves.op, nbytes):
             return False
-        operation = Direct(copies, reach, Side(src, copies.gives, per_piece) if src else None,
-                           Side(dst, copies.gets, per_piece) if dst else None, per_piece, number, deadline, meet)
+        operation = Direct(moves, reach, Side(src, moves.gives, per_piece) if src else None,
+                           Side(dst, moves.gets, per_piece) if dst else None, per_piece, number, deadline, meet)
         self._settle_before(operation.touches)
-        self._carry_out(operation, touched[0].device_index, async_op, self._failed)
+        self._carry_out(operation, touched[0].device_index, False, self._failed)
         return operation.ended
 
     def _meet(self, layout: int, deadline: float, *, waits: bool) -> bool:
@@ -233,10 +245,10 @@ class Staged:
             raise _about(name, buffers, self._told(name, error)) from error.__cause__
 
     def _reached(self, name: str, buffers: list[Buffer], deadline: float, meet: Callable[[int], bool], *,
-                 async_op: bool) -> Reach | None:
-        """How ranks reach each other's devices; None where an asynchronous call has said that it goes over the host. All of them
-        try at once: with the first long collective that only copies, and that is synchronous on all."""
-        if self._tried and not async_op:
+                 waits: bool) -> Reach | None:
+        """How ranks reach each other's devices; None where one that does not wait has said that it goes over the host. All
+        of them try at once: with the first long collective that may go so, and that is synchronous on all."""
+        if self._tried and waits:
             return self._reach
         agreed = False
 
