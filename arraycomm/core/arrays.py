@@ -296,40 +296,57 @@ def _importer(template: Any) -> Callable[..., Any] | None:
 
 
 _WIDE = frozenset((DType.INT64, DType.UINT64, DType.FLOAT64, DType.COMPLEX128))  # JAX has them with jax_enable_x64 only
-_jax_entry: list[Callable[[Buffer, Any], Any] | None] = []
+_jax_entries: dict[Any, Callable[[Buffer], Any] | None] = {}  # by device
 
 
-def jax_entry() -> Callable[[Buffer, Any], Any] | None:
-    """jaxlib's own importer as entry(buffer, device), or None where this jaxlib has none that works as expected.
+def jax_entry(device: Any) -> Callable[[Buffer], Any] | None:
+    """jaxlib's own importer of what lies on a device, or None where this jaxlib has none that works as expected. It gives None
+    for what lies elsewhere.
 
-    jax.dlpack.from_dlpack comes to it too, after 20 us of Python. It is private, so it is looked up and tried once.
+    jax.dlpack.from_dlpack comes to it too, after 20 us of Python, for a GPU 60. It is private, so it is looked up and tried once.
     """
-    if not _jax_entry:
-        _jax_entry.append(_find_jax_entry())
-    return _jax_entry[0]
+    if device not in _jax_entries:
+        _jax_entries[device] = _find_jax_entry(device)
+    return _jax_entries[device]
 
 
-def _find_jax_entry() -> Callable[[Buffer, Any], Any] | None:
+def _find_jax_entry(device: Any) -> Callable[[Buffer], Any] | None:
     try:
         function = importlib.import_module("jax._src.lib")._jax.dlpack_managed_tensor_to_buffer
-        device = sys.modules["jax"].devices("cpu")[0]
+        if device.platform == "gpu":
+            return _find_gpu_entry(function, device)
     except Exception:  # whatever a private module does: the public way is there
         return None
 
-    def with_type(buffer: Buffer, device: Any) -> Any:
+    def with_type(buffer: Buffer) -> Any:
         return function(buffer.__dlpack__(), device, None, None, 1)  # the device's DLPack type: since jaxlib 0.10
 
-    def without(buffer: Buffer, device: Any) -> Any:
+    def without(buffer: Buffer) -> Any:
         return function(buffer.__dlpack__(), device, None, None)
 
-    return next((entry for entry in (with_type, without) if _works(entry, device)), None)
+    host = device.platform == "cpu"
+    return next((entry for entry in (with_type, without) if host and _works(entry, allocate((2, 3), DType.INT32))), None)
 
 
-def _works(entry: Callable[[Buffer, Any], Any], device: Any) -> bool:
+def _find_gpu_entry(function: Callable[..., Any], device: Any) -> Callable[[Buffer], Any] | None:
+    from .cuda.memory import allocate_on
+
+    index = device.local_hardware_id
+
+    def entry(buffer: Buffer) -> Any:
+        if (buffer.device_type, buffer.device_index) != (DeviceType.CUDA, index):
+            return None
+        stream = device.get_stream_for_external_ready_events()  # which our contents are put in order with
+        return function(buffer.__dlpack__(stream=stream), device, stream, None, int(DeviceType.CUDA))
+
+    like = Buffer(0, 0, DType.INT32, int(DeviceType.CUDA), index, False, (0,), None)
+    return entry if _works(entry, allocate_on(like, (2, 3))) else None
+
+
+def _works(entry: Callable[[Buffer], Any], probe: Buffer) -> bool:
     """Whether it gives what the public way gives, without a copy."""
     with contextlib.suppress(Exception):
-        probe = allocate((2, 3), DType.INT32)
-        array = entry(probe, device)
+        array = entry(probe)
         public = sys.modules["jax"].dlpack.from_dlpack(probe)
         alike = (type(array) is type(public) and array.shape == public.shape and array.dtype == public.dtype
                  and array.committed == public.committed and array.sharding == public.sharding)
@@ -337,19 +354,13 @@ def _works(entry: Callable[[Buffer, Any], Any], device: Any) -> bool:
     return False
 
 
-_jax_hosts: dict[Any, bool] = {}  # whether a device is one of the CPU's
-
-
 def _wrap_jax(buffer: Buffer, template: Any) -> Any:
     """A JAX array over the buffer by the short way; None where that is not for it."""
-    entry = _jax_entry[0] if _jax_entry else jax_entry()
-    if entry is None or (buffer.dtype in _WIDE and not sys.modules["jax"].config.jax_enable_x64):
+    if buffer.dtype in _WIDE and not sys.modules["jax"].config.jax_enable_x64:
         return None
     device = getattr(template.sharding, "_device", None) or template.device
-    host = _jax_hosts.get(device)
-    if host is None:
-        host = _jax_hosts[device] = getattr(device, "platform", "") == "cpu"
-    return entry(buffer, device) if host else None
+    entry = _jax_entries[device] if device in _jax_entries else jax_entry(device)
+    return entry(buffer) if entry else None
 
 
 def elsewhere() -> Callable[[Buffer, Any], Any]:
