@@ -1,6 +1,6 @@
-/* Kernels in the stand-in for CUDA's runtime: the driver's functions that load and launch them, and an interpreter of as much PTX as
- * arraycomm writes. Strict where NVIDIA's compiler is: what it would refuse is refused here, so that a kernel with a wrong register
- * or type fails in tests without a GPU. One operation on floats at a time, so that nothing is fused. */
+/* Kernels in the stand-in for CUDA's runtime: the driver's functions that load and launch them, and an interpreter of as much PTX
+ * as arraycomm writes. As strict as NVIDIA's compiler, or stricter: a kernel with a wrong register, type or instruction is
+ * refused, so that it fails in tests without a GPU. Arithmetic gives the bits that "Parallel Thread Execution ISA" promises. */
 #include "cudart.h"
 #include <math.h>
 #include <stdio.h>
@@ -8,261 +8,279 @@
 #include <string.h>
 #include <time.h>
 
-enum { INVALID_PTX = 218, NOT_FOUND = 500, MOST = 512, OPERANDS = 4, NAME = 24 };
+enum { INVALID_PTX = 218, NOT_FOUND = 500, MISALIGNED = 716, MOST = 512, OPERANDS = 4, NAME = 24 };
 
-struct type {
-    char kind; /* b, u, s, f, or p: predicate */
-    int bits;
-};
+struct type { char kind; int bits; }; /* kind: b, u, s, f, or p: predicate */
 
-struct name {
-    char text[NAME];
+struct value { /* all that instructions name: of each thread an array, in which it is known by its place */
+    char name[NAME]; /* none: a constant */
+    enum role { REGISTER, SPECIAL, PARAMETER, CONSTANT, LABEL } role;
     struct type type;
+    uint64_t content; /* when a thread begins; of a label the instruction after it */
 };
-
-struct operand {
-    enum { REGISTER, NUMBER, PARAMETER } what;
-    int at;
-    uint64_t value;
-};
-
-struct form { /* of instructions: what comes before their types */
-    const char *name;
-    int operands, types;
-};
-
-enum op { LD_PARAM, LD, ST, MOV, CVTA, ADD, ADD_RN, MUL_RN, MUL_LO, MUL_WIDE, DIV, DIV_RN, MIN, MAX, GE, NE, NAN_, SELP, CVT, CVT_RN, SHL,
-          SHR, AND, OR, XOR, BRA, RET, OPS };
-static const struct form FORMS[OPS] = {
-    {"ld.param", 2, 1}, {"ld.global", 2, 1}, {"st.global", 2, 1}, {"mov", 2, 1}, {"cvta.to.global", 2, 1}, {"add", 3, 1},
-    {"add.rn", 3, 1}, {"mul.rn", 3, 1}, {"mul.lo", 3, 1}, {"mul.wide", 3, 1}, {"div", 3, 1}, {"div.rn", 3, 1}, {"min", 3, 1},
-    {"max", 3, 1}, {"setp.ge", 3, 1}, {"setp.ne", 3, 1}, {"setp.nan", 3, 1}, {"selp", 4, 1}, {"cvt", 2, 2}, {"cvt.rn", 2, 2},
-    {"shl", 3, 1}, {"shr", 3, 1}, {"and", 3, 1}, {"or", 3, 1}, {"xor", 3, 1}, {"bra", 1, 0}, {"ret", 0, 0}};
 
 struct instruction {
-    enum op op;
-    struct type type, from; /* from: of a conversion */
-    struct operand operands[OPERANDS];
-    int guard, target; /* a predicate, or -1; where a branch goes */
+    enum op { LD_PARAM, LD, ST, MOV, CVTA, ADD, ADD_RN, MUL_RN, MUL_LO, MUL_WIDE, DIV, DIV_RN, MIN, MAX, GE, NE, IS_NAN, SELP,
+              CVT, CVT_RN, SHL, SHR, AND, OR, XOR, BRA, RET, OPS } op;
+    struct type type, from;        /* from: of what is converted */
+    int at[OPERANDS], guard, bits; /* values, the result first; a predicate, or -1; the width of the result */
 };
 
 struct module { /* with one kernel */
-    struct module *next;
     char entry[NAME];
-    struct name registers[MOST], parameters[MOST], labels[MOST]; /* a label's type.bits: the instruction after it */
+    struct value values[MOST];
     struct instruction code[MOST];
-    int registers_made, parameters_made, labels_made, length;
+    int values_made, length, device;
 };
 
-static struct module *modules;
-static const struct name SPECIAL[] = {{"%tid.x", {'u', 32}}, {"%ctaid.x", {'u', 32}}, {"%ntid.x", {'u', 32}}, {"%nctaid.x", {'u', 32}}};
-enum { THREAD, BLOCK, THREADS, BLOCKS, SPECIALS };
+#define INTEGERS ".s16 .u16 .s32 .u32 .s64 .u64"
+#define REALS ".f32 .f64"
+#define BITS ".b16 .b32 .b64"
+#define ANY BITS " " INTEGERS " " REALS
+#define STORED ".s8 .u8 .b8 " ANY
+/* Of operands: t of the instruction's type, f of what is converted, w twice as wide, n a number of 32 bits, p a predicate,
+ * m in memory, k one of the kernel's, s also a special register, l a label. */
+static const struct { const char *name, *operands, *types; } FORMS[OPS] = {
+    [LD_PARAM] = {"ld.param", "tk", ".u64 .f64"}, [LD] = {"ld.global", "tm", STORED}, [ST] = {"st.global", "mt", STORED},
+    [MOV] = {"mov", "ts", ANY}, [CVTA] = {"cvta.to.global", "tt", ".u64"}, [ADD] = {"add", "ttt", INTEGERS " " REALS},
+    [ADD_RN] = {"add.rn", "ttt", REALS}, [MUL_RN] = {"mul.rn", "ttt", REALS}, [MUL_LO] = {"mul.lo", "ttt", INTEGERS},
+    [MUL_WIDE] = {"mul.wide", "wtt", ".s16 .u16 .s32 .u32"}, [DIV] = {"div", "ttt", INTEGERS},
+    [DIV_RN] = {"div.rn", "ttt", REALS}, [MIN] = {"min", "ttt", INTEGERS " " REALS}, [MAX] = {"max", "ttt", INTEGERS " " REALS},
+    [GE] = {"setp.ge", "ptt", INTEGERS}, [NE] = {"setp.ne", "ptt", INTEGERS}, [IS_NAN] = {"setp.nan", "ptt", REALS},
+    [SELP] = {"selp", "tttp", ANY}, [CVT] = {"cvt", "tf", ".s32.s8 .u32.u8 .s32.s16 .u32.u16 .u64.u32 .s64.s32 .f32.f16"},
+    [CVT_RN] = {"cvt.rn", "tf", ".f16.f32 .f32.f64"}, [SHL] = {"shl", "ttn", BITS}, [SHR] = {"shr", "ttn", BITS " " INTEGERS},
+    [AND] = {"and", "ttt", BITS}, [OR] = {"or", "ttt", BITS}, [XOR] = {"xor", "ttt", BITS}, [BRA] = {"bra", "l", ""},
+    [RET] = {"ret", "", ""}};
 
-/* ---- reading ---- */
+enum { THREAD, BLOCK, THREADS, BLOCKS, SPECIALS }; /* the first values */
+static const char *const SPECIAL_NAMES[] = {"%tid.x", "%ctaid.x", "%ntid.x", "%nctaid.x"};
 
-static bool read_type(const char *text, struct type *type)
+static struct type type_of(const char *text) { return (struct type){text[1], text[1] == 'p' ? 1 : atoi(text + 2)}; }
+static uint64_t cut(uint64_t value, int bits) { return bits < 64 ? value & ((UINT64_C(1) << bits) - 1) : value; }
+
+/* ---- reading; false, or -1: it is no such program ---- */
+
+static bool listed(const char *list, const char *word)
 {
-    if (!strcmp(text, "pred")) {
-        *type = (struct type){'p', 1};
-        return true;
-    }
-    *type = (struct type){*text, atoi(*text ? text + 1 : text)};
-    bool known = *text && strchr("busf", *text) && (type->bits == 8 || type->bits == 16 || type->bits == 32 || type->bits == 64);
-    return known && !(*text == 'f' && type->bits == 8);
+    size_t length = strlen(word);
+    for (const char *at = list; length && (at = strstr(at, word)); at += length)
+        if ((at == list || at[-1] == ' ') && (!at[length] || at[length] == ' '))
+            return true;
+    return !length && !*list;
 }
 
-static int find_name(const struct name *names, int count, const char *text)
+static int find(const struct module *m, const char *name)
 {
-    for (int i = 0; i < count; i++)
-        if (!strcmp(names[i].text, text))
-            return i;
-    return -1;
+    int i = m->values_made - 1;
+    while (i >= 0 && strcmp(m->values[i].name, name))
+        i--;
+    return i;
 }
 
-static bool add_name(struct name *names, int *count, const char *text, struct type type)
+static int add(struct module *m, struct value value, const char *name)
 {
-    if (*count == MOST || strlen(text) >= NAME || find_name(names, *count, text) >= 0)
-        return false;
-    names[*count].type = type;
-    strcpy(names[(*count)++].text, text);
-    return true;
+    if (m->values_made == MOST || strlen(name) >= NAME || (*name && find(m, name) >= 0))
+        return -1;
+    strcpy(value.name, name);
+    m->values[m->values_made] = value;
+    return m->values_made++;
 }
 
-/* ".reg .u32 %a, %r<2>": one register, and two. */
+/* ".u32 %a, %r<2>": one register, and two. */
 static bool read_registers(struct module *m, char *text)
 {
-    char *rest, *kind = strtok_r(text, " .", &rest);
-    struct type type;
-    bool fine = kind && read_type(kind, &type);
-    for (char *name; fine && (name = strtok_r(NULL, " ,", &rest));) {
-        char *many = strchr(name, '<'), numbered[2 * NAME];
-        if (!many)
-            fine = add_name(m->registers, &m->registers_made, name, type);
-        for (int i = 0; many && i < atoi(many + 1) && fine; i++) {
+    char *rest, *kind = strtok_r(text, " ", &rest), *name, numbered[2 * NAME];
+    bool fine = kind && listed(".pred " ANY, kind);
+    while (fine && (name = strtok_r(NULL, " ,\n", &rest))) {
+        struct value value = {.role = REGISTER, .type = type_of(kind), .content = 0xA5A5A5A5A5A5A5A5}; /* until it is written */
+        char *many = strchr(name, '<');
+        fine = *name == '%' && (many || add(m, value, name) >= 0);
+        for (int i = 0; many && fine && i < atoi(many + 1); i++) {
             snprintf(numbered, sizeof numbered, "%.*s%d", (int)(many - name), name, i);
-            fine = add_name(m->registers, &m->registers_made, numbered, type);
+            fine = add(m, value, numbered) >= 0;
         }
     }
     return fine;
 }
 
-/* Whether an instruction of this type takes this register. wide: types of 8 and 16 bits lie in longer ones. */
-static bool fits(struct type reg, struct type type, bool wide)
+/* Whether an operand of this type may be such a register. relaxed: types of 8 and 16 bits lie in longer ones too. */
+static bool fits(struct type given, struct type type, bool relaxed)
 {
-    if (reg.kind == 'p' || type.kind == 'p')
-        return reg.kind == type.kind;
-    if (wide && type.bits < 32 && type.kind != 'f')
-        return reg.kind != 'f' && reg.bits >= type.bits;
-    bool integers = reg.kind != 'f' && type.kind != 'f';
-    return reg.bits == type.bits && (integers || reg.kind == type.kind || reg.kind == 'b' || type.kind == 'b');
+    bool integers = given.kind != 'f' && type.kind != 'f', alike = integers || given.kind == type.kind;
+    return given.bits == type.bits ? alike || given.kind == 'b' || type.kind == 'b'
+        : relaxed && integers && type.bits < 32 && given.bits > type.bits;
 }
 
-static bool read_operand(struct module *m, char *text, struct type type, bool wide, struct operand *operand)
+static int read_constant(struct module *m, const char *text, struct type type)
 {
-    int at = find_name(m->registers, m->registers_made, text);
-    *operand = (struct operand){.what = REGISTER, .at = at};
-    if (at >= 0)
-        return fits(m->registers[at].type, type, wide);
+    bool real = text[0] == '0' && (text[1] == 'f' || text[1] == 'd');
     char *end;
-    operand->what = NUMBER;
-    if (text[0] == '0' && (text[1] == 'f' || text[1] == 'd')) {
-        operand->value = strtoull(text + 2, &end, 16);
-        return !*end && end - text == (text[1] == 'f' ? 10 : 18) && type.bits == (text[1] == 'f' ? 32 : 64) && type.kind == 'f';
-    }
-    operand->value = strtoull(text, &end, 0);
-    return *text && !*end && type.kind != 'f' && type.kind != 'p';
+    uint64_t value = real ? strtoull(text + 2, &end, 16) : strtoull(text, &end, 0);
+    if (!*text || *end || type.kind == 'p' || real != (type.kind == 'f') || value != cut(value, type.bits)
+        || (real && (type.bits != (text[1] == 'f' ? 32 : 64) || end - text != 2 + type.bits / 4)))
+        return -1;
+    return add(m, (struct value){.role = CONSTANT, .content = value}, "");
 }
 
-/* The type that operand i must have. */
-static struct type type_of(const struct instruction *i, int operand)
+/* A label may be named before it comes. */
+static int read_label(struct module *m, const char *text)
 {
-    static const struct type PREDICATE = {'p', 1}, WORD = {'u', 32}, ADDRESS = {'u', 64};
-    switch (i->op) {
-    case LD: return operand == 1 ? ADDRESS : i->type;
-    case ST: return operand == 0 ? ADDRESS : i->type;
-    case GE: case NE: case NAN_: return operand == 0 ? PREDICATE : i->type;
-    case SELP: return operand == 3 ? PREDICATE : i->type;
-    case CVT: case CVT_RN: return operand == 1 ? i->from : i->type;
-    case SHL: case SHR: return operand == 2 ? WORD : i->type;
-    case MUL_WIDE: return operand == 0 ? (struct type){i->type.kind, 2 * i->type.bits} : i->type;
-    default: return i->type;
-    }
+    int at = find(m, text);
+    if (at < 0 && *text)
+        at = add(m, (struct value){.role = LABEL, .content = MOST}, text);
+    return at >= 0 && m->values[at].role == LABEL ? at : -1;
 }
 
-/* Whether there is such an instruction of these types. */
-static bool exists(const struct instruction *i)
+static int read_operand(struct module *m, const struct instruction *i, int n, char *text)
 {
-    bool real = i->type.kind == 'f' && i->type.bits >= 32, integer = (i->type.kind == 'u' || i->type.kind == 's') && i->type.bits >= 16;
-    switch (i->op) {
-    case ADD: case MIN: case MAX: case GE: case NE: return real || integer;
-    case ADD_RN: case MUL_RN: case DIV_RN: case NAN_: return real;
-    case MUL_LO: case DIV: return integer;
-    case MUL_WIDE: return integer && i->type.bits < 64;
-    case MOV: return i->type.kind != 'p' && i->type.bits >= 16;
-    case SELP: return i->type.bits >= 16;
-    case CVTA: return i->type.kind == 'u' && i->type.bits == 64;
-    case LD: case ST: case LD_PARAM: return !(i->type.kind == 'f' && i->type.bits == 16);
-    case SHL: case AND: case OR: case XOR: return i->type.kind == 'b' && i->type.bits >= 16;
-    case SHR: return i->type.kind != 'f' && i->type.bits >= 16;
-    case CVT: return i->from.kind == 'f' ? i->type.kind == 'f' && i->type.bits > i->from.bits : i->type.kind != 'f';
-    case CVT_RN: return i->from.kind == 'f' && i->type.kind == 'f' && i->type.bits < i->from.bits;
-    default: return true;
-    }
-}
-
-static bool read_operands(struct module *m, struct instruction *i, char *text)
-{
-    char *rest, *word = strtok_r(text, " ,[]", &rest);
-    for (int n = 0; n < FORMS[i->op].operands; n++, word = strtok_r(NULL, " ,[]", &rest)) {
-        struct operand *to = &i->operands[n];
-        int special = word && i->op == MOV && n == 1 ? find_name(SPECIAL, SPECIALS, word) : -1;
-        if (!word)
-            return false;
-        if (i->op == BRA) /* known when all has been read */
-            *to = (struct operand){.what = NUMBER, .value = (uint64_t)(uintptr_t)strdup(word)};
-        else if (i->op == LD_PARAM && n == 1) {
-            *to = (struct operand){.what = PARAMETER, .at = find_name(m->parameters, m->parameters_made, word)};
-            if (to->at < 0 || m->parameters[to->at].type.bits != i->type.bits)
-                return false;
-        } else if (special >= 0)
-            *to = (struct operand){.what = REGISTER, .at = MOST + special};
-        else if (!read_operand(m, word, type_of(i, n), i->op == LD || i->op == ST || i->op == CVT, to))
-            return false;
-    }
-    return !word;
+    char letter = FORMS[i->op].operands[n];
+    struct type type = letter == 'f' ? i->from : letter == 'w' ? (struct type){i->type.kind, 2 * i->type.bits}
+        : letter == 'n' ? type_of(".u32") : letter == 'p' ? type_of(".pred") : letter == 'm' ? type_of(".u64") : i->type;
+    bool bracketed = letter == 'm' || letter == 'k', small = (i->op == LD || i->op == ST || i->op == CVT) && !bracketed;
+    if (letter == 'l')
+        return read_label(m, text);
+    if (bracketed && (*text != '[' || text[strlen(text) - 1] != ']'))
+        return -1;
+    if (bracketed)
+        *strchr(text++, ']') = 0;
+    int at = find(m, text);
+    if (at < 0 || !*text)
+        return n == 0 || bracketed ? -1 : read_constant(m, text, type);
+    enum role role = m->values[at].role;
+    bool right = letter == 'k' ? role == PARAMETER : role == REGISTER || (letter == 's' && role == SPECIAL && type.kind == 'u');
+    return right && fits(m->values[at].type, type, small) ? at : -1;
 }
 
 static bool read_instruction(struct module *m, char *text)
 {
     struct instruction *i = &m->code[m->length];
-    char *rest, *word = strtok_r(text, " ", &rest);
-    *i = (struct instruction){.guard = -1};
-    if (*word == '@') {
-        i->guard = find_name(m->registers, m->registers_made, word + 1);
-        if (i->guard < 0 || m->registers[i->guard].type.kind != 'p' || !(word = strtok_r(NULL, " ", &rest)))
+    char *rest, *word = strtok_r(text, " \n", &rest);
+    const char *types = NULL; /* "add.rn" is an instruction, and ".f32" among its types */
+    i->guard = *word == '@' ? find(m, word + 1) : -1;
+    if (++m->length == MOST || (*word == '@' && (i->guard < 0 || m->values[i->guard].type.kind != 'p'
+                                                 || !(word = strtok_r(NULL, " \n", &rest)))))
+        return false;
+    for (int op = 0; op < OPS && !types; op++) {
+        size_t length = strlen(FORMS[i->op = (enum op)op].name);
+        types = !strncmp(word, FORMS[op].name, length) && listed(FORMS[op].types, word + length) ? word + length : NULL;
+    }
+    if (!types)
+        return false;
+    if (*types)
+        i->type = type_of(types), i->from = type_of(strrchr(types, '.'));
+    word = strtok_r(NULL, ",", &rest);
+    for (int n = 0; FORMS[i->op].operands[n]; n++, word = strtok_r(NULL, ",", &rest)) {
+        size_t length = word ? strcspn(word += strspn(word, " \n"), " \n") : 0;
+        if (!length || word[length + strspn(word + length, " \n")]
+            || (word[length] = 0, i->at[n] = read_operand(m, i, n, word)) < 0)
             return false;
     }
-    for (int op = 0; op < OPS; op++) {
-        const struct form *form = &FORMS[op];
-        size_t length = strlen(form->name);
-        if (strncmp(word, form->name, length) || (word[length] && word[length] != '.'))
-            continue;
-        char types[2 * NAME], *more, *first, *second;
-        snprintf(types, sizeof types, "%s", word + length);
-        first = strtok_r(types, ".", &more);
-        second = first ? strtok_r(NULL, ".", &more) : NULL;
-        bool two = second != NULL && !strtok_r(NULL, ".", &more);
-        i->op = (enum op)op;
-        if (form->types == (first != NULL) + two && !(second && !two) && (!first || read_type(first, &i->type))
-            && (!second || read_type(second, &i->from)))
-            return m->length++ < MOST - 1 && exists(i) && read_operands(m, i, rest);
-    }
-    return false;
+    i->bits = m->values[i->at[0]].type.bits;
+    return !word;
 }
 
-static bool read_body(struct module *m, char *text)
+static bool read_statement(struct module *m, char *text)
 {
-    char *rest;
-    for (char *line = strtok_r(text, ";", &rest); line; line = strtok_r(NULL, ";", &rest)) {
-        line += strspn(line, " \n");
-        for (char *colon; (colon = strchr(line, ':')); line = colon + 1 + strspn(colon + 1, " \n")) {
-            *colon = 0;
-            if (!add_name(m->labels, &m->labels_made, line, (struct type){'b', m->length}))
-                return false;
-        }
-        if (*line && !(strncmp(line, ".reg ", 5) ? read_instruction(m, line) : read_registers(m, line + 5)))
+    for (char *colon; text += strspn(text, " \n"), (colon = strchr(text, ':')); text = colon + 1) {
+        *colon = 0;
+        int at = read_label(m, text);
+        if (at < 0 || m->values[at].content != MOST)
             return false;
+        m->values[at].content = (uint64_t)m->length;
     }
-    for (struct instruction *i = m->code; i < m->code + m->length; i++)
-        if (i->op == BRA) {
-            char *label = (char *)(uintptr_t)i->operands[0].value;
-            int at = find_name(m->labels, m->labels_made, label);
-            free(label);
-            if (at < 0)
-                return false;
-            i->target = m->labels[at].type.bits;
-        }
-    return m->length && m->code[m->length - 1].op == RET;
+    return !*text || (strncmp(text, ".reg ", 5) ? read_instruction(m, text) : read_registers(m, text + 5));
 }
 
-/* A header, and one kernel with parameters of 64 bits. */
+/* A header, and one kernel with parameters of 64 bits. Each statement ends with a semicolon. */
 static bool read_module(struct module *m, char *text)
 {
-    char *open = strchr(text, '('), *body = strchr(text, '{'), *end = body ? strchr(body, '}') : NULL, *rest;
-    float version;
-    int target;
-    if (sscanf(text, ".version %f\n.target sm_%d\n.address_size 64\n.visible .entry %23[a-z]", &version, &target, m->entry) != 3
-        || !open || !end || open > body)
+    char *open = strchr(text, '('), *body = open ? strchr(open, '{') : NULL, *last = strrchr(text, ';'), *rest, *word;
+    bool fine = sscanf(text, ".version %*d.%*d .target sm_%*d .address_size 64 .visible .entry %23[a-z]", m->entry) == 1
+        && body && last && !strcmp(last + 1 + strspn(last + 1, " \n"), "}\n");
+    if (!fine)
         return false;
-    *body = *end = 0;
-    for (char *word = strtok_r(open + 1, " ,)\n", &rest); word; word = strtok_r(NULL, " ,)\n", &rest)) {
-        struct type type;
+    *body = last[1] = 0;
+    for (int i = 0; i < SPECIALS; i++)
+        add(m, (struct value){.role = SPECIAL, .type = type_of(".u32")}, SPECIAL_NAMES[i]);
+    for (word = strtok_r(open + 1, " ,)\n", &rest); fine && word; word = strtok_r(NULL, " ,)\n", &rest)) {
         char *kind = strtok_r(NULL, " ,)\n", &rest), *name = strtok_r(NULL, " ,)\n", &rest);
-        if (strcmp(word, ".param") || !name || !read_type(kind + 1, &type) || type.bits != 64
-            || !add_name(m->parameters, &m->parameters_made, name, type))
-            return false;
+        fine = !strcmp(word, ".param") && name && listed(".u64 .f64", kind)
+            && add(m, (struct value){.role = PARAMETER, .type = type_of(kind)}, name) >= 0;
     }
-    return read_body(m, body + 1);
+    for (word = strtok_r(body + 1, ";", &rest); fine && word; word = strtok_r(NULL, ";", &rest))
+        fine = read_statement(m, word);
+    for (int i = 0; i < m->values_made; i++)
+        fine = fine && !(m->values[i].role == LABEL && m->values[i].content >= (uint64_t)m->length);
+    return fine && m->length && m->code[m->length - 1].op == RET && m->code[m->length - 1].guard < 0;
+}
+
+/* ---- arithmetic ---- */
+
+static float float_of(uint64_t bits) { uint32_t low = (uint32_t)bits; float x; memcpy(&x, &low, 4); return x; }
+static double double_of(uint64_t bits) { double x; memcpy(&x, &bits, 8); return x; }
+/* Single precision has one NaN on NVIDIA's devices, which is not the host's. */
+static uint64_t float_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return isnan(x) ? 0x7fffffff : bits; }
+static uint64_t double_bits(double x) { uint64_t bits; memcpy(&bits, &x, 8); return bits; }
+
+static int64_t extended(uint64_t value, struct type type)
+{
+    return type.kind == 's' ? (int64_t)(value << (64 - type.bits)) >> (64 - type.bits) : (int64_t)cut(value, type.bits);
+}
+
+static uint64_t half_to_float(uint64_t half)
+{
+    uint64_t sign = (half & 0x8000) << 16, size = half & 0x7fff;
+    return size > 0x7c00 ? 0x7fffffff : size == 0x7c00 ? sign | 0x7f800000
+        : sign | float_bits(float_of(size << 13) * 0x1p112f); /* which is exact: exponents count from elsewhere */
+}
+
+static uint64_t float_to_half(uint64_t bits)
+{
+    uint64_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+    if (size >= 0x477ff000) /* from 65520 on, which lies between the greatest and what would be next, and that is even */
+        return size > 0x7f800000 ? 0x7fff : sign | 0x7c00;
+    if (size < 0x38800000) /* 2^-14: a half and this is counted in 2^-24, as subnormals are */
+        return sign | (float_bits(float_of(size) + 0.5f) - 0x3f000000);
+    return sign | ((size + 0xfff + (size >> 13 & 1) - (UINT64_C(112) << 23)) >> 13);
+}
+
+#define REAL(NAME, T)                                                                                                     \
+    static T NAME(enum op op, T a, T b)                                                                                   \
+    {                                                                                                                     \
+        bool lower = isnan(b) || a < b || (a == b && signbit(a)), greater = isnan(b) || a > b || (a == b && !signbit(a)); \
+        return op == MUL_RN ? a * b : op == DIV_RN ? a / b : op == MIN ? (lower ? a : b) : op == MAX ? (greater ? a : b)  \
+            : a + b;                                                                                                      \
+    }
+REAL(real32, float)
+REAL(real64, double)
+
+static uint64_t computed(const struct instruction *i, uint64_t a, uint64_t b, uint64_t c)
+{
+    bool real = i->type.kind == 'f', single = i->type.bits == 32, s = i->type.kind == 's';
+    int64_t x = extended(a, i->type), y = extended(b, i->type);
+    bool lower = s ? x < y : (uint64_t)x < (uint64_t)y;
+    if (real && i->op >= ADD && i->op <= MAX)
+        return single ? float_bits(real32(i->op, float_of(a), float_of(b)))
+            : double_bits(real64(i->op, double_of(a), double_of(b)));
+    switch (i->op) {
+    case ADD: return (uint64_t)x + (uint64_t)y;
+    case MUL_LO: case MUL_WIDE: return (uint64_t)x * (uint64_t)y;
+    case DIV: return y == 0 ? UINT64_MAX : !s ? (uint64_t)x / (uint64_t)y : y == -1 ? -(uint64_t)x : (uint64_t)(x / y);
+    case MIN: return lower ? a : b;
+    case MAX: return lower ? b : a;
+    case GE: return !lower;
+    case NE: return x != y;
+    case IS_NAN: return single ? isnan(float_of(a)) || isnan(float_of(b)) : isnan(double_of(a)) || isnan(double_of(b));
+    case SELP: return c ? a : b;
+    case CVT: return real ? half_to_float(a) : (uint64_t)extended(a, i->from);
+    case CVT_RN: return single ? float_bits((float)double_of(a)) : float_to_half(a);
+    case SHL: return b < 64 ? a << b : 0;
+    case SHR: return s ? (uint64_t)(x >> (b < 64 ? b : 63)) : b < 64 ? a >> b : 0;
+    case AND: return a & b;
+    case OR: return a | b;
+    case XOR: return a ^ b;
+    default: return a;
+    }
 }
 
 /* ---- running ---- */
@@ -270,163 +288,62 @@ static bool read_module(struct module *m, char *text)
 struct launch {
     const struct module *module;
     unsigned blocks, threads;
-    uint64_t parameters[MOST];
+    uint64_t values[MOST];           /* as a thread begins */
+    const struct block *found[MOST]; /* by instruction: the device's memory where its last element lay */
 };
 
-static uint64_t cut(uint64_t value, int bits) { return bits < 64 ? value & ((UINT64_C(1) << bits) - 1) : value; }
-
-static int64_t extended(uint64_t value, struct type type)
+/* Where an element lies. NULL, and all is broken from then on, where no memory of the device is, or not as its type wants it. */
+static char *element(struct launch *l, int number, uintptr_t address, size_t bytes)
 {
-    int above = 64 - type.bits;
-    return type.kind == 's' ? (int64_t)(value << above) >> above : (int64_t)cut(value, type.bits);
+    const struct block *b = l->found[number];
+    if (!b || address - (uintptr_t)b->seen >= b->bytes)
+        for (b = blocks; b && (b->device != l->module->device || address - (uintptr_t)b->seen >= b->bytes);)
+            b = b->next;
+    l->found[number] = b;
+    if (!b || address % bytes)
+        sticky = b ? MISALIGNED : ILLEGAL_ADDRESS;
+    return sticky ? NULL : b->reached + (address - (uintptr_t)b->seen);
 }
 
-static float float_of(uint64_t bits) { uint32_t low = (uint32_t)bits; float x; memcpy(&x, &low, 4); return x; }
-static double double_of(uint64_t bits) { double x; memcpy(&x, &bits, 8); return x; }
-static uint64_t bits_of(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
-static uint64_t bits_of_double(double x) { uint64_t bits; memcpy(&bits, &x, 8); return bits; }
-
-static double half_of(uint64_t code)
+static void run_thread(struct launch *l, uint64_t *values)
 {
-    int exponent = code >> 10 & 31;
-    double part = (double)(code & 1023), x = exponent == 31 ? (part ? NAN : INFINITY)
-        : exponent ? ldexp(1024 + part, exponent - 25) : ldexp(part, -24);
-    return code >> 15 ? -x : x;
-}
-
-static uint64_t half_bits(double x)
-{
-    uint64_t sign = signbit(x) ? 0x8000 : 0;
-    if (isnan(x))
-        return 0x7fff;
-    int exponent = -14;
-    if (fabs(x) >= ldexp(1, -14) && !isinf(x))
-        frexp(x, &exponent), exponent--;
-    double units = isinf(x) ? 0 : rint(ldexp(fabs(x), 10 - exponent)); /* to even; up to 2048: the next exponent's first */
-    if (isinf(x) || ldexp(units, exponent - 10) >= 65536)
-        return sign | 0x7c00;
-    return sign | (units < 1024 ? (uint64_t)units : ((uint64_t)(exponent + 14) << 10) + (uint64_t)units);
-}
-
-#define REAL(NAME, T)                                                                              \
-    static T NAME(enum op op, T a, T b)                                                            \
-    {                                                                                              \
-        bool lower = a < b || (a == b && signbit(a));                                              \
-        switch (op) {                                                                              \
-        case MUL_RN: return a * b;                                                                 \
-        case DIV_RN: return a / b;                                                                 \
-        case MIN: return isnan(a) ? b : isnan(b) || lower ? a : b;                                 \
-        case MAX: return isnan(a) ? b : isnan(b) || !lower ? a : b;                                \
-        default: return a + b;                                                                     \
-        }                                                                                          \
-    }
-REAL(real32, float)
-REAL(real64, double)
-
-static uint64_t integer(const struct instruction *i, uint64_t left, uint64_t right)
-{
-    int64_t a = extended(left, i->type), b = extended(right, i->type);
-    bool lower = i->type.kind == 's' ? a < b : (uint64_t)a < (uint64_t)b;
-    switch (i->op) {
-    case MUL_LO: case MUL_WIDE: return (uint64_t)a * (uint64_t)b;
-    case DIV: return b == 0 ? UINT64_MAX : i->type.kind == 's' ? (uint64_t)(a / b) : (uint64_t)a / (uint64_t)b;
-    case MIN: return (uint64_t)(lower ? a : b);
-    case MAX: return (uint64_t)(lower ? b : a);
-    default: return (uint64_t)a + (uint64_t)b;
-    }
-}
-
-static bool compared(const struct instruction *i, uint64_t left, uint64_t right)
-{
-    if (i->type.kind == 'f') {
-        double a = i->type.bits == 32 ? float_of(left) : double_of(left), b = i->type.bits == 32 ? float_of(right) : double_of(right);
-        return i->op == NAN_ ? isnan(a) || isnan(b) : i->op == GE ? a >= b : a < b || a > b;
-    }
-    int64_t a = extended(left, i->type), b = extended(right, i->type);
-    return i->op == NE ? a != b : i->type.kind == 's' ? a >= b : (uint64_t)a >= (uint64_t)b;
-}
-
-static uint64_t converted(const struct instruction *i, uint64_t value)
-{
-    if (i->type.kind != 'f')
-        return (uint64_t)extended(value, i->from);
-    double x = i->from.bits == 16 ? half_of(value) : i->from.bits == 32 ? float_of(value) : double_of(value);
-    return i->type.bits == 16 ? half_bits(x) : i->type.bits == 32 ? bits_of((float)x) : bits_of_double(x);
-}
-
-static uint64_t computed(const struct instruction *i, const uint64_t *v)
-{
-    switch (i->op) {
-    case CVT: case CVT_RN: return converted(i, v[1]);
-    case GE: case NE: case NAN_: return compared(i, v[1], v[2]);
-    case SELP: return v[3] ? v[1] : v[2];
-    case SHL: return v[2] >= 64 ? 0 : v[1] << v[2];
-    case SHR: return (uint64_t)(extended(v[1], i->type) >> (v[2] > 63 ? 63 : v[2]));
-    case AND: return v[1] & v[2];
-    case OR: return v[1] | v[2];
-    case XOR: return v[1] ^ v[2];
-    case MOV: case CVTA: case LD_PARAM: return v[1];
-    default:
-        return i->type.kind != 'f' ? integer(i, v[1], v[2]) : i->type.bits == 32 ? bits_of(real32(i->op, float_of(v[1]), float_of(v[2])))
-             : bits_of_double(real64(i->op, double_of(v[1]), double_of(v[2])));
-    }
-}
-
-/* Where an element lies; NULL, and all is broken from then on, where no device's memory is, or not as its type wants it. */
-static char *element(uint64_t address, int bytes)
-{
-    bool pinned;
-    char *at = reach(address, (size_t)bytes, &pinned);
-    if (!at || pinned || address % (uint64_t)bytes)
-        sticky = ILLEGAL_ADDRESS;
-    return sticky ? NULL : at;
-}
-
-static void run_thread(const struct launch *l, uint64_t *registers)
-{
-    const struct module *m = l->module;
-    for (int at = 0; !sticky && m->code[at].op != RET;) {
-        const struct instruction *i = &m->code[at++];
-        uint64_t v[OPERANDS], loaded = 0;
-        int bytes = i->type.bits / 8;
-        if (i->guard >= 0 && !registers[i->guard])
+    for (int next = 0, number; number = next++, !sticky;) {
+        const struct instruction *i = &l->module->code[number];
+        uint64_t a = values[i->at[1]], loaded = 0;
+        size_t bytes = (size_t)i->type.bits / 8;
+        char *place;
+        if (i->guard >= 0 && !values[i->guard])
             continue;
-        if (i->op == BRA) {
-            at = i->target;
-            continue;
-        }
-        for (int n = 0; n < FORMS[i->op].operands; n++) {
-            const struct operand *o = &i->operands[n];
-            v[n] = o->what == REGISTER ? registers[o->at] : o->what == NUMBER ? o->value : l->parameters[o->at];
-        }
-        char *place = i->op == LD || i->op == ST ? element(v[i->op == LD], bytes) : NULL;
-        if (place && i->op == ST)
-            memcpy(place, &v[1], (size_t)bytes);
-        if (place && i->op == LD)
-            memcpy(&loaded, place, (size_t)bytes);
-        if (i->op != ST) {
-            int to = i->operands[0].at;
-            uint64_t value = i->op == LD ? (uint64_t)extended(loaded, i->type) : computed(i, v);
-            registers[to] = cut(value, m->registers[to].type.bits);
-        }
+        if (i->op == RET)
+            return;
+        if (i->op == BRA)
+            next = (int)values[i->at[0]];
+        else if (i->op == ST && (place = element(l, number, values[i->at[0]], bytes)))
+            memcpy(place, &a, bytes);
+        else if (i->op == LD && (place = element(l, number, a, bytes)))
+            values[i->at[0]] = cut((uint64_t)extended((memcpy(&loaded, place, bytes), loaded), i->type), i->bits);
+        else if (i->op != LD && i->op != ST)
+            values[i->at[0]] = cut(computed(i, a, values[i->at[2]], values[i->at[3]]), i->bits);
     }
 }
 
+/* Carried out by a stream. Between blocks others have the lock, and may free memory. */
 static void run(void *argument)
 {
-    static const struct timespec PAUSE = {0, 50000};
     struct launch *l = argument;
-    uint64_t registers[MOST + SPECIALS];
-    nanosleep(&PAUSE, NULL); /* as copies take some, so that missing order shows */
-    pthread_mutex_lock(&lock);
-    for (unsigned block = 0; block < l->blocks; block++)
+    uint64_t values[MOST];
+    nanosleep(&(struct timespec){0, 50000}, NULL); /* as copies, so that missing order shows */
+    for (unsigned block = 0; block < l->blocks; block++) {
+        pthread_mutex_lock(&lock);
+        memset(l->found, 0, sizeof l->found);
+        l->values[BLOCK] = block;
         for (unsigned thread = 0; thread < l->threads; thread++) {
-            memset(registers, 0xA5, sizeof registers); /* what nobody has written holds garbage */
-            registers[MOST + THREAD] = thread, registers[MOST + BLOCK] = block;
-            registers[MOST + THREADS] = l->threads, registers[MOST + BLOCKS] = l->blocks;
-            run_thread(l, registers);
+            l->values[THREAD] = thread;
+            memcpy(values, l->values, sizeof *values * (size_t)l->module->values_made);
+            run_thread(l, values);
         }
-    pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(&lock);
+    }
     free(l);
 }
 
@@ -440,15 +357,12 @@ int cuModuleLoadData(uintptr_t *module, const char *image)
     struct module *m = calloc(1, sizeof *m);
     char *text = strdup(image);
     bool fine = read_module(m, text);
+    m->device = current;
+    *module = fine ? (uintptr_t)m : 0;
     free(text);
-    if (!fine) {
+    if (!fine)
         free(m);
-        return end(INVALID_PTX);
-    }
-    m->next = modules;
-    modules = m;
-    *module = (uintptr_t)m;
-    return end(OK);
+    return end(fine ? OK : INVALID_PTX);
 }
 
 int cuModuleGetFunction(uintptr_t *function, uintptr_t module, const char *name)
@@ -456,29 +370,31 @@ int cuModuleGetFunction(uintptr_t *function, uintptr_t module, const char *name)
     int code = begin("cuModuleGetFunction");
     if (code)
         return code;
-    struct module *m = modules;
-    while (m && (uintptr_t)m != module)
-        m = m->next;
     *function = module;
-    return end(!m ? BAD_HANDLE : strcmp(m->entry, name) ? NOT_FOUND : OK);
+    return end(strcmp(((struct module *)module)->entry, name) ? NOT_FOUND : OK);
 }
 
-int cuLaunchKernel(uintptr_t function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned thread_y, unsigned thread_z,
+int cuLaunchKernel(uintptr_t function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned thread_y, unsigned thread_z,
                    unsigned shared, uintptr_t handle, void **parameters, void **extra)
 {
     int code = begin("cuLaunchKernel");
     if (code)
         return code;
     struct stream *s = stream_of(handle);
-    const struct module *m = (const struct module *)function;
-    if (!s)
+    const struct module *m = (struct module *)function;
+    if (!s || m->device != current) /* a module is a context's */
         return end(BAD_HANDLE);
-    if (!blocks || !threads || threads > 1024 || y != 1 || z != 1 || thread_y != 1 || thread_z != 1 || shared || extra)
+    if (!x || !threads || threads > 1024 || y != 1 || z != 1 || thread_y != 1 || thread_z != 1 || shared || extra)
         return end(INVALID);
-    struct launch *l = calloc(1, sizeof *l);
-    *l = (struct launch){.module = m, .blocks = blocks, .threads = threads};
-    for (int i = 0; i < m->parameters_made; i++)
-        memcpy(&l->parameters[i], parameters[i], sizeof l->parameters[i]);
+    struct launch *l = malloc(sizeof *l);
+    *l = (struct launch){.module = m, .blocks = x, .threads = threads};
+    for (int i = 0; i < m->values_made; i++) {
+        l->values[i] = m->values[i].content;
+        if (m->values[i].role == PARAMETER)
+            memcpy(&l->values[i], *parameters++, sizeof *l->values);
+    }
+    l->values[THREADS] = threads;
+    l->values[BLOCKS] = x;
     stream_run(s, run, l);
     return end(OK);
 }

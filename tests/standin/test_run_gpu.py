@@ -17,8 +17,9 @@ from tests.conformance import mpi
 from tests.gpu import frameworks, overhead, run
 from tests.standin import build
 
-PARTS = ("reductions on the device", "all_reduce in place on 2 ranks", "operations of torch, 2 ranks", "staged", "functions, 2 ranks",
-         "symmetric memory, 2", "programs of jax, 2", "over MPI, 2 ranks", "a peer dies", "modules of torch, 2", "windows, 2")
+PARTS = ("reductions on the device", "all_reduce in place on 2 ranks", "operations of torch, 2 ranks", "staged",
+         "functions, 2 ranks", "symmetric memory, 2", "programs of jax, 2", "over MPI, 2 ranks", "a peer dies",
+         "modules of torch, 2", "windows, 2")
 
 
 def test_the_parts_and_the_report(tmp_path: Path) -> None:
