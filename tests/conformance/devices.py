@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -53,12 +54,27 @@ def reaches(context: Context, *, yes: bool, reduces: bool | None = None, fails: 
     cuda.tell("standin_reset", 1)
 
 
+@contextmanager
+def launches() -> Iterator[list[int]]:
+    """Of kernels that reduce, on this rank: one element each."""
+    launched: list[int] = []
+    kernel = kernels.Kernels.reduce
+
+    def counted(self: kernels.Kernels, to: int, inputs: Any, count: int, *more: Any) -> None:
+        launched.append(count)
+        kernel(self, to, inputs, count, *more)
+
+    kernels.Kernels.reduce = counted  # type: ignore[method-assign]
+    try:
+        yield launched
+    finally:
+        kernels.Kernels.reduce = kernel  # type: ignore[method-assign]
+
+
 def reductions(context: Context) -> None:
     """By the devices, wherever there is a kernel for it, with the bits of the host's."""
-    group, launched, last = context.group, [], context.size - 1
-    kernel = kernels.Kernels.reduce
-    kernels.Kernels.reduce = lambda *given: launched.append(0) or kernel(*given)  # type: ignore[func-returns-value, method-assign]
-    try:
+    group, last = context.group, context.size - 1
+    with launches() as launched:
         for dtype in DTYPES:
             x = contents(dtype, (context.size * 300,), context.rank, 64, rough=True)
             y = given(context, "cuda", x)
@@ -72,8 +88,21 @@ def reductions(context: Context) -> None:
                         expect(context, f"{op} of {dtype}", got, want, like=y)
                 known = kernels.reduces(DType[dtype.upper()], op, context.size)
                 context.check(bool(launched) == known, f"{op} of {dtype}: {len(launched)} launches, {known}")
-    finally:
-        kernels.Kernels.reduce = kernel  # type: ignore[method-assign]
+
+
+def unaligned(context: Context) -> None:
+    """A result where no kernel can write it, on one rank: the host reduces, for all of them."""
+    x = given(context, "cuda", np.full(3000, context.rank + 1.0, np.float32))
+    room = given(context, "cuda", np.zeros(12_004, np.uint8))
+    moved = 2 if context.rank == 0 else 0
+    out = arrays.Array(room.address + moved, (3000,), np.float32, 0, owner=room)
+    with launches() as launched:
+        context.group.all_reduce(x)
+        context.check(len(launched) > 0, "what is aligned goes from device to device")
+        launched.clear()
+        context.group.all_reduce(x, out=out)
+    got, total = room.numpy()[moved : moved + 12_000].view(np.float32), context.size * (context.size + 1) / 2
+    context.check((got == total).all() and not launched, f"{got}, {len(launched)} launches")
 
 
 def differ(context: Context) -> None:

@@ -95,6 +95,7 @@ def test_between_devices(neighbours: World) -> None:
     neighbours.run("cuda.between")
     neighbours.run("cuda.split")
     neighbours.run("devices.reductions")
+    neighbours.run("devices.unaligned")
     neighbours.run("devices.differ")
 
 
