@@ -313,10 +313,11 @@ def jax_entry(device: Any) -> Callable[[Buffer], Any] | None:
 def _find_jax_entry(device: Any) -> Callable[[Buffer], Any] | None:
     try:
         function = importlib.import_module("jax._src.lib")._jax.dlpack_managed_tensor_to_buffer
-        if device.platform == "gpu":
-            return _find_gpu_entry(function, device)
+        platform = device.platform
     except Exception:  # whatever a private module does: the public way is there
         return None
+    if platform == "gpu":
+        return _find_gpu_entry(function, device)
 
     def with_type(buffer: Buffer) -> Any:
         return function(buffer.__dlpack__(), device, None, None, 1)  # the device's DLPack type: since jaxlib 0.10
@@ -324,8 +325,8 @@ def _find_jax_entry(device: Any) -> Callable[[Buffer], Any] | None:
     def without(buffer: Buffer) -> Any:
         return function(buffer.__dlpack__(), device, None, None)
 
-    host = device.platform == "cpu"
-    return next((entry for entry in (with_type, without) if host and _works(entry, allocate((2, 3), DType.INT32))), None)
+    entries = (with_type, without) if platform == "cpu" else ()
+    return next((entry for entry in entries if _works(entry, allocate((2, 3), DType.INT32))), None)
 
 
 def _find_gpu_entry(function: Callable[..., Any], device: Any) -> Callable[[Buffer], Any] | None:

@@ -105,6 +105,20 @@ def unaligned(context: Context) -> None:
     context.check((got == total).all() and not launched, f"{got}, {len(launched)} launches")
 
 
+def turns(context: Context) -> None:
+    """Ranks that share a GPU go by the host below so many bytes for each of them."""
+    x, short = given(context, "cuda", np.full(3000, 1.0, np.float32)), reach.TURN_BYTES
+    context.group.all_reduce(x)
+    try:
+        for least, goes in ((12_000 // context.size, True), (12_000 // context.size + 1, False)):
+            reach.TURN_BYTES = least
+            with launches() as launched:
+                total = context.group.all_reduce(x).numpy()
+            context.check((total == context.size).all() and bool(launched) == goes, f"{least}: {len(launched)} launches, {total}")
+    finally:
+        reach.TURN_BYTES = short
+
+
 def differ(context: Context) -> None:
     """Ranks that do not mean the same hear of it, and nothing is written."""
     x = given(context, "cuda", np.full(3000, float(context.rank), np.float32))

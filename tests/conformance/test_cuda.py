@@ -96,6 +96,7 @@ def test_between_devices(neighbours: World) -> None:
     neighbours.run("cuda.split")
     neighbours.run("devices.reductions")
     neighbours.run("devices.unaligned")
+    neighbours.run("devices.turns")
     neighbours.run("devices.differ")
 
 

@@ -6,18 +6,21 @@ import sys
 import threading
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import arraycomm
 from arraycomm.core import arguments
+from arraycomm.core import arrays as core_arrays
 from arraycomm.core.arrays import landing
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda import runtime as runtime_module
 from arraycomm.core.cuda.lane import Lane
+from arraycomm.core.cuda.memory import allocate_on
 from arraycomm.core.cuda.runtime import runtime
-from arraycomm.core.dlpack import adopt, give_back, resolve, resolve_out, wrap
+from arraycomm.core.dlpack import adopt, allocate, give_back, resolve, resolve_out, wrap
 from arraycomm.core.errors import DeviceError, DistBackendError, ImmutableOutput, ResourceError
 from arraycomm.core.joined import duplicate
 from arraycomm.core.types import DType
@@ -316,3 +319,18 @@ def test_devices() -> None:
 
 def test_no_framework_is_loaded_for_it() -> None:
     assert "cupy" not in sys.modules
+
+
+def test_jax_imports_on_a_gpu_what_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the short way, over a stand-in for jaxlib's function. What lies elsewhere would be taken for the device's memory."""
+    pytest.importorskip("jax")
+    device = Mock(platform="gpu", local_hardware_id=1, get_stream_for_external_ready_events=lambda: 1)
+    monkeypatch.setattr("jax._src.lib._jax.dlpack_managed_tensor_to_buffer", lambda *given: given[1:])
+    monkeypatch.setattr(core_arrays, "_jax_entries", {})
+    monkeypatch.setattr(core_arrays, "_works", lambda entry, probe: entry(probe) is not None)
+    entry: Any = core_arrays.jax_entry(Mock(platform="tpu"))
+    assert entry is None
+    entry = core_arrays.jax_entry(device)
+    there, beside = (allocate_on(Buffer(0, 0, FLOAT32, 2, index, False, (0,), None), (2, 3)) for index in (1, 0))
+    assert entry(there) == (device, 1, None, 2)
+    assert entry(beside) is None and entry(allocate((2, 3), FLOAT32)) is None

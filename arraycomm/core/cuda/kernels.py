@@ -39,6 +39,7 @@ _INTEGERS = {
 _BYTES = _INTEGERS | {"band": "and.b32 {a}, {a}, {b};", "bor": "or.b32 {a}, {a}, {b};", "bxor": "xor.b32 {a}, {a}, {b};"}
 _BOOLS = {"sum": _BYTES["bor"], "max": _BYTES["bor"], "bor": _BYTES["bor"], "product": _BYTES["band"], "min": _BYTES["band"],
           "band": _BYTES["band"], "bxor": _BYTES["bxor"]}
+_HELD = {"s8": "s32", "s16": "s32", "u8": "u32", "u16": "u32"}  # registers for what PTX does not compute with
 _NAN = "setp.nan.f32 %p, {a}, {a}; "
 
 
@@ -96,9 +97,7 @@ def reduces(dtype: int, op: ReduceOp, ranks: int) -> bool:
 def source(dtype: int, op: ReduceOp, ranks: int) -> str:
     """PTX of `reduce(out, elements, factor, in0, in1, ...)`, for pairs that reduces()."""
     kind = _KINDS[DType(dtype)]
-    held = "b16" if kind.m == "b16" else kind.w if kind.m == kind.w else "u64" if kind.nbytes == 8 else "u32"
-    if kind.m[0] == "s" and kind.nbytes < 4:
-        held = "s32"
+    held = _HELD.get(kind.m, kind.m)
     inputs = [f"%in{rank}" for rank in range(ranks)]
     loads = [f"add.u64 %at, %in{rank}, %offset; ld.global.{kind.m} %m{rank}, [%at];" for rank in range(ranks)]
     widens = [_put(kind, kind.widen or "mov.{w} {b}, {m};", rank, rank) for rank in range(ranks)]

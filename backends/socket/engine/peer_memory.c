@@ -56,10 +56,11 @@ static ssize_t read_past(int32_t pid, uint64_t from, char *to, size_t bytes)
 {
     static _Alignas(PAGE) char scratch[PAGE + PEER_MEMORY_PAST];
     static atomic_flag taken = ATOMIC_FLAG_INIT;
+    size_t part = bytes < PEER_MEMORY_PAST ? bytes : PEER_MEMORY_PAST;
     if (atomic_flag_test_and_set_explicit(&taken, memory_order_acquire))
-        return read_some(pid, from, to, bytes < PEER_MEMORY_PAST ? bytes : PEER_MEMORY_PAST);
+        return read_some(pid, from, to, part);
     char *here = scratch + from % PAGE;
-    ssize_t n = read_some(pid, from, here, bytes < PEER_MEMORY_PAST ? bytes : PEER_MEMORY_PAST);
+    ssize_t n = read_some(pid, from, here, part);
     if (n > 0)
         stream_copy(to, here, (size_t)n);
     atomic_flag_clear_explicit(&taken, memory_order_release);

@@ -22,8 +22,8 @@ bool peer_memory_reaches(const struct peer_process *process);
  * process has gone, EFAULT for memory that only its owner can read. `to` may be written in part then. Costs 2 us a call and
  * what the kernel takes to look up every page: 6 GB/s on pages of 4 KiB, 14 on huge ones.
  * past: past the caches, for what is too long to be found there later: memory then moves two bytes for each that is read, else
- * three. All processors must be busy copying for that to pay (stores past the caches wait for each other), by parts of 1 MiB: of
- * 64 KiB take 1.1 times as long. */
+ * three. That pays where all processors are busy copying, and by parts of 1 MiB: by parts of 64 KiB it takes 1.1 times as long as
+ * reading straight. */
 int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes, bool past);
 /* Copies to address `to` of the process, some of the bytes: how many, or what process_vm_writev says. */
 ssize_t peer_memory_write(int32_t pid, uint64_t to, const char *from, size_t bytes);
