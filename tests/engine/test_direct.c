@@ -7,9 +7,9 @@
 #include "group.h"
 #include "shared_world.h"
 
-#define BARRED_TURN 10 /* when the arrays are barred: the second of two tries by the kernel's copy begins, each of two runs (trial.h) */
+#define BARRED_TURN 6 /* when the arrays are barred: the second of two tries by the kernel's copy begins, each of two runs (trial.h) */
 #define TURNS 16
-#define COUNT ((uint64_t)300000) /* int32 a rank: beyond DIRECT_EXCHANGE_FROM for two */
+#define COUNT ((uint64_t)300000) /* int32 a rank: beyond DIRECT_FROM for two */
 
 static _Atomic uintptr_t barred; /* an array of one rank */
 static _Atomic int refused, copied;
@@ -156,7 +156,7 @@ static void long_runs_learn_soon(void)
     CHECK(choice_for(classes, CHOICE_LONG / 4)->cost[0] == 0);
 }
 
-/* From nothing known on: more than two ranks try slots and the kernel's copy, and no choice of stores for all of them. */
+/* From nothing known on: ranks try slots and the kernel's copy. */
 static int tries_two_ways(acomm_group *g, int rank, int n)
 {
     uint64_t count = COUNT * (uint64_t)n, bytes = count * sizeof(int32_t);
@@ -177,12 +177,29 @@ static int tries_two_ways(acomm_group *g, int rank, int n)
     return found;
 }
 
-static void three_ranks_have_two_ways(void)
+static void both_ways_are_tried(void)
 {
-    atomic_store(&barred, 0);
-    atomic_store(&copied, 0);
-    run(3, tries_two_ways, 0);
-    CHECK(atomic_load(&copied) > 0);
+    for (int n = 2; n <= 3; n++) {
+        atomic_store(&barred, 0);
+        atomic_store(&copied, 0);
+        run(n, tries_two_ways, 0);
+        CHECK(atomic_load(&copied) > 0);
+    }
+}
+
+/* Tries that something else made dear: nothing is known of a way until one that was not, and such a way is tried next. */
+static void spoilt_tries_teach_nothing(void)
+{
+    struct choice c = {0};
+    for (int run = 0; run < 2 * CHOICE_FIRST; run++)
+        choice_learn(&c, choice_way(c.tries, CHOICE_LONG, c.cost, 2), CHOICE_LONG, CHOICE_SPOILT);
+    CHECK(c.tries == 2 * CHOICE_FIRST && c.cost[0] == 0 && c.cost[1] == 0);
+    for (int way = 0; way < 2; way++) {
+        CHECK_EQUAL(choice_way(c.tries, CHOICE_LONG, c.cost, 2), way);
+        choice_learn(&c, way, CHOICE_LONG, (int64_t)CHOICE_LONG * (3 - way));
+    }
+    CHECK(c.cost[0] == 3 && c.cost[1] == 2);
+    CHECK_EQUAL(choice_way(c.tries, CHOICE_LONG, c.cost, 2), 1);
 }
 
 int main(void)
@@ -193,6 +210,7 @@ int main(void)
     TEST(an_input_of_two);
     TEST(a_result_of_two);
     TEST(a_result_of_three);
-    TEST(three_ranks_have_two_ways);
+    TEST(both_ways_are_tried);
+    TEST(spoilt_tries_teach_nothing);
     return CHECK_RESULT();
 }

@@ -26,8 +26,9 @@
                             * one; one that takes ten times as long costs 9/256 */
 
 struct choice {
-    float cost[CHOICE_WAYS]; /* ns per byte of each way; 0: not tried yet */
+    float cost[CHOICE_WAYS]; /* ns per byte of each way; 0: not known yet */
     uint32_t tries;
+    bool spoilt;           /* something else made a run of this try dear */
     int agreed;            /* the way of this try, where ranks have to agree on it */
     uint64_t moved;        /* bytes in this try */
     uint64_t counted;      /* those of its last runs, and their time: single runs tell little, because who comes last */
@@ -75,6 +76,9 @@ static inline int choice_way_again(uint32_t try, uint64_t bytes, const float *co
         best = cost[way] < cost[best] ? way : best;
     if (try < (uint32_t)ways * (bytes < CHOICE_LONG ? CHOICE_LEARN : CHOICE_FIRST))
         return try < (uint32_t)ways * CHOICE_FIRST || cost[turn] < 1.5f * cost[best] ? turn : best;
+    for (int way = 0; way < ways; way++)
+        if (cost[way] == 0) /* all its tries were spoilt */
+            return way;
     for (int way = 0; way < ways; way++) {
         uint32_t often = choice_often(cost[way], cost[best], seldom);
         if (way != best && try % often == often - 1 - (uint32_t)way) /* each in tries of its own */
@@ -95,9 +99,12 @@ static inline bool choice_counts(const struct choice *c, uint64_t bytes)
     return bytes >= CHOICE_LONG || (c->moved && late && c->moved + CHOICE_TIMED * bytes >= CHOICE_TRY);
 }
 
-/* A run of `bytes` bytes took `ns`. Whether that was the try's last one: then what it cost, in ns a byte. */
+#define CHOICE_SPOILT (-1) /* instead of a time */
+
+/* A run of `bytes` bytes took `ns`. Whether that was the last one of a try that tells something: then what it cost, in ns a byte. */
 static inline bool choice_tried(struct choice *c, uint64_t bytes, int64_t ns, float *cost)
 {
+    bool spoilt = c->spoilt = c->spoilt || ns == CHOICE_SPOILT;
     if (choice_counts(c, bytes)) {
         c->counted += bytes;
         c->ns += ns;
@@ -109,7 +116,8 @@ static inline bool choice_tried(struct choice *c, uint64_t bytes, int64_t ns, fl
     c->moved = c->counted = 0;
     c->ns = 0;
     c->tries++;
-    return true;
+    c->spoilt = false;
+    return !spoilt;
 }
 
 /* The best try counts, because what disturbs a measurement only adds to it; but it is forgotten slowly once the ways are known, and

@@ -162,14 +162,6 @@ static int try_ways(struct rounds *r, bool reaches, bool maps)
 
 /* ---- running ---- */
 
-static int run_staged(struct acomm_op *op, const struct direct_plan *plan, enum stream_stores stores)
-{
-    op->stores = stores;
-    int rc = plan->staged(op);
-    op->stores = STREAM_TRIED;
-    return rc;
-}
-
 /* The last round: everybody has done, or what could not be done for one goes through slots, and so do private arrays from then on. */
 static int end(struct rounds *r, const struct direct_plan *plan)
 {
@@ -181,7 +173,7 @@ static int end(struct rounds *r, const struct direct_plan *plan)
     if (rc || !barred)
         return rc;
     d->reach = WAY_CLOSED;
-    return run_staged(r->op, plan, STREAM_TRIED);
+    return plan->staged(r->op);
 }
 
 char *direct_map(struct acomm_group *g, int seat)
@@ -231,11 +223,11 @@ static int run_trial(struct rounds *r, const struct direct_plan *plan, bool met)
 {
     struct trial trial;
     bool open = true;
-    int rc = trial_begin(&trial, r, plan->bytes, true);
-    if (!rc && trial.direct && !met)
+    int rc = trial_begin(&trial, r, plan->bytes);
+    if (!rc && trial.way == TRIAL_DIRECT && !met)
         rc = meet(r, plan, &open); /* shut by a rank that offers what it should not have: nothing may be mapped */
     if (!rc)
-        rc = trial.direct && open ? run_direct(r, plan) : run_staged(r->op, plan, trial.stores);
+        rc = trial.way == TRIAL_DIRECT && open ? run_direct(r, plan) : plan->staged(r->op);
     if (!rc)
         trial_end(&trial, r);
     return rc;
@@ -254,7 +246,7 @@ static int run(struct acomm_op *op, const struct direct_plan *plan)
         return rc;
     bool private = known || any(&r, DIRECT_PRIVATE);
     if (!open || (private && plan->shared && d->symmetric && !forced))
-        return run_staged(op, plan, STREAM_TRIED);
+        return plan->staged(op);
     if (!private || forced)
         return run_direct(&r, plan);
     return stretches_of(op, plan->bytes) ? stretches_run(op, plan->bytes) : run_trial(&r, plan, !known);

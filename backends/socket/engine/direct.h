@@ -15,12 +15,11 @@
 struct acomm_group;
 struct rounds;
 
-/* Bytes of the whole array beyond which private arrays come here. FROM: for all_to_all of two ranks. EXCHANGE_FROM: for all_gather of
- * two, where slots win below (near cores, 1 MiB: 40 us, 52 by the kernel; far ones: trials cost 3 to 8%); and for all_to_all of more,
- * as they mostly share cores: to meet twice takes turns of them all (4 and 8 ranks on 2 cores, 256 KiB to 2 MiB: 1.8 to 2.4 times as
- * long as by slots). all_gather of more than two does not: a slot that all have read came from memory once. */
-#define DIRECT_FROM ((uint64_t)128 << 10)
-#define DIRECT_EXCHANGE_FROM ((uint64_t)2 << 20)
+/* Bytes of the whole array beyond which private arrays come here in all_to_all, and in all_gather of two ranks. Below, slots win: of two,
+ * what lies there changes hands (1 MiB: 40 us, 52 by the kernel); more of them mostly share cores, and to meet twice takes turns of them
+ * all (4 and 8 ranks on 2 cores, 256 KiB to 2 MiB: 1.8 to 2.4 times as long as by slots). all_gather of more than two does not come: a
+ * slot that all have read came from memory once. */
+#define DIRECT_FROM ((uint64_t)2 << 20)
 
 enum direct_how { DIRECT_NOTHING, DIRECT_PRIVATE, DIRECT_MAPPED };
 struct direct_place { uint64_t at; enum direct_how how; };

@@ -26,7 +26,6 @@ struct acomm_op {
     int64_t next_look;           /* when to ask for signals again, however many waits it consists of; 0 not yet known */
     uint32_t moves;              /* turns with progress */
     size_t unseen;               /* bytes that moved since clock and signals were looked at */
-    int stores;                  /* enum stream_stores, of its slots */
     double factor;               /* premul_sum */
     uint32_t layout;
     int kind, dtype, redop, root;

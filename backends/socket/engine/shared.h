@@ -39,8 +39,8 @@
 #define SHARED_TINY 24   /* bytes of data that share the stamp's cache line */
 #define SHARED_SHORT 4096 /* bytes of short contents, which lie in one of so many places: */
 #define SHARED_SHORTS (SHARED_AHEAD + 2)
-#define SHARED_CELLS 4   /* between two ranks, for contents of up to so many bytes: */
-#define SHARED_CELL (256u << 10) /* two and as much of arrays stay in the caches of one core */
+#define SHARED_CELLS 4   /* between two ranks, */
+#define SHARED_CELL (512u << 10) /* and the bytes of each */
 
 struct shared {
     char *base;

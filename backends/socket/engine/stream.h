@@ -24,12 +24,11 @@ void stream_keep(void *to, const void *from, size_t bytes);
 /* How memory is written that another core reads next: who writes finds out (stream_fill), or was told. Strings are another way
  * than ordinary stores where the processor does not do them well wherever source and target lie (stream_has_strings): from
  * memory they are faster there too, 64 MiB in 3.9 ms instead of 4.1 to 4.3 on a Zen 4. */
-enum stream_stores { STREAM_TRIED, STREAM_KEPT, STREAM_PAST, STREAM_STRING };
+enum stream_stores { STREAM_KEPT, STREAM_PAST, STREAM_STRING };
 bool stream_has_strings(void);
 /* Whether string instructions, with which the kernel copies, take four times as long here because of where in their pages source and
  * target lie. They are addresses of any process. */
 bool stream_stumbles(uint64_t to, uint64_t from);
-/* Not by STREAM_TRIED. */
 void stream_store(enum stream_stores stores, void *to, const void *from, size_t bytes);
 
 /* What a rank knows of the cores that read what it writes. Zeros at the beginning. */

@@ -1,8 +1,14 @@
 #include "trial.h"
 
+#include <sys/resource.h>
+
 #include "clock.h"
 #include "collectives/shared_rounds.h"
 #include "group.h"
+
+#define NEW ((uint64_t)4 << 20) /* an array with more than a fault in as many bytes is new: bringing its pages in, huge ones too, takes longer than
+                                 * copying (2 ranks, all_gather of 64 MiB: 0.2 to 3 ns a byte instead of 0.1), and first calls would tell nothing
+                                 * else. A program may have new ones in every call, so later they count */
 
 /* What a rank says when a try begins. */
 struct say {
@@ -17,50 +23,59 @@ static int64_t spent(const struct acomm_group *g)
     return g->crowded ? clock_spent() : clock_now();
 }
 
+/* Pages that the system has brought in for this thread. */
+static int64_t faults(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) ? 0 : usage.ru_minflt;
+}
+
 /* The same on all ranks: it depends on what all have said, and on counts that go in step. By the slowest rank, because who only
  * gives leaves slots long before who takes; by the sum of all, where that is what they share. */
-static int choose(const struct rounds *r, uint32_t try, uint64_t bytes, int ways)
+static int choose(const struct rounds *r, uint32_t try, uint64_t bytes)
 {
     float costs[TRIAL_WAYS] = {0};
     struct say first, say;
     memcpy(&first, rounds_slot(r, 0, sizeof first), sizeof first);
     for (int rank = 0; rank < r->ranks; rank++) {
         memcpy(&say, rounds_slot(r, rank, sizeof say), sizeof say);
-        for (int way = 0; way < ways; way++) {
+        for (int way = 0; way < TRIAL_WAYS; way++) {
             float most = say.cost[way] > costs[way] ? say.cost[way] : costs[way];
             costs[way] = first.crowded ? costs[way] + say.cost[way] : most;
         }
     }
-    return choice_way(try, bytes, costs, ways);
+    return choice_way(try, bytes, costs, TRIAL_WAYS);
 }
 
-static int agree(struct rounds *r, struct choice *c, uint64_t bytes, int ways)
+static int agree(struct rounds *r, struct choice *c, uint64_t bytes)
 {
     struct say say = {.crowded = r->op->group->crowded};
     memcpy(say.cost, c->cost, sizeof say.cost);
     int rc = rounds_meet(r, &say, sizeof say);
     if (!rc)
-        c->agreed = choose(r, c->tries, bytes, ways);
+        c->agreed = choose(r, c->tries, bytes);
     return rc;
 }
 
-int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes, bool direct)
+int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes)
 {
     struct acomm_group *g = r->op->group;
-    int slots = r->ranks == 2 ? TRIAL_SLOTS : 1, ways = slots + direct;
     uint64_t whole = r->op->stride ? bytes / r->op->count * r->op->stride : bytes;
     struct choice *c = choice_for(g->choices[r->op->kind], whole);
-    bool under_way = c->moved && c->agreed < ways; /* it was begun with more ways than there are now */
-    int rc = under_way ? 0 : agree(r, c, bytes, ways);
-    *t = (struct trial){.choice = c, .bytes = bytes, .way = c->agreed, .direct = c->agreed == slots, .stores = STREAM_TRIED,
-                        .before = choice_counts(c, bytes) ? spent(g) : 0};
-    if (slots == TRIAL_SLOTS)
-        t->stores = t->way == TRIAL_PAST ? STREAM_PAST : STREAM_KEPT;
+    int rc = c->moved ? 0 : agree(r, c, bytes);
+    *t = (struct trial){.choice = c, .bytes = bytes, .way = (enum trial_way)c->agreed};
+    if (choice_counts(c, bytes)) {
+        t->faults = faults();
+        t->before = spent(g);
+    }
     return rc;
 }
 
 void trial_end(const struct trial *t, const struct rounds *r)
 {
-    int64_t now = choice_counts(t->choice, t->bytes) ? spent(r->op->group) : 0;
-    choice_learn(t->choice, t->way, t->bytes, now - t->before);
+    bool counts = choice_counts(t->choice, t->bytes);
+    int64_t ns = counts ? spent(r->op->group) - t->before : 0;
+    if (counts && t->choice->tries < CHOICE_KNOWN && faults() - t->faults > (int64_t)(t->bytes / NEW))
+        ns = CHOICE_SPOILT;
+    choice_learn(t->choice, (int)t->way, t->bytes, ns);
 }

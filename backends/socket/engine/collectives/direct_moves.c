@@ -38,7 +38,7 @@ int direct_all_gather(struct acomm_op *op)
 {
     uint64_t bytes = op_total(op->recv_counts, op->count, op->team->size, op->width);
     struct direct_plan plan = {.bytes = bytes, .offered = op_gathered(op, op->team->rank).bytes,
-                               .shared = op->team->size > 2 || bytes <= DIRECT_EXCHANGE_FROM,
+                               .shared = op->team->size > 2 || bytes <= DIRECT_FROM,
                                .repeats = true, .staged = shared_all_gather, .move = gather};
     return direct_run(op, &plan);
 }
@@ -131,8 +131,7 @@ static int exchange(struct rounds *r)
 int direct_all_to_all(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;
-    uint64_t from = op->team->size > 2 ? DIRECT_EXCHANGE_FROM : DIRECT_FROM;
-    struct direct_plan plan = {.bytes = bytes, .offered = bytes, .shared = bytes <= from,
+    struct direct_plan plan = {.bytes = bytes, .offered = bytes, .shared = bytes <= DIRECT_FROM,
                                .repeats = true, .staged = shared_all_to_all, .move = exchange};
     return op->send_counts ? shared_all_to_all(op) : direct_run(op, &plan);
 }

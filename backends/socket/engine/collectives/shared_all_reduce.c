@@ -88,8 +88,7 @@ static int drain_sliced(const struct rounds *r)
 /* In a reduce who only gives does not wait. */
 static struct rounds_plan plan_of(const struct acomm_op *op)
 {
-    uint64_t bytes = op->count * op->width, cell = op->kind == ACOMM_ALL_REDUCE ? SHARED_CELL : 0;
-    return (struct rounds_plan){.block = bytes, .blocks = 1, .cell = cell, .whole = bytes};
+    return (struct rounds_plan){.block = op->count * op->width, .blocks = 1, .mutual = op->kind == ACOMM_ALL_REDUCE};
 }
 
 int shared_all_reduce_whole(struct acomm_op *op)

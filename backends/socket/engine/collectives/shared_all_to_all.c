@@ -72,8 +72,7 @@ int shared_all_to_all(struct acomm_op *op)
 {
     struct rounds_plan plan = {.block = op->send_counts ? 0 : op->count * op->width, .blocks = blocks(op->team->size),
                                .fill = fill, .drain = drain_all,
-                               .cell = op->send_counts ? 0 : SHARED_CELL / 2, /* it has longer arrays than the others */
-                               .whole = op->count * op->width * (uint64_t)op->team->size,
+                               .mutual = !op->send_counts,
                                .result = op_total(op->recv_counts, op->count, op->team->size, op->width)};
     return rounds_run(op, &plan);
 }

@@ -37,7 +37,7 @@ int shared_all_gather(struct acomm_op *op)
     uint64_t largest = op_largest(op->recv_counts, op->count, op->team->size);
     uint64_t whole = op_total(op->recv_counts, op->count, op->team->size, op->width);
     struct rounds_plan plan = {.block = largest * op->width, .blocks = 1, .fill = fill, .drain = drain,
-                               .result = whole, .whole = whole, .cell = op->kind == ACOMM_ALL_GATHER ? SHARED_CELL : 0};
+                               .result = whole, .mutual = op->kind == ACOMM_ALL_GATHER};
     return rounds_run(op, &plan);
 }
 

@@ -49,7 +49,6 @@ int shared_reduce_scatter(struct acomm_op *op)
 {
     uint64_t largest = op_largest(op->send_counts, op->count, op->team->size);
     struct rounds_plan plan = {.block = largest * op->width, .blocks = blocks(op->team->size), .result = largest * op->width,
-                               .cell = SHARED_CELL, .whole = op_total(op->send_counts, op->count, op->team->size, op->width),
-                               .fill = fill, .drain = drain};
+                               .mutual = true, .fill = fill, .drain = drain};
     return rounds_run(op, &plan);
 }

@@ -4,7 +4,6 @@
 #include "../agree.h"
 #include "../reduce.h"
 #include "../stream.h"
-#include "../stretches.h"
 #include "../wait.h"
 #include "shared_rounds.h"
 
@@ -27,10 +26,8 @@ void rounds_fill(const struct rounds *r, int reader, char *slot, const void *fro
 {
     if (r->shared->in_cell)
         stream_store(STREAM_KEPT, slot, from, bytes);
-    else if (r->stores == STREAM_TRIED)
-        stream_fill(&r->op->group->stores[reader], slot, from, bytes);
     else
-        stream_store(r->stores, slot, from, bytes);
+        stream_fill(&r->op->group->stores[reader], slot, from, bytes);
 }
 
 static bool goes_past(const struct rounds *r, const char *out)
@@ -251,24 +248,11 @@ static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
     return 0;
 }
 
-static int run_trial(struct rounds *r, const struct rounds_plan *plan)
-{
-    struct trial trial;
-    struct rounds meeting = rounds_start(r->op);
-    int rc = trial_begin(&trial, &meeting, plan->whole, false);
-    if (rc)
-        return rc;
-    r->stores = trial.stores;
-    rc = run_rounds(r, plan);
-    if (!rc)
-        trial_end(&trial, r);
-    return rc;
-}
-
 /* Bytes of a block's pieces at most. */
 static uint64_t piece_room(const struct rounds *r, const struct rounds_plan *plan)
 {
-    uint64_t room = r->shared->piece / (uint64_t)plan->blocks, part = plan->block / ONE_WAY_PIECES / SHARED_LINE * SHARED_LINE;
+    uint64_t slot = r->cells && r->shared->piece > SHARED_CELL ? SHARED_CELL : r->shared->piece;
+    uint64_t room = slot / (uint64_t)plan->blocks, part = plan->block / ONE_WAY_PIECES / SHARED_LINE * SHARED_LINE;
     uint64_t least = r->ranks > 2 ? ONE_WAY_MANY : ONE_WAY_MIN;
     room -= room > SHARED_LINE ? room % SHARED_LINE : 0;
     if (!plan->one_way || part >= room)
@@ -304,13 +288,9 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
 {
     struct rounds r = rounds_start(op);
     r.kept = kept(&r, plan);
+    r.cells = r.ranks == 2 && plan->mutual;
     r.piece = piece_of(&r, plan);
     if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(op, (size_t)r.ranks * sizeof *r.inputs)))
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
-    r.stores = (enum stream_stores)op->stores;
-    r.cells = r.ranks == 2 && r.piece * (uint64_t)plan->blocks <= plan->cell;
-    bool tried = r.stores == STREAM_TRIED && r.ranks == 2 && plan->cell && !r.cells;
-    if (!tried)
-        return run_rounds(&r, plan);
-    return stretches_of(op, plan->whole) ? stretches_run(op, plan->whole) : run_trial(&r, plan);
+    return run_rounds(&r, plan);
 }

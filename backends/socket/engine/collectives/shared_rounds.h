@@ -19,8 +19,7 @@ struct rounds {
     uint64_t kept;               /* bytes of the result that stay in the caches; what follows is written past them */
     uint64_t largest;            /* all_to_all with uneven counts: the largest block of any rank, known after round 0 */
     const void **inputs;         /* room for the addresses of many ranks' contributions */
-    enum stream_stores stores;   /* by which slots are filled */
-    bool cells;                  /* contents go to cells, if they are free */
+    bool cells;                  /* contents go to cells, where they are free */
     int rank, ranks;
 };
 
@@ -29,9 +28,7 @@ struct rounds_plan {
     int blocks;                  /* blocks that share a slot: 1, or one for each rank */
     uint64_t extra;              /* rounds after the last piece; with one, slots are read in the next round too */
     uint64_t result;             /* bytes that a rank gets altogether, where they may be written past the caches */
-    uint64_t cell;               /* every rank gives and takes (else 0): between two, contents of up to so many bytes go to cells
-                                  * (shared.h), longer ones where trials choose (trial.h), */
-    uint64_t whole;              /* by the bytes of the whole array */
+    bool mutual;                 /* every rank gives and takes: between two, contents change hands (shared.h) */
     bool one_way;                /* the root only writes, others only read: short pieces let them work at the same time, and
                                   * the root need not wait */
     void (*fill)(const struct rounds *r);   /* writes this rank's slot of r->round */
