@@ -14,7 +14,7 @@
 #define NEAR 2048               /* up to that they lie in a short ring, which stays in the writer's cache; longer ones in a */
 #define NEAR_RING ((uint64_t)64 << 10) /* long one: lines that another core has just read are dear to write */
 #define FAR_RING (4 * SEATS_MOST)
-#define CELL ((uint64_t)256 << 10) /* two and as much of arrays stay in the caches of one core (shared.h) */
+#define LONG ((uint64_t)16 << 20) /* bytes of a gathered array: it goes to memory, and what is filled past the caches costs it no more */
 #define LATE (SEATS_SLOTS / 2) /* rounds after which a root looks whether the others have come */
 #define LOOKS 4                 /* at a stamp in a turn of waiting */
 #define TOLD_NS 200000000       /* for others to tell what they called, by the thread that looks at messages */
@@ -32,7 +32,7 @@ struct seat {
     struct slot slots[SEATS_SLOTS];
     _Alignas(64) char near[NEAR_RING];
     char far[FAR_RING];
-    char cell[CELL];
+    char cell[SEATS_MOST];
     char apart[4096 + 192]; /* seats that lie a power of two apart would meet in the same lines of a cache */
 };
 
@@ -173,12 +173,14 @@ static int await_done(struct mpi_op *op, uint64_t round)
     return 0;
 }
 
-/* Whether this round's contents change hands, alike on both ranks. A long array's pieces do not. */
+/* Whether this round's contents change hands, alike on both ranks. */
 static bool in_cell(const struct mpi_op *op, uint64_t bytes)
 {
     int kind = op->call.kind;
+    if (kind == ACOMM_ALL_GATHER && op->call.count * op->width >= LONG / 2)
+        return false;
     bool mutual = kind == ACOMM_ALL_REDUCE || kind == ACOMM_ALL_GATHER || kind == ACOMM_REDUCE_SCATTER || kind == ACOMM_ALL_TO_ALL;
-    return mutual && op->group->size == 2 && bytes > INLINE && bytes <= CELL && op->call.count * op->width <= CELL;
+    return mutual && op->group->size == 2 && bytes > INLINE;
 }
 
 /* Room for contents in a cell, or in their ring. Returns the last round whose own lie there still, or 0. */

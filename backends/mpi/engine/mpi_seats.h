@@ -5,7 +5,7 @@
  * round or several, counted alike by all. A rank publishes a round by a stamp, and says up to which one it needs nothing any more
  * of the others' seats; that is when they write there again. The root of a broadcast, which has nothing to wait for, may so be
  * SEATS_SLOTS rounds ahead; it compares what the others called when it meets their rounds.
- * Between two ranks of whom each gives and takes, shorter contents change hands (shared.h): lines that this core has just read from
+ * Between two ranks of whom each gives and takes, contents change hands (shared.h): lines that this core has just read from
  * the other one are the cheapest to write. There is a cell in each seat, in which both write in turn: first each in its own, then in
  * the one that it has read last, which nobody else needs any more, so that nobody waits for it.
  * Failures, farewells, the deadline and signals are seen as in every other wait (mpi_turn), and told by MPI. */

@@ -23,11 +23,11 @@ static int64_t spent(const struct acomm_group *g)
     return g->crowded ? clock_spent() : clock_now();
 }
 
-/* Pages that the system has brought in for this thread. */
-static int64_t faults(void)
+/* Pages that the system has brought in for this thread, while they matter. */
+static int64_t faults(const struct choice *c)
 {
     struct rusage usage;
-    return getrusage(RUSAGE_THREAD, &usage) ? 0 : usage.ru_minflt;
+    return c->tries >= CHOICE_KNOWN || getrusage(RUSAGE_THREAD, &usage) ? 0 : usage.ru_minflt;
 }
 
 /* The same on all ranks: it depends on what all have said, and on counts that go in step. By the slowest rank, because who only
@@ -65,7 +65,7 @@ int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes)
     int rc = c->moved ? 0 : agree(r, c, bytes);
     *t = (struct trial){.choice = c, .bytes = bytes, .way = (enum trial_way)c->agreed};
     if (choice_counts(c, bytes)) {
-        t->faults = faults();
+        t->faults = faults(c);
         t->before = spent(g);
     }
     return rc;
@@ -75,7 +75,7 @@ void trial_end(const struct trial *t, const struct rounds *r)
 {
     bool counts = choice_counts(t->choice, t->bytes);
     int64_t ns = counts ? spent(r->op->group) - t->before : 0;
-    if (counts && t->choice->tries < CHOICE_KNOWN && faults() - t->faults > (int64_t)(t->bytes / NEW))
+    if (counts && faults(t->choice) - t->faults > (int64_t)(t->bytes / NEW))
         ns = CHOICE_SPOILT;
     choice_learn(t->choice, (int)t->way, t->bytes, ns);
 }
