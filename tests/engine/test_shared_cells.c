@@ -156,6 +156,27 @@ static int reduce(acomm_group *g, int rank, int turn, int32_t *x, int32_t *y, ui
     return wrong;
 }
 
+/* Ten pieces an array, and a round in which nothing is put down: each cell comes to the other rank all the same. */
+static int swaps_pieces(acomm_group *g, int rank, int n)
+{
+    enum { LENGTH = 20000, PIECES = 10 };
+    int32_t *x = malloc(LENGTH * sizeof *x), *y = malloc(LENGTH * sizeof *y);
+    const void *theirs = NULL;
+    int wrong = n != 2 || RUN_BARRIER(g);
+    for (int turn = 0; turn < 20; turn++) {
+        uint64_t before = g->shared.turns;
+        wrong += reduce(g, rank, turn, x, y, LENGTH, -1) || g->shared.turns != before + PIECES;
+        uint64_t last = g->shared.round - 1;
+        wrong += turn && shared_data(&g->shared, rank, last, PIECE) != theirs;
+        theirs = shared_data(&g->shared, 1 - rank, last, PIECE);
+    }
+    free(x);
+    free(y);
+    return wrong;
+}
+
+static void pieces_change_hands(void) { run(2, swaps_pieces, 0); }
+
 static int scatter(acomm_group *g, int rank, int turn, int32_t *x, int32_t *y, uint64_t count)
 {
     fill(x, rank, turn, 2 * count);
@@ -213,6 +234,7 @@ int main(void)
     TEST(what_may_be_read_is_not_filled);
     TEST(of_who_is_behind_nothing_is_taken);
     TEST(who_is_ahead_does_without);
+    TEST(pieces_change_hands);
     TEST(calls_in_any_order);
     return CHECK_RESULT();
 }

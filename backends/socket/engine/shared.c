@@ -229,6 +229,8 @@ void shared_publish(struct shared *s)
 {
     struct slot *slot = slot_of(s, s->rank, ++s->round);
     s->seen[s->rank] = s->round;
+    s->turns += s->turn;
+    s->turn = false;
     /* Sequentially consistent: a sleeper announces itself before it looks at the stamp once more, so either it sees
      * this stamp or we see it. */
     atomic_store(&slot->stamp, s->round);
@@ -429,8 +431,9 @@ static void take_short(struct shared *s)
 
 bool shared_take_cell(struct shared *s, bool read_later)
 {
-    uint64_t next = s->round + 1, seen = s->seen[1 - s->rank], side = read_later ? next / 2 : next;
-    uint32_t which = (uint32_t)((side + (uint64_t)s->rank) % 2 + (read_later ? next % 2 * 2 : 0));
+    uint64_t next = s->round + 1, seen = s->seen[1 - s->rank], turn = s->turns + 1, side = read_later ? turn / 2 : turn;
+    uint32_t which = (uint32_t)((side + (uint64_t)s->rank) % 2 + (read_later ? turn % 2 * 2 : 0));
+    s->turn = true;
     if (!seen || seen + 1 < next || seen < s->freed[which]) /* 0: its seat may not be there yet */
         return false;
     struct slot *slot = slot_of(s, s->rank, next);

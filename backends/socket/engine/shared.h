@@ -52,7 +52,8 @@ struct shared {
     struct { uint64_t from, to; } laid[SHARED_SLOTS]; /* and where those of the last rounds lie; empty for short ones */
     uint64_t used[SHARED_SHORTS]; /* the round in which each place of short contents was filled last */
     uint64_t past;               /* all ranks are known to have published it */
-    bool in_cell;                /* whether the contents of the next round go to a cell, */
+    uint64_t turns;              /* rounds published whose contents could have gone to a cell: the same on both ranks */
+    bool turn, in_cell;          /* whether the next round is one, and whether its contents do, */
     uint64_t freed[SHARED_CELLS]; /* and for each cell the round that the other one has to have published before we fill it again */
     uint64_t settled;            /* see shared_leave(): no round up to here is open, */
     uint32_t open;               /* and of those after it these are: a bit for each slot. */
@@ -75,7 +76,8 @@ acomm_header *shared_header(const struct shared *s, int rank, uint64_t round);
 char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes);
 /* Waits until this rank may fill the slot of the next round, with at most `bytes` of data. */
 int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes);
-/* Takes a cell instead, of two ranks, if one is free. `read_later`: its contents are read in the round after too. */
+/* Takes a cell instead, of two ranks, if one is free. `read_later`: its contents are read in the round after too. Both ranks ask in the
+ * same rounds, those in which they give: in any other a cell would change hands without having been filled. */
 bool shared_take_cell(struct shared *s, bool read_later);
 /* All ranks have been seen to have published `round`, which is this rank's last: spares later waits a look at each. */
 void shared_all_came(struct shared *s, uint64_t round);

@@ -156,9 +156,14 @@ static int compare(struct rounds *r, bool one_way)
     return rc;
 }
 
+static uint64_t largest(const struct rounds *r, const struct rounds_plan *plan)
+{
+    return r->largest > plan->block ? r->largest : plan->block;
+}
+
 static uint64_t count_rounds(const struct rounds *r, const struct rounds_plan *plan)
 {
-    uint64_t block = r->largest > plan->block ? r->largest : plan->block;
+    uint64_t block = largest(r, plan);
     uint64_t pieces = (block + r->piece - 1) / r->piece;
     return (pieces ? pieces : 1) + plan->extra;
 }
@@ -172,6 +177,7 @@ struct rounds rounds_start(struct acomm_op *op)
 /* Waits for the next slot. The first round of an operation carries its header. */
 static int claim(struct rounds *r, size_t bytes, bool read_later)
 {
+    r->shared->turn = false;
     bool cell = r->cells && bytes > SHARED_TINY && shared_take_cell(r->shared, read_later);
     int rc = cell ? 0 : shared_claim(r->shared, r->op, bytes);
     if (!rc && r->shared->open && r->shared->settled < r->shared->past)
@@ -213,7 +219,8 @@ static int give(struct rounds *r, const struct rounds_plan *plan)
 {
     if (entered(r))
         return 0;
-    int rc = claim(r, (size_t)r->piece * (size_t)plan->blocks, plan->extra > 0);
+    bool after = r->index && r->index * r->piece >= largest(r, plan); /* the last piece: nothing is put down any more */
+    int rc = claim(r, after ? 0 : (size_t)r->piece * (size_t)plan->blocks, plan->extra > 0);
     if (!rc && plan->fill)
         plan->fill(r);
     if (!rc)
