@@ -197,9 +197,10 @@ def lies(first: str, last: str, mark: int) -> int:
 
 
 def change_hands(group: arraycomm.Group) -> None:
-    """Two ranks: what this one puts down lies where it has read the other one's; but not a long array's pieces."""
+    """Two ranks: what this one puts down lies where it has read the other one's. The second of two pieces lies where that of the call
+    before did."""
     before, other = maps(), 1 - group.rank
-    for elements in (1 << 12, 1 << 18, (1 << 18) + 1):
+    for elements in (1 << 12, 1 << 18, 1 << 19):
         part, told = group.split(0), []
         assert part is not None
         ((first, last),) = (range.split("-") for range in maps() - before)
@@ -214,7 +215,8 @@ def change_hands(group: arraycomm.Group) -> None:
                 assert (got == wanted).all(), (name, elements)
                 places.append((lies(first, last, marks[part.rank]), lies(first, last, marks[other])))
                 group.barrier()
-            told.append(all(own == theirs and own > 0 for (own, _), (_, theirs) in zip(places[1:], places, strict=False)))
+            swapped = 0 if blocks * elements > 1 << 19 else 1  # pieces of 512 KiB of all blocks
+            told.append(all(now[0] == earlier[swapped] > 0 for now, earlier in zip(places[1:], places, strict=False)))
         part.close()
         while maps() != before:  # or the next one's memory might be taken for this one's
             os.sched_yield()

@@ -67,7 +67,7 @@ static int learns(acomm_group *g, int rank, int n)
     struct choice *c = choice_for(g->choices[ACOMM_ALL_GATHER], BYTES);
     struct arrays a = make();
     int wrong = 0, ways = 0;
-    for (int turn = 0; c->tries < CHOICE_KNOWN && !wrong; turn++) {
+    for (int turn = 0; c->tries < CHOICE_KNOWN + TRIAL_WAYS && !wrong; turn++) {
         wrong = gather(g, rank, turn, a);
         ways |= 1 << c->agreed;
     }
