@@ -53,7 +53,7 @@ struct acomm_group {
     bool hurry;                  /* the worker is to run what is queued now */
     bool deep;                   /* it sleeps until it is told */
     struct p2p *p2p;
-    struct stream_way *stores;   /* how slots are filled where no trials choose that, by who reads them (rounds_fill) */
+    struct stream_way *stores;   /* how slots are filled that do not change hands, by who reads them (rounds_fill) */
     struct choice choices[ACOMM_KINDS][CHOICE_CLASSES]; /* of trials */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */

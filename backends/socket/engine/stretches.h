@@ -2,7 +2,7 @@
  * after another.
  *
  * A try as long as the operation would be dear, many programs make a dozen of them at all, and how far apart the cores are changes
- * within one: stores that were the best a moment ago are then ten times as dear. So tries are stretches. More than two ranks take turns on
+ * within one, and with it what each way costs. So tries are stretches. More than two ranks take turns on
  * their cores: what one of 16 MiB costs them differs by more than the ways do, and nothing was gained. */
 #ifndef ACOMM_STRETCHES_H
 #define ACOMM_STRETCHES_H
