@@ -197,8 +197,8 @@ def lies(first: str, last: str, mark: int) -> int:
 
 
 def change_hands(group: arraycomm.Group) -> None:
-    """Two ranks: what this one puts down lies where it has read the other one's. The second of two pieces lies where that of the call
-    before did."""
+    """Two ranks: what this one puts down lies where it has read the other one's. The second of two pieces lies where that of
+    the call before did."""
     before, other = maps(), 1 - group.rank
     for elements in (1 << 12, 1 << 18, 1 << 19):
         part, told = group.split(0), []
