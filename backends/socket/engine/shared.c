@@ -11,59 +11,21 @@
 #include "arena.h"
 #include "group.h"
 #include "pages.h"
-#include "shared.h"
+#include "shared_seat.h"
 #include "wait.h"
 
-#define PAGE 4096u
 #define RINGS_BUDGET (64u << 20) /* bytes of all rings of a channel together; they cost memory only once used */
 #define RING_MIN (8u << 10)
 #define RING_MAX (2u << 20)      /* twice a core's own caches, see link_shm.c */
 #define PIECE_MIN (4u << 10)
 #define PIECE_MAX (512u << 10)
-#define AREA_PIECES 4            /* see shared.h */
-#define CELL (UINT32_MAX - (SHARED_CELLS - 1)) /* a place beyond all others: the first of the cells */
 #define WIDEST 16               /* bytes of the widest element */
 #define SEATS_BUDGET (8u << 20) /* bytes of all slots together: a cache that cores share holds them beside the arrays */
-
-struct slot {
-    _Atomic uint64_t stamp;      /* the round whose contents lie here; its low half is the futex */
-    acomm_header header;
-    union {
-        char tiny[SHARED_TINY];
-        struct { uint32_t place, line; }; /* of short contents, by number; of long ones, in lines of the seat's area; or CELL + which */
-    };
-};
-_Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
-_Static_assert(SHARED_SLOTS == 32, "struct shared has a bit for each");
-
-/* The beginning of a seat: how many ranks sleep on one of its slots, the bell of the links, and who writes where.
- * `place`: see places.h; 0 not known. */
-struct seat {
-    _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
-    _Atomic int32_t place;
-    _Atomic uint64_t settled; /* up to here the rank has compared what others called with what it called as their root */
-    _Alignas(SHARED_LINE) struct core_turn turn;
-    _Alignas(SHARED_LINE) struct bell bell;
-    struct window window;
-};
-
-static uint64_t round_up(uint64_t value, uint64_t to)
-{
-    return (value + to - 1) / to * to;
-}
-
-static uint64_t power_below(uint64_t value)
-{
-    uint64_t p = 1;
-    while (p <= value / 2)
-        p *= 2;
-    return p;
-}
 
 uint64_t shared_piece(int ranks, uint64_t wanted)
 {
     uint64_t least = 2 * power_below((uint64_t)ranks * WIDEST); /* one element for every rank */
-    uint64_t piece = power_below(SEATS_BUDGET / AREA_PIECES / (uint64_t)ranks + 1);
+    uint64_t piece = power_below(SEATS_BUDGET / SEAT_AREA_PIECES / (uint64_t)ranks + 1);
     piece = wanted ? power_below(wanted) : piece > PIECE_MAX ? PIECE_MAX : piece < PIECE_MIN ? PIECE_MIN : piece;
     return piece < least ? least : piece;
 }
@@ -75,36 +37,9 @@ static size_t ring_size(int ranks)
     return bytes > RING_MAX ? RING_MAX : bytes < RING_MIN ? RING_MIN : bytes;
 }
 
-#define HEAD_BYTES (2 * SHARED_LINE) /* some processors fetch lines in pairs */
-#define HEADS_BYTES (SHARED_SLOTS * HEAD_BYTES)
-#define SHORTS_BYTES (SHARED_SHORTS * SHARED_SHORT)
-
-static uint64_t far_bytes(uint64_t piece)
-{
-    return AREA_PIECES * round_up(piece, SHARED_LINE);
-}
-
-/* Ranks that share cores leave more than their contents in the caches: those of up to a fraction of a piece have a small part
- * of the area to themselves, behind the large one. */
-static uint64_t near_bytes(uint64_t piece)
-{
-    return AREA_PIECES * round_up(piece / SHARED_NEAR, SHARED_LINE);
-}
-
-static uint64_t area_bytes(uint64_t piece)
-{
-    return far_bytes(piece) + near_bytes(piece);
-}
-
-static uint64_t seat_bytes(int ranks, uint64_t piece)
-{
-    uint64_t cells = ranks == 2 ? SHARED_CELLS / 2 * (uint64_t)SHARED_CELL : 0;
-    return round_up(sizeof(struct seat) + HEADS_BYTES + SHORTS_BYTES + area_bytes(piece), PAGE) + cells;
-}
-
 static uint64_t rings_bytes(int ranks)
 {
-    return (uint64_t)ranks * (uint64_t)ranks * round_up(link_shm_footprint(ring_size(ranks)), PAGE);
+    return (uint64_t)ranks * (uint64_t)ranks * round_up(link_shm_footprint(ring_size(ranks)), SEAT_PAGE);
 }
 
 static uint64_t mapped_bytes(int ranks, uint64_t piece)
@@ -169,22 +104,6 @@ void shared_close(struct shared *s)
     *s = (struct shared){.fd = -1};
 }
 
-static struct seat *seat_of(const struct shared *s, int rank)
-{
-    return (struct seat *)(s->base + (uint64_t)rank * s->seat_bytes);
-}
-
-static struct slot *slot_of(const struct shared *s, int rank, uint64_t round)
-{
-    char *first = (char *)seat_of(s, rank) + sizeof(struct seat);
-    return (struct slot *)(first + round % SHARED_SLOTS * HEAD_BYTES);
-}
-
-static char *shorts_of(const struct shared *s, int rank)
-{
-    return (char *)seat_of(s, rank) + sizeof(struct seat) + HEADS_BYTES;
-}
-
 acomm_header *shared_header(const struct shared *s, int rank, uint64_t round)
 {
     return &slot_of(s, rank, round)->header;
@@ -202,18 +121,30 @@ static uint32_t once(const uint32_t *at)
     return *(const volatile uint32_t *)at;
 }
 
+uint64_t shared_pair_room(const struct shared *s)
+{
+    return pair_bytes(s->ranks, s->piece);
+}
+
+char *shared_pair(const struct shared *s, int from, int to)
+{
+    bool own = (s->turns + s->turn) % 2; /* in the next turn the place holds what the other one gives */
+    char *end = (char *)seat_of(s, own ? from : to) + s->seat_bytes;
+    return end - (uint64_t)(s->ranks - (own ? to : from)) * pair_bytes(s->ranks, s->piece);
+}
+
 char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes)
 {
     struct slot *slot = slot_of(s, rank, round);
     if (bytes <= SHARED_TINY)
         return slot->tiny;
     uint32_t at = once(bytes <= SHARED_SHORT ? &slot->place : &slot->line);
-    if (at >= CELL && s->ranks == 2) /* whatever a peer says, we stay inside */
+    if (at >= SEAT_CELL && s->ranks == 2) /* whatever a peer says, we stay inside */
         return cell_of(s, at % SHARED_CELLS);
     if (bytes <= SHARED_SHORT)
         return shorts_of(s, rank) + at % SHARED_SHORTS * SHARED_SHORT;
     uint64_t offset = (uint64_t)at * SHARED_LINE, last = area_bytes(s->piece) - bytes;
-    return shorts_of(s, rank) + SHORTS_BYTES + (offset < last ? offset : last);
+    return shorts_of(s, rank) + SEAT_SHORTS + (offset < last ? offset : last);
 }
 
 static uint32_t *futex_word(struct slot *slot)
@@ -370,7 +301,7 @@ static int await_far(struct shared *s, struct acomm_op *op, int rank, uint64_t r
     return rc ? rc : shared_await_on(s, op, rank, round);
 }
 
-static int await_past(struct shared *s, struct acomm_op *op, uint64_t round)
+int shared_await_past(struct shared *s, struct acomm_op *op, uint64_t round)
 {
     uint64_t least = s->round;
     for (int rank = 0; rank < s->ranks; rank++) {
@@ -381,82 +312,6 @@ static int await_past(struct shared *s, struct acomm_op *op, uint64_t round)
     }
     s->past = least;
     return 0;
-}
-
-/* The last round whose contents in this rank's area overlap [from, to) and may be read still; 0: none. */
-static uint64_t last_there(const struct shared *s, uint64_t from, uint64_t to)
-{
-    for (uint64_t round = s->round; round && round + SHARED_AHEAD >= s->round; round--)
-        if (s->laid[round % SHARED_SLOTS].from < to && from < s->laid[round % SHARED_SLOTS].to)
-            return round;
-    return 0;
-}
-
-/* Whether contents go to the small part of the area. Not those of a root that runs ahead: it needs room for as
- * many as it may be ahead, each wait for the others costs turns of all. */
-static bool lies_near(const struct shared *s, const struct acomm_op *op, uint64_t bytes)
-{
-    bool one_way = op->kind == ACOMM_BROADCAST || op->kind == ACOMM_SCATTER;
-    return op->group->crowded && !one_way && bytes <= s->piece / SHARED_NEAR;
-}
-
-/* Waits until this rank may fill `bytes` of its area, and takes them. */
-static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes)
-{
-    bool near = lies_near(s, op, bytes);
-    uint64_t part = near ? far_bytes(s->piece) : 0, room = near ? near_bytes(s->piece) : far_bytes(s->piece);
-    uint64_t next = s->round + 1, from = part + (s->next[near] + bytes <= room ? s->next[near] : 0);
-    uint64_t there = last_there(s, from, from + bytes);
-    int rc = there && s->past < there + 2 ? await_past(s, op, there + 2) : 0;
-    if (rc)
-        return rc;
-    slot_of(s, s->rank, next)->line = (uint32_t)(from / SHARED_LINE);
-    s->laid[next % SHARED_SLOTS].from = from;
-    s->laid[next % SHARED_SLOTS].to = from + bytes;
-    s->next[near] = from - part + bytes;
-    return 0;
-}
-
-/* The first place whose contents nobody reads any more: while all ranks keep step that is one of three, which stay in the
- * caches. */
-static void take_short(struct shared *s)
-{
-    uint64_t next = s->round + 1;
-    int k = 0;
-    while (k < SHARED_SHORTS - 1 && s->used[k] && s->used[k] + 2 > s->past)
-        k++;
-    s->used[k] = next;
-    slot_of(s, s->rank, next)->place = (uint32_t)k;
-}
-
-bool shared_take_cell(struct shared *s, bool read_later)
-{
-    uint64_t next = s->round + 1, seen = s->seen[1 - s->rank], turn = s->turns + 1, side = read_later ? turn / 2 : turn;
-    uint32_t which = (uint32_t)((side + (uint64_t)s->rank) % 2 + (read_later ? turn % 2 * 2 : 0));
-    s->turn = true;
-    if (!seen || seen + 1 < next || seen < s->freed[which]) /* 0: its seat may not be there yet */
-        return false;
-    struct slot *slot = slot_of(s, s->rank, next);
-    slot->place = slot->line = CELL + which;
-    s->freed[which] = next + 1 + read_later;
-    s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
-    return s->in_cell = true;
-}
-
-int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes)
-{
-    uint64_t next = s->round + 1;
-    int rc = next > s->past + SHARED_AHEAD ? await_past(s, op, next - SHARED_AHEAD) : 0;
-    if (rc)
-        return rc;
-    s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
-    s->in_cell = false;
-    if (bytes > SHARED_SHORT)
-        places_say(s); /* others may wait for us while we copy */
-    rc = bytes > SHARED_SHORT ? take_long(s, op, round_up(bytes, SHARED_LINE)) : 0;
-    if (!rc && bytes > SHARED_TINY)
-        take_short(s); /* long ones too: their last piece may be short */
-    return rc;
 }
 
 void shared_all_came(struct shared *s, uint64_t round)
@@ -486,7 +341,7 @@ struct window *shared_window(const struct shared *s, int rank)
 
 struct link_ring *shared_ring(struct shared *s, enum channel channel, int from, int to)
 {
-    uint64_t footprint = round_up(link_shm_footprint(s->ring_bytes), PAGE);
+    uint64_t footprint = round_up(link_shm_footprint(s->ring_bytes), SEAT_PAGE);
     uint64_t offset = (uint64_t)s->ranks * s->seat_bytes;
     if (channel == CHANNEL_COLLECTIVE)
         offset += rings_bytes(s->ranks);

@@ -14,12 +14,16 @@
  * places of 4 KiB, always in the first that is free. Long ones go round an area of the seat that is larger than the caches of one core: lines that the peer read a moment
  * ago are dear to write, those it read long ago are not (32 KiB by two neighbouring cores: 2.4 us instead of 5). The area
  * holds four of the largest contents, and another part of it four of a quarter; who fills it waits for those that may still read what lay there.
+ * Ranks that share cores have no cache to spare for that, and take the first place that nobody reads any more.
  *
  * Between two ranks of whom each gives and takes, contents change hands: lines that this core has just read from the other one are the
  * cheapest of all to write, however far apart they are (64 KiB 2 us; in an own area 3 between near cores and 25 between far ones).
  * So there are cells, filled by both in turn: in one round each fills its own of a pair, in the next the one that it has just
  * read. Contents that are read in the next round too take two such pairs in turn. A rank that finds the other one behind, or
  * still reading, fills its area instead.
+ * Between more ranks, what each of them gives to one other and takes from it in the same round changes hands too: every two have two
+ * places, one in the seat of either. In one turn each fills that in its own seat, in the next the other one's, which it has
+ * read by then, whatever the others do. All contents of a round lie in no more memory than they are long.
  *
  * Layout: seats | point-to-point rings | collective rings | arenas (arena.h; not mapped here). A memfd, sealed against shrinking; pages are reserved
  * (fallocate) before first use, so that a full machine is an error and never a SIGBUS. */
@@ -49,10 +53,11 @@ struct shared {
     uint64_t piece;              /* bytes of data that a slot holds */
     uint64_t round;              /* last round this rank published */
     uint64_t next[2];            /* where in the large and the small part of the area its next long contents go */
-    struct { uint64_t from, to; } laid[SHARED_SLOTS]; /* and where those of the last rounds lie; empty for short ones */
+    struct { uint64_t from, to; bool later; } laid[SHARED_SLOTS]; /* where those of the last rounds lie; empty for short ones. Read later: in
+                                  * the next round too */
     uint64_t used[SHARED_SHORTS]; /* the round in which each place of short contents was filled last */
     uint64_t past;               /* all ranks are known to have published it */
-    uint64_t turns;              /* rounds published whose contents could have gone to a cell: the same on both ranks */
+    uint64_t turns;              /* rounds published whose contents could have gone to a cell, or went to pairs: the same on all ranks */
     bool turn, in_cell;          /* whether the next round is one, and whether its contents do, */
     uint64_t freed[SHARED_CELLS]; /* and for each cell the round that the other one has to have published before we fill it again */
     uint64_t settled;            /* see shared_leave(): no round up to here is open, */
@@ -74,11 +79,14 @@ void shared_close(struct shared *s);
 /* Header and data of a rank's slot of a round. `bytes` is what the slot holds then: where it lies goes by that. */
 acomm_header *shared_header(const struct shared *s, int rank, uint64_t round);
 char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes);
-/* Waits until this rank may fill the slot of the next round, with at most `bytes` of data. */
-int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes);
-/* Takes a cell instead, of two ranks, if one is free. `read_later`: its contents are read in the round after too. Both ranks ask in the
+/* Waits until this rank may fill the slot of the next round, with at most `bytes` of data. `read_later`: in the round after it is read too. */
+int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes, bool read_later);
+/* Takes a cell instead, of two ranks, if one is free. Both ranks ask in the
  * same rounds, those in which they give: in any other a cell would change hands without having been filled. */
 bool shared_take_cell(struct shared *s, bool read_later);
+/* Of more than two ranks: what `from` gives to `to` in this turn, which s->turn says while a rank fills, and how many bytes at most. */
+char *shared_pair(const struct shared *s, int from, int to);
+uint64_t shared_pair_room(const struct shared *s);
 /* All ranks have been seen to have published `round`, which is this rank's last: spares later waits a look at each. */
 void shared_all_came(struct shared *s, uint64_t round);
 /* The slot of round s->round + 1 is filled: moves to that round and lets the others read it. */

@@ -3,7 +3,7 @@
  * Whole: every rank puts a piece down, then everybody who wants the result reduces all pieces himself. One wait per
  * piece; reads n inputs per result. For small arrays and for two ranks, where it moves no more than the other form.
  *
- * Sliced: every rank reduces its own slice of everybody's piece, puts the result into its slot, and one round later all
+ * Sliced: every rank gets its own slice of everybody's piece, reduces it, puts the result into its slot, and one round later all
  * copy the finished slices out of each other's slots. Reads 2 inputs per result however many ranks there are.
  *
  * Both reduce each element in rank order, so their bits are the same. */
@@ -44,16 +44,23 @@ static struct span slice(const struct rounds *r, size_t bytes, int rank)
     return (struct span){s.first * r->op->width, s.count * r->op->width};
 }
 
+/* Where a rank's finished slice of a piece of `bytes` lies in its slot, and how long that is. */
+struct finished { size_t offset, slot; };
+
+static struct finished finished(const struct rounds *r, size_t bytes, int rank)
+{
+    return r->pairs ? (struct finished){0, slice(r, bytes, 0).bytes} : (struct finished){slice(r, bytes, rank).offset, bytes};
+}
+
 /* What the others reduce: all but this rank's own slice, whose place in the slot is for its result. */
 static void fill_sliced(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
-    char *slot = rounds_slot(r, r->rank, bytes);
     const char *in = r->op->in + r->index * r->piece;
     for (int rank = 0; rank < r->ranks; rank++) {
         struct span s = slice(r, bytes, rank);
         if (rank != r->rank && s.bytes)
-            rounds_fill(r, rank, slot + s.offset, in + s.offset, s.bytes);
+            rounds_fill(r, rank, rounds_given(r, r->rank, rank, s.offset, bytes), in + s.offset, s.bytes);
     }
 }
 
@@ -64,8 +71,9 @@ static void copy_finished(const struct rounds *r)
     for (int i = 1; i < r->ranks; i++) {
         int rank = (r->rank + i) % r->ranks; /* not everybody reads the same slot at once */
         struct span s = slice(r, bytes, rank);
-        const char *slot = shared_data(r->shared, rank, r->round - 1, bytes);
-        stream_keep(r->op->out + index * r->piece + s.offset, slot + s.offset, s.bytes);
+        struct finished f = finished(r, bytes, rank);
+        const char *slot = shared_data(r->shared, rank, r->round - 1, f.slot);
+        stream_keep(r->op->out + index * r->piece + s.offset, slot + f.offset, s.bytes);
     }
 }
 
@@ -78,10 +86,11 @@ static int drain_sliced(const struct rounds *r)
         copy_finished(r);
     size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
     struct span s = slice(r, bytes, r->rank);
+    struct finished f = finished(r, bytes, r->rank);
     uint64_t place = r->index * r->piece + s.offset;
     if (s.bytes)
         rounds_reduce(r, r->op->out ? r->op->out + place : NULL, r->op->in + place, s.offset, s.bytes, bytes,
-                      rounds_slot(r, r->rank, bytes) + s.offset);
+                      rounds_slot(r, r->rank, f.slot) + f.offset);
     return 0;
 }
 
@@ -103,6 +112,7 @@ int shared_all_reduce_sliced(struct acomm_op *op)
 {
     struct rounds_plan plan = plan_of(op);
     plan.extra = 1;
+    plan.pairwise = true;
     plan.fill = fill_sliced;
     plan.drain = drain_sliced;
     return rounds_run(op, &plan);

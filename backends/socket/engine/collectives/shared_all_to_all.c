@@ -1,4 +1,4 @@
-/* all_to_all and scatter over the shared segment: a slot holds a piece for every other rank, each copies out its own.
+/* all_to_all and scatter over the shared segment: every other rank finds a piece in the slot, or in a place of the two, and copies it out.
  * What a rank keeps for itself goes straight from its input to its output. */
 #include "collectives.h"
 #include "shared_rounds.h"
@@ -14,10 +14,10 @@ static size_t slot_bytes(const struct rounds *r)
     return (size_t)r->piece * (size_t)blocks(r->ranks);
 }
 
-/* The piece for `to` in the slot of `from`. */
+/* The piece of `from` for `to`. */
 static char *piece_of(const struct rounds *r, int from, int to)
 {
-    return rounds_slot(r, from, slot_bytes(r)) + (size_t)(to > from ? to - 1 : to) * r->piece;
+    return rounds_given(r, from, to, (size_t)(to > from ? to - 1 : to) * r->piece, slot_bytes(r));
 }
 
 static void fill(const struct rounds *r)
@@ -42,14 +42,15 @@ static const char *own(const struct rounds *r)
 static int take(const struct rounds *r, int from, struct span block)
 {
     size_t bytes = rounds_piece(r, block.bytes, r->index);
-    if (!bytes)
-        return 0;
-    int rc = rounds_await(r, from);
+    bool hands = r->pairs; /* two turns later we fill what it reads now: then it has to have come to the next one */
+    int rc = bytes || hands ? rounds_await(r, from) : 0;
+    if (rc || !bytes)
+        return rc;
     char *to = r->op->out + block.offset + r->index * r->piece;
     const char *piece = from == r->rank ? own(r) : piece_of(r, from, r->rank);
-    if (!rc && to != piece)
+    if (to != piece)
         rounds_take(r, to, piece, bytes);
-    return rc;
+    return 0;
 }
 
 static int drain_all(const struct rounds *r)
@@ -72,7 +73,7 @@ int shared_all_to_all(struct acomm_op *op)
 {
     struct rounds_plan plan = {.block = op->send_counts ? 0 : op->count * op->width, .blocks = blocks(op->team->size),
                                .fill = fill, .drain = drain_all,
-                               .mutual = !op->send_counts,
+                               .mutual = !op->send_counts, .pairwise = true,
                                .result = op_total(op->recv_counts, op->count, op->team->size, op->width)};
     return rounds_run(op, &plan);
 }

@@ -22,12 +22,12 @@ static size_t place_of(const struct rounds *r, int rank)
 static void fill(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
-    char *slot = rounds_slot(r, r->rank, slot_bytes(r));
     for (int rank = 0; rank < r->ranks; rank++) {
         struct span block = op_scattered(op, rank);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
-            rounds_fill(r, rank, slot + place_of(r, rank), op->in + block.offset + r->index * r->piece, bytes);
+            rounds_fill(r, rank, rounds_given(r, r->rank, rank, place_of(r, rank), slot_bytes(r)),
+                        op->in + block.offset + r->index * r->piece, bytes);
     }
 }
 
@@ -49,6 +49,6 @@ int shared_reduce_scatter(struct acomm_op *op)
 {
     uint64_t largest = op_largest(op->send_counts, op->count, op->team->size);
     struct rounds_plan plan = {.block = largest * op->width, .blocks = blocks(op->team->size), .result = largest * op->width,
-                               .mutual = true, .fill = fill, .drain = drain};
+                               .mutual = true, .pairwise = true, .fill = fill, .drain = drain};
     return rounds_run(op, &plan);
 }

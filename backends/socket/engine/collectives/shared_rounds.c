@@ -22,12 +22,18 @@ int rounds_await_all(const struct rounds *r)
 #define ONE_WAY_MANY (384u << 10) /* and with more than two ranks, for whose meeting all may have to take turns */
 #define BLOCK (16u << 10) /* bytes that are still in the L1 cache when they are copied on */
 
-void rounds_fill(const struct rounds *r, int reader, char *slot, const void *from, size_t bytes)
+/* What changes hands is in this core's caches already. */
+static void put(const struct rounds *r, bool hands, int reader, char *slot, const void *from, size_t bytes)
 {
-    if (r->shared->in_cell)
+    if (hands)
         stream_store(STREAM_KEPT, slot, from, bytes);
     else
         stream_fill(&r->op->group->stores[reader], slot, from, bytes);
+}
+
+void rounds_fill(const struct rounds *r, int reader, char *slot, const void *from, size_t bytes)
+{
+    put(r, r->shared->in_cell || r->pairs, reader, slot, from, bytes);
 }
 
 static bool goes_past(const struct rounds *r, const char *out)
@@ -43,7 +49,7 @@ static void reduce_block(const struct rounds *r, char *out, const void **in, siz
     char *to = out && !goes_past(r, out) ? out : block;
     reduce_all(&reduction, to, in, r->ranks, bytes / op->width);
     if (copy)
-        rounds_fill(r, r->rank, copy, to, bytes);
+        put(r, r->shared->in_cell, r->rank, copy, to, bytes);
     if (out && to != out)
         stream_copy(out, to, bytes);
 }
@@ -57,7 +63,7 @@ void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t of
     for (size_t at = 0; at < bytes; at += step) {
         size_t part = bytes - at < step ? bytes - at : step;
         for (int rank = 0; rank < r->ranks; rank++)
-            in[rank] = rank == r->rank ? own + at : rounds_slot(r, rank, slot) + offset + at;
+            in[rank] = rank == r->rank ? own + at : rounds_given(r, rank, r->rank, offset, slot) + at;
         reduce_block(r, out ? out + at : NULL, in, part, copy ? copy + at : NULL);
     }
 }
@@ -179,7 +185,7 @@ static int claim(struct rounds *r, size_t bytes, bool read_later)
 {
     r->shared->turn = false;
     bool cell = r->cells && bytes > SHARED_TINY && shared_take_cell(r->shared, read_later);
-    int rc = cell ? 0 : shared_claim(r->shared, r->op, bytes);
+    int rc = cell ? 0 : shared_claim(r->shared, r->op, bytes, read_later);
     if (!rc && r->shared->open && r->shared->settled < r->shared->past)
         rc = settle(r, r->shared->past);
     r->round = r->shared->round + 1;
@@ -215,12 +221,21 @@ int rounds_meet(struct rounds *r, const void *say, size_t bytes)
     return r->op->compared ? rounds_await_all(r) : compare(r, false);
 }
 
+/* Bytes of this rank's slot in a round in which it gives something. Beside pairs, what it has reduced: its part of a piece. */
+static size_t slot_bytes(const struct rounds *r, const struct rounds_plan *plan)
+{
+    if (!r->pairs)
+        return (size_t)r->piece * (size_t)plan->blocks;
+    return plan->extra ? (size_t)r->piece / (size_t)r->ranks + r->op->width : 0;
+}
+
 static int give(struct rounds *r, const struct rounds_plan *plan)
 {
     if (entered(r))
         return 0;
     bool after = r->index && r->index * r->piece >= largest(r, plan); /* the last piece: nothing is put down any more */
-    int rc = claim(r, after ? 0 : (size_t)r->piece * (size_t)plan->blocks, plan->extra > 0);
+    int rc = claim(r, after ? 0 : slot_bytes(r, plan), plan->extra > 0);
+    r->shared->turn |= r->pairs && !after;
     if (!rc && plan->fill)
         plan->fill(r);
     if (!rc)
@@ -260,6 +275,8 @@ static uint64_t piece_room(const struct rounds *r, const struct rounds_plan *pla
 {
     uint64_t slot = r->cells && r->shared->piece > SHARED_CELL ? SHARED_CELL : r->shared->piece;
     uint64_t room = slot / (uint64_t)plan->blocks, part = plan->block / ONE_WAY_PIECES / SHARED_LINE * SHARED_LINE;
+    if (r->pairs) /* each gets a part of a single block */
+        return shared_pair_room(r->shared) * (uint64_t)(plan->blocks == 1 ? r->ranks : 1);
     uint64_t least = r->ranks > 2 ? ONE_WAY_MANY : ONE_WAY_MIN;
     room -= room > SHARED_LINE ? room % SHARED_LINE : 0;
     if (!plan->one_way || part >= room)
@@ -296,6 +313,7 @@ int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
     struct rounds r = rounds_start(op);
     r.kept = kept(&r, plan);
     r.cells = r.ranks == 2 && plan->mutual;
+    r.pairs = r.ranks > 2 && plan->pairwise && (op->send_counts || plan->block * (uint64_t)plan->blocks > SHARED_SHORT);
     r.piece = piece_of(&r, plan);
     if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(op, (size_t)r.ranks * sizeof *r.inputs)))
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);

@@ -19,6 +19,7 @@ struct rounds {
     uint64_t kept;               /* bytes of the result that stay in the caches; what follows is written past them */
     uint64_t largest;            /* all_to_all with uneven counts: the largest block of any rank, known after round 0 */
     const void **inputs;         /* room for the addresses of many ranks' contributions */
+    bool pairs;                  /* what a rank gives to another goes to a place of the two, not to its slot */
     bool cells;                  /* contents go to cells, where they are free */
     int rank, ranks;
 };
@@ -28,7 +29,8 @@ struct rounds_plan {
     int blocks;                  /* blocks that share a slot: 1, or one for each rank */
     uint64_t extra;              /* rounds after the last piece; with one, slots are read in the next round too */
     uint64_t result;             /* bytes that a rank gets altogether, where they may be written past the caches */
-    bool mutual;                 /* every rank gives and takes: between two, contents change hands (shared.h) */
+    bool mutual;                 /* every rank gives and takes: between two, contents change hands (shared.h); */
+    bool pairwise;               /* and between more, as every rank gives something else to each other one */
     bool one_way;                /* the root only writes, others only read: short pieces let them work at the same time, and
                                   * the root need not wait */
     void (*fill)(const struct rounds *r);   /* writes this rank's slot of r->round */
@@ -73,7 +75,12 @@ static inline int rounds_await(const struct rounds *r, int rank)
     return shared_await(r->shared, r->op, rank, r->round);
 }
 int rounds_await_all(const struct rounds *r);
-/* out[0..bytes) = every rank's slot from `offset` on, reduced in rank order, when slots hold `slot` bytes altogether.
+/* What `from` gives to `to` in this round: in a place of the two, or at `offset` of its slot, when that holds `bytes` altogether. */
+static inline char *rounds_given(const struct rounds *r, int from, int to, size_t offset, size_t bytes)
+{
+    return r->pairs ? shared_pair(r->shared, from, to) : rounds_slot(r, from, bytes) + offset;
+}
+/* out[0..bytes) = what every rank gives to this one, or all (rounds_given), reduced in rank order.
  * This rank's own contribution is read from `own`, which lies in its caches; out may be own, or NULL where only `copy` is
  * wanted: a place in this rank's slot that gets the same, or NULL. */
 void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot,
