@@ -42,8 +42,8 @@ static const char *own(const struct rounds *r)
 static int take(const struct rounds *r, int from, struct span block)
 {
     size_t bytes = rounds_piece(r, block.bytes, r->index);
-    bool hands = r->pairs; /* two turns later we fill what it reads now: then it has to have come to the next one */
-    int rc = bytes || hands ? rounds_await(r, from) : 0;
+    /* Whoever gives us nothing may still read what we gave in the turn before, which lies where we write in the next one. */
+    int rc = bytes || r->pairs ? rounds_await(r, from) : 0;
     if (rc || !bytes)
         return rc;
     char *to = r->op->out + block.offset + r->index * r->piece;

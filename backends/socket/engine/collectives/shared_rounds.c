@@ -226,7 +226,8 @@ static size_t slot_bytes(const struct rounds *r, const struct rounds_plan *plan)
 {
     if (!r->pairs)
         return (size_t)r->piece * (size_t)plan->blocks;
-    return plan->extra ? (size_t)r->piece / (size_t)r->ranks + r->op->width : 0;
+    uint64_t count = r->piece / r->op->width, ranks = (uint64_t)r->ranks;
+    return plan->extra ? (size_t)((count + ranks - 1) / ranks * r->op->width) : 0;
 }
 
 static int give(struct rounds *r, const struct rounds_plan *plan)
