@@ -1,6 +1,6 @@
 /* The table: the first row of a kind that fits the layout, the ranks and the bytes wins; the last row of a kind that can
  * run anywhere has no limit. To add an algorithm: its file in this folder and its row here, which declares it as well.
- * `arraycomm-bench tune --table` proposes the limits from measurements, last on 2 cores of a Zen 4, 2, 4 and 8 ranks, 2026-11-26;
+ * `arraycomm-bench tune --table` proposes the limits from measurements, last on 2 cores of a Zen 4, 2, 4 and 8 ranks, 2026-11-27;
  * docs/benchmark.md says which were taken. ARRAYCOMM_TUNING puts a machine's own before them.
  *
  * ROW(kind, name, function, where, checks headers itself, bytes up to, ranks up to (0: any)); see struct algorithm in select.h.
@@ -25,13 +25,15 @@ ROW(ALL_REDUCE, "doubling", all_reduce_doubling, ANYWHERE, false, KiB(32), 0)
 ROW(ALL_REDUCE, "pairwise", all_reduce_pairwise, ANYWHERE, true, ALWAYS, 8)
 ROW(ALL_REDUCE, "halving", all_reduce_halving, ANYWHERE, false, KiB(512), 0)
 ROW(ALL_REDUCE, "ring", all_reduce_ring, ANYWHERE, false, ALWAYS, 0)
-ROW(REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(256), 2)
-ROW(REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(96), 8)
+ROW(REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, MiB(8), 2)
+ROW(REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(512), 8)
 ROW(REDUCE, "whole", shared_all_reduce_whole, ONE_HOST, true, KiB(16), 0)
 ROW(REDUCE, "sliced", shared_all_reduce_sliced, ONE_HOST, true, ALWAYS, 0)
 ROW(REDUCE, "leader", hosts_reduce_leader, HOSTS, true, MiB(1), 0)
 ROW(REDUCE, "leaders", hosts_reduce_leaders, HOSTS, true, ALWAYS, 0)
 ROW(REDUCE, "bruck", reduce_bruck, ANYWHERE, true, KiB(64), 2)
+ROW(REDUCE, "binomial", reduce_binomial, NEAR, false, MiB(2), 2)
+ROW(REDUCE, "pairwise", reduce_pairwise, NEAR, true, ALWAYS, 2)
 ROW(REDUCE, "binomial", reduce_binomial, ANYWHERE, false, ALWAYS, 2)
 ROW(REDUCE, "bruck", reduce_bruck, NEAR, true, KiB(48), 8)
 ROW(REDUCE, "binomial", reduce_binomial, ANYWHERE, false, MiB(2), 8)
@@ -89,7 +91,9 @@ ROW(SCATTER, "bruck", scatter_bruck, NEAR, true, KiB(48), 8)
 ROW(SCATTER, "bruck", scatter_bruck, ANYWHERE, true, KiB(8), 0)
 ROW(SCATTER, "binomial", scatter_binomial, ANYWHERE, false, KiB(64), 0)
 ROW(SCATTER, "linear", scatter_linear, ANYWHERE, false, ALWAYS, 0)
-ROW(REDUCE_SCATTER, "shared", shared_reduce_scatter, SYMMETRIC, true, KiB(8), 8)
+ROW(REDUCE_SCATTER, "shared", shared_reduce_scatter, SYMMETRIC, true, KiB(8), 2)
+ROW(REDUCE_SCATTER, "direct", direct_reduce_scatter, SYMMETRIC, true, ALWAYS, 2)
+ROW(REDUCE_SCATTER, "shared", shared_reduce_scatter, SYMMETRIC, true, KiB(32), 8)
 ROW(REDUCE_SCATTER, "direct", direct_reduce_scatter, SYMMETRIC, true, ALWAYS, 0)
 ROW(REDUCE_SCATTER, "shared", shared_reduce_scatter, ONE_HOST, true, ALWAYS, 0)
 ROW(REDUCE_SCATTER, "records", reduce_scatter_bruck, HOSTS, true, KiB(8), 0)
