@@ -7,7 +7,7 @@
 #define SEAT_PAGE 4096u
 #define SEAT_AREA_PIECES 4       /* see shared.h */
 #define SEAT_PAIRS_PIECES 2      /* what the places of a rank's pairs hold together; with 1, 2 and 4 pieces all_to_all and reduce_scatter of
-                                  * 512 KiB to 2 MiB take 0.80, 0.75 and 0.76 of the time without at 8 ranks, 0.83, 0.79, 0.82 at 4 */
+                                  * 512 KiB to 2 MiB take 0.82, 0.77 and 0.77 of the time without at 8 ranks, 0.84, 0.79, 0.82 at 4 */
 #define SEAT_CELL (UINT32_MAX - (SHARED_CELLS - 1)) /* a place beyond all others: the first of the cells */
 #define SEAT_HEAD (2 * SHARED_LINE) /* bytes; some processors fetch lines in pairs */
 #define SEAT_HEADS (SHARED_SLOTS * SEAT_HEAD)
