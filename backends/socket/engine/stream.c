@@ -218,7 +218,7 @@ static size_t fill_step(struct stream_way *way, void *to, const void *from, size
     if (way->bytes >= AGAIN && bytes >= SHORT)
         return try_step(way, to, from, bytes);
     size_t part = way->bytes < AGAIN && AGAIN - way->bytes < bytes ? (size_t)(AGAIN - way->bytes) : bytes;
-    stream_store(way->past ? STREAM_PAST : STREAM_KEPT, to, from, part);
+    stream_store(way->past ? STREAM_PAST : way->near, to, from, part);
     way->bytes += part;
     return part;
 }

@@ -33,7 +33,8 @@ void stream_store(enum stream_stores stores, void *to, const void *from, size_t 
 
 /* What a rank knows of the cores that read what it writes. Zeros at the beginning. */
 struct stream_way {
-    bool past;                   /* they are far apart: past the caches */
+    bool past;                   /* they are far apart: past the caches, */
+    enum stream_stores near;     /* and by these where they are not: the caller says so */
     float ordinary;              /* ns per byte of ordinary stores in a trial that has not tried the others yet; else 0 */
     uint64_t bytes;              /* written since the last trial */
 };
