@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import signal
@@ -143,7 +144,8 @@ def _said_by_child(call: Callable[[], Any]) -> str:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(10)  # ends it when it hangs
+        faulthandler.dump_traceback_later(30, exit=True, file=write)  # when it hangs: says where, and ends it
+        signal.alarm(60)
         try:
             call()
             said = "no error"
