@@ -81,8 +81,8 @@ acomm_header *shared_header(const struct shared *s, int rank, uint64_t round);
 char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes);
 /* Waits until this rank may fill the slot of the next round, with at most `bytes` of data. `read_later`: in the round after it is read too. */
 int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes, bool read_later);
-/* Takes a cell instead, of two ranks, if one is free. Both ranks ask in the
- * same rounds, those in which they give: in any other a cell would change hands without having been filled. */
+/* Takes a cell instead, of two ranks, if one is free. Both ranks ask in the same rounds, those in which they give: in any other a cell
+ * would change hands without having been filled. */
 bool shared_take_cell(struct shared *s, bool read_later);
 /* Of more than two ranks: what `from` gives to `to` in this turn, which s->turn says while a rank fills, and how many bytes at most. */
 char *shared_pair(const struct shared *s, int from, int to);
