@@ -284,11 +284,11 @@ static void test_whose_core_was_taken_moves(void)
 static void test_who_copies_says_where(void)
 {
     struct shared s = open_shared(0);
-    start_on_first(second);
-    CHECK_EQUAL(shared_claim(&s, NULL, SHARED_SHORT, false), 0);
-    CHECK_EQUAL(atomic_load(shared_place(&s, 0)), 0);
     struct acomm_group group = {0};
     struct acomm_op op = {.group = &group};
+    start_on_first(second);
+    CHECK_EQUAL(shared_claim(&s, &op, SHARED_SHORT, false), 0);
+    CHECK_EQUAL(atomic_load(shared_place(&s, 0)), 0);
     CHECK_EQUAL(shared_claim(&s, &op, SHARED_SHORT + 1, false), 0);
     CHECK_EQUAL(atomic_load(shared_place(&s, 0)), 1 + first);
     shared_close(&s);

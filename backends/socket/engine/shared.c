@@ -171,10 +171,11 @@ void shared_publish(struct shared *s)
 
 void shared_leave(struct shared *s, const struct acomm_op *op)
 {
-    if (!s->open)
+    if (!shared_any_open(s))
         s->settled = s->round - 1;
+    s->left = s->round;
     op_header(op, &s->called[s->round % SHARED_SLOTS]);
-    s->open |= 1u << s->round % SHARED_SLOTS;
+    s->open[s->round % SHARED_SLOTS] = true;
 }
 
 /* Whether all ranks called the same in a round. Its root's word is enough: ours was compared with the root's. The word comes
@@ -203,7 +204,7 @@ bool shared_alike(const struct shared *s, uint64_t last)
 void shared_settle(struct shared *s, uint64_t round)
 {
     while (s->settled < round)
-        s->open &= ~(1u << ++s->settled % SHARED_SLOTS);
+        s->open[++s->settled % SHARED_SLOTS] = false;
     atomic_store_explicit(&seat_of(s, s->rank)->settled, round, memory_order_release);
 }
 

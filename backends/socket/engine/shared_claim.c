@@ -100,7 +100,8 @@ bool shared_take_cell(struct shared *s, bool read_later)
 int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes, bool read_later)
 {
     uint64_t next = s->round + 1;
-    int rc = next > s->past + SHARED_AHEAD ? shared_await_past(s, op, next - SHARED_AHEAD) : 0;
+    uint64_t ahead = shared_ahead(op->group->crowded);
+    int rc = next > s->past + ahead ? shared_await_past(s, op, next - ahead) : 0;
     if (rc)
         return rc;
     s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;

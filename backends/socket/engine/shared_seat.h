@@ -22,7 +22,6 @@ struct slot {
     };
 };
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
-_Static_assert(SHARED_SLOTS == 32, "struct shared has a bit for each");
 
 /* The beginning of a seat: how many ranks sleep on one of its slots, the bell of the links, and who writes where.
  * `place`: see places.h; 0 not known. */

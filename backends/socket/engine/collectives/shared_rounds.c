@@ -72,7 +72,7 @@ void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t of
 static int compare_earlier(const struct rounds *r, int rank, uint64_t last)
 {
     const struct shared *s = r->shared;
-    for (uint64_t round = s->settled + 1; s->open && round <= last; round++) {
+    for (uint64_t round = s->settled + 1; shared_any_open(s) && round <= last; round++) {
         if (!shared_is_open(s, round))
             continue;
         acomm_header theirs = *shared_header(s, rank, round);
@@ -99,7 +99,7 @@ int rounds_settle(struct acomm_group *g)
 {
     const struct shared *s = &g->shared;
     uint64_t first = s->settled + 1, last = s->round;
-    if (!s->open)
+    if (!shared_any_open(s))
         return 0;
     while (!shared_is_open(s, first))
         first++;
@@ -138,7 +138,7 @@ static int compare_all(struct rounds *r)
     if (rc)
         return rc;
     shared_all_came(r->shared, r->round);
-    return r->shared->open ? settle(r, r->round - 1) : 0;
+    return shared_any_open(r->shared) ? settle(r, r->round - 1) : 0;
 }
 
 /* The root waits for nobody, the others for the root, and all compare with everybody else later: so each finds out for
@@ -186,7 +186,7 @@ static int claim(struct rounds *r, size_t bytes, bool read_later)
     r->shared->turn = false;
     bool cell = r->cells && bytes > SHARED_TINY && shared_take_cell(r->shared, read_later);
     int rc = cell ? 0 : shared_claim(r->shared, r->op, bytes, read_later);
-    if (!rc && r->shared->open && r->shared->settled < r->shared->past)
+    if (!rc && shared_any_open(r->shared) && r->shared->settled < r->shared->past)
         rc = settle(r, r->shared->past);
     r->round = r->shared->round + 1;
     if (!rc && !r->op->compared)
