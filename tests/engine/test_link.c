@@ -1,4 +1,4 @@
-/* engine: link_tcp.c link_shm.c bell.c stores.c stream.c */
+/* engine: link_tcp.c detour.c link_shm.c bell.c stores.c stream.c */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

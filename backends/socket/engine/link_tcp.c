@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "acomm.h"
+#include "detour.h"
 #include "link.h"
 
 #define LINK_STRIPE ((size_t)256 << 10) /* bytes on one connection before the next one's turn */
@@ -25,6 +26,7 @@ struct link_tcp {
     int current;
     size_t filled;      /* bytes of the stripe that have moved; LINK_STRIPE: the byte behind it has not */
     unsigned char next; /* that byte */
+    struct detour detour; /* of the only connection */
     int fds[];
 };
 
@@ -154,9 +156,15 @@ static ssize_t tcp_send(struct link *link, const void *data, size_t bytes, bool 
     return move_all(link, (char *)(uintptr_t)data, bytes, more);
 }
 
-static ssize_t tcp_recv(struct link *link, void *data, size_t bytes)
+static ssize_t receive(void *link, char *data, size_t bytes)
 {
     return move_all(link, data, bytes, false);
+}
+
+static ssize_t tcp_recv(struct link *link, void *data, size_t bytes)
+{
+    struct link_tcp *t = self(link);
+    return t->connections > 1 ? receive(link, data, bytes) : detour_receive(&t->detour, receive, link, data, bytes);
 }
 
 static int tcp_descriptor(struct link *link)
