@@ -65,7 +65,7 @@ ssize_t detour_receive(struct detour *d, detour_recv *recv, void *stream, char *
     bool around = way == DETOUR_TRY_AROUND || way == DETOUR_AROUND;
     int64_t before = matters ? clock_now() : 0;
     ssize_t n = around ? receive_around(recv, stream, to, bytes)
-                       : recv(stream, to, way == DETOUR_TRY_STRAIGHT ? at_most(bytes, DETOUR_PIECE) : bytes);
+                       : recv(stream, to, way == DETOUR_TRY_STRAIGHT ? at_most(bytes, DETOUR_LEAST) : bytes);
     if (n <= 0)
         return n;
     d->received += (uint64_t)n;

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define DETOUR_LEAST ((size_t)32 << 10) /* bytes of a piece that tells what a way costs */
+#define DETOUR_LEAST ((size_t)16 << 10) /* bytes of a piece that tells what a way costs: the first of a track */
 #define DETOUR_PIECE ((size_t)64 << 10)
 #define DETOUR_TURNS 64                 /* pieces that go around before the straight way is tried again: what else a thread sends moves its streams */
 
