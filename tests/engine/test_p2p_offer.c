@@ -101,37 +101,6 @@ static void both_ways_are_tried(void)
     world_close(w);
 }
 
-static void *two_long_ones(void *argument)
-{
-    char *data = malloc(BYTES);
-    for (uint32_t i = 0; i < 2; i++)
-        world_turn(argument, i, data, BYTES, -1);
-    free(data);
-    return NULL;
-}
-
-static int nothing_wrong(int call)
-{
-    (void)call;
-    return 0;
-}
-
-/* What shorter messages have taught holds for the first longer ones. */
-static void a_new_size_begins_with_what_is_known(void)
-{
-    struct world *w = open_world(NULL, nothing_wrong);
-    struct choice *ways[2];
-    for (int rank = 0; rank < 2; rank++) {
-        ways[rank] = w->groups[rank].p2p->ways[0];
-        ways[rank][choice_class(WIRE_EAGER_NEAR + 1)] = (struct choice){.cost = {5000, 1}, .tries = CHOICE_KNOWN};
-    }
-    world_run(w, two_long_ones);
-    CHECK(calls >= 2);
-    for (int rank = 0; rank < 2; rank++)
-        CHECK(ways[rank][choice_class(BYTES)].cost[0] == 5000 && ways[rank][choice_class(BYTES)].tries >= CHOICE_KNOWN);
-    world_close(w);
-}
-
 #define PAUSE (SECOND / 10) /* ns, beside which copying is nothing */
 
 static void sleeps(void)
@@ -432,7 +401,6 @@ int main(void)
     TEST(read_where_it_lies);
     TEST(staged_by_force);
     TEST(both_ways_are_tried);
-    TEST(a_new_size_begins_with_what_is_known);
     TEST(others_time_counts_only_where_each_has_a_core);
     TEST(waiting_for_a_ring_is_work);
     TEST(long_ones_go_past_the_caches_of_busy_cores);

@@ -1,10 +1,12 @@
 /* engine: peer_memory.c */
-/* Memory of a process, this one's, read and written by the kernel: straight, by the detour, and past the caches. */
+/* Memory of a process, this one's, read and written by the kernel: straight, where its copy stumbles by ways around, and past the caches. */
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include "check.h"
 #include "peer_memory.h"
@@ -14,7 +16,8 @@
 #define GUARD 64
 
 static bool stumbles;
-static int kept; /* copies from the detour, or to it */
+static int kept; /* copies to the detour */
+static int aside, straight; /* calls that read to two places, or one */
 static int past; /* and past the caches */
 static void (*amid)(void); /* such a copy */
 
@@ -36,6 +39,13 @@ void stream_copy(void *to, const void *from, size_t bytes)
     if (amid)
         amid();
     memcpy(to, from, bytes);
+}
+
+ssize_t process_vm_readv(pid_t pid, const struct iovec *ours, unsigned long parts, const struct iovec *theirs, unsigned long count,
+                         unsigned long flags)
+{
+    *(parts > 1 ? &aside : &straight) += 1;
+    return syscall(SYS_process_vm_readv, pid, ours, parts, theirs, count, flags);
 }
 
 static char source[ROOM], target[ROOM];
@@ -72,23 +82,42 @@ static void moves(int (*way)(size_t, size_t, size_t), size_t to, size_t from, si
 
 static void every_length(int (*way)(size_t, size_t, size_t))
 {
-    static const size_t LENGTHS[] = {0, 1, 4095, 4096, 4097, 65535, 65536, 65537, 200000, 3 * 65536};
+    static const size_t LENGTHS[] = {0, 1, 4095, 4096, 4097, 65535, 65536, 65537, 200000, 3 * 65536, 1 << 20, (1 << 20) + 1, (2 << 20) + 4097};
     for (size_t i = 0; i < ROOM; i++)
         source[i] = (char)(i * 2654435761u >> 16);
     for (int detour = 0; detour < 2; detour++) {
         stumbles = detour;
-        kept = 0;
+        kept = aside = straight = 0;
         for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++)
             for (size_t apart = 0; apart < 4096; apart += 1361) {
                 moves(way, GUARD + apart, 0, LENGTHS[i]);
                 moves(way, GUARD, 4095 - apart, LENGTHS[i]);
             }
-        CHECK(detour ? kept > 0 : !kept);
+        CHECK_EQUAL((detour && way == writes), (kept > 0));
+        CHECK_EQUAL((detour && way == reads), (aside > 0));
+        CHECK_EQUAL((way == reads), (straight > 0)); /* short ones are not worth it */
     }
 }
 
 static void what_is_read(void) { every_length(reads); }
 static void what_is_written(void) { every_length(writes); }
+
+/* What is there of an array arrives, also where its end would have lain beside. */
+static void what_ends_halfway(void)
+{
+    enum { THERE = 5 * 4096 };
+    char *gone = mmap(NULL, 2 * THERE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(gone, source, THERE);
+    CHECK(!mprotect(gone + THERE, THERE, PROT_NONE));
+    stumbles = true;
+    for (size_t more = 1; more < 4096; more = more * 3 + 7) {
+        memset(target, 7, THERE + 4096 + GUARD);
+        CHECK_EQUAL(peer_memory_read(getpid(), (uint64_t)(uintptr_t)gone, target, THERE + more, false), EFAULT);
+        CHECK_MESSAGE(!memcmp(target, source, THERE), "%zu bytes more", more);
+        CHECK(target[THERE + more] == 7);
+    }
+    munmap(gone, 2 * THERE);
+}
 
 static void what_is_read_past_the_caches(void)
 {
@@ -120,7 +149,7 @@ static void as_another_thread_reads(void)
     pthread_join(thread, NULL);
 }
 
-/* They have one detour between them. */
+/* They have one scratch between them. */
 static void two_threads_at_a_time(void)
 {
     amid = as_another_thread_reads;
@@ -148,6 +177,7 @@ int main(void)
 {
     TEST(what_is_read);
     TEST(what_is_written);
+    TEST(what_ends_halfway);
     TEST(what_is_read_past_the_caches);
     TEST(two_threads_at_a_time);
     TEST(what_cannot_be_reached);

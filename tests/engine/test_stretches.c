@@ -83,7 +83,7 @@ static int learns(acomm_group *g, int rank, int n)
     int failed = 0;
     for (size_t k = 0; k < KINDS && !failed; k++) {
         struct arrays a = make(kinds[k], rank, n);
-        struct choice *c = choice_for(g->choices[kinds[k]], a.count * sizeof *a.in * (uint64_t)n);
+        struct choice *c = choice_for(g->choices[kinds[k]][a.count * sizeof *a.in % SHARED_LINE != 0], a.count * sizeof *a.in * (uint64_t)n);
         for (int turn = 0; turn < 2 && !failed; turn++) {
             uint32_t before = c->tries;
             failed = call(g, kinds[k], &a);

@@ -39,7 +39,7 @@ static int gather(acomm_group *g, int rank, int turn, struct arrays a)
 static int goes_alike(acomm_group *g, int rank, int n)
 {
     (void)n;
-    struct choice *c = choice_for(g->choices[ACOMM_ALL_GATHER], BYTES);
+    struct choice *c = choice_for(g->choices[ACOMM_ALL_GATHER][COUNT * sizeof(int32_t) % SHARED_LINE != 0], BYTES);
     struct arrays a = make();
     int wrong = gather(g, rank, 0, a); /* they find that they reach each other */
     *c = (struct choice){.cost = {costs[rank][0], costs[rank][1]}, .tries = CHOICE_SELDOM}; /* a try of the best way */
@@ -66,7 +66,7 @@ static _Atomic int learnt;
 
 static int learns(acomm_group *g, int rank, int n)
 {
-    struct choice *c = choice_for(g->choices[ACOMM_ALL_GATHER], BYTES);
+    struct choice *c = choice_for(g->choices[ACOMM_ALL_GATHER][COUNT * sizeof(int32_t) % SHARED_LINE != 0], BYTES);
     struct arrays a = make();
     int wrong = n != 2, ways = 0;
     for (int turn = 0; c->tries < CHOICE_KNOWN + TRIAL_WAYS && !wrong; turn++) {
@@ -83,7 +83,7 @@ static int learns(acomm_group *g, int rank, int n)
 /* Results whose pages the system brings in during the call, every time: what that costs counts when all tries were so. */
 static int learns_late(acomm_group *g, int rank, int n)
 {
-    struct choice *c = choice_for(g->choices[ACOMM_ALL_GATHER], BYTES);
+    struct choice *c = choice_for(g->choices[ACOMM_ALL_GATHER][COUNT * sizeof(int32_t) % SHARED_LINE != 0], BYTES);
     struct arrays a = make();
     int32_t *kept = a.all;
     int wrong = 0;

@@ -10,7 +10,6 @@
 #define ACOMM_CHOICE_H
 #include <stdbool.h>
 #include <stdint.h>
-#include <string.h>
 #include "acomm.h"
 
 #define CHOICE_TRY ((uint64_t)4 << 20) /* bytes: twice through the area of a seat (shared.h) */
@@ -44,18 +43,11 @@ static inline int choice_class(uint64_t bytes)
     return class < CHOICE_CLASSES ? class : CHOICE_CLASSES - 1;
 }
 
-/* A size that comes for the first time begins with what is known of the next smaller one. A long one with nothing: its tries are few,
- * and what is shorter lies in caches (4 ranks on 2 cores, all_to_all: by the kernel and through slots 3.4 and 3.3 ms for 16 MiB, 59 and
- * 49 for 256). */
+/* Each begins with nothing: which way is better changes with the size (two ranks, scatter by slots and by the kernel: 128 KiB 3 and 5 us, 1
+ * MiB 32 and 21; 4 ranks on 2 cores, all_to_all: 16 MiB 3.3 and 3.4 ms, 256 MiB 49 and 59). */
 static inline struct choice *choice_for(struct choice *classes, uint64_t bytes)
 {
-    struct choice *c = &classes[choice_class(bytes)];
-    for (struct choice *known = c; bytes < CHOICE_LONG && !c->tries && !c->moved && known-- > classes;)
-        if (known->tries >= CHOICE_KNOWN) {
-            memcpy(c->cost, known->cost, sizeof c->cost);
-            c->tries = CHOICE_KNOWN;
-        }
-    return c;
+    return &classes[choice_class(bytes)];
 }
 
 /* Every how many tries a way is taken that is worse than the best. */

@@ -54,7 +54,7 @@ struct acomm_group {
     bool deep;                   /* it sleeps until it is told */
     struct p2p *p2p;
     struct stream_way *stores;   /* how slots are filled that do not change hands, by who reads them (rounds_fill) */
-    struct choice choices[ACOMM_KINDS][CHOICE_CLASSES]; /* of trials */
+    struct choice choices[ACOMM_KINDS][2][CHOICE_CLASSES]; /* of trials; blocks that do not end with a line have their own, see trial_begin() */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */
     struct acomm_rma *rmas;      /* memory of ours that peers use until we stop; under lock */

@@ -1,5 +1,7 @@
 #include "stores.h"
 
+#include <string.h>
+
 #include "clock.h"
 
 #define PATIENCE 64 /* pieces after which a trial is given up that nobody has read: contents may be refused, or lie there unwanted */

@@ -29,6 +29,7 @@ bool stream_has_strings(void);
 /* Whether string instructions, with which the kernel copies, take four times as long here because of where in their pages source and
  * target lie. They are addresses of any process. */
 bool stream_stumbles(uint64_t to, uint64_t from);
+#define STREAM_ASIDE ((size_t)64) /* bytes further on they do not */
 void stream_store(enum stream_stores stores, void *to, const void *from, size_t bytes);
 
 /* What a rank knows of the cores that read what it writes. Zeros at the beginning. */

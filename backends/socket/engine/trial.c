@@ -1,5 +1,6 @@
 #include "trial.h"
 
+#include <string.h>
 #include <sys/resource.h>
 
 #include "clock.h"
@@ -60,8 +61,9 @@ static int agree(struct rounds *r, struct choice *c, uint64_t bytes)
 int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes)
 {
     struct acomm_group *g = r->op->group;
-    uint64_t whole = r->op->stride ? bytes / r->op->count * r->op->stride : bytes;
-    struct choice *c = choice_for(g->choices[r->op->kind], whole);
+    uint64_t apart = r->op->stride ? r->op->stride : r->op->count, whole = r->op->stride ? bytes / r->op->count * apart : bytes;
+    bool odd = apart * r->op->width % SHARED_LINE; /* blocks lie at different places in their pages, over which the kernel's copy may stumble */
+    struct choice *c = choice_for(g->choices[r->op->kind][odd], whole);
     int rc = c->moved ? 0 : agree(r, c, bytes);
     *t = (struct trial){.choice = c, .bytes = bytes, .way = (enum trial_way)c->agreed};
     if (choice_counts(c, bytes)) {
