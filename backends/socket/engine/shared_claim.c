@@ -34,7 +34,7 @@ static uint64_t next_place(const struct shared *s, bool near, uint64_t room, uin
 }
 
 /* Marks the places of the large part of the area, step bytes each, whose contents may be read still. A look at each round, not one for each
- * place: a root may be SHARED_AHEAD rounds ahead (broadcast of 4100 B at 4 ranks takes 0.5 of the time). */
+ * place: a root may be SHARED_AHEAD rounds ahead (broadcast of 4100 B at 4 ranks takes 0.6 of the time). */
 static void mark_taken(const struct shared *s, uint64_t room, uint64_t step, uint64_t *taken)
 {
     uint64_t past = s->round;
