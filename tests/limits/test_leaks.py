@@ -48,7 +48,7 @@ def _unchanged(job: Job, task: str, **parameters: object) -> None:
 
 def test_a_thousand_groups(job: Job) -> None:
     job.call("open_group")
-    job.call("split_again_and_again", turns=150)  # once round the slots of the group's seats, whose pages come with their first use
+    job.call("split_again_and_again", turns=150)  # once round the slots of a seat, whose pages come with their first use
     _unchanged(job, "split_again_and_again", turns=1000)
 
 
