@@ -16,7 +16,7 @@ struct peer_process peer_memory_self(void);
  * is somebody else's. */
 bool peer_memory_reaches(const struct peer_process *process);
 
-#define PEER_MEMORY_PAST ((size_t)1 << 20) /* bytes that go past the caches at a time: many times what a system call costs */
+#define PEER_MEMORY_PAST ((size_t)1 << 20) /* bytes that go past the caches, aside or around at a time: many times what a system call costs */
 
 /* Copies from address `from` of the process. 0 or errno: EPERM or ENOSYS where the system does not permit it, ESRCH when the
  * process has gone, EFAULT for memory that only its owner can read. `to` may be written in part then. Costs 2 us a call and
