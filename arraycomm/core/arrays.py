@@ -172,13 +172,15 @@ def torch_resolved(tensor: Any) -> Any:
 
 
 def torch_samples() -> tuple[Any, ...]:
-    """Tensors on which native/torch.c tries its short way: a plain one, a lazy conjugate, a lazy negative. None where tensors are
-    no objects of this kind."""
+    """Tensors on which native/torch.c tries its short way, with what they say of themselves: plain ones, a lazy conjugate, a lazy
+    negative. None where tensors are no objects of this kind."""
     torch = sys.modules["torch"]
     if torch._C.TensorBase.__basicsize__ < object.__basicsize__ + 8:
         return ()
     plain = torch.zeros(1, dtype=torch.complex64, device="cpu")
-    return plain, plain.conj(), plain.conj().imag
+    strided = torch.zeros(4, 6, dtype=torch.bfloat16, device="cpu")[1:, ::2].T
+    return tuple((x, x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), x.stride())
+                 for x in (plain, strided, plain.conj(), plain.conj().imag))
 
 
 def torch_byte(signed: bool) -> Any:

@@ -68,22 +68,34 @@ def _asked_by_method() -> bool:
     return Asked.asked
 
 
-def test_torch_lazy_bits_are_read_by_functions_that_are_as_expected() -> None:
-    assert not _asked_by_method()
+AS_THEY_ARE = "*samples[1],"
 
 
-def test_torch_lazy_bits_are_asked_for_where_the_functions_are_not_as_expected() -> None:
-    program = """
+@pytest.mark.parametrize(("sample", "bits", "fields"), [
+    (AS_THEY_ARE, True, True),
+    ("samples[0][0].as_subclass(Other), *samples[0][1:]", False, False),
+    ("samples[1][0], samples[1][1] + 2, *samples[1][2:]", True, False),
+    ("*samples[1][:2], 'float16', *samples[1][3:]", True, False),
+    ("*samples[1][:3], (3, 2), samples[1][4]", True, False),
+    ("*samples[1][:4], (1, 6)", True, False),
+])
+def test_torch_functions_are_called_where_they_are_as_expected(sample: str, bits: bool, fields: bool) -> None:
+    """Else tensors are asked for their bits by their methods, and for the rest by DLPack, which needs to know torch's dtypes of 8 bits."""
+    program = f"""
 import torch
 from arraycomm.core import arrays
-plain = torch.zeros(1, dtype=torch.complex64)
 class Other(torch.Tensor):
     is_conj = lambda self: True  # what the function says otherwise
-arrays.torch_samples = lambda: (plain, plain.as_subclass(Other))
+samples, byte, asked = arrays.torch_samples(), arrays.torch_byte, []
+arrays.torch_samples = lambda: (samples[0], ({sample}))
+arrays.torch_byte = lambda signed: asked.append(signed) or byte(signed)
 from tests.core import test_dlpack_torch as tests
-assert tests._asked_by_method()
+assert tests._asked_by_method() is {not bits}
+x = torch.ones(3, dtype=torch.int8)
+assert tests.resolve(x).address == x.data_ptr() and asked == {[] if fields else [True]}
 tests.test_torch_lazy_bits(torch.conj)
 tests.test_torch_lazy_bits(lambda c: c.conj().imag)
+tests.test_torch_strided()
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 

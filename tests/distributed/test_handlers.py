@@ -127,7 +127,8 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(("function", "kind", "library", "array", "call"), [
     ("codes", "ValueError", "numpy", "np.ones(4)", "dist.all_reduce(x)"),
     ("codes", "KeyboardInterrupt", "numpy", "np.ones(4)", "dist.all_reduce(x)"),
-    ("torch_byte", "TypeError", "torch", "library.ones(4, dtype=library.int8)", "dist.all_reduce(x)"),
+    ("torch_byte", "TypeError", "torch", "library.ones(4, dtype=library.int8).as_subclass(type('Own', (library.Tensor,), {}))",
+     "dist.all_reduce(x)"),
     ("torch_samples", "KeyboardInterrupt", "torch", "library.ones(4)", "dist.all_reduce(x)"),
     ("jax_has_devices", "KeyboardInterrupt", "jax.numpy", "library.ones(4, library.bfloat16)",
      "dist.all_gather_object([None], x)"),

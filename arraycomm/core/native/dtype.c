@@ -67,10 +67,8 @@ static int code_of_letter(const char *letter)
     return letter[0] == '?' ? DL_BOOL : -1;
 }
 
-int dtype_of_format(const char *format, Py_ssize_t width)
+static int read_format(const char *format, Py_ssize_t width)
 {
-    if (!format)
-        return width == 1 ? ACOMM_UINT8 : -1;
     const char native = PY_LITTLE_ENDIAN ? '<' : '>';
     if (*format == '@' || *format == '=' || *format == native)
         format++;
@@ -78,6 +76,20 @@ int dtype_of_format(const char *format, Py_ssize_t width)
     if (code < 0 || width < 1 || width > 16)
         return -1;
     return dtype_of_dlpack((struct dl_dtype){(uint8_t)code, (uint8_t)(8 * width), 1});
+}
+
+int dtype_of_format(const char *format, Py_ssize_t width)
+{
+    static int8_t known[256]; /* by letter: 1 + what it was last */
+    if (!format)
+        return width == 1 ? ACOMM_UINT8 : -1;
+    int8_t *last = &known[format[0] && !format[1] ? (unsigned char)format[0] : 0];
+    if (*last && dtype_rows[*last - 1].width == width)
+        return *last - 1;
+    int dtype = read_format(format, width);
+    if (last != known)
+        *last = (int8_t)(dtype + 1);
+    return dtype;
 }
 
 static int attribute_true(PyObject *object, const char *name)

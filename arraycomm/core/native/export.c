@@ -36,11 +36,12 @@ static struct exported *export_new(struct buffer *b)
         PyErr_SetString(PyExc_BufferError, "only memory that arraycomm allocated is exported");
         return NULL;
     }
-    struct exported *e = calloc(1, sizeof *e + 2 * ndim * sizeof(int64_t));
-    if (!e)
+    struct exported *e = malloc(sizeof *e + 2 * ndim * sizeof(int64_t));
+    if (!e) {
         PyErr_NoMemory();
-    else
-        e->memory = memory_retain(b->memory);
+        return NULL;
+    }
+    *e = (struct exported){.memory = memory_retain(b->memory)};
     return e;
 }
 

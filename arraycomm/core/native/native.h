@@ -35,6 +35,7 @@ struct memory {
     size_t bytes;
     _Atomic int references; /* not Python's: libraries drop their results from threads without the GIL */
     bool mapped;
+    unsigned char skipped;  /* bytes between what malloc gave and this record */
     void (*release)(void *context); /* gives memory back that is not ours; NULL: it is */
     void *context;
     int (*enter)(int device); /* not NULL: `release` waits for a device, this comes before it, in a thread for such (later.c) */
@@ -62,6 +63,7 @@ struct view_type {
     enum view_kind kind;
     const struct dl_exchange *exchange;
     bool torch, capsule;  /* capsule: has __dlpack__ */
+    bool tensor;          /* torch's own type, which adds nothing to what lies in its tensors */
     bool fields;          /* a NumPy array whose fields may be read */
     bool legacy_writable; /* its capsules without flags are known to be writable */
     bool stream_ordered;  /* its library uses memory again in the order of the current stream */
@@ -82,8 +84,8 @@ struct view {
     int64_t lengths[NATIVE_MAX_DIMS]; /* what shape points to where the array has no such field */
 };
 int view_init(void);
-/* How arrays of this type are read. Classified once, then remembered. Never fails. */
-struct view_type view_type(PyObject *object);
+/* How arrays of this type are read, until the next call. Classified once, then remembered. Never fails. */
+const struct view_type *view_type(PyObject *object);
 int view_open(struct view *view, PyObject *object);
 /* The same for a call that ends before `object` goes: without an owner. Shape and strides are to be read under the GIL,
  * before anybody else may run. */
@@ -95,8 +97,10 @@ bool view_packed(const struct view *view);
 /* Copies the view, in C order, to `out`. Releases the GIL when there is much. */
 void pack_copy(const struct view *view, int64_t count, char *out);
 
-/* ---- torch.c: what torch's exporters do not show ---- */
+/* ---- torch.c: what torch's exporters do not show, or not as fast ---- */
 int torch_init(void);
+/* 1: what a plain tensor on the host says is in the view, without an owner; 0: it is to be asked another way; -1: exception. */
+int torch_read(struct view *view, PyObject *tensor);
 /* Whether the tensor stands for the negative or conjugate of its memory; -1 with an exception. */
 int torch_lazy(PyObject *tensor, int dtype);
 /* Whether its elements are as wide as the exporter's dtype says; -1 with an exception. */

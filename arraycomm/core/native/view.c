@@ -1,5 +1,6 @@
 /* What one array says about itself. A Buffer says it outright; otherwise four ways of asking, from cheap to dear, by type:
- * NumPy's buffer plus dtype object (its buffer has no letters for bfloat16 and float8), DLPack's exchange API (torch),
+ * NumPy's buffer plus dtype object (its buffer has no letters for bfloat16 and float8), DLPack's exchange API (torch, of whose
+ * plain tensors its C functions say the same in a quarter of the time, torch.c),
  * the buffer protocol (JAX on the CPU, bytes, array.array, memoryview), and a DLPack capsule (everything else). */
 #include "native.h"
 
@@ -114,9 +115,17 @@ static const struct dl_exchange *find_exchange(PyTypeObject *type)
     return api && api->borrow ? api : NULL;
 }
 
+static bool is_torch(PyTypeObject *type, const char *module, const char *name)
+{
+    PyObject *tensor = loaded(module, name);
+    Py_XDECREF(tensor); /* its module keeps it */
+    return tensor == (PyObject *)type;
+}
+
 static struct view_type classify(PyTypeObject *type)
 {
     struct view_type t = {.type = type, .kind = VIEW_REFUSED, .torch = derives(type, "torch", "Tensor")};
+    t.tensor = is_torch(type, "torch", "Tensor") || is_torch(type, "torch.nn", "Parameter");
     t.capsule = has(type, "__dlpack__");
     t.legacy_writable = t.stream_ordered = t.torch || derives(type, "cupy", "ndarray");
     t.jax = derives(type, "jax", "Array");
@@ -136,19 +145,22 @@ static struct view_type classify(PyTypeObject *type)
     return t;
 }
 
-struct view_type view_type(PyObject *object)
+const struct view_type *view_type(PyObject *object)
 {
+    static struct view_type stranger; /* once the table is full */
     PyTypeObject *type = Py_TYPE(object);
     for (int i = 0; i < types_known; i++)
         if (types[i].type == type)
-            return types[i];
+            return &types[i];
     struct view_type fresh = classify(type);
     fresh.fields = is_ndarray(type);
-    if (types_known < TYPES) {
-        Py_INCREF((PyObject *)type);
-        types[types_known++] = fresh;
+    if (types_known == TYPES) {
+        stranger = fresh;
+        return &stranger;
     }
-    return fresh;
+    Py_INCREF((PyObject *)type);
+    types[types_known] = fresh;
+    return &types[types_known++];
 }
 
 /* ---- the ways ---- */
@@ -391,30 +403,41 @@ static void clear(struct view *view)
     view->readonly = view->derived = view->buffered = view->fleeting = false;
 }
 
-int view_borrow(struct view *view, PyObject *object)
+/* Packed, or refused: without strides JAX's buffer takes 0.05 us less. */
+static bool borrow_buffer(struct view *view, PyObject *object)
 {
-    struct view_type type = view_type(object);
-    clear(view);
-    if (type.fields)
-        return borrow_ndarray(view, object);
-    if (type.kind != VIEW_BUFFER)
-        return view_open(view, object);
-    if (!PyObject_GetBuffer(object, &view->buffer, PyBUF_STRIDES | PyBUF_FORMAT)) {
+    if (!PyObject_GetBuffer(object, &view->buffer, PyBUF_ND | PyBUF_FORMAT)) {
         take_buffer(view);
         view->dtype = dtype_of_format(view->buffer.format, view->buffer.itemsize);
     }
     if (view->dtype >= 0)
-        return 0;
+        return true;
     PyErr_Clear();
     view_close(view);
-    return view_open(view, object);
+    return false;
+}
+
+int view_borrow(struct view *view, PyObject *object)
+{
+    const struct view_type *type = view_type(object);
+    clear(view);
+    if (type->fields)
+        return borrow_ndarray(view, object);
+    int read = type->tensor ? torch_read(view, object) : type->kind == VIEW_BUFFER && borrow_buffer(view, object);
+    return read ? (read < 0 ? -1 : 0) : view_open(view, object);
 }
 
 int view_open(struct view *view, PyObject *object)
 {
-    struct view_type type = view_type(object);
-    int rc;
+    struct view_type type = *view_type(object);
     clear(view);
+    int rc = type.tensor ? torch_read(view, object) : 0;
+    if (rc > 0) {
+        view->owner = Py_NewRef(object);
+        return 0;
+    }
+    if (rc < 0)
+        return -1;
     if (type.kind == VIEW_OWN)
         rc = open_own(view, (struct buffer *)object);
     else if (type.kind == VIEW_NUMPY)

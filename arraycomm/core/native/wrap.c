@@ -31,11 +31,11 @@ PyObject *wrap_array(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     struct buffer *b = (struct buffer *)args[0];
-    struct view_type type = view_type(args[1]);
-    if (type.kind == VIEW_NUMPY)
+    const struct view_type *type = view_type(args[1]);
+    if (type->kind == VIEW_NUMPY)
         return wrap_numpy(b);
-    if (type.kind == VIEW_EXCHANGE && type.exchange->import_managed)
-        return wrap_exchange(b, type.exchange);
+    if (type->kind == VIEW_EXCHANGE && type->exchange->import_managed)
+        return wrap_exchange(b, type->exchange);
     static PyObject *elsewhere; /* looking it up costs 0.5 us */
     if (!elsewhere)
         elsewhere = refuse_call("elsewhere", NULL, NULL);
