@@ -80,7 +80,7 @@ AS_THEY_ARE = "*samples[1],"
     ("*samples[1][:4], (1, 6)", True, False),
 ])
 def test_torch_functions_are_called_where_they_are_as_expected(sample: str, bits: bool, fields: bool) -> None:
-    """Else tensors are asked for their bits by their methods, and for the rest by DLPack, which needs to know torch's dtypes of 8 bits."""
+    """Else methods are asked for their bits, and DLPack for the rest, which needs to know torch's dtypes of 8 bits."""
     program = f"""
 import torch
 from arraycomm.core import arrays

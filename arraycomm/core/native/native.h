@@ -97,6 +97,14 @@ bool view_packed(const struct view *view);
 /* Copies the view, in C order, to `out`. Releases the GIL when there is much. */
 void pack_copy(const struct view *view, int64_t count, char *out);
 
+/* sys.modules[module].attribute, or NULL without an exception. Nothing is imported. */
+PyObject *view_loaded(const char *module, const char *attribute);
+
+/* ---- numpy.c: NumPy's arrays, by their fields ---- */
+/* Whether arrays of this type have them. */
+bool numpy_fields(PyTypeObject *type);
+int numpy_read(struct view *view, PyObject *array);
+
 /* ---- torch.c: what torch's exporters do not show, or not as fast ---- */
 int torch_init(void);
 /* 1: what a plain tensor on the host says is in the view, without an owner; 0: it is to be asked another way; -1: exception. */

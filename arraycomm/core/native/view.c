@@ -14,8 +14,7 @@ static PyObject *name_of_dlpack, *name_of_dlpack_device, *name_of_dtype, *name_o
 
 /* ---- classification ---- */
 
-/* sys.modules[module].attribute, or NULL without an exception. Nothing is imported. */
-static PyObject *loaded(const char *module, const char *attribute)
+PyObject *view_loaded(const char *module, const char *attribute)
 {
     PyObject *modules = PyImport_GetModuleDict();
     PyObject *found = PyDict_GetItemString(modules, module);
@@ -26,7 +25,7 @@ static PyObject *loaded(const char *module, const char *attribute)
 
 static bool derives(PyTypeObject *type, const char *module, const char *name)
 {
-    PyObject *base = loaded(module, name);
+    PyObject *base = view_loaded(module, name);
     bool yes = base && PyObject_IsSubclass((PyObject *)type, base) == 1;
     Py_XDECREF(base);
     PyErr_Clear();
@@ -39,67 +38,6 @@ static bool has(PyTypeObject *type, const char *name)
     PyErr_Clear();
     Py_XDECREF(value);
     return value != NULL;
-}
-
-/* The fields of NumPy's arrays that its own macros read: its ABI promises them to every extension that was compiled for
- * NumPy 1 or 2. Read directly they cost 3 ns, by attribute and buffer protocol 80. */
-struct ndarray {
-    PyObject_HEAD
-    char *data;
-    int ndim;
-    int64_t *shape, *strides;
-    PyObject *base, *descr;
-    int flags;
-};
-#define NDARRAY_WRITEABLE 0x0400
-
-static void read_ndarray(struct view *view, const struct ndarray *a)
-{
-    view->data = a->data;
-    view->ndim = a->ndim;
-    view->shape = a->shape;
-    view->strides = a->strides;
-    view->unit = 1;
-    view->device_type = DL_CPU;
-    view->readonly = !(a->flags & NDARRAY_WRITEABLE);
-}
-
-/* Whether this NumPy keeps that promise: what the fields of an array say is what its buffer says. */
-static bool fields_agree(PyObject *array)
-{
-    struct view view;
-    Py_buffer buffer;
-    PyObject *descr = PyObject_GetAttrString(array, "dtype");
-    bool agree = descr && descr == ((struct ndarray *)array)->descr;
-    Py_XDECREF(descr);
-    if (!agree || PyObject_GetBuffer(array, &buffer, PyBUF_STRIDES))
-        return false;
-    read_ndarray(&view, (struct ndarray *)array);
-    agree = view.data == buffer.buf && view.ndim == buffer.ndim && view.readonly == (bool)buffer.readonly;
-    for (int i = 0; agree && i < view.ndim; i++)
-        agree = view.shape[i] == buffer.shape[i] && view.strides[i] == buffer.strides[i];
-    PyBuffer_Release(&buffer);
-    return agree;
-}
-
-static bool is_ndarray(PyTypeObject *type)
-{
-    PyObject *ndarray = loaded("numpy", "ndarray");
-    PyObject *array = (PyObject *)type == ndarray ? PyObject_CallFunction(ndarray, "((ii)s)", 2, 3, "f4") : NULL;
-    bool yes = array && fields_agree(array);
-    PyErr_Clear();
-    Py_XDECREF(array);
-    Py_XDECREF(ndarray);
-    return yes;
-}
-
-static int borrow_ndarray(struct view *view, PyObject *object)
-{
-    view->dtype = dtype_of_descr(((struct ndarray *)object)->descr);
-    if (view->dtype < 0)
-        return -1;
-    read_ndarray(view, (struct ndarray *)object);
-    return 0;
 }
 
 static const struct dl_exchange *find_exchange(PyTypeObject *type)
@@ -117,7 +55,7 @@ static const struct dl_exchange *find_exchange(PyTypeObject *type)
 
 static bool is_torch(PyTypeObject *type, const char *module, const char *name)
 {
-    PyObject *tensor = loaded(module, name);
+    PyObject *tensor = view_loaded(module, name);
     Py_XDECREF(tensor); /* its module keeps it */
     return tensor == (PyObject *)type;
 }
@@ -153,7 +91,7 @@ const struct view_type *view_type(PyObject *object)
         if (types[i].type == type)
             return &types[i];
     struct view_type fresh = classify(type);
-    fresh.fields = is_ndarray(type);
+    fresh.fields = numpy_fields(type);
     if (types_known == TYPES) {
         stranger = fresh;
         return &stranger;
@@ -422,7 +360,7 @@ int view_borrow(struct view *view, PyObject *object)
     const struct view_type *type = view_type(object);
     clear(view);
     if (type->fields)
-        return borrow_ndarray(view, object);
+        return numpy_read(view, object);
     int read = type->tensor ? torch_read(view, object) : type->kind == VIEW_BUFFER && borrow_buffer(view, object);
     return read ? (read < 0 ? -1 : 0) : view_open(view, object);
 }
