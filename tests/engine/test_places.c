@@ -1,93 +1,17 @@
 /* engine: all */
 /* A rank that shares its processor with too many moves to another one, if it may; and may afterwards what it could before. */
-#include <errno.h>
-#include <sched.h>
 #include "clock.h"
+#include "fake_processors.h"
 #include "group.h"
 #include "p2p_peer.h"
 #include "places.h"
-#include "shared.h"
-#include "shared_world.h"
-#include "stream.h"
 
 #define LOOKS 300 /* places_spread() does not look each time */
 #define WAITS 100 /* nor does each wait come so far on a busy machine */
 #define FEW 3     /* in which no yield lasts by chance */
-#define RANKS 5
 
-enum { first = 0, KERNEL_MOST = 8192 };
-static int second = 1;
 static int mine = 1; /* which of two ranks waits */
 static bool many; /* there are more ranks than processors, though none of them is here */
-
-/* The kernel's part, played here: the real one moves a process for reasons of its own, and may have one processor only. It knows so
- * many, and refuses a set that has not room for all. */
-static cpu_set_t permitted[KERNEL_MOST / CPU_SETSIZE];
-static int known = CPU_SETSIZE, processor, moves;
-static bool refuses; /* as a container may */
-
-static int64_t turn; /* ns: of who gets the core when we yield; 0: nobody. Whose yields last long sleeps instead, and moves no more */
-static int yields, moves_by_then; /* before the second yield */
-static struct core_turn *theirs; /* of the rank that has it then; NULL: it is none */
-
-int sched_getcpu(void) { return processor; }
-
-int sched_yield(void)
-{
-    if (yields++ == 1)
-        moves_by_then = moves;
-    if (theirs)
-        atomic_store(&theirs->since, clock_now());
-    for (int64_t end = clock_now() + turn; turn && clock_now() < end;)
-        ;
-    if (theirs)
-        atomic_store(&theirs->until, clock_now());
-    return 0;
-}
-
-int sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set)
-{
-    CHECK_EQUAL(pid, 0);
-    if (bytes * 8 < (size_t)known)
-        return errno = EINVAL, -1;
-    memcpy(set, permitted, bytes < sizeof permitted ? bytes : sizeof permitted);
-    return 0;
-}
-
-int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *set)
-{
-    CHECK_EQUAL(pid, 0);
-    if (refuses)
-        return errno = EPERM, -1;
-    memset(permitted, 0, sizeof permitted);
-    memcpy(permitted, set, bytes < sizeof permitted ? bytes : sizeof permitted);
-    if (CPU_ISSET_S(processor, bytes, set))
-        return 0;
-    for (processor = 0; !CPU_ISSET_S(processor, bytes, set); processor++)
-        ;
-    moves++;
-    return 0;
-}
-
-static void start_on_first(int other)
-{
-    memset(permitted, 0, sizeof permitted);
-    CPU_SET_S(first, sizeof permitted, permitted);
-    CPU_SET_S(other, sizeof permitted, permitted);
-    processor = first;
-    moves = yields = moves_by_then = 0;
-}
-
-static struct shared open_shared(int rank)
-{
-    struct shared s;
-    uint64_t piece = shared_piece(RANKS, PIECE), bytes = shared_bytes(RANKS, piece);
-    int fd = memfd_create("test", MFD_CLOEXEC);
-    CHECK(ftruncate(fd, (off_t)bytes) == 0);
-    CHECK_EQUAL(shared_open(&s, fd, bytes, rank, RANKS, piece), 0);
-    close(fd); /* it has its own */
-    return s;
-}
 
 /* The last of RANKS ranks, of which all but rank 0 wait on the first processor. Where it says it is after some looks. */
 static int place_after_looks(int other)
@@ -332,101 +256,6 @@ static void test_who_slept_shortly_yields_longer(void)
     shared_close(&shared);
 }
 
-static void works_lately(struct shared *s, int rank, int place)
-{
-    atomic_store(shared_place(s, rank), 1 + place);
-    atomic_store(&shared_turn(s, rank)->since, clock_now());
-}
-
-/* Rank 0, on the first processor, joins rank 1 on the second? So many others work on either. */
-static bool joins(int here, int there)
-{
-    struct shared s = open_shared(0);
-    struct places places = {0};
-    start_on_first(second);
-    atomic_store(shared_place(&s, 1), 1 + second);
-    for (int rank = 2; rank < 2 + here + there; rank++)
-        works_lately(&s, rank, rank < 2 + here ? first : second);
-    bool joined = places_join(&places, &s, 1);
-    CHECK_EQUAL(moves, joined);
-    CHECK_EQUAL(atomic_load(shared_place(&s, 0)), 1 + (joined ? second : first));
-    shared_close(&s);
-    return joined;
-}
-
-static void test_joins_where_both_processors_go_on_working(void)
-{
-    CHECK(joins(1, 0));
-    CHECK(joins(1, 1)); /* somebody of theirs may have a partner here, who comes then */
-    CHECK(joins(2, 1));
-    CHECK(!joins(0, 0));
-    CHECK(!joins(0, 1));
-    CHECK(!joins(1, 2));
-}
-
-static void test_joins_no_rank_that_it_cannot(void)
-{
-    struct shared s = open_shared(0);
-    struct places places = {0};
-    start_on_first(second);
-    atomic_store(shared_place(&s, 2), 1 + first); /* idle: it has not waited for anybody */
-    CHECK(!places_join(&places, &s, 1)); /* nobody knows where that is */
-    atomic_store(shared_place(&s, 1), 1 + second);
-    CHECK(!places_join(&places, &s, 1));
-    works_lately(&s, 2, first);
-    start_on_first(first); /* we may not be anywhere else */
-    CHECK(!places_join(&places, &s, 1));
-    start_on_first(second);
-    places = (struct places){0};
-    refuses = true;
-    CHECK(!places_join(&places, &s, 1));
-    CHECK_EQUAL(atomic_load(shared_place(&s, 0)), 1 + first);
-    refuses = false;
-    CHECK(!places_join(&places, &s, 1)); /* not again so soon */
-    places = (struct places){0};
-    atomic_store(shared_place(&s, 1), 1 + first);
-    CHECK(!places_join(&places, &s, 1));
-    CHECK_EQUAL(moves, 0);
-    atomic_store(shared_place(&s, 1), 1 + second);
-    CHECK(places_join(&places, &s, 1));
-    atomic_store(shared_place(&s, 1), 1 + first);
-    works_lately(&s, 2, second);
-    CHECK(!places_join(&places, &s, 1)); /* who fights with the kernel gives in */
-    shared_close(&s);
-}
-
-/* Message by message, from rank 0: after how many it has joined the receiver, or 0. Every `each`-th one goes to another rank. */
-static int joins_after(uint64_t bytes, bool crowded, int each)
-{
-    struct acomm_group group = {.rank = 0, .size = RANKS, .crowded = crowded, .shared = open_shared(0)};
-    int seats[RANKS] = {0, 1, 2, 3, 4};
-    group.hosts.seat = seats;
-    _Atomic uint32_t withdrawn = 0;
-    struct link link = {.withdrawn = &withdrawn};
-    struct p2p p = {.group = &group};
-    struct p2p_peer peers[] = {{.rank = 1, .to = &link}, {.rank = 2, .to = &link}};
-    struct acomm_op op = {.group = &group, .in = ""};
-    struct p2p_item item = {.op = &op, .bytes = bytes};
-    start_on_first(second);
-    atomic_store(shared_place(&group.shared, 1), 1 + second);
-    works_lately(&group.shared, 2, first);
-    int sent = 0;
-    while (!moves && sent++ < FEW * FEW)
-        CHECK_EQUAL(p2p_offer_place(&p, &peers[sent % each == 0], &item).how, DIRECT_PRIVATE);
-    shared_close(&group.shared);
-    return moves ? sent : 0;
-}
-
-static void test_joins_whom_it_exchanges_long_messages_with(void)
-{
-    int after = joins_after(STREAM_LONG, true, 100);
-    CHECK(after > 2);
-    CHECK_EQUAL(joins_after(STREAM_LONG - 1, true, 100), 0);
-    CHECK_EQUAL(joins_after(STREAM_LONG, false, 100), 0);
-    CHECK_EQUAL(joins_after(STREAM_LONG, true, 2), 0);
-    CHECK_EQUAL(joins_after(STREAM_LONG, true, 3), 0);
-}
-
 int main(void)
 {
     TEST(test_moves_to_where_fewer_wait);
@@ -443,8 +272,5 @@ int main(void)
     TEST(test_whose_core_was_taken_moves);
     TEST(test_who_copies_says_where);
     TEST(test_who_slept_shortly_yields_longer);
-    TEST(test_joins_where_both_processors_go_on_working);
-    TEST(test_joins_no_rank_that_it_cannot);
-    TEST(test_joins_whom_it_exchanges_long_messages_with);
     return CHECK_RESULT();
 }

@@ -16,9 +16,13 @@ struct bell {                    /* starts as zeros */
     _Atomic uint32_t away;       /* who waits has given its core to others; a hint, kept only where cores are scarce */
 };
 
+static inline bool bell_asleep(const struct bell *bell)
+{
+    return atomic_load_explicit(&bell->listeners, memory_order_relaxed);
+}
 static inline bool bell_away(const struct bell *bell)
 {
-    return atomic_load_explicit(&bell->away, memory_order_relaxed) || atomic_load_explicit(&bell->listeners, memory_order_relaxed);
+    return atomic_load_explicit(&bell->away, memory_order_relaxed) || bell_asleep(bell);
 }
 
 uint32_t bell_listen(struct bell *bell);

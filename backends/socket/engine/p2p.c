@@ -210,6 +210,7 @@ static void post_send(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
         p2p_match_self(p, peer, item);
         return;
     }
+    p->addressee = peer;
     p2p_list_move(&peer->queue, &item->here);
     p2p_send_push(p, peer);
 }

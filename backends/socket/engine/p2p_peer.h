@@ -184,6 +184,8 @@ struct p2p {
     int room[2];
     int64_t kept;                /* where cores are scarce: since when we keep ours, 0: not yet; and yields since that paid */
     int gains;
+    const struct p2p_peer *addressee; /* of the last message that was sent, and waits for one from the same peer */
+    uint32_t waits;
     struct places places, joins;
     const struct p2p_peer *partner; /* of the last long message, and how many before it were with it, in a row */
     uint32_t in_a_row;

@@ -28,6 +28,11 @@ static int place_of(const struct shared *s, int rank)
     return place > 0 ? place - 1 : -1;
 }
 
+bool places_before(const struct shared *s, int other)
+{
+    return sched_getcpu() < place_of(s, other);
+}
+
 void places_rest(const struct shared *s, int64_t now)
 {
     atomic_store_explicit(&shared_turn(s, s->rank)->until, now, memory_order_relaxed);
@@ -57,11 +62,11 @@ int64_t places_lent(struct shared *s, int64_t from, int64_t to)
     return lent;
 }
 
-/* The permitted processor with fewest ranks, if that is better than `here`; else -1. ranks: zeros, for each processor. last: of the
- * ranks on ours. */
-static int better(const struct shared *s, int here, const struct processors *allowed, uint16_t *ranks, int *last)
+/* The permitted processor with fewest ranks, ours where it has no more; `other`: of the others. -1: not known. ranks: zeros, for each
+ * processor. last: of the ranks on ours. */
+static int fewest(const struct shared *s, int here, const struct processors *allowed, bool other, uint16_t *ranks, int *last)
 {
-    int best = here;
+    int best = other ? -1 : here;
     for (int rank = 0; rank < s->ranks; rank++) {
         int at = place_of(s, rank);
         if (at < 0 || at >= allowed->count)
@@ -71,19 +76,21 @@ static int better(const struct shared *s, int here, const struct processors *all
     }
     for (int i = 1; i < allowed->count; i++) { /* the next ones first: they are mostly nearer */
         int cpu = (here + i) % allowed->count;
-        if (CPU_ISSET_S(cpu, allowed->bytes, allowed->set) && ranks[cpu] < ranks[best])
+        if (CPU_ISSET_S(cpu, allowed->bytes, allowed->set) && (best < 0 || ranks[cpu] < ranks[best]))
             best = cpu;
     }
-    return ranks[here] >= ranks[best] + 2 ? best : -1;
+    return best;
 }
 
-static int find_better(const struct shared *s, int here, const struct processors *allowed, int *last)
+/* A processor that has two ranks less than ours at least, or `other` than ours, whatever that has; else -1. */
+static int find_better(const struct shared *s, int here, const struct processors *allowed, bool other, int *last)
 {
     *last = -1;
     uint16_t *ranks = here < allowed->count ? calloc((size_t)allowed->count, sizeof *ranks) : NULL;
-    int to = ranks ? better(s, here, allowed, ranks, last) : -1;
+    int to = ranks ? fewest(s, here, allowed, other, ranks, last) : -1;
+    bool better = other || (to >= 0 && ranks[here] >= ranks[to] + 2);
     free(ranks);
-    return to;
+    return better ? to : -1;
 }
 
 static bool move(int cpu, const struct processors *allowed)
@@ -116,7 +123,7 @@ bool places_spread(struct places *p, struct shared *s)
     int64_t now = clock_now();
     if (now < p->next || !processors_open(&allowed))
         return false;
-    int last, to = find_better(s, here, &allowed, &last);
+    int last, to = find_better(s, here, &allowed, false, &last);
     to = last == s->rank ? to : -1; /* all look, so that one has to be who moves */
     put_off(p, now, to >= 0);
     bool moved = to >= 0 && move(to, &allowed);
@@ -142,7 +149,7 @@ bool places_part(struct shared *s)
     int here = places_say(s) - 1;
     if (!processors_open(&allowed))
         return false;
-    int last, to = find_better(s, here, &allowed, &last);
+    int last, to = find_better(s, here, &allowed, false, &last);
     bool moved = to >= 0 && go(s, to, &allowed);
     processors_free(&allowed);
     return moved;
@@ -179,6 +186,20 @@ bool places_join(struct places *p, struct shared *s, int other)
         return false;
     put_off(p, now, true);
     bool moved = there < allowed.count && CPU_ISSET_S(there, allowed.bytes, allowed.set) && go(s, there, &allowed);
+    processors_free(&allowed);
+    return moved;
+}
+
+bool places_leave(struct places *p, struct shared *s, int other)
+{
+    struct processors allowed;
+    int here = places_say(s) - 1, last;
+    int64_t now = clock_now();
+    if (place_of(s, other) != here || other > s->rank || now < p->next || !processors_open(&allowed))
+        return false;
+    int to = find_better(s, here, &allowed, true, &last);
+    put_off(p, now, to >= 0);
+    bool moved = to >= 0 && may_leave(s, here, to, other, now) && go(s, to, &allowed);
     processors_free(&allowed);
     return moved;
 }
