@@ -6,6 +6,7 @@
 #include "p2p_peer.h"
 #include "stream.h"
 
+#define COUNTED 31  /* waits that do not count yet */
 #define FEW 3       /* messages in a row that make no partners yet */
 #define ATTEMPTS 100 /* a wait does not come so far each time on a busy machine */
 #define MIDDLE ((16 << 10) + 1) /* bytes for which one processor may be as good as two */
@@ -138,32 +139,66 @@ static void test_leaves_for_where_no_more_work(void)
     CHECK(!leaves(0, 0, 0)); /* of two, one has to be who moves */
 }
 
-/* A wait for a message of rank 0 by rank 1, which is on the first processor, as is rank 2; it fails by its deadline. */
+/* Rank 1 of three, which is on the first processor. */
+static acomm_group *open_group(acomm_group_options *o)
+{
+    static const int32_t members[] = {0, 1, 2}, hosts[] = {0, 0, 0};
+    acomm_group *g = NULL;
+    *o = (acomm_group_options){.id = 1, .rank = 1, .size = 3, .local = 3, .crowded = true, .members = members, .hosts = hosts,
+                               .piece_bytes = PIECE, .segment_fd = memfd_create("test", MFD_CLOEXEC),
+                               .segment_bytes = acomm_segment_bytes(3, PIECE), .connections = 1, .check = 1, .timeout = 20 * SECOND};
+    start_on_first(second);
+    CHECK(ftruncate(o->segment_fd, (off_t)o->segment_bytes) == 0);
+    CHECK_EQUAL(acomm_group_open(NULL, o, &g), 0);
+    return g;
+}
+
+static struct acomm_op message(acomm_group *g, int kind, int peer, uint64_t bytes)
+{
+    static char data[LONG];
+    return (struct acomm_op){.group = g, .kind = kind, .in = data, .out = data, .count = bytes, .dtype = ACOMM_UINT8, .width = 1,
+                             .peer = peer, .root = -1, .timeout = SECOND / 20, .synchronous = true};
+}
+
+/* Whom it says that it talks to, and to nobody else: 1 + the rank. */
+static void test_says_whom_it_talks_to(void)
+{
+    acomm_group_options o;
+    acomm_group *g = open_group(&o);
+    struct acomm_op receive = message(g, ACOMM_RECV, 0, 1), other = message(g, ACOMM_RECV, 2, 1);
+    int sent = 0;
+    for (; sent < FEW * FEW + FEW && !atomic_load(&g->bell->partner); sent++) {
+        struct acomm_op send = message(g, ACOMM_SEND, 2, 1);
+        CHECK_EQUAL(p2p_post(g->p2p, &send), 0);
+        CHECK(op_ended(&send));
+    }
+    CHECK(sent > FEW);
+    CHECK_EQUAL(atomic_load(&g->bell->partner), 1 + 2);
+    CHECK_EQUAL(p2p_post(g->p2p, &other), 0);
+    CHECK_EQUAL(atomic_load(&g->bell->partner), 1 + 2);
+    CHECK_EQUAL(p2p_post(g->p2p, &receive), 0);
+    CHECK_EQUAL(atomic_load(&g->bell->partner), 0);
+    acomm_group_close(g);
+    close(o.segment_fd);
+}
+
+/* A wait of rank 1 for a message of rank 0; rank 2 is on the first processor. It fails by its deadline. */
 struct waiting {
     uint64_t bytes;
-    int peer_at;               /* the processor of rank 0, */
-    bool away, asleep, sent;   /* which has none now, or wants none, and to which a message as long was sent before */
+    int peer_at;             /* the processor of rank 0, */
+    bool away, asleep;       /* which has none now, or wants none */
+    bool talks, alone;       /* it exchanges messages with rank 0 alone, and that with it */
     bool (*look)(const struct link *link); /* for what has come; NULL: the link's own */
+    int64_t took;            /* ns of all its waits but one that count together; 0: none are counted yet */
 };
 
 static void wait_for(const struct waiting *t)
 {
-    static char data[LONG];
-    int32_t members[] = {0, 1, 2}, hosts[] = {0, 0, 0};
-    acomm_group_options o = {.id = 1, .rank = 1, .size = 3, .local = 3, .crowded = true, .members = members, .hosts = hosts,
-                             .piece_bytes = PIECE, .segment_fd = memfd_create("test", MFD_CLOEXEC),
-                             .segment_bytes = acomm_segment_bytes(3, PIECE), .connections = 1, .check = 1, .timeout = 20 * SECOND};
-    acomm_group *g = NULL;
-    start_on_first(second);
-    CHECK(ftruncate(o.segment_fd, (off_t)o.segment_bytes) == 0);
-    CHECK_EQUAL(acomm_group_open(NULL, &o, &g), 0);
+    acomm_group_options o;
+    acomm_group *g = open_group(&o);
     atomic_store(shared_place(&g->shared, 0), 1 + t->peer_at);
     works_lately(&g->shared, 2, t->peer_at == first ? second : first);
-    struct acomm_op op = {.group = g, .kind = ACOMM_RECV, .in = data, .out = data, .count = t->bytes, .dtype = ACOMM_UINT8, .width = 1,
-                          .peer = 0, .root = -1, .timeout = SECOND / 20, .synchronous = true};
-    struct acomm_op answer = op;
-    answer.kind = ACOMM_SEND;
-    CHECK_EQUAL(t->sent ? p2p_post(g->p2p, &answer) : 0, 0);
+    struct acomm_op op = message(g, ACOMM_RECV, 0, t->bytes);
     CHECK_EQUAL(p2p_post(g->p2p, &op), 0);
     struct link *from = g->p2p->peers[0]->from;
     const struct link_ops *before = from->ops;
@@ -172,6 +207,11 @@ static void wait_for(const struct waiting *t)
     from->ops = &ops;
     atomic_store(&from->theirs->away, t->away);
     atomic_store(&from->theirs->listeners, t->asleep);
+    atomic_store(&from->theirs->partner, t->alone ? 1 + 1 : 0);
+    g->p2p->addressee = g->p2p->peers[0];
+    g->p2p->talk = t->talks ? P2P_TALK : 0;
+    g->p2p->waits = t->took ? COUNTED : 0;
+    g->p2p->waited = clock_now() - t->took;
     CHECK_EQUAL(p2p_wait(g->p2p, &op), ACOMM_TIMEOUT);
     from->ops = before;
     CHECK_EQUAL(atomic_load(shared_place(&g->shared, 1)) - 1, moves ? second : first);
@@ -180,9 +220,9 @@ static void wait_for(const struct waiting *t)
 }
 
 /* Whether rank 1 does, by messages of so many bytes. */
-static void moves_for(uint64_t bytes, int peer_at, bool sent, bool expected)
+static void moves_for(uint64_t bytes, int peer_at, bool expected)
 {
-    struct waiting t = {.bytes = bytes, .peer_at = peer_at, .sent = sent};
+    struct waiting t = {.bytes = bytes, .peer_at = peer_at, .talks = true, .alone = true};
     for (int i = 0; i < (expected ? ATTEMPTS : FEW) && (i == 0 || !moves); i++)
         wait_for(&t);
     CHECK_MESSAGE(moves == expected, "%d moves for %d B", moves, (int)bytes);
@@ -190,15 +230,40 @@ static void moves_for(uint64_t bytes, int peer_at, bool sent, bool expected)
 
 static void test_moves_for_whom_it_talks_to(void)
 {
-    moves_for(1, first, true, true);
-    moves_for(MIDDLE - 1, first, true, true);
-    moves_for(MIDDLE, first, true, false);
-    moves_for(LONG, first, true, false); /* they are together */
-    moves_for(1, first, false, false);   /* it talks to somebody else */
-    moves_for(LONG, second, true, true);
-    moves_for(LONG - 1, second, true, false);
-    moves_for(1, second, true, false);
-    moves_for(LONG, second, false, false);
+    moves_for(1, first, true);
+    moves_for(MIDDLE - 1, first, true);
+    moves_for(MIDDLE, first, false);
+    moves_for(LONG, first, false); /* they are together */
+    moves_for(LONG, second, true);
+    moves_for(LONG - 1, second, false);
+    moves_for(1, second, false);
+}
+
+static void test_stays_where_others_talk_to_either(void)
+{
+    struct waiting t = {.bytes = 1, .peer_at = first, .talks = false, .alone = true};
+    wait_for(&t);
+    CHECK_EQUAL(moves, 0);
+    t.talks = true;
+    t.alone = false;
+    wait_for(&t);
+    CHECK_EQUAL(moves, 0);
+}
+
+/* Each but for a moment, that is: who does something else before it answers would do that in another rank's time. */
+static void test_stays_where_answers_take_long(void)
+{
+    struct waiting t = {.bytes = 1, .peer_at = first, .talks = true, .alone = true, .took = 1};
+    turn = SECOND / 50000; /* so few waits follow that they do not count */
+    for (int i = 0; i == 0 || (i < ATTEMPTS && !moves); i++)
+        wait_for(&t);
+    CHECK_EQUAL(moves, 1);
+    t.took = SECOND / 1000;
+    for (int i = 0; i < FEW; i++) {
+        wait_for(&t);
+        CHECK_EQUAL(moves, 0);
+    }
+    turn = 0;
 }
 
 static int looks, looks_by_then; /* before the first yield */
@@ -215,9 +280,10 @@ static void count(void)
     looks_by_then = yields ? looks_by_then : looks;
 }
 
-static int looks_for_one(int peer_at, bool away, bool asleep)
+static int looks_for_one(struct waiting t)
 {
-    struct waiting t = {.bytes = 1, .peer_at = peer_at, .away = away, .asleep = asleep, .look = look};
+    t.bytes = 1;
+    t.look = look;
     looks = looks_by_then = 0;
     before_yield = count;
     wait_for(&t);
@@ -228,11 +294,22 @@ static int looks_for_one(int peer_at, bool away, bool asleep)
 /* Of two halves of pairs one has to wait for its other half, and one has to make room. */
 static void test_waits_for_a_peer_without_a_core_if_that_is_on_a_later_processor(void)
 {
-    int usual = looks_for_one(second, false, false);
+    struct waiting t = {.peer_at = second, .talks = true, .alone = true};
+    int usual = looks_for_one(t), longer = 0;
+    t.away = true;
+    for (int i = 0; i < ATTEMPTS && longer <= 3 * usual; i++) /* on a busy machine its turn may be over before */
+        longer = looks_for_one(t);
     CHECK(usual > 20);
-    CHECK(looks_for_one(second, true, false) > 3 * usual);
-    CHECK(looks_for_one(first, true, false) < 5);
-    CHECK(looks_for_one(second, true, true) < 5);
+    CHECK(longer > 3 * usual);
+    struct waiting earlier = t, asleep = t, others = t, any = t;
+    earlier.peer_at = first;
+    asleep.asleep = true;
+    others.alone = false;
+    any.talks = false;
+    CHECK_EQUAL(looks_for_one(earlier), 0);
+    CHECK_EQUAL(looks_for_one(asleep), 0);
+    CHECK_EQUAL(looks_for_one(others), 0);
+    CHECK_EQUAL(looks_for_one(any), 0);
 }
 
 int main(void)
@@ -241,7 +318,10 @@ int main(void)
     TEST(test_joins_no_rank_that_it_cannot);
     TEST(test_joins_whom_it_exchanges_long_messages_with);
     TEST(test_leaves_for_where_no_more_work);
+    TEST(test_says_whom_it_talks_to);
     TEST(test_moves_for_whom_it_talks_to);
+    TEST(test_stays_where_others_talk_to_either);
+    TEST(test_stays_where_answers_take_long);
     TEST(test_waits_for_a_peer_without_a_core_if_that_is_on_a_later_processor);
     return CHECK_RESULT();
 }

@@ -13,7 +13,8 @@
  * many on within one, however near the others are (256 KiB 9.0 us instead of 9.6). In between that decides. */
 #define SHORT ((uint64_t)16 << 10)
 #define LONG ((uint64_t)256 << 10)
-#define WAITS 32          /* for messages of a partner, between two looks at where it is */
+#define WAITS 32          /* for messages of a partner, between two looks at where it is, */
+#define WAIT_NS 2500      /* and how long each may take on average for each rank of the host, if the partner only answers */
 
 struct waiter {
     struct wait wait;
@@ -55,18 +56,30 @@ static int step_away(struct p2p *p, struct wait *w)
     return rc;
 }
 
+/* Whether two ranks talk to each other, and to nobody else. In a ring, or between one rank and many, who keeps its core keeps it from
+ * one whose message others wait for. */
+static bool talks(const struct p2p *p, const struct acomm_op *op)
+{
+    const struct p2p_peer *peer = op->kind == ACOMM_RECV && op->peer >= 0 ? p->peers[op->peer] : NULL;
+    return peer && peer == p->addressee && p->talk >= P2P_TALK && p->group->shared.base && peer->from && peer->from->theirs
+        && atomic_load_explicit(&peer->from->theirs->partner, memory_order_relaxed) == p->group->rank + 1;
+}
+
 /* With the lock. Two ranks that talk to each other belong on two processors where their messages are short, each of which costs a
- * switch of processes otherwise, and on one where what is long stays in its cache (places.h). */
+ * switch of processes otherwise, and on one where what is long stays in its cache (places.h); and where the other one has something
+ * else to do before it answers, which others would do on ours. */
 static void find_place(struct p2p *p, const struct acomm_op *op, const struct wait *w)
 {
     struct acomm_group *g = p->group;
     uint64_t bytes = op->count * op->width;
-    bool partner = op->kind == ACOMM_RECV && op->peer >= 0 && p->peers[op->peer] == p->addressee;
-    if (!g->shared.base || !partner || (bytes > SHORT && bytes < LONG) || ++p->waits < WAITS)
+    if (!talks(p, op) || (bytes > SHORT && bytes < LONG) || ++p->waits < WAITS)
         return;
     int seat = g->hosts.seat[op->peer];
+    int64_t now = clock_now(), waited = now - p->waited;
     p->waits = 0;
-    if (bytes > SHORT ? places_join(&p->joins, &g->shared, seat) : places_leave(&p->joins, &g->shared, seat))
+    p->waited = now;
+    bool answers = waited < (int64_t)WAITS * WAIT_NS * g->hosts.host.size;
+    if (bytes > SHORT ? places_join(&p->joins, &g->shared, seat) : answers && places_leave(&p->joins, &g->shared, seat))
         wait_moved(w);
 }
 
@@ -131,21 +144,22 @@ static void doze(struct p2p *p, struct waiter *w)
     p->followers--;
 }
 
-/* With more ranks than cores it is worth waiting for a peer of this host that has a core too: two ranks that talk to each other
- * do so for a while without a switch of processes, which costs more than a short message. Then it is the others' turn. */
-static bool keeps_core(struct p2p *p)
+/* Two processors may have halves of two pairs that talk: both would find their peers without a core and give up their own, and so
+ * would the other halves. So who is on the first one of its pair's processors keeps it for a moment, until the peer has come. */
+static bool waits_for_half(const struct p2p *p, const struct link *from, const struct acomm_op *op)
 {
+    return talks(p, op) && !bell_asleep(from->theirs) && places_before(&p->group->shared, p->group->hosts.seat[op->peer]);
+}
+
+/* With more ranks than cores it is worth waiting for a peer that has a core too: two ranks that talk to each other do so for a
+ * while without a switch of processes, which costs more than a short message. Then it is the others' turn. */
+static bool keeps_core(struct p2p *p, const struct link *from, const struct acomm_op *op)
+{
+    if (!from->theirs || (bell_away(from->theirs) && !waits_for_half(p, from, op)))
+        return false;
     int64_t now = clock_now();
     p->kept = p->kept ? p->kept : now;
     return now - p->kept < KEEP_NS / p->group->hosts.host.size;
-}
-
-/* Two processors may have halves of two such pairs: both would find their peers without a core and give up their own, and so
- * would the other halves. So who is on the first one of its pair's processors keeps it for a moment, until the peer has come. */
-static bool waits_for_half(const struct p2p *p, const struct link *from, int rank)
-{
-    const struct acomm_group *g = p->group;
-    return !bell_asleep(from->theirs) && g->shared.base && places_before(&g->shared, g->hosts.seat[rank]);
 }
 
 /* With the lock held: giving it up and taking it again costs more than several looks at a link in memory, and what is
@@ -155,18 +169,18 @@ static bool peek(struct p2p *p, const struct acomm_op *op)
     const struct acomm_group *g = p->group;
     const struct p2p_peer *peer = op->peer < 0 ? NULL : p->peers[op->peer];
     const struct link *from = peer ? peer->from : NULL;
-    bool able = from && from->ops->waiting && (!g->crowded || (from->theirs && keeps_core(p)));
-    bool half = false, came = false;
-    for (int turn = 0; able && !came && turn < (half ? PEEKS_HALF : PEEKS); turn++) {
+    bool able = from && from->ops->waiting && (!g->crowded || keeps_core(p, from, op)), half = false;
+    for (int turn = 0; able && turn < (half ? PEEKS_HALF : PEEKS); turn++) {
+        if (from->ops->waiting(from)) {
+            p->gains = GAINS;
+            return true;
+        }
         able = !atomic_load_explicit(&p->wanted, memory_order_relaxed) && !atomic_load_explicit(&g->poisoned, memory_order_relaxed);
         if (g->crowded && bell_away(from->theirs))
-            able = half = waits_for_half(p, from, op->peer);
-        came = from->ops->waiting(from);
+            able = half = able && waits_for_half(p, from, op);
         wait_relax();
     }
-    if (came)
-        p->gains = GAINS;
-    return came;
+    return false;
 }
 
 /* With the lock, until the operation has ended or something stops its waiter: what. */
