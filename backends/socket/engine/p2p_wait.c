@@ -66,8 +66,8 @@ static bool talks(const struct p2p *p, const struct acomm_op *op)
 }
 
 /* With the lock. Two ranks that talk to each other belong on two processors where their messages are short, each of which costs a
- * switch of processes otherwise, and on one where what is long stays in its cache (places.h); and where the other one has something
- * else to do before it answers, which others would do on ours. */
+ * switch of processes otherwise, and on one where what is long stays in its cache (places.h). Where one works before it answers,
+ * one processor is enough for both, and on another one the answer would wait for others that work there. */
 static void find_place(struct p2p *p, const struct acomm_op *op, const struct wait *w)
 {
     struct acomm_group *g = p->group;
