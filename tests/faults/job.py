@@ -7,10 +7,12 @@ here ends the other ranks when one fails: what the survivors do is what is teste
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 import traceback
@@ -18,6 +20,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import arraycomm
@@ -28,6 +31,7 @@ from arraycomm.launch.nodes import Meeting, meet
 from . import network
 
 LIMIT = 30.0  # s: no task of these tests takes that long unless it hangs
+STACK_LIMIT = 2.0  # s for a rank to tell where it hangs
 _CONTEXT = multiprocessing.get_context("forkserver")
 multiprocessing.set_forkserver_preload(["numpy", "ml_dtypes", "arraycomm.launch", "arraycomm.backends.socket"])
 
@@ -113,6 +117,7 @@ class Job:
         self.names = list(spaces)
         self.meeting: Meeting | None = None if self.names else meet(1, 0, size)
         self.processes: list[Any] = []
+        self._directory = tempfile.TemporaryDirectory()  # where a rank that hangs tells where it is
         self._pipes: list[Connection] = []
         for rank in range(size):
             variables = {"ARRAYCOMM_TRANSPORT": transport, **(environ or {}), **(of_rank(rank) if of_rank else {})}
@@ -130,7 +135,9 @@ class Job:
             variables = {"RANK": str(rank), "WORLD_SIZE": str(self.size), **variables}
         ours, theirs = _CONTEXT.Pipe()
         space = self.names[rank] if self.names else ""
-        arguments = (rank, self.size, theirs, variables, secret, space, self._tasks)
+        stack = Path(self._directory.name, str(rank))
+        stack.touch()
+        arguments = (rank, self.size, theirs, variables, secret, space, self._tasks, stack)
         process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
@@ -155,7 +162,7 @@ class Job:
         while len(found) < len(wanted):
             pipes = {self._pipes[rank]: rank for rank in wanted if rank not in found}
             ready = wait(list(pipes), max(0.0, deadline - time.monotonic()))
-            assert ready, f"hang: no answer of ranks {sorted(pipes.values())} within {limit:g} s"
+            assert ready, f"hang: no answer of ranks {sorted(pipes.values())} within {limit:g} s{self._stacks(pipes.values())}"
             for pipe in ready:
                 rank = pipes[pipe]  # type: ignore[index]
                 try:
@@ -163,6 +170,20 @@ class Job:
                 except (EOFError, ConnectionResetError):
                     raise AssertionError(f"rank {rank} died, exit code {self.exit_code(rank)}") from None
         return {rank: found[rank] for rank in wanted}
+
+    def _stacks(self, ranks: Iterable[int]) -> str:
+        """Where they are, as Python sees it."""
+        told = ""
+        for rank in sorted(ranks):
+            file = Path(self._directory.name, str(rank))
+            with contextlib.suppress(ProcessLookupError):
+                self.signal(rank, signal.SIGUSR2)
+            end, size = time.monotonic() + STACK_LIMIT, -1
+            while time.monotonic() < end and (not file.stat().st_size or file.stat().st_size != size):  # it writes thread by thread
+                size = file.stat().st_size
+                self.processes[rank].join(STACK_LIMIT / 20)
+            told += f"\n\nrank {rank}:\n{file.read_text() or 'it does not tell where it is'}"
+        return told
 
     def call(self, task: str, ranks: Iterable[int] | None = None, *, limit: float = LIMIT,
              **parameters: Any) -> dict[int, Any]:
@@ -209,6 +230,7 @@ class Job:
             pipe.close()
         if self.meeting:
             self.meeting.close()
+        self._directory.cleanup()
 
     def __enter__(self) -> Job:
         return self
@@ -234,7 +256,9 @@ def closed_jobs(make: Callable[..., Job]) -> Iterator[Callable[..., Job]]:
 
 
 def _serve(rank: int, size: int, pipe: Connection, variables: Mapping[str, str], secret: bytes | None, space: str,
-           more: str) -> None:
+           more: str, stack: Path) -> None:
+    told = stack.open("w", encoding="utf-8")  # open for as long as the rank runs
+    faulthandler.register(signal.SIGUSR2, told)
     os.environ.update(variables)
     if secret is not None:
         os.environ["ARRAYCOMM_SECRET_FD"] = str(secrets.to_descriptor(secret))
