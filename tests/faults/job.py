@@ -179,7 +179,7 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 self.signal(rank, signal.SIGUSR2)
             end, size = time.monotonic() + STACK_LIMIT, -1
-            while time.monotonic() < end and (not file.stat().st_size or file.stat().st_size != size):  # it writes thread by thread
+            while time.monotonic() < end and (not file.stat().st_size or file.stat().st_size != size):  # written bit by bit
                 size = file.stat().st_size
                 self.processes[rank].join(STACK_LIMIT / 20)
             told += f"\n\nrank {rank}:\n{file.read_text() or 'it does not tell where it is'}"
