@@ -6,7 +6,6 @@ import setuptools
 from setuptools.build_meta import *  # noqa: F403
 from setuptools.build_meta import build_editable, get_requires_for_build_editable, prepare_metadata_for_build_editable
 
-import cffi_build.requirement  # noqa: F401 - ends the build where setuptools is too old
 from cffi_build.packages import packages
 
 # What setuptools calls, without arguments, where there is no setup.py. pyproject.toml cannot say that packages are to be found

@@ -108,11 +108,3 @@ def test_commands_of_the_wheel(installed: Path, tmp_path: Path) -> None:
     done = subprocess.run([installed / "arraycomm-bench", "all_reduce"], cwd=tmp_path, capture_output=True, text=True,
                           timeout=LIMIT)
     assert done.returncode == 2 and "pip install 'arraycomm[bench]'" in done.stderr  # there is no NumPy
-
-
-def test_a_setuptools_that_is_too_old_is_named(tmp_path: Path) -> None:
-    (tmp_path / "setuptools.py").write_text('__version__ = "65.5.0"\ndef setup(**_): print("built")\n')
-    done = subprocess.run([sys.executable, "-m", "cffi_build"], cwd=ROOT, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=60)
-    assert done.returncode == 1 and "setuptools >= 77" in done.stderr and "65.5.0" in done.stderr, done
-    assert not done.stdout
