@@ -19,7 +19,7 @@ from arraycomm.distributed.world import resolve
 
 from .bucket import SparseBucket
 from .parallel_log import ParallelLog
-from .reducer import Reducer
+from .reducer import Reducer, identity
 
 
 class DistributedDataParallel(nn.Module):
@@ -29,10 +29,15 @@ class DistributedDataParallel(nn.Module):
     buffers are rank 0's from the beginning. Parameters, names and defaults are torch.nn.parallel.DistributedDataParallel's:
 
     process_group: of arraycomm.distributed; None: the default group. broadcast_buffers: rank 0's before each forward.
-    bucket_cap_mb: MiB a bucket holds at most. find_unused_parameters: looks, after each forward, for parameters that its
-    outputs do not depend on. gradient_as_bucket_view: gradients lie in the buckets, which saves memory and a copy.
-    static_graph: all steps use the same parameters equally often. device_ids, output_device: None, or the one device of the
-    module. dim and check_reduction: accepted, without effect. Gradients of an nn.Embedding(sparse=True) stay sparse.
+    bucket_cap_mb: MiB a bucket holds at most. find_unused_parameters: a backward need not reach all parameters. Buckets that
+    have one which it did not reach, and those behind them, are reduced when it has ended. gradient_as_bucket_view: gradients lie
+    in the buckets, which saves memory and a copy. static_graph: all steps use the same parameters equally often.
+    device_ids, output_device: None, or the one device of the module. dim and check_reduction: accepted, without effect.
+    Gradients of an nn.Embedding(sparse=True) stay sparse.
+
+    The module may change between steps, on all ranks alike: parameters and buffers may be replaced
+    (load_state_dict(assign=True)), added, removed, converted (double()), frozen and unfrozen. The next forward compares
+    the ranks' parameters, and takes rank 0's values where some are new.
 
     Raises RuntimeError for a module without parameters that need gradients, and where it or the arguments that collectives
     depend on (bucket_cap_mb, broadcast_buffers, find_unused_parameters, static_graph) differ between ranks, ValueError for
@@ -46,26 +51,42 @@ class DistributedDataParallel(nn.Module):
         super().__init__()
         self.bucket_bytes_cap = _bucket_bytes(bucket_cap_mb)
         self.process_group = resolve(process_group)
-        kept = _kept(module, module.named_parameters())
-        _check([(name, p) for name, p in kept if p.requires_grad], device_ids, output_device)
+        _check(_trained(module), device_ids, output_device)
         _warn(check_reduction, find_unused_parameters and static_graph)
         self.module = module
         self.device_ids, self.output_device, self.dim = device_ids, output_device, dim
         self.broadcast_buffers, self.find_unused_parameters = broadcast_buffers, find_unused_parameters
         self.gradient_as_bucket_view, self.static_graph = gradient_as_bucket_view, static_graph
         self.require_backward_grad_sync = self.require_forward_param_sync = True
-        self._shared_buffers = [b for _, b in _kept(module, module.named_buffers())]
-        self._check_alike(kept, _sparse(module))
-        self._take_from_first([p for _, p in kept] + self._shared_buffers)
+        self._check_alike()
+        self._take_from_first(self._parameters_and_buffers())
         self._start()
 
-    def _start(self) -> None:
+    def _start(self, hook: Callable[[Any], Any] | None = None) -> None:
         """This rank's part."""
-        reduced = [(name, p) for name, p in _kept(self.module, self.module.named_parameters()) if p.requires_grad]
+        reduced = _trained(self.module)
         self._reducer = Reducer(self.process_group, reduced, self.bucket_bytes_cap, sparse=_sparse(self.module),
                                 static=self.static_graph, find_unused=self.find_unused_parameters,
-                                as_views=self.gradient_as_bucket_view)
+                                as_views=self.gradient_as_bucket_view, hook=hook)
+        if hook is not None:
+            _dense(self._reducer)
+        self._trained_now = self._reducer.identities
         self._log = ParallelLog(self, self._reducer, [p for _, p in reduced])
+
+    def _look(self) -> bool:
+        """Whether parameters need gradients; those that do now, and as they are now, will be reduced."""
+        trained = [identity(p) for _, p in _trained(self.module)]
+        if trained and trained != self._trained_now:
+            self._check_alike()
+            if set(trained) <= set(self._reducer.identities) and not self.static_graph:
+                self._reducer.freeze(trained)
+                self._trained_now = trained
+            else:
+                _check(_trained(self.module), self.device_ids, self.output_device)
+                self._reducer.release()
+                self._take_from_first(self._parameters_and_buffers())
+                self._start(self._reducer.hook)
+        return bool(trained)
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, which are in the default group of where they are made, and have no hook. As torch's."""
@@ -73,14 +94,13 @@ class DistributedDataParallel(nn.Module):
             raise RuntimeError("DDP Pickling/Unpickling are only supported when using DDP with the default process group. That "
                                "is, when you have called init_process_group and have not passed process_group argument to DDP "
                                "constructor")
-        ours = ("process_group", "_shared_buffers", "_reducer", "_log")
+        ours = ("process_group", "_reducer", "_trained_now", "_log")
         return {name: value for name, value in self.__dict__.items() if name not in ours}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.process_group = resolve(None)
         self.require_backward_grad_sync = self.require_forward_param_sync = True
-        self._shared_buffers = [b for _, b in _kept(self.module, self.module.named_buffers())]
         self._start()
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -89,16 +109,18 @@ class DistributedDataParallel(nn.Module):
         synchronizes = torch.is_grad_enabled() and self.require_backward_grad_sync
         if synchronizes:
             self._reducer.check_finished()
+        reduces = synchronizes and self._look()
+        if reduces:
             self._log.iteration()
         if self.require_forward_param_sync and self.broadcast_buffers:
-            self._take_from_first(self._shared_buffers)
+            self._take_from_first([b for _, b in _kept(self.module, self.module.named_buffers())])
         outputs = self.module(*inputs, **kwargs)
         self.require_forward_param_sync = synchronizes
-        if synchronizes:
+        if reduces:
             self._reducer.prepare(outputs)
             self._log.forward(time.monotonic() - began)
         else:
-            self._reducer.skip()
+            self._reducer.skip(outputs)
         return outputs
 
     @contextlib.contextmanager
@@ -117,11 +139,9 @@ class DistributedDataParallel(nn.Module):
         """
         if not callable(hook):
             raise TypeError("Communication hook must be callable.")
-        if any(isinstance(bucket, SparseBucket) for bucket in self._reducer.buckets):
-            raise RuntimeError("communication hooks are given dense gradients only, and this module has an nn.Embedding with "
-                               "sparse=True: without a hook both are averaged")
         if self._reducer.hook is not None:
             raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+        _dense(self._reducer)
         self._reducer.hook = lambda bucket: hook(state, bucket)
 
     def _from_all(self, mine: Any) -> list[Any]:
@@ -129,8 +149,14 @@ class DistributedDataParallel(nn.Module):
         objects.all_gather_object(everybody, mine, group=self.process_group)
         return everybody
 
-    def _check_alike(self, parameters: list[tuple[str, torch.Tensor]], sparse: set[nn.Parameter]) -> None:
-        mine = [(name, list(p.shape), str(p.dtype), p.requires_grad, p in sparse) for name, p in parameters]
+    def _parameters_and_buffers(self) -> list[torch.Tensor]:
+        return [x for named in (self.module.named_parameters(), self.module.named_buffers())
+                for _, x in _kept(self.module, named)]
+
+    def _check_alike(self) -> None:
+        sparse = _sparse(self.module)
+        mine = [(name, list(p.shape), str(p.dtype), p.requires_grad, p in sparse)
+                for name, p in _kept(self.module, self.module.named_parameters())]
         everybody, chosen = self._from_all(mine), self._from_all({
             "bucket_cap_mb": self.bucket_bytes_cap / 2**20, "broadcast_buffers": bool(self.broadcast_buffers),
             "find_unused_parameters": bool(self.find_unused_parameters), "static_graph": bool(self.static_graph)})
@@ -166,6 +192,16 @@ def _kept(module: nn.Module, named: Iterable[tuple[str, torch.Tensor]]) -> list[
     return [(name, tensor) for name, tensor in named if name not in ignored]
 
 
+def _trained(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """The parameters that need gradients. RuntimeError for what torch.func.functional_call() put into their places."""
+    found = [(name, p) for name, p in _kept(module, module.named_parameters()) if p.requires_grad]
+    for name, p in found:
+        if not p.is_leaf:
+            raise RuntimeError(f"{name!r} is computed from other tensors, whose gradients this DistributedDataParallel cannot "
+                               "average: call the module inside, `.module`, in torch.func.functional_call()")
+    return found
+
+
 def _by_kind(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
     kinds: dict[Any, list[torch.Tensor]] = {}
     for t in tensors:
@@ -189,6 +225,12 @@ def _warn(check_reduction: bool, unused_though_static: bool) -> None:
     if unused_though_static:
         warnings.warn("You passed find_unused_parameters=true to DistributedDataParallel, `static_graph` will detect unused "
                       "parameters automatically, so you do not need to set find_unused_parameters=true", stacklevel=3)
+
+
+def _dense(reducer: Reducer) -> None:
+    if any(isinstance(bucket, SparseBucket) for bucket in reducer.buckets):
+        raise RuntimeError("communication hooks are given dense gradients only, and this module has an nn.Embedding with "
+                           "sparse=True: without a hook both are averaged")
 
 
 def _sparse(module: nn.Module) -> set[nn.Parameter]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copyreg
+import functools
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch import nn
+from torch.autograd.graph import get_gradient_edge
 
 from arraycomm.core import buckets
 from arraycomm.core.log import log
@@ -27,20 +32,20 @@ _UNFINISHED = (
 
 
 class Reducer:
-    """One backward at a time. Every rank has one, with alike parameters; buckets go off in the same order everywhere.
+    """One backward at a time. Every rank has one, with alike parameters; buckets start in the same order everywhere.
 
-    parameters: (name, tensor) of all that are reduced; sparse: those of them whose gradients are. find_unused: looks from the
-    outputs which ones backward will not reach. as_views: gradients lie in the buckets. static: what the first backward reached,
+    parameters: (name, tensor) of all that are reduced; sparse: those of them whose gradients are. find_unused: what a backward
+    has not reached when it ends is reduced then. as_views: gradients lie in the buckets. static: what the first backward reached,
     and how often, holds for all. hook: None averages; otherwise hook(bucket) gives a future of the bucket's new values.
-    Attributes: seconds, when backward began, the first bucket went off, backward's computing ended, and the last bucket came;
-    unused, the parameters that the last backward did not reach here.
+    Attributes: identities, of the parameters, see identity(); seconds, when backward began, the first bucket started, backward's
+    computing ended, and the last bucket came; unused, the parameters without a gradient of this rank in the last reduction.
     """
 
     def __init__(self, pg: ProcessGroup, parameters: Sequence[tuple[str, torch.Tensor]], limit: int, *,
-                 sparse: AbstractSet[torch.Tensor], find_unused: bool, as_views: bool, static: bool) -> None:
+                 sparse: AbstractSet[torch.Tensor], find_unused: bool, as_views: bool, static: bool,
+                 hook: Callable[[Bucket], Any] | None = None) -> None:
         self._pg, self._names, self._parameters = pg, [name for name, _ in parameters], [p for _, p in parameters]
-        self._find_unused, self._as_views, self._static = find_unused, as_views, static
-        self.hook: Callable[[Bucket], Any] | None = None
+        self._find_unused, self._as_views, self._static, self.hook = find_unused, as_views, static, hook
         kinds = [(p.dtype, p.device, index if p in sparse else -1) for index, p in enumerate(self._parameters)]
         planned = buckets.plan([p.numel() * p.element_size() for p in self._parameters], kinds, limit)
         self.buckets: list[Bucket | SparseBucket] = [
@@ -49,69 +54,103 @@ class Reducer:
         self._place = {index: (bucket, place) for bucket in self.buckets for place, index in enumerate(bucket.indices)}
         self._times = [1] * len(self._parameters)  # that backward adds to each gradient
         self._learning = static
-        self._active = self._queued = False
+        self._armed = self._active = self._queued = False  # a forward has no backward yet; it runs; it will call _end()
+        self._local = -1  # the backward of a forward that is not to reduce
+        self._touched = {index for index, p in enumerate(self._parameters) if p.grad is not None}  # since the last reduction
         self.unused: list[int] = []
         self._used = torch.ones(len(self._parameters), dtype=torch.int32)
         self._counting: Any = None
         self.seconds = [0.0] * 4
-        self._begin()
+        self.identities = [identity(p) for p in self._parameters]
+        self._nodes = [get_gradient_edge(p).node for p in self._parameters]  # they keep alive what the identities name
         me = weakref.ref(self)
-        for index, p in enumerate(self._parameters):
-            p.register_post_accumulate_grad_hook(_told(me, index))
+        for index, node in enumerate(self._nodes):  # not on the tensor: torch.utils.swap_tensors loses its hooks
+            node.register_hook(_told(me, index))
+        self._left, self._counts, self._next = list(self._times), [0] * len(self._parameters), 0
+        self._frozen: list[int] = []
+
+    def freeze(self, trained: Sequence[Any]) -> None:
+        """From now on only parameters of these identities get gradients, on all ranks; the others need not be waited for."""
+        kept = set(trained)
+        self._frozen = [index for index, known in enumerate(self.identities) if known not in kept]
+
+    def release(self) -> None:
+        """Another Reducer takes over, with nodes for the tensors as they are now."""
+        self._wait()
+        self._nodes.clear()
 
     # ---- between forward and backward ----
 
     def check_finished(self) -> None:
         """RuntimeError, naming the parameters, where the backward before did not reach all. Where it raised, on all ranks, its
         step is left out."""
-        if self._broken_off():
-            self._give_up()
-        elif self._active and self._next < len(self.buckets) and any(self._counts):
+        if torch._C._current_graph_task_id() != -1:  # inside of that backward, as a checkpoint's forward
+            return
+        self._leave_out()
+        if self._active and any(self._counts):
             late = [index for index in range(len(self._parameters)) if self._left[index] > 0]
             raise RuntimeError(_UNFINISHED.format(rank=self._pg.rank(), names=", ".join(self._names[index] for index in late),
                                                   indices=" ".join(map(str, late))))
 
-    def _broken_off(self) -> bool:
-        """A backward's end has not come and will not: this is no forward inside of it, as a checkpoint's."""
-        return (self._active and self._queued and self._next < len(self.buckets)
-                and torch._C._current_graph_task_id() == -1)
+    def _leave_out(self) -> None:
+        """The step of a backward that raised: its end has not come, and will not.
 
-    def _give_up(self) -> None:
-        """All ranks have to: one that computed its gradients waits for buckets that do not come. It gets CollectiveMismatch in
+        All ranks have to: one that computed its gradients waits for buckets that do not come. It gets CollectiveMismatch in
         its backward then, and so does this one here."""
+        if not self._queued or torch._C._current_graph_task_id() != -1:
+            return
+        self._active = self._queued = False
+        if self._next == len(self.buckets):
+            return
         core = self._pg.core
         reached = core.all_gather(torch.tensor([[[self._next]]]), form="stack").flatten().tolist()
         if len(set(reached)) > 1:
             raise RuntimeError(f"the last backward raised after different numbers of buckets: {reached} by rank; destroy the "
                                "group and begin again")
-        self._active = False
         log().warning("the last backward raised, on all ranks, before all gradients came: its step is left out. Gradients hold "
                       "what it computed here: call zero_grad()")
 
     def prepare(self, outputs: Any) -> None:
-        """After a forward whose backward is to reduce; it begins from the outputs."""
-        self._begin()
-        self._active = True
-        if self._find_unused and not self._static:
-            reached = _reached(outputs)
-            self.unused = [index for index, p in enumerate(self._parameters) if p not in reached]
-        if not self._learning:
-            for index in self.unused:
-                self._left[index] = 0
-                self._ready(index)
-        for x in tree_leaves(outputs):
-            if isinstance(x, torch.Tensor) and x.grad_fn is not None:
-                x.register_hook(self._reach)
+        """After a forward whose backward is to reduce. The one that comes to an output does; where the loss is made of
+        something else, the next one that adds to a gradient."""
+        self._armed = self._armed or torch._C._current_graph_task_id() == -1  # a checkpoint's forward inside of backward is none
+        tensors = _tensors(outputs)
+        look = self._find_unused and self._lead_to_ours(tensors)
+        for x in tensors:
+            x.register_hook(functools.partial(self._reach, look))
 
-    def _reach(self, _: torch.Tensor) -> None:
+    def skip(self, outputs: Any) -> None:
+        """After a forward whose backward is not to reduce: gradients add up. That of one before may still come, and reduces."""
+        self._leave_out()
+        for x in _tensors(outputs):
+            x.register_hook(self._stay_local)
+
+    def _stay_local(self, _: torch.Tensor) -> None:
+        self._local = torch._C._current_graph_task_id()
+
+    def _lead_to_ours(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether a backward from these tensors can add to a gradient."""
+        ours, waiting = set(self._nodes), [x.grad_fn for x in tensors]
+        seen = set(waiting)
+        while waiting and not seen & ours:
+            more = {node for node, _ in waiting.pop().next_functions if node is not None} - seen
+            seen |= more
+            waiting.extend(more)
+        return bool(seen & ours)
+
+    def _reach(self, look: bool, _: torch.Tensor) -> None:
         """Backward has come to an output. It may raise before its first gradient; and one inside of it (a reentrant
-        checkpoint's) ends before all is done."""
+        checkpoint's) ends before all is done. look: it is none of ours if it adds to no gradient, as autograd.grad()."""
+        if not self._active and (not look or self._adds()):
+            self._start()
         self._follow()
 
-    def skip(self) -> None:
-        """After a forward whose backward is not to reduce: gradients add up. That of one before may still come, and reduces."""
-        if self._broken_off():
-            self._give_up()
+    def _adds(self) -> bool:
+        """Whether the backward that runs now will add to a gradient."""
+        try:
+            return any(map(torch._C._will_engine_execute_node, self._nodes))
+        except RuntimeError:  # grad() of a parameter
+            return False
 
     def _wait(self) -> None:
         """For all buckets that are under way."""
@@ -123,17 +162,23 @@ class Reducer:
             self._counting.wait()
             self._counting = None
 
-    def _begin(self) -> None:
-        self._wait()  # where no backward came
+    # ---- in backward ----
+
+    def _start(self) -> None:
+        self._wait()  # where the last one raised
         self._queued = False  # torch forgets the callback of a backward that raised
+        self._armed, self._active = False, True
         self._next, self._left, self._counts = 0, list(self._times), [0] * len(self._parameters)
         for bucket in self.buckets:
             bucket.begin()
-
-    # ---- in backward ----
+        if not self._learning:
+            self._ready_all({*self._frozen, *(index for index, times in enumerate(self._times) if not times)})
 
     def _come(self, index: int) -> None:
         """Backward has added to a gradient."""
+        self._touched.add(index)
+        if self._armed and not self._active and torch._C._current_graph_task_id() != self._local:
+            self._start()
         if not self._active:
             return
         self._follow()
@@ -144,8 +189,7 @@ class Reducer:
         if self._left[index] < 0:
             raise RuntimeError(f"Expected to mark a variable ready only once: parameter {index}, {self._names[index]}, was "
                                "reached again by this backward. One that several reentrant backward passes reach needs "
-                               "static_graph=True, and one that is used outside of `forward` is not seen by "
-                               "find_unused_parameters")
+                               "static_graph=True")
         if self._left[index] == 0:
             self._ready(index)
 
@@ -165,8 +209,19 @@ class Reducer:
                 self.seconds[1] = time.monotonic()
             self.buckets[self._next].wait = self.buckets[self._next].start(self.hook)
             self._next += 1
-        if self._next == len(self.buckets) and (self._find_unused or self._static):
-            self._used[:] = 1
+        if self._next == len(self.buckets):
+            self._count()
+
+    def _ready_all(self, indices: AbstractSet[int]) -> None:
+        for index in sorted(indices, reverse=True):
+            self._left[index] = 0
+            self._ready(index)
+
+    def _count(self) -> None:
+        """By how many ranks each parameter was reached. One that no rank has reached keeps its gradient, or has none."""
+        self._used[:] = 1
+        if self._find_unused or self._static or self._frozen:
+            self.unused = [index for index, p in enumerate(self._parameters) if index not in self._touched or p.grad is None]
             self._used[self.unused] = 0
             self._counting = all_reduce(self._used, group=self._pg, async_op=True)
 
@@ -175,25 +230,22 @@ class Reducer:
         self._queued = False
         self.seconds[2] = time.monotonic()
         if self._learning:
-            self._learn()
+            self._learning = False
+            self._times = self._counts
+            self._ready_all(set(range(len(self._parameters))))
+        elif self._find_unused:
+            self._ready_all({index for index, left in enumerate(self._left) if left > 0})
         if self._next < len(self.buckets):
             return
         self._active = False
+        self._touched.clear()
         self._wait()
-        used = self._used.tolist()  # by how many ranks, where that was counted
+        used = self._used.tolist()
         for bucket in self.buckets:
             for index, view in zip(bucket.indices, bucket.results(), strict=True):
                 if used[index]:
                     self._store(self._parameters[index], view)
         self.seconds[3] = time.monotonic()
-
-    def _learn(self) -> None:
-        self._learning = False
-        self._times = [max(count, 1) for count in self._counts]
-        self.unused = [index for index, count in enumerate(self._counts) if not count]
-        self._left = [0] * len(self._parameters)
-        for index in reversed(range(len(self._parameters))):
-            self._ready(index)
 
     def _store(self, parameter: torch.Tensor, view: torch.Tensor) -> None:
         if self._as_views:
@@ -204,9 +256,14 @@ class Reducer:
             parameter.grad.copy_(view)
 
 
-def _told(reducer: weakref.ref[Reducer], index: int) -> Callable[[Any], None]:
+def identity(parameter: torch.Tensor) -> Any:
+    """What a Reducer relies on: the tensor behind the Python object, which torch.utils.swap_tensors changes, and its kind."""
+    return parameter._cdata, parameter.dtype, parameter.device, parameter.shape
+
+
+def _told(reducer: weakref.ref[Reducer], index: int) -> Callable[[Any, Any], None]:
     """A parameter's hook. It must not keep the reducer alive: a cycle through torch is not found by Python."""
-    def hook(_: Any) -> None:
+    def hook(_: Any, __: Any) -> None:
         found = reducer()
         if found is not None:
             found._come(index)
@@ -214,18 +271,22 @@ def _told(reducer: weakref.ref[Reducer], index: int) -> Callable[[Any], None]:
     return hook
 
 
-def _reached(outputs: Any) -> set[torch.Tensor]:
-    """The parameters that a backward from these outputs adds gradients to."""
-    tensors = [x for x in tree_leaves(outputs) if isinstance(x, torch.Tensor)]
-    found = {x for x in tensors if x.is_leaf and x.requires_grad}
-    waiting = [x.grad_fn for x in tensors if x.grad_fn is not None]
-    seen = set(waiting)
+def _tensors(outputs: Any) -> list[torch.Tensor]:
+    """Those with a graph that the outputs hold, in containers and attributes of any kind. Iterators are left alone."""
+    waiting, seen, found = [outputs], set(), []
     while waiting:
-        for node, _ in waiting.pop().next_functions:
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            waiting.append(node)
-            if hasattr(node, "variable"):
-                found.add(node.variable)
+        value = waiting.pop()
+        if value is None or isinstance(value, (str, bytes, int, float, complex, type, ModuleType, nn.Module)) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            if value.grad_fn is not None:
+                found.append(value)
+            continue
+        if isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, (list, tuple, deque, AbstractSet)):
+            waiting.extend(value)
+        waiting.extend(getattr(value, "__dict__", {}).values())
+        waiting.extend(getattr(value, name, None) for name in copyreg._slotnames(type(value)))  # type: ignore[attr-defined]
     return found

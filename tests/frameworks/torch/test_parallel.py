@@ -38,6 +38,11 @@ def test_without_torch_distributed() -> None:
         assert text in log, f"{text!r} is not in\n{log}"
 
 
+def test_modules_that_change_and_any_order_of_backward() -> None:
+    out, _ = start("arraycomm.launch", "--nproc-per-node", "2", str(HERE / "changes.py"))
+    assert all(f"rank {rank} is through" in out for rank in range(2))
+
+
 def test_its_modules_do_not_need_torch_distributed() -> None:
     """Beyond what alone.py runs."""
     for name in ("parallel", "bucket", "sparse", "reducer", "comm_hooks", "parallel_log", "autograd"):
