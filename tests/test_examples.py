@@ -37,6 +37,11 @@ def test_runs(path: Path) -> None:
     assert run(command(path)).strip()
 
 
+def test_runs_with_mlx() -> None:
+    told = run([*command(EXAMPLES[0]), "--library", "mlx"])
+    assert len(re.findall("step 400: loss 0", told)) == 1
+
+
 def test_the_page_names_the_late_rank() -> None:
     assert "Rank 2 has been late for" in run(command(ROOT / "examples" / "debug_page.py"))
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +18,9 @@ from hypothesis import strategies as st
 from arraycomm.core.dlpack import pack, resolve, resolve_out, wrap
 from arraycomm.core.types import DType
 
-from .arrays import DTYPES, SUPPORTED, bits, sample
+from .arrays import DTYPES, SUPPORTED, bits, numpy_dtype, sample
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -33,6 +39,49 @@ def test_numpy_small_shapes(shape: tuple[int, ...]) -> None:
     x = np.ones(shape)
     assert resolve(x).shape == shape and resolve(x).count == x.size
     assert wrap(pack(x), x).shape == shape
+
+
+def foreign_dtypes(name: str) -> list[np.dtype[Any]]:
+    """Dtype objects that are not NumPy's own of this name."""
+    one = np.dtype(name)
+    others = [np.dtype(name, metadata={"of": "h5py"}), pickle.loads(pickle.dumps(np.dtype(name, metadata={"of": "another"}))),
+              *(np.dtype(code) for code in np.typecodes["AllInteger"] if np.dtype(code).name == name),
+              *(np.dtype((one, {"field": (one, 0)})),)]
+    return [dtype for dtype in others if dtype is not one and dtype.name == name]
+
+
+@pytest.mark.parametrize("name", ["int64", "uint64", "int32", "float32", "bool", "complex128"])
+def test_results_have_numpys_own_dtype(name: str) -> None:
+    """Whatever came before, in a process where the first array seen is an odd one."""
+    code = (f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+            "import numpy as np\n"
+            "from tests.core.test_dlpack_numpy import foreign_dtypes\n"
+            "from arraycomm.core.dlpack import pack, resolve, wrap\n"
+            f"for dtype in [*foreign_dtypes({name!r}), np.dtype({name!r})]:\n"
+            "    x = np.ones(3, dtype)\n"
+            f"    assert wrap(pack(x), x).dtype is np.dtype({name!r}), dtype\n"
+            f"assert isinstance(wrap(pack(x), x)[0], np.dtype({name!r}).type)\n")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_dtype_objects_without_number_are_not_kept() -> None:
+    def run(start: int) -> None:
+        for i in range(start, start + 300):
+            for name in ("int64", "float32", "bool"):
+                x = np.ones(2, np.dtype(name, metadata={"number": i}))
+                y = wrap(pack(x), x)
+                assert y.dtype is np.dtype(name) and y.dtype.metadata is None
+            resolve(pickle.loads(pickle.dumps(np.ones(2, np.dtype("f4", metadata={"number": i})))))
+
+    run(0)
+    gc.collect()
+    kept = sys.getallocatedblocks()
+    run(300)
+    gc.collect()
+    assert sys.getallocatedblocks() - kept < 200
+    for dtype in DTYPES:  # those that nobody has seen yet among them
+        x = np.ones(3).astype(numpy_dtype(dtype))
+        assert wrap(pack(x), x).dtype is numpy_dtype(dtype)
 
 
 def strided(draw: Any) -> np.ndarray[Any, Any]:

@@ -29,10 +29,9 @@ const struct dtype_row dtype_rows[ACOMM_DTYPES] = {
     ROW(ACOMM_FLOAT8_E8M0FNU, "float8_e8m0fnu", 1, DL_FLOAT8_E8M0FNU, NULL),
 };
 
-/* NumPy's dtype objects seen so far. The built-in ones and ml_dtypes' are singletons; others (with metadata, say)
- * are looked up by name each time once the table is full. */
-#define DESCRS 64
-static struct { PyObject *descr; int dtype; } descrs[DESCRS];
+/* NumPy's own dtype objects, in the order in which their types were first met. Arrays bring others too (unpickled, with metadata,
+ * longlong), as many as they please: those are read each time, and nothing is kept of them. */
+static struct { PyObject *descr; int dtype; } descrs[ACOMM_DTYPES];
 static int descrs_known;
 
 int dtype_of_dlpack(struct dl_dtype dl)
@@ -92,27 +91,14 @@ int dtype_of_format(const char *format, Py_ssize_t width)
     return dtype;
 }
 
-static int attribute_true(PyObject *object, const char *name)
+static int descr_of_object(PyObject *descr)
 {
-    PyObject *value = PyObject_GetAttrString(object, name);
-    int truth = value ? PyObject_IsTrue(value) : -1;
-    Py_XDECREF(value);
-    return truth;
-}
-
-static int read_descr(PyObject *descr)
-{
-    int native = attribute_true(descr, "isnative"), dtype = -1;
-    if (native < 0)
-        return -1;
-    PyObject *name = PyObject_GetAttrString(descr, "name");
-    const char *label = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
-    if (label && native)
-        dtype = of_label(label);
+    PyObject *native = PyObject_GetAttrString(descr, "isnative"), *name = PyObject_GetAttrString(descr, "name");
+    const char *label = native && name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+    int dtype = label && native == Py_True ? of_label(label) : -1;
+    Py_XDECREF(native);
     Py_XDECREF(name);
-    if (!label)
-        return -1;
-    return dtype >= 0 ? dtype : refuse("bad_dtype", descr, NULL);
+    return dtype;
 }
 
 int dtype_of_descr(PyObject *descr)
@@ -120,29 +106,32 @@ int dtype_of_descr(PyObject *descr)
     for (int i = 0; i < descrs_known; i++)
         if (descrs[i].descr == descr)
             return descrs[i].dtype;
-    int dtype = read_descr(descr);
-    if (dtype >= 0 && descrs_known < DESCRS) {
-        descrs[descrs_known].descr = Py_NewRef(descr);
-        descrs[descrs_known++].dtype = dtype;
-    }
-    return dtype;
+    int dtype = descr_of_object(descr);
+    if (dtype >= 0) /* a result can be made: known now, as later it would be too late */
+        return dtype_descr(dtype) ? dtype : -1;
+    return PyErr_Occurred() ? -1 : refuse("bad_dtype", descr, NULL);
 }
 
-PyObject *dtype_descr(int dtype)
+static PyObject *descr_known(int dtype)
 {
     for (int i = 0; i < descrs_known; i++)
         if (descrs[i].dtype == dtype)
             return descrs[i].descr;
+    return NULL;
+}
+
+PyObject *dtype_descr(int dtype)
+{
+    PyObject *known = descr_known(dtype);
+    if (known)
+        return known;
     PyObject *label = PyUnicode_FromString(dtype_rows[dtype].label);
     PyObject *descr = label ? refuse_call("numpy_dtype", label, NULL) : NULL;
-    int known = descr ? dtype_of_descr(descr) : -1;
     Py_XDECREF(label);
-    Py_XDECREF(descr); /* the table keeps it, unless the table is full of strangers */
-    if (known < 0)
-        return NULL;
-    for (int i = 0; i < descrs_known; i++)
-        if (descrs[i].dtype == dtype)
-            return descrs[i].descr;
-    PyErr_SetString(PyExc_RuntimeError, "too many different numpy dtype objects");
-    return NULL;
+    if (!descr || (known = descr_known(dtype))) { /* found by another thread meanwhile */
+        Py_XDECREF(descr);
+        return known;
+    }
+    descrs[descrs_known].dtype = dtype;
+    return descrs[descrs_known++].descr = descr;
 }

@@ -103,6 +103,13 @@ const struct view_type *view_type(PyObject *object)
 
 /* ---- the ways ---- */
 
+static void view_release(struct view *view)
+{
+    if (view->buffered)
+        PyBuffer_Release(&view->buffer);
+    view->buffered = false;
+}
+
 static int open_own(struct view *view, const struct buffer *b)
 {
     view->ndim = (int)PyTuple_Size(b->shape); /* checked when it was made, as its elements */
@@ -120,9 +127,32 @@ static int open_own(struct view *view, const struct buffer *b)
     return 0;
 }
 
-static void take_buffer(struct view *view)
+/* Whether what the exporter says of the shape is there, and fits what it says of the length. */
+static bool buffer_has_shape(const Py_buffer *b)
 {
+    int64_t bytes = b->itemsize;
+    if (b->ndim < 0 || (b->ndim && !b->shape))
+        return false;
+    for (int i = 0; i < b->ndim; i++)
+        if (__builtin_mul_overflow(bytes, b->shape[i], &bytes))
+            return false;
+    return bytes == b->len;
+}
+
+/* Exporters may leave the shape out where strides are not asked for (nanobind, of MLX, and pybind11 do), and the strides that belong
+ * to it: such are asked again with strides. false with an exception. */
+static bool take_buffer(struct view *view, PyObject *object, int flags)
+{
+    if (PyObject_GetBuffer(object, &view->buffer, flags))
+        return false;
     view->buffered = true;
+    if (!buffer_has_shape(&view->buffer)) {
+        view_release(view);
+        if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES)
+            return take_buffer(view, object, flags | PyBUF_STRIDES);
+        PyErr_SetString(PyExc_BufferError, "the shape and the length that its buffer tells do not belong together");
+        return false;
+    }
     view->data = view->buffer.buf;
     view->ndim = view->buffer.ndim;
     view->shape = (const int64_t *)view->buffer.shape;
@@ -130,6 +160,7 @@ static void take_buffer(struct view *view)
     view->unit = 1;
     view->device_type = DL_CPU;
     view->readonly = view->buffer.readonly;
+    return true;
 }
 
 static int open_numpy(struct view *view, PyObject *object)
@@ -139,9 +170,8 @@ static int open_numpy(struct view *view, PyObject *object)
     Py_XDECREF(descr);
     if (view->dtype < 0)
         return -1;
-    if (PyObject_GetBuffer(object, &view->buffer, PyBUF_STRIDES))
+    if (!take_buffer(view, object, PyBUF_STRIDES))
         return refuse("unreadable", object, NULL);
-    take_buffer(view);
     view->owner = Py_NewRef(object);
     return 0;
 }
@@ -314,11 +344,11 @@ static int open_capsule(struct view *view, PyObject *object, const struct view_t
 /* The memoryview is the owner: while it lives a bytearray cannot be resized, nor a JAX array donated. */
 static int open_buffer(struct view *view, PyObject *object, const struct view_type *type)
 {
-    view->owner = PyMemoryView_FromObject(object);
-    if (view->owner && !PyObject_GetBuffer(view->owner, &view->buffer, PyBUF_STRIDES | PyBUF_FORMAT)) {
-        take_buffer(view);
+    bool sound = take_buffer(view, object, PyBUF_STRIDES | PyBUF_FORMAT); /* a memoryview believes what it is told */
+    view_release(view);
+    view->owner = sound ? PyMemoryView_FromObject(object) : NULL;
+    if (view->owner && take_buffer(view, view->owner, PyBUF_STRIDES | PyBUF_FORMAT))
         view->dtype = dtype_of_format(view->buffer.format, view->buffer.itemsize);
-    }
     if (view->dtype >= 0)
         return 0;
     if (!type->capsule)
@@ -344,10 +374,8 @@ static void clear(struct view *view)
 /* Packed, or refused: without strides JAX's buffer takes 0.05 us less. */
 static bool borrow_buffer(struct view *view, PyObject *object)
 {
-    if (!PyObject_GetBuffer(object, &view->buffer, PyBUF_ND | PyBUF_FORMAT)) {
-        take_buffer(view);
+    if (take_buffer(view, object, PyBUF_ND | PyBUF_FORMAT))
         view->dtype = dtype_of_format(view->buffer.format, view->buffer.itemsize);
-    }
     if (view->dtype >= 0)
         return true;
     PyErr_Clear();
@@ -400,9 +428,7 @@ void view_close(struct view *view)
     if (!view->buffered && !view->owner)
         return;
     PyErr_Fetch(&type, &value, &traceback);
-    if (view->buffered)
-        PyBuffer_Release(&view->buffer);
-    view->buffered = false;
+    view_release(view);
     Py_CLEAR(view->owner);
     PyErr_Restore(type, value, traceback);
 }
