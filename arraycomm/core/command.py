@@ -1,13 +1,19 @@
-"""What all commands have in common: they end as other programs do when nobody reads their output any more."""
+"""What all commands have in common: standard streams that can be used, however they were inherited, and an end as other programs
+have it when nobody reads their output any more.
+"""
 
 from __future__ import annotations
 
+import argparse
 import functools
+import io
 import os
 import select
 import signal
 import sys
 from collections.abc import Callable
+
+from .typed import Any
 
 CLOSED = 128 + signal.SIGPIPE  # what a shell shows for `yes | head`
 
@@ -18,22 +24,90 @@ def command(main: Callable[..., int | None]) -> Callable[..., int | None]:
 
     @functools.wraps(main)
     def run(*args: object, **options: object) -> int | None:
-        for name in ("stdout", "stderr"):
-            if getattr(sys, name) is None:  # the program was started with it closed: what is told goes nowhere
-                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open as long as the program runs
+        _open_closed()
+        before = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = _patient(before[0], sys.__stdout__, 1), _patient(before[1], sys.__stderr__, 2)
         try:
-            code = main(*args, **options)
-        except BrokenPipeError:
-            if not discard_unread():  # a connection of the program's own
-                raise
-            return CLOSED
-        except BaseException as error:
-            if not _flush() and isinstance(error, SystemExit) and not error.code:  # argparse has shown its help
-                return CLOSED
-            raise
-        return code if _flush() or code else CLOSED
+            return _run(main, *args, **options)
+        finally:
+            sys.stdout, sys.stderr = before
 
     return run
+
+
+def _run(main: Callable[..., int | None], *args: object, **options: object) -> int | None:
+    try:
+        code = main(*args, **options)
+    except BrokenPipeError:
+        if not discard_unread():  # a connection of the program's own
+            raise
+        return CLOSED
+    except BaseException as error:
+        if not _flush() and isinstance(error, SystemExit) and not error.code:  # argparse has shown its help
+            return CLOSED
+        raise
+    return code if _flush() or code else CLOSED
+
+
+class _Version(argparse.Action):
+    """Which is not looked up before somebody asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from arraycomm import __version__
+
+        print("arraycomm", __version__)
+        parser.exit()
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version of arraycomm and exit")
+
+
+def _open_closed() -> None:
+    """A program that was started with descriptor 0, 1 or 2 closed would have its next file or socket there, and write into it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+class _Patient(io.FileIO):
+    """Waits until it has written all, also where the terminal or pipe does not block: who shares it may set it so at any time."""
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        while rest:
+            written = super().write(rest)
+            if written is None:
+                is_writable(self.fileno(), None)
+            else:
+                rest = rest[written:]
+        return len(data)
+
+
+def is_writable(descriptor: int, milliseconds: int | None = 0) -> bool:
+    """Whether PIPE_BUF bytes can be written without waiting, or an error be had; waits for that. None: as long as it takes."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(milliseconds))
+
+
+def is_patient(stream: Any) -> bool:
+    """Whether it is one of a command's own, which goes to the process's stdout or stderr."""
+    buffer = getattr(stream, "buffer", None)
+    return isinstance(getattr(buffer, "raw", buffer), _Patient)
+
+
+def _patient(stream: Any, own: Any, descriptor: int) -> Any:
+    """The same stream over a _Patient, but for one that somebody has put in its place. None: its descriptor was closed."""
+    if stream is not own:
+        return stream
+    raw = _Patient(descriptor, "w", closefd=False)
+    if stream is None:  # what is told goes nowhere
+        return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="replace")
+    stream.flush()
+    buffer: Any = raw if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(raw)  # the first by `python -u`
+    return io.TextIOWrapper(buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=stream.line_buffering,
+                            write_through=stream.write_through)
 
 
 def _flush() -> bool:

@@ -33,7 +33,8 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, joi
 
     place = {} if hosted(os.environ) else {name: os.environ[name] for name in _PLACE if name in os.environ}
     launcher.check(fn, args, start_method)
-    return launcher.spawn(_run, (fn, place, *args), nprocs, join=join, daemon=daemon, start_method=start_method)
+    context: Any = launcher.spawn(_run, (fn, place, *args), nprocs, join=join, daemon=daemon, start_method=start_method)
+    return None if join else context
 
 
 def _run(rank: int, fn: Callable[..., Any], place: Mapping[str, str], *args: Any) -> None:

@@ -1,42 +1,29 @@
-"""The processes of one `spawn`: started, watched, ended together; and what runs in them."""
+"""The processes of one `spawn`: started, watched, ended together."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import signal
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
-from ..core import secret
-from ..core.errors import Aborted, PeerLost
-from ..core.lifeline import Lifeline, tie
+from ..core.lifeline import Lifeline
+from .child import Answer, Exit, Report, Task, Work, run
 from .ending import GRACE_S, Schedule, cause
-from .environ import SECRET_VARIABLES, Place
-from .errors import ProcessExitedException, ProcessRaisedException, describe_exit
+from .environ import Place
+from .errors import ProcessError, ProcessExitedException, ProcessRaisedException, describe_exit
 from .nodes import meet
-
-
-class _Report(NamedTuple):
-    """What a rank says of the exception that ended it."""
-
-    summary: str
-    traceback: str
-    pickled: bytes | None
-    consequence: bool
 
 
 class _Failure(NamedTuple):
     rank: int
     pid: int
-    code: int
-    report: _Report | None
+    code: int | None  # not known
+    report: Report | None
 
     @property
     def consequence(self) -> bool:
@@ -45,9 +32,20 @@ class _Failure(NamedTuple):
     def error(self) -> ProcessRaisedException | ProcessExitedException:
         name = f"rank {self.rank} (pid {self.pid})"
         if self.report is None:
-            return ProcessExitedException(f"{name} {describe_exit(self.code)}", self.rank, self.pid, self.code)
+            code = _UNKNOWN if self.code is None else self.code
+            return ProcessExitedException(f"{name} {_how(self.code)}", self.rank, self.pid, code)
         text = f"{name} raised {self.report.summary}\n\n{self.report.traceback}"
         return ProcessRaisedException(text, self.rank, self.pid)
+
+
+_UNKNOWN = 255  # as multiprocessing has it
+
+
+def _how(code: int | None) -> str:
+    if code is not None:
+        return describe_exit(code)
+    return ("ended without a word, and the kernel has not kept how: this process ignores SIGCHLD, or something else in it has "
+            "waited for all children")
 
 
 class SpawnContext:
@@ -62,7 +60,9 @@ class SpawnContext:
         self._ending = False
         self._failures: list[_Failure] = []
         self._reports: dict[Connection, int] = {}
-        self._raised: dict[int, _Report] = {}
+        self._raised: dict[int, Report] = {}
+        self._answers: dict[int, Answer] = {}
+        self._exits: dict[int, int] = {}  # exit codes, as the ranks themselves say
         self._running: set[int] = set()
         self.processes: list[BaseProcess] = []
         try:
@@ -78,8 +78,9 @@ class SpawnContext:
         # A Connection, because multiprocessing knows how to give one to a child in every start method.
         reader = Connection(self._lifeline.open_reader(), writable=False)
         forked = self._multiprocessing.get_start_method() == "fork"
-        task = _Task(fn, args, place, self._meeting.secret, reader, self._lifeline.write_end if forked else -1, sender)
-        process = self._multiprocessing.Process(target=_child, args=(task,), daemon=daemon, name=f"rank {rank}")
+        writer = self._lifeline.write_end if forked else -1
+        task = Task(Work(fn, args), place, self._meeting.secret, reader, writer, sender)
+        process = self._multiprocessing.Process(target=run, args=(task,), daemon=daemon, name=f"rank {rank}")
         with reader, sender:
             process.start()
         self.processes.append(process)
@@ -112,6 +113,23 @@ class SpawnContext:
         failure = cause(self._failures)
         raise failure.error() from _original(failure.report)
 
+    def results(self) -> list[Any]:
+        """What the ranks have returned, in their order; None of one that has called sys.exit(0). Once join() has given True.
+
+        Raises RuntimeError before, ProcessError for what cannot be read in this process.
+        """
+        if self._running or self._failures:
+            raise RuntimeError("the ranks have not all ended well: results() comes after a join() that gives True")
+        return [self._result(rank) for rank in range(len(self.processes))]
+
+    def _result(self, rank: int) -> Any:
+        if rank not in self._answers:
+            return None
+        try:
+            return pickle.loads(self._answers[rank].pickled)
+        except Exception as error:  # whatever a stranger's class raises
+            raise ProcessError(f"what rank {rank} has returned cannot be read here: {error}", rank) from error
+
     def _turn(self, until: float | None) -> None:
         sentinels = {self.processes[rank].sentinel: rank for rank in self._running}
         remaining = None if until is None else max(0.0, until - time.monotonic())
@@ -126,24 +144,33 @@ class SpawnContext:
     def _receive(self, connection: Connection) -> None:
         rank = self._reports[connection]
         try:
-            self._raised[rank] = connection.recv()
-            self._fail(rank, 1)
-        except EOFError:
+            told = connection.recv()
+        except (EOFError, OSError):  # the second: in the middle of it
             connection.close()
             del self._reports[connection]
+            return
+        if isinstance(told, Answer):
+            self._answers[rank], self._exits[rank] = told, 0
+        elif isinstance(told, Exit):
+            self._exits[rank] = told.code
+        else:
+            self._raised[rank] = told
+            self._fail(rank, 1)
 
     def _ended(self, rank: int) -> None:
         self.processes[rank].join()
         self._running.discard(rank)
-        code = self.processes[rank].exitcode
         for connection in [c for c, of in self._reports.items() if of == rank and c.poll()]:  # came meanwhile
             self._receive(connection)
-        if code:
+        code = self.processes[rank].exitcode
+        if code is None:
+            code = self._exits.get(rank)
+        if code != 0:
             self._fail(rank, code)
         elif self._running and not self._ending:
             self._meeting.ended(len(self.processes), rank, self.processes[rank].pid or 0, describe_exit(0))
 
-    def _fail(self, rank: int, code: int) -> None:
+    def _fail(self, rank: int, code: int | None) -> None:
         if self._ending or any(failure.rank == rank for failure in self._failures):
             return
         self._failures.append(_Failure(rank, self.processes[rank].pid or 0, code, self._raised.get(rank)))
@@ -169,52 +196,7 @@ class SpawnContext:
         self._meeting.close()
 
 
-class _Task(NamedTuple):
-    """All that a child gets. It travels through multiprocessing's pipe: the secret is in no argument or variable."""
-
-    fn: Callable[..., Any]
-    args: tuple[Any, ...]
-    place: Place
-    secret: bytes | None
-    lifeline: Connection
-    inherited_writer: int  # after a fork, the parent's end of the lifeline; -1 otherwise
-    reports: Connection
-
-
-def _child(task: _Task) -> None:
-    if task.inherited_writer >= 0:
-        os.close(task.inherited_writer)
-    tie(task.lifeline.fileno(), os.getpid())
-    for name in SECRET_VARIABLES:
-        os.environ.pop(name, None)
-    secret_fd = None if task.secret is None else secret.to_descriptor(task.secret)
-    os.environ.update(task.place.variables(secret_fd))
-    try:
-        task.fn(task.place.rank, *task.args)
-    except KeyboardInterrupt:  # a terminal's Ctrl-C, which the parent gets too: its answer is enough
-        sys.exit(128 + signal.SIGINT)
-    except Exception as error:
-        task.reports.send(_report(error))
-        sys.exit(1)
-
-
-def _report(error: Exception) -> _Report:
-    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return _Report(summary, text, _pickled(error), isinstance(error, (PeerLost, Aborted)))
-
-
-def _pickled(error: Exception) -> bytes | None:
-    """None where it cannot make the journey; tried both ways, because many exceptions fail only on the way back."""
-    try:
-        data = pickle.dumps(error)
-        pickle.loads(data)
-        return data
-    except Exception:  # whatever a stranger's __reduce__ raises
-        return None
-
-
-def _original(report: _Report | None) -> BaseException | None:
+def _original(report: Report | None) -> BaseException | None:
     if report is None or report.pickled is None:
         return None
     try:

@@ -50,6 +50,9 @@ class Schedule:
             settle = PATIENT_S if known[-1] else SETTLE_S
             self.plan((settle, signal.SIGTERM), (settle + self.grace, signal.SIGKILL))
 
+    def postpone(self, seconds: float) -> None:
+        self._steps = deque((when + seconds, number) for when, number in self._steps)
+
     def next(self) -> float | None:
         """When (time.monotonic()) the next signal is due."""
         return self._steps[0][0] if self._steps else None

@@ -33,6 +33,3 @@ class Place(NamedTuple):
             variables["ARRAYCOMM_SECRET_FD"] = str(secret_fd)
         return variables
 
-
-SECRET_VARIABLES = ("ARRAYCOMM_SECRET", "ARRAYCOMM_SECRET_FILE", "ARRAYCOMM_SECRET_FD")
-"""What a rank must not inherit once the secret is in a descriptor: the first would show it in /proc/PID/environ."""

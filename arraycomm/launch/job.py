@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from ..core.errors import DistError
-from .environ import SECRET_VARIABLES, Place
+from . import inherited
+from .environ import Place
 from .nodes import Meeting, meet
 from .run import Job, Plan
 
@@ -69,12 +70,13 @@ def launch(options: argparse.Namespace, extras: Extras | None = None) -> int:
     """Starts, watches and ends this node's ranks. `options` are those of arraycomm-run; the result is its exit code."""
     extras = extras or Extras()
     try:
-        for attempt in range(extras.restarts + 1):
-            code, failed = _attempt(options, extras, attempt)
-            if not failed or attempt == extras.restarts:
-                break
-            print(f"arraycomm-run: all ranks are started again, restart {attempt + 1} of {extras.restarts}", file=sys.stderr)
-        return code
+        with inherited.signals():
+            for attempt in range(extras.restarts + 1):
+                code, failed = _attempt(options, extras, attempt)
+                if not failed or attempt == extras.restarts:
+                    break
+                print(f"arraycomm-run: all ranks are started again, restart {attempt + 1} of {extras.restarts}", file=sys.stderr)
+            return code
     except KeyboardInterrupt:  # before the ranks were there, or after they had gone
         return 128 + signal.SIGINT
     except (DistError, OSError, ValueError) as error:
@@ -119,7 +121,7 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
 
 
 def _base_environ(nproc: int) -> dict[str, str]:
-    base = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
+    base = inherited.environ(os.environ)
     if nproc > 1 and "OMP_NUM_THREADS" not in base:
         # Every rank would start a thread per core. torchrun decides the same and says so too.
         print("arraycomm-run: OMP_NUM_THREADS is not set; the ranks get OMP_NUM_THREADS=1", file=sys.stderr)

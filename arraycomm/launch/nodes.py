@@ -134,7 +134,9 @@ def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, po
 
 
 def _secret(nnodes: int) -> bytes | None:
-    secret = secrets.find()
+    # One node needs nothing from outside, and the descriptor may be of a job around this one, and closed.
+    given = {name: value for name, value in os.environ.items() if nnodes > 1 or name != "ARRAYCOMM_SECRET_FD"}
+    secret = secrets.find(given)
     if secret is not None:
         return secret
     if nnodes == 1:

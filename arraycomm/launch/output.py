@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import sys
 from collections import deque
 from collections.abc import Iterable
 from io import FileIO
-from typing import BinaryIO
+from typing import TextIO
 
+from ..core.command import is_patient, is_writable
 from .ending import CONSEQUENCES
 
 TAIL_LINES = 40
@@ -39,12 +41,63 @@ class Lines:
         return rest + b"\n" if rest else b""
 
 
+class Sink:
+    """Our stdout or stderr. Takes all and passes on what can be written without waiting: who reads it slowly, or not at all,
+    must not keep us from signals and from ranks that end."""
+
+    def __init__(self, name: str) -> None:
+        """stdout or stderr. What a notebook or a test has put in its place takes all at once."""
+        self._stream: TextIO | None = getattr(sys, name)
+        own = self._stream is getattr(sys, f"__{name}__") or is_patient(self._stream)
+        self._fd = self._stream.fileno() if self._stream and own else -1
+        self._pending = b""
+        self._escaped = False
+        if self._stream:
+            self._stream.flush()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether something waits: for fileno() to become writable, then for flush()."""
+        return bool(self._pending)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, data: bytes) -> None:
+        self._escaped = self._escaped or b"\x1b" in data
+        self._pending += data
+        self.flush()
+
+    def flush(self) -> None:
+        """Raises BrokenPipeError where nobody reads any more."""
+        if self._fd < 0:
+            if self._stream:
+                self._stream.write(self._pending.decode(errors="replace"))
+                self._stream.flush()
+            self._pending = b""
+        while self._pending and is_writable(self._fd):
+            try:
+                self._pending = self._pending[os.write(self._fd, self._pending[:select.PIPE_BUF]):]
+            except BlockingIOError:  # another process was faster
+                return
+
+    def restore(self) -> None:
+        """A terminal as it was, after output that could have told it anything."""
+        if self._escaped and self._fd >= 0 and os.isatty(self._fd):
+            self.write(_RESTORED)
+
+
+# In this order: ends a sequence that was cut off, back to the screen of before, no reports of mouse, focus and pasted text, the
+# first character set, and a soft reset, which shows the cursor, ends colours, and more.
+_RESTORED = b"\x1b\\\x1b[?1047l\x1b[?1000;1002;1003;1004;1006;2004l\x0f\x1b[!p\x1b[0m\x1b[?25h"
+
+
 class Stream:
     """One rank's stdout or stderr on its way to ours, to its log file and to its tail."""
 
-    def __init__(self, source: int, target: BinaryIO, prefix: bytes, tail: deque[bytes], log: FileIO | None) -> None:
+    def __init__(self, source: int, target: Sink, prefix: bytes, tail: deque[bytes], log: FileIO | None) -> None:
         self.source = source
-        self._target, self._prefix, self._tail, self._log = target, prefix, tail, log
+        self.target, self._prefix, self._tail, self._log = target, prefix, tail, log
         self._lines = Lines()
 
     def pump(self) -> bool:
@@ -58,8 +111,7 @@ class Stream:
         if not lines:
             return
         self._tail.extend(lines)
-        self._target.write(b"".join(self._prefix + line for line in lines))
-        self._target.flush()
+        self.target.write(b"".join(self._prefix + line for line in lines))
         if self._log is not None and not self._log.closed:
             try:
                 _write_all(self._log, b"".join(lines))

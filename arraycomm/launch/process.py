@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..core.kernel import process_descriptor
 from ..core.lifeline import Lifeline, tie
-from .output import TAIL_LINES, Stream
+from .output import TAIL_LINES, Sink, Stream
 
 # For Popen: a process group of its own. Not a session: Linux shares the processor among sessions first (sched_autogroup),
 # and sched_yield() hands over within one only, so that 8 ranks on 2 cores in 8 sessions need twice as long for a barrier.
@@ -43,7 +43,7 @@ class RankProcess:
         self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._log: FileIO | None = None
 
-    def streams(self, out: BinaryIO, err: BinaryIO, *, prefix: bool, log_dir: Path | None) -> list[Stream]:
+    def streams(self, out: Sink, err: Sink, *, prefix: bool, log_dir: Path | None) -> list[Stream]:
         """Its stdout and stderr, to be pumped into `out`, `err` and a file in log_dir."""
         label = f"[rank {self.rank}] ".encode() if prefix else b""
         if log_dir is not None:

@@ -10,20 +10,20 @@ import os
 import selectors
 import signal
 import socket
-import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from ..core.command import CLOSED
 from ..core.lifeline import Lifeline
 from .ending import Schedule, cause
 from .errors import describe_exit, signal_name
-from .output import Stream, blames_another
+from .output import Sink, Stream, blames_another
 from .process import RankProcess
 
 SIGNAL_GRACE_S = 10.0  # after a signal that was passed on: time to save work; a second signal ends it at once
@@ -73,16 +73,15 @@ class Job:
     going, any."""
 
     plan: Plan
-    out: BinaryIO = field(default_factory=lambda: sys.stdout.buffer)
-    err: BinaryIO = field(default_factory=lambda: sys.stderr.buffer)
 
     def __post_init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # epoll takes no files
+        self._out, self._err = Sink("stdout"), Sink("stderr")
         self._lifeline = Lifeline()
         self._ranks: list[RankProcess] = []
         self._well: dict[int, RankProcess] = {}  # ended so
         self._running = 0
-        self._streams = 0
+        self._streams: list[Stream] = []  # that have not ended
         self._failures: list[Failure] = []
         self._received: int = 0  # the signal that ends the job
         self._schedule = Schedule()
@@ -94,14 +93,29 @@ class Job:
                 self._start()
                 while self._running:
                     self._turn(self._schedule.next())
-                drained = time.monotonic() + _DRAIN_S
-                while self._streams and time.monotonic() < drained:
-                    self._turn(drained)
-            return self._conclude()
+                self._drain()
+                code = self._conclude()
+                self._drain()
+            return code
         except BrokenPipeError:  # nobody reads our output any more: end as `yes | head` does
             return CLOSED
         finally:
             self._close()
+
+    def _drain(self) -> None:
+        """Passes on what is left. A slow reader has the time that it needs, unless a signal has come."""
+        end = time.monotonic() + _DRAIN_S
+        while self._blocked() or self._streams:
+            if self._blocked() and not self._received:
+                self._turn(None)
+                end = time.monotonic() + _DRAIN_S
+            elif time.monotonic() < end:
+                self._turn(end)
+            else:
+                return
+
+    def _blocked(self) -> bool:
+        return self._out.blocked or self._err.blocked
 
     @property
     def failed(self) -> bool:
@@ -119,8 +133,8 @@ class Job:
             self._ranks.append(rank)
             self._running += 1
             self._watch(rank.pidfd, partial(self._ended, rank), last=True)  # its output tells why it ended
-            for stream in rank.streams(self.out, self.err, prefix=self.plan.prefix, log_dir=self.plan.log_dir):
-                self._streams += 1
+            for stream in rank.streams(self._out, self._err, prefix=self.plan.prefix, log_dir=self.plan.log_dir):
+                self._streams.append(stream)
                 self._watch(stream.source, partial(self._pump, stream))
 
         if self.plan.news >= 0:
@@ -134,6 +148,24 @@ class Job:
         """last: after what else happens at the same moment."""
         self._selector.register(descriptor, selectors.EVENT_READ, (last, action))
 
+    def _hold(self, sink: Sink) -> None:
+        """What goes there is not read before the sink has taken what it has."""
+        watched = self._selector.get_map()
+        if not sink.blocked or sink.fileno() in watched:
+            return
+        for stream in self._streams:
+            if stream.target is sink and stream.source in watched:
+                self._selector.unregister(stream.source)
+        self._selector.register(sink.fileno(), selectors.EVENT_WRITE, (False, partial(self._go_on, sink)))
+
+    def _go_on(self, sink: Sink) -> None:
+        sink.flush()
+        if not sink.blocked:
+            self._selector.unregister(sink.fileno())
+            for stream in self._streams:
+                if stream.target is sink:
+                    self._watch(stream.source, partial(self._pump, stream))
+
     def _turn(self, until: float | None) -> None:
         """Handles the events of one moment, or the next step when `until` comes first."""
         events = self._selector.select(None if until is None else max(0.0, until - time.monotonic()))
@@ -144,14 +176,20 @@ class Job:
 
     def _send(self, number: int) -> None:
         self._ending = True
+        self._signal(number)
+
+    def _signal(self, number: int) -> None:
         for rank in self._ranks:
             if rank.pidfd in self._selector.get_map():
                 rank.signal(number)
 
     def _pump(self, stream: Stream) -> None:
+        if stream.target.blocked:
+            return  # since this moment's events were asked for
         if not stream.pump():
             self._selector.unregister(stream.source)
-            self._streams -= 1
+            self._streams.remove(stream)
+        self._hold(stream.target)
 
     def _ended(self, rank: RankProcess) -> None:
         self._selector.unregister(rank.pidfd)
@@ -180,6 +218,9 @@ class Job:
             self._schedule.plan_end(self._failures)
 
     def _conclude(self) -> int:
+        for sink in (self._out, self._err):
+            sink.restore()
+            self._hold(sink)
         if self._received:
             self._say(f"ended by {signal_name(self._received)}")
             return 128 + self._received
@@ -192,19 +233,22 @@ class Job:
         return first.status()
 
     def _say(self, text: str, lines: Iterable[bytes] = ()) -> None:
-        self.err.write(f"arraycomm-run: {text}\n".encode() + b"".join(lines))
-        self.err.flush()
+        self._err.write(f"arraycomm-run: {text}\n".encode() + b"".join(lines))
+        self._hold(self._err)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT, SIGTERM and SIGHUP become events of the loop."""
+        """SIGINT, SIGTERM, SIGHUP and SIGTSTP become events of the loop. Python has signals in the main thread alone."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         ours, wakeup = socket.socketpair()
         before: dict[int, object] = {}
         with ours, wakeup:
             ours.setblocking(False)
             wakeup.setblocking(False)
             previous = signal.set_wakeup_fd(wakeup.fileno())
-            for number in _PASSED_ON:
+            for number in (*_PASSED_ON, signal.SIGTSTP):
                 if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                     before[number] = signal.signal(number, lambda *_: None)
             self._watch(ours.fileno(), lambda: self._pass_on([n for n in ours.recv(64) if n in before]))
@@ -218,12 +262,26 @@ class Job:
 
     def _pass_on(self, numbers: Sequence[int]) -> None:
         for number in numbers:
+            if number == signal.SIGTSTP:
+                self._stop()
+                continue
             if self._received:
                 self._send(signal.SIGKILL)
                 continue
             self._received = number
             self._send(number)
             self._schedule.plan((SIGNAL_GRACE_S, signal.SIGKILL))
+
+    def _stop(self) -> None:
+        """Ctrl-Z reaches the launcher alone, as the ranks are in groups of their own: it stops them, then itself, and goes on with
+        them. The clocks of what is planned stand still meanwhile."""
+        self._signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)  # returns when somebody continues us, at once where nobody could
+        signal.signal(signal.SIGTSTP, handler)
+        self._schedule.postpone(time.monotonic() - begun)
+        self._signal(signal.SIGCONT)
 
     def _close(self) -> None:
         self._lifeline.close()  # ends whatever still runs when we leave by an exception

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 
 def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, join: bool = True,
-          daemon: bool = False, start_method: str = "spawn") -> SpawnContext | None:
-    """Runs fn(rank, *args) in `nprocs` processes; with join=True until all have ended, otherwise gives a context.
+          daemon: bool = False, start_method: str = "spawn") -> SpawnContext | list[Any]:
+    """Runs fn(rank, *args) in `nprocs` processes. With join=True waits for all and gives what they have returned, in the order of
+    the ranks; otherwise gives a context, whose results() does.
 
     The children find each other through their environment, as under the launcher; this process hosts their store.
-    start_method: spawn (default; fn and args are pickled), forkserver or fork.
+    start_method: spawn (default; fn and args are pickled), forkserver or fork. What fn returns is pickled always.
 
     Raises ProcessRaisedException or ProcessExitedException for the first rank that fails, after the others have been
     ended (within 2 s), ValueError or TypeError for arguments that make no sense, and RuntimeError in a daemonic process, which
@@ -33,9 +34,9 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *, 
         return context
     try:
         context.join()
+        return context.results()
     finally:
         context.close()
-    return None
 
 
 def check(fn: Callable[..., Any], args: Sequence[Any], start_method: str) -> None:

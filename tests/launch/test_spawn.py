@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipapp
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def write_place(rank: int, folder: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_children_know_their_place(method, tmp_path):
-    assert spawn(write_place, (str(tmp_path),), nprocs=3, start_method=method) is None
+    assert spawn(write_place, (str(tmp_path),), nprocs=3, start_method=method) == [None] * 3
     rows = [tmp_path.joinpath(str(rank)).read_text().split() for rank in range(3)]
     assert [row[:5] for row in rows] == [[str(r), "3", str(r), "3", "127.0.0.1"] for r in range(3)]
     assert all(row[6] == f"launcher@127.0.0.1:{row[5]}" for row in rows)
@@ -238,3 +239,87 @@ def test_wrong_use(arguments, error, message):
         spawn(*arguments)
     with pytest.raises(ValueError, match="spoon"):
         spawn(quick, start_method="spoon")
+
+
+def give(rank: int, size: int) -> object:
+    if rank == 1:
+        sys.exit(0)
+    return rank, bytes(size)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_results_come_in_the_order_of_the_ranks(method):
+    """Longer than a pipe holds, which a rank that nobody hears would wait at for ever."""
+    assert spawn(give, (1 << 20,), nprocs=3, start_method=method) == [(0, bytes(1 << 20)), None, (2, bytes(1 << 20))]
+
+
+def test_results_of_a_context():
+    context = spawn(give, (10,), nprocs=2, join=False, start_method="fork")
+    assert isinstance(context, SpawnContext)
+    with pytest.raises(RuntimeError, match="after a join"):
+        context.results()
+    while not context.join(1):
+        pass
+    assert context.results() == [(0, bytes(10)), None]
+    context.close()
+
+
+class Local:
+    def __reduce__(self):
+        return _only_there, (os.getpid(),)
+
+
+def _only_there(pid: int) -> None:
+    if os.getpid() != pid:
+        raise ValueError("not here")
+
+
+@pytest.mark.parametrize(("function", "text"), [
+    (lambda rank: threading.Lock(), "rank 0 .*TypeError: spawn gives its caller what .* and this rank's lock cannot"),
+    (lambda rank: Local(), "what rank 0 has returned cannot be read here: not here")])
+def test_results_that_cannot_travel(function, text):
+    with pytest.raises(DistError, match=text):
+        spawn(function, nprocs=1, start_method="fork")
+
+
+MAIN = """
+import sys
+import arraycomm
+{}
+class Of:
+    def __init__(self, value): self.value = value
+
+def work(rank, of):
+    return Of(of.value + rank)
+
+if __name__ == "__main__":
+    for method in "spawn", "forkserver", "fork":
+        print([answer.value for answer in arraycomm.spawn(work, (Of(7),), 2, start_method=method)])
+"""
+MAINS = {"package": (["-m", "package"], "package/__main__.py"), "inner package": (["-m", "a.b"], "a/b/__main__.py"),
+         "module": (["-m", "package.module"], "package/module.py"), "folder": (["folder"], "folder/__main__.py"),
+         "zip file": (["-"], "zipped/__main__.py"), "script": (["script.py"], "script.py")}
+
+
+@pytest.mark.parametrize("kind", MAINS)
+def test_functions_of_all_kinds_of_programs(kind, tmp_path):
+    arguments, path = MAINS[kind]
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    package = kind.endswith("package")
+    file.write_text(MAIN.format("from . import beside" if package else "import beside" if kind == "folder" else ""))
+    (file.parent / "beside.py").write_text("")
+    if kind == "zip file":
+        zipapp.create_archive(tmp_path / "zipped", tmp_path / "program.pyz")
+        arguments = ["program.pyz"]
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=100, cwd=tmp_path,
+                          env=clean_environ())
+    assert (done.returncode, done.stdout) == (0, "[7, 8]\n" * 3), done.stderr
+
+
+def test_a_package_that_starts_ranks_when_it_is_imported(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text("import arraycomm\ndef work(rank): pass\narraycomm.spawn(work, nprocs=2)")
+    done = subprocess.run([sys.executable, "-m", "package"], capture_output=True, text=True, timeout=100, cwd=tmp_path,
+                          env=clean_environ())
+    assert done.returncode == 1 and "put the call below `if __name__" in done.stderr

@@ -1,0 +1,150 @@
+"""What runs in a process that spawn has started, and what it says of its end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import ORIGINAL_DIR  # type: ignore[attr-defined]
+from multiprocessing.reduction import ForkingPickler
+from types import ModuleType
+from typing import Any, NamedTuple, cast
+
+from ..core import secret
+from ..core.errors import Aborted, PeerLost
+from ..core.lifeline import tie
+from . import inherited
+from .environ import Place
+
+
+class Answer(NamedTuple):
+    """What a rank's function has returned."""
+
+    pickled: bytes
+
+
+class Exit(NamedTuple):
+    """That it has called sys.exit()."""
+
+    code: int
+
+
+class Report(NamedTuple):
+    """What a rank says of the exception that ended it."""
+
+    summary: str
+    traceback: str
+    pickled: bytes | None
+    consequence: bool
+
+
+class Work:
+    """The function and its arguments. A new process unpickles them when it has the program's module, which multiprocessing does
+    not give it where that is the `__main__` of a package, a folder or a zip file."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._call: tuple[Callable[..., Any], tuple[Any, ...]] | None = (fn, args)
+
+    def __getstate__(self) -> tuple[bytes, str, str]:
+        pickled = bytes(ForkingPickler.dumps(self._call))
+        return (pickled, *(_main() if b"__main__" in pickled else ("", "")))
+
+    def __setstate__(self, state: tuple[bytes, str, str]) -> None:
+        self._call, self._state = None, state
+
+    def __call__(self, rank: int) -> Any:
+        fn, args = self._call or self._loaded()
+        return fn(rank, *args)
+
+    def _loaded(self) -> Any:
+        pickled, module, path = self._state
+        if module or path:
+            _become(module, path)
+        return pickle.loads(pickled)
+
+
+def _main() -> tuple[str, str]:
+    """The name of the package's module, or the path of the folder or zip file, that the program comes from. Both empty for a script
+    or a plain module."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is None or spec.name.rpartition(".")[2] != "__main__":
+        return "", ""
+    if "." in spec.name:
+        return spec.name, ""
+    return "", os.path.join(ORIGINAL_DIR, os.path.dirname(str(main.__file__)))
+
+
+def _become(module: str, path: str) -> None:
+    """As multiprocessing does it for others (spawn._fixup_main_from_name)."""
+    name, process = "__mp_main__", cast(Any, multiprocessing.current_process())
+    process._inheriting = True  # by which spawn() knows a program that starts ranks once more
+    try:
+        found = runpy.run_module(module, run_name=name, alter_sys=True) if module else runpy.run_path(path, run_name=name)
+    finally:
+        del process._inheriting
+    main = ModuleType(name)
+    main.__dict__.update(found)
+    sys.modules["__main__"] = sys.modules[name] = main
+
+
+class Task(NamedTuple):
+    """All that a child gets. It travels through multiprocessing's pipe: the secret is in no argument or variable."""
+
+    work: Work
+    place: Place
+    secret: bytes | None
+    lifeline: Connection
+    inherited_writer: int  # after a fork, the parent's end of the lifeline; -1 otherwise
+    reports: Connection
+
+
+def run(task: Task) -> None:
+    if task.inherited_writer >= 0:
+        os.close(task.inherited_writer)
+    tie(task.lifeline.fileno(), os.getpid())
+    for name in os.environ.keys() - inherited.environ(os.environ).keys():
+        del os.environ[name]
+    secret_fd = None if task.secret is None else secret.to_descriptor(task.secret)
+    os.environ.update(task.place.variables(secret_fd))
+    try:
+        task.reports.send(_answer(task.work(task.place.rank)))
+    except KeyboardInterrupt:  # a terminal's Ctrl-C, which the parent gets too: its answer is enough
+        task.reports.send(Exit(128 + signal.SIGINT))
+        sys.exit(128 + signal.SIGINT)
+    except SystemExit as error:
+        task.reports.send(Exit(error.code if isinstance(error.code, int) else int(error.code is not None)))
+        raise
+    except Exception as error:
+        task.reports.send(_report(error))
+        sys.exit(1)
+
+
+def _answer(value: Any) -> Answer:
+    try:
+        return Answer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    except Exception as error:  # whatever a stranger's __reduce__ raises
+        raise TypeError(f"spawn gives its caller what its ranks return, and this rank's {type(value).__name__} cannot be pickled "
+                        f"({error}); return what can be, or None") from error
+
+
+def _report(error: Exception) -> Report:
+    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return Report(summary, text, _pickled(error), isinstance(error, (PeerLost, Aborted)))
+
+
+def _pickled(error: Exception) -> bytes | None:
+    """None where it cannot make the journey; tried both ways, because many exceptions fail only on the way back."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+        return data
+    except Exception:  # whatever a stranger's __reduce__ raises
+        return None
