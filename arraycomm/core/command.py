@@ -50,12 +50,10 @@ def _run(main: Callable[..., int | None], *args: object, **options: object) -> i
 
 
 class _Version(argparse.Action):
-    """Which is not looked up before somebody asks."""
+    """The package has been imported before this module of it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from arraycomm import __version__
-
-        print("arraycomm", __version__)
+        print("arraycomm", sys.modules["arraycomm"].__version__)
         parser.exit()
 
 

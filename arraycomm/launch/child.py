@@ -70,8 +70,8 @@ class Work:
 
 
 def _main() -> tuple[str, str]:
-    """The name of the package's module, or the path of the folder or zip file, that the program comes from. Both empty for a script
-    or a plain module."""
+    """The package's module, or the path of the folder or zip file, that the program comes from. Both empty for a script or a plain
+    module."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is None or spec.name.rpartition(".")[2] != "__main__":

@@ -273,8 +273,8 @@ class Job:
             self._schedule.plan((SIGNAL_GRACE_S, signal.SIGKILL))
 
     def _stop(self) -> None:
-        """Ctrl-Z reaches the launcher alone, as the ranks are in groups of their own: it stops them, then itself, and goes on with
-        them. The clocks of what is planned stand still meanwhile."""
+        """Ctrl-Z reaches the launcher alone, as the ranks are in groups of their own: it stops them, then itself, and goes on
+        with them. The clocks of what is planned stand still meanwhile."""
         self._signal(signal.SIGSTOP)
         begun = time.monotonic()
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
