@@ -17,7 +17,7 @@ from arraycomm.core.types import DeviceType, DType, ReduceOp
 from ..communicator import NULL, EngineCommunicator, address
 from . import places, shared
 from .library import Library
-from .process import groups
+from .process import finding_mpiexec, groups
 
 _NAME = 8  # bytes of a name's digest
 _ON_DEVICE = (int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED))
@@ -140,7 +140,9 @@ class MpiCommunicator(EngineCommunicator):
         where = [self.places[member] for member in members]
         crowded = places.crowded(where, list(members).index(self.rank))
         wanted = options(name, timeout, crowded=crowded, check=self.check)
-        if lib.acomm_mpi_part(self._group, ranks, len(members), wanted, out, failure):
+        with finding_mpiexec(self._library):
+            failed = lib.acomm_mpi_part(self._group, ranks, len(members), wanted, out, failure)
+        if failed:
             raise self._translate.failure(failure)
         made = MpiCommunicator(self._library, out[0], name, timeout)
         made.places, made.check = where, self.check

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 from arraycomm._engine import ffi, lib
@@ -37,7 +38,7 @@ def begin() -> Library:
                                "arraycomm.init() before MPI_Finalize")
     if not facts.initialized:
         _refuse_launcher(facts)
-        _provide_mpiexec(facts)
+        _mpiexec(facts)  # raises where there is none
     if _begun.get(library, os.getpid()) != os.getpid():
         raise RuntimeError(f"this process was made by fork after its parent had begun with {facts.version}, which has no part in "
                            "it: make such processes before that, or not by fork")
@@ -64,18 +65,37 @@ def _refuse_launcher(facts: Facts, environ: Mapping[str, str] = os.environ) -> N
             "arraycomm-run --mpi, or name the library that belongs to the launcher in ARRAYCOMM_MPI_LIBRARY")
 
 
-def _provide_mpiexec(facts: Facts, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Intel MPI that nobody has launched forks for an mpiexec when it makes its first group. Where PATH has none, the copy of the
-    process goes on in the program, and the process waits for it."""
+def _mpiexec(facts: Facts, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The folder of mpiexec that PATH lacks.
+
+    Intel MPI that nobody has launched forks for an mpiexec when it makes a group of some ranks. Where PATH has none, the copy
+    of the process goes on in the program, and the process waits for it.
+    """
     if (not facts.version.startswith("Intel") or environment.detect(environ) is not None
             or any(name.startswith("PMI") for name in environ) or shutil.which("mpiexec", path=environ.get("PATH", ""))):
-        return
+        return None
     for above in Path(facts.path).resolve().parents[1:3]:  # the library lies in lib, or in lib/release
         if shutil.which("mpiexec", path=str(above / "bin")):
-            environ["PATH"] = os.pathsep.join(filter(None, (str(above / "bin"), environ.get("PATH"))))
-            return
+            return above / "bin"
     raise DistBackendError(f"{facts.version} ({facts.path}) needs its mpiexec even for a process alone, and finds none: "
                            "put its bin folder in PATH, or start with mpirun or arraycomm-run --mpi")
+
+
+@contextlib.contextmanager
+def finding_mpiexec(library: Library, environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+    """While such a group is made. PATH is the program's, and is what it was afterwards."""
+    folder, before = _mpiexec(library.facts(), environ), environ.get("PATH")
+    if folder is None:
+        yield
+        return
+    environ["PATH"] = os.pathsep.join(filter(None, (str(folder), before)))
+    try:
+        yield
+    finally:
+        if before is None:
+            del environ["PATH"]
+        else:
+            environ["PATH"] = before
 
 
 def place(library: Library, comm: int) -> tuple[int, int]:

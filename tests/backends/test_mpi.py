@@ -377,8 +377,12 @@ def test_a_library_that_would_end_the_process(library: str) -> None:
 
 
 def test_alone_without_mpiexec(tmp_path: Path) -> None:
-    """Intel MPI forks for its mpiexec when a process that nobody launched makes a group: it is found beside the library."""
-    code = "import arraycomm; g = arraycomm.init(backend='mpi'); print('size', g.split(0).size); g.close()"
+    """Intel MPI forks for its mpiexec when a process that nobody launched makes a group: it is found beside the library.
+
+    The program's PATH stays what it was.
+    """
+    code = ("import arraycomm, os; before = os.environ['PATH']; g = arraycomm.init(backend='mpi'); "
+            "print('size', g.split(0).size); g.close(); assert os.environ['PATH'] == before, os.environ['PATH']")
     environ = {**mpi.environ("impi"), "ARRAYCOMM_MPI_LIBRARY": str(_file("impi")), "PATH": str(tmp_path)}
     assert printed_by([sys.executable, "-c", code], environ).splitlines() == ["size 1"]
     (tmp_path / "lib").mkdir()
@@ -387,6 +391,12 @@ def test_alone_without_mpiexec(tmp_path: Path) -> None:
     printed = printed_by([sys.executable, "-c", code], environ | {"ARRAYCOMM_MPI_LIBRARY": str(lonely),
                                                                   "LD_LIBRARY_PATH": str(mpi.prefix("impi") / "lib")})
     assert "DistBackendError: Intel" in printed and "put its bin folder in PATH" in printed, printed
+
+
+def test_what_is_the_programs_stays_so() -> None:
+    rank = Path(__file__).parents[1] / "core" / "untouched_rank.py"
+    printed = launched("mpich", 2, str(rank), PYTHONPATH=str(mpi.ROOT))
+    assert printed.splitlines().count("untouched") == 2, printed
 
 
 def test_a_launcher_in_a_launcher() -> None:

@@ -46,9 +46,10 @@ def test_nothing_is_known_where_the_system_does_not_tell(monkeypatch: pytest.Mon
     ([{0}, {0, 1}, {2, 3}], False),
     ([{0, 1}, {0}], False),  # the first gives way
     ([{0, 1}, {1, 2}, {2, 3}, {0}, {1}], True),
-    ([{0, 1}, {1, 2}, {2, 3}, {0}], False),
+    ([set(range(5)), {0, 1}, {2, 3}, {0}, {2}], False),  # the largest choice waits for the smaller ones
+    ([set(range(4)), {0, 1}, {2, 3}, {0}, {2}], True),
     ([set(range(1000))] * 1000, False),
-    ([set(range(rank, rank + 2)) for rank in reversed(range(900))] + [{0}], False),
+    ([set(range(1000))] * 1001, True),
     ([{900}], False),
     ([{5000}, {5001}], False),
     ([{5000}, {5000}], True),

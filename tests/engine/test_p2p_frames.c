@@ -1,4 +1,4 @@
-/* engine: p2p*.c peer_memory.c window.c places.c processors.c shared.c hosts.c arena.c link_tcp.c detour.c link_shm.c bell.c stores.c stream.c op.c wait.c */
+/* engine: p2p*.c peer_memory.c window.c cpu.c shared.c hosts.c arena.c link_tcp.c detour.c link_shm.c bell.c stores.c stream.c op.c wait.c */
 /* Frames that no peer of this version sends. */
 #include "p2p_world.h"
 

@@ -1,4 +1,4 @@
-/* engine: p2p*.c places.c processors.c shared.c hosts.c arena.c link_tcp.c detour.c link_shm.c bell.c stores.c stream.c op.c wait.c */
+/* engine: p2p*.c cpu.c shared.c hosts.c arena.c link_tcp.c detour.c link_shm.c bell.c stores.c stream.c op.c wait.c */
 /* Long messages that both sides copy. */
 #include <errno.h>
 #include <sched.h>

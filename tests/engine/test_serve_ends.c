@@ -1,4 +1,4 @@
-/* engine: p2p.c p2p_m*.c p2p_o*.c p2p_p*.c p2p_r*.c p2p_s*.c serve.c peer_memory.c window.c places.c processors.c shared.c hosts.c arena.c link_*.c detour.c bell.c stores.c stream.c op.c wait.c */
+/* engine: p2p.c p2p_m*.c p2p_o*.c p2p_p*.c p2p_r*.c p2p_s*.c serve.c peer_memory.c window.c cpu.c shared.c hosts.c arena.c link_*.c detour.c bell.c stores.c stream.c op.c wait.c */
 /* Signals that come in the moment in which a wait for them ends: they are taken by who waited, or stay for another. */
 #include "serve.h"
 #include "p2p_world.h"

@@ -1,4 +1,4 @@
-/* engine: link_tcp.c detour.c link_shm.c bell.c stores.c stream.c transfer.c agree.c part.c select.c op.c wait.c places.c processors.c shared.c shared_claim.c direct.c arena.c window.c peer_memory.c reduce*.c stretches.c collectives/ trial.c */
+/* engine: link_tcp.c detour.c link_shm.c bell.c stores.c stream.c transfer.c agree.c part.c select.c op.c wait.c cpu.c shared.c shared_claim.c direct.c arena.c window.c peer_memory.c reduce*.c stretches.c collectives/ trial.c */
 #include <errno.h>
 #include "agree.h"
 #include "fake_group.h"

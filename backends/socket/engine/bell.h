@@ -13,8 +13,7 @@
 
 struct bell {                    /* starts as zeros */
     _Atomic uint32_t rung, listeners;
-    _Atomic uint32_t away;       /* who waits has given its core to others; a hint, kept only where cores are scarce, */
-    _Atomic int32_t partner;     /* as 1 + the rank that its owner exchanges messages with, and with nobody else; 0: none */
+    _Atomic uint32_t away;       /* the waiting rank has given its core to others; a hint, kept only where cores are scarce */
 };
 
 static inline bool bell_asleep(const struct bell *bell)

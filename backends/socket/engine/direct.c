@@ -9,7 +9,6 @@
 #include "collectives/shared_rounds.h"
 #include "group.h"
 #include "peer_memory.h"
-#include "places.h"
 #include "stream.h"
 #include "stretches.h"
 #include "wait.h"
@@ -241,7 +240,6 @@ static int run(struct acomm_op *op, const struct direct_plan *plan)
     bool forced = op->algorithm == g->selection.forced[op->kind], open = d->reach == WAY_OPEN;
     bool known = plan->bytes && !forced && !d->symmetric && d->reach != WAY_UNKNOWN; /* what all offer: private arrays */
     int rc = 0;
-    places_say(&g->shared);
     if (!known && (rc = meet(&r, plan, &open)))
         return rc;
     bool private = known || any(&r, DIRECT_PRIVATE);

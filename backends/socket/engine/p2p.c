@@ -225,17 +225,6 @@ static void post_receive(struct p2p *p, struct p2p_peer *peer, struct p2p_item *
         p2p_send_push(p, peer); /* the answer to an RTS that was here before */
 }
 
-/* Whether messages go to one peer alone, and come from it, which others may want to know where cores are scarce. */
-static void note_peer(struct p2p *p, const struct p2p_peer *peer, bool sends)
-{
-    struct bell *bell = p->group->crowded ? p->group->bell : NULL;
-    bool before = p->talk >= P2P_TALK;
-    p->talk = peer == p->addressee ? p->talk + 1 : 0;
-    p->addressee = sends ? peer : p->addressee;
-    if (bell && before != (p->talk >= P2P_TALK))
-        atomic_store_explicit(&bell->partner, before ? 0 : peer->rank + 1, memory_order_relaxed);
-}
-
 /* With the lock. */
 static int post(struct p2p *p, struct acomm_op *op, uint64_t bytes)
 {
@@ -248,7 +237,6 @@ static int post(struct p2p *p, struct acomm_op *op, uint64_t bytes)
     bool async = item->async = !op->synchronous;
     p->async += async;
     set_deadline(p, op);
-    note_peer(p, peer, op->kind == ACOMM_SEND);
     if (op->kind == ACOMM_SEND)
         post_send(p, peer, item);
     else

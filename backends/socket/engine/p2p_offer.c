@@ -12,7 +12,6 @@
 #include "clock.h"
 #include "p2p_peer.h"
 #include "peer_memory.h"
-#include "places.h"
 #include "stream.h"
 
 #define PAST ((uint64_t)128 << 20) /* bytes of a message, from which on more ranks than cores read past the caches: 256 MiB take 0.91 to
@@ -20,25 +19,8 @@
 #define PART ((uint64_t)1 << 20) /* bytes at a time; between two every peer has its turn and failures are seen */
 #define MAPPED_MIN (32u << 10)   /* bytes; an eager message is done sooner below, because nobody waits for DONE, */
 #define MAPPED_MIN_CROWDED (128u << 10) /* for which ranks that share cores need a turn: 32 and 64 KiB take 0.65 and 0.79 of the time at 4 */
-#define PARTNERS 3               /* long messages in a row with the same peer, after which it is worth to share its processor. Who gives
-                                  * to one and takes from another has two, who would follow both in turn */
 
 enum { STAGED, READ, WAYS };
-
-/* A long message is about to be exchanged with the peer. The other side may wait for us while we copy. */
-static void take_place(struct p2p *p, const struct p2p_peer *peer, uint64_t bytes)
-{
-    struct acomm_group *g = p->group;
-    if (!g->shared.base)
-        return;
-    places_say(&g->shared);
-    if (!g->crowded || bytes < STREAM_LONG)
-        return;
-    p->in_a_row = p->partner == peer ? p->in_a_row + 1 : 0;
-    p->partner = peer;
-    if (p->in_a_row >= PARTNERS)
-        places_join(&p->joins, &g->shared, g->hosts.seat[peer->rank]);
-}
 
 struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, const struct p2p_item *item)
 {
@@ -46,7 +28,6 @@ struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, co
     uint64_t least = p->group->direct.arena ? mapped : WIRE_EAGER_NEAR + 1;
     if (item->bytes < least || !peer->to->withdrawn)
         return (struct wire_place){.how = DIRECT_NOTHING};
-    take_place(p, peer, item->bytes);
     struct direct_place place = direct_place(&p->group->direct, item->op->in, item->bytes);
     return (struct wire_place){.at = place.at, .how = place.how, .pid = (int32_t)getpid()};
 }
@@ -90,7 +71,6 @@ bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
 {
     if (item->place.how == DIRECT_NOTHING || !peer->from->withdrawn)
         return false;
-    take_place(p, peer, item->bytes);
     item->began = clock_now();
     item->spent = p->group->crowded ? clock_spent() : 0;
     item->copying = 0;

@@ -150,8 +150,6 @@ struct p2p_trouble {
     struct acomm_op op;          /* a copy: the original may be gone when the failure is reported */
 };
 
-#define P2P_TALK 8 /* messages in a row from and to one peer alone, after which that is a partner */
-
 struct p2p {
     struct acomm_group *group;
     pthread_mutex_t lock;
@@ -186,12 +184,6 @@ struct p2p {
     int room[2];
     int64_t kept;                /* where cores are scarce: since when we keep ours, 0: not yet; and yields since that paid */
     int gains;
-    struct places places, joins;
-    const struct p2p_peer *partner; /* of the last long message, and how many before it were with it, in a row */
-    uint32_t in_a_row;
-    const struct p2p_peer *addressee; /* of the last message; how many in a row went there or came from there, and how often one was waited for */
-    uint32_t talk, waits;
-    int64_t waited;              /* when there were enough of these last */
     uint32_t passes;             /* also says which peer the next one begins with */
     size_t unseen;               /* bytes moved since deadlines were looked at */
     bool due;                    /* the last pass was one after which to look at clock and signals, though there is progress */

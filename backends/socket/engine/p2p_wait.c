@@ -5,17 +5,9 @@
 #include "p2p_peer.h"
 
 #define PEEKS 50          /* of 20 to 40 ns: no longer than a switch of processes takes */
-#define PEEKS_HALF 200    /* as two of them take, and whoever comes between */
 #define KEEP_NS 400000    /* all local ranks together keep their cores so long for answers: below what wait.c calls stolen */
 #define GAINS 64          /* yields after such an answer. The other ranks do the same, so long yields are not stolen: who has
                            * yielded often is not chosen by the kernel for some milliseconds */
-/* Messages of up to so many bytes go sooner between two processors, however far apart they are (8 B 0.8 to 1.3 us instead of 2.5), from so
- * many on within one, however near the others are (256 KiB 9.0 us instead of 9.6). In between that decides. */
-#define SHORT ((uint64_t)16 << 10)
-#define LONG ((uint64_t)256 << 10)
-#define WAITS 32          /* for messages of a partner, between two looks at where it is, */
-#define WAIT_NS 2500      /* and how long each may take on average for each rank of the host, if the partner only answers */
-
 struct waiter {
     struct wait wait;
     int64_t nap, until, next_look;
@@ -56,55 +48,32 @@ static int step_away(struct p2p *p, struct wait *w)
     return rc;
 }
 
-/* Whether two ranks talk to each other, and to nobody else. In a ring, or between one rank and many, who keeps its core keeps it from
- * one whose message others wait for. */
-static bool talks(const struct p2p *p, const struct acomm_op *op)
-{
-    const struct p2p_peer *peer = op->kind == ACOMM_RECV && op->peer >= 0 ? p->peers[op->peer] : NULL;
-    return peer && peer == p->addressee && p->talk >= P2P_TALK && p->group->shared.base && peer->from && peer->from->theirs
-        && atomic_load_explicit(&peer->from->theirs->partner, memory_order_relaxed) == p->group->rank + 1;
-}
-
-/* With the lock. Two ranks that talk to each other belong on two processors where their messages are short, each of which costs a
- * switch of processes otherwise, and on one where what is long stays in its cache (places.h). Where one works before it answers,
- * one processor is enough for both, and on another one the answer would wait for others that work there. */
-static void find_place(struct p2p *p, const struct acomm_op *op, const struct wait *w)
-{
-    struct acomm_group *g = p->group;
-    uint64_t bytes = op->count * op->width;
-    if (!talks(p, op) || (bytes > SHORT && bytes < LONG) || ++p->waits < WAITS)
-        return;
-    int seat = g->hosts.seat[op->peer];
-    int64_t now = clock_now(), waited = now - p->waited;
-    p->waits = 0;
-    p->waited = now;
-    bool answers = waited < (int64_t)WAITS * WAIT_NS * g->hosts.host.size;
-    if (bytes > SHORT ? places_join(&p->joins, &g->shared, seat) : answers && places_leave(&p->joins, &g->shared, seat))
-        wait_moved(w);
-}
-
 /* With the lock: the next step gives our core to others. */
-static void leave_core(struct p2p *p, const struct acomm_op *op, const struct wait *w)
+static void leave_core(struct p2p *p, const struct wait *w)
 {
-    if (!wait_spun(w))
-        return;
-    if (p->group->shared.base && places_spread(&p->places, &p->group->shared))
-        wait_moved(w);
-    if (!p->group->crowded)
+    if (!wait_spun(w) || !p->group->crowded)
         return;
     p->kept = 0;
-    find_place(p, op, w);
     if (!p->gains)
         return;
     p->gains--;
     atomic_store_explicit(&p->group->stolen.until, 0, memory_order_relaxed);
 }
 
+/* Whether the awaited rank was last seen on our processor, where the kernel may put it though another one is idle. */
+static bool awaits_here(const struct p2p *p, const struct acomm_op *op)
+{
+    const struct p2p_peer *peer = op->peer < 0 ? NULL : p->peers[op->peer];
+    return p->group->shared.base && peer && peer->from && peer->from->theirs
+        && cpu_shared(&p->group->shared, p->group->hosts.seat[op->peer]);
+}
+
 /* With the lock, which is free meanwhile: the group's lock, the GIL and others' posts must not wait for it. */
 static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved)
 {
     bool look = moved ? p->due : w->wait.sleepy;
-    leave_core(p, op, &w->wait);
+    w->wait.where = awaits_here(p, op) ? WAIT_HERE : WAIT_ANYWHERE;
+    leave_core(p, &w->wait);
     p2p_release(p);
     if (moved) {
         wait_reset(&w->wait);
@@ -144,18 +113,11 @@ static void doze(struct p2p *p, struct waiter *w)
     p->followers--;
 }
 
-/* Two processors may have halves of two pairs that talk: both would find their peers without a core and give up their own, and so
- * would the other halves. So who is on the first one of its pair's processors keeps it for a moment, until the peer has come. */
-static bool waits_for_half(const struct p2p *p, const struct link *from, const struct acomm_op *op)
-{
-    return talks(p, op) && !bell_asleep(from->theirs) && places_before(&p->group->shared, p->group->hosts.seat[op->peer]);
-}
-
 /* With more ranks than cores it is worth waiting for a peer that has a core too: two ranks that talk to each other do so for a
  * while without a switch of processes, which costs more than a short message. Then it is the others' turn. */
-static bool keeps_core(struct p2p *p, const struct link *from, const struct acomm_op *op)
+static bool keeps_core(struct p2p *p, const struct link *from)
 {
-    if (!from->theirs || (bell_away(from->theirs) && !waits_for_half(p, from, op)))
+    if (!from->theirs || bell_away(from->theirs))
         return false;
     int64_t now = clock_now();
     p->kept = p->kept ? p->kept : now;
@@ -169,15 +131,14 @@ static bool peek(struct p2p *p, const struct acomm_op *op)
     const struct acomm_group *g = p->group;
     const struct p2p_peer *peer = op->peer < 0 ? NULL : p->peers[op->peer];
     const struct link *from = peer ? peer->from : NULL;
-    bool able = from && from->ops->waiting && (!g->crowded || keeps_core(p, from, op)), half = false;
-    for (int turn = 0; able && turn < (half ? PEEKS_HALF : PEEKS); turn++) {
+    bool able = from && from->ops->waiting && (!g->crowded || keeps_core(p, from));
+    for (int turn = 0; able && turn < PEEKS; turn++) {
         if (from->ops->waiting(from)) {
             p->gains = GAINS;
             return true;
         }
-        able = !atomic_load_explicit(&p->wanted, memory_order_relaxed) && !atomic_load_explicit(&g->poisoned, memory_order_relaxed);
-        if (g->crowded && bell_away(from->theirs))
-            able = half = able && waits_for_half(p, from, op);
+        able = !atomic_load_explicit(&p->wanted, memory_order_relaxed) && !atomic_load_explicit(&g->poisoned, memory_order_relaxed)
+            && !(g->crowded && bell_away(from->theirs));
         wait_relax();
     }
     return false;

@@ -228,9 +228,9 @@ static uint64_t stamp_of(const struct shared *s, int rank, uint64_t round)
 /* Whether a rank from `rank` to `last` has not come that was last seen on our processor. */
 static bool in_our_way(struct shared *s, int rank, int last, uint64_t round)
 {
-    int32_t here = places_say(s);
+    int32_t here = cpu_tell(s);
     for (; rank <= last; rank++)
-        if (atomic_load_explicit(shared_place(s, rank), memory_order_relaxed) == here && s->seen[rank] < round
+        if (atomic_load_explicit(shared_cpu(s, rank), memory_order_relaxed) == here && s->seen[rank] < round
             && stamp_of(s, rank, round) < round)
             return true;
     return false;
@@ -238,11 +238,7 @@ static bool in_our_way(struct shared *s, int rank, int last, uint64_t round)
 
 static int wait_once(struct shared *s, struct wait *w, int rank, int last, uint64_t round)
 {
-    bool crowded = w->op->group->crowded;
-    if (crowded)
-        w->where = in_our_way(s, rank, last, round) ? WAIT_HERE : WAIT_APART;
-    if ((crowded || wait_spun(w)) && places_spread(&s->places, s))
-        wait_moved(w);
+    w->where = in_our_way(s, rank, last, round) ? WAIT_HERE : w->op->group->crowded ? WAIT_APART : WAIT_ANYWHERE;
     int rc = wait_step(w);
     if (!rc && w->sleepy) {
         sleep_on(s, rank, round);
@@ -320,12 +316,12 @@ void shared_all_came(struct shared *s, uint64_t round)
     s->past = round;
 }
 
-_Atomic int32_t *shared_place(const struct shared *s, int rank)
+_Atomic int32_t *shared_cpu(const struct shared *s, int rank)
 {
-    return &seat_of(s, rank)->place;
+    return &seat_of(s, rank)->cpu;
 }
 
-struct core_turn *shared_turn(const struct shared *s, int rank)
+struct cpu_turn *shared_turn(const struct shared *s, int rank)
 {
     return &seat_of(s, rank)->turn;
 }

@@ -31,9 +31,9 @@
 #define ACOMM_SHARED_H
 #include <stdatomic.h>
 #include "bell.h"
+#include "cpu.h"
 #include "link.h"
 #include "op.h"
-#include "places.h"
 #include "window.h"
 
 #define SHARED_LINE 64
@@ -66,7 +66,6 @@ struct shared {
     bool open[SHARED_SLOTS];     /* between them these are */
     acomm_header called[SHARED_SLOTS]; /* What this rank called in them: in its slot others could change it */
     size_t ring_bytes;
-    struct places places;
     uint64_t *seen;              /* last round seen of each local rank: saves cache misses */
     _Atomic int32_t *processes;  /* of the local ranks whose memory we have proved to reach, see window.h; 0: not yet */
 };
@@ -112,9 +111,9 @@ int shared_await_on(struct shared *s, struct acomm_op *op, int rank, uint64_t ro
 uint64_t shared_arena_offset(const struct shared *s, int rank);
 char *shared_map_arena(const struct shared *s, int rank);
 
-/* Of a local rank's seat; see places.h, bell.h and window.h. */
-_Atomic int32_t *shared_place(const struct shared *s, int rank);
-struct core_turn *shared_turn(const struct shared *s, int rank);
+/* Of a local rank's seat; see cpu.h, bell.h and window.h. */
+_Atomic int32_t *shared_cpu(const struct shared *s, int rank);
+struct cpu_turn *shared_turn(const struct shared *s, int rank);
 struct bell *shared_bell(const struct shared *s, int rank);
 struct window *shared_window(const struct shared *s, int rank);
 /* Ring memory from local rank `from` to `to` for link_shm.c; reserves its pages. NULL when memory is out. */

@@ -121,8 +121,6 @@ int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes, bool read_
         return rc;
     s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
     s->in_cell = false;
-    if (bytes > SHARED_SHORT)
-        places_say(s); /* others may wait for us while we copy */
     rc = bytes > SHARED_SHORT ? take_long(s, op, round_up(bytes, SHARED_LINE), read_later) : 0;
     if (!rc && bytes > SHARED_TINY)
         take_short(s); /* long ones too: their last piece may be short */

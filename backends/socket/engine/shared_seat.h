@@ -24,12 +24,12 @@ struct slot {
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
 
 /* The beginning of a seat: how many ranks sleep on one of its slots, the bell of the links, and who writes where.
- * `place`: see places.h; 0 not known. */
+ * `cpu`: 1 + a processor, see cpu.h; 0 not known. */
 struct seat {
     _Alignas(SHARED_LINE) _Atomic uint32_t sleepers;
-    _Atomic int32_t place;
+    _Atomic int32_t cpu;
     _Atomic uint64_t settled; /* up to here the rank has compared what others called with what it called as their root */
-    _Alignas(SHARED_LINE) struct core_turn turn;
+    _Alignas(SHARED_LINE) struct cpu_turn turn;
     _Alignas(SHARED_LINE) struct bell bell;
     struct window window;
 };

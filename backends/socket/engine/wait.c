@@ -3,9 +3,9 @@
 #include <stddef.h>
 
 #include "clock.h"
+#include "cpu.h"
 #include "group.h"
 #include "node.h"
-#include "places.h"
 #include "wait.h"
 
 #define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
@@ -19,7 +19,6 @@
 #define NEWS_LOOK_NS 1000000
 #define SPINS_LINKS 1       /* a turn looks at all links, by system calls if they are sockets; the peer may need this core */
 #define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
-#define SHARED_NS 50000     /* a rest as long as this went to somebody who works: another rank, perhaps */
 #define STOLEN_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
 #define STOLEN_RARELY 300   /* yields in between: their 3 ms or so cost less than as many sleeps and wake-ups */
 #define STOLEN_MIN_NS 1000000 /* how long to sleep at once then, */
@@ -124,26 +123,16 @@ int wait_look(struct acomm_op *op)
     return rc ? group_fail_op(op, rc, -1, 0, NULL) : 0;
 }
 
-void wait_moved(const struct wait *w)
+/* This rank runs again: after how long. */
+static int64_t resume(struct acomm_group *g, int64_t now)
 {
-    atomic_store_explicit(&w->op->group->stolen.until, 0, memory_order_relaxed);
-}
-
-/* We run again: after how long. Beside another rank, though each may have a processor to itself? After a short rest that does no harm:
- * where others want all processors, two ranks of one hand it to each other in 4 us instead of 40. */
-static int64_t resume(const struct wait *w, int64_t now)
-{
-    struct acomm_group *g = w->op->group;
-    int64_t rest = g->shared.base ? places_resume(&g->shared, now) : 0;
-    if (rest > SHARED_NS && !g->crowded && places_part(&g->shared))
-        wait_moved(w);
-    return rest;
+    return g->shared.base ? cpu_resume(&g->shared, now) : 0;
 }
 
 void wait_woke(const struct wait *w)
 {
     struct acomm_group *g = w->op->group;
-    int64_t now = clock_now(), rest = resume(w, now), known = atomic_load_explicit(&g->stolen.patience, memory_order_relaxed);
+    int64_t now = clock_now(), rest = resume(g, now), known = atomic_load_explicit(&g->stolen.patience, memory_order_relaxed);
     int64_t twice = 2 * (known ? known : YIELD_NS);
     if (!rest || g->crowded || now < atomic_load_explicit(&g->stolen.until, memory_order_relaxed)) /* it slept at once, for others */
         return;
@@ -153,7 +142,7 @@ void wait_woke(const struct wait *w)
 /* Whether somebody else had our core that long: other ranks may copy long arrays there. */
 static bool took(struct acomm_group *g, int64_t from, int64_t to)
 {
-    return to - from > STOLEN_NS && (!g->shared.base || to - from - places_lent(&g->shared, from, to) > STOLEN_NS);
+    return to - from > STOLEN_NS && (!g->shared.base || to - from - cpu_lent(&g->shared, from, to) > STOLEN_NS);
 }
 
 /* Several threads may count at once: a count that is lost does no harm. */
@@ -163,7 +152,7 @@ static void yield(const struct wait *w, int64_t now)
     sched_yield();
     int64_t after = clock_now();
     bool taken = took(w->op->group, now, after);
-    resume(w, after);
+    resume(w->op->group, after);
     uint32_t yields = atomic_load_explicit(&stolen->yields, memory_order_relaxed);
     atomic_store_explicit(&stolen->yields, taken ? 0 : yields + (yields < STOLEN_RARELY), memory_order_relaxed);
     if (!taken)
@@ -191,7 +180,7 @@ static int look(struct wait *w)
     if (rc)
         return rc;
     if (op->group->shared.base)
-        places_rest(&op->group->shared, now);
+        cpu_rest(&op->group->shared, now);
     w->sleepy = now >= w->sleep_at || now < atomic_load_explicit(&op->group->stolen.until, memory_order_relaxed);
     if (!w->sleepy)
         yield(w, now);

@@ -53,9 +53,7 @@ static inline bool wait_spun(const struct wait *w)
 {
     return w->turns >= w->spins;
 }
-/* We run on another processor now: what was stolen on the last one says nothing of this. */
-void wait_moved(const struct wait *w);
-/* After a sleep: the kernel may have woken us beside another rank, though each may have a processor to itself. */
+/* After a sleep. */
 void wait_woke(const struct wait *w);
 /* For operations that go on without waiting: signals, and peers that have left, every WAIT_LOOK_NS. 0, or the code of the
  * group's failure, which it records. */
