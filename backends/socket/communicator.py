@@ -79,14 +79,15 @@ class SocketCommunicator(EngineCommunicator):
         tuned = self._tuned()
         local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]
         piece = settings.get_integer("ARRAYCOMM_PIECE_BYTES")
-        size = lib.acomm_segment_bytes(len(local), piece)
+        sizes = [lib.acomm_segment_bytes(len(local), piece, symmetric) for symmetric in (True, False)]
         keep = (ffi.new("int32_t[]", list(self._members)), ffi.new("int32_t[]", hosts),
                 *(ffi.new("char[]", text.encode()) for text in (algorithms, *tuned)))
-        segment = self._share(local, size) if len(local) > 1 else None
+        segment = self._share(local, sizes) if len(local) > 1 else None
         options = ffi.new("acomm_group_options *", {
             "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1],
             "local": here, "crowded": self._crowded,
-            "segment_fd": -1 if segment is None else segment.fileno(), "segment_bytes": size, "piece_bytes": piece,
+            "segment_fd": -1 if segment is None else segment.fileno(),
+            "segment_bytes": 0 if segment is None else os.fstat(segment.fileno()).st_size, "piece_bytes": piece,
             "connections": self._endpoint.connections, "check": settings.get_flag("ARRAYCOMM_CHECK"),
             "timeout": nanoseconds(self.timeout), "algorithms": keep[2], "tuned": keep[3],
             "tuned_symmetric": keep[4]})
@@ -98,8 +99,8 @@ class SocketCommunicator(EngineCommunicator):
             raise self._translate.code(code, os.strerror(ffi.errno) + wanted)
         return out[0]
 
-    def _share(self, local: Sequence[int], size: int) -> io.FileIO:
-        return self._endpoint.share_segment(self._id, self._members, local, size, world=self._owns)
+    def _share(self, local: Sequence[int], sizes: Sequence[int]) -> io.FileIO:
+        return self._endpoint.share_segment(self._id, self._members, local, *sizes, world=self._owns)
 
     def _tuned(self) -> list[str]:
         """What the selection file says for this group. The world's first rank tells of one that says nothing."""
@@ -141,7 +142,8 @@ class SocketCommunicator(EngineCommunicator):
         if code == lib.ACOMM_UNSUPPORTED:
             if ffi.errno and not self._addressless:
                 self._addressless = True
-                log().warning("group %r: a rank has no room for the addresses of symmetric arrays (`ulimit -v`): they are "
+                log().warning("group %r: a rank has no room for the addresses of symmetric arrays (`ulimit -v`, `-f`, or "
+                              "`-l` after mlockall): they are "
                               "ordinary arrays, which collectives copy", self.name)
             return None
         if code == lib.ACOMM_RESOURCE:

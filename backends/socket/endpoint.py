@@ -198,20 +198,21 @@ class Endpoint:
                 for sock, _ in self._arrivals.take(group_id, purpose):
                     sock.close()
 
-    def share_segment(self, group_id: int, members: Sequence[int], local_members: Sequence[int], size: int, *,
+    def share_segment(self, group_id: int, members: Sequence[int], local_members: Sequence[int], size: int, least: int, *,
                       world: bool = False) -> io.FileIO:
         """Shared memory of those members of a group (world ranks) that are on this host, as this rank is; the caller closes it.
         `world`: of all ranks.
 
+        It has `size` bytes, or `least` where a limit of the rank that makes it forbids so long a file.
         The lowest of them makes it and returns when all others have it: nobody may leave while it is needed.
         Raises ResourceError, DistNetworkError, and PeerLost when a member is lost, whichever it is: others may have heard of that
         before they came, and do not come. All come to a world, though one may be through with it, and dead.
         """
         owner = min(local_members)
         if owner != self.rank:
-            lent = segment.take(self.peers[owner].pid, self.peers[owner].lent, size, self.rank) if world else None
-            return lent or self._fetch_segment(owner, group_id, members, size, watched=(owner,) if world else members)
-        made = self._lent.take(size) if world and self._lent else segment.create(size)
+            lent = segment.take(self.peers[owner].pid, self.peers[owner].lent, size, self.rank, least) if world else None
+            return lent or self._fetch_segment(owner, group_id, members, (size, least), watched=(owner,) if world else members)
+        made = self._lent.take(size, least) if world and self._lent else segment.create(size, least)
         with self._lock:
             self._offers.offer(group_id, made, set(local_members) - {self.rank})
             for sock, hello in self._arrivals.take(group_id, Purpose.SEGMENT):
@@ -247,13 +248,13 @@ class Endpoint:
             awaited -= self._lent.taken
         return awaited
 
-    def _fetch_segment(self, owner: int, group_id: int, members: Sequence[int], size: int, *,
+    def _fetch_segment(self, owner: int, group_id: int, members: Sequence[int], sizes: tuple[int, int], *,
                        watched: Sequence[int]) -> io.FileIO:
         who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"
         try:
             with self._outgoing.connect(owner, Purpose.SEGMENT, group=group_id) as sock:
                 self._await_owner(sock, members, watched)
-                return segment.receive(sock, size)
+                return segment.receive(sock, *sizes)
         except TimeoutError:
             raise DistNetworkError(f"{who} did not share its memory within {self.timeout:g} s: it has not called init() "
                                    "or split() (or new_group) for the same ranks as this one has, or it is stopped") from None

@@ -22,11 +22,14 @@ _RANK = struct.Struct("<I")
 _TOKEN = b"\x01"  # a descriptor has to travel with at least one byte
 
 
-def create(size: int) -> io.FileIO:
-    """A memory file of `size` bytes; memory is taken when it is first used. Raises ResourceError."""
+def create(size: int, least: int = 0) -> io.FileIO:
+    """A memory file of `size` bytes, or of `least` where the system permits no such file; memory is taken when it is first used.
+
+    Raises ResourceError.
+    """
     segment = _new()
     try:
-        _seal(segment, size)
+        _seal(segment, size, least)
         return segment
     except BaseException:
         segment.close()
@@ -40,19 +43,30 @@ def _new() -> io.FileIO:
         raise ResourceError(f"cannot make a file of shared memory: {error.strerror}; see `ulimit -n`") from error
 
 
-def _seal(segment: io.FileIO, size: int) -> None:
+def _seal(segment: io.FileIO, size: int, least: int) -> None:
     """Gives it its size for good. Does nothing where another rank has done so: _check() tells whether it is the same."""
     try:
-        segment.truncate(size)
+        _lengthen(segment, size, least)
         fcntl.fcntl(segment, kernel.F_ADD_SEALS, kernel.SEALED)
     except PermissionError:
         return  # sealed
     except OSError as error:
-        advice = "see `ulimit -f`" if error.errno == errno.EFBIG else "free memory, or lower ARRAYCOMM_PIECE_BYTES"
+        advice = ("see `ulimit -f`, or set ARRAYCOMM_TRANSPORT=tcp" if error.errno == errno.EFBIG
+                  else "free memory, or lower ARRAYCOMM_PIECE_BYTES")
         raise ResourceError(f"cannot make {size} bytes of shared memory: {error.strerror}; {advice}") from error
 
 
-def receive(sock: socket.socket, size: int) -> io.FileIO:
+def _lengthen(segment: io.FileIO, size: int, least: int) -> None:
+    """A file without memory counts for `ulimit -f` by its length."""
+    try:
+        segment.truncate(size)
+    except OSError as error:
+        if error.errno != errno.EFBIG or not least:
+            raise
+        segment.truncate(least)
+
+
+def receive(sock: socket.socket, size: int, least: int = 0) -> io.FileIO:
     """The segment from a peer, checked. Raises TimeoutError, DistNetworkError when the peer has gone, AuthFailed."""
     # CMSG_SPACE and not CMSG_LEN: descriptors beyond the first must be seen, so that they can be closed.
     token, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC)
@@ -64,14 +78,14 @@ def receive(sock: socket.socket, size: int) -> io.FileIO:
             raise DistNetworkError("it closed the connection")
         if len(files) != 1:
             raise AuthFailed(f"it sent {len(files)} descriptors, not one")
-        _check(files[0], size)
+        _check(files[0], size, least)
         return files.pop()
     finally:
         for file in files:
             file.close()
 
 
-def _check(segment: io.FileIO, size: int) -> None:
+def _check(segment: io.FileIO, size: int, least: int) -> None:
     try:
         seals = fcntl.fcntl(segment, kernel.F_GET_SEALS)
     except OSError:
@@ -79,7 +93,7 @@ def _check(segment: io.FileIO, size: int) -> None:
     if seals & kernel.SEALED != kernel.SEALED:
         raise AuthFailed("it sent a file that is not a sealed memory file")
     found = os.fstat(segment.fileno()).st_size
-    if found != size:
+    if found not in (size, least or size):
         raise DistNetworkError(f"it made {found} bytes where {size} are needed: ARRAYCOMM_PIECE_BYTES and the version "
                                "of arraycomm must be the same on all ranks")
 
@@ -112,9 +126,9 @@ class Lent:
             said = os.read(self._said, _RANK.size * 1024)
             self.taken.update(rank for rank, in _RANK.iter_unpack(said))
 
-    def take(self, size: int) -> io.FileIO:
+    def take(self, size: int, least: int = 0) -> io.FileIO:
         """This rank's own; the caller closes it. Raises as create() and receive() do."""
-        return _taken(io.FileIO(os.dup(self._file.fileno()), "r+"), size)
+        return _taken(io.FileIO(os.dup(self._file.fileno()), "r+"), size, least)
 
     def close(self) -> None:
         """Idempotent."""
@@ -124,7 +138,7 @@ class Lent:
             os.close(self._say)
 
 
-def take(pid: int, name: str, size: int, rank: int) -> io.FileIO | None:
+def take(pid: int, name: str, size: int, rank: int, least: int = 0) -> io.FileIO | None:
     """What the process `pid` has lent, for `rank`. None where the system does not permit that, or the process has gone.
 
     Raises as create() and receive() do.
@@ -134,7 +148,7 @@ def take(pid: int, name: str, size: int, rank: int) -> io.FileIO | None:
         segment = io.FileIO(kernel.lent_file(pid, file, inode), "r+")
     except OSError:
         return None
-    segment = _taken(segment, size)
+    segment = _taken(segment, size, least)
     try:
         say = os.open(f"/proc/{pid}/fd/{pipe}", os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -147,10 +161,10 @@ def take(pid: int, name: str, size: int, rank: int) -> io.FileIO | None:
         return None
 
 
-def _taken(segment: io.FileIO, size: int) -> io.FileIO:
+def _taken(segment: io.FileIO, size: int, least: int) -> io.FileIO:
     try:
-        _seal(segment, size)
-        _check(segment, size)
+        _seal(segment, size, least)
+        _check(segment, size, least)
         return segment
     except BaseException:
         segment.close()

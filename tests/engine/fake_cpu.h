@@ -48,7 +48,7 @@ int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *set)
 static struct shared open_shared(int rank)
 {
     struct shared s;
-    uint64_t piece = shared_piece(RANKS, PIECE), bytes = shared_bytes(RANKS, piece);
+    uint64_t piece = shared_piece(RANKS, PIECE), bytes = shared_bytes(RANKS, piece, true);
     int fd = memfd_create("test", MFD_CLOEXEC);
     CHECK(ftruncate(fd, (off_t)bytes) == 0);
     CHECK_EQUAL(shared_open(&s, fd, bytes, rank, RANKS, piece), 0);

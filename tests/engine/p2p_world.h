@@ -58,8 +58,9 @@ bool group_link_ready(struct acomm_group *g, const struct link *link)
     return world_of(g)->ring || link_tcp_complete(link);
 }
 
-char *direct_map(struct acomm_group *g, int rank)
+char *direct_map(struct acomm_group *g, int rank, uint64_t upto)
 {
+    CHECK(upto <= ARENA_BYTES);
     return world_of(g)->arenas[rank];
 }
 

@@ -43,7 +43,7 @@ static inline void *rank_main(void *argument)
 
 static inline void run(int n, int (*body)(acomm_group *, int, int), int want)
 {
-    struct world w = {.n = n, .fd = memfd_create("test", MFD_CLOEXEC), .bytes = acomm_segment_bytes(n, PIECE), .body = body};
+    struct world w = {.n = n, .fd = memfd_create("test", MFD_CLOEXEC), .bytes = acomm_segment_bytes(n, PIECE, 1), .body = body};
     CHECK(ftruncate(w.fd, (off_t)w.bytes) == 0);
     pthread_t threads[MAX_RANKS];
     struct seat seats[MAX_RANKS];

@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -14,6 +15,10 @@
 #include <unistd.h>
 #include "arena.h"
 #include "check.h"
+
+#ifndef MADV_POPULATE_WRITE /* Linux 5.14 */
+#define MADV_POPULATE_WRITE 23
+#endif
 
 #define START (UINT64_C(3) << 20)
 #define KiB(n) ((uint64_t)(n) << 10)
@@ -88,6 +93,93 @@ static void places(void)
     strcpy(arena_address(block), "seen by a peer");
     CHECK(peer != MAP_FAILED && !strcmp(peer, "seen by a peer"));
     munmap(peer, KiB(8));
+    arena_give(block);
+    arena_close(a);
+    close(fd);
+}
+
+/* Without a signal where it may not be read. */
+static bool accessible(const char *at)
+{
+    int ends[2];
+    CHECK_EQUAL(pipe(ends), 0);
+    bool readable = write(ends[1], at, 1) == 1;
+    CHECK(readable || errno == EFAULT);
+    close(ends[0]);
+    close(ends[1]);
+    return readable;
+}
+
+/* Bytes of the mapping that begins where `at` lies, which a core dump would hold: all, or none. -1: no such mapping. */
+static int64_t dumped(const char *at)
+{
+    char line[512];
+    unsigned long begin, end, found = 0;
+    int64_t bytes = -1;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    CHECK(maps);
+    while (maps && fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+            found = begin <= (uintptr_t)at && (uintptr_t)at < end ? end - begin : 0;
+        else if (found && !strncmp(line, "VmFlags:", 8))
+            bytes = strstr(line, " dd") ? 0 : (int64_t)found;
+    }
+    if (maps)
+        fclose(maps);
+    return bytes;
+}
+
+/* What mlockall() does to all mappings: brings pages in where there may be any. */
+static void lock_all(char *base)
+{
+    madvise(base, ARENA_BYTES, MADV_POPULATE_WRITE);
+}
+
+static void owners_reserve_addresses_alone(void)
+{
+    int fd = file();
+    struct arena *a = arena_open(fd, START);
+    struct acomm_block *first = arena_take(a, KiB(8)), *second = arena_take(a, KiB(8)), *third = arena_take(a, KiB(8));
+    char *base = arena_address(first), *gap = arena_address(second), *end = arena_address(third) + KiB(8);
+    arena_give(second);
+    CHECK(accessible(base) && accessible(end - 1) && !accessible(gap) && !accessible(end));
+    CHECK_EQUAL(dumped(base), KiB(8));
+    CHECK_EQUAL(dumped(gap), 0);
+    CHECK_EQUAL(dumped(end), 0);
+    lock_all(base);
+    CHECK_EQUAL(held(fd), KiB(16));
+    second = arena_take(a, KiB(4));
+    CHECK(arena_address(second) == gap && accessible(gap) && !gap[0]);
+    arena_give(first);
+    arena_give(second);
+    arena_give(third);
+    CHECK(!accessible(base));
+    arena_close(a);
+    close(fd);
+}
+
+static void peers_open_what_they_are_told_of(void)
+{
+    int fd = file();
+    struct arena *a = arena_open(fd, START);
+    struct acomm_block *block = arena_take(a, KiB(3000));
+    struct arena_view view = {0};
+    char *base = arena_view_open(&view, fd, START, 0);
+    CHECK(base && !accessible(base));
+    CHECK(arena_view_open(&view, fd, START, KiB(3000)) == base && accessible(base) && accessible(base + KiB(3000) - 1));
+    CHECK(!accessible(base + KiB(8192)));
+    CHECK(arena_view_open(&view, fd, START, 1) == base && accessible(base + KiB(3000) - 1)); /* what was opened stays */
+    CHECK_EQUAL(dumped(base), 0);
+    CHECK_EQUAL(dumped(base + KiB(8192)), 0);
+    strcpy(arena_address(block), "seen by a peer");
+    CHECK(!strcmp(base, "seen by a peer"));
+    lock_all(base);
+    CHECK(held(fd) < KiB(5000));
+    CHECK(arena_view_open(&view, fd, START, ARENA_BYTES) == base && accessible(base + ARENA_BYTES - 1));
+    CHECK(!arena_view_open(&view, fd, START, ARENA_BYTES + 1) && errno == ENOMEM);
+    arena_view_close(&view);
+    arena_view_close(&view);
+    CHECK(!arena_view_open(&view, -1, START, 0) && errno == EBADF);
     arena_give(block);
     arena_close(a);
     close(fd);
@@ -181,6 +273,8 @@ int main(void)
     TEST(blocks_do_not_overlap);
     TEST(gaps_are_used);
     TEST(places);
+    TEST(owners_reserve_addresses_alone);
+    TEST(peers_open_what_they_are_told_of);
     TEST(blocks_outlive_the_group);
     TEST(fork_keeps_the_memory);
     TEST(too_much);

@@ -59,7 +59,7 @@ static int64_t wait_once(struct waiting t)
     int32_t members[] = {0, 1}, hosts[] = {0, 0};
     acomm_group_options o = {.id = 1, .rank = 1, .size = 2, .local = 2, .crowded = t.crowded,
                              .members = members, .hosts = hosts, .piece_bytes = PIECE, .segment_fd = memfd_create("test", MFD_CLOEXEC),
-                             .segment_bytes = acomm_segment_bytes(2, PIECE), .connections = 1, .check = 1, .timeout = 20 * SECOND};
+                             .segment_bytes = acomm_segment_bytes(2, PIECE, 1), .connections = 1, .check = 1, .timeout = 20 * SECOND};
     acomm_group *g = NULL;
     CHECK(ftruncate(o.segment_fd, (off_t)o.segment_bytes) == 0);
     CHECK_EQUAL(acomm_group_open(NULL, &o, &g), 0);

@@ -66,7 +66,7 @@ int peer_memory_read(int32_t pid, uint64_t from, char *to, size_t bytes, bool pa
 static struct world *open_world(int *fd)
 {
     struct world *w = world_open(2, RING);
-    uint64_t bytes = shared_bytes(2, PIECE);
+    uint64_t bytes = shared_bytes(2, PIECE, true);
     *fd = memfd_create("test", MFD_CLOEXEC);
     CHECK(ftruncate(*fd, (off_t)bytes) == 0);
     for (int rank = 0; rank < 2; rank++) {

@@ -47,7 +47,7 @@ struct two { struct shared of[2]; int fd; };
 
 static void open_two(struct two *t)
 {
-    uint64_t piece = shared_piece(2, PIECE), bytes = shared_bytes(2, piece);
+    uint64_t piece = shared_piece(2, PIECE), bytes = shared_bytes(2, piece, true);
     t->fd = memfd_create("test", MFD_CLOEXEC);
     CHECK_EQUAL(ftruncate(t->fd, (off_t)bytes), 0);
     for (int rank = 0; rank < 2; rank++)

@@ -93,7 +93,7 @@ static void each_fills_what_it_read(void)
 static void places_are_apart(void)
 {
     for (int n = 3; n <= MAX_RANKS; n++) {
-        uint64_t piece = shared_piece(n, PIECE), bytes = shared_bytes(n, piece);
+        uint64_t piece = shared_piece(n, PIECE), bytes = shared_bytes(n, piece, true);
         int fd = memfd_create("test", MFD_CLOEXEC);
         struct shared s;
         CHECK_EQUAL(ftruncate(fd, (off_t)bytes), 0);
@@ -152,7 +152,7 @@ static uint64_t next(struct shared *s, struct acomm_op *op, size_t bytes, bool l
 static void first_places_are_free(void)
 {
     enum { RANKS = 4 };
-    uint64_t piece = shared_piece(RANKS, 1 << 16), bytes = shared_bytes(RANKS, piece);
+    uint64_t piece = shared_piece(RANKS, 1 << 16), bytes = shared_bytes(RANKS, piece, true);
     int fd = memfd_create("test", MFD_CLOEXEC);
     struct shared s;
     CHECK_EQUAL(ftruncate(fd, (off_t)bytes), 0);

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import logging
 import os
+import re
 import resource
 import tracemalloc
 from pathlib import Path
@@ -160,6 +161,19 @@ def limit_address_space(context: Context, spare: int) -> None:
     """The process may map `spare` bytes more than it has."""
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + spare, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def dumped_and_writable(context: Context) -> tuple[int, int]:
+    """Bytes of the library's memory files that a core dump of this process would hold, and that it may write to."""
+    array = context.world.empty((1000,), "float32", like=np.zeros(1))
+    context.world.all_reduce(array, out=array)
+    dumped = writable = 0
+    for mapping in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
+        size = _kib(re.findall(r"^Size: +(.*)", mapping, re.M)[0])
+        mine = "/memfd:arraycomm" in mapping
+        dumped += size * (mine and " dd" not in mapping)
+        writable += size * (mine and " rw-s " in mapping)
+    return dumped, writable
 
 
 def symmetric_and_window(context: Context) -> tuple[float, bool, list[str]]:

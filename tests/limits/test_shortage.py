@@ -54,8 +54,29 @@ def test_limited_file_size() -> None:
         job.begin("open_group", timeout=5)
         answers = job.answers()
         assert answers[0].error == "ResourceError", answers[0].trace
-        assert re.search(r"\d+ bytes of shared memory: File too large; see `ulimit -f`", answers[0].text), answers[0]
+        assert re.search(r"\d+ bytes of shared memory: File too large; see `ulimit -f`, or set ARRAYCOMM", answers[0].text), answers[0]
         assert answers[1].error, "rank 1 has no shared memory either"
+
+
+@pytest.mark.parametrize("limited", [[0], [1], [0, 1]])
+def test_limited_file_size_without_symmetric_arrays(limited: list[int]) -> None:
+    """A memory file counts by its length, of which most is for symmetric arrays: a world does without.
+
+    Which rank gives it its length is not settled.
+    """
+    with Job(2, "shm", opened=False, tasks=tasks) as job:
+        job.call("limit_file_size", limited, size=1 << 30)
+        job.call("open_group", timeout=20)
+        job.call("total")
+        job.begin("symmetric_and_window")
+        answers = job.answers()
+        assert not any(answer.error for answer in answers.values()), answers
+        assert len({answer.value[1] for answer in answers.values()}) == 1, answers
+        for answer in answers.values():
+            total, direct, records = answer.value
+            assert total == 3.0 and (direct or len(records) == 1), answer
+            assert direct or "no room for the addresses of symmetric arrays" in records[0]
+        assert len(limited) < 2 or not answers[0].value[1]
 
 
 @pytest.mark.parametrize("spare", [4_000_000, 20_000_000, 60_000_000])
@@ -85,7 +106,17 @@ def test_no_addresses_for_symmetric_arrays(limited: bool) -> None:
             assert not answer.error, answer.trace
             total, direct, records = answer.value
             assert (total, direct) == (3.0, not limited) and len(records) == limited, answer
-            assert not limited or "no room for the addresses of symmetric arrays (`ulimit -v`)" in records[0]
+            assert not limited or "no room for the addresses of symmetric arrays (`ulimit -v`, `-f`" in records[0]
+
+
+def test_symmetric_arrays_take_addresses_alone() -> None:
+    """Neither a core dump nor mlockall() brings in more than what there is."""
+    with Job(3, "shm", tasks=tasks) as job:
+        job.call("symmetric_and_window")
+        job.begin("dumped_and_writable")
+        for answer in job.answers().values():
+            dumped, writable = answer.value
+            assert 0 < dumped < 1 << 20 and writable < 1 << 30, answer
 
 
 _SERVER = """

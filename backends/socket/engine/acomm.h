@@ -97,7 +97,7 @@ typedef struct acomm_group_options {
     int32_t segment_fd;       /* sealed memfd of the ranks on this host, or -1; the engine duplicates it */
     int32_t connections;      /* TCP connections per pair and direction, >= 1 */
     int32_t check;            /* 1: compare headers before every collective (default) */
-    uint64_t segment_bytes;   /* acomm_segment_bytes() of the same ranks */
+    uint64_t segment_bytes;   /* acomm_segment_bytes() of the same ranks, with symmetric arrays or without */
     uint64_t piece_bytes;     /* staging piece, power of two; 0 = default */
     int64_t timeout;          /* ns, the group's default */
     /* What goes before the table, or NULL: "all_reduce=whole:4096,all_reduce=ring,barrier=..." is whole up to 4096 bytes,
@@ -131,8 +131,8 @@ int acomm_node_peer(acomm_node *node, int world_rank, const char **text);
 int acomm_node_close(acomm_node *node, const char *text);
 
 /* ---- groups ---- */
-/* Bytes of shared memory that `local` ranks on one host need. */
-uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes);
+/* Length of the memory file that `local` ranks on one host need; symmetric: with addresses for symmetric arrays, which take no memory. */
+uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes, int symmetric);
 int acomm_group_open(acomm_node *node, const acomm_group_options *options, acomm_group **out);
 /* A connected, authenticated data socket. outgoing=1: this rank opened it and will only send on it. Takes the descriptor. */
 int acomm_group_attach(acomm_group *group, int rank, int channel, int stripe, int outgoing, int fd);

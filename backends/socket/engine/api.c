@@ -22,9 +22,9 @@ const char *acomm_code_text(int code)
     return "unknown error";
 }
 
-uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes)
+uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes, int symmetric)
 {
-    return shared_bytes(local, shared_piece(local, piece_bytes));
+    return shared_bytes(local, shared_piece(local, piece_bytes), symmetric);
 }
 
 static int check(const struct acomm_op *op)
@@ -83,7 +83,7 @@ int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm
         return ACOMM_UNSUPPORTED;
     acomm_block *block = direct_take(group, bytes);
     int saved = errno;
-    bool addresses = block || group->direct.arena || saved != ENOMEM;
+    bool addresses = block || group->direct.arena || (saved != ENOMEM && saved != EAGAIN && saved != EFBIG);
     int32_t held = block ? SHARE_MEMORY : addresses ? SHARE_NOTHING : SHARE_NO_ADDRESSES;
     struct acomm_op op = {.group = group, .kind = ACOMM_ALL_REDUCE, .in = (const char *)&held, .out = (char *)&held,
                           .count = 1, .dtype = ACOMM_INT32, .redop = ACOMM_MIN, .root = -1, .timeout = timeout,

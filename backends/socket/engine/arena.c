@@ -31,15 +31,23 @@ struct arena {
     struct acomm_block *blocks;
 };
 
+static char *reserve(int fd, uint64_t offset)
+{
+    char *base = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset);
+    if (base == MAP_FAILED)
+        return NULL;
+    madvise(base, ARENA_BYTES, MADV_DONTDUMP); /* a wish; a sandbox may forbid it */
+    return base;
+}
+
 struct arena *arena_open(int fd, uint64_t offset)
 {
     struct arena *a = calloc(1, sizeof *a);
     if (!a)
         return NULL;
     a->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    a->base = a->fd < 0 ? MAP_FAILED
-                        : mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, (off_t)offset);
-    if (a->base == MAP_FAILED) {
+    a->base = a->fd < 0 ? NULL : reserve(a->fd, offset);
+    if (!a->base) {
         int saved = errno;
         if (a->fd >= 0)
             close(a->fd);
@@ -91,10 +99,13 @@ static bool place(struct arena *a, struct acomm_block *block, uint64_t align)
     return true;
 }
 
-/* All pages now: writing to them later can then never raise SIGBUS. Huge ones where the system grants them. */
+/* Opens the addresses, and takes all pages now: writing to them later can then never raise SIGBUS. Huge ones where the system grants them. */
 static int populate(const struct arena *a, const struct acomm_block *b)
 {
     char *data = a->base + b->offset;
+    if (mprotect(data, b->bytes, PROT_READ | PROT_WRITE))
+        return errno;
+    madvise(data, b->bytes, MADV_DODUMP);
     if (b->bytes >= HUGE)
         madvise(data, b->bytes, MADV_HUGEPAGE); /* a wish */
     if (!madvise(data, b->bytes, MADV_POPULATE_WRITE))
@@ -146,6 +157,8 @@ void arena_give(struct acomm_block *block)
     while (*at != block)
         at = &(*at)->next;
     *at = block->next;
+    mprotect(a->base + block->offset, block->bytes, PROT_NONE);
+    madvise(a->base + block->offset, block->bytes, MADV_DONTDUMP);
     /* Cannot fail in a way that matters: the pages then stay until the file goes. */
     (void)!fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(a->start + block->offset),
                      (off_t)block->bytes);
@@ -159,4 +172,26 @@ bool arena_holds(const struct arena *a, const char *at, uint64_t bytes, uint64_t
         return false;
     *offset = (uint64_t)(at - a->base);
     return true;
+}
+
+char *arena_view_open(struct arena_view *view, int fd, uint64_t offset, uint64_t upto)
+{
+    uint64_t end = (upto + HUGE - 1) / HUGE * HUGE;
+    if (upto > ARENA_BYTES)
+        return errno = ENOMEM, NULL;
+    if (!view->base && !(view->base = reserve(fd, offset)))
+        return NULL;
+    if (end <= view->open)
+        return view->base;
+    if (mprotect(view->base, end, PROT_READ | PROT_WRITE))
+        return NULL;
+    view->open = end;
+    return view->base;
+}
+
+void arena_view_close(struct arena_view *view)
+{
+    if (view->base)
+        munmap(view->base, ARENA_BYTES);
+    *view = (struct arena_view){0};
 }

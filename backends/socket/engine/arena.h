@@ -1,7 +1,9 @@
 /* Symmetric arrays: memory of one rank that its peers on the host can map, so that collectives read and write it in place.
  *
- * Every local rank owns a range of the group's memory file, of which pages exist only where a block was taken. A peer names
- * a place by its offset there and maps the whole range when it first meets one. The owner's mapping lives as long as the
+ * Every local rank owns a range of the group's memory file, of which pages exist only where a block was taken. Owner and peers
+ * keep addresses for the whole range when they first need one, and nothing but addresses: such a mapping permits no access and is left
+ * out of core dumps, so that neither a dump nor mlockall() brings pages in. The owner opens the addresses of a block while that is taken,
+ * a peer those up to the end of what it is told of. The owner's mapping lives as long as the
  * last block, also after the group has been closed: an array never loses its memory under its user. */
 #ifndef ACOMM_ARENA_H
 #define ACOMM_ARENA_H
@@ -18,7 +20,7 @@
 struct arena;
 struct acomm_block;
 
-/* The range of `fd` from `offset` on, mapped. NULL with errno set. */
+/* The range of `fd` from `offset` on. NULL with errno set. */
 struct arena *arena_open(int fd, uint64_t offset);
 /* Gives up the group's hold; blocks that are still taken keep it. NULL is fine. */
 void arena_close(struct arena *arena);
@@ -29,4 +31,14 @@ char *arena_address(const struct acomm_block *block);
 void arena_give(struct acomm_block *block);
 /* Whether bytes [at, at + bytes) lie in the arena, and where. */
 bool arena_holds(const struct arena *arena, const char *at, uint64_t bytes, uint64_t *offset);
+
+/* A peer's arena as this rank sees it; zeros at the beginning. */
+struct arena_view {
+    char *base;
+    uint64_t open;               /* bytes that may be accessed */
+};
+/* Its base, with at least the first `upto` bytes to be read and written; NULL with errno set. Not by two threads at once; addresses that
+ * were opened stay. */
+char *arena_view_open(struct arena_view *view, int fd, uint64_t offset, uint64_t upto);
+void arena_view_close(struct arena_view *view);
 #endif

@@ -54,7 +54,7 @@ char *direct_mapped(const struct rounds *r, int rank, struct direct_place place)
     if (place.how != DIRECT_MAPPED)
         return NULL;
     struct direct_state *d = &r->op->group->direct;
-    return rank == r->rank ? (char *)(uintptr_t)place.at : d->mapped[rank] + place.at;
+    return rank == r->rank ? (char *)(uintptr_t)place.at : d->mapped[rank].base + place.at;
 }
 
 int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes, size_t whole)
@@ -135,7 +135,7 @@ static bool may_map(const struct rounds *r)
 {
     struct acomm_group *g = r->op->group;
     for (int rank = 0; rank < r->ranks; rank++) {
-        if (rank != r->rank && !direct_map(g, rank))
+        if (rank != r->rank && !direct_map(g, rank, 0))
             return false;
     }
     return true;
@@ -175,17 +175,28 @@ static int end(struct rounds *r, const struct direct_plan *plan)
     return plan->staged(r->op);
 }
 
-char *direct_map(struct acomm_group *g, int seat)
+char *direct_map(struct acomm_group *g, int seat, uint64_t upto)
 {
     struct direct_state *d = &g->direct;
     pthread_mutex_lock(&g->lock);
-    if (!d->mapped)
+    if (!d->mapped && g->shared.arenas)
         d->mapped = calloc((size_t)g->size, sizeof *d->mapped);
-    if (d->mapped && !d->mapped[seat])
-        d->mapped[seat] = shared_map_arena(&g->shared, seat);
-    char *base = d->mapped ? d->mapped[seat] : NULL;
+    char *base = d->mapped ? arena_view_open(&d->mapped[seat], g->shared.fd, shared_arena_offset(&g->shared, seat), upto) : NULL;
     pthread_mutex_unlock(&g->lock);
     return base;
+}
+
+/* Opens the addresses of what the peers have offered, each no longer than `bytes`. */
+static int open_offers(struct rounds *r, uint64_t bytes)
+{
+    for (int rank = 0; rank < r->ranks; rank++) {
+        const struct direct_offer *o = direct_offer(r, rank);
+        uint64_t in = o->in.how == DIRECT_MAPPED ? o->in.at : 0, out = o->out.how == DIRECT_MAPPED ? o->out.at : 0;
+        bool maps = rank != r->rank && (o->in.how == DIRECT_MAPPED || o->out.how == DIRECT_MAPPED);
+        if (maps && !direct_map(r->op->group, rank, (in > out ? in : out) + bytes))
+            return group_fail_op(r->op, ACOMM_RESOURCE, r->op->group->rank, errno, "no addresses for a peer's symmetric array");
+    }
+    return 0;
 }
 
 /* Everybody's offer, and whether all arrays can be reached. */
@@ -205,7 +216,7 @@ static int meet(struct rounds *r, const struct direct_plan *plan, bool *open)
     bool new_reach = reaches && d->reach == WAY_UNKNOWN, new_map = maps && d->map == WAY_UNKNOWN;
     rc = new_reach || new_map ? try_ways(r, new_reach, new_map) : 0;
     *open = (!reaches || d->reach == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
-    return rc;
+    return rc || !maps || !*open ? rc : open_offers(r, plan->bytes);
 }
 
 static int run_direct(struct rounds *r, const struct direct_plan *plan)
@@ -261,7 +272,8 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
 struct acomm_block *direct_take(struct acomm_group *g, uint64_t bytes)
 {
     pthread_mutex_lock(&g->lock);
-    if (!g->direct.arena)
+    errno = EFBIG;
+    if (!g->direct.arena && g->shared.arenas)
         g->direct.arena = arena_open(g->shared.fd, shared_arena_offset(&g->shared, g->rank));
     struct arena *arena = g->direct.arena;
     pthread_mutex_unlock(&g->lock);
@@ -272,8 +284,7 @@ void direct_close(struct acomm_group *g)
 {
     struct direct_state *d = &g->direct;
     for (int rank = 0; d->mapped && rank < g->size; rank++)
-        if (d->mapped[rank])
-            munmap(d->mapped[rank], ARENA_BYTES);
+        arena_view_close(&d->mapped[rank]);
     free(d->mapped);
     free(d->offers);
     arena_close(d->arena);

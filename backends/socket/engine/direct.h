@@ -34,7 +34,7 @@ struct direct_offer {
 struct direct_state {
     struct arena *arena;         /* of this rank; NULL until something was taken */
     bool symmetric;              /* every rank has taken something: the same on all, in the order of collectives */
-    char **mapped;               /* arenas of local ranks, NULL until met */
+    struct arena_view *mapped;   /* arenas of local ranks; NULL until one was met */
     struct direct_offer *offers; /* of the operation under way, by rank */
     enum { WAY_UNKNOWN, WAY_OPEN, WAY_CLOSED } reach, map; /* agreed by all ranks when first needed */
     bool repeats, barred;        /* the operation under way may be repeated; the system refused an array of its */
@@ -55,8 +55,9 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan);
 /* Copies from a peer's array, or to it; what is read as a part of `whole` bytes (stream_long). Blocks; 0 or the group's failure. */
 int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes, size_t whole);
 int direct_write(struct rounds *r, int rank, struct direct_place to, uint64_t offset, const char *from, size_t bytes);
-/* The arena of the rank that has a seat of this host, mapped when first asked for; NULL with errno set. Any thread. */
-char *direct_map(struct acomm_group *g, int seat);
+/* The arena of the rank that has a seat of this host, of which the first `upto` bytes can be read and written. NULL with errno set. Any
+ * thread. */
+char *direct_map(struct acomm_group *g, int seat, uint64_t upto);
 /* How peers can get at an array of this rank. */
 static inline struct direct_place direct_place(const struct direct_state *d, const char *data, uint64_t bytes)
 {

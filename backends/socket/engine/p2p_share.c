@@ -115,7 +115,7 @@ static bool write_part(struct p2p *p, const struct p2p_peer *peer, const struct 
     if (to.how == DIRECT_PRIVATE)
         return !window_write(&p->group->shared, seat, to.at + offset, from, bytes);
     bool inside = to.at <= ARENA_ROOM && item->bytes <= ARENA_ROOM;
-    char *arena = inside ? direct_map(p->group, seat) : NULL;
+    char *arena = inside ? direct_map(p->group, seat, to.at + item->bytes) : NULL;
     if (!arena || !window_enter(&p->group->shared, seat))
         return false;
     stream_long(arena + to.at + offset, from, bytes, item->bytes);

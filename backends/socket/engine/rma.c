@@ -56,7 +56,7 @@ static struct offer own_offer(struct acomm_group *g, struct acomm_group *arenas,
                         .maps = control.how == DIRECT_MAPPED, .reaches = 1};
     for (int rank = 0; rank < g->size; rank++) {
         int seat = g->hosts.seat[rank];
-        own.maps = own.maps && direct_map(g, seat) && (!arenas->direct.arena || direct_map(arenas, seat));
+        own.maps = own.maps && direct_map(g, seat, 0) && (!arenas->direct.arena || direct_map(arenas, seat, 0));
         own.reaches = own.reaches && (rank == g->rank || window_reaches(&g->shared, seat));
     }
     return own;
@@ -75,16 +75,21 @@ static bool all_reach(const struct offer *offers, int ranks)
     return maps && (reaches || !private);
 }
 
-static void fill(struct acomm_rma *r, struct acomm_group *arenas, const struct offer *offers)
+/* False where there is no room for the page tables of what peers offer. */
+static bool fill(struct acomm_rma *r, struct acomm_group *arenas, const struct offer *offers)
 {
     struct acomm_group *g = r->group;
+    size_t told = sizeof(struct control) + (size_t)g->size * sizeof(struct told);
     for (int rank = 0; rank < g->size; rank++) {
         const struct offer *o = &offers[rank];
         int seat = g->hosts.seat[rank];
-        r->ranks[rank] = (struct reached){.control = (struct control *)(void *)(direct_map(g, seat) + o->control),
-                                          .mapped = o->mapped ? direct_map(arenas, seat) + o->at : NULL,
-                                          .at = o->at, .bytes = o->bytes};
+        char *control = direct_map(g, seat, o->control + told), *data = o->mapped ? direct_map(arenas, seat, o->at + o->bytes) : NULL;
+        if (!control || (o->mapped && !data))
+            return false;
+        r->ranks[rank] = (struct reached){.control = (struct control *)(void *)(control + o->control),
+                                          .mapped = o->mapped ? data + o->at : NULL, .at = o->at, .bytes = o->bytes};
     }
+    return true;
 }
 
 static void add(struct acomm_rma *r)
@@ -113,7 +118,10 @@ int acomm_rma_open(acomm_group *g, acomm_group *arenas, uintptr_t data, uint64_t
     if (open) {
         r->group = g;
         r->block = block;
-        fill(r, arenas, offers);
+        open = fill(r, arenas, offers);
+        rc = open ? 0 : ACOMM_RESOURCE;
+    }
+    if (open) {
         add(r);
         *out = r;
     } else {

@@ -47,20 +47,14 @@ static uint64_t mapped_bytes(int ranks, uint64_t piece)
     return (uint64_t)ranks * seat_bytes(ranks, piece) + 2 * rings_bytes(ranks);
 }
 
-uint64_t shared_bytes(int ranks, uint64_t piece)
+uint64_t shared_bytes(int ranks, uint64_t piece, bool arenas)
 {
-    return mapped_bytes(ranks, piece) + (uint64_t)ranks * ARENA_BYTES;
+    return mapped_bytes(ranks, piece) + (arenas ? (uint64_t)ranks * ARENA_BYTES : 0);
 }
 
 uint64_t shared_arena_offset(const struct shared *s, int rank)
 {
     return s->bytes + (uint64_t)rank * ARENA_BYTES;
-}
-
-char *shared_map_arena(const struct shared *s, int rank)
-{
-    void *at = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)shared_arena_offset(s, rank));
-    return at == MAP_FAILED ? NULL : at;
 }
 
 int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, uint64_t piece)
@@ -69,7 +63,8 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
                          .bytes = mapped_bytes(ranks, piece)};
     s->ring_bytes = ring_size(ranks);
     s->seat_bytes = seat_bytes(ranks, piece);
-    if (bytes < shared_bytes(ranks, piece))
+    s->arenas = bytes >= shared_bytes(ranks, piece, true);
+    if (bytes < s->bytes)
         return errno = EINVAL, ACOMM_ARGUMENT;
     s->seen = calloc((size_t)ranks, sizeof *s->seen + sizeof *s->processes);
     if (!s->seen)
@@ -83,6 +78,7 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
         s->base = NULL;
         goto fail;
     }
+    madvise(s->base, s->bytes, MADV_DONTDUMP); /* a core dump would bring all of its pages in */
     if (pages_reserve(s->fd, (uint64_t)rank * seat_bytes(ranks, piece), seat_bytes(ranks, piece)))
         goto fail;
     window_open(s);

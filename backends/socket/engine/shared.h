@@ -52,6 +52,7 @@ struct shared {
     char *base;
     uint64_t bytes, seat_bytes;  /* without the arenas; of one rank's slots */
     int fd, rank, ranks;         /* rank and number among the ranks of this host */
+    bool arenas;                 /* the file has room for them */
     uint64_t piece;              /* bytes of data that a slot holds */
     uint64_t round;              /* last round this rank published */
     uint64_t next[2];            /* where in the large and the small part of the area its next long contents go */
@@ -71,7 +72,8 @@ struct shared {
 };
 
 static inline uint64_t shared_ahead(bool crowded) { return crowded ? SHARED_AHEAD : SHARED_AHEAD_APART; }
-uint64_t shared_bytes(int ranks, uint64_t piece);
+/* Of the file, with the arenas of symmetric arrays or without. */
+uint64_t shared_bytes(int ranks, uint64_t piece, bool arenas);
 /* Bytes of data that a slot holds: about `wanted`, or a default where that is 0; room for an element of every rank. */
 uint64_t shared_piece(int ranks, uint64_t wanted);
 /* 0, or ACOMM_RESOURCE / ACOMM_SYSTEM with errno set. */
@@ -107,9 +109,8 @@ int shared_await(struct shared *s, struct acomm_op *op, int rank, uint64_t round
 /* The same where all ranks after it are awaited next. */
 int shared_await_on(struct shared *s, struct acomm_op *op, int rank, uint64_t round);
 
-/* The arena of a local rank: where it begins in the file, and mapped for reading and writing; NULL with errno set. */
+/* Where the arena of a local rank begins in the file. */
 uint64_t shared_arena_offset(const struct shared *s, int rank);
-char *shared_map_arena(const struct shared *s, int rank);
 
 /* Of a local rank's seat; see cpu.h, bell.h and window.h. */
 _Atomic int32_t *shared_cpu(const struct shared *s, int rank);
