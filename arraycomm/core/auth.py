@@ -16,10 +16,11 @@ from .address import is_loopback
 from .dial import dial
 from .digest import same
 from .errors import AuthFailed
-from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, tag
+from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, bound, tag
 from .log import log
 from .patience import Patience
 from .record import Record
+from .typed import Any
 
 __all__ = ["Acceptor", "Hello", "Purpose", "check_user", "client_handshake", "connect"]
 
@@ -53,15 +54,16 @@ def client_handshake(sock: socket.socket, secret: bytes | None, hello: Hello, *,
     peer = _peer(sock)  # a connection that was reset does not tell the peer any more
     patience = patience or Patience(deadline)
     try:
+        called = where(sock.getpeername())
         sock.sendall(transcript)  # which an empty buffer holds
         transcript += _receive(sock, NONCE_BYTES, patience)
-        proof = tag(secret, b"client", transcript)
+        proof = tag(secret, bound(b"client", hello.purpose, called), transcript)
         sock.sendall(proof)
         verdict = _receive(sock, 1 + TAG_BYTES, patience)
         sock.settimeout(None)
     except OSError as error:
         raise _broken(peer, deadline, error) from error
-    signed = same(verdict[1:], tag(secret, b"server", transcript + proof + verdict[:1]))
+    signed = same(verdict[1:], tag(secret, bound(b"server", hello.purpose, called), transcript + proof + verdict[:1]))
     if verdict[0] == Status.ADMITTED and signed:
         if not unix:
             check_user(sock, secret)  # not before: a connection that is not accepted yet has no user
@@ -160,6 +162,14 @@ def _loopback_user(sock: socket.socket) -> int | None:
         raise HandshakeBroken(f"{_peer(sock)} is gone, or its user cannot be told") from None
 
 
+def where(name: Any) -> bytes:
+    """The server's end of a connection, equal on both sides: from getpeername() of the client's socket, getsockname() of the
+    server's. An interface's name behind a link-local address is each host's own."""
+    if not isinstance(name, tuple):
+        return os.fsencode(name)
+    return f"{name[0].partition('%')[0].removeprefix('::ffff:')} port {name[1]}".encode()
+
+
 def _peer(sock: socket.socket) -> str:
     try:
         name = sock.getpeername()
@@ -253,6 +263,7 @@ class Acceptor:
         try:
             check_user(sock, self._secret)
             sock.setblocking(False)
+            handshake = ServerHandshake(self._secret, self._job, self._check, where(sock.getsockname()))
             self._selector.register(sock, selectors.EVENT_READ)
         except (AuthFailed, OSError) as error:
             self._complain(sock, str(error))
@@ -260,8 +271,7 @@ class Acceptor:
             if isinstance(error, OSError) and error.errno in _OUT:
                 self._pause(error)
             return
-        self._half_open[sock] = _HalfOpen(ServerHandshake(self._secret, self._job, self._check),
-                                          time.monotonic() + SECONDS)
+        self._half_open[sock] = _HalfOpen(handshake, time.monotonic() + SECONDS)
         if len(self._half_open) > MAX_HALF_OPEN:
             self._drop(next(iter(self._half_open)), f"more than {MAX_HALF_OPEN} connections had not said who they are")
         self._progress(sock)  # mostly it has spoken already

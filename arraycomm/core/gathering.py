@@ -2,6 +2,9 @@
 
 A stage is over when one key is written: by the last rank that comes, or instead by the first that fails. A rank that is
 killed cannot write; where the store notices (TCPStore does), it writes for it: the rank's last will.
+
+Others may be able to write to the store too: torch's has no authentication. So that no rank believes them, what ends a stage is
+signed with the job's secret.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from .errors import DistStoreError, PeerLost
+from .digest import SHA256_BYTES, hmac_sha256, same
+from .errors import AuthFailed, DistStoreError, PeerLost
 from .store.base import Store
 from .store.connections import StoreLost
 
@@ -25,21 +29,35 @@ _ABSENT = "these ranks did not come"  # in the error of who gives up waiting, by
 _WATCH = 0.5  # s between looks at whether the others live, for stores that do not notice an end
 
 
+def sign(secret: bytes | None, about: str, content: bytes) -> bytes:
+    """The content with a signature behind it, in hexadecimal digits: HMAC-SHA256 (RFC 2104) over what it is about and itself."""
+    return content + hmac_sha256(secret or b"", b"arraycomm stored\0" + about.encode() + b"\0" + content).hex().encode()
+
+
+def signed(secret: bytes | None, about: str, value: bytes) -> bytes:
+    """The content of what sign() gave. Raises AuthFailed where the signature is not of this secret and subject."""
+    content = value[: -2 * SHA256_BYTES]
+    if same(value, sign(secret, about, content)):
+        return content
+    raise AuthFailed(f"the store holds {about} without the signature of this job: a rank has another secret (give all the same "
+                     "ARRAYCOMM_SECRET or ARRAYCOMM_SECRET_FILE), or somebody else writes to the store")
+
+
 class TooLate(DistStoreError):
     """Another rank gave up waiting, before all had come. It may try again: with another stage."""
 
 
 class Gathering:
-    """Keeps nothing itself. store: of this world alone."""
+    """Keeps nothing itself. store: of this world alone. secret: the job's, which signs what is written for the others."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
-        self._store, self.rank, self.size = store, rank, size
+    def __init__(self, store: Store, rank: int, size: int, secret: bytes | None = None) -> None:
+        self._store, self.rank, self.size, self._secret = store, rank, size, secret
 
     def enter(self) -> None:
         """If this process ends before leave(), the others hear of it, in a store that notices."""
         if self.size > 1:
-            self._store.will(f"rank {self.rank}", dict.fromkeys(_ends(), self._news("its process has ended")),
-                             posted=True)
+            news = self._news("its process has ended")
+            self._store.will(f"rank {self.rank}", {_end(stage): self._ending(stage, news) for stage in STAGES}, posted=True)
 
     def leave(self) -> None:
         """All has gone well here."""
@@ -59,8 +77,15 @@ class Gathering:
         self._end_all(_news(rank, place, why))
 
     def _end_all(self, news: str) -> None:
-        for key in _ends() if self.size > 1 else ():
-            self._store.compare_set(key, "", news)
+        for stage in STAGES if self.size > 1 else ():
+            self._store.compare_set(_end(stage), "", self._ending(stage, news))
+
+    def _ending(self, stage: str, content: str) -> str:
+        """What ends a stage, as text, which a last will holds: signed."""
+        return sign(self._secret, self._about(stage), content.encode()).decode()
+
+    def _about(self, stage: str) -> str:
+        return f"the end of stage {stage!r} of {self.size} ranks"
 
     def wait(self, stage: str, seconds: float, advice: str | Callable[[Sequence[int]], str] = "see what they printed",
              watch: Callable[[], None] | None = None, result: Callable[[], bytes] = bytes) -> bytes:
@@ -68,13 +93,14 @@ class Gathering:
         and may raise.
 
         Raises PeerLost when one fails, TooLate when another one gave up waiting, DistStoreError at the timeout, which names
-        those that did not come and gives the advice, perhaps made of those.
+        those that did not come and gives the advice, perhaps made of those, AuthFailed where the end is not signed.
         """
         self._store.set(f"{stage}/{self.rank}", "")
         if self._store.add(stage, 1) == self.size:
-            end = self._store.compare_set(_end(stage), "", _COMPLETE + result())
+            end = self._store.compare_set(_end(stage), "", sign(self._secret, self._about(stage), _COMPLETE + result()))
         else:
             end = self._await_end(stage, seconds, advice, watch)
+        end = signed(self._secret, self._about(stage), end)
         if not end.startswith(_COMPLETE):
             lost, place, why = end.decode(errors="replace").split("\0", 2)
             if _ABSENT in why:
@@ -109,7 +135,7 @@ class Gathering:
 
     def forget(self, stage: str) -> None:
         """Takes what this stage wrote out of the store. One rank calls it, when all have left."""
-        for key in (stage, *_ends(), *(f"{stage}/{rank}" for rank in range(self.size))):
+        for key in (stage, *map(_end, STAGES), *(f"{stage}/{rank}" for rank in range(self.size))):
             self._store.delete_key(key)
 
     def _news(self, why: str) -> str:
@@ -122,7 +148,3 @@ def _news(rank: int, place: str, why: str) -> str:
 
 def _end(stage: str) -> str:
     return f"{stage}/end"
-
-
-def _ends() -> list[str]:
-    return [_end(stage) for stage in STAGES]

@@ -6,7 +6,9 @@
     server -> client   status, HMAC(secret, "server" + all of that)       33
 
 The client proves itself first, so that a stranger who scans ports is never given a tag of a secret to try guesses on.
-The roles are part of what is signed, so a reflected message fails; both nonces are, so a replayed one does. A server
+The roles are part of what is signed, so a reflected message fails; both nonces are, so a replayed one does. So is, between ranks,
+the address that the client has called and on which the server listens: who makes a rank call another address cannot pass on what
+both say. (Not with a store: there may be a translated address between, as a Kubernetes service's.) A server
 reads at most 108 bytes from a stranger, into a fixed buffer, within 2 s.
 
 This proves that both ends know the job's secret when the connection starts. It does not encrypt or sign what follows
@@ -27,7 +29,7 @@ from .errors import AuthFailed
 from .record import Record
 
 _MAGIC = b"ACOM"
-_VERSION = 1
+_VERSION = 2
 _HELLO = struct.Struct("<4sHBB16siiQI")
 NONCE_BYTES = 32
 TAG_BYTES = SHA256_BYTES
@@ -55,7 +57,8 @@ class Status(enum.IntEnum):
 
 REMEDY = {
     Status.WRONG_SECRET: "it has another secret: give all ranks of the job the same ARRAYCOMM_SECRET or "
-    "ARRAYCOMM_SECRET_FILE, or, if another job holds this address, choose another port",
+    "ARRAYCOMM_SECRET_FILE, or, if another job holds this address, choose another port; or what was called is not the address on "
+    "which it listens: ranks must reach each other without address translation",
     Status.OTHER_JOB: "it belongs to another job: choose another MASTER_PORT (or port 0 with our launcher)",
     Status.UNWELCOME: "it does not expect this rank or kind of connection: two processes may have the same "
     "rank, or this one was declared lost by the others",
@@ -104,6 +107,11 @@ def tag(secret: bytes | None, role: bytes, transcript: bytes) -> bytes:
     return hmac_sha256(secret or b"", role + transcript)
 
 
+def bound(role: bytes, purpose: Purpose, where: bytes) -> bytes:
+    """The role as it is signed. where: the server's address as its own end of the connection has it (auth.where())."""
+    return role if purpose is Purpose.STORE else role + b" at " + where + b"\0"
+
+
 Check = Callable[[Hello], "str | None"]
 """Looks at an authenticated Hello: None when it is welcome, otherwise why not (for the log)."""
 
@@ -114,8 +122,8 @@ class ServerHandshake:
     It has ended when `hello` (admitted) or `error` (why not; close after sending) is set.
     """
 
-    def __init__(self, secret: bytes | None, job: str, check: Check | None = None) -> None:
-        self._secret, self._job, self._check = secret, job, check
+    def __init__(self, secret: bytes | None, job: str, check: Check | None = None, where: bytes = b"") -> None:
+        self._secret, self._job, self._check, self._where = secret, job, check, where
         self._received = bytearray()
         self._nonce = os.urandom(NONCE_BYTES)
         self.hello: Hello | None = None
@@ -147,14 +155,15 @@ class ServerHandshake:
     def _verdict(self) -> bytes:
         transcript = bytes(self._received[:HELLO_BYTES]) + self._nonce
         proof = bytes(self._received[HELLO_BYTES:])
-        if not same(proof, tag(self._secret, b"client", transcript)):
-            self.error = "it has another secret"
+        purpose = _decode(transcript[:_HELLO.size], self._job)[0].purpose
+        if not same(proof, tag(self._secret, bound(b"client", purpose, self._where), transcript)):
+            self.error = "it has another secret, or has called another address than this one"
             return bytes([Status.WRONG_SECRET]) + bytes(TAG_BYTES)
         status, hello = self._judge()
         if status is Status.ADMITTED:
             self.hello = hello
         code = bytes([status])
-        return code + tag(self._secret, b"server", transcript + proof + code)
+        return code + tag(self._secret, bound(b"server", purpose, self._where), transcript + proof + code)
 
     def _judge(self) -> tuple[Status, Hello]:
         hello, ours = _decode(bytes(self._received[:_HELLO.size]), self._job)

@@ -52,7 +52,7 @@ class Rendezvous(Record):
         """
         store = PrefixStore(f"part/{label}", self.store)
         rank, job = list(members).index(self.rank), sha256(f"{self.job}/{label}".encode()).hexdigest()[:32]
-        Gathering(store, rank, len(members)).enter()
+        Gathering(store, rank, len(members), self.secret).enter()
         return self._replace(rank=rank, size=len(members), store=store, job=job, close=lambda: None)
 
 
@@ -120,10 +120,11 @@ def announced(backend: str, name: str, environ: Mapping[str, str] = os.environ) 
     if place is None or place.size == 1 or not (is_hosted(environ) or _in_file(place, environ)):
         yield
         return
-    meeting = _open_env(place, secrets.find(environ), _ANNOUNCE, environ)
+    secret = secrets.find(environ)
+    meeting = _open_env(place, secret, _ANNOUNCE, environ)
     try:
         store, _ = _turn(meeting, place, name, environ)
-        gathering = Gathering(store, place.rank, place.size)
+        gathering = Gathering(store, place.rank, place.size, secret)
         try:
             _agree(store, place, backend)
         except ValueError as error:
@@ -309,7 +310,7 @@ def _agree(store: Store, place: Place, backend: str) -> None:
 def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, backend: str,
           seconds: float, name: str) -> tuple[str, list[str]]:
     """Waits for all ranks; the job's name, which the last one makes up, and where this one listens."""
-    gathering = Gathering(store, place.rank, place.size)
+    gathering = Gathering(store, place.rank, place.size, secret)
     gathering.enter()
     try:
         if backend and place.size > 1:

@@ -115,7 +115,7 @@ def _announce(group: Group, name: str, routes: Sequence[Route]) -> None:
 
 
 def _open(meeting: Rendezvous, backend: Backend, timeout: float, name: str) -> Communicator:
-    gathering = Gathering(meeting.store, meeting.rank, meeting.size)
+    gathering = Gathering(meeting.store, meeting.rank, meeting.size, meeting.secret)
     try:
         settings.check()  # here, where the others are told why
         communicator = backend.open(meeting, name=name, timeout=timeout)

@@ -13,6 +13,7 @@ from arraycomm._engine import ffi, lib
 from arraycomm.core import kernel, settings
 from arraycomm.core.log import log
 
+_NAME = "arraycomm-mpi"  # of the memory file
 _TOLD = struct.Struct("<QQQqQ")  # process, its key, where that lies; the file's descriptor and inode
 BYTES = _TOLD.size
 
@@ -41,7 +42,7 @@ def take(group: object, told: Sequence[bytes], offer: Offer) -> int:
     if descriptor < 0 or not offer.wanted:
         return 0
     try:
-        file = os.dup(offer.file) if offer.file >= 0 else kernel.lent_file(process, descriptor, inode)
+        file = os.dup(offer.file) if offer.file >= 0 else kernel.lent_file(process, descriptor, inode, _NAME)
     except OSError:
         return 0  # not permitted, or another namespace of processes
     try:
@@ -65,7 +66,7 @@ def _made(size: int) -> int:
     if not size:
         return -1
     try:
-        file = kernel.memory_file("arraycomm-mpi", sealable=True)
+        file = kernel.memory_file(_NAME, sealable=True)
     except OSError as error:
         log().info("no shared memory for records, which go by MPI's messages: %s", error)
         return -1

@@ -97,7 +97,7 @@ class Endpoint:
                                   on_shortage=self._cannot_accept, name=f"{self.name}-acceptor")
         self._lent = segment.Lent()
         mine = peers.this_process(names, self._path, self._lent.name, self.tuning)
-        self.peers = peers.exchange(store, self.rank, self.size, mine, self.timeout)
+        self.peers = peers.exchange(store, self.rank, self.size, mine, self.timeout, self._secret, self.job)
         self.connections = self.peers.connections
         self._outgoing = Outgoing(self.rank, self.peers, self.job, self._secret,
                                   min(self.timeout, settings.get_number("ARRAYCOMM_SILENCE")))

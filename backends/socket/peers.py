@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 
 from arraycomm.core import settings
 from arraycomm.core.errors import DistStoreError
-from arraycomm.core.gathering import CARDS, Gathering
+from arraycomm.core.gathering import CARDS, Gathering, sign, signed
 from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
 from arraycomm.core.typed import TYPE_CHECKING
@@ -131,16 +131,20 @@ class Peers:
         return processors.crowded([self._processors[member] for member in members if self.hosts[member] == self.hosts[rank]])
 
 
-def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float) -> Peers:
-    """Everybody's card.
+def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float, secret: bytes | None, job: str) -> Peers:
+    """Everybody's card. Each is signed by its rank: the store, and the rank that comes last and packs them, are not believed.
 
     Raises DistStoreError naming the ranks that did not come in time, PeerLost for one that failed, ValueError for settings
-    that differ between ranks.
+    that differ between ranks, AuthFailed for a card without the signature of this secret, job and rank.
     """
-    store.set(f"peer/{rank}", _encode(mine))
-    gathering = Gathering(store, rank, size)
+    store.set(f"peer/{rank}", sign(secret, _about(job, rank), _encode(mine).encode()))
+    gathering = Gathering(store, rank, size, secret)
     packed = gathering.wait(CARDS, timeout, result=lambda: _pack(store.multi_get([f"peer/{other}" for other in range(size)])))
-    return Peers(_unpack(packed, size), mine)
+    return Peers([signed(secret, _about(job, other), card) for other, card in enumerate(_unpack(packed, size))], mine)
+
+
+def _about(job: str, rank: int) -> str:
+    return f"the card of rank {rank} of job {job}"
 
 
 def _pack(cards: Sequence[bytes]) -> bytes:
@@ -149,6 +153,8 @@ def _pack(cards: Sequence[bytes]) -> bytes:
 
 
 def _unpack(packed: bytes, size: int) -> list[bytes]:
+    if len(packed) < 4 * size:
+        raise _no_card(0, "there is no list of cards")
     ends = list(accumulate(struct.unpack_from(f"<{size}I", packed), initial=4 * size))
     return [packed[start:end] for start, end in pairwise(ends)]
 

@@ -19,6 +19,7 @@ from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
 from arraycomm.core.log import log
 
 _RANK = struct.Struct("<I")
+_NAME = "arraycomm"  # of the memory files
 _TOKEN = b"\x01"  # a descriptor has to travel with at least one byte
 
 
@@ -38,13 +39,16 @@ def create(size: int, least: int = 0) -> io.FileIO:
 
 def _new() -> io.FileIO:
     try:
-        return io.FileIO(kernel.memory_file("arraycomm", sealable=True), "r+")
+        return io.FileIO(kernel.memory_file(_NAME, sealable=True), "r+")
     except OSError as error:
         raise ResourceError(f"cannot make a file of shared memory: {error.strerror}; see `ulimit -n`") from error
 
 
 def _seal(segment: io.FileIO, size: int, least: int) -> None:
-    """Gives it its size for good. Does nothing where another rank has done so: _check() tells whether it is the same."""
+    """Gives it its size for good. Does nothing where another rank has done so, or where it is no memory file without a size and
+    seals: _check() tells whether it is the same, or what it is."""
+    if _seals(segment) != 0 or os.fstat(segment.fileno()).st_size not in (0, size, least or size):
+        return
     try:
         _lengthen(segment, size, least)
         fcntl.fcntl(segment, kernel.F_ADD_SEALS, kernel.SEALED)
@@ -85,12 +89,16 @@ def receive(sock: socket.socket, size: int, least: int = 0) -> io.FileIO:
             file.close()
 
 
-def _check(segment: io.FileIO, size: int, least: int) -> None:
+def _seals(segment: io.FileIO) -> int:
+    """0: none yet. A file on a disk has none for ever, so it counts as sealed against seals."""
     try:
-        seals = fcntl.fcntl(segment, kernel.F_GET_SEALS)
+        return fcntl.fcntl(segment, kernel.F_GET_SEALS)
     except OSError:
-        seals = 0
-    if seals & kernel.SEALED != kernel.SEALED:
+        return kernel.F_SEAL_SEAL
+
+
+def _check(segment: io.FileIO, size: int, least: int) -> None:
+    if _seals(segment) & kernel.SEALED != kernel.SEALED:
         raise AuthFailed("it sent a file that is not a sealed memory file")
     found = os.fstat(segment.fileno()).st_size
     if found not in (size, least or size):
@@ -113,7 +121,7 @@ class Lent:
         except OSError as error:
             self._file.close()
             raise ResourceError(f"cannot make a pipe for shared memory: {error.strerror}; see `ulimit -n`") from error
-        self.name = f"{os.fstat(self._file.fileno()).st_ino} {self._file.fileno()} {self._say}"  # for this rank's card
+        self.name = " ".join(f"{os.fstat(end).st_ino} {end}" for end in (self._file.fileno(), self._say))  # for this rank's card
         self.taken: set[int] = set()  # who has said so
 
     def fileno(self) -> int:
@@ -143,14 +151,14 @@ def take(pid: int, name: str, size: int, rank: int, least: int = 0) -> io.FileIO
 
     Raises as create() and receive() do.
     """
-    inode, file, pipe = map(int, name.split(" "))
+    file_inode, file, pipe_inode, pipe = map(int, name.split(" "))
     try:
-        segment = io.FileIO(kernel.lent_file(pid, file, inode), "r+")
+        segment = io.FileIO(kernel.lent_file(pid, file, file_inode, _NAME), "r+")
     except OSError:
         return None
     segment = _taken(segment, size, least)
     try:
-        say = os.open(f"/proc/{pid}/fd/{pipe}", os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        say = kernel.lent_pipe(pid, pipe, pipe_inode)
         try:
             os.write(say, _RANK.pack(rank))
         finally:

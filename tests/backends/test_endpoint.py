@@ -106,7 +106,7 @@ def test_wrong_secret(start: Any) -> None:
     # Whoever comes first finds out, and leaves; the others may find it gone already, or hear of it.
     assert {kind for kind, _ in errors} <= {"AuthFailed", "DistNetworkError", "PeerLost"}, errors
     found = [text for kind, text in errors if kind == "AuthFailed"]
-    assert any("ARRAYCOMM_SECRET" in text and " to rank " in text for text in found), errors
+    assert any("ARRAYCOMM_SECRET" in text for text in found), errors
 
 
 def test_bad_transport(start: Any) -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
 
 from arraycomm.backends.socket import peers
-from arraycomm.core.errors import DistStoreError
+from arraycomm.core.errors import AuthFailed, DistStoreError
+from arraycomm.core.gathering import sign
 from arraycomm.core.store import HashStore
+
+SECRET = bytes(range(32))
 
 
 def test_host_numbers() -> None:
@@ -28,9 +32,30 @@ def test_exchange_refuses_what_is_no_card() -> None:
     for text in ("[]", "nonsense", "arraycomm rank 1\0host\0001\0", "arraycomm rank 4\0host",
                  "arraycomm rank 4\0host\0many\0003\0rest", "arraycomm rank 4\0host\0001\0everywhere\0rest",
                  "arraycomm rank 3\0host\0001\0003\0rest"):
-        store.set("peer/1", text)
+        store.set("peer/1", sign(SECRET, peers._about("job", 1), text.encode()))
         with pytest.raises(DistStoreError, match="rank 1"):
-            peers.exchange(store, 0, 2, mine, 1.0)
+            peers.exchange(store, 0, 2, mine, 1.0, SECRET, "job")
+
+
+def test_cards_that_somebody_else_wrote() -> None:
+    """Nobody who can write to the store, and no rank under another's number, has a card believed; nor the list of all."""
+    mine = peers.this_process([("127.0.0.1", 5)], "/path")
+    card = peers._encode(mine).encode()
+    good = sign(SECRET, peers._about("job", 1), card)
+    forged = (card, good.replace(b"127.0.0.1 5", b"127.0.0.1 6"), sign(b"other", peers._about("job", 1), card),
+              sign(SECRET, peers._about("job", 0), card), sign(SECRET, peers._about("an earlier job", 1), card),
+              sign(SECRET, "the end of stage 'cards' of 2 ranks", card), good[:-1], good + b"0", b"", b"x")
+    for value in (good, *forged):
+        store = HashStore(timedelta(seconds=1))
+        store.add("cards", 1)
+        store.set("peer/1", value)
+        with pytest.raises(AuthFailed, match="rank 1 of job job.*ARRAYCOMM_SECRET") if value != good else nullcontext():
+            assert peers.exchange(store, 0, 2, mine, 1.0, SECRET, "job")[1] == mine
+    for end in (b"complete", b"complete" + peers._pack([good, good]), b"1\0host\0it has ended", b"", b"x" * 70):
+        store = HashStore(timedelta(seconds=1))
+        store.set("cards/end", end)
+        with pytest.raises(AuthFailed, match="end of stage 'cards'"):
+            peers.exchange(store, 0, 2, mine, 1.0, SECRET, "job")
 
 
 def test_connection_count_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,8 +85,8 @@ def test_lent_memory_is_taken_without_a_handshake() -> None:
         assert lent.taken == {3, 5}
         with pytest.raises(DistNetworkError, match="8192 bytes where 4096"):
             segment.take(os.getpid(), lent.name, 4096, 7)
-    inode, file, pipe = lent.name.split(" ")
-    assert segment.take(os.getpid(), f"{int(inode) + 1} {file} {pipe}", 8192, 9) is None
+    inode, rest = lent.name.split(" ", 1)
+    assert segment.take(os.getpid(), f"{int(inode) + 1} {rest}", 8192, 9) is None
     lent.close()
     lent.close()
     assert segment.take(os.getpid(), lent.name, 8192, 9) is None
@@ -116,4 +116,46 @@ def test_memory_that_cannot_be_lent() -> None:
                 segment.Lent()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def _named(file: int, pipe: int) -> str:
+    """As a hostile rank's card may name two descriptors of a process of its peers' user."""
+    return " ".join(f"{os.fstat(end).st_ino} {end}" for end in (file, pipe))
+
+
+def test_only_lent_memory_is_taken(tmp_path: Path) -> None:
+    """A card may name any descriptor of any process of this user: nothing but memory that was made to be lent is written to."""
+    before = len(os.listdir("/proc/self/fd"))
+    read, write = os.pipe()
+    victims = [io.FileIO(str(tmp_path / "data"), "w+"), io.FileIO("/dev/shm/arraycomm-test-lent", "w+"),
+               io.FileIO(os.memfd_create("somebody's", os.MFD_ALLOW_SEALING), "r+"),
+               io.FileIO(os.memfd_create("arraycomm"), "r+"),  # sealed against seals
+               io.FileIO(os.memfd_create("arraycomm", os.MFD_ALLOW_SEALING), "r+")]
+    for victim in victims:
+        victim.write(b"kept")
+    for victim in victims:
+        for size in (4096, 0):
+            try:
+                assert segment.take(os.getpid(), _named(victim.fileno(), write), size, 1) is None
+            except (AuthFailed, DistNetworkError):
+                assert victim in victims[3:]
+        assert os.pread(victim.fileno(), 100, 0) == b"kept"
+        assert os.fstat(victim.fileno()).st_size == 4
+    assert fcntl.fcntl(victims[4], fcntl.F_GET_SEALS) == 0
+    for other in (read, write, os.open("/dev/null", os.O_RDWR), os.open("/dev/zero", os.O_RDWR)):
+        assert segment.take(os.getpid(), _named(other, write), 4096, 1) is None
+    os.close(other - 1)
+    os.close(other)
+    lent = segment.Lent()
+    with lent.take(4096) as good:  # memory as it must be, beside what is no pipe
+        for victim in victims:
+            assert segment.take(os.getpid(), _named(good.fileno(), victim.fileno()), 4096, 1) is None
+            assert os.fstat(victim.fileno()).st_size == 4
+    for victim in victims:
+        victim.close()
+    os.unlink("/dev/shm/arraycomm-test-lent")
+    os.close(read)
+    os.close(write)
+    lent.close()
     assert len(os.listdir("/proc/self/fd")) == before

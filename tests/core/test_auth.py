@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from arraycomm.core import auth
 from arraycomm.core.auth import Acceptor, Hello, Purpose
 from arraycomm.core.errors import AuthFailed
-from arraycomm.core.handshake import HELLO_BYTES, TAG_BYTES, Check, ServerHandshake, tag
+from arraycomm.core.handshake import HELLO_BYTES, TAG_BYTES, Check, ServerHandshake, bound, tag
 from arraycomm.core.patience import Patience
 
 SECRET = bytes(range(32))
@@ -48,7 +48,7 @@ def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object
 
 def answer(sock: socket.socket, secret: bytes | None, job: str = "job", check: Check | None = None) -> Hello:
     """The server's part, as the Acceptor plays it."""
-    handshake = ServerHandshake(secret, job, check)
+    handshake = ServerHandshake(secret, job, check, auth.where(sock.getsockname()))
     while handshake.hello is None and handshake.error is None:
         sock.sendall(handshake.feed(sock.recv(handshake.wanted)))
     if handshake.hello is None:
@@ -123,13 +123,52 @@ def test_reflected_tag_fails(pair: tuple[socket.socket, socket.socket]) -> None:
 def test_replayed_messages_fail() -> None:
     first = HELLO.encode() + os.urandom(32)
     good = ServerHandshake(SECRET, "job")
-    proof = tag(SECRET, b"client", first + good.feed(first))
+    proof = tag(SECRET, bound(b"client", HELLO.purpose, b""), first + good.feed(first))
     good.feed(proof)
     assert good.hello == HELLO
     again = ServerHandshake(SECRET, "job")
     again.feed(first)
     assert again.feed(proof)[0] != 0
     assert again.hello is None and again.error
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_a_relay_is_found_out(purpose: Purpose) -> None:
+    """Somebody has made a rank call another address than its peer's, and passes on all that both say. Only to a store may there
+    be a translated address between."""
+    hello, stopped = HELLO._replace(purpose=purpose), threading.Event()
+    listener, relay = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+    met: list[Hello] = []
+    acceptor = Acceptor([listener], SECRET, "job", lambda sock, hello: met.append(hello) or sock.close())
+
+    def pass_on() -> None:
+        with relay.accept()[0] as near, socket.create_connection(listener.getsockname()) as far:
+            steps = ((HELLO_BYTES, near, far), (32, far, near), (TAG_BYTES, near, far), (1 + TAG_BYTES, far, near))
+            for size, source, to in steps:
+                to.sendall(source.recv(size, socket.MSG_WAITALL))
+            stopped.wait(10)
+
+    thread, _ = in_thread(pass_on)
+    try:
+        with socket.create_connection(relay.getsockname()) as client:
+            if purpose is Purpose.STORE:
+                auth.client_handshake(client, SECRET, hello)
+            else:
+                with pytest.raises(AuthFailed, match="not the address on which it listens"):
+                    auth.client_handshake(client, SECRET, hello)
+    finally:
+        stopped.set()
+        thread.join(10)
+        acceptor.close()
+        relay.close()
+    assert met == ([hello] if purpose is Purpose.STORE else [])
+
+
+@pytest.mark.parametrize("there, here", [(("10.0.0.1", 5), ("::ffff:10.0.0.1", 5, 0, 0)),
+                                         (("fe80::1%eth0", 5, 0, 2), ("fe80::1%ens1", 5, 0, 3)), ("/run/a", "/run/a"),
+                                         (b"\0name", b"\0name")])
+def test_one_address_by_two_names(there: object, here: object) -> None:
+    assert auth.where(there) == auth.where(here) != auth.where(("10.0.0.1", 6))
 
 
 @given(position=st.integers(0, HELLO_BYTES - 1), bit=st.integers(0, 7))
@@ -142,7 +181,7 @@ def test_every_bit_is_signed(position: int, bit: int) -> None:
     server = ServerHandshake(SECRET, "job")
     challenge = server.feed(bytes(changed))
     if challenge:
-        server.feed(tag(SECRET, b"client", first + challenge))
+        server.feed(tag(SECRET, bound(b"client", HELLO.purpose, b""), first + challenge))
     assert server.hello is None and server.error
 
 
@@ -170,7 +209,7 @@ def test_hello_travels_whole(job: str, purpose: Purpose, sender: int, receiver: 
     server, first = ServerHandshake(SECRET, job), hello.encode() + bytes(32)
     assert server.feed(first[:cut]) == b""
     challenge = server.feed(first[cut:])
-    assert server.feed(tag(SECRET, b"client", first + challenge))[0] == 0
+    assert server.feed(tag(SECRET, bound(b"client", hello.purpose, b""), first + challenge))[0] == 0
     assert server.hello == hello
 
 
