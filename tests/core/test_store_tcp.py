@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from arraycomm.core import auth
 from arraycomm.core.auth import Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistNetworkError, DistStoreError, ResourceError
-from arraycomm.core.store import TCPStore, inside
+from arraycomm.core.store import TCPStore
 from arraycomm.core.store.connections import StoreClosed
 from arraycomm.core.store.table import MAX_FRAME, POSTED, Op, decode, encode, frame_size
 
@@ -226,19 +226,6 @@ def test_a_long_answer_to_a_slow_reader(master: TCPStore) -> None:
         received += sock.recv(1 << 20)
     assert decode(received)[1] == [value] * 3
     sock.close()
-
-
-def test_unix_socket_on_loopback_and_without_it() -> None:
-    port = free_port()
-    store = TCPStore("127.0.0.1", port, is_master=True)
-    assert store._connections._idle[0].family == socket.AF_UNIX
-    store.close()
-    with socket.socket(socket.AF_UNIX) as taken:
-        taken.bind(inside._name("127.0.0.1", port))
-        store = TCPStore("127.0.0.1", port, is_master=True)
-        assert store._connections._idle[0].family == socket.AF_INET
-        assert store.add("n", 1) == 1
-        store.close()
 
 
 def test_dead_waiters_are_forgotten(master: TCPStore) -> None:

@@ -7,12 +7,14 @@ such a name first; so both ends look at the other's user, authenticate as over T
 from __future__ import annotations
 
 import socket
+import struct
 
 from ..address import is_loopback
 from ..auth import Hello, client_handshake
 from ..errors import AuthFailed
 
 _BACKLOG = 1024
+_FULL = struct.pack("@2l", 0, 200_000)  # s, us: how long a full backlog is waited at; a stranger's never gets shorter
 
 
 def _name(address: str, port: int) -> str:
@@ -39,7 +41,9 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
         return None
     sock = socket.socket(socket.AF_UNIX)
     try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _FULL)
         sock.connect(_name(address, port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bytes(len(_FULL)))  # none
         client_handshake(sock, secret, hello, deadline=deadline)
     except (OSError, AuthFailed):
         sock.close()
