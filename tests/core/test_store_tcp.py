@@ -24,7 +24,6 @@ from arraycomm.core.store import TCPStore
 from arraycomm.core.store.connections import StoreClosed
 from arraycomm.core.store.table import MAX_FRAME, POSTED, Op, decode, encode, frame_size
 
-from ..ports import free_port
 from ..threads import at_once
 from .forked import refused_after_fork
 
