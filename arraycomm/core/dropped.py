@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from .errors import Aborted, DistError
 from .log import log
+from .threads import Job
 
 
 def finish(operation: str, wait: Callable[[], object]) -> None:
@@ -16,8 +17,14 @@ def finish(operation: str, wait: Callable[[], object]) -> None:
 
     Raises RuntimeError where no thread can be started.
     """
-    if not sys.is_finalizing():
-        _thread.start_new_thread(_alone, (operation, wait))
+    if sys.is_finalizing():
+        return
+    job = Job(lambda: _alone(operation, wait))
+    try:
+        _thread.start_new_thread(job, ())
+    except RuntimeError:
+        job.drop()
+        raise
 
 
 def _alone(operation: str, wait: Callable[[], object]) -> None:

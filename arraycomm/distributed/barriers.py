@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import array
+import contextlib
+import json
 import time
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core.errors import DistError, PeerLost
-from arraycomm.core.group import Group
+from arraycomm.core.errors import DistError, DistStoreError, PeerLost
+from arraycomm.core.store.connections import StoreLost
 from arraycomm.core.typed import Any
 
 from .entry import current, entered
+from .operations import untimed
 from .process_group import ProcessGroup, seconds_of
+from .store import PrefixStore
 from .work import Work, duration, ended
 
-_COME, _TOLD = 2**62 - 2, 2**62 - 1  # tags of its messages: the last below those of objects
-_TEXT = 4096  # bytes of what rank 0 tells the others
-_GRACE = 0.25  # s that the others wait longer than rank 0, whose answer tells more than their own timeout
+_GRACE = 0.25  # s that the others wait longer than rank 0, whose answer says more than their own timeout
+_WATCH = 0.25  # s between looks at whether the others live
 
 
 def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_ids: Sequence[int] | None = None,
@@ -41,85 +43,109 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
 
 def monitored_barrier(group: ProcessGroup | None = None, timeout: timedelta | None = None,
                       wait_all_ranks: bool = False) -> None:
-    """A barrier with a timeout (None: the group's) whose error names the ranks that did not come: RuntimeError on all others.
+    """A barrier with a timeout (None: the group's) whose error names the ranks that did not come: RuntimeError on all ranks, or
+    on none. They meet in the store.
 
-    wait_all_ranks: rank 0 waits the whole time and names all that are missing, otherwise the first one. A rank that comes
-    too late gets the same error. The group stays usable, unless a rank has died.
+    wait_all_ranks: names all that are missing, otherwise the first one. A rank that comes too late gets the same error. A rank
+    that missed one meets the others in the next, if a collective of the group is in between; otherwise its next call is the one
+    that it missed, and after that error they meet again. The group stays usable, unless a rank has died.
     """
     pg = entered(group, "monitored_barrier")
     if pg is None:
         return
     seconds = pg.core.timeout if timeout is None else seconds_of(duration(timeout))
-    if pg.rank() == 0:
-        _monitor(pg, seconds, wait_all_ranks)
-    else:
-        _report(pg, seconds)
+    if pg.size() > 1:
+        _Monitored(pg).wait(seconds, wait_all_ranks)
 
 
-def _monitor(pg: ProcessGroup, seconds: float, wait_all: bool) -> None:
-    core, cause = pg.core, ""
-    try:
-        missing = _missing(core, time.monotonic() + seconds, wait_all)
-    except PeerLost as error:
-        if not error.ranks:
-            raise
-        missing, cause = list(error.ranks), f"\n Original exception: \n{error}"
-    text = _named(pg, missing, seconds) + cause if missing else ""
-    _tell(core, text)
-    if text:
-        raise DistError(text)
+class _Monitored:
+    """One rank's part in one of them. Who writes its end first has decided it, for all ranks: "passed", or who failed and why.
 
+    Its number is that of the collectives that were called before it, and how many monitored barriers came after the last one:
+    ranks that have come to the same place of their program agree in it, whatever they have missed before.
+    """
 
-def _missing(core: Group, end: float, wait_all: bool) -> list[int]:
-    """The ranks that have not come until then; the first one unless wait_all. Raises PeerLost for one that cannot come."""
-    missing = []
-    arrivals = {rank: _irecv(core, rank, _COME, 1) for rank in range(1, core.size)}
-    for rank, (work, _) in arrivals.items():
+    def __init__(self, pg: ProcessGroup) -> None:
+        self._pg, self._me = pg, pg.rank()
+        self._store = PrefixStore(f"monitored/{pg.core.name}", pg.meeting.store)
+        calls: Any = getattr(untimed(pg.core)._communicator, "calls", int)  # of a backend that does not count: 0
+        before, count = pg.monitored
+        self._calls = calls()
+        self._count = count + 1 if before == self._calls else 0
+        pg.monitored = self._calls, self._count
+
+    def _key(self, name: object, count: int | None = None) -> str:
+        return f"{self._calls}.{self._count if count is None else count}/{name}"
+
+    def wait(self, seconds: float, wait_all: bool) -> None:
         try:
-            work.wait(max(0.0, end - time.monotonic()))
-        except TimeoutError:
-            missing.append(rank)
-            if not wait_all:
-                break
-    return missing
+            late = self._store.check([self._key("end")])
+            self._store.set(self._key(self._me), "")
+            if self._store.add(self._key("came"), 1) == self._pg.size():
+                end = self._decide({})
+            else:
+                end = self._await_end(time.monotonic() + seconds + (_GRACE if self._me else 0), seconds, wait_all)
+        except StoreLost as error:
+            raise DistError(f"{_named(self._pg, self._me, [0], seconds)}: {error}") from error
+        if not end:
+            self._forget()
+            return
+        while late and self._store.check([self._key("end", self._pg.monitored[1] + 1)]):  # it missed more of them
+            self._pg.monitored = self._calls, self._pg.monitored[1] + 1
+        self._raise(end)
+
+    def _decide(self, end: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._store.compare_set(self._key("end"), "", json.dumps(end)))
+        return found
+
+    def _await_end(self, until: float, seconds: float, wait_all: bool) -> dict[str, Any]:
+        while True:
+            left = until - time.monotonic()
+            try:
+                end: dict[str, Any] = json.loads(self._store.get_within(self._key("end"),
+                                                                       timedelta(seconds=max(min(left, _WATCH), 0.001))))
+                return end
+            except StoreLost:
+                raise
+            except DistStoreError:
+                missing, cause = self._lost()
+                if left <= _WATCH and not missing:
+                    missing = [rank for rank in range(self._pg.size()) if not self._store.check([self._key(rank)])]
+                    if not missing:
+                        return self._decide({})
+            if missing:
+                return self._decide({"by": self._me, "missing": missing if wait_all else missing[:1], "seconds": seconds,
+                                     "cause": cause})
+
+    def _lost(self) -> tuple[list[int], str]:
+        """The ranks that cannot come."""
+        try:
+            self._pg.core.check_peers()
+        except PeerLost as error:
+            if not error.ranks:
+                raise
+            return list(error.ranks), f"\n Original exception: \n{error}"
+        return [], ""
+
+    def _raise(self, end: dict[str, Any]) -> None:
+        text = _named(self._pg, end["by"], end["missing"], end["seconds"]) + end["cause"]
+        if end["by"] == self._me:
+            raise DistError(text)
+        me = self._pg.ranks[self._me]
+        raise DistError(f"[Rank {me}]: Rank {me} successfully reached monitoredBarrier, but received errors while waiting for "
+                        f"send/recv from rank {self._pg.ranks[end['by']]}: {text}")
+
+    def _forget(self) -> None:
+        """Rank 0 removes what the last one that all have passed has left: nobody looks there any more."""
+        if self._me or not self._pg.meeting.store.lists_keys:
+            return
+        for name in ("came", "end", *range(self._pg.size())) if self._pg.passed else ():
+            with contextlib.suppress(DistStoreError):
+                self._store.delete_key(f"{self._pg.passed}/{name}")
+        self._pg.passed = f"{self._calls}.{self._count}"
 
 
-def _named(pg: ProcessGroup, missing: Sequence[int], seconds: float) -> str:
+def _named(pg: ProcessGroup, rank: int, missing: Sequence[int], seconds: float) -> str:
     ranks = [str(pg.ranks[rank]) for rank in missing]
     who = f"Rank {ranks[0]}" if len(ranks) == 1 else f"Ranks {', '.join(ranks)}"
-    return f"[Rank {pg.ranks[pg.rank()]}]: {who} failed to pass monitoredBarrier in {round(seconds * 1000)} ms"
-
-
-def _tell(core: Group, text: str) -> None:
-    """Small messages, kept for those that are late. A dead rank's cannot be sent, and need not be."""
-    content = array.array("B", text.encode()[:_TEXT].ljust(_TEXT, b"\0"))
-    sends = []
-    for rank in range(1, core.size):
-        try:
-            sends.append(core.isend(content, rank, _TOLD))
-        except PeerLost:
-            continue
-    if not text:
-        for send in sends:
-            send.wait()
-
-
-def _report(pg: ProcessGroup, seconds: float) -> None:
-    core = pg.core
-    try:
-        core.send(array.array("B", [1]), 0, _COME)
-        work, content = _irecv(core, 0, _TOLD, _TEXT)
-        work.wait(seconds + _GRACE)
-    except (PeerLost, TimeoutError) as error:
-        culprits = error.ranks if isinstance(error, PeerLost) and error.ranks else (0,)
-        raise DistError(f"{_named(pg, culprits, seconds)}: {error}") from error
-    text = content.tobytes().rstrip(b"\0").decode(errors="replace")
-    if text:
-        me = pg.ranks[pg.rank()]
-        raise DistError(f"[Rank {me}]: Rank {me} successfully reached monitoredBarrier, but received errors while waiting for "
-                        f"send/recv from rank {pg.ranks[0]}: {text}")
-
-
-def _irecv(core: Group, rank: int, tag: int, length: int) -> tuple[Any, array.array[int]]:
-    content = array.array("B", bytes(length))
-    return core.irecv(content, rank, tag, out=content), content
+    return f"[Rank {pg.ranks[rank]}]: {who} failed to pass monitoredBarrier in {round(seconds * 1000)} ms"

@@ -36,7 +36,7 @@ class HookOpName(enum.IntEnum):
 _NAMES = {"all_reduce": HookOpName.ALLREDUCE, "all_gather": HookOpName.ALLGATHER, "all_to_all": HookOpName.ALLTOALL,
           "isend": HookOpName.SEND, "irecv": HookOpName.RECV,
           **{name.lower(): member for name, member in HookOpName.__members__.items()}}
-_OWN_TAGS = 2**62 - 2  # from here on messages are this package's: of monitored_barrier() and of objects
+_OWN_TAGS = 2**62  # from here on messages are this package's, of objects
 
 
 class PreHookArgs(Record):

@@ -7,6 +7,7 @@ import sys
 from datetime import timedelta
 
 from arraycomm.core.rendezvous import rendezvous
+from arraycomm.core.threads import finish
 from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from . import backend as backends
@@ -143,6 +144,7 @@ def _meet(init_method: str | None, store: Any, rank: int, size: int, seconds: fl
 def destroy_process_group(group: Any = None) -> None:
     """Closes a group; the default group (None), and all others with it, so that init_process_group() may be called again.
 
+    Before all are closed it waits for operations whose futures somebody has, and their callbacks, unless an exception is handled.
     Nothing for NON_GROUP_MEMBER. Raises AssertionError when nothing is initialized, ValueError for a group that is closed.
     """
     if is_outside(group):
@@ -160,6 +162,8 @@ def destroy_process_group(group: Any = None) -> None:
 
 
 def _destroy_all() -> None:
+    if sys.exc_info()[0] is None:
+        finish()
     groups = [*state.shrunk, *state.groups.values()]
     state.clear()
     for group in reversed(groups):  # the first group of the world last: the others use its connections

@@ -61,6 +61,8 @@ class ProcessGroup(Operations, Hooked, Members):
         self.ranks = tuple(ranks)
         self.place = {global_rank: rank for rank, global_rank in enumerate(self.ranks)}
         self.agreements = self.splits = self.windows = 0  # so far; equal on its ranks
+        self.monitored = -1, -1  # the last monitored_barrier()'s number
+        self.passed = ""  # and that of the last one that all have passed, whose keys are in the store yet
         if self.size():
             debug.opened(self)
         self.watched = isinstance(core, Watched)  # for good: by a trace, or checks

@@ -152,7 +152,12 @@ class Work:
         if self.is_completed():
             complete()
         else:
-            threads.start(threading.Thread(target=followed(complete), name="arraycomm future", daemon=True))
+            job = threads.Job(followed(complete))
+            try:
+                threads.start(threading.Thread(target=job, name="arraycomm future", daemon=True))
+            except BaseException:
+                job.drop()
+                raise
         return future
 
 

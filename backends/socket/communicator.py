@@ -175,6 +175,10 @@ class SocketCommunicator(EngineCommunicator):
         """Name of the algorithm that the engine's table picks."""
         return str(ffi.string(lib.acomm_group_algorithm(self._checked(), operation, count, dtype, op)).decode())
 
+    def calls(self) -> int:
+        """Collectives that this rank has called: equal on ranks that have come to the same place of their program."""
+        return int(lib.acomm_group_calls(self._checked()))
+
     def check_peers(self) -> None:
         self._check_process()
         if self.size > 1 and not self.closed:

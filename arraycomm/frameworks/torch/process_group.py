@@ -7,6 +7,7 @@ What torch calls from Python finds these methods by their names; what it calls f
 from __future__ import annotations
 
 import functools
+import sys
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -93,9 +94,13 @@ class ProcessGroup(dist.ProcessGroup):
         self.facade.set_timeout(timeout)
 
     def shutdown(self) -> None:
-        """Frees the connections; destroy_process_group() calls it."""
+        """Frees the connections; destroy_process_group() calls it. First it waits for operations whose futures somebody has, and
+        their callbacks, as gloo does; while an exception is handled it ends these operations."""
         self._futures.close()
+        if sys.exc_info()[0] is None:
+            self._futures.join()
         self.facade.shutdown()
+        self._futures.join()
 
     def abort(self) -> None:
         self.facade.abort()

@@ -30,6 +30,8 @@ _UNFINISHED = (
     "participate in calculating loss.\nParameters which did not receive grad for rank {rank}: {names}\n"
     "Parameter indices which did not receive grad for rank {rank}: {indices}")
 
+_LEAVES = type(None), str, bytes, int, float, complex, type, ModuleType, nn.Module  # hold no outputs
+
 
 class Reducer:
     """One backward at a time. Every rank has one, with alike parameters; buckets start in the same order everywhere.
@@ -276,7 +278,7 @@ def _tensors(outputs: Any) -> list[torch.Tensor]:
     waiting, seen, found = [outputs], set(), []
     while waiting:
         value = waiting.pop()
-        if value is None or isinstance(value, (str, bytes, int, float, complex, type, ModuleType, nn.Module)) or id(value) in seen:
+        if id(value) in seen or isinstance(value, _LEAVES):
             continue
         seen.add(id(value))
         if isinstance(value, torch.Tensor):

@@ -42,7 +42,7 @@ class Futures:
             # Not by the thread: asked for by a callback, which may wait for it here, or after close().
             here = self._closed or threading.current_thread() is self._thread
             if not here:
-                self._waiting.put(followed(lambda: begin.set_result(None)))
+                self._waiting.put(threads.Job(followed(lambda: begin.set_result(None))))
         if here:
             begin.set_result(None)
         return future
@@ -52,11 +52,16 @@ class Futures:
             begin()
 
     def close(self) -> None:
-        """Idempotent. Futures that were asked for before are completed."""
+        """Ends the thread. Futures that were asked for before are completed. Idempotent."""
         with self._lock:
             if self._thread is not None and not self._closed:
                 self._waiting.put(None)
             self._closed = True
+
+    def join(self) -> None:
+        """After close(): waits until all are complete and their callbacks have ended. Not in a callback."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
 
 
 class Work(torch.distributed.Work):

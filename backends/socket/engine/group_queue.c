@@ -58,16 +58,23 @@ static bool claim_turn(struct acomm_group *g, bool worker)
 /* ---- one operation ---- */
 
 /* The caller has the turn. */
+static void number(struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    if (op->sequence)
+        return;
+    op->sequence = atomic_load_explicit(&g->sequence, memory_order_relaxed) + 1;
+    atomic_store_explicit(&g->sequence, op->sequence, memory_order_relaxed); /* a lock prefix would cost more than all else here */
+}
+
+/* The caller has the turn. */
 static int run(struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
     int poisoned = atomic_load_explicit(&g->poisoned, memory_order_relaxed);
     if (poisoned)
         return poisoned;
-    if (!op->sequence) {
-        op->sequence = atomic_load_explicit(&g->sequence, memory_order_relaxed) + 1;
-        atomic_store_explicit(&g->sequence, op->sequence, memory_order_relaxed); /* a lock prefix would cost more than all else here */
-    }
+    number(op);
     op->team = &g->hosts.all;
     int rc = select_run(op);
     g->direct.symmetric |= !rc && op->shares;
@@ -149,6 +156,7 @@ static void prepend(struct acomm_op *op)
     g->posts++;
 }
 
+/* The caller has the turn. */
 static struct acomm_op *pop(struct acomm_group *g)
 {
     struct acomm_op *op = g->head;
@@ -157,6 +165,7 @@ static struct acomm_op *pop(struct acomm_group *g)
         if (!g->head)
             g->tail = NULL;
         g->pops++;
+        number(op);
     }
     return op;
 }
@@ -372,6 +381,16 @@ int group_run(struct acomm_op *op)
             group_fail_op(op, ACOMM_INTERRUPTED, g->rank, 0, NULL); /* ends the operations ahead of it too */
     atomic_fetch_sub(&g->inside, 1);
     return rc;
+}
+
+uint64_t acomm_group_calls(struct acomm_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    uint64_t calls = atomic_load(&g->sequence);
+    for (const struct acomm_op *op = g->head; op; op = op->next)
+        calls += !op->sequence;
+    pthread_mutex_unlock(&g->lock);
+    return calls;
 }
 
 /* ---- the end ---- */

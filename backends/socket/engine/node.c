@@ -190,6 +190,15 @@ static void leave_groups(struct acomm_node *node, const char *why)
     }
 }
 
+/* Their operations here, which threads may wait for. The peers have been told. */
+static void end_groups(struct acomm_node *node)
+{
+    for (struct node_watch *watch = node->watches; watch; watch = watch->next) {
+        acomm_failure closed = {.code = ACOMM_CLOSED, .culprit = -1, .origin = watch->group->rank};
+        node_fail(node, watch, &closed, false);
+    }
+}
+
 int acomm_node_close(struct acomm_node *node, const char *text)
 {
     if (node_forked(node))
@@ -201,6 +210,7 @@ int acomm_node_close(struct acomm_node *node, const char *text)
     node->close_by = clock_now() + NODE_CLOSE_NS;
     leave_groups(node, why);
     node_spread(node, NULL, node_frame(node, WIRE_BYE, node->rank, strlen(why)), why);
+    end_groups(node);
     pthread_mutex_unlock(&node->lock);
     pthread_join(node->thread, NULL);
     delist(node);

@@ -437,8 +437,8 @@ def main() -> None:
     faulthandler.dump_traceback_later(100, exit=True)
     dist.init_process_group()
     for check in (averages_in_the_dtype_of_now, follows_the_module, finds_outputs_in_any_container,
-                  averages_what_only_no_sync_reached, backward_in_any_order, a_rank_that_reaches_none, refuses_computed_parameters,
-                  tells_of_a_change_on_one_rank):
+                  averages_what_only_no_sync_reached, backward_in_any_order, a_rank_that_reaches_none,
+                  refuses_computed_parameters, tells_of_a_change_on_one_rank):
         if len(sys.argv) == 1 or check.__name__ in sys.argv:
             check()
     print(f"rank {dist.get_rank()} is through")

@@ -1,0 +1,38 @@
+"""The end of a process in which callbacks of futures, or operations that threads wait for, are under way."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_port
+
+PROGRAM = Path(__file__).parent / "programs" / "ending.py"
+CODES = {"destroy": 0, "open": 0, "absent": 0, "raise": 1, "exit": 5}
+
+
+@pytest.mark.parametrize(("api", "way"), [*((api, way) for api in ("torch", "facade") for way in CODES),
+                                          ("bare", "destroy"), ("bare", "exit")])
+def test_callbacks_end_before_the_interpreter(api: str, way: str) -> None:
+    if api != "bare" and importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch")
+    place = {**os.environ, "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    ranks = [subprocess.Popen([sys.executable, str(PROGRAM), api, way], env={**place, "RANK": str(rank)}, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(3)]
+    try:
+        ends = [(rank.communicate(timeout=120), rank.returncode) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for number, ((out, err), code) in enumerate(ends):
+        assert code == CODES[way], f"rank {number} ended with {code}:\n{err}"
+        expected = ["destroyed"] if way == "destroy" else []
+        if way != "absent" or number:
+            expected.insert(0, "callback")
+        assert out.split() == expected, f"rank {number}: {out}\n{err}"
+        assert "terminate called" not in err and "Fatal Python error" not in err, err
