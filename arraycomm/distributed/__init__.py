@@ -98,12 +98,20 @@ from .world import is_outside as _rank_not_in_group  # noqa: F401
 
 
 def __getattr__(name: str) -> object:
-    """Modules that torch.distributed has loaded when it is imported itself."""
-    if name != "distributed_c10d":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Modules that torch.distributed has loaded when it is imported itself; what needs torch, where torch is."""
     from importlib import import_module
 
-    return import_module(f"{__name__}.{name}")
+    if name in ("algorithms", "constants", "distributed_c10d", "optim"):
+        return import_module(f"{__name__}.{name}")
+    if name in ("GradBucket", "nn"):
+        try:
+            return (import_module(f"{__name__}.nn") if name == "nn" else
+                    import_module("arraycomm.frameworks.torch.bucket").Bucket)
+        except ModuleNotFoundError as error:
+            raise AttributeError(f"arraycomm.distributed.{name} needs torch: {error}") from error
+    from .torch_only import MODULES, advice
+
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}" + (f": {advice(name)}" if name in MODULES else ""))
 
 
 __all__ = [

@@ -73,7 +73,7 @@ def new_group(backend: str, timeout: timedelta, device: Any, **kwargs: Any) -> A
     else:
         meeting, name = _meet(backend, timeout, **kwargs)
         core = open_world(meeting, config, seconds, None, bound)
-    return ProcessGroup(core, range(meeting.size), name=name, desc=None, backend=Backend(backend), config=config,
+    return ProcessGroup.of(core, range(meeting.size), name=name, desc=None, backend=Backend(backend), config=config,
                         meeting=meeting, bound_device_id=bound, base=store)
 
 

@@ -67,7 +67,8 @@ class Backend(str):
     @classmethod
     def register_backend(cls, name: str, func: Callable[..., Any], extended_api: bool = False,
                          devices: str | list[str] | None = None) -> None:
-        """Makes `name` a backend: func gives a Communicator (arraycomm.core.backend) for the ranks of one group.
+        """Makes `name` a backend: func gives a ProcessGroup of a class of the program's (derived.py) or a Communicator
+        (arraycomm.core.backend) for the ranks of one group.
 
         func: called as func(store, rank, world_size, timeout) on each rank of a new group, with a store of that group's
             own and a timedelta; in the extended form as func(options, pg_options), see plugin.DistributedBackendOptions.

@@ -127,7 +127,7 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
     name = f"{','.join(map(str, members))}#{turn}" if use_local_synchronization else state.next_name()
     if world.rank() in members:
         core = open_part(world, _meeting(), members, turn, config, seconds, pg_options)
-        group: Any = ProcessGroup(core, members, name=name, desc=group_desc, backend=asked, config=config,
+        group: Any = ProcessGroup.of(core, members, name=name, desc=group_desc, backend=asked, config=config,
                                   meeting=_meeting(), bound_device_id=device)
         state.groups[name] = group
     else:

@@ -113,7 +113,7 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
                     config.spelled())
     core = open_world(meeting, config, seconds, pg_options, device)
     name = state.next_name() if not alone else f"{alone}#0"
-    state.default = ProcessGroup(core, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
+    state.default = ProcessGroup.of(core, range(meeting.size), name=name, desc="default_pg", backend=asked, config=config,
                                  meeting=meeting, bound_device_id=device)
     state.groups[name], state.meeting = state.default, meeting
     if os.environ.get("TORCH_DIST_INIT_BARRIER") == "1":
@@ -158,7 +158,7 @@ def destroy_process_group(group: Any = None) -> None:
         _destroy_all()
     else:
         del state.groups[found.group_name]
-        found.shutdown()
+        _close(found)
 
 
 def _destroy_all() -> None:
@@ -167,4 +167,9 @@ def _destroy_all() -> None:
     groups = [*state.shrunk, *state.groups.values()]
     state.clear()
     for group in reversed(groups):  # the first group of the world last: the others use its connections
-        group.shutdown()
+        _close(group)
+
+
+def _close(group: ProcessGroup) -> None:
+    group.shutdown()
+    group.core.close()  # a program's class may not have done it

@@ -152,8 +152,8 @@ class Members:
         from .process_group import open_world
 
         core = open_world(meeting, self.config, seconds, None, self.bound_device_id)
-        made: ProcessGroup = type(self)(core, range(meeting.size), name=name, desc=desc, backend=self.backend,
-                                        config=self.config, meeting=meeting, bound_device_id=self.bound_device_id)
+        made: ProcessGroup = self.of(core, range(meeting.size), name=name, desc=desc, backend=self.backend,
+                                     config=self.config, meeting=meeting, bound_device_id=self.bound_device_id)
         return made
 
     def _become(self: Any, meeting: Rendezvous) -> None:

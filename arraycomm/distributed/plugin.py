@@ -9,6 +9,7 @@ from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import DEVICE_TYPES
 
 from .backend import Backend, Plugin
+from .derived import DerivedCommunicator
 
 if TYPE_CHECKING:
     from arraycomm.core.backend import Communicator
@@ -49,13 +50,19 @@ class PluginBackend:
         """Raises TypeError when what the function made is no Communicator, else what it raises."""
         if self._plugin.extended_api:
             options = DistributedBackendOptions(meeting, timeout, name, self._ranks)
-            made: Communicator = self._plugin.creator_fn(options, self._options)
+            made: Any = self._plugin.creator_fn(options, self._options)
         else:
             made = self._plugin.creator_fn(meeting.store, meeting.rank, meeting.size, timedelta(seconds=timeout))
+        if hasattr(made, "group_desc"):  # a ProcessGroup, which imports this module
+            made = DerivedCommunicator(made)
+            if (made.rank, made.size) != (meeting.rank, meeting.size):
+                raise ValueError(f"backend {self.name!r} made rank {made.rank} of {made.size} where rank {meeting.rank} of "
+                                 f"{meeting.size} is")
         missing = [part for part in _NEEDED if not hasattr(made, part)]
         if missing:
             raise TypeError(f"backend {self.name!r} gave a {type(made).__name__} without {', '.join(missing)}: it must be "
-                            "a Communicator as arraycomm.core.backend describes it")
+                            "a Communicator as arraycomm.core.backend describes it, or a ProcessGroup")
         if not hasattr(made, "shortcut"):
             made.shortcut = None
-        return made
+        found: Communicator = made
+        return found

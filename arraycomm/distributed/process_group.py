@@ -17,6 +17,7 @@ from arraycomm.core.watch import Watched, attach
 from . import backend as backends
 from . import debug, devices, nccl
 from .backend import Backend, BackendConfig, BackendType
+from .derived import DerivedCommunicator, Unopened
 from .hooks import Hooked
 from .members import Members
 from .operations import Operations, Timed, untimed
@@ -37,6 +38,9 @@ _SHOWN = 8  # ranks that a group's name in messages lists
 class ProcessGroup(Operations, Hooked, Members):
     """Ranks that communicate. Made by init_process_group() and new_group().
 
+    A program's own class calls `super().__init__(rank, size)` and defines allreduce() and so on, as torch's documents have it;
+    Backend.register_backend() takes a function that makes such a group (derived.py).
+
     Attributes: core (the arraycomm.Group that carries its operations), ranks (global ranks in group order), place (a global
     rank's rank here), group_name (of no other group that is open), group_desc, bound_device_id (None or a device), backend
     (as it was asked for), config (BackendConfig), meeting (where its world's ranks have met).
@@ -45,14 +49,35 @@ class ProcessGroup(Operations, Hooked, Members):
     BackendType = BackendType
     UNDEFINED, GLOO, NCCL, UCC, MPI, XCCL, CUSTOM = BackendType
 
-    def __init__(self, core: Group, ranks: Sequence[int], *, name: str, desc: str | None, backend: str,
-                 config: BackendConfig, meeting: Rendezvous, bound_device_id: Any = None, base: Store | None = None) -> None:
-        """meeting: where the world's ranks have met. base: where those meet who reconfigure."""
-        self.group_name, self.group_desc = name, desc or "undefined"
-        self.backend, self.config = backend, config
-        self.bound_device_id = bound_device_id
-        self.base = PrefixStore("reconfigure", base or meeting.store)
-        self.install(core, ranks, meeting)
+    def __init__(self, *place: Any) -> None:
+        """For classes that derive from this one: (rank, size), or (store, rank, size) as torch has it too."""
+        if len(place) not in (2, 3):
+            raise TypeError(f"ProcessGroup() takes (rank, size) or (store, rank, size), got {len(place)} arguments")
+        rank, size = place[-2:]
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"the size of a group is an int of at least 1, got {size!r}")
+        unopened: Any = Unopened(check_rank(rank, size), size)
+        self.core, self.ranks = unopened, tuple(range(unopened.size))
+        self.group_name, self.group_desc, self.bound_device_id = "", "undefined", None
+        self.backend, self.config = Backend.UNDEFINED, BackendConfig(Backend.UNDEFINED)
+        self.watched = True  # so that nothing takes the core group's short way
+        self.hold(None)
+
+    @classmethod
+    def of(cls, core: Group, ranks: Sequence[int], *, name: str, desc: str | None, backend: str, config: BackendConfig,
+           meeting: Rendezvous, bound_device_id: Any = None, base: Store | None = None) -> ProcessGroup:
+        """The handle of a core group; the object of a program's class where that carries it.
+
+        meeting: where the world's ranks have met. base: where those meet who reconfigure.
+        """
+        carrier = core._communicator if isinstance(core, Group) else None
+        group = carrier.group if isinstance(carrier, DerivedCommunicator) else cls.__new__(cls)
+        group.group_name, group.group_desc = name, desc or "undefined"
+        group.backend, group.config = backend, config
+        group.bound_device_id = bound_device_id
+        group.base = PrefixStore("reconfigure", base or meeting.store)
+        group.install(core, ranks, meeting)
+        return group
 
     def install(self, core: Group, ranks: Sequence[int], meeting: Rendezvous) -> None:
         """Makes these the members."""
@@ -171,7 +196,7 @@ class ProcessGroup(Operations, Hooked, Members):
         seconds = self.core.timeout if timeout is None else seconds_of(timeout)
         _announce_ignored(config, opts)
         core = self.core.subgroup(members, label, timeout=seconds, backends=config.engines())
-        return ProcessGroup(core, [self.ranks[rank] for rank in members], name=group_name or f"{self.group_name}:{label}",
+        return ProcessGroup.of(core, [self.ranks[rank] for rank in members], name=group_name or f"{self.group_name}:{label}",
                             desc=group_desc, backend=self.backend, config=config, meeting=self.meeting,
                             bound_device_id=self.bound_device_id)
 

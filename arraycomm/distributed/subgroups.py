@@ -122,7 +122,7 @@ def _part_of(parent: ProcessGroup, backend: str | None) -> BackendConfig:
 def _open(parent: ProcessGroup, members: Sequence[int], config: BackendConfig, seconds: float, pg_options: Any,
           desc: str | None, name: str) -> ProcessGroup:
     core = open_part(default_group(), _meeting(), members, _next_turn(members), config, seconds, pg_options)
-    made = ProcessGroup(core, members, name=name, desc=desc, backend=str(config) if parent.config is not config else
+    made = ProcessGroup.of(core, members, name=name, desc=desc, backend=str(config) if parent.config is not config else
                         parent.backend, config=config, meeting=_meeting(), bound_device_id=parent.bound_device_id)
     state.groups[name] = made
     return made
@@ -184,7 +184,7 @@ def _shrink_world(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) 
     state.shrunk, state.count = shrunk, count
     state.meeting = meeting.part(remaining, f"shrunk/{old.core.name}/{len(shrunk)}")
     name = state.next_name()
-    state.default = ProcessGroup(core, range(len(remaining)), name=name, desc=old.group_desc, backend=old.backend,
+    state.default = ProcessGroup.of(core, range(len(remaining)), name=name, desc=old.group_desc, backend=old.backend,
                                  config=old.config, meeting=state.meeting, bound_device_id=old.bound_device_id)
     state.groups[name] = state.default
     return state.default

@@ -29,12 +29,14 @@ class Work:
 
     pending: the core's Work. arrays: what the operation writes, as result() gives it. settle: what remains to be done
     here when it has ended (copying into strided arrays and lists); done once, by whoever sees the end first.
+    A program's own class calls `super().__init__()` and defines wait() and what else it needs; the rest is that of an operation
+    that has ended.
     """
 
     __slots__ = ("__weakref__", "_arrays", "_pending", "_settle")
 
-    def __init__(self, pending: Any, arrays: Sequence[Any], settle: Callable[[], Any] | None = None) -> None:
-        self._pending = pending
+    def __init__(self, pending: Any = None, arrays: Sequence[Any] = (), settle: Callable[[], Any] | None = None) -> None:
+        self._pending: Any = ENDED if pending is None else pending
         self._arrays = arrays
         self._settle = settle
 

@@ -57,7 +57,7 @@ class Group(BaseGroup):
         finally:
             if rank == 0:  # all have read it, or will not
                 internal_kv._internal_kv_del(key, namespace=NAME)
-        self._pg = ProcessGroup(core, range(world_size), name=group_name, desc=None, backend="arraycomm",
+        self._pg = ProcessGroup.of(core, range(world_size), name=group_name, desc=None, backend="arraycomm",
                                 config=BackendConfig("cpu:gloo"), meeting=meeting)
 
     def destroy_group(self) -> None:

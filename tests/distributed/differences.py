@@ -9,7 +9,6 @@ _DDP = "belongs to DistributedDataParallel's C++ reducer; average gradients by a
 
 REASONS: dict[str, str] = {
     "BuiltinCommHookType": _DDP,
-    "GradBucket": _DDP,
     "Logger": _DDP,
     "ProcessGroupGloo": "the C++ class of torch's gloo backend, which is not what answers here; ask get_backend(group)",
     "Reducer": _DDP,

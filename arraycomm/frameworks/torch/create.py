@@ -33,7 +33,7 @@ def create(options: Any, pg_options: Any) -> ProcessGroup:
     else:
         core, meeting = _world(options.store, options.group_rank, options.group_size, options.timeout)
     ranks = options.global_ranks_in_group or range(options.group_size)
-    group = FacadeGroup(core, ranks, name=options.group_id, desc=None, backend="arraycomm",
+    group = FacadeGroup.of(core, ranks, name=options.group_id, desc=None, backend="arraycomm",
                         config=BackendConfig("cpu:gloo"), meeting=meeting)
     return ProcessGroup(group, options.store)
 

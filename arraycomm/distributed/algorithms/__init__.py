@@ -1,0 +1,15 @@
+"""torch.distributed.algorithms: the communication hooks of DistributedDataParallel. Join works on torch's own groups."""
+
+from __future__ import annotations
+
+from .join import Join, Joinable, JoinHook
+
+__all__ = ["Join", "JoinHook", "Joinable"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "ddp_comm_hooks":  # which needs torch
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return import_module(f"{__name__}.{name}")

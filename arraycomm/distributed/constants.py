@@ -1,0 +1,11 @@
+"""Timeouts of groups, under torch's names."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from .world import default_pg_timeout
+
+__all__ = ["default_pg_nccl_timeout", "default_pg_timeout"]
+
+default_pg_nccl_timeout = timedelta(minutes=10)  # torch's number

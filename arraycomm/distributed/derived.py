@@ -1,0 +1,226 @@
+"""ProcessGroups that a program writes: what the core calls for a group of such a class, by the methods that the class defines.
+
+They are called as torch calls them: with lists of arrays, which share the caller's memory, and an options object. Arrays are
+torch's where torch is loaded, NumPy's elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib import import_module
+
+from arraycomm.core.buffer import Buffer
+from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.types import DType
+from arraycomm.core.types import ReduceOp as CoreReduceOp
+
+from . import options
+from .operations import Operations
+from .reduce_op import ReduceOp, _make_nccl_premul_sum
+
+if TYPE_CHECKING:
+    from .process_group import ProcessGroup
+
+
+class Unopened:
+    """Stands for the core group of a ProcessGroup of a program's class, until a backend's function has given it to
+    init_process_group() or new_group()."""
+
+    closed, backend = False, "undefined"
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def close(self, reason: str = "") -> None:
+        self.closed = True
+
+    def abort(self, reason: str = "") -> None:
+        """Nothing is under way."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RuntimeError("the functions of arraycomm.distributed do not know this ProcessGroup: make it in the function that "
+                           "Backend.register_backend() is given, and call init_process_group() or new_group()")
+
+
+class Operation:
+    """A program's Work as the core's."""
+
+    def __init__(self, work: Any, source: tuple[int, int, int] = (-1, 0, 0)) -> None:
+        self._work, self._source = work, source
+
+    def wait(self, timeout: float | None = None) -> None:
+        if self._work is None:
+            return
+        if timeout is None:
+            self._work.wait()
+        elif not self.done():
+            self._work.wait(timedelta(seconds=timeout))
+
+    def done(self) -> bool:
+        return self._work is None or bool(self._work.is_completed())
+
+    def source(self) -> tuple[int, int, int]:
+        rank, tag, nbytes = self._source
+        return int(self._work.source_rank()) if rank < 0 else rank, tag, nbytes
+
+
+class DerivedCommunicator:
+    """Follows arraycomm.core.backend.Communicator."""
+
+    shortcut = None
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group, self.rank, self.size = group, group.rank(), group.size()
+        self.name, self.closed = type(group).__name__, False
+        self.about = f"{type(group).__module__}.{type(group).__qualname__}"
+
+    def _method(self, *names: str) -> tuple[str, Any]:
+        for name in names:
+            found = getattr(type(self.group), name, None)
+            if found is not None and found is not getattr(Operations, name, None):
+                return name, getattr(self.group, name)
+        raise RuntimeError(f"ProcessGroup {self.name} does not support {names[0]}: its class does not define "
+                           f"{' or '.join(names)}")
+
+    def _call(self, name: str, *args: Any, async_op: bool = False) -> Operation | None:
+        operation = Operation(self._method(name)[1](*args))
+        if async_op:
+            return operation
+        operation.wait()
+        return None
+
+    # ---- collectives ----
+
+    def all_reduce(self, src: Buffer, dst: Buffer, op: CoreReduceOp, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> Operation | None:
+        return self._call("allreduce", [_moved(src, dst)], _opts(options.AllreduceOptions, timeout, op), async_op=async_op)
+
+    def reduce(self, src: Buffer, dst: Buffer | None, op: CoreReduceOp, root: int, *, layout: int = 0,
+               timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        x = _array(src) + 0 if dst is None else _moved(src, dst)  # at others than the root it may be overwritten
+        return self._call("reduce", [x], _opts(options.ReduceOptions, timeout, op, root), async_op=async_op)
+
+    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                  async_op: bool = False) -> Operation | None:
+        x = _array(dst) if src is None else _moved(src, dst)
+        return self._call("broadcast", [x], _opts(options.BroadcastOptions, timeout, root=root), async_op=async_op)
+
+    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
+                   timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        opts = _opts(options.AllgatherOptions, timeout)
+        name, _ = self._method("allgather", "all_gather_single", "_allgather_base")
+        if name == "allgather":
+            return self._call(name, [self._parts(dst, counts, src.shape)], [_array(src)], opts, async_op=async_op)
+        return self._call(name, _array(dst), _array(src), opts, async_op=async_op)
+
+    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
+               async_op: bool = False) -> Operation | None:
+        return self._call("gather", [] if dst is None else [self._parts(dst, None, src.shape)], [_array(src)],
+                          _opts(options.GatherOptions, timeout, root=root), async_op=async_op)
+
+    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
+                async_op: bool = False) -> Operation | None:
+        return self._call("scatter", [_array(dst)], [] if src is None else [self._parts(src, None, dst.shape)],
+                          _opts(options.ScatterOptions, timeout, root=root), async_op=async_op)
+
+    def reduce_scatter(self, src: Buffer, dst: Buffer, op: CoreReduceOp, counts: Sequence[int] | None = None, *,
+                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        opts = _opts(options.ReduceScatterOptions, timeout, op)
+        name, _ = self._method("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base")
+        if name == "reduce_scatter":
+            return self._call(name, [_array(dst)], [self._parts(src, counts, dst.shape)], opts, async_op=async_op)
+        return self._call(name, _array(dst), _array(src), opts, async_op=async_op)
+
+    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
+                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
+                   async_op: bool = False) -> Operation | None:
+        opts = _opts(options.AllToAllOptions, timeout)
+        name, _ = self._method("alltoall", "all_to_all_single", "alltoall_base")
+        if name == "alltoall":
+            return self._call(name, self._parts(dst, recv_counts), self._parts(src, send_counts), opts, async_op=async_op)
+        return self._call(name, _array(dst), _array(src), list(recv_counts or ()), list(send_counts or ()), opts,
+                          async_op=async_op)
+
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Operation | None:
+        return self._call("barrier", _opts(options.BarrierOptions, timeout), async_op=async_op)
+
+    # ---- point to point ----
+
+    def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Operation | None:
+        return self._call("send", [_array(src)], peer, tag, async_op=async_op)
+
+    def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
+             async_op: bool = False) -> Operation:
+        place = () if peer is None else (peer,)
+        work = self._method("recv_anysource" if peer is None else "recv")[1]([_array(dst)], *place, tag)
+        operation = Operation(work, (-1 if peer is None else peer, tag, dst.nbytes))
+        if not async_op:
+            operation.wait()
+        return operation
+
+    def batch(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    # ---- the group ----
+
+    def symmetric(self, nbytes: int, *, timeout: float | None = None) -> None:
+        return None
+
+    def expose(self, buffer: Buffer, near: Any) -> None:
+        return None
+
+    def split(self, members: Sequence[int], name: str, *, timeout: float) -> Any:
+        raise RuntimeError(f"ProcessGroup {self.name} cannot be split: make the other group by new_group(), which calls the "
+                           "backend's function")
+
+    def check_peers(self) -> None:
+        """Its class does not say."""
+
+    def abort(self, reason: str) -> None:
+        """A class that has something to end defines ProcessGroup.abort()."""
+
+    def close(self, reason: str = "") -> None:
+        self.closed = True  # the rest is in its shutdown(), which destroy_process_group() calls
+
+    def _parts(self, buffer: Buffer, counts: Sequence[int] | None, shape: Sequence[int] = ()) -> list[Any]:
+        """One for each rank: of this shape where that is as large, flat where it is not."""
+        sizes = [buffer.count // self.size] * self.size if counts is None else list(counts)
+        starts = [sum(sizes[:rank]) for rank in range(self.size)]
+        found = [_array(buffer.part(start, (count,))) for start, count in zip(starts, sizes, strict=True)]
+        return [x.reshape(shape) if shape and counts is None else x for x in found]
+
+
+def _opts(kind: Any, timeout: float | None, op: CoreReduceOp | None = None, root: int | None = None) -> Any:
+    opts = kind()
+    if timeout is not None:
+        opts.timeout = timedelta(seconds=timeout)
+    if op is not None:
+        opts.reduceOp = (_make_nccl_premul_sum(op.factor) if op.name == "premul_sum" else getattr(ReduceOp, op.name.upper()))
+    if root is not None:
+        opts.rootRank = root
+    return opts
+
+
+def _array(buffer: Buffer) -> Any:
+    """Of the buffer's memory. What must not be written is a copy."""
+    label = DType(buffer.dtype).label
+    memory: Any = bytearray(buffer) if buffer.readonly else buffer
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return import_module("numpy").frombuffer(memory, label).reshape(buffer.shape)
+    kind = getattr(torch, label)
+    return torch.frombuffer(memory, dtype=kind).reshape(buffer.shape) if buffer.count else torch.empty(buffer.shape, dtype=kind)
+
+
+def _moved(src: Buffer, dst: Buffer) -> Any:
+    """What is to be worked on in place: dst, with what src has."""
+    x = _array(dst)
+    if src.address != dst.address:
+        x[...] = _array(src)
+    return x

@@ -1,0 +1,23 @@
+"""What of torch.distributed has no place here: it looks for torch's own groups, and says so where it is used."""
+
+from __future__ import annotations
+
+from arraycomm.core.typed import Any
+
+# Modules of torch.distributed that are not here.
+MODULES = frozenset(("autograd", "checkpoint", "elastic", "flight_recorder", "fsdp", "launcher", "pipelining", "rpc", "run",
+                     "tensor", "utils"))
+
+
+def advice(name: str) -> str:
+    return (f"torch.distributed.{name} works on torch's own groups, which arraycomm.distributed does not make: call "
+            "torch.distributed.init_process_group(\"arraycomm\"), which runs on the same engine, and import it from "
+            "torch.distributed (docs/torch.md)")
+
+
+def stand_in(name: str) -> Any:
+    """A class of this name (its path under torch.distributed) that can be imported, and not be used: RuntimeError."""
+    def refuse(self: Any, *args: Any, **named: Any) -> None:
+        raise RuntimeError(advice(name))
+
+    return type(name.rpartition(".")[2], (), {"__init__": refuse, "__doc__": advice(name)})
