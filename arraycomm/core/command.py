@@ -63,9 +63,11 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 def _open_closed() -> None:
     """A program that was started with descriptor 0, 1 or 2 closed would have its next file or socket there, and write into it."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free, so this one
 
 
 class _Patient(io.FileIO):

@@ -70,7 +70,7 @@ class Work:
 
 
 def _main() -> tuple[str, str]:
-    """The package's module, or the path of the folder or zip file, that the program comes from. Both empty for a script or a plain
+    """The package's module, or the path of the folder or zip file, that the program comes from. Both empty for a script or plain
     module."""
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)

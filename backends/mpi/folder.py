@@ -29,6 +29,7 @@ class Folder:
         for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
             _sweep(left)
         self.path = tempfile.mkdtemp(prefix=_PREFIX)
+        os.chmod(self.path, 0o700)  # the umask may have taken it from this user
         self._lock = -1
         new = os.path.join(self.path, f"{_LOCK}.new")
         try:

@@ -89,7 +89,7 @@ class Endpoint:
             self.peers = peers.alone([("127.0.0.1", 0)])
             self.connections = 1
             return
-        limits.require_descriptors(self.rank, len(addresses) + 1)
+        limits.require_descriptors(self.rank, len(addresses) + 2)
         self._open_node()
         listeners = self._listen(addresses)
         names = [listener.getsockname()[:2] for listener in listeners if listener.family != socket.AF_UNIX]
@@ -110,7 +110,7 @@ class Endpoint:
     def _begin_host(self) -> None:
         """What the first rank of each host does for all of it, and no other."""
         if self.peers.hosts.index(self.peers.hosts[self.rank]) == self.rank:
-            local.sweep(os.path.dirname(self._path))
+            local.sweep(self._path)
         elif self._lent:
             self._lent.close()
             self._lent = None
@@ -133,7 +133,7 @@ class Endpoint:
             listeners = [opened.enter_context(addresses_of.listen(address)) for address in addresses]
             unix, self._path = local.listen()
             opened.pop_all()  # the acceptor owns them
-            return [*listeners, unix]
+            return [*listeners, *unix]
 
     def _close_ring(self) -> None:
         """Connects to the next rank, and waits for the one before: nobody leaves before all neighbours have met."""
@@ -436,7 +436,7 @@ class Endpoint:
         if self._path:
             local.remove(self._path)
             if failed:
-                local.sweep(os.path.dirname(self._path))  # what peers that were killed here left
+                local.sweep(self._path)  # what peers that were killed here left
 
     def _any_lost(self) -> bool:
         text = ffi.new("char **")

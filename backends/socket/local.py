@@ -1,4 +1,6 @@
-"""The Unix listener of a rank: a socket in a directory that only this user can enter."""
+"""The Unix listeners of a rank: a socket in a directory that only this user can enter, and one by an abstract name, which reads
+the same, for where that is gone: cleaners of temporary files remove what they take for forgotten.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +8,58 @@ import contextlib
 import os
 import socket
 
+from arraycomm.core import settings
 from arraycomm.core.auth import Hello, client_handshake
-from arraycomm.core.errors import DistNetworkError
-from arraycomm.core.private import private_directory
+from arraycomm.core.digest import sha256
+from arraycomm.core.private import private_directories
 
 _LONGEST = 107  # bytes of a path in sockaddr_un
-_NAME = 32  # bytes of a socket's own name, about: namespace, process id, 8 hex digits
 _BACKLOG = 1024
+_ABSTRACT = "@"  # in the place of the directory: there is the abstract name alone
 
 
-def listen() -> tuple[socket.socket, str]:
-    """A listening socket and its path. Raises DistNetworkError.
+def listen() -> tuple[list[socket.socket], str]:
+    """Listening sockets, and the path by which connect() finds them; none and "" where this system permits neither.
 
-    A path and not an abstract name: file permissions guard it. A process that is killed leaves it; others sweep().
+    The path comes first: file permissions guard it, where an abstract name lets everybody call and be refused. Its name can't be
+    guessed. A process that is killed leaves it; others sweep().
     """
-    directory = private_directory(longest=_LONGEST - _NAME)
-    path = os.path.join(directory, f"{_namespace()}-{os.getpid()}-{os.urandom(4).hex()}")
-    sock = socket.socket(socket.AF_UNIX)
+    name = f"{_host()}-{os.getpid()}-{os.urandom(16).hex()}"
+    found, path = [], ""
+    for directory in private_directories(longest=_LONGEST - len(name) - 1):
+        sock = _bound(f"{directory}/{name}")
+        if sock:
+            found, path = [sock], f"{directory}/{name}"
+            break
+    sock = _bound(_abstract(name))
+    return ([*found, sock], path or f"{_ABSTRACT}/{name}") if sock else (found, path)
+
+
+def _abstract(name: str) -> str:
+    return f"\0arraycomm {name}"
+
+
+def _bound(path: str) -> socket.socket | None:
+    try:
+        sock = socket.socket(socket.AF_UNIX)
+    except OSError:
+        return None
     try:
         sock.bind(path)
+        if not path.startswith("\0"):
+            os.chmod(path, 0o600)  # the umask may have taken the right to connect from this user
         sock.listen(_BACKLOG)
-        return sock, path
-    except OSError as error:
+        return sock
+    except OSError:  # a file system without sockets, say
         sock.close()
-        raise DistNetworkError(f"cannot listen on {path}: {error.strerror}; set TMPDIR to a directory of a local file "
-                               "system") from error
+        return None
 
 
 def connect(path: str, secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket:
     """A connected, authenticated, blocking socket. Raises OSError, AuthFailed."""
     sock = socket.socket(socket.AF_UNIX)
     try:
-        sock.connect(path)
+        _reach(sock, path)
         client_handshake(sock, secret, hello, deadline=deadline)
         return sock
     except BaseException:
@@ -45,27 +67,52 @@ def connect(path: str, secret: bytes | None, hello: Hello, *, deadline: float) -
         raise
 
 
+def _reach(sock: socket.socket, path: str) -> None:
+    directory, _, name = path.rpartition("/")
+    if directory != _ABSTRACT:
+        try:
+            sock.connect(path)
+            return
+        except OSError as error:
+            first = error
+        with contextlib.suppress(OSError):
+            sock.connect(_abstract(name))
+            return
+        raise first
+    sock.connect(_abstract(name))
+
+
 def remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+    """Idempotent."""
+    if os.path.isabs(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
-def _namespace() -> int:
-    """Process ids mean something within this number only: containers may share the directory."""
+def _host() -> str:
+    """Where process ids mean something: other containers, and other hosts, may share the directory, and number processes and
+    namespaces alike. "" where it is not known."""
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
+            boot = file.read().decode()
+        mark = f"{settings.get('ARRAYCOMM_HOSTID')} {boot} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
-        return 0
+        return ""
+    return sha256(mark.encode()).hexdigest()[:12]
 
 
-def sweep(directory: str) -> None:
-    """Removes the names of dead processes' sockets."""
-    ours = str(_namespace())
-    for name in os.listdir(directory):
-        namespace, _, rest = name.partition("-")
-        pid = rest.partition("-")[0]
-        if namespace == ours and pid.isdecimal() and not _alive(int(pid)):
-            remove(os.path.join(directory, name))
+def sweep(path: str) -> None:
+    """Removes the names of dead processes' sockets beside this one."""
+    directory, _, name = path.rpartition("/")
+    ours = name.partition("-")[0]
+    if not ours or directory == _ABSTRACT:
+        return
+    with contextlib.suppress(FileNotFoundError):  # somebody has removed all of it
+        for name in os.listdir(directory):
+            host, _, rest = name.partition("-")
+            pid = rest.partition("-")[0]
+            if host == ours and pid.isdecimal() and not _alive(int(pid)):
+                remove(os.path.join(directory, name))
 
 
 def _alive(pid: int) -> bool:

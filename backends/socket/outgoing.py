@@ -47,7 +47,8 @@ class Outgoing:
 
 def _remedy(address: str, inside: bool) -> str:
     if inside:
-        return "it has ended, or ARRAYCOMM_HOSTID is the same on several hosts"
+        return ("it has ended, or ARRAYCOMM_HOSTID is the same on several hosts, or its socket was removed (as cleaners of "
+                "temporary files may: set XDG_RUNTIME_DIR or TMPDIR to a directory that they spare)")
     if is_loopback(address):
         return ("it has ended, or is on another host and listens on loopback only: set MASTER_ADDR or "
                 "ARRAYCOMM_SOCKET_IFNAME")

@@ -37,7 +37,7 @@ class Peer(Record):
     hostname: str
     pid: int
     addresses: tuple[tuple[str, int], ...]  # numeric address and port of each TCP listener
-    path: str  # of its Unix listener
+    path: str  # of its Unix listeners (local.listen)
     lent: str  # the name of the memory that it lends (segment.Lent)
     alike: dict[str, str]  # what must be the same everywhere, by name
 
@@ -63,7 +63,8 @@ def this_process(addresses: Sequence[tuple[str, int]], path: str, lent: str = ""
     alike[_TUNING] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
     alike[_TRACE] = "set" if settings.get(_TRACE) else "not set"  # who traces begins by comparing clocks with all others
     alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
-    return Peer(host_key(), wanted, processors.mine(), socket.gethostname(), os.getpid(), tuple(addresses), path, lent, alike)
+    host = host_key() if path else os.urandom(16).hex()  # whom nobody on its host can reach is as on another one
+    return Peer(host, wanted, processors.mine(), socket.gethostname(), os.getpid(), tuple(addresses), path, lent, alike)
 
 
 class Peers:

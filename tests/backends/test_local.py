@@ -1,37 +1,134 @@
 from __future__ import annotations
 
 import os
+import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from arraycomm.backends.socket import local
+from arraycomm.backends.socket import local, outgoing, peers
+from arraycomm.core import private
+from arraycomm.core.auth import Acceptor, Hello, Purpose
+from arraycomm.core.errors import DistNetworkError
+
+HELLO = Hello("job", Purpose.CONTROL, 0, 1)
 
 
-def test_unix_listener_is_private_and_swept(short: Path) -> None:
-    sock, path = local.listen()
-    directory = Path(path).parent
+@pytest.fixture
+def listener():
+    """The path of sockets that are served until the test ends."""
+    socks, path = local.listen()
+    acceptor = Acceptor(socks, b"secret", "job", lambda sock, hello: sock.close())
+    yield path
+    acceptor.close()
+    local.remove(path)
+    local.remove(path)
+
+
+def reach(path: str) -> None:
+    local.connect(path, b"secret", HELLO, deadline=20).close()
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, allowed: Any) -> None:
+    """Binding of Unix sockets to other addresses."""
+    real = socket.socket.bind
+
+    class Refusing(socket.socket):
+        def bind(self, address: Any) -> None:
+            if self.family == socket.AF_UNIX and not allowed(address):
+                raise PermissionError
+            real(self, address)
+
+    monkeypatch.setattr(local.socket, "socket", Refusing)
+
+
+def test_unix_listener_is_private(short: Path, listener: str) -> None:
+    directory = Path(listener).parent
     assert directory.parent == short
     assert directory.stat().st_mode & 0o777 == 0o700
+    assert stat.S_IMODE(os.stat(listener).st_mode) == 0o600
+    reach(listener)
+
+
+@pytest.mark.parametrize("umask", [0o177, 0o777])
+def test_any_umask(short: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        socks, path = local.listen()
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(os.stat(name).st_mode) for name in (path, os.path.dirname(path))] == [0o600, 0o700]
+    for sock in socks:
+        sock.close()
+
+
+def test_what_dead_processes_of_this_host_left_is_swept(short: Path, listener: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    namespace = os.stat("/proc/self/ns/pid").st_ino
-    left, foreign = directory / f"{namespace}-{dead.pid}-aa", directory / f"{namespace + 1}-{dead.pid}-aa"
-    left.touch()
-    foreign.touch()
-    local.sweep(str(directory))
-    assert sorted(os.listdir(directory)) == sorted([Path(path).name, foreign.name])
-    sock.close()
-    local.remove(path)
-    local.remove(path)
+    directory, name = Path(listener).parent, Path(listener).name
+    left = directory / f"{name.partition('-')[0]}-{dead.pid}-aa"
+    monkeypatch.setenv("ARRAYCOMM_HOSTID", "another")
+    others = [directory / f"{mark}-{dead.pid}-aa" for mark in (local._host(), "4026531836", "0")]
+    for path in (left, *others):
+        path.touch()
+    local.sweep(listener)
+    assert sorted(os.listdir(directory)) == sorted([name, *(path.name for path in others)])
 
 
-def test_open_directory_is_not_used(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (short / f"arraycomm-{os.geteuid()}").mkdir(mode=0o755)
-    monkeypatch.setattr("tempfile.tempdir", str(short / ("x" * 100)))  # too long for a socket's path
-    sock, path = local.listen()
-    assert path.startswith("/tmp/arraycomm-")
-    sock.close()
+def test_who_does_not_know_its_host_sweeps_nothing(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_host", lambda: "")
+    socks, path = local.listen()
+    (Path(path).parent / "-999999999-aa").touch()
+    local.sweep(path)
+    assert len(os.listdir(Path(path).parent)) == 2
+    for sock in socks:
+        sock.close()
+
+
+@pytest.mark.parametrize("removed", ["socket", "directory"])
+def test_who_is_cleaned_away_is_reached_all_the_same(short: Path, listener: str, removed: str) -> None:
+    os.unlink(listener)
+    if removed == "directory":
+        os.rmdir(os.path.dirname(listener))
+    reach(listener)
+    local.sweep(listener)
+
+
+def test_a_file_system_without_sockets_is_passed_over(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, lambda address: not address.startswith(str(short)))
+    socks, path = local.listen()
+    assert len(socks) == 2 and os.path.isabs(path) and not path.startswith(str(short))
     local.remove(path)
+    for sock in socks:
+        sock.close()
+
+
+def test_without_a_directory_there_is_the_abstract_name(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(private, "_make", lambda directory: os.stat("/proc/none"))
+    path = request.getfixturevalue("listener")
+    assert path.startswith("@/")
+    reach(path)
+    local.sweep(path)
+
+
+def test_without_an_abstract_name_there_is_the_path(short: Path, monkeypatch: pytest.MonkeyPatch,
+                                                   request: pytest.FixtureRequest) -> None:
+    refuse(monkeypatch, lambda address: not address.startswith("\0"))
+    path = request.getfixturevalue("listener")
+    reach(path)
+    os.unlink(path)
+    mine = peers.this_process([("127.0.0.1", 1)], path)
+    ways = outgoing.Outgoing(0, peers.Peers([peers._encode(mine).encode()] * 2, mine), "job", b"secret", 5)
+    with pytest.raises(DistNetworkError, match="its socket was removed"):
+        ways.connect(1, Purpose.CONTROL)
+
+
+def test_who_can_have_neither_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, lambda address: False)
+    assert local.listen() == ([], "")
+    mine = peers.this_process([("127.0.0.1", 1)], "")
+    assert mine.host != peers.this_process([("127.0.0.1", 1)], "").host
