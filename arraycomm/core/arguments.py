@@ -36,8 +36,9 @@ _LONGEST = 2e6  # s; poll() counts milliseconds in 31 bits
 _defined: dict[tuple[str | ReduceOp, int], ReduceOp] = {}  # cache of a pure function
 
 
-def reduction(op: str | ReduceOp, dtype: int) -> ReduceOp:
-    """The ReduceOp, checked against the dtype. ValueError for an unknown one, TypeError where it is not defined."""
+def reduction(op: str | ReduceOp | None, dtype: int) -> ReduceOp:
+    """The ReduceOp (None: sum), checked against the dtype. ValueError for an unknown one, TypeError where it is not defined."""
+    op = "sum" if op is None else op
     try:
         return _defined[op, dtype]
     except (KeyError, TypeError):
@@ -89,8 +90,15 @@ def rank(name: str, value: Any, size: int) -> int:
     return found
 
 
+def root(value: Any, size: int) -> int:
+    """As rank(); None is rank 0."""
+    return 0 if value is None else rank("root", value, size)
+
+
 def tag(value: Any) -> int:
-    """As an int. ValueError unless value fits a message's tag."""
+    """As an int. ValueError unless value fits a message's tag. TypeError for None: elsewhere that would mean any tag."""
+    if value is None:
+        raise TypeError("tag must be an integer, got None: leave it away for messages of tag 0")
     found = integer("tag", value)
     if not 0 <= found < 2**63:
         raise ValueError(f"tag must be between 0 and 2**63 - 1, got {found}")

@@ -124,7 +124,7 @@ class Group(ObjectCollectives, Shortcuts):
         """As all_reduce, but only `root` gets the result; the other ranks get None, and their `out` is not touched."""
         arguments.seconds(timeout)
         src = self._readable(x)
-        root = arguments.rank("root", root, self.size)
+        root = arguments.root(root, self.size)
         reduction = arguments.reduction(op, src.dtype)
         to = arguments.destination(x, src, src.shape, out) if self.rank == root else arguments.NOWHERE
         work = self._movers[src.device_type].reduce(src, to.buffer, reduction, root, layout=shapes.layout(src.shape),
@@ -141,7 +141,7 @@ class Group(ObjectCollectives, Shortcuts):
         """
         arguments.seconds(timeout)
         src = self._readable(x)
-        root = arguments.rank("root", root, self.size)
+        root = arguments.root(root, self.size)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
         work = self._movers[src.device_type].broadcast(src if self.rank == root else None, to.buffer, root,
                                                        layout=shapes.layout(src.shape), timeout=timeout, async_op=async_op)
@@ -177,7 +177,7 @@ class Group(ObjectCollectives, Shortcuts):
         """As an even all_gather, but only `root` gets the result; the other ranks get None."""
         arguments.seconds(timeout)
         src = self._readable(x)
-        root = arguments.rank("root", root, self.size)
+        root = arguments.root(root, self.size)
         shape = shapes.gathered(src.shape, self.size, form, None)
         to = arguments.destination(x, src, shape, out, inside=self.rank) if self.rank == root else arguments.NOWHERE
         work = self._movers[src.device_type].gather(src, to.buffer, root, layout=shapes.layout(src.shape), timeout=timeout,
@@ -196,7 +196,7 @@ class Group(ObjectCollectives, Shortcuts):
         The root may return before the others have come, see broadcast().
         """
         arguments.seconds(timeout)
-        root = arguments.rank("root", root, self.size)
+        root = arguments.root(root, self.size)
         if self.rank == root:
             src = self._readable(x)
             whole: Buffer | None = src
@@ -377,7 +377,7 @@ class Group(ObjectCollectives, Shortcuts):
         equal on its members.
         Closed with this group at the latest.
         """
-        key = arguments.integer("key", key)
+        key = 0 if key is None else arguments.integer("key", key)
         if color is not None:
             color = arguments.integer("color", color)
         answers = gather_integers(self._communicator, [0 if color is None else 1, color or 0, key], None)

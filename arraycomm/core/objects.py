@@ -50,7 +50,7 @@ class ObjectCollectives:
     def gather_object(self, obj: object, root: int = 0, *, allow_pickle: bool = False,
                       timeout: float | None = None) -> list[Any] | None:
         """Every rank's object, in rank order, on `root`; None elsewhere."""
-        root = arguments.rank("root", root, self.size)
+        root = arguments.root(root, self.size)
         data, sizes = _agree(self._communicator, [obj], allow_pickle, timeout)
         longest = max(sizes)
         whole = _bytes(longest * self.size) if self.rank == root else None
@@ -63,7 +63,7 @@ class ObjectCollectives:
     def broadcast_object(self, obj: object = None, root: int = 0, *, allow_pickle: bool = False,
                          timeout: float | None = None) -> Any:
         """The root's object on every rank; what the others give is ignored. The root gets its own object back."""
-        root = arguments.rank("root", root, self.size)
+        root = arguments.root(root, self.size)
         mine = [obj] if self.rank == root else []
         data, sizes = _agree(self._communicator, mine, allow_pickle, timeout)
         whole = _bytes(sizes[root])
@@ -75,7 +75,7 @@ class ObjectCollectives:
     def scatter_objects(self, objs: Sequence[object] | None = None, root: int = 0, *, allow_pickle: bool = False,
                         timeout: float | None = None) -> Any:
         """Object r of the root's sequence on rank r. ValueError at the root unless there is one for every rank."""
-        root = arguments.rank("root", root, self.size)
+        root = arguments.root(root, self.size)
         mine: Sequence[object] = ()
         if self.rank == root:
             if objs is None or len(objs) != self.size:

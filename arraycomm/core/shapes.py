@@ -56,8 +56,10 @@ def row(shape: tuple[int, ...]) -> int:
     return math.prod(shape[1:])
 
 
-def gathered(shape: tuple[int, ...], size: int, form: str, rows: Sequence[int] | None) -> tuple[int, ...]:
+def gathered(shape: tuple[int, ...], size: int, form: str | None, rows: Sequence[int] | None) -> tuple[int, ...]:
     """Shape of the array that holds every rank's array of `shape` (with these first dimensions, where uneven)."""
+    if form is None:
+        form = "concat"
     if form not in FORMS:
         raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
     if rows is not None:

@@ -55,7 +55,7 @@ static int role_of(const struct form *form, PyObject *name)
 static bool take(PyObject **given, int role, PyObject *value)
 {
     bool async = role == ROLE_ASYNC && value == Py_True;
-    if (role == ROLES || given[role] || (role >= ROLE_ASYNC && value != defaults[role] && !async))
+    if (role == ROLES || given[role] || (role == ROLE_TAG && value == Py_None) || (role >= ROLE_ASYNC && value != defaults[role] && !async))
         return false;
     given[role] = value;
     return true;

@@ -27,7 +27,8 @@ struct form {
 extern const struct form forms[ACOMM_KINDS];
 
 int forms_init(void);
-/* Sorts the arguments of a call by role; NULL where not given or None. False: they are not those of the plain form. */
+/* Sorts the arguments of a call by role; NULL where not given, or None, which means the same but as a tag. False: they are not
+ * those of the plain form. */
 bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject **given);
 /* A dict of those that were given, by name; NULL with an exception. */
 PyObject *forms_parameters(PyObject *const *given);

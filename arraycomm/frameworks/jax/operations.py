@@ -81,14 +81,14 @@ def all_to_all(x: Any, *, group: Group) -> jax.Array:
 def broadcast(x: Any, root: int = 0, *, group: Group) -> jax.Array:
     """The root's x on every rank; elsewhere x tells shape and dtype."""
     x = _array(x, group)
-    root = arguments.rank("root", root, group.size)
+    root = arguments.root(root, group.size)
     return _run(x, Call("broadcast", group, root=root))
 
 
 def reduce(x: Any, root: int = 0, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
     """As all_reduce, but only the root gets the result; the other ranks get zeros."""
     x = _array(x, group)
-    root = arguments.rank("root", root, group.size)
+    root = arguments.root(root, group.size)
     return _run(x, Call("reduce", group, _reduction(x, op), root=root))
 
 
