@@ -16,8 +16,8 @@ import arraycomm
 from arraycomm.core.store import HashStore
 
 VALUES: tuple[Any, ...] = (None, True, False, 0, 1, -1, 2**31, 2**63, 2**70, 0.0, 1.5, -0.5, float("nan"), float("inf"), "", "0",
-                           "sum", "max", "stack", "list", b"0", np.int32(0), np.uint64(1), np.float32(0), np.bool_(True), np.array(0),
-                           [], [2], (1,), {}, object, arraycomm.premul_sum(2.0))
+                           "sum", "max", "stack", "list", b"0", np.int32(0), np.uint64(1), np.float32(0), np.bool_(True),
+                           np.array(0), [], [2], (1,), {}, object, arraycomm.premul_sum(2.0))
 
 
 def read_only() -> Any:
@@ -36,7 +36,8 @@ ARRAYS: dict[str, Callable[[], Any]] = {
     "torch": lambda: torch.ones(2, 2), "torch, transposed": lambda: torch.ones(2, 3).t(), "requires_grad":
     lambda: torch.ones(2, 2, requires_grad=True), "jax": lambda: jnp.ones((2, 2)), "bytes": lambda: b"ab", "bytearray":
     lambda: bytearray(4), "ctypes": lambda: (ctypes.c_float * 4)(), "None": lambda: None, "number": lambda: 1.0,
-    "text": lambda: "ab", "list": lambda: [1.0, 2.0], "arrays": lambda: [np.ones(2)], "dict": lambda: {}, "type": lambda: np.ndarray}
+    "text": lambda: "ab", "list": lambda: [1.0, 2.0],
+    "arrays": lambda: [np.ones(2)], "dict": lambda: {}, "type": lambda: np.ndarray}
 
 # The parameters of each method; those that are arrays begin with one that is plain.
 METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -94,7 +95,7 @@ def described(value: Any) -> Any:
     if shape is None:
         return type(value), repr(value)
     plain = value.detach() if isinstance(value, torch.Tensor) else value
-    return type(value), shape, str(value.dtype), np.asarray(plain).tolist()
+    return type(value), shape, str(getattr(value, "dtype", "")), np.asarray(plain).tolist()
 
 
 @pytest.mark.parametrize("name", METHODS)
