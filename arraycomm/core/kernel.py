@@ -11,7 +11,8 @@ from collections.abc import Iterator
 F_ADD_SEALS, F_GET_SEALS = 1033, 1034
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE = 1, 2, 4, 8
 SEALED = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL  # a peer that could shrink the file would kill this process with SIGBUS
-_MFD_CLOEXEC, _MFD_ALLOW_SEALING = 1, 2
+FORBIDDEN = (errno.EPERM, errno.ENOSYS, errno.EACCES)  # what calls fail with in containers, and where the kernel lacks them
+_MFD_CLOEXEC, _MFD_ALLOW_SEALING, _MFD_NOEXEC_SEAL = 1, 2, 8
 _MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
 _O_PATH = 0o10000000
 _PIDFD_OPEN = 434  # on all machines
@@ -21,11 +22,33 @@ def memory_file(name: str, *, sealable: bool = False) -> int:
     """A descriptor of an empty file in memory, not inherited. Raises OSError."""
     flags = _MFD_CLOEXEC | (_MFD_ALLOW_SEALING if sealable else 0)
     try:
-        if hasattr(os, "memfd_create"):
-            return os.memfd_create(name, flags)
-        return _call(_memfd_create(), name.encode(), flags)
+        try:
+            return _new_memory_file(name, flags)
+        except PermissionError as error:
+            if error.errno != errno.EACCES:
+                raise
+            return _new_memory_file(name, flags | _MFD_NOEXEC_SEAL)  # what sysctl vm.memfd_noexec=2 asks for
     except OSError as error:
         raise _explained(error, "memfd_create", "3.17") from error
+
+
+def unnamed_file(name: str) -> int:
+    """The same for what need not be sealed: where the system forbids that, a file without a name, this user's alone."""
+    try:
+        return memory_file(name, sealable=True)
+    except OSError as error:
+        if error.errno not in FORBIDDEN:
+            raise
+        for folder in ("/dev/shm", os.environ.get("TMPDIR") or "/tmp"):
+            with contextlib.suppress(OSError):  # the first reason tells more
+                return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        raise
+
+
+def _new_memory_file(name: str, flags: int) -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, flags)
+    return _call(_memfd_create(), name.encode(), flags)
 
 
 def lent_file(pid: int, descriptor: int, inode: int, name: str) -> int:
@@ -71,7 +94,29 @@ def process_descriptor(pid: int) -> int:
     try:
         return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else _call(_PIDFD_OPEN, pid, 0)
     except OSError as error:
-        raise _explained(error, "pidfd_open", "5.3") from error
+        if error.errno not in FORBIDDEN:  # as containers do whose filter is older than the call
+            raise
+        return _watched(pid)
+
+
+def _watched(pid: int) -> int:
+    """A pipe that a thread closes then. The process can still be waited for."""
+    import threading
+
+    reader, writer = os.pipe()
+
+    def watch() -> None:
+        with contextlib.suppress(ChildProcessError):  # it has been waited for
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        os.close(writer)
+
+    threading.Thread(target=watch, name="arraycomm-watch", daemon=True).start()
+    return reader
+
+
+def advice(error: int, usual: str) -> str:
+    """What a user can do about a resource that the system did not give."""
+    return "a container's seccomp filter forbids what that takes" if error in FORBIDDEN else usual
 
 
 def _memfd_create() -> int:
@@ -94,7 +139,7 @@ def _call(number: int, *arguments: int | bytes) -> int:
 
 
 def _explained(error: OSError, call: str, since: str) -> OSError:
-    if error.errno not in (errno.ENOSYS, errno.EPERM):
+    if error.errno not in FORBIDDEN:
         return error
     return OSError(error.errno, f"{call}: {error.strerror}; that takes Linux {since} or later, and a container whose seccomp "
                                 "filter permits it")

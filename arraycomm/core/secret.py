@@ -8,6 +8,7 @@ out, but another job of the same user is told apart by the job's name only.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -18,6 +19,7 @@ from .address import is_loopback
 from .errors import AuthFailed
 
 _MAX_BYTES = 4096
+_UNSEALED = b"arraycomm's secret, unsealed\n"  # before a secret whose file tells in no other way what it is
 _SEALS = kernel.F_SEAL_WRITE | kernel.F_SEAL_SHRINK | kernel.F_SEAL_GROW | kernel.F_SEAL_SEAL
 
 
@@ -51,11 +53,17 @@ def require(secret: bytes | None, address: str) -> None:
 
 
 def to_descriptor(secret: bytes) -> int:
-    """An inheritable, sealed memory file that holds the secret, for ARRAYCOMM_SECRET_FD of child processes."""
-    descriptor = kernel.memory_file("arraycomm-secret", sealable=True)
+    """An inheritable, sealed memory file that holds the secret, for ARRAYCOMM_SECRET_FD of child processes.
+
+    Where the system forbids those, a file without a name.
+    """
+    descriptor = kernel.unnamed_file("arraycomm-secret")
     try:
         os.write(descriptor, secret)
-        fcntl.fcntl(descriptor, kernel.F_ADD_SEALS, _SEALS)
+        try:
+            fcntl.fcntl(descriptor, kernel.F_ADD_SEALS, _SEALS)
+        except OSError:  # it is no memory file
+            os.pwrite(descriptor, _UNSEALED + secret, 0)
         os.set_inheritable(descriptor, True)
     except BaseException:
         os.close(descriptor)
@@ -97,13 +105,29 @@ def _read_file(path: str) -> bytes:
         os.close(descriptor)
 
 
+def _is_sealed(descriptor: int) -> bool:
+    try:
+        return bool(fcntl.fcntl(descriptor, kernel.F_GET_SEALS) & kernel.F_SEAL_WRITE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # no memory file
+            raise
+        return False
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Whether a file without a name is this user's alone, as kernel.unnamed_file() makes it."""
+    return stat.S_ISREG(status.st_mode) and not (status.st_nlink or status.st_mode & 0o077) and status.st_uid == os.geteuid()
+
+
 def _read_descriptor(number: str) -> bytes:
-    """The launcher's memory file; read at offset 0 every time, so that a rank may look again."""
+    """The launcher's file; read at offset 0 every time, so that a rank may look again."""
     try:
         descriptor = int(number)
-        if not fcntl.fcntl(descriptor, kernel.F_GET_SEALS) & kernel.F_SEAL_WRITE:
-            raise ValueError("it is not sealed")
-        secret = os.pread(descriptor, _MAX_BYTES, 0)
+        secret = os.pread(descriptor, len(_UNSEALED) + _MAX_BYTES, 0)
+        if not _is_sealed(descriptor):
+            if not (secret.startswith(_UNSEALED) and _is_private(os.fstat(descriptor))):
+                raise ValueError("it is not sealed")
+            secret = secret.removeprefix(_UNSEALED)
     except (OSError, ValueError, OverflowError) as error:
         raise AuthFailed(f"cannot read the secret from descriptor ARRAYCOMM_SECRET_FD={number} ({error}); only one "
                          "that inherits it from the launcher can (subprocess closes descriptors: give "

@@ -19,7 +19,7 @@ import os
 import struct
 
 from arraycomm._engine import Flight
-from arraycomm.core.kernel import memory_file
+from arraycomm.core.kernel import unnamed_file
 from arraycomm.core.typed import Any
 from arraycomm.core.watch import OPERATIONS
 
@@ -46,7 +46,7 @@ class Board:
         self.records = 8 * (self.links + LINKS)
         self.texts = self.records + RECORDS * RECORD.size
         length = self.texts + TEXT_BYTES
-        self.descriptor = memory_file("arraycomm-debug") if descriptor is None else descriptor
+        self.descriptor = unnamed_file("arraycomm-debug") if descriptor is None else descriptor
         if descriptor is None:
             os.ftruncate(self.descriptor, length)
         self.memory = mmap.mmap(self.descriptor, length)

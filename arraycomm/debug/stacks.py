@@ -14,7 +14,7 @@ import re
 import signal
 import time
 
-from arraycomm.core.kernel import memory_file
+from arraycomm.core.kernel import unnamed_file
 
 _LOOK, _QUIET, _LONGEST = 0.01, 3, 1.0  # s between looks; looks without a change that mean its end; s to wait for the first
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
@@ -25,7 +25,7 @@ class Door:
 
     def __init__(self) -> None:
         self.number = _free_signal()
-        self.descriptor = memory_file("arraycomm-stacks")
+        self.descriptor = unnamed_file("arraycomm-stacks")
         faulthandler.register(self.number, self.descriptor, all_threads=True, chain=False)
 
     def close(self) -> None:

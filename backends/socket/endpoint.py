@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
-from arraycomm.core import settings, threads
+from arraycomm.core import kernel, settings, threads
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.log import log
@@ -95,8 +95,10 @@ class Endpoint:
         names = [listener.getsockname()[:2] for listener in listeners if listener.family != socket.AF_UNIX]
         self._acceptor = Acceptor(listeners, self._secret, self.job, self._admit, check=self._welcome,
                                   on_shortage=self._cannot_accept, name=f"{self.name}-acceptor")
-        self._lent = segment.Lent()
-        mine = peers.this_process(names, self._path, self._lent.name, self.tuning)
+        shares = settings.get_transport() != "tcp"
+        self._lent = segment.lend() if shares else None
+        mine = peers.this_process(names, self._path, self._lent.name if self._lent else "", self.tuning,
+                                  apart=shares and not self._lent)
         self.peers = peers.exchange(store, self.rank, self.size, mine, self.timeout, self._secret, self.job)
         self.connections = self.peers.connections
         self._outgoing = Outgoing(self.rank, self.peers, self.job, self._secret,
@@ -124,7 +126,7 @@ class Endpoint:
         code = lib.acomm_node_open(self.rank, self.size, int(beat * 1e9), int(silence * 1e9), out)
         if code:
             raise ResourceError(f"rank {self.rank}: cannot start the thread that watches the peers: "
-                                f"{os.strerror(ffi.errno)}; see `ulimit -n` and `ulimit -u`")
+                                f"{os.strerror(ffi.errno)}; {kernel.advice(ffi.errno, 'see `ulimit -n` and `ulimit -u`')}")
         self.node = out[0]
         self._event = lib.acomm_node_eventfd(self.node)
 

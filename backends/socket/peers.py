@@ -26,6 +26,7 @@ _CARD = "arraycomm rank 4"  # what a card starts with
 _NAMESPACES = ("net", "pid", "ipc", "mnt")
 
 _TUNING, _TRACE = "ARRAYCOMM_TUNING", "ARRAYCOMM_TRACE"
+_APART = b"\1"  # before what makes the host of a rank that shares no memory its own
 
 
 class Peer(Record):
@@ -57,13 +58,21 @@ def host_key() -> str:
     return "/".join([settings.get("ARRAYCOMM_HOSTID") or boot, *spaces, str(os.geteuid())])
 
 
-def this_process(addresses: Sequence[tuple[str, int]], path: str, lent: str = "", tuned: Tuning | None = None) -> Peer:
+def _machine(host: bytes) -> bytes:
+    """Equal on ranks that share processors, which may be more than those that share memory."""
+    return host.partition(_APART)[0]
+
+
+def this_process(addresses: Sequence[tuple[str, int]], path: str, lent: str = "", tuned: Tuning | None = None, *,
+                 apart: bool = False) -> Peer:
+    """This rank's card. apart: it cannot share memory with anybody."""
     wanted = settings.get_integer("ARRAYCOMM_SOCKET_CONNECTIONS") or min(len(addresses), settings.CONNECTIONS)
     alike = {row.name: settings.get(row.name) for row in settings.TABLE.values() if row.ranks == settings.EQUAL}
     alike[_TUNING] = str(tuned or "")  # what the file says: it may lie elsewhere on another host
     alike[_TRACE] = "set" if settings.get(_TRACE) else "not set"  # who traces begins by comparing clocks with all others
     alike["the hash of a shape (the Python version)"] = str(hash((2, 3, 5)))  # ranks compare shapes by it
-    host = host_key() if path else os.urandom(16).hex()  # whom nobody on its host can reach is as on another one
+    # whom nobody on its host can reach, by a socket or by memory, is as on another one
+    host = host_key() + f"{_APART.decode()}{os.urandom(8).hex()}" * (apart or not path)
     return Peer(host, wanted, processors.mine(), socket.gethostname(), os.getpid(), tuple(addresses), path, lent, alike)
 
 
@@ -125,11 +134,12 @@ class Peers:
 
     def beside(self, rank: int, members: Sequence[int]) -> int:
         """How many of them are on this rank's host, even where ARRAYCOMM_TRANSPORT=tcp keeps them apart."""
-        return sum(self.hosts[member] == self.hosts[rank] for member in members)
+        return sum(_machine(self.hosts[member]) == _machine(self.hosts[rank]) for member in members)
 
     def crowded(self, rank: int, members: Sequence[int]) -> bool:
         """Whether those on this rank's host cannot have a processor each, of those that they may run on."""
-        return processors.crowded([self._processors[member] for member in members if self.hosts[member] == self.hosts[rank]])
+        here = _machine(self.hosts[rank])
+        return processors.crowded([self._processors[member] for member in members if _machine(self.hosts[member]) == here])
 
 
 def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float, secret: bytes | None, job: str) -> Peers:

@@ -13,7 +13,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from arraycomm.core import kernel
+from arraycomm.core import kernel, settings
 from arraycomm.core.auth import Hello
 from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
 from arraycomm.core.log import log
@@ -41,7 +41,8 @@ def _new() -> io.FileIO:
     try:
         return io.FileIO(kernel.memory_file(_NAME, sealable=True), "r+")
     except OSError as error:
-        raise ResourceError(f"cannot make a file of shared memory: {error.strerror}; see `ulimit -n`") from error
+        advice = "set ARRAYCOMM_TRANSPORT=tcp, or auto" if error.errno in kernel.FORBIDDEN else "see `ulimit -n`"
+        raise ResourceError(f"cannot make a file of shared memory: {error.strerror}; {advice}") from error
 
 
 def _seal(segment: io.FileIO, size: int, least: int) -> None:
@@ -177,6 +178,18 @@ def _taken(segment: io.FileIO, size: int, least: int) -> io.FileIO:
     except BaseException:
         segment.close()
         raise
+
+
+def lend() -> Lent | None:
+    """What this rank lends. None, with a warning, where memory files are forbidden and ARRAYCOMM_TRANSPORT leaves the choice."""
+    try:
+        return Lent()
+    except ResourceError as error:
+        cause = error.__cause__
+        if settings.get_transport() == "shm" or not isinstance(cause, OSError) or cause.errno not in kernel.FORBIDDEN:
+            raise
+        log().warning("no shared memory, so that this process talks TCP to all others: %s", cause.strerror)
+        return None
 
 
 class Offers:

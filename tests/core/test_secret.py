@@ -77,6 +77,12 @@ def test_descriptors_that_are_refused() -> None:
     for number in ("x", "-1", "987654", "99999999999999999999"):
         with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET_FD"):
             secret.find({"ARRAYCOMM_SECRET_FD": number})
+    with tempfile.TemporaryFile() as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(secret._UNSEALED + b"others may read it")
+        file.flush()
+        with pytest.raises(AuthFailed, match="it is not sealed"):
+            secret.find({"ARRAYCOMM_SECRET_FD": str(file.fileno())})
     with tempfile.TemporaryFile() as file:  # what else may have got the number after the launcher's was closed
         file.write(b"not a secret")
         file.flush()

@@ -79,7 +79,7 @@ def _exchange(group: arraycomm.Group, elements: int) -> None:
     group.all_reduce(x)
     group.all_to_all(np.ones((group.size, elements)))
     sent = group.isend(x, right)
-    group.recv(x, left)
+    group.recv(like=x, source=left)
     sent.wait()
     group.all_reduce(x, async_op=True).wait()
     for _ in range(100):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from arraycomm._engine import store_admit, store_admit_torch, store_counts, store_end, store_serve
 
+from .. import kernel
 from ..auth import Acceptor, Hello, Purpose
 from ..errors import ResourceError
 from ..typed import TYPE_CHECKING
@@ -25,8 +26,8 @@ class StoreServer:
         try:
             self._server = store_serve()
         except OSError as error:
-            raise ResourceError(f"cannot start the store's thread: {error.strerror}; see `ulimit -n`, `ulimit -u` and "
-                                "`ulimit -v`") from error
+            advice = kernel.advice(error.errno, "see `ulimit -n`, `ulimit -u` and `ulimit -v`")
+            raise ResourceError(f"cannot start the store's thread: {error.strerror}; {advice}") from error
         self._closed = False
         self._gate = gate
         if gate is not None:
