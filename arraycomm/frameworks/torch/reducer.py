@@ -117,9 +117,9 @@ class Reducer:
         something else, the next one that adds to a gradient."""
         self._armed = self._armed or torch._C._current_graph_task_id() == -1  # a checkpoint's forward inside of backward is none
         tensors = _tensors(outputs)
-        look = self._find_unused and self._lead_to_ours(tensors)
+        certain = self._static or (self._find_unused and not self._lead_to_ours(tensors))
         for x in tensors:
-            x.register_hook(functools.partial(self._reach, look))
+            x.register_hook(functools.partial(self._reach, certain))
 
     def skip(self, outputs: Any) -> None:
         """After a forward whose backward is not to reduce: gradients add up. That of one before may still come, and reduces."""
@@ -140,10 +140,10 @@ class Reducer:
             waiting.extend(more)
         return bool(seen & ours)
 
-    def _reach(self, look: bool, _: torch.Tensor) -> None:
+    def _reach(self, certain: bool, _: torch.Tensor) -> None:
         """Backward has come to an output. It may raise before its first gradient; and one inside of it (a reentrant
-        checkpoint's) ends before all is done. look: it is none of ours if it adds to no gradient, as autograd.grad()."""
-        if not self._active and (not look or self._adds()):
+        checkpoint's) ends before all is done. certain: it counts though it may add to no gradient, as autograd.grad()."""
+        if not self._active and (certain or self._adds()):
             self._start()
         self._follow()
 

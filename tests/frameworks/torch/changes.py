@@ -419,6 +419,25 @@ def a_rank_that_reaches_none() -> None:
             torch.autograd.grad(model(x, "ab").sum(), x)
 
 
+def looks_at_gradients_of_inputs() -> None:
+    """On one rank only: no backward of the others belongs to that."""
+    def run(model: Any) -> None:
+        with quiet(model):
+            model(data(1, 3, 4), "ab").square().sum().backward()
+        model(data(2, 3, 4), "ba").square().sum().backward()
+
+    for given in OPTIONS[:3]:
+        module = Branches()
+        module.norm = nn.Identity()  # type: ignore[assignment]
+        model = DistributedDataParallel(module, broadcast_buffers=False, **given)
+        for _ in range(2):
+            if dist.get_rank() == 0:
+                x = data(3, 3, 4).requires_grad_()
+                torch.autograd.grad(model(x, "ab").sum(), x)
+                torch.autograd.grad(model(x, "ab").sum(), model.module.a.weight)
+            same(model, run)
+
+
 def refuses_computed_parameters() -> None:
     model = DistributedDataParallel(nn.Linear(2, 2))
     other = {f"module.{name}": p.detach() * 2 for name, p in model.module.named_parameters()}
@@ -438,7 +457,7 @@ def main() -> None:
     dist.init_process_group()
     for check in (averages_in_the_dtype_of_now, follows_the_module, finds_outputs_in_any_container,
                   averages_what_only_no_sync_reached, backward_in_any_order, a_rank_that_reaches_none,
-                  refuses_computed_parameters, tells_of_a_change_on_one_rank):
+                  looks_at_gradients_of_inputs, refuses_computed_parameters, tells_of_a_change_on_one_rank):
         if len(sys.argv) == 1 or check.__name__ in sys.argv:
             check()
     print(f"rank {dist.get_rank()} is through")

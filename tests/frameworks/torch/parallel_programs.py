@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -158,6 +160,36 @@ def unused_parameters(api: Api, rank: int, size: int) -> list[torch.Tensor]:
         static.zero_grad()
         static(_data(rank, 6, 8), 1)["out"][0].sum().backward()
         found += [torch.zeros(1) if p.grad is None else p.grad.clone() for p in static.parameters()]
+    return found
+
+
+@dataclass
+class Record:
+    out: torch.Tensor
+    more: Any
+
+
+class InRecords(Branches):
+    def forward(self, x: torch.Tensor, branch: int) -> Any:
+        return Record(out=super().forward(x, branch)["out"][0], more=OrderedDict(nothing=None))
+
+
+@program
+def reached_inside_no_sync_only(api: Api, rank: int, size: int) -> list[torch.Tensor]:
+    """By all ranks, and by one; with outputs in a dataclass. Frozen layers, and those that are frozen later."""
+    found = []
+    for given in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.0001}):
+        model = api.ddp(InRecords(), find_unused_parameters=True, **given)
+        for step in range(3):
+            model.zero_grad()
+            with model.no_sync():
+                model(_data(rank, 6, 8), 1 if step else min(rank, 1)).out.pow(2).sum().backward()
+            model(_data(rank + 9, 6, 8), 0).out.pow(2).sum().backward()
+            found += [torch.zeros(1) if p.grad is None else p.grad.clone() for p in model.parameters()]
+        model.module.first.requires_grad_(False)
+        model.zero_grad()
+        model(_data(rank, 6, 8), 0).out.pow(2).sum().backward()
+        found += [torch.zeros(1) if p.grad is None else p.grad.clone() for p in model.parameters()]
     return found
 
 
