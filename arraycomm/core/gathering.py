@@ -13,8 +13,9 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from itertools import islice
 
 from .digest import SHA256_BYTES, hmac_sha256, same
 from .errors import AuthFailed, DistStoreError, PeerLost
@@ -122,16 +123,16 @@ class Gathering:
         except StoreLost:
             raise
         except DistStoreError as error:
-            absent = self.absent(stage)
+            absent = list(islice(self.absent(stage), _SHOWN + 1))  # of a world of a million by mistake no more than are named
             if not absent:
                 raise
             shown = ", ".join(map(str, absent[:_SHOWN])) + (", ..." if len(absent) > _SHOWN else "")
             raise DistStoreError(f"rank {self.rank} of {self.size}: timeout after {seconds:.4g} s, {_ABSENT}: {shown}; "
                                  f"{advice(absent) if callable(advice) else advice}") from error
 
-    def absent(self, stage: str) -> list[int]:
-        """Who has not come to this stage."""
-        return [rank for rank in range(self.size) if not self._store.check([f"{stage}/{rank}"])]
+    def absent(self, stage: str) -> Iterator[int]:
+        """The ranks that have not come to this stage, looked for one by one."""
+        return (rank for rank in range(self.size) if not self._store.check([f"{stage}/{rank}"]))
 
     def forget(self, stage: str) -> None:
         """Takes what this stage wrote out of the store. One rank calls it, when all have left."""

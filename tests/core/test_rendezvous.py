@@ -6,7 +6,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -202,6 +202,20 @@ def test_a_rank_that_found_an_earlier_worlds_store_starts_over() -> None:
 def test_absent_ranks_are_named() -> None:
     with pytest.raises(DistStoreError, match=r"rank 1 of 4: timeout after .*: 0, 2, 3;"):
         rendezvous(store=HashStore(), rank=1, world_size=4, timeout=SHORT, environ={})
+
+
+def test_an_absurd_number_of_ranks() -> None:
+    """The ranks that are named are looked for, not all."""
+    looked: list[str] = []
+
+    class Counting(HashStore):
+        def check(self, keys: Sequence[str]) -> bool:
+            looked.extend(keys)
+            return super().check(keys)
+
+    with pytest.raises(DistStoreError, match=r"rank 1 of 100000: timeout after .*: 0, 2, 3, .*, 20, \.\.\.;"):
+        rendezvous(store=Counting(), rank=1, world_size=100_000, timeout=SHORT, environ={})
+    assert len(looked) < 100
 
 
 @pytest.mark.parametrize(("number", "error"), [(2, "rank 0 .host a, pid 7. failed"), (1, "did not come: 0, 1")])
