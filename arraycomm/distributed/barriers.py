@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from arraycomm.core.errors import DistError, DistStoreError, PeerLost
+from arraycomm.core.gathering import sign, signed
 from arraycomm.core.store.connections import StoreLost
 from arraycomm.core.typed import Any
 
@@ -95,16 +96,22 @@ class _Monitored:
         self._raise(end)
 
     def _decide(self, end: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._store.compare_set(self._key("end"), "", json.dumps(end)))
-        return found
+        content = sign(self._pg.meeting.secret, self._about(), json.dumps(end).encode())
+        return self._read(self._store.compare_set(self._key("end"), "", content))
+
+    def _read(self, value: bytes) -> dict[str, Any]:
+        """An end that a rank of the job has written. AuthFailed for any other."""
+        end: dict[str, Any] = json.loads(signed(self._pg.meeting.secret, self._about(), value))
+        return end
+
+    def _about(self) -> str:
+        return f"monitored/{self._pg.core.name}/{self._key('end')}"
 
     def _await_end(self, until: float, seconds: float, wait_all: bool) -> dict[str, Any]:
         while True:
             left = until - time.monotonic()
             try:
-                end: dict[str, Any] = json.loads(self._store.get_within(self._key("end"),
-                                                                       timedelta(seconds=max(min(left, _WATCH), 0.001))))
-                return end
+                return self._read(self._store.get_within(self._key("end"), timedelta(seconds=max(min(left, _WATCH), 0.001))))
             except StoreLost:
                 raise
             except DistStoreError:

@@ -178,7 +178,7 @@ def agree(group: ProcessGroup, what: str, seconds: float) -> None:
 
 def _agree(group: ProcessGroup, number: int, what: str, seconds: float) -> None:
     store = _agreement(group, number)
-    gathering = Gathering(store, group.rank(), group.size())
+    gathering = Gathering(store, group.rank(), group.size(), _meeting().secret)
     gathering.enter()
     try:
         told = store.compare_set("what", "", what).decode()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import arraycomm.distributed as dist
+from arraycomm.distributed.barriers import _Monitored
 from arraycomm.launch.spawn import spawn
 
 SHORT, LONG = timedelta(milliseconds=300), timedelta(seconds=60)
@@ -124,6 +125,19 @@ def in_a_group() -> None:
     passes()
 
 
+def ends_that_a_stranger_writes() -> None:
+    """A store without authentication lets one in: no rank passes by what it says."""
+    part = _Monitored(dist.group.WORLD)  # takes this number, the next is the barrier's
+    if dist.get_rank() == 0:
+        part._store.set(part._key("end", part._count + 1), "{}")
+        part._store.set("written", "")
+    part._store.wait(["written"], LONG)
+    found = told()
+    assert "sign" in found, found
+    collective()
+    passes()
+
+
 def nothing_is_left_under_way() -> None:
     """A rank that has seen one fail leaves in good order: the others go on without it."""
     if dist.get_rank() != 1:
@@ -147,7 +161,7 @@ def run(rank: int) -> None:
     dist.init_process_group("gloo", timeout=LONG)
     passes()
     for check in (late_ones_fail_too, missed_ones, missed_without_a_collective, all_that_are_missing,
-                  beside_asynchronous_collectives, in_a_group, nothing_is_left_under_way):
+                  beside_asynchronous_collectives, in_a_group, ends_that_a_stranger_writes, nothing_is_left_under_way):
         check()
 
 
