@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from .core import address, environment, registry, settings, tuning
+from .core import address, environment, registry, secret, settings, tuning
 from .core.backend import Communicator, Mover
-from .core.command import command
+from .core.command import add_version, command
 from .core.errors import DistBackendError, DistError
 from .core.types import DeviceType
 
@@ -87,6 +87,20 @@ def settings_in_use(environ: Mapping[str, str]) -> list[dict[str, str]]:
     return rows
 
 
+def wrong() -> list[str]:
+    """Why init() would refuse the settings of this environment."""
+    found = list(settings.wrong())
+    checks = {"transport": settings.get_transport, "ports": address.port_range, "secret": secret.find,
+              "backend": lambda: registry.choose(settings.get("ARRAYCOMM_BACKEND") or registry.names()[0]),
+              "algorithm": importlib.import_module(f"{__package__}.backends.socket.communicator").wanted_algorithms}
+    for check in checks.values():
+        try:
+            check()
+        except (DistError, ValueError) as error:
+            found.append(str(error))
+    return found
+
+
 def selection(environ: Mapping[str, str]) -> dict[str, Any]:
     """What the selection file says (ARRAYCOMM_TUNING), or why it cannot be used."""
     found: dict[str, Any] = {"path": None, "machine": None, "choices": [], "error": None}
@@ -102,7 +116,8 @@ def selection(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def network(environ: Mapping[str, str]) -> dict[str, Any]:
     """The interfaces, and the addresses that a rank would publish here for the store of its environment."""
-    found: dict[str, Any] = {"launcher": None, "store": address.loopback_address(), "publish": [], "outside": None, "errors": []}
+    found: dict[str, Any] = {"launcher": None, "store": address.loopback_address(), "publish": [], "outside": None, "errors": [],
+                             "wrong": False}
     found["interfaces"] = [{"name": i.name, "address": i.address} for i in address.interfaces()]
     try:
         place = environment.detect(environ)
@@ -112,6 +127,7 @@ def network(environ: Mapping[str, str]) -> dict[str, Any]:
         found["publish"] = address.publish_addresses(found["store"], port)
     except (DistError, ValueError) as error:
         found["errors"].append(str(error))
+        found["wrong"] = True
     try:
         found["outside"] = address.outside_address()
     except DistError as error:
@@ -123,7 +139,7 @@ def collect() -> dict[str, Any]:
     """Everything that is printed, as JSON's types."""
     return {"versions": versions(), "backends": backends(), "libraries": libraries(), "gpus": gpus(), "operations": table(),
             "settings": settings_in_use(os.environ), "selection": selection(os.environ),
-            "network": network(os.environ)}
+            "wrong": wrong(), "unknown": settings.unknown(set()), "network": network(os.environ)}
 
 
 def render(found: Mapping[str, Any]) -> str:
@@ -135,18 +151,22 @@ def render(found: Mapping[str, Any]) -> str:
         lines.append(f"  {name:<12} {reason or 'available'}")
         lines += [f"  {'':<12} {key}: {value}" for key, value in found["libraries"].get(name, {}).items()]
     lines += ["", "GPUs", *(f"  {key:<12} {value}" for key, value in found["gpus"].items())]
-    lines += ["", "Operations: the backends that can be used here, by device", *_grid(found["operations"])]
+    gpus = any(name.startswith("GPU ") for name in found["gpus"])
+    lines += ["", "Operations: the backends that can be used here, by device", *_grid(found["operations"], gpus)]
     lines += ["", "Network", *_network_lines(found["network"])]
     lines += ["", "Algorithms", *_selection_lines(found["selection"])]
     lines += ["", "Settings"]
     for row in found["settings"]:
         value = row["value"] or '""'
         lines.append(f"  {row['name']:<29} {value:<10} {row['from']:<18} {row['help']}")
+    for name, likely in found["unknown"].items():
+        lines.append(f"  {name:<29} is no setting and changes nothing{f'; is {likely} meant?' if likely else ''}")
+    lines += ["", "Wrong settings", *(f"  {text}" for text in found["wrong"])] if found["wrong"] else []
     return "\n".join(lines)
 
 
-def _grid(rows: Mapping[str, Mapping[str, list[str]]]) -> list[str]:
-    columns = list(next(iter(rows.values())))
+def _grid(rows: Mapping[str, Mapping[str, list[str]]], gpus: bool) -> list[str]:
+    columns = [name for name in next(iter(rows.values())) if gpus or name == "cpu"]
     lines = ["  " + f"{'':<15}" + "".join(f"{name:<14}" for name in columns)]
     for operation, devices in rows.items():
         cells = (",".join(devices[name]) or "-" for name in columns)
@@ -179,9 +199,10 @@ def _network_lines(found: Mapping[str, Any]) -> list[str]:
 
 @command
 def main(arguments: list[str] | None = None) -> int:
-    """0; 1 when no backend can be used here."""
+    """0; 1 when no backend can be used here, or a setting is wrong."""
     parser = argparse.ArgumentParser(prog="arraycomm-info", description=__doc__)
     parser.add_argument("--json", action="store_true", help="machine-readable")
+    add_version(parser)
     given = parser.parse_args(arguments)
     try:
         found = collect()
@@ -189,7 +210,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"arraycomm-info: {error}", file=sys.stderr)
         return 1
     print(json.dumps(found, indent=1) if given.json else render(found))
-    return 0 if None in found["backends"].values() else 1
+    wrong = found["wrong"] or found["selection"]["error"] or found["network"]["wrong"]
+    return 1 if wrong or None not in found["backends"].values() else 0
 
 
 if __name__ == "__main__":

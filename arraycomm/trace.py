@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 from arraycomm.core.typed import Any
 
-from .core.command import command
+from .core.command import add_version, command
 from .core.record import Record
 from .trace_flows import calls, flows
 
@@ -37,6 +39,7 @@ class Rank:
     """The file of one rank: `about` (what the trace tells of itself), `events`."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self.events: list[dict[str, Any]] = _events(path.read_text(encoding="ascii"))
         about = [event["args"] for event in self.events if event["name"] == "arraycomm"]
         if not about:
@@ -163,12 +166,20 @@ def merge(ranks: Sequence[Rank]) -> list[dict[str, Any]]:
     return sorted(moved, key=lambda event: event.get("ts", -1.0))
 
 
+def _merged(folder: Path) -> Iterator[Path]:
+    """Names for the result; one that is there was made of another run, or with what a user has changed since."""
+    yield folder / "merged.json"
+    yield from (folder / f"merged-{number}.json" for number in count(2))
+
+
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("arraycomm-trace", description="Merges the traces that ARRAYCOMM_TRACE made.")
     parser.add_argument("folder", type=Path, help="what ARRAYCOMM_TRACE named; copy the files of all hosts there")
-    parser.add_argument("-o", "--output", type=Path, help="FOLDER/merged.json by default; for ui.perfetto.dev or chrome://tracing")
+    parser.add_argument("-o", "--output", type=Path,
+                        help="FOLDER/merged.json by default, or the next free merged-N.json; for ui.perfetto.dev or chrome://tracing")
     parser.add_argument("--run", help="one of several; the last one by default")
+    add_version(parser)
     given = parser.parse_args(arguments)
     try:
         ranks = read(given.folder, given.run)
@@ -176,9 +187,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"arraycomm-trace: {error}", file=sys.stderr)
         return 1
     events = merge(ranks)
-    output = given.output or given.folder / "merged.json"
+    output = given.output or next(path for path in _merged(given.folder) if not os.path.lexists(path))
+    if any(output.exists() and output.samefile(rank.path) for rank in ranks):
+        parser.error(f"-o {output} is the trace of a rank, which is kept: choose another name")
     try:
-        output.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}), encoding="ascii")
+        with output.open("w" if given.output else "x", encoding="ascii") as file:
+            file.write(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
     except OSError as error:
         print(f"arraycomm-trace: {error}", file=sys.stderr)
         return 1

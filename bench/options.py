@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from arraycomm.core.command import add_version
+
 from .arguments import at_least, parse_size, plot_file, some_of
 from .collectives import COLLECTIVES
 from .data import DTYPES, OPS, SHORT_NAMES
@@ -107,6 +109,7 @@ def parser() -> argparse.ArgumentParser:
     add("--timeout", type=_seconds, metavar="SECONDS", help="of every operation (ARRAYCOMM_TIMEOUT)")
     add("--csv", metavar="FILE", help="the measurements as CSV")
     add("--plot", metavar="FILE", type=plot_file, help="latency and bandwidth curves, .svg or .png")
+    add_version(made)
     return made
 
 

@@ -71,3 +71,30 @@ def test_unknown_arguments_are_refused(capsys):
 
 def test_half_an_environment_is_told():
     assert "RANK is set but WORLD_SIZE is not" in info.network({"RANK": "0"})["errors"][0]
+
+
+def test_without_a_gpu_there_are_no_columns_for_it(monkeypatch, capsys):
+    monkeypatch.setattr(info, "gpus", lambda: {"driver": "none"})
+    assert info.main([]) == 0 and "cuda" not in capsys.readouterr().out.partition("Operations")[2].partition("Network")[0]
+    monkeypatch.setattr(info, "gpus", lambda: {"driver": "570.1", "GPU 0": "NVIDIA X"})
+    assert info.main([]) == 0 and "cuda_host" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "value", "told"), [
+    ("ARRAYCOMM_TIMEOUT", "soon", "ARRAYCOMM_TIMEOUT must be a number"),
+    ("ARRAYCOMM_TRANSPORT", "rdma", "must be shm, tcp or auto"),
+    ("ARRAYCOMM_CHECK", "perhaps", "ARRAYCOMM_CHECK must be 0 or 1"), ("ARRAYCOMM_PORT_RANGE", "9-1", "ARRAYCOMM_PORT_RANGE"),
+    ("ARRAYCOMM_BACKEND", "carrier pigeon", "carrier pigeon"), ("ARRAYCOMM_ALGORITHM", "all_reduce=no", "names no algorithm"),
+    ("ARRAYCOMM_SECRET_FILE", "/none", "/none"), ("ARRAYCOMM_TUNING", "/none", "/none"), ("RANK", "0", "WORLD_SIZE is not"),
+    ("ARRAYCOMM_SOCKET_IFNAME", "eth77", "no interface fits")])
+def test_a_wrong_setting_is_told_and_ends_with_1(monkeypatch, capsys, name, value, told):
+    monkeypatch.setenv(name, value)
+    assert info.main([]) == 1 and told in capsys.readouterr().out
+
+
+def test_unknown_variables_are_listed(monkeypatch, capsys):
+    monkeypatch.setenv("ARRAYCOMM_TRANSPORTS", "tcp")
+    for _ in range(2):
+        assert info.main([]) == 0
+        told = capsys.readouterr().out
+        assert "ARRAYCOMM_TRANSPORTS          is no setting and changes nothing; is ARRAYCOMM_TRANSPORT meant?" in told

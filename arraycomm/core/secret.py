@@ -85,19 +85,21 @@ def _decode(raw: bytes, source: str) -> bytes:
 
 
 def _read_file(path: str) -> bytes:
+    """Of this user, or of root: Kubernetes mounts secrets as symbolic links to files of root's, which a group may read. What
+    counts is who may read what a link leads to."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        reason = "it is a symbolic link" if os.path.islink(path) else error.strerror
-        raise AuthFailed(f"cannot open ARRAYCOMM_SECRET_FILE={path}: {reason}") from error
+        raise AuthFailed(f"cannot open ARRAYCOMM_SECRET_FILE={path}: {error.strerror}") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise AuthFailed(f"ARRAYCOMM_SECRET_FILE={path} is not a regular file")
-        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise AuthFailed(f"ARRAYCOMM_SECRET_FILE={path} must belong to this user (uid {os.geteuid()}), closed "
+        given = status.st_uid == 0 != os.geteuid() or not status.st_mode & 0o222  # by an administrator, who chose the group
+        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (0o037 if given else 0o077):
+            raise AuthFailed(f"ARRAYCOMM_SECRET_FILE={path} must belong to this user (uid {os.geteuid()}) or root, closed "
                              f"to others; it belongs to uid {status.st_uid}, mode {status.st_mode & 0o777:04o}; "
-                             f"`chmod 600 {path}`")
+                             f"`chmod 600 {path}`, or `defaultMode: 0440` of a Kubernetes secret volume")
         if status.st_size > _MAX_BYTES:
             raise AuthFailed(f"ARRAYCOMM_SECRET_FILE={path} has {status.st_size} bytes, at most {_MAX_BYTES} are read")
         return os.read(descriptor, _MAX_BYTES)

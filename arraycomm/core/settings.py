@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from .record import Record
 
@@ -95,23 +95,33 @@ def check() -> None:
 
     Raises ValueError that names the variable.
     """
+    for text in wrong():
+        raise ValueError(text)
+
+
+def wrong() -> Iterator[str]:
+    """Why they cannot be read, of those that cannot."""
     for name in os.environ:
         row = TABLE.get(name) if name.startswith(_PREFIX) else None
-        if row and row.flag:
-            get_flag(name)
-        elif row and (row.least or row.most < math.inf):
-            get_number(name)
+        try:
+            if row and row.flag:
+                get_flag(name)
+            elif row and (row.least or row.most < math.inf):
+                get_number(name)
+        except ValueError as error:
+            yield str(error)
 
 
-def unknown() -> dict[str, str]:
-    """Variables that look like ours and are in no table: most are mistyped. With the setting that each resembles, or ""; once."""
-    names = [name for name in os.environ if name.startswith(_PREFIX) and name not in TABLE and name not in _told]
+def unknown(told: set[str] = _told) -> dict[str, str]:
+    """Variables that look like ours and are in no table: most are mistyped. With the setting that each resembles, or "". Each is
+    given once, and is in `told` then."""
+    names = [name for name in os.environ if name.startswith(_PREFIX) and name not in TABLE and name not in told]
     names = [name for name in names if not name.removeprefix(_PREFIX).startswith(_OTHERS)]
     if not names:
         return {}
     from difflib import get_close_matches  # for them alone
 
-    _told.update(names)
+    told.update(names)
     return {name: "".join(get_close_matches(name, TABLE, 1)) for name in names}
 
 

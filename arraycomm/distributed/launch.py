@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import glob
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from arraycomm.core.command import command
+from arraycomm.core.command import add_version, command
 from arraycomm.launch import job
 from arraycomm.launch.environ import Place
 
@@ -89,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(*dict.fromkeys(names), **settings)  # type: ignore[arg-type]
 
     add("--nnodes", type=_nodes, default=1, metavar="N", help="number of nodes; start this on each")
-    add("--nproc-per-node", type=_processes, default=1, metavar="N", help="ranks on this node; or cpu, gpu, auto")
+    add("--nproc-per-node", type=job.nproc, default=1, metavar="N", help="ranks on this node; or cpu, gpu, auto")
     add("--node-rank", type=_whole, default=0, metavar="R", help="this node's number, from 0")
     add("--master-addr", metavar="ADDRESS", help="address of node 0 (default: loopback, one node only)")
     add("--master-port", type=job.port, default=0, metavar="PORT",
@@ -109,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-python", action="store_true", help="the program is started itself, not by Python")
     for names, instead in _REFUSED.items():
         parser.add_argument(*names.split(), action=_Refused, nargs="?", const=instead, help=argparse.SUPPRESS)
+    add_version(parser)
     parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module's name")
     parser.add_argument("program", metavar="training_script", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
@@ -133,19 +132,6 @@ def _nodes(text: str) -> int:
     if not least.isdecimal() or int(least) < 1 or (most or least) != least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of nodes (a range that grows or shrinks is for torchrun)")
     return int(least)
-
-
-def _processes(text: str) -> int:
-    gpus = len(glob.glob("/dev/nvidia[0-9]*"))
-    if text == "gpu" and not gpus:
-        raise argparse.ArgumentTypeError("there is no GPU here")
-    if text == "gpu" or (text == "auto" and gpus):
-        return gpus
-    if text in ("cpu", "auto"):
-        return len(os.sched_getaffinity(0))
-    if not text.isdecimal() or text == "0":
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes, cpu, gpu or auto")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..core.command import command
-from .job import DEFAULT_PORT, check, launch, port
+from ..core.command import add_version, command
+from .job import DEFAULT_PORT, check, launch, nproc, port
 from .mpi import launch_mpi
 
 
@@ -26,6 +25,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog="Underscores work too (--nproc_per_node). Example: arraycomm-run --nproc-per-node 4 train.py --epochs 3")
     _add_options(parser)
     options = parser.parse_args(arguments)
+    if options.standalone and (options.nnodes > 1 or options.master_addr):
+        parser.error("--standalone is for one node, which finds its own address and port: leave --nnodes and --master-addr away")
     check(parser, options)
     if options.mpi and options.keep_going:
         parser.error("--mpi and --keep-going exclude each other: a world of MPI does not outlive its ranks")
@@ -39,27 +40,23 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         names = [*short, name, name[:2] + name[2:].replace("-", "_")]
         parser.add_argument(*dict.fromkeys(names), **settings)  # type: ignore[arg-type]
 
-    add("--nproc-per-node", "-n", type=_nproc, default=1, metavar="N", help="ranks on this node, or cpu: one per core")
+    add("--nproc-per-node", "-n", "-np", type=nproc, default=1, metavar="N",
+        help="ranks on this node; auto: one per GPU, or per core where there is none; cpu: one per core; gpu: one per GPU")
     add("--nnodes", type=_at_least(1), default=1, metavar="N", help="number of nodes; start the launcher on each")
     add("--node-rank", type=_at_least(0), default=0, metavar="R", help="this node's number, from 0")
     add("--master-addr", metavar="ADDRESS", help="address of node 0 (default: loopback, one node only)")
     add("--master-port", type=port, default=0, metavar="PORT",
         help=f"port of the store on node 0 (default: a free one; for several nodes {DEFAULT_PORT})")
     add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to DIR/rank-R.log")
+    add("--standalone", action="store_true", help="one node, any free port: as without it")
     add("--keep-going", action="store_true", help="a rank that fails does not end the others: for programs that go on without it")
     add("--no-prefix", dest="prefix", action="store_false", help="pass output on without [rank R] before each line")
     add("--no-python", action="store_true", help="the program is started itself, not by Python")
     add("--mpi", action="store_true", help="the ranks are a world of MPI, without mpirun; one node only")
+    add_version(parser)
     parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module's name")
     parser.add_argument("program", help="script, module or program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
-
-
-def _nproc(text: str) -> int:
-    try:
-        return len(os.sched_getaffinity(0)) if text == "cpu" else _at_least(1)(text)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, nor cpu") from None
 
 
 def _at_least(minimum: int) -> Callable[[str], int]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import errno
+import glob
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Collection, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from ..core.errors import DistError
@@ -45,6 +47,20 @@ class Extras:
     def blocked(self, ended: Collection[int]) -> tuple[int, str] | None:
         """ended: ranks that have ended well. One of them for which others wait for good, and what it has done."""
         return None
+
+
+def nproc(text: str) -> int:
+    """Of an option: a number, or cpu, gpu, auto."""
+    gpus = len(glob.glob("/dev/nvidia[0-9]*"))
+    if text == "gpu" and not gpus:
+        raise argparse.ArgumentTypeError("there is no GPU here")
+    if text == "gpu" or (text == "auto" and gpus):
+        return gpus
+    if text in ("cpu", "auto"):
+        return len(os.sched_getaffinity(0))
+    if not text.isdecimal() or text.strip("0") == "":
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1, nor auto, cpu or gpu")
+    return int(text)
 
 
 def port(text: str) -> int:
@@ -101,10 +117,8 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
     """Each attempt after the first has its own folder of logs."""
     logs = options.log_dir if options.log_dir is None or not attempt else options.log_dir / f"restart-{attempt}"
     if logs is not None:
-        try:
-            logs.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"--log-dir {logs}: {error.strerror}") from error
+        first = options.node_rank * options.nproc_per_node
+        logs = _log_names(logs, range(first, first + options.nproc_per_node))
     base = _base_environ(options.nproc_per_node)
     local = options.nproc_per_node
     secret = () if meeting.secret_fd is None else (meeting.secret_fd,)
@@ -116,8 +130,22 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
                          **place.variables(meeting.secret_fd)})
         commands.append(_command(options, extras.arguments(place)))
         inherit.append((*secret, *extras.descriptors(place)))
-    return Plan(commands, environs, inherit, prefix=options.prefix, log_dir=logs, keep_going=options.keep_going,
+    return Plan(commands, environs, inherit, prefix=options.prefix, logs=logs, keep_going=options.keep_going,
                 ended=partial(meeting.ended, options.nnodes * local), news=extras.news, blocked=extras.blocked)
+
+
+def _log_names(folder: Path, ranks: Sequence[int]) -> str:
+    """A path with {} for the rank, of files that are not there: an earlier run's logs stay, and so does what a link leads to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = set(os.listdir(folder))
+    except OSError as error:
+        raise ValueError(f"--log-dir {folder}: {error.strerror}") from error
+    names = ("rank-{}.log" if number == 1 else f"rank-{{}}.{number}.log" for number in count(1))
+    name = next(name for name in names if taken.isdisjoint(map(name.format, ranks)))
+    if "." in name.removesuffix(".log"):
+        print(f"arraycomm-run: the logs of an earlier run stay; this run's are {folder / name.format('R')}", file=sys.stderr)
+    return str(folder).replace("{", "{{").replace("}", "}}") + "/" + name
 
 
 def _base_environ(nproc: int) -> dict[str, str]:

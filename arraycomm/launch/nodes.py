@@ -12,7 +12,7 @@ from datetime import timedelta
 from ..core import ends, settings
 from ..core import secret as secrets
 from ..core.address import loopback_address
-from ..core.errors import DistError, DistStoreError
+from ..core.errors import DistError, DistNetworkError, DistStoreError
 from ..core.store import PrefixStore, Store, TCPStore
 from ..core.store.connections import StoreLost
 from ..core.store.torch_gate import Gate
@@ -122,8 +122,13 @@ def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, po
     """
     secret = _secret(nnodes)
     host = address or loopback_address()
-    store = TCPStore(host, port, is_master=node_rank == 0, wait_for_workers=False, timeout=_JOIN, secret=secret or b"",
-                     gate=Gate(None))
+    try:
+        store = TCPStore(host, port, is_master=node_rank == 0, wait_for_workers=False, timeout=_JOIN, secret=secret or b"",
+                         gate=Gate(None))
+    except DistNetworkError as error:
+        if nnodes > 1 and node_rank == 0:  # which is what a launcher takes itself for that is not told
+            raise DistNetworkError(f"{error}. If this is not node 0 of the {nnodes}, give its --node-rank") from error
+        raise
     meeting = Meeting(nnodes, node_rank, store, host, store.port, secret)
     try:
         meeting.agree(nproc, keep_going)

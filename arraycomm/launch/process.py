@@ -10,7 +10,6 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from io import FileIO
-from pathlib import Path
 from typing import Any
 
 from ..core.kernel import process_descriptor
@@ -43,11 +42,11 @@ class RankProcess:
         self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._log: FileIO | None = None
 
-    def streams(self, out: Sink, err: Sink, *, prefix: bool, log_dir: Path | None) -> list[Stream]:
-        """Its stdout and stderr, to be pumped into `out`, `err` and a file in log_dir."""
+    def streams(self, out: Sink, err: Sink, *, prefix: bool, logs: str | None) -> list[Stream]:
+        """Its stdout and stderr, to be pumped into `out`, `err` and a new file."""
         label = f"[rank {self.rank}] ".encode() if prefix else b""
-        if log_dir is not None:
-            self._log = FileIO(log_dir / f"rank-{self.rank}.log", "wb")
+        if logs is not None:
+            self._log = FileIO(logs.format(self.rank), "xb")
         assert self._popen.stdout is not None and self._popen.stderr is not None
         return [Stream(self._popen.stdout.fileno(), out, label, self.tail, self._log),
                 Stream(self._popen.stderr.fileno(), err, label, self.tail, self._log)]

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from pathlib import Path
 from typing import NamedTuple
 
 from ..core.command import CLOSED
@@ -34,14 +33,14 @@ _DRAIN_S = 1.0  # for the output of descendants that left their rank's process g
 @dataclass(frozen=True)
 class Plan:
     """What to start on this node: of each local rank its command, its environment with RANK in it, and the descriptors that it
-    inherits. keep_going: a rank that fails does not end the others. ended: is told the rank, the pid and how it ended, for the
-    others that go on. news, blocked: see job.Extras."""
+    inherits. logs: the path of a rank's log, with {} for its number. keep_going: a rank that fails does not end the others.
+    ended: is told the rank, the pid and how it ended, for the others that go on. news, blocked: see job.Extras."""
 
     commands: Sequence[Sequence[str]]
     environs: Sequence[Mapping[str, str]]
     inherit: Sequence[Sequence[int]]
     prefix: bool = True
-    log_dir: Path | None = None
+    logs: str | None = None
     keep_going: bool = False
     ended: Callable[[int, int, str], None] = lambda rank, pid, how: None
     news: int = -1
@@ -133,7 +132,7 @@ class Job:
             self._ranks.append(rank)
             self._running += 1
             self._watch(rank.pidfd, partial(self._ended, rank), last=True)  # its output tells why it ended
-            for stream in rank.streams(self._out, self._err, prefix=self.plan.prefix, log_dir=self.plan.log_dir):
+            for stream in rank.streams(self._out, self._err, prefix=self.plan.prefix, logs=self.plan.logs):
                 self._streams.append(stream)
                 self._watch(stream.source, partial(self._pump, stream))
 

@@ -27,7 +27,7 @@ _SHOWN = 8  # hosts that the log names
 _ABOUT = {"shm": "shared memory", "loopback": "TCP on one host", "tcp": "TCP", "hosts": "shared memory inside hosts, TCP between"}
 
 
-def _algorithms() -> str:
+def wanted_algorithms() -> str:
     """ARRAYCOMM_ALGORITHM. Raises ValueError for a name that the engine's table does not have, naming those that it has."""
     wanted = settings.get("ARRAYCOMM_ALGORITHM")
     if not wanted:
@@ -72,7 +72,7 @@ class SocketCommunicator(EngineCommunicator):
         endpoint.register(self._id, self._members, self._group)
 
     def _open(self) -> Any:
-        algorithms, hosts = _algorithms(), self._endpoint.peers.hosts_of(self._members)
+        algorithms, hosts = wanted_algorithms(), self._endpoint.peers.hosts_of(self._members)
         here = self._endpoint.peers.beside(self._endpoint.rank, self._members)
         self._transports = _transports(hosts, here == self.size)
         self._crowded = self._endpoint.peers.crowded(self._endpoint.rank, self._members)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -46,17 +47,41 @@ def test_from_a_file(tmp_path: Path) -> None:
 def test_files_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     real.write_text("s")
-    real.chmod(0o600)
+    real.chmod(0o644)
     link.symlink_to(real)
-    with pytest.raises(AuthFailed, match="symbolic link"):
+    with pytest.raises(AuthFailed, match="mode 0644.*defaultMode: 0440"):
         secret.find({"ARRAYCOMM_SECRET_FILE": str(link)})
+    real.chmod(0o600)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(AuthFailed, match="not a regular file"):
+        secret.find({"ARRAYCOMM_SECRET_FILE": str(tmp_path / "pipe")})
     with pytest.raises(AuthFailed, match="No such file"):
         secret.find({"ARRAYCOMM_SECRET_FILE": str(tmp_path / "none")})
     with pytest.raises(AuthFailed, match="not a regular file"):
         secret.find({"ARRAYCOMM_SECRET_FILE": str(tmp_path)})
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
-    with pytest.raises(AuthFailed, match="belong to this user"):
+    monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((stat.S_IFREG | 0o400, 0, 0, 1, 7, 0, 1, 0, 0, 0)))
+    with pytest.raises(AuthFailed, match="belong to this user .*it belongs to uid 7"):
         secret.find({"ARRAYCOMM_SECRET_FILE": str(real)})
+
+
+@pytest.mark.parametrize(("owner", "mode", "taken"), [
+    (0, 0o440, True), (0, 0o400, True), (0, 0o640, True), (0, 0o600, True), (0, 0o444, False), (0, 0o660, False),
+    (0, 0o644, False), (4242, 0o440, True), (4242, 0o640, False), (4242, 0o460, False), (4242, 0o404, False)])
+def test_a_kubernetes_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, taken: bool) -> None:
+    """secret -> ..data/secret, ..data -> ..2026_11_28; of root's, or of the user's that the pod runs as."""
+    (tmp_path / "..2026_11_28").mkdir()
+    (tmp_path / "..2026_11_28" / "secret").write_text("cd" * 32)
+    (tmp_path / "..data").symlink_to("..2026_11_28")
+    (tmp_path / "secret").symlink_to("..data/secret")
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, 9, 64, 0, 0, 0)))
+    environ = {"ARRAYCOMM_SECRET_FILE": str(tmp_path / "secret")}
+    if taken:
+        assert secret.find(environ) == b"\xcd" * 32
+    else:
+        with pytest.raises(AuthFailed, match=f"mode {mode:04o}"):
+            secret.find(environ)
 
 
 def test_through_a_descriptor() -> None:

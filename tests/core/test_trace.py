@@ -186,6 +186,21 @@ def test_a_killed_rank_leaves_what_it_wrote(folder: Path, tmp_path: Path) -> Non
     assert trace.main([str(tmp_path), "-o", str(tmp_path / "no folder" / "out")]) == 1
 
 
+def test_what_was_merged_before_and_the_ranks_files_stay(folder: Path, tmp_path: Path) -> None:
+    for path in folder.glob("*-rank*.json"):
+        (tmp_path / path.name).write_text(path.read_text())
+    (tmp_path / "merged.json").write_text("mine")
+    (tmp_path / "merged-2.json").symlink_to(tmp_path / "nowhere")
+    assert trace.main([str(tmp_path)]) == trace.main([str(tmp_path)]) == 0
+    assert (tmp_path / "merged.json").read_text() == "mine" and not (tmp_path / "nowhere").exists()
+    assert (tmp_path / "merged-3.json").read_text() == (tmp_path / "merged-4.json").read_text()
+    rank = next(tmp_path.glob("*-rank0.json"))
+    before = rank.read_text()
+    with pytest.raises(SystemExit):
+        trace.main([str(tmp_path), "-o", str(rank)])
+    assert rank.read_text() == before
+
+
 def test_runs_are_told_apart(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arraycomm.spawn(work, (str(tmp_path), "exit"), nprocs=RANKS)  # not closed: the interpreter's end writes the rest
     for path in folder.glob("*-rank*.json"):

@@ -177,3 +177,18 @@ def test_another_secret_is_not_let_in(script, port):
     first.terminate()
     ends(first)
     assert codes == [1] and "secret" in outputs[0][1] and "Traceback" not in outputs[0][1]
+
+
+def test_a_forgotten_node_rank_is_guessed_at(script, port):
+    first = node(0, port, "-m", "timeit", "-n1", "-r1", "import time; time.sleep(60)")
+    TCPStore("127.0.0.1", port, secret=secret.find(SECRET)).close()  # when it listens
+    codes, outputs = ends(node(0, port, script, "x"))
+    first.terminate()
+    ends(first)
+    assert codes == [1] and f"port {port}" in outputs[0][1] and "give its --node-rank" in outputs[0][1]
+
+
+def test_an_address_of_another_host_as_well(script, port):
+    process = start("--nnodes", "2", "--master-addr", "203.0.113.1", script, environ=clean_environ(**SECRET))
+    codes, outputs = ends(process)
+    assert codes == [1] and "give its --node-rank" in outputs[0][1]

@@ -14,6 +14,8 @@ import time
 
 import pytest
 
+import arraycomm
+
 LAUNCH = [sys.executable, "-m", "arraycomm.launch"]
 
 
@@ -139,6 +141,35 @@ def test_log_dir(script, tmp_path):
     done = launch("--nproc-per-node", "2", "--log-dir", str(tmp_path / "logs"), script("print('hello', rank)"))
     assert done.returncode == 0
     assert (tmp_path / "logs" / "rank-1.log").read_text() == "hello 1\n"
+
+
+def test_logs_of_earlier_runs_and_what_links_lead_to_stay(script, tmp_path):
+    body, victim = script("print(sys.argv[1], rank)"), tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "logs{}").mkdir()
+    (tmp_path / "logs{}" / "rank-0.3.log").symlink_to(victim)
+    (tmp_path / "logs{}" / "rank-1.4.log").symlink_to(tmp_path / "nowhere")
+    for turn, number in ((1, ""), (2, ".2"), (3, ".5")):
+        done = launch("-n", "2", "--log-dir", str(tmp_path / "logs{}"), body, str(turn))
+        assert done.returncode == 0 and (turn == 1 or f"this run's are {tmp_path}/logs{{}}/rank-R{number}.log" in done.stderr)
+    for turn, number in ((1, ""), (2, ".2"), (3, ".5")):
+        assert (tmp_path / "logs{}" / f"rank-1{number}.log").read_text() == f"{turn} 1\n"
+    assert victim.read_text() == "mine" and not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("module", ["arraycomm.launch", "arraycomm.info", "arraycomm.trace", "arraycomm.bench",
+                                    "arraycomm.distributed.launch"])
+def test_every_command_tells_its_version(module):
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, f"arraycomm {arraycomm.__version__}\n"), done.stderr
+
+
+@pytest.mark.parametrize("options", [["-np", "2"], ["-n2"], ["-n=2"], ["--nproc_per_node=2", "--standalone"], ["-n", "auto"],
+                                     ["-n", "cpu"]])
+def test_spellings_of_other_launchers(script, options):
+    wanted = len(os.sched_getaffinity(0)) if options[1:] and options[1] in ("auto", "cpu") else 2
+    done = launch(*options, "--no-prefix", script("print(os.environ['WORLD_SIZE'])"))
+    assert done.stdout.split() == [str(wanted)] * wanted, done.stderr
 
 
 def test_a_log_that_cannot_be_written_ends_alone(script, tmp_path):
@@ -346,12 +377,13 @@ def test_two_launches_at_once(script):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--nproc-per-node", "0", "x.py"], "whole number of at least 1"),
-    (["--nproc-per-node", "1:4", "x.py"], "whole number of at least 1, nor cpu"),
+    (["--nproc-per-node", "1:4", "x.py"], "whole number of at least 1, nor auto, cpu or gpu"),
     (["--master-port", "65536", "x.py"], "not a port from 0 to 65535"),
     (["--log-dir", "/dev/null/logs", __file__], "--log-dir /dev/null/logs: Not a directory"),
     (["--nproc-per-node", "²", "x.py"], "whole number of at least 1"),
     (["--nnodes", "2", "x.py"], "--master-addr"),
     (["--node-rank", "1", "x.py"], "not below --nnodes"),
+    (["--standalone", "--nnodes", "2", "--master-addr", "x", "x.py"], "--standalone is for one node"),
     (["missing.py"], "there is no script 'missing.py'"),
     ([sys.executable, "missing.py"], "is no Python script; it runs by itself with --no-python"),
     (["--no-python", "no-such-program"], "there is no program"),
