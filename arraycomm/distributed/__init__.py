@@ -93,6 +93,7 @@ from .store import FileStore, HashStore, PrefixStore, Store
 from .subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group, split_group
 from .tcp_store import TCPStore
 from .work import Work
+from .work import Work as _Work  # noqa: F401
 from .world import GroupMember, default_pg_timeout, group
 from .world import is_outside as _rank_not_in_group  # noqa: F401
 

@@ -120,6 +120,10 @@ class ProcessGroup(Operations, Hooked, Members):
 
     def name(self) -> str:
         """Of the backend."""
+        return self.getBackendName()
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """What a program's class gives for name()."""
         return self.backend
 
     @property

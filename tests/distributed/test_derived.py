@@ -37,6 +37,9 @@ class Adds(dist.ProcessGroup):
         super().__init__(rank, size)
         self.ended: list[str] = []
 
+    def getBackendName(self) -> str:  # noqa: N802
+        return "Adds"
+
     def allreduce(self, tensors: Any, opts: Any = None) -> Done:  # type: ignore[override]
         assert opts.reduceOp == dist.ReduceOp.MAX and type(opts) is dist.AllreduceOptions
         tensors[0][...] += 2
@@ -58,7 +61,7 @@ def adds(registry: None) -> None:  # noqa: F811
 def test_functions_call_its_methods() -> None:
     dist.init_process_group("adds", store=HashStore(), rank=0, world_size=1)
     world: Any = dist.group.WORLD
-    assert type(world) is Adds and (world.rank(), world.size(), dist.get_backend()) == (0, 1, "adds")
+    assert type(world) is Adds and (world.rank(), world.size(), dist.get_backend(), world.name()) == (0, 1, "adds", "Adds")
     x, grid = np.ones(3), np.ones((2, 3), "int16").T
     before = Done.waits
     dist.all_reduce(x, dist.ReduceOp.MAX)
