@@ -38,18 +38,22 @@ class Place(Record):
         return self.local_size == self.size
 
 
-def detect(environ: Environ) -> Place | None:
+def detect(environ: Environ, rank: int | None = None, size: int | None = None) -> Place | None:
     """The first of the known environments, None for a plain process.
 
     RANK and WORLD_SIZE come first, because a user sets them on purpose; where only one of the two is there, the other
-    may still come from a scheduler. Raises ValueError that names a missing or malformed variable and what to do.
+    may still come from a scheduler, or from the program: its rank and size. Raises ValueError that names a missing or malformed variable and what to do.
     """
     for find in (_variables, _open_mpi, _hydra, _slurm, _kubernetes):
         place = find(environ)
         if place is not None:
             return with_master(place, environ)
+    told = {name: str(value) for name, value in (("RANK", rank), ("WORLD_SIZE", size)) if value is not None}
+    place = _variables({**environ, **told}) if told.keys() != {"RANK", "WORLD_SIZE"} else None
+    if place is not None:
+        return with_master(place, environ)
     for present, absent in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
-        if present in environ:
+        if present in environ and absent not in told:
             raise ValueError(f"{present} is set but {absent} is not: set both (and MASTER_ADDR, MASTER_PORT), unset "
                              "both for a world of one process, or start with arraycomm-run")
     return None

@@ -160,7 +160,7 @@ def _place(init_method: str | None, rank: int | None, size: int | None, has_stor
     """Rank and size, by argument before environment."""
     told = rank is not None and size is not None
     elsewhere = has_store or (init_method is not None and not init_method.startswith("env://"))
-    place = None if told and elsewhere else detect(environ)
+    place = None if told and elsewhere else detect(environ, rank, size)
     if place is None and not told:
         return _untold(rank, size, alone=not elsewhere and init_method is None)
     if place is None:

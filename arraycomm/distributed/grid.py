@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from .groups import agree, new_group
-from .world import default_group
+from .world import default_group, state
 
 if TYPE_CHECKING:
     from .process_group import ProcessGroup
@@ -33,6 +33,17 @@ class Grid:
             self.coordinate = tuple(place // step % length for step, length in zip(self.strides, shape, strict=True))
         self.flattened: dict[str, Axes] = {}
         self._groups: dict[Axes, ProcessGroup] | None = None
+
+    # ---- copies ----
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Grid:
+        """Itself, as its groups are of this process: a copy of a mesh, or of a module that holds one, uses the same."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Groups travel by their names, and are looked up where they arrive."""
+        names = None if self._groups is None else {axes: group.group_name for axes, group in self._groups.items()}
+        return _arrived, (self.shape, self.ranks, self.names, self.rank, self.template, self.flattened, names)
 
     # ---- geometry ----
 
@@ -113,6 +124,17 @@ class Grid:
             raise IndexError(f"rank {self.rank} is not in the mesh and has no groups of it" if self.coordinate is None else
                              "no group was made along these dimensions")
         return self._groups[axes]
+
+
+def _arrived(shape: tuple[int, ...], ranks: tuple[int, ...], names: tuple[str, ...] | None, rank: int, template: Any,
+             flattened: dict[str, Axes], groups: Mapping[Axes, str] | None) -> Grid:
+    """What Grid.__reduce__() tells of. In a process of another rank it is that rank's; one without these groups has none."""
+    here = rank if state.default is None else state.default.rank()
+    grid = Grid(shape, ranks, names, here, template)
+    grid.flattened = dict(flattened)
+    if groups is not None and here == rank and all(name in state.groups for name in groups.values()):
+        grid._groups = {axes: state.groups[name] for axes, name in groups.items()}
+    return grid
 
 
 # ---- arguments ----

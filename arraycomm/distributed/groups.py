@@ -105,7 +105,7 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
     device_id: the accelerator that this process works on, kept as bound_device_id; None takes the default group's.
     pg_options: for a backend that a program registered in the extended form.
 
-    Gives GroupMember.NON_GROUP_MEMBER to a rank outside. Raises ValueError for ranks that are not in the world or come
+    Gives GroupMember.NON_GROUP_MEMBER to a rank outside, and None with use_local_synchronization. Raises ValueError for ranks that are not in the world or come
     twice, and when not all ranks ask for the same; TypeError for a timeout that is no timedelta; for the backend what
     init_process_group() raises; PeerLost when a rank fails meanwhile, DistStoreError when not all come in time.
     """
@@ -120,7 +120,7 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
         if asked == Backend.MPI:
             raise ValueError("MPI backend does not support use_local_synchronization: every rank has to call new_group()")
         if world.rank() not in members:
-            return GroupMember.NON_GROUP_MEMBER
+            return None  # as torch's, unlike where all ranks call it
     else:
         agree(world, f"new_group of {members} over {config.spelled()}", seconds)
     turn = _next_turn(members)

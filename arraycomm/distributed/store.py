@@ -24,7 +24,7 @@ class Store(core.Store):
         return type(self).list_keys is not Store.list_keys
 
     def _lacking(self, method: str) -> NotImplementedError:
-        return NotImplementedError(f"{method} is not implemented: define it in {type(self).__name__}")
+        return NotImplementedError(f"Not implemented. {type(self).__name__} has no {method}: define it in {type(self).__name__}")
 
     def set(self, key: str, value: str | bytes) -> None:
         raise self._lacking("set")

@@ -13,7 +13,7 @@ from . import backend as backends
 from .backend import BackendConfig
 from .groups import _meeting, _next_turn, agree, new_group
 from .process_group import ProcessGroup, check_rank, check_ranks, open_part, seconds_of
-from .world import default_group, resolve, state
+from .world import GroupMember, default_group, is_outside, resolve, state
 
 SHRINK_DEFAULT = 0
 SHRINK_ABORT = 1
@@ -21,13 +21,15 @@ SHRINK_ABORT = 1
 
 def new_subgroups(group_size: int | None = None, group: Any = None, timeout: timedelta | None = None,
                   backend: str | None = None, pg_options: Any = None,
-                  group_desc: str | None = None) -> tuple[ProcessGroup, list[Any]]:
+                  group_desc: str | None = None) -> tuple[ProcessGroup | None, list[Any]]:
     """Groups of `group_size` neighbouring ranks of `group` each: this rank's, and all (NON_GROUP_MEMBER where outside).
 
-    Every rank of the world calls it. group_size: None takes LOCAL_WORLD_SIZE, as launchers set it, else the number of
+    Every rank of the world calls it, or, for a smaller `group`, every rank of that; others may, and get (None, []). group_size: None takes LOCAL_WORLD_SIZE, as launchers set it, else the number of
     CUDA devices: the groups are the hosts then. The rest is new_group()'s.
     Raises ValueError when the group's size is no multiple of it.
     """
+    if is_outside(group):
+        return None, []
     members = list(resolve(group).ranks)
     each = _ranks_of_a_host() if group_size is None else group_size
     if each <= 0:
@@ -37,8 +39,7 @@ def new_subgroups(group_size: int | None = None, group: Any = None, timeout: tim
     if len(members) % each:
         raise ValueError(f"The world size ({len(members)}) must be divisible by 'group_size={each}'")
     lists = [members[start:start + each] for start in range(0, len(members), each)]
-    mine, groups = new_subgroups_by_enumeration(lists, timeout, backend, pg_options, group_desc)
-    return mine, groups  # type: ignore[return-value]  # every rank of `group` is in one; see there
+    return _several(lists, timeout, backend, pg_options, group_desc, alone=len(members) < default_group().size())
 
 
 def _ranks_of_a_host() -> int:
@@ -68,9 +69,15 @@ def new_subgroups_by_enumeration(ranks_per_subgroup_list: Sequence[Sequence[int]
             if rank in seen:
                 raise ValueError(f"Rank {rank} has appeared in both subgroup {seen[rank]} and {ranks}")
             seen[rank] = ranks
-    groups = [new_group(ranks=ranks, timeout=timeout, backend=backend, pg_options=pg_options, group_desc=group_desc)
-              for ranks in ranks_per_subgroup_list]
-    return next((made for made in groups if isinstance(made, ProcessGroup)), None), groups
+    return _several(ranks_per_subgroup_list, timeout, backend, pg_options, group_desc, alone=False)
+
+
+def _several(lists: Sequence[Sequence[int]], timeout: timedelta | None, backend: str | None, pg_options: Any, desc: str | None, *,
+             alone: bool) -> tuple[ProcessGroup | None, list[Any]]:
+    """This rank's group, and all. alone: the members of each group make it without the other ranks of the world."""
+    made = [new_group(ranks, timeout, backend, pg_options, alone, desc) for ranks in lists]
+    groups = [GroupMember.NON_GROUP_MEMBER if group is None else group for group in made]
+    return next((group for group in groups if isinstance(group, ProcessGroup)), None), groups
 
 
 def split_group(parent_pg: Any = None, split_ranks: Sequence[Sequence[int]] | None = None,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -323,7 +324,21 @@ def test_ranks_that_meet_elsewhere_leave_nothing(tmp_path: Path) -> None:
         pass  # nobody serves there, and nobody is waited for
 
 
+@pytest.mark.parametrize("arguments, environ", [
+    ({"rank": 0}, {"WORLD_SIZE": "1"}), ({"world_size": 1}, {"RANK": "0"}), ({"rank": 0, "world_size": 1}, {"WORLD_SIZE": "2"}),
+    ({"rank": 0, "world_size": 1}, {"RANK": "7"}), ({"rank": 0}, {"RANK": "5", "WORLD_SIZE": "1"}),
+    ({"rank": 0, "init_method": "env://"}, {"WORLD_SIZE": "1", "LOCAL_RANK": "0"})])
+def test_a_half_by_argument_the_other_by_variable(arguments: dict[str, Any], environ: dict[str, str]) -> None:
+    """Arguments count before variables, and together they are as good as both from one place."""
+    meeting = rendezvous(environ={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **environ}, **arguments)
+    assert (meeting.rank, meeting.size) == (0, 1)
+    meeting.close()
+
+
 @pytest.mark.parametrize("arguments, environ, text", [
+    ({"rank": 2}, {"WORLD_SIZE": "2"}, "rank 2 of world_size 2"),
+    ({"world_size": 2}, {"RANK": "3"}, "rank 3 of world_size 2"),
+    ({"rank": 0}, {"WORLD_SIZE": "x"}, "WORLD_SIZE must be a whole number, got 'x'"),
     ({"init_method": "env://"}, {}, "rank .RANK. and world_size .WORLD_SIZE. not given"),
     ({"rank": 0}, {}, "world_size .WORLD_SIZE. not given"),
     ({"init_method": "tcp://h:1"}, {}, "not given"),

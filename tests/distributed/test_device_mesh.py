@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -122,6 +124,25 @@ def check_from_group(rank: int) -> None:
             call()
 
 
+def check_copies(rank: int) -> None:
+    """Copies use the groups of this process, by whatever a mesh was copied; also parts, flattened ones, and what holds them."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("x", "y"))
+    mesh._flatten("xy")
+    for copied in (copy.copy(mesh), copy.deepcopy(mesh), pickle.loads(pickle.dumps(mesh)), copy.deepcopy({"held": [mesh]})["held"][0]):
+        assert copied == mesh and hash(copied) == hash(mesh) and repr(copied) == repr(mesh)
+        assert copied.get_group("y") is mesh.get_group("y") and reduced(rank, copied["x"].get_group()) == 2 * (rank % 2) + 2
+        assert copied["xy"].get_group() is mesh["xy"].get_group() and copied.mesh.tolist() == mesh.mesh.tolist()
+    part = pickle.loads(pickle.dumps(mesh["y"]))
+    assert part == mesh["y"] and part.get_group() is mesh.get_group("y")
+    sent = pickle.dumps(mesh)
+    got = [pickle.loads(bytes(one)) for one in mesh["xy"].get_group().core.all_gather_object(sent)]
+    assert got[rank].get_group("x") is mesh.get_group("x") and all(one == mesh for one in got)
+    other = got[(rank + 1) % RANKS]  # of another rank: here it is this one's place, without the groups that stayed there
+    assert other.get_coordinate() == mesh.get_coordinate()
+    with pytest.raises(RuntimeError, match="not initialized"):
+        other.get_group("x")
+
+
 def check_disagreement(rank: int) -> None:
     with pytest.raises((ValueError, arraycomm.PeerLost), match="DeviceMesh of"):  # who sees it first tells the others
         DeviceMesh("cpu", [0, 1, 2, 3] if rank else [3, 2, 1, 0])
@@ -131,6 +152,7 @@ def rank_main(rank: int) -> None:
     check_two_dimensions(rank)
     check_parts(rank)
     check_from_group(rank)
+    check_copies(rank)
     check_disagreement(rank)
     assert "torch" not in sys.modules
     dist.destroy_process_group()

@@ -72,7 +72,7 @@ def check_members_alone(rank: int) -> None:
         second = dist.new_group([0, 2], use_local_synchronization=True)
         assert total(first) == total(second) == 0b101 and first.group_name != second.group_name
     else:
-        assert dist.new_group([0, 2], use_local_synchronization=True) == OUTSIDE
+        assert dist.new_group([0, 2], use_local_synchronization=True) is None
     assert dist.get_pg_count() == count
     both = dist.new_group([1, 2])
     assert rank == 0 or (total(both) == 0b110 and both.group_name == str(count))
@@ -129,6 +129,15 @@ def check_subgroups(rank: int) -> None:
         ("has appeared in both subgroup", lambda: dist.new_subgroups_by_enumeration([[0, 1], [1]])),
     ):
         refused(ValueError, text, call)
+    pair = dist.new_group([0, 2])  # in a smaller group its members alone call it; the others may
+    if rank != 1:
+        mine, every = dist.new_subgroups(1, group=pair)
+        assert mine.ranks == (rank,) and total(mine) == 1 << rank and len(every) == 2 and every.count(OUTSIDE) == 1
+        mine, every = dist.new_subgroups(2, group=pair)
+        assert every == [mine] and mine.ranks == (0, 2) and total(mine) == 0b101
+        refused(ValueError, "must not exceed the world size", lambda: dist.new_subgroups(3, group=pair))
+    else:
+        assert dist.new_subgroups(1, group=pair) == (None, [])
     one, every = dist.new_subgroups_by_enumeration([[0, 2]])
     assert (one is None and every == [OUTSIDE]) if rank == 1 else (one is every[0] and total(one) == 0b101)
 

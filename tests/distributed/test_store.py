@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -207,6 +208,38 @@ def test_fallbacks_of_a_users_store() -> None:
         for asked in (store, prefixed):
             with pytest.raises(NotImplementedError, match=f"{'check' if name == 'append' else name}.*define it in Bare"):
                 getattr(asked, name)(*arguments)
+
+
+def test_a_store_with_nothing_in_it() -> None:
+    """As torch documents it: RuntimeError that begins so, also for what is made of other methods."""
+    class Empty(dist.Store):
+        pass
+
+    store = Empty()
+    assert not store.has_extended_api()
+    for call in (lambda: store.append("a", "b"), lambda: store.multi_get(["a", "b"]), lambda: store.multi_set(["a"], [b"v"]),
+                 lambda: store.wait(["a"]), lambda: store.compare_set("a", "", "b"), lambda: store.barrier("a", 1)):
+        with pytest.raises(RuntimeError, match=r"^Not implemented\. Empty has no \w+: define it in Empty$"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["append", "multi_get", "multi_set", "check", "compare_set", "wait", "queue_len", "list_keys"])
+def test_a_store_with_one_more_method(name: str) -> None:
+    """Its own method is called, also through a prefix; the others are made of the three as before."""
+    heard: list[tuple[Any, ...]] = []
+    store = type("One", (Bare,), {name: lambda self, *arguments: heard.append(arguments)})()
+    assert store.has_extended_api() is dist.PrefixStore("p", store).has_extended_api() is False
+    arguments: dict[str, tuple[Any, ...]] = {
+        "append": ("k", "v"), "multi_set": (["k"], ["v"]), "compare_set": ("k", "a", "b"), "queue_len": ("k",), "list_keys": ()}
+    given = arguments.get(name, (["k"],))
+    for asked in (store, dist.PrefixStore("p", store)):
+        with contextlib.suppress(TypeError):  # a prefix takes its own away from a list of keys, which is None here
+            getattr(asked, name)(*given)
+    assert len(heard) == 2 and heard[0][: len(given)] == given
+    assert name == "list_keys" or str(heard[1][0]) in ("p/k", "['p/k']")
+    if name not in ("multi_set", "multi_get"):
+        store.multi_set(["a"], ["1"])
+        assert store.multi_get(["a"]) == [b"1"]
 
 
 def test_a_world_meets_in_a_users_store() -> None:
