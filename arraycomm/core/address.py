@@ -12,6 +12,7 @@ import struct
 from . import settings
 from .errors import DistNetworkError
 from .record import Record
+from .typed import Any
 
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915  # linux/sockios.h
 _IFF_UP = 1
@@ -153,8 +154,28 @@ def routing_address(host: str, port: int) -> str:
 
 def _source_address(family: socket.AddressFamily, address: str, port: int) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        sock.connect((address, port or 9))
-        return str(sock.getsockname()[0])
+        sock.connect(numeric(address, port or 9))
+        return own_address(sock)
+
+
+def numeric(address: str, port: int) -> Any:
+    """What connect() and bind() take, of a numeric address; given as a pair, they leave the interface of fe80::1%eth0 out."""
+    # as bytes, or the codec for international names is loaded, from the disk
+    return socket.getaddrinfo(address.encode(), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4]
+
+
+def own_address(sock: socket.socket) -> str:
+    """A socket's address, with the interface's name where that belongs to it: fe80::1%eth0. Python leaves it away."""
+    address, _, *more = sock.getsockname()
+    scope = more[1] if more else 0
+    return f"{address}%{socket.if_indextoname(scope)}" if scope and "%" not in address else str(address)
+
+
+def from_here(address: str, mine: str) -> str:
+    """A peer's address, as this host calls it: the name of an interface is each host's own, and `mine` is on the same link."""
+    plain, named, _ = address.partition("%")
+    scope = mine.partition("%")[2]
+    return f"{plain}%{scope}" if named and scope else address
 
 
 def outside_address() -> str:
@@ -255,8 +276,7 @@ def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.soc
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        numeric = address.encode()  # as bytes, or the codec for international names is loaded
-        sock.bind(socket.getaddrinfo(numeric, port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4])
+        sock.bind(numeric(address, port))
         sock.listen(_BACKLOG)
         return sock
     except BaseException:

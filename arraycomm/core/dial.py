@@ -7,6 +7,7 @@ import os
 import select
 import socket
 
+from .address import numeric
 from .patience import Patience
 
 _BESIDE = 0.5  # s after which another attempt begins beside those under way
@@ -21,14 +22,12 @@ def dial(address: str, port: int, patience: Patience, source: str | None = None)
 
     Raises OSError for the first refusal or failure of any attempt, TimeoutError when `patience` is at its end.
     """
-    # as bytes, or the codec for international names is loaded, from the disk
-    family, kind, protocol, _, target = socket.getaddrinfo(address.encode(), port, type=socket.SOCK_STREAM,
-                                                           flags=socket.AI_NUMERICHOST)[0]
+    family, target = socket.AF_INET6 if ":" in address else socket.AF_INET, numeric(address, port)
     attempts: dict[int, socket.socket] = {}
     poll = select.poll()
     try:
         while patience.left > 0:
-            sock = socket.socket(family, kind, protocol)
+            sock = socket.socket(family)
             attempts[sock.fileno()] = sock
             _begin(sock, target, source)
             poll.register(sock, select.POLLOUT)
@@ -46,7 +45,7 @@ def dial(address: str, port: int, patience: Patience, source: str | None = None)
 
 def _begin(sock: socket.socket, target: object, source: str | None) -> None:
     if source:
-        sock.bind((source, 0))
+        sock.bind(numeric(source, 0))
     sock.setblocking(False)
     number = sock.connect_ex(target)  # type: ignore[arg-type]
     if number != errno.EINPROGRESS:

@@ -92,7 +92,8 @@ class Endpoint:
         limits.require_descriptors(self.rank, len(addresses) + 2)
         self._open_node()
         listeners = self._listen(addresses)
-        names = [listener.getsockname()[:2] for listener in listeners if listener.family != socket.AF_UNIX]
+        names = [(addresses_of.own_address(listener), listener.getsockname()[1]) for listener in listeners
+                 if listener.family != socket.AF_UNIX]
         self._acceptor = Acceptor(listeners, self._secret, self.job, self._admit, check=self._welcome,
                                   on_shortage=self._cannot_accept, name=f"{self.name}-acceptor")
         shares = settings.get_transport() != "tcp"

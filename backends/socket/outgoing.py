@@ -6,7 +6,7 @@ import errno
 import socket
 
 from arraycomm.core import auth
-from arraycomm.core.address import is_loopback
+from arraycomm.core.address import from_here, is_loopback
 from arraycomm.core.auth import Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
 
@@ -29,11 +29,13 @@ class Outgoing:
         card, mine = self._peers[peer], self._peers[self._rank]
         inside = card.host == mine.host and purpose is not Purpose.DATA
         address, port = card.addresses[stripe % len(card.addresses)]
+        own = mine.addresses[stripe % len(mine.addresses)][0]
+        address = from_here(address, own)
         where = card.path if inside else f"{address} port {port}"
         try:
             if inside:
                 return local.connect(card.path, self._secret, hello, deadline=self._patience)
-            source = mine.addresses[stripe % len(mine.addresses)][0] if len(mine.addresses) > 1 else None
+            source = own if len(mine.addresses) > 1 else None
             return auth.connect(address, port, self._secret, hello, deadline=self._patience, source=source)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -153,3 +153,13 @@ def test_two_listeners_race_for_one_port(machine: pytest.MonkeyPatch) -> None:
     for sock in made:
         assert struct.unpack("i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN, 4))[0] == 1
         sock.close()
+
+
+def test_the_interface_of_a_link_local_address() -> None:
+    """It belongs to the address, and each host has its own name for it."""
+    name = socket.if_indextoname(1)
+    assert address.numeric(f"fe80::1%{name}", 5) == ("fe80::1", 5, 0, 1)
+    assert address.numeric("127.0.0.1", 5) == ("127.0.0.1", 5)
+    assert address.from_here("fe80::1%far", "fe80::2%near") == "fe80::1%near"
+    assert address.from_here("fe80::1%far", "10.0.0.1") == "fe80::1%far"
+    assert address.from_here("10.0.0.2", "fe80::2%near") == "10.0.0.2"

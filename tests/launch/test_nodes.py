@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
 import time
 from datetime import timedelta
 
@@ -14,7 +15,7 @@ from arraycomm.core.errors import DistError
 from arraycomm.core.store import TCPStore
 from arraycomm.launch import nodes
 
-from .test_run import clean_environ, start
+from .test_run import LAUNCH, clean_environ, start
 
 SECRET = {"ARRAYCOMM_SECRET": "0123456789abcdef" * 4}
 
@@ -192,3 +193,34 @@ def test_an_address_of_another_host_as_well(script, port):
     process = start("--nnodes", "2", "--master-addr", "203.0.113.1", script, environ=clean_environ(**SECRET))
     codes, outputs = ends(process)
     assert codes == [1] and "give its --node-rank" in outputs[0][1]
+
+
+LINK = """
+set -e
+ip link add near type veth peer name far
+unshare -n sleep 100 & other=$!
+until [ "$(readlink /proc/$other/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.05; done
+ip link set far netns $other
+add='ip link set lo up; ip link set $1 addrgenmode none; ip link set $1 up; ip address add $2/64 dev $1 nodad'
+sh -ec "$add" sh near fe80::1
+nsenter -t $other -n sh -ec "$add" sh far fe80::2
+nsenter -t $other -n "$@" --node-rank 1 --master-addr fe80::1%far "$PROGRAM" & second=$!
+"$@" --node-rank 0 --master-addr fe80::1%near "$PROGRAM"
+wait $second
+kill $other
+"""
+
+
+@pytest.mark.skipif(subprocess.run(["unshare", "-rn", "ip", "link"], capture_output=True, check=False).returncode != 0,
+                    reason="needs network namespaces and iproute2")
+def test_link_local_addresses(tmp_path):
+    """Two hosts on one link, which each calls otherwise."""
+    (tmp_path / "ranks.py").write_text("""if True:
+        import arraycomm, numpy
+        with arraycomm.init(timeout=60) as group:
+            print(group.all_reduce(numpy.ones(2)).tolist())
+        """)
+    environ = clean_environ(**SECRET, PROGRAM=str(tmp_path / "ranks.py"))
+    done = subprocess.run(["unshare", "-rn", "bash", "-c", LINK, "link", *LAUNCH, "--nnodes", "2", "-n", "2", "--no-prefix"],
+                          capture_output=True, text=True, timeout=90, env=environ)
+    assert (done.returncode, done.stdout) == (0, "[4.0, 4.0]\n" * 4), done.stderr
