@@ -21,7 +21,7 @@ from arraycomm.core.errors import DistNetworkError, DistStoreError
 from arraycomm.core.secret import find
 from arraycomm.core.store import inside
 from arraycomm.core.store.base import duration
-from arraycomm.core.store.connections import GRACE, Connections
+from arraycomm.core.store.connections import Connections, grace
 from arraycomm.core.store.forwarding import ForwardingStore
 from arraycomm.core.store.torch import TorchStore, opener
 
@@ -165,11 +165,12 @@ def _join(host: str, port: int, size: int | None, timeout: timedelta) -> core.TC
 def _serves_torch(host: str, port: int, timeout: timedelta) -> bool:
     """Who serves there, asked until somebody does: a server of ours has a Unix socket beside its port."""
     found: list[bool] = []
-    secret, torch = find(), opener(host, port)
+    secret, seconds = find(), grace(timeout)
+    torch = opener(host, port, seconds)
 
     def attempt() -> socket.socket:
         for _, address in resolve(host, port):
-            sock = inside.connect(address, port, secret, Hello("", Purpose.STORE), deadline=GRACE)
+            sock = inside.connect(address, port, secret, Hello("", Purpose.STORE), deadline=seconds)
             if sock is not None:
                 found.append(False)
                 return sock

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -15,6 +15,7 @@ import pytest
 
 import arraycomm.distributed as dist
 from arraycomm.core.errors import AuthFailed
+from arraycomm.core.store import connections
 from tests.threads import at_once
 
 SHORT = timedelta(milliseconds=50)
@@ -247,6 +248,28 @@ def test_a_world_meets_in_a_users_store() -> None:
     for _ in range(2):  # again in the same store
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("speaks", ["nothing", "something else"])
+def test_a_port_that_is_no_store(address: str, speaks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeout holds against somebody who listens there and does not answer, or answers otherwise: not the patience with a
+    server that answers late, which is minutes here."""
+    monkeypatch.setattr(connections, "GRACE", 300.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        if speaks == "something else":
+            def answer() -> None:
+                with contextlib.suppress(OSError):
+                    while True:
+                        sock = listener.accept()[0]
+                        sock.sendall(b"220 mail\r\n")
+                        sock.close()
+
+            threading.Thread(target=answer, daemon=True).start()
+        port = listener.getsockname()[1]
+        with pytest.raises(dist.DistNetworkError):
+            at_once(1, lambda _: dist.TCPStore(address, port, 2, False, timeout=timedelta(seconds=0.5)), limit=60)
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 def test_tcp_workers_are_waited_for() -> None:

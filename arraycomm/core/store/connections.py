@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
 from ..log import log
@@ -17,6 +18,11 @@ from ..typed import Protocol
 GRACE = 5.0  # s that a server may be late with an answer before it counts as stopped
 _PATIENCE = 5.0  # s without a server before the log says what is being waited for
 _RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
+
+
+def grace(timeout: timedelta) -> float:
+    """GRACE, or less: s that opening a connection may take, for a store of this timeout."""
+    return min(GRACE, timeout.total_seconds())
 
 
 class StoreLost(DistStoreError):

@@ -14,7 +14,7 @@ from ..secret import find, require
 from ..typed import TYPE_CHECKING
 from . import inside
 from .base import wait_timeout
-from .connections import GRACE
+from .connections import grace
 from .lines import Line, Lines
 from .request import RequestStore, key_bytes, value_bytes
 from .server import StoreServer, keep_alive
@@ -59,7 +59,7 @@ class TCPStore(RequestStore):
         self._secret = find() if secret is None else (secret or None)
         self._job = job
         server = self._serve(listen_fd, gate) if is_master else None
-        self._connections = Lines(_opener(host_name, self.port, self._secret, job), self._where(), server)
+        self._connections = Lines(_opener(host_name, self.port, self._secret, job, grace(self.timeout)), self._where(), server)
         try:
             if self.port == 0:
                 raise ValueError("port 0 is for the master; the others need the port that the master got")
@@ -196,7 +196,7 @@ class TCPStore(RequestStore):
         self._connections.close(linger)
 
 
-def _opener(host: str, port: int, secret: bytes | None, job: str) -> Callable[[], socket.socket]:
+def _opener(host: str, port: int, secret: bytes | None, job: str, seconds: float) -> Callable[[], socket.socket]:
     """Not a method: the connections must not keep the store alive that owns them."""
     hello = Hello(job, Purpose.STORE)
 
@@ -206,9 +206,9 @@ def _opener(host: str, port: int, secret: bytes | None, job: str) -> Callable[[]
         for _, address in resolve(host, port):
             require(secret, address)
             try:
-                sock = inside.connect(address, port, secret, hello, deadline=GRACE)
+                sock = inside.connect(address, port, secret, hello, deadline=seconds)
                 if sock is None:
-                    sock = connect(address, port, secret, hello, deadline=GRACE)
+                    sock = connect(address, port, secret, hello, deadline=seconds)
                     keep_alive(sock)
                 return Line(sock)
             except (OSError, AuthFailed) as error:

@@ -20,7 +20,7 @@ from ..address import means_loopback, resolve
 from ..errors import DistNetworkError, DistStoreError, QueueEmptyError
 from ..log import log
 from .base import Store, barrier_timeout, seconds_of, wait_timeout
-from .connections import GRACE, Connections
+from .connections import GRACE, Connections, grace
 from .request import key_bytes, key_list, value_bytes
 from .server import keep_alive
 from .table import MAX_FRAME
@@ -105,14 +105,14 @@ def _is_number(text: bytes) -> bool:
     return True
 
 
-def opener(host: str, port: int) -> Callable[[], socket.socket]:
-    """Not a method: the connections must not keep the store alive that owns them."""
+def opener(host: str, port: int, seconds: float) -> Callable[[], socket.socket]:
+    """Not a method: the connections must not keep the store alive that owns them. seconds: for an answer to the greeting."""
 
     def attempt() -> socket.socket:
         failure: OSError | DistNetworkError = DistNetworkError(f"no address for {host}")
         for _, address in resolve(host, port):
             try:
-                return _greet(socket.create_connection((address, port), GRACE))
+                return _greet(socket.create_connection((address, port), seconds))
             except OSError as error:
                 failure = error
         raise failure
@@ -150,7 +150,7 @@ class TorchStore(Store):
         if not means_loopback(host):
             log().warning("joining torch's store at %s port %d: its protocol has no authentication", host, port)
         self._where = f"torch store at {host} port {port}"
-        self._connections = Connections(opener(host, port), self._where)
+        self._connections = Connections(opener(host, port, grace(timeout)), self._where)
         try:
             self._connections.wait_for_server(self.timeout.total_seconds())
             if counts:
