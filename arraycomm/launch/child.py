@@ -20,7 +20,7 @@ from ..core import secret
 from ..core.errors import Aborted, PeerLost
 from ..core.lifeline import tie
 from . import inherited
-from .environ import Place
+from .environ import Place, enough_for_xla
 
 
 class Answer(NamedTuple):
@@ -112,7 +112,7 @@ def run(task: Task) -> None:
     for name in os.environ.keys() - inherited.environ(os.environ).keys():
         del os.environ[name]
     secret_fd = None if task.secret is None else secret.to_descriptor(task.secret)
-    os.environ.update(task.place.variables(secret_fd))
+    os.environ.update(enough_for_xla(os.environ) | task.place.variables(secret_fd))
     try:
         task.reports.send(_answer(task.work(task.place.rank)))
     except KeyboardInterrupt:  # a terminal's Ctrl-C, which the parent gets too: its answer is enough

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -33,3 +35,10 @@ class Place(NamedTuple):
             variables["ARRAYCOMM_SECRET_FD"] = str(secret_fd)
         return variables
 
+
+
+def enough_for_xla(environ: Mapping[str, str]) -> dict[str, str]:
+    """Two threads where JAX would have one in which it executes programs: a program that waits there for its peers keeps that
+    from its own callbacks (jax.debug.callback). It goes by PJRT_NPROC, else NPROC, else the processors that it may run on."""
+    threads = environ.get("NPROC") or str(len(os.sched_getaffinity(0)))
+    return {"PJRT_NPROC": "2"} if threads == "1" and not environ.get("PJRT_NPROC") else {}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..core.errors import DistError
 from . import inherited
-from .environ import Place
+from .environ import Place, enough_for_xla
 from .nodes import Meeting, meet
 from .run import Job, Plan
 
@@ -154,7 +154,7 @@ def _base_environ(nproc: int) -> dict[str, str]:
         # Every rank would start a thread per core. torchrun decides the same and says so too.
         print("arraycomm-run: OMP_NUM_THREADS is not set; the ranks get OMP_NUM_THREADS=1", file=sys.stderr)
         base["OMP_NUM_THREADS"] = "1"
-    return base
+    return base | enough_for_xla(base)
 
 
 def _is_binary(path: Path) -> bool:

@@ -53,6 +53,10 @@ def report(group: int, error: BaseException | None, of_a_derivative: int = 0) ->
 def _crowd() -> str:
     """What is the matter where programs of several Python threads wait for each other, on the ranks together."""
     threads = lib.acomm_xla_threads()
+    if threads == 1:
+        return (". XLA has one thread here in which it executes programs: callbacks that read arrays (jax.debug.callback) and "
+                "other programs wait for that while one waits in an operation, here and on peers like this one. Give it two "
+                "(PJRT_NPROC=2 in the environment of all ranks, before JAX starts)")
     if not 0 < threads <= lib.acomm_xla_waiting():
         return ""
     inside = "; ".join(place for number, place in _places.items() if lib.acomm_xla_inside(number) > 0)

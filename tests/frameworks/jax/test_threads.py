@@ -43,6 +43,45 @@ print("ended")
 """
 
 
+ONE = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import arraycomm
+import arraycomm.frameworks.jax as comm
+
+with arraycomm.init(timeout=2) as group:
+    program = jax.jit(lambda x: comm.all_reduce(x, group=group))
+    if group.rank == 0:
+        group.send(np.ones(1), 1)
+        try:
+            jax.block_until_ready(program(jnp.ones(3)))
+        except Exception as error:
+            print("said", error)
+        group.abort()
+    else:
+        group.recv(like=np.ones(1), source=0)
+        try:
+            group.recv(like=np.ones(1), source=0, timeout=50)
+        except arraycomm.DistError:
+            print("ended")
+"""
+
+
+@pytest.mark.parametrize("threads", ["", "1"])
+def test_one_thread(tmp_path: Path, threads: str) -> None:
+    """The launcher gives XLA two, unless it was told; the error of a rank that waits says what one thread may do."""
+    script = tmp_path / "program.py"
+    script.write_text(ONE)
+    environ = {**os.environ, "NPROC": "1", "PJRT_NPROC": threads}  # an empty one is as good as none
+    done = subprocess.run([sys.executable, "-m", "arraycomm.launch", "--nproc-per-node", "2", str(script)], text=True,
+                          capture_output=True, timeout=60, env=environ)
+    said = "".join(line for line in done.stdout.splitlines() if "said" in line)
+    assert "CollectiveTimeout" in said, done.stdout + done.stderr
+    assert ("PJRT_NPROC=2" in said) == bool(threads), said
+
+
 @pytest.mark.parametrize("threads", [2, 4])
 def test_programs_in_another_order(tmp_path: Path, threads: int) -> None:
     """With fewer threads of XLA's than programs they may lock each other out, which the error says; with enough they run."""
