@@ -114,7 +114,7 @@ def _watched(pid: int) -> int:
     return reader
 
 
-def advice(error: int, usual: str) -> str:
+def advice(error: int | None, usual: str) -> str:
     """What a user can do about a resource that the system did not give."""
     return "a container's seccomp filter forbids what that takes" if error in FORBIDDEN else usual
 
