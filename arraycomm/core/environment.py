@@ -42,7 +42,8 @@ def detect(environ: Environ, rank: int | None = None, size: int | None = None) -
     """The first of the known environments, None for a plain process.
 
     RANK and WORLD_SIZE come first, because a user sets them on purpose; where only one of the two is there, the other
-    may still come from a scheduler, or from the program: its rank and size. Raises ValueError that names a missing or malformed variable and what to do.
+    may still come from a scheduler, or from the program: its rank and size. Raises ValueError that names a missing or
+    malformed variable and what to do.
     """
     for find in (_variables, _open_mpi, _hydra, _slurm, _kubernetes):
         place = find(environ)

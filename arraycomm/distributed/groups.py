@@ -100,19 +100,20 @@ def new_group(ranks: Sequence[int] | None = None, timeout: timedelta | None = No
               device_id: Any = None, sort_ranks: bool = True) -> Any:
     """A group of these global ranks (None: all). Every rank of the world calls it, in the same order, members or not.
 
-    timeout: the default of its operations; None: 30 minutes. backend: None takes the default group's.
+    timeout: the default of its operations; None: 30 minutes, with backend "nccl" 10. backend: None takes the default group's.
     use_local_synchronization: only the members call it. sort_ranks: False keeps the order given, equal on all members.
     device_id: the accelerator that this process works on, kept as bound_device_id; None takes the default group's.
     pg_options: for a backend that a program registered in the extended form.
 
-    Gives GroupMember.NON_GROUP_MEMBER to a rank outside, and None with use_local_synchronization. Raises ValueError for ranks that are not in the world or come
-    twice, and when not all ranks ask for the same; TypeError for a timeout that is no timedelta; for the backend what
+    Gives GroupMember.NON_GROUP_MEMBER to a rank outside, and None with use_local_synchronization. Raises ValueError for ranks
+    that are not in the world or come twice, and when not all ranks ask for the same; TypeError for a timeout that is no
+    timedelta; for the backend what
     init_process_group() raises; PeerLost when a rank fails meanwhile, DistStoreError when not all come in time.
     """
     world = default_group()
     members = _members(ranks, world.size(), sort_ranks)
-    seconds, device = seconds_of(timeout), devices.bound(device_id) or world.bound_device_id
     asked = world.backend if backend is None else Backend(backend)
+    seconds, device = seconds_of(timeout, asked), devices.bound(device_id) or world.bound_device_id
     config = BackendConfig(asked)
     for name in config.names():
         backends.check(name)

@@ -84,7 +84,8 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
 
     backend: "gloo" (the engine of this package answers), another registered name, "cpu:gloo,cuda:nccl", or None for what
     there is. init_method: "env://" (the default), "tcp://host:port" or "file:///path"; or `store` with rank and
-    world_size. timeout: for this call and as the default of the group's operations; None: 30 minutes.
+    world_size. timeout: for this call and as the default of the group's operations; None: 30 minutes,
+    with backend "nccl" 10.
     device_id: the accelerator that this process works on (torch.device, "cuda:0" or a number); without `backend` its
     type's backend is taken. pg_options: for a backend that a program registered in the extended form.
     _ranks: tells worlds apart that meet in one store; their group has a name of its own. group_name is ignored, as in torch.
@@ -98,7 +99,7 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
         raise ValueError("trying to initialize the default process group twice!")
     asked = _asked(backend, device_id)
     config = BackendConfig(asked)
-    seconds = seconds_of(timeout)
+    seconds = seconds_of(timeout, asked)
     if store is not None and init_method is not None:
         raise AssertionError("Cannot specify both init_method and store.")
     if store is not None and world_size <= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from datetime import timedelta
@@ -10,6 +11,7 @@ from arraycomm.core import arguments, settings
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import DeviceError
 from arraycomm.core.group import Group
+from arraycomm.core.log import log
 from arraycomm.core.start import open_group
 from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.watch import Watched, attach
@@ -17,6 +19,7 @@ from arraycomm.core.watch import Watched, attach
 from . import backend as backends
 from . import debug, devices, nccl
 from .backend import Backend, BackendConfig, BackendType
+from .constants import default_pg_nccl_timeout
 from .derived import DerivedCommunicator, Unopened
 from .hooks import Hooked
 from .members import Members
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
 
     from .window import Window
 
+_WAITING = "wait() orders the device's stream behind the operation, and wait(timeout) blocks the host"
+_ERRORS = "an operation that fails, or whose timeout passes, raises by itself, on all ranks, and the process goes on"
+_OF_TORCHS_NCCL = {"TORCH_NCCL_BLOCKING_WAIT": _WAITING, "NCCL_BLOCKING_WAIT": _WAITING, "NCCL_ASYNC_ERROR_HANDLING": _ERRORS,
+                   "TORCH_NCCL_ASYNC_ERROR_HANDLING": _ERRORS}
 _SHOWN = 8  # ranks that a group's name in messages lists
 
 
@@ -269,8 +276,11 @@ def check_ranks(ranks: Sequence[Any], size: int) -> list[int]:
     return members
 
 
-def seconds_of(timeout: object) -> float:
-    """Of a timedelta, or None: the default. Raises TypeError for anything else, ValueError for one of 0 or less."""
+def seconds_of(timeout: object, backend: str = "") -> float:
+    """Of a timedelta, or None: the default, which of backend "nccl" is torch's own unless ARRAYCOMM_TIMEOUT is set. Raises
+    TypeError for anything else, ValueError for one of 0 or less."""
+    if timeout is None and backend == Backend.NCCL and "ARRAYCOMM_TIMEOUT" not in os.environ:
+        timeout = default_pg_nccl_timeout
     if timeout is None:
         return arguments.group_seconds(settings.get_number("ARRAYCOMM_TIMEOUT"))
     if not isinstance(timeout, timedelta):
@@ -314,6 +324,10 @@ def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:
               (name in Backend.plugins and Backend.plugins[name].extended_api)]
     if pg_options is not None and not takers:
         warnings.warn(f"{config} has no options of its own: pg_options is ignored", stacklevel=5)
+    if Backend.NCCL in takers:
+        for name, instead in _OF_TORCHS_NCCL.items():
+            if name in os.environ:
+                log().warning("%s=%s changes nothing here: %s", name, os.environ[name], instead)
 
 
 def _chosen(config: BackendConfig, pg_options: Any, ranks: Sequence[int], device: Any) -> dict[Engine, frozenset[int]]:

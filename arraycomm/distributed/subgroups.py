@@ -24,8 +24,9 @@ def new_subgroups(group_size: int | None = None, group: Any = None, timeout: tim
                   group_desc: str | None = None) -> tuple[ProcessGroup | None, list[Any]]:
     """Groups of `group_size` neighbouring ranks of `group` each: this rank's, and all (NON_GROUP_MEMBER where outside).
 
-    Every rank of the world calls it, or, for a smaller `group`, every rank of that; others may, and get (None, []). group_size: None takes LOCAL_WORLD_SIZE, as launchers set it, else the number of
-    CUDA devices: the groups are the hosts then. The rest is new_group()'s.
+    Every rank of the world calls it, or, for a smaller `group`, every rank of that; others may, and get (None, []).
+    group_size: None takes LOCAL_WORLD_SIZE, as launchers set it, else the number of CUDA devices: the groups are the hosts
+    then. The rest is new_group()'s.
     Raises ValueError when the group's size is no multiple of it.
     """
     if is_outside(group):
@@ -95,7 +96,7 @@ def split_group(parent_pg: Any = None, split_ranks: Sequence[Sequence[int]] | No
     parent = resolve(parent_pg)
     lists = _checked_split(split_ranks, parent.size())
     config = _part_of(parent, backend)
-    seconds = seconds_of(timeout)
+    seconds = seconds_of(timeout, parent.backend)
     agree(parent, f"split_group into {lists} over {config}", seconds)
     parent.splits += 1
     number = next((number for number, ranks in enumerate(lists) if parent.rank() in ranks), None)

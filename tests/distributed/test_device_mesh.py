@@ -128,7 +128,8 @@ def check_copies(rank: int) -> None:
     """Copies use the groups of this process, by whatever a mesh was copied; also parts, flattened ones, and what holds them."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("x", "y"))
     mesh._flatten("xy")
-    for copied in (copy.copy(mesh), copy.deepcopy(mesh), pickle.loads(pickle.dumps(mesh)), copy.deepcopy({"held": [mesh]})["held"][0]):
+    held = copy.deepcopy({"held": [mesh]})["held"][0]
+    for copied in (copy.copy(mesh), copy.deepcopy(mesh), pickle.loads(pickle.dumps(mesh)), held):
         assert copied == mesh and hash(copied) == hash(mesh) and repr(copied) == repr(mesh)
         assert copied.get_group("y") is mesh.get_group("y") and reduced(rank, copied["x"].get_group()) == 2 * (rank % 2) + 2
         assert copied["xy"].get_group() is mesh["xy"].get_group() and copied.mesh.tolist() == mesh.mesh.tolist()

@@ -156,7 +156,8 @@ def test_torchrun(option: str, program: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    (["--nproc-per-node", "0", "p"], "whole number of at least 1"), (["--nproc-per-node", "²", "p"], "whole number of at least 1"),
+    (["--nproc-per-node", "0", "p"], "whole number of at least 1"),
+    (["--nproc-per-node", "²", "p"], "whole number of at least 1"),
     (["--nnodes=1:2", "p"], "torchrun"),
     (["--node-rank=1", "p"], "not below --nnodes"), (["--nnodes=2", "p"], "--master-addr"),
     (["--max-restarts=1", "--nnodes=2", "--master-addr=h", "p"], "torchrun"), (["-m", "--no-python", "p"], "exclude"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from datetime import timedelta
+
 import numpy as np
 import pytest
 
@@ -88,3 +91,31 @@ def test_config() -> None:
     assert config.fields() == {"CTAPolicy": 2, "commName": "mine"}
     with pytest.raises(AttributeError, match="no field 'max_cta'; it has blocking"):
         config.max_cta = 3
+
+
+def defaults(rank: int) -> None:
+    with logged() as lines:
+        dist.init_process_group("nccl", rank=0, world_size=1, store=dist.HashStore())
+    assert sum("TORCH_NCCL_BLOCKING_WAIT=1 changes nothing here: wait() orders" in line for line in lines) == 1, lines
+    assert sum("NCCL_ASYNC_ERROR_HANDLING=3 changes nothing here" in line for line in lines) == 1, lines
+    assert dist.group.WORLD.core.timeout == dist.new_group([0]).core.timeout == 600
+    assert dist.new_group([0], timeout=timedelta(seconds=50)).core.timeout == 50
+    dist.destroy_process_group()
+    os.environ["ARRAYCOMM_TIMEOUT"] = "70"
+    dist.init_process_group("nccl", rank=0, world_size=1, store=dist.HashStore())
+    assert dist.group.WORLD.core.timeout == 70
+    dist.destroy_process_group()
+    del os.environ["ARRAYCOMM_TIMEOUT"]
+    with logged() as lines:
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    assert dist.group.WORLD.core.timeout == 1800 and not any("NCCL" in line for line in lines)
+    dist.destroy_process_group()
+
+
+def test_defaults_of_torchs_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten minutes, as there; variables of its that have no meaning here are announced, where the backend is this."""
+    for name, value in (("ARRAYCOMM_CUDART_LIBRARY", build.cudart()), ("ARRAYCOMM_NCCL_LIBRARY", build.nccl()),
+                        ("TORCH_NCCL_BLOCKING_WAIT", "1"), ("NCCL_ASYNC_ERROR_HANDLING", "3")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("ARRAYCOMM_TIMEOUT", raising=False)
+    arraycomm.spawn(defaults, nprocs=1)
