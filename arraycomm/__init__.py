@@ -28,6 +28,7 @@ if _interface(__path__[0], _sha256) not in (None, getattr(_lib, "ACOMM_INTERFACE
         "again, by `python -m cffi_build` in the source tree, or by `pip install -e .` as before"
     )
 
+from .core.codec import register_type
 from .core.errors import (
     Aborted,
     AuthFailed,
@@ -41,6 +42,7 @@ from .core.errors import (
     GroupError,
     PeerLost,
     QueueEmptyError,
+    RemoteError,
     ResourceError,
 )
 from .core.group import Group
@@ -60,7 +62,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Aborted", "AuthFailed", "CollectiveMismatch", "CollectiveTimeout", "DType", "DeviceError", "DistBackendError", "DistError",
     "DistNetworkError", "DistStoreError", "GradientReducer", "Group", "GroupError", "PeerLost", "QueueEmptyError", "Received",
-    "ReduceOp", "ResourceError", "Work", "from_mpi4py", "init", "premul_sum", "spawn",
+    "ReduceOp", "RemoteError", "ResourceError", "Work", "from_mpi4py", "init", "premul_sum", "register_type", "spawn",
 ]
 
 

@@ -31,6 +31,17 @@ class AuthFailed(DistNetworkError):
     """The other side does not know this job's secret (or speaks another protocol)."""
 
 
+class RemoteError(Exception):
+    """An exception that another rank sent as an object. Attributes: `type_name`, the name of its type there, and `text`."""
+
+    def __init__(self, type_name: str, text: str) -> None:
+        super().__init__(type_name, text)
+        self.type_name, self.text = type_name, text
+
+    def __str__(self) -> str:
+        return f"{self.type_name}: {self.text}"
+
+
 class ResourceError(DistError):
     """Memory, descriptors or a quota ran out; the message names need and limit."""
 
