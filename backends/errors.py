@@ -17,6 +17,7 @@ from arraycomm.core.errors import (
     PeerLost,
     ResourceError,
 )
+from arraycomm.core.printable import printable
 from arraycomm.core.typed import Any
 from arraycomm.core.types import OPS, DType
 
@@ -93,7 +94,7 @@ class Translator:
         return f"rank {rank} ({place})" if place else f"rank {rank}"
 
     def _cause(self, failure: Any) -> str:
-        code, text = failure.code, ffi.string(failure.text).decode(errors="replace")
+        code, text = failure.code, printable(ffi.string(failure.text))
         peer = self._peer(failure.culprit)
         if code == lib.ACOMM_LOST:
             return f"{peer} was lost: {text or 'the connection broke'}"

@@ -19,6 +19,7 @@ from .errors import AuthFailed
 from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, bound, tag
 from .log import log
 from .patience import Patience
+from .printable import printable
 from .record import Record
 from .typed import Any
 
@@ -175,7 +176,7 @@ def _peer(sock: socket.socket) -> str:
         name = sock.getpeername()
     except OSError:
         return "the other side"
-    return f"{name[0]} port {name[1]}" if isinstance(name, tuple) else str(name or "a local process")
+    return f"{name[0]} port {name[1]}" if isinstance(name, tuple) else printable(name) or "a local process"
 
 
 class _HalfOpen(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .gathering import Gathering
+from .printable import printable
 from .store.base import Store
 
 _ENDS = "arraycomm-launch/ended"
@@ -21,6 +22,6 @@ def tell(store: Store, gathering: Gathering, stage: str) -> None:
         return
     for rank in gathering.absent(stage):
         if store.check([key := f"{_ENDS}/{rank}"]):
-            place, how = store.get(key).decode().split("\0")
+            place, how = map(printable, store.get(key).split(b"\0", 1))
             gathering.bury(rank, place, f"{how} before it had come")
             return

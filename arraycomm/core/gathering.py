@@ -19,6 +19,7 @@ from itertools import islice
 
 from .digest import SHA256_BYTES, hmac_sha256, same
 from .errors import AuthFailed, DistStoreError, PeerLost
+from .printable import printable
 from .store.base import Store
 from .store.connections import StoreLost
 
@@ -103,7 +104,7 @@ class Gathering:
             end = self._await_end(stage, seconds, advice, watch)
         end = signed(self._secret, self._about(stage), end)
         if not end.startswith(_COMPLETE):
-            lost, place, why = end.decode(errors="replace").split("\0", 2)
+            lost, place, why = map(printable, end.split(b"\0", 2))
             if _ABSENT in why:
                 raise TooLate(f"rank {self.rank} of {self.size}: rank {lost} ({place}) gave up waiting: {why}")
             raise PeerLost(f"rank {self.rank} of {self.size}: rank {lost} ({place}) failed while the group was set up: {why}",

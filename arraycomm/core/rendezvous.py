@@ -22,6 +22,7 @@ from .environment import Place, detect, hosted_by_torch, with_master
 from .environment import hosted as is_hosted
 from .errors import AuthFailed, DistNetworkError
 from .gathering import MEET, Gathering, TooLate
+from .printable import printable
 from .private import private_directory
 from .record import Record
 from .store import HashStore, PrefixStore, Store, TCPStore
@@ -301,10 +302,10 @@ def _turn(meeting: _Meeting, place: Place, name: str, environ: Mapping[str, str]
 
 
 def _agree(store: Store, place: Place, backend: str) -> None:
-    told, _, other = store.compare_set("backend", "", f"{backend}\0{place.rank}").decode().partition("\0")
+    told, _, other = store.compare_set("backend", "", f"{backend}\0{place.rank}").decode(errors="replace").partition("\0")
     if told != backend:
-        raise ValueError(f"rank {place.rank} of {place.size} has backend {backend!r}, rank {other} {told!r}: give all ranks the "
-                         "same to init(), or in ARRAYCOMM_BACKEND")
+        raise ValueError(f"rank {place.rank} of {place.size} has backend {backend!r}, rank {printable(other)} {told!r}: give all "
+                         "ranks the same to init(), or in ARRAYCOMM_BACKEND")
 
 
 def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, backend: str,
@@ -332,7 +333,7 @@ def _name_key(rank: int) -> str:
 def _advice(store: Store, name: str, absent: Sequence[int]) -> str:
     """For who waits for ranks that may have come to a world of another name in this store, last of all."""
     keys = [_name_key(rank) for rank in absent]
-    others = sorted({store.get(key).decode() for key in keys if store.check([key])} - {name})
+    others = sorted({store.get(key).decode(errors="replace") for key in keys if store.check([key])} - {name})
     if not others:
         return _ADVICE
     return (f"this rank came with name={name!r}, and of those some came last with name={', '.join(map(repr, others))}: worlds of "
@@ -341,14 +342,14 @@ def _advice(store: Store, name: str, absent: Sequence[int]) -> str:
 
 def _check_in(world: Store, place: Place) -> None:
     mine, size = _identity(), str(place.size)
-    owner = world.compare_set(f"rank/{place.rank}", "", mine).decode()
-    if owner != mine:
-        raise AuthFailed(f"rank {place.rank} is taken by {owner}: two processes have the same rank, or another job "
+    owner = world.compare_set(f"rank/{place.rank}", "", mine)
+    if owner != mine.encode():
+        raise AuthFailed(f"rank {place.rank} is taken by {printable(owner)}: two processes have the same rank, or another job "
                          "uses this store; choose another MASTER_PORT (or path)")
-    told = world.compare_set("size", "", size).decode()
-    if told != size:
-        raise ValueError(f"rank {place.rank} has world_size {size}, others in this store have {told}: start all with the same "
-                         "WORLD_SIZE, or another job in another store (MASTER_PORT or path)")
+    told = world.compare_set("size", "", size)
+    if told != size.encode():
+        raise ValueError(f"rank {place.rank} has world_size {size}, others in this store have {printable(told)}: start all with "
+                         "the same WORLD_SIZE, or another job in another store (MASTER_PORT or path)")
 
 
 def _addresses(meeting: _Meeting, place: Place, secret: bytes | None) -> list[str]:

@@ -19,6 +19,7 @@ from .address import is_loopback
 from .errors import AuthFailed
 
 _MAX_BYTES = 4096
+_LEAST = 16  # bytes: with fewer, who has seen one handshake finds the secret by trying
 _UNSEALED = b"arraycomm's secret, unsealed\n"  # before a secret whose file tells in no other way what it is
 _SEALS = kernel.F_SEAL_WRITE | kernel.F_SEAL_SHRINK | kernel.F_SEAL_GROW | kernel.F_SEAL_SEAL
 
@@ -74,8 +75,10 @@ def to_descriptor(secret: bytes) -> int:
 def _decode(raw: bytes, source: str) -> bytes:
     """64 hex digits are 32 bytes; anything else is taken as it is, without surrounding white space."""
     raw = raw.strip()
-    if not raw:
-        raise AuthFailed(f"{source} is empty; put 64 hex digits there (`openssl rand -hex 32`)")
+    if len(raw) < _LEAST or len(set(raw)) == 1:
+        found = f"has {len(raw)} bytes" if len(raw) < _LEAST else f"has {len(raw)} times the same byte"
+        raise AuthFailed(f"{source} {found if raw else 'is empty'}: a secret that can be guessed keeps nobody out; put at least "
+                         f"{_LEAST} bytes there, best 64 random hex digits (made by `openssl rand -hex 32`)")
     if len(raw) == 64:
         try:
             return bytes.fromhex(raw.decode("ascii"))
@@ -134,6 +137,6 @@ def _read_descriptor(number: str) -> bytes:
         raise AuthFailed(f"cannot read the secret from descriptor ARRAYCOMM_SECRET_FD={number} ({error}); only one "
                          "that inherits it from the launcher can (subprocess closes descriptors: give "
                          "pass_fds, or ARRAYCOMM_SECRET_FILE)") from error
-    if not secret:
-        raise AuthFailed(f"descriptor ARRAYCOMM_SECRET_FD={number} is empty")
+    if len(secret) < _LEAST:
+        raise AuthFailed(f"descriptor ARRAYCOMM_SECRET_FD={number} has {len(secret)} bytes, and a secret at least {_LEAST}")
     return secret

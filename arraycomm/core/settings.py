@@ -53,7 +53,7 @@ TABLE: dict[str, Setting] = {
                 most=_LONGEST),
         Setting("ARRAYCOMM_SILENCE", "5", "seconds of silence after which a peer counts as lost", ranks=EQUAL, least=_SHORTEST,
                 most=_LONGEST),
-        Setting("ARRAYCOMM_SECRET", "", "the job's secret, 64 hex digits or any text",
+        Setting("ARRAYCOMM_SECRET", "", "the job's secret, 64 hex digits or a text of 16 bytes or more",
                 ranks="one secret: a rank with another is not let in"),
         Setting("ARRAYCOMM_SECRET_FILE", "", "a file (mode 0600) that holds the job's secret", ranks="as above"),
         Setting("ARRAYCOMM_SECRET_FD", "", "an inherited descriptor to read the secret from; set by our launcher",

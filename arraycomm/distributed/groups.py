@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from arraycomm.core.gathering import MEET, Gathering, TooLate
+from arraycomm.core.printable import printable
 from arraycomm.core.store import PrefixStore
 from arraycomm.core.typed import Any
 
@@ -182,7 +183,7 @@ def _agree(group: ProcessGroup, number: int, what: str, seconds: float) -> None:
     gathering = Gathering(store, group.rank(), group.size(), _meeting().secret)
     gathering.enter()
     try:
-        told = store.compare_set("what", "", what).decode()
+        told = printable(store.compare_set("what", "", what))
         if told != what:
             raise ValueError(f"the ranks of group {group.group_name!r} do not ask for the same: rank {group.rank()} calls "
                              f"{what}, another one {told}")

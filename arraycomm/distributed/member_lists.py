@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import PeerLost
 from arraycomm.core.gathering import MEET, Gathering
+from arraycomm.core.printable import printable
 from arraycomm.core.store import PrefixStore
 from arraycomm.core.typed import TYPE_CHECKING
 
@@ -73,10 +74,10 @@ class MemberList:
         pairs = zip(self._handles, other, strict=False)
         place = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(self._handles), len(other)))
         return ValueError(f"reconfigure: members were given different lists of handles for uuid {self._uuid}, which differ from "
-                          f"place {place} on: this process ({self._mine}) {_shown(self._handles)}, {who} {_shown(other)}; give "
-                          "all members the same list in the same order, or a set, and take another uuid")
+                          f"place {place} on: this process ({self._mine}) {_shown(self._handles)}, {printable(who)} "
+                          f"{_shown(other)}; give all members the same list in the same order, or a set, and take another uuid")
 
 
 def _shown(handles: Sequence[str]) -> str:
     more = f", ... ({len(handles)} in all)" if len(handles) > _SHOWN else ""
-    return f"[{', '.join(handles[:_SHOWN])}{more}]"
+    return f"[{', '.join(map(printable, handles[:_SHOWN]))}{more}]"

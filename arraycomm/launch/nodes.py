@@ -13,6 +13,7 @@ from ..core import ends, settings
 from ..core import secret as secrets
 from ..core.address import loopback_address
 from ..core.errors import DistError, DistNetworkError, DistStoreError
+from ..core.printable import printable
 from ..core.store import PrefixStore, Store, TCPStore
 from ..core.store.connections import StoreLost
 from ..core.store.torch_gate import Gate
@@ -55,7 +56,7 @@ class Meeting:
         mine = f"--nnodes {self.nnodes} --nproc-per-node {nproc}" + " --keep-going" * keep_going
         if self.node_rank == 0:
             launch.set("shape", mine)
-        theirs = launch.get("shape").decode()
+        theirs = printable(launch.get("shape"))
         if theirs != mine:
             raise DistError(f"this node was started with {mine}, node 0 with {theirs}")
 

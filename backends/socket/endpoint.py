@@ -24,6 +24,7 @@ from arraycomm.core import kernel, settings, threads
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.log import log
+from arraycomm.core.printable import printable
 from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
 from arraycomm.core.typed import TYPE_CHECKING, Any
@@ -173,7 +174,7 @@ class Endpoint:
         state = lib.acomm_node_peer(self.node, other, text)
         well = state == 1 and text[0] == ffi.NULL
         if state and not (well and may_leave):
-            reason = "it left" if text[0] == ffi.NULL else ffi.string(text[0]).decode(errors="replace")
+            reason = "it left" if text[0] == ffi.NULL else printable(ffi.string(text[0]))
             mine, theirs = among.index(self.rank), among.index(other)
             raise PeerLost(f"rank {mine} of {len(among)}: rank {theirs} ({self.place(other)}) failed while the group was "
                            f"set up: {reason}; see what it printed", ranks=(theirs,))

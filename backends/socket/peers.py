@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 from arraycomm.core import settings
 from arraycomm.core.errors import DistStoreError
 from arraycomm.core.gathering import CARDS, Gathering, sign, signed
+from arraycomm.core.printable import printable
 from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
 from arraycomm.core.typed import TYPE_CHECKING
@@ -195,7 +196,7 @@ def _decode(rank: int, card: bytes) -> Peer:
     try:
         _, host, connections, mask, hostname, pid, addresses, path, lent, *alike = card.decode().split("\0")
         listeners = tuple((address, int(port)) for address, port in (pair.split(" ") for pair in addresses.split(",")))
-        return Peer(host, int(connections), int(mask, 16), hostname, int(pid), listeners, path, lent,
+        return Peer(host, int(connections), int(mask, 16), printable(hostname), int(pid), listeners, path, lent,
                     dict(item.split("=", 1) for item in alike))
     except ValueError as error:
         raise _no_card(rank, str(error)) from None

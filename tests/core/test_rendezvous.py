@@ -222,10 +222,10 @@ def test_an_absurd_number_of_ranks() -> None:
 @pytest.mark.parametrize(("number", "error"), [(2, "rank 0 .host a, pid 7. failed"), (1, "did not come: 0, 1")])
 def test_an_end_is_told_to_ranks_of_the_launchers_numbers(number: int, error: str) -> None:
     """To others, whose init() was told one, it would name another rank than the one that ended."""
-    with contextlib.closing(TCPStore("127.0.0.1", 0, is_master=True, secret=b"ab")) as served:
+    with contextlib.closing(TCPStore("127.0.0.1", 0, is_master=True, secret=b"\xab" * 32)) as served:
         ends.note(served, 0, 3, "host a, pid 7", "exited with code 0")
         environ = {"RANK": str(number), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(served.port),
-                   "ARRAYCOMM_STORE": "launcher", "ARRAYCOMM_SECRET": "ab"}
+                   "ARRAYCOMM_STORE": "launcher", "ARRAYCOMM_SECRET": "ab" * 32}
         with pytest.raises((DistStoreError, PeerLost), match=error):
             rendezvous(rank=2, environ=environ, timeout=timedelta(seconds=1.5))
 

@@ -16,10 +16,29 @@ from arraycomm.core.errors import AuthFailed
 def test_from_the_variable() -> None:
     assert secret.find({}) is None
     assert secret.find({"ARRAYCOMM_SECRET": "ab" * 32}) == b"\xab" * 32
-    assert secret.find({"ARRAYCOMM_SECRET": " any text "}) == b"any text"
-    assert secret.find({"ARRAYCOMM_SECRET": "zz" * 32}) == b"zz" * 32
+    assert secret.find({"ARRAYCOMM_SECRET": " any text of 16 bytes "}) == b"any text of 16 bytes"
+    assert secret.find({"ARRAYCOMM_SECRET": "zy" * 32}) == b"zy" * 32
     with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET is empty"):
         secret.find({"ARRAYCOMM_SECRET": "  "})
+
+
+@pytest.mark.parametrize("weak", ["a", "password", "0123456789abcde", " 0123456789abcde\n", "a" * 20, "0" * 64, "\u00e9" * 7])
+def test_weak_ones_are_refused(weak: str, tmp_path: Path) -> None:
+    """Wherever they come from, with how to make one."""
+    path = tmp_path / "secret"
+    path.write_text(weak)
+    path.chmod(0o600)
+    for environ in ({"ARRAYCOMM_SECRET": weak}, {"ARRAYCOMM_SECRET_FILE": str(path)}):
+        with pytest.raises(AuthFailed, match=r"ARRAYCOMM_SECRET.*at least 16 bytes.*openssl rand -hex 32") as found:
+            secret.find(environ)
+        assert len(weak) < 8 or weak.strip() not in str(found.value)
+
+
+def test_a_weak_one_of_a_launcher() -> None:
+    descriptor = secret.to_descriptor(b"short")
+    with pytest.raises(AuthFailed, match="5 bytes"):
+        secret.find({"ARRAYCOMM_SECRET_FD": str(descriptor)})
+    os.close(descriptor)
 
 
 def test_new_ones_differ() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -256,7 +257,105 @@ def test_strangers_share_a_bounded_memory(server: dist.TCPStore, caplog: pytest.
         server.set("k", "v")
         assert TorchStore("127.0.0.1", server.port, LIMIT).get("k") == b"v"
         server.close()
-    assert "requests that are not whole hold more than" in caplog.text
+    assert "requests that are not whole, or wait, hold more than" in caplog.text
+
+
+def _greeted(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port))
+    sock.settimeout(20)
+    sock.sendall(struct.pack("<BI", 0, 0x3C85F7CE))
+    return sock
+
+
+def _asking(times: int, key: bytes) -> bytes:
+    return struct.pack("<BQ", 10, times) + times * (struct.pack("<Q", len(key)) + key)
+
+
+def _answer(sock: socket.socket) -> bytes:
+    return _exactly(sock, *struct.unpack("<Q", _exactly(sock, 8)))
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = sock.recv_into(view)
+        assert count, "the connection was closed"
+        view = view[count:]
+    return bytes(data)
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_long_answers_are_sent_as_they_are_read(server: dist.TCPStore) -> None:
+    """Who asks for much by few bytes makes the server hold one value; it comes whole, and as one would expect in between."""
+    server.set("big", b"v" * (8 << 20))
+    server.set("short", b"s")
+    before = _resident()
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(_greeted(server.port)) for _ in range(3)]
+        for sock in socks:
+            sock.sendall(_asking(30, b"/big"))
+            assert sock.recv(1, socket.MSG_PEEK)
+        server.set("short", b"others are served meanwhile")
+        assert _resident() - before < 100 << 20
+        assert all(_answer(socks[0]) == b"v" * (8 << 20) for _ in range(30))
+        socks[0].sendall(struct.pack("<BI", 13, 77))
+        assert _exactly(socks[0], 4) == struct.pack("<I", 77)
+        server.delete_key("big")  # what is not sent yet cannot be
+        assert _answer(socks[1]) == b"v" * (8 << 20)
+        with contextlib.suppress(ConnectionResetError):
+            while len(socks[1].recv(1 << 20)):
+                pass
+    assert server.get("short") == b"others are served meanwhile"
+
+
+@pytest.mark.parametrize("times", [0, 1, 5000])
+def test_lists_of_short_values(server: dist.TCPStore, times: int) -> None:
+    server.set("k", b"v" * 100)
+    with _greeted(server.port) as sock:
+        sock.sendall(_asking(times, b"/k") + struct.pack("<BI", 13, 77) * (times < 2))
+        assert all(_answer(sock) == b"v" * 100 for _ in range(times))
+        sock.sendall(struct.pack("<BI", 13, 77) * (times >= 2))
+        assert _exactly(sock, 4) == struct.pack("<I", 77)
+        sock.sendall(_asking(1, b"/k") + _asking(1, b"/no"))
+        assert _answer(sock) == b"v" * 100 and sock.recv(1) == b""
+
+
+@pytest.mark.parametrize("asked", [struct.pack("<BQ4s", 3, 4, b"/big"), _asking(3, b"/big"),
+                                   struct.pack("<BQ4sQ1sQ1s", 2, 4, b"/big", 1, b"x", 1, b"y")],
+                         ids=["get", "list", "compare_set"])
+def test_unread_answers_are_bounded_in_all(server: dist.TCPStore, caplog: pytest.LogCaptureFixture, asked: bytes) -> None:
+    """Whoever has read nothing for longest is disconnected; the last one is served."""
+    server.set("big", b"v" * (8 << 20))
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(_greeted(server.port)) for _ in range(30)]
+        for sock in socks:
+            if sock is not socks[-1]:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            sock.sendall(asked)
+            assert sock.recv(1, socket.MSG_PEEK)
+        assert _answer(socks[-1]) == b"v" * (8 << 20)
+        with contextlib.suppress(ConnectionResetError):  # it may have more to read of before
+            while socks[0].recv(1 << 20):
+                pass
+        server.close()
+    assert "answers that are not read hold more than" in caplog.text
+
+
+def test_what_a_stranger_says_is_escaped_in_the_log(server: dist.TCPStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Bytes that change a terminal, and those that look like a line of somebody else."""
+    key = b"/\x1b]0;owned\x07\r\nCRITICAL forged\n\xc2\x9b31m \xff \xe2\x80\xae"
+    with _greeted(server.port) as sock:
+        sock.sendall(struct.pack("<BQ", 1, len(key)) + key + struct.pack("<Q3s", 3, b"abc"))
+        sock.sendall(struct.pack("<BQ", 4, len(key)) + key + struct.pack("<q", 1))
+        assert sock.recv(1) == b""
+    server.close()
+    assert [record.getMessage() for record in caplog.records] == [record.getMessage() for record in caplog.records
+                                                                  if record.getMessage().isprintable()]
+    assert "cannot add to key '\\x1b]0;owned" in caplog.text and "(1 so far" in caplog.text
 
 
 def test_a_wait_is_given_up_in_one_piece_with_it(server: dist.TCPStore) -> None:

@@ -100,7 +100,7 @@ def test_another_job_at_the_same_port(job: Jobs) -> None:
     assert ranks.meeting is not None
     ranks.begin("cycle_for", seconds=1.5)
     port = str(ranks.meeting.port)
-    intruders = job(1, "auto", {"WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": port, "ARRAYCOMM_SECRET": "k" * 32,
+    intruders = job(1, "auto", {"WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": port, "ARRAYCOMM_SECRET": "key" * 11,
                                 "LOCAL_WORLD_SIZE": "2"}, opened=False)
     since = time.monotonic()
     intruders.begin("open_group", timeout=20)

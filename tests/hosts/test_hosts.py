@@ -16,7 +16,7 @@ from .hosts import Hosts, connections, listeners, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 
-SECRET = {"ARRAYCOMM_SECRET": "5" * 64}
+SECRET = {"ARRAYCOMM_SECRET": "54" * 32}
 PER_HOST = 2
 Jobs = Callable[..., Job]
 

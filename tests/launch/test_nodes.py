@@ -174,7 +174,7 @@ def test_an_end_is_noted_as_long_as_there_is_a_store(impatient, capsys):
 
 def test_another_secret_is_not_let_in(script, port):
     first = node(0, port, "-m", "timeit", "-n1", "-r1", "import time; time.sleep(60)")
-    codes, outputs = ends(node(1, port, script, "x", environ={"ARRAYCOMM_SECRET": "another"}))
+    codes, outputs = ends(node(1, port, script, "x", environ={"ARRAYCOMM_SECRET": "another" * 4}))
     first.terminate()
     ends(first)
     assert codes == [1] and "secret" in outputs[0][1] and "Traceback" not in outputs[0][1]

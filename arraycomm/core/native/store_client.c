@@ -165,8 +165,11 @@ void store_client_answer(struct store_client *c, const struct store_buffer *answ
     }
     sent = sent < 0 ? 0 : sent;
     c->sent = 0;
-    c->broken = !store_buffer_append(&c->out, answer->data + sent, answer->size - (size_t)sent);
+    if (!store_buffer_append(&c->out, answer->data + sent, answer->size - (size_t)sent))
+        store_client_break(c);
     watch_for_room(c, true);
+    if (c->torch)
+        c->torch->read = store_now();
 }
 
 void store_client_break(struct store_client *c)
@@ -183,6 +186,8 @@ void store_client_flush(struct store_client *c)
         return;
     }
     c->sent += (size_t)sent;
+    if (c->torch)
+        c->torch->read = store_now();
     if (c->sent == c->out.size) {
         store_buffer_free(&c->out);
         watch_for_room(c, false);
@@ -242,10 +247,30 @@ int64_t store_client_limit(struct store_client *c, const struct store_client *al
     if (!c->torch->since)
         c->torch->since = store_now();
     for (; c->in.size > short_one && all; all = all->next)
-        held += all->torch ? all->in.size : 0;
+        held += all->torch ? all->in.size + all->torch->frame.size : 0;
     if (held > STORE_TORCH_MOST) {
         store_torch_full(c->torch);
         store_client_break(c);
     }
     return c->torch->since + STORE_TORCH_NS;
+}
+
+void store_client_unread(struct store_client *all)
+{
+    for (;;) {
+        struct store_client *oldest = NULL;
+        size_t held = 0;
+        for (struct store_client *c = all; c; c = c->next) {
+            if (!c->torch || c->broken || !c->out.size)
+                continue;
+            held += c->out.room + c->torch->list.room;
+            if (!oldest || c->torch->read < oldest->torch->read)
+                oldest = c;
+        }
+        if (held <= STORE_TORCH_UNREAD)
+            return;
+        store_torch_unread(oldest->torch);
+        store_client_break(oldest);
+        store_buffer_free(&oldest->out);
+    }
 }

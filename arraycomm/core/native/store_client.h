@@ -37,6 +37,9 @@ void store_client_unlist(struct store_client *c);
 int64_t store_client_limit(struct store_client *c, const struct store_client *all, size_t short_one);
 /* Breaks with one of torch's kind whose time is over. Until when its request must be whole; STORE_NEVER. */
 int64_t store_client_due(struct store_client *c, int64_t now);
+/* Breaks with those of torch's kind that have read nothing for longest, until the others leave no more than STORE_TORCH_UNREAD bytes
+ * of their answers unread. */
+void store_client_unread(struct store_client *all);
 /* It is to be dropped; an event will tell. */
 void store_client_break(struct store_client *c);
 #endif

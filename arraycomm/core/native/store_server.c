@@ -3,38 +3,14 @@
  * A client sends its next request after the answer to the last one, but for posted ones, which have no answer: so a
  * client costs one request's memory, and one that floods is dropped. */
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <time.h>
-#include <unistd.h>
-#include "store_client.h"
-#include "store_events.h"
+#include "store_server.h"
 #include "store_torch.h"
 
 #define EVENTS 64
-#define CHUNK (256 << 10) /* bytes taken from one client before the others get a turn */
+#define PIECE (64 << 10)  /* bytes of values that a client of torch's kind is sent at once, or one value */
 
-struct store_server {
-    struct store_table *table;
-    int epoll, wake;
-    pid_t pid;
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t left;
-    struct store_client *clients;
-    int count;
-    _Atomic int waiting;
-    int64_t next_end;      /* no request that waits has an earlier deadline */
-    struct store_events events;
-    _Atomic bool lingering, stopping;
-    struct store_will *wills;
-    struct store_buffer answer, told; /* on the table, and what that is for a client of torch's kind */
-    char chunk[CHUNK];
-};
 
 /* ---- requests that wait ---- */
 
@@ -59,15 +35,32 @@ static void unlist(struct store_server *s, struct store_client *c)
     store_table_tidy(s->table, entry);
 }
 
-/* What is in s->answer. */
+/* What is in s->told, of whose unread rest all clients of torch's kind may hold so much only. */
+static void tell(struct store_server *s, struct store_client *c)
+{
+    if (s->told.size)
+        store_client_answer(c, &s->told);
+    s->told.size = 0;
+    if (!c->out.size)
+        return;
+    pthread_mutex_lock(&s->lock);
+    store_client_unread(s->clients);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* What is in s->answer; who cannot be told that for want of memory is disconnected. */
 static void reply(struct store_server *s, struct store_client *c)
 {
-    if (!c->torch)
-        store_client_answer(c, &s->answer);
-    else if (!store_torch_answer(c->torch, &s->answer, &s->told))
+    if (s->answer.failed || (c->torch && !store_torch_answer(c->torch, &s->answer, &s->told)))
         store_client_break(c);
-    else if (s->told.size)
-        store_client_answer(c, &s->told);
+    else if (!c->torch)
+        store_client_answer(c, &s->answer);
+    else if (c->torch->next != STORE_GET || s->told.size > PIECE)
+        tell(s, c);
+    if (c->broken) {
+        s->told.size = 0;
+        s->told.failed = false;
+    }
 }
 
 static void answer_code(struct store_server *s, struct store_client *c, int code)
@@ -80,10 +73,11 @@ static void answer_code(struct store_server *s, struct store_client *c, int code
 /* What is in s->answer, now or, where the request was posted and has failed, with the next answer. */
 static void answer_request(struct store_server *s, struct store_client *c, const struct store_frame *request)
 {
-    if (!(request->code & STORE_POSTED))
+    bool posted = request->code & STORE_POSTED;
+    if (!posted || s->answer.failed)
         reply(s, c);
-    else if (s->answer.data[4] != STORE_OK && !c->late.size)
-        store_buffer_append(&c->late, s->answer.data, s->answer.size);
+    else if (s->answer.data[4] != STORE_OK && !c->late.size && !store_buffer_append(&c->late, s->answer.data, s->answer.size))
+        store_client_break(c);
 }
 
 /* Carries out a request, or lists its client under the key that is missing. */
@@ -97,6 +91,8 @@ static void attempt(struct store_server *s, struct store_client *c, const struct
     struct store_entry *entry = request->milliseconds ? store_table_entry(s->table, missing, true) : NULL;
     if (entry)
         list(s, c, entry);
+    else if (request->milliseconds)
+        store_client_break(c); /* no memory */
     else
         answer_code(s, c, STORE_TIMED_OUT);
 }
@@ -230,18 +226,21 @@ static int64_t requests(struct store_server *s, struct store_client *c, const ch
 
 static void carry_out(struct store_server *s, struct store_client *c)
 {
-    struct store_torch *t = c->torch;
-    do {
-        struct store_frame frame;
-        if (!store_frame_parse(&frame, t->frame.data, t->frame.size)) {
-            c->broken = true;
-            return;
-        }
+    struct store_frame frame;
+    if (store_frame_parse(&frame, c->torch->frame.data, c->torch->frame.size))
         request(s, c, &frame);
-    } while (!c->broken && store_torch_next(t));
-    c->broken |= t->frame.failed;
+    else
+        c->broken = true;
+}
+
+/* What else belongs to the request; of a long answer as much as the client reads. */
+static void carry_on(struct store_server *s, struct store_client *c)
+{
+    while (!c->broken && !c->out.size && store_torch_next(c->torch))
+        carry_out(s, c);
+    c->broken |= c->torch->frame.failed;
     if (!c->at)
-        store_buffer_free(&t->frame);
+        store_buffer_free(&c->torch->frame);
 }
 
 /* As requests(), of a client of torch's kind; who waits may only give that up. */
@@ -260,9 +259,11 @@ static int64_t torch_requests(struct store_server *s, struct store_client *c, co
             return length ? -1 : (int64_t)done;
         done += (size_t)length;
         if (s->told.size)
-            store_client_answer(c, &s->told);
-        else if (c->torch->frame.size)
+            tell(s, c);
+        else if (c->torch->frame.size) {
             carry_out(s, c);
+            carry_on(s, c);
+        }
     }
     return done == size ? (int64_t)done : -1;
 }
@@ -273,7 +274,7 @@ static void plan_look(struct store_server *s, struct store_client *c, bool began
     if (began)
         c->torch->since = 0;
     pthread_mutex_lock(&s->lock);
-    int64_t due = store_client_limit(c, s->clients, CHUNK);
+    int64_t due = store_client_limit(c, s->clients, STORE_CHUNK);
     pthread_mutex_unlock(&s->lock);
     if (due < s->next_end)
         s->next_end = due;
@@ -304,8 +305,11 @@ static void take(struct store_server *s, struct store_client *c, size_t size)
 
 static void serve(struct store_server *s, struct store_client *c, uint32_t events)
 {
-    if (events & EPOLLOUT)
+    if (events & EPOLLOUT) {
         store_client_flush(c);
+        if (c->torch && !c->out.size && !c->broken)
+            carry_on(s, c);
+    }
     if (!(events & ~(uint32_t)EPOLLOUT))
         return;
     ssize_t size = store_client_receive(c, s->chunk, sizeof s->chunk);
@@ -315,7 +319,7 @@ static void serve(struct store_server *s, struct store_client *c, uint32_t event
         c->broken = true;
 }
 
-static void drop(struct store_server *s, struct store_client *c)
+void store_server_drop(struct store_server *s, struct store_client *c)
 {
     if (c->at)
         unlist(s, c);
@@ -347,7 +351,7 @@ static void forget_events(const struct store_client *c, struct epoll_event *from
             from->data.ptr = NULL;
 }
 
-static void *run(void *argument)
+void *store_server_run(void *argument)
 {
     struct store_server *s = argument;
     struct epoll_event events[EVENTS];
@@ -361,137 +365,17 @@ static void *run(void *argument)
                 if (c->at)
                     unlist(s, c);
                 execute_wills(s, c);
-                drop(s, c);
+                store_server_drop(s, c);
                 forget_events(c, events + i, events + found);
             }
         }
         if (s->next_end != STORE_NEVER && store_now() >= s->next_end)
             expire(s);
-        if (s->answer.room > CHUNK) /* a rare one; not to be kept */
+        if (s->answer.room > STORE_CHUNK) /* a rare one; not to be kept */
             store_buffer_free(&s->answer);
-        if (s->told.room > CHUNK)
+        if (s->told.room > STORE_CHUNK)
             store_buffer_free(&s->told);
     }
     say_goodbye(s);
     return NULL;
-}
-
-/* ---- life ---- */
-
-static int start_thread(struct store_server *s)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for Python's main thread */
-    int failed = pthread_create(&s->thread, NULL, run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!failed)
-        pthread_setname_np(s->thread, "arraycomm-store");
-    return failed;
-}
-
-static void init_lock(struct store_server *s)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->left, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
-static void release(struct store_server *s)
-{
-    while (s->clients)
-        drop(s, s->clients);
-    store_will_free(s->wills);
-    if (s->epoll >= 0)
-        close(s->epoll);
-    if (s->wake >= 0)
-        close(s->wake);
-    if (s->table)
-        store_table_free(s->table);
-    store_buffer_free(&s->answer);
-    store_buffer_free(&s->told);
-    free(s);
-}
-
-struct store_server *store_server_new(void)
-{
-    struct store_server *s = calloc(1, sizeof *s);
-    if (!s)
-        return NULL;
-    s->next_end = STORE_NEVER;
-    s->pid = getpid();
-    init_lock(s);
-    s->table = store_table_new();
-    s->epoll = epoll_create1(EPOLL_CLOEXEC);
-    s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
-    int failed = !s->table ? ENOMEM : 0;
-    if (!failed && (s->epoll < 0 || s->wake < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->wake, &event) < 0))
-        failed = errno;
-    if (!failed)
-        failed = start_thread(s);
-    if (failed) {
-        release(s);
-        errno = failed;
-        return NULL;
-    }
-    return s;
-}
-
-int store_server_admit(struct store_server *s, int fd, struct store_torch *torch)
-{
-    pthread_mutex_lock(&s->lock); /* until it is listed: the thread may drop it at once */
-    struct store_client *c = store_client_new(s->epoll, fd, torch);
-    if (c) {
-        c->next = s->clients;
-        c->link = &s->clients;
-        if (c->next)
-            c->next->link = &c->next;
-        s->clients = c;
-        s->count++;
-    }
-    pthread_mutex_unlock(&s->lock);
-    return c ? 0 : -1;
-}
-
-void store_server_counts(struct store_server *s, int *clients, int *waiting)
-{
-    pthread_mutex_lock(&s->lock);
-    *clients = s->count;
-    *waiting = s->waiting;
-    pthread_mutex_unlock(&s->lock);
-}
-
-/* Until all clients have left, or all that are here wait for keys that nobody is left to bring: ranks that came back for the
- * next world before this server, of the last one, was closed. They look for the next server once they hear of the end. */
-static void await_leaving(struct store_server *s, int64_t linger)
-{
-    int64_t end = store_now() + linger;
-    struct timespec until = {end / 1000000000, end % 1000000000};
-    pthread_mutex_lock(&s->lock);
-    s->lingering = true;
-    while (s->waiting < s->count && pthread_cond_timedwait(&s->left, &s->lock, &until) != ETIMEDOUT)
-        ;
-    pthread_mutex_unlock(&s->lock);
-}
-
-void store_server_end(struct store_server *s, int64_t linger)
-{
-    if (s->pid == getpid()) {
-        if (linger > 0)
-            await_leaving(s, linger);
-        s->stopping = true;
-        uint64_t one = 1;
-        while (write(s->wake, &one, sizeof one) < 0 && errno == EINTR)
-            ;
-        pthread_join(s->thread, NULL);
-    } else {
-        pthread_mutex_init(&s->lock, NULL); /* the parent's threads may have held it */
-        for (struct store_client *c = s->clients; c; c = c->next)
-            c->epoll = -1; /* the set is the parent's */
-    }
-    release(s);
 }

@@ -4,11 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include "store.h"
 
 #define OVERHEAD 100 /* bytes that an entry costs beyond key and value */
 #define SHOWN 100    /* bytes of a key in an error's text */
 #define FIRST_ROWS 64
+#define PRIME ((1ull << 61) - 1)
+#define WORD 7 /* bytes that are a number below it */
 
 struct store_item {
     struct store_item *next;
@@ -19,6 +22,7 @@ struct store_item {
 struct store_table {
     struct store_entry **rows;
     size_t count, mask;
+    uint64_t point; /* see hash_of() */
     int64_t room;
     uint64_t listed; /* values under keys that are not the store's own */
 };
@@ -39,6 +43,9 @@ struct store_table *store_table_new(void)
         return NULL;
     }
     *t = (struct store_table){.rows = rows, .mask = FIRST_ROWS - 1, .room = STORE_MAX_TOTAL};
+    if (getrandom(&t->point, sizeof t->point, GRND_NONBLOCK) != sizeof t->point) /* early at boot, or in a sandbox */
+        t->point = (uint64_t)(uintptr_t)rows * 0x9e3779b97f4a7c15u;
+    t->point = t->point % (PRIME - 1) + 1;
     return t;
 }
 
@@ -63,12 +70,19 @@ void store_table_free(struct store_table *t)
     free(t);
 }
 
-static uint64_t hash_of(struct store_bytes key) /* FNV-1a, folded: the low bits choose the row */
+/* The key as a polynomial over the numbers modulo a prime, at a point that nobody knows: so nobody can make up keys that all fall
+ * into one row (Carter and Wegman's universal hashing). */
+static uint64_t hash_of(const struct store_table *t, struct store_bytes key)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (uint32_t i = 0; i < key.size; i++)
-        hash = (hash ^ (unsigned char)key.data[i]) * 0x100000001b3u;
-    return hash ^ hash >> 32;
+    uint64_t hash = key.size;
+    for (uint32_t at = 0; at < key.size; at += WORD) {
+        uint64_t word = 0;
+        memcpy(&word, key.data + at, key.size - at < WORD ? key.size - at : WORD);
+        unsigned __int128 next = (unsigned __int128)hash * t->point + word;
+        hash = (uint64_t)(next & PRIME) + (uint64_t)(next >> 61);
+        hash -= hash >= PRIME ? PRIME : 0;
+    }
+    return hash;
 }
 
 static void grow(struct store_table *t)
@@ -91,7 +105,7 @@ static void grow(struct store_table *t)
 
 struct store_entry *store_table_entry(struct store_table *t, struct store_bytes key, bool create)
 {
-    uint64_t hash = hash_of(key);
+    uint64_t hash = hash_of(t, key);
     for (struct store_entry *entry = t->rows[hash & t->mask]; entry; entry = entry->next)
         if (entry->hash == hash && entry->key_size == key.size && !memcmp(entry->key, key.data, key.size))
             return entry;

@@ -20,7 +20,7 @@ static const struct store_bytes others = {"\0torch/", 7};
 static const struct store_bytes nothing = {"", 0};
 static const struct store_bytes barriers = {"\0barrier/", 9}; /* as request.py */
 
-enum { ADD = 4, WAIT = 6, CANCEL_WAIT = 12, PING = 13, BARRIER = 18 };
+enum { ADD = 4, WAIT = 6, MULTI_GET = 10, CANCEL_WAIT = 12, PING = 13, BARRIER = 18 };
 enum answer { SILENT, VALUES, NUMBER, COUNT_KEYS, THERE, CAME, MAYBE, NAMES };
 static const struct {
     const char *holds; /* k: key, v: value, n: number. NULL: not known */
@@ -37,7 +37,7 @@ static const struct {
     [7] = {"", STORE_NUM_KEYS, false, COUNT_KEYS},
     [8] = {"k", STORE_DELETE, false, NUMBER},
     [9] = {"kv", STORE_APPEND, false, SILENT},
-    [10] = {"k", STORE_GET, true, VALUES},
+    [MULTI_GET] = {"k", STORE_WAIT, true, VALUES}, /* and then a get of each, see store_torch_next */
     [11] = {"kv", STORE_SET, true, SILENT},
     [14] = {"kv", STORE_PUSH, false, SILENT},
     [15] = {"k", STORE_POP, false, MAYBE},
@@ -56,8 +56,10 @@ struct store_torch *store_torch_new(int64_t world_size, int complaints)
 
 void store_torch_free(struct store_torch *t)
 {
-    if (t)
+    if (t) {
         store_buffer_free(&t->frame);
+        store_buffer_free(&t->list);
+    }
     free(t);
 }
 
@@ -71,6 +73,8 @@ static void complain(const struct store_torch *t, const char *format, ...)
     int size = vsnprintf(text, sizeof text - 1, format, arguments);
     va_end(arguments);
     size = size < (int)sizeof text - 1 ? size : (int)sizeof text - 2;
+    for (char *at = text; (at = memchr(at, '\n', (size_t)(text + size - at)));)
+        *at = ' '; /* a key may hold any bytes, and a line is one complaint */
     text[size] = '\n';
     ssize_t written = write(t->complaints, text, (size_t)size + 1);
     (void)written;
@@ -83,7 +87,12 @@ void store_torch_late(const struct store_torch *t)
 
 void store_torch_full(const struct store_torch *t)
 {
-    complain(t, "requests that are not whole hold more than %u bytes", STORE_TORCH_MOST);
+    complain(t, "requests that are not whole, or wait, hold more than %u bytes", STORE_TORCH_MOST);
+}
+
+void store_torch_unread(const struct store_torch *t)
+{
+    complain(t, "answers that are not read hold more than %u bytes", STORE_TORCH_UNREAD);
 }
 
 /* ---- what comes ---- */
@@ -317,6 +326,8 @@ static enum store_op next_after(const struct store_torch *t, const struct store_
     store_frame_next(&cursor, &key);
     if (done->code == STORE_SET && t->request == BARRIER)
         return STORE_WAIT;
+    if (t->request == MULTI_GET && (done->code == STORE_WAIT ? done->count : t->rest.index < t->listed.count))
+        return STORE_GET;
     if (done->code != STORE_ADD)
         return STORE_OPS;
     if (t->request == BARRIER)
@@ -329,8 +340,6 @@ bool store_torch_answer(struct store_torch *t, const struct store_buffer *from, 
 {
     struct store_frame done, got;
     struct store_bytes text = {"", 0};
-    answer->size = 0;
-    answer->failed = false;
     if (from->failed || !store_frame_parse(&done, t->frame.data, t->frame.size) || !store_frame_parse(&got, from->data, from->size)) {
         complain(t, "the server has no memory for its request");
         return false;
@@ -346,9 +355,28 @@ bool store_torch_answer(struct store_torch *t, const struct store_buffer *from, 
         return false;
     }
     t->next = next_after(t, &done, &got);
-    if (done.code == (t->request == BARRIER ? STORE_WAIT : rows[t->request].op))
+    if (t->request == MULTI_GET || done.code == (t->request == BARRIER ? STORE_WAIT : rows[t->request].op))
         say(t, &got, answer);
     return !answer->failed;
+}
+
+/* The next key of a list, whose first value comes after the request that looked whether all are there. */
+static bool next_of_list(struct store_torch *t)
+{
+    struct store_bytes key = nothing;
+    if (!t->list.size) {
+        t->list = t->frame;
+        t->frame = (struct store_buffer){0};
+        if (!store_frame_parse(&t->listed, t->list.data, t->list.size))
+            return !(t->frame.failed = true);
+        t->rest = store_frame_strings(&t->listed);
+    }
+    store_frame_next(&t->rest, &key);
+    store_frame_begin(&t->frame, STORE_GET, 0, 1);
+    store_frame_put(&t->frame, 0, key.data, key.size);
+    store_frame_end(&t->frame);
+    t->next = STORE_OPS;
+    return !t->frame.failed;
 }
 
 bool store_torch_next(struct store_torch *t)
@@ -356,8 +384,12 @@ bool store_torch_next(struct store_torch *t)
     struct store_frame done;
     struct store_buffer frame = {0};
     struct store_bytes key;
+    if (t->next != STORE_GET)
+        store_buffer_free(&t->list);
     if (t->next == STORE_OPS)
         return false;
+    if (t->next == STORE_GET)
+        return next_of_list(t);
     if (!store_frame_parse(&done, t->frame.data, t->frame.size))
         return !(t->frame.failed = true);
     struct store_cursor cursor = store_frame_strings(&done);

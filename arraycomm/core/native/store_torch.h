@@ -17,12 +17,17 @@ struct store_torch {
     /* Of a request that is not whole yet: how often its fields come, how many are there, and where the next one begins. */
     int64_t times, fields;
     size_t reached;
+    int64_t read;              /* CLOCK_MONOTONIC, ns: when it was last sent something. The server's */
+    struct store_buffer list;  /* of many keys, whose values are sent as they are read; and where the next one stands */
+    struct store_frame listed;
+    struct store_cursor rest;
     int64_t since;             /* CLOCK_MONOTONIC, ns: when its first byte came; 0: none is under way. The server's */
 };
 
 /* Clients are not authenticated. A request has at most so many bytes, as have all that are not whole together, and so much time. */
 #define STORE_TORCH_MOST (64u << 20)
 #define STORE_TORCH_NS 60000000000ll
+#define STORE_TORCH_UNREAD (128u << 20) /* bytes of answers that they have not read, in all */
 
 /* NULL when memory is out. */
 struct store_torch *store_torch_new(int64_t world_size, int complaints);
@@ -33,7 +38,8 @@ int64_t store_torch_read(struct store_torch *t, const char *data, size_t size, s
 /* Complaints about one that is disconnected for the time, or for the memory, that its request takes. */
 void store_torch_late(const struct store_torch *t);
 void store_torch_full(const struct store_torch *t);
-/* What the client is told when t->frame was answered so; nothing for some requests, and while more is to be carried out. False,
+void store_torch_unread(const struct store_torch *t);
+/* Appends what the client is told when t->frame was answered so; nothing for some requests, and while more is to be carried out. False,
  * after a complaint, where it has to be disconnected. */
 bool store_torch_answer(struct store_torch *t, const struct store_buffer *from, struct store_buffer *answer);
 /* Whether one more frame belongs to the request: it is in t->frame now. */

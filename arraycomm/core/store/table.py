@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from arraycomm._engine import store_apply, store_table
 
 from ..errors import DistStoreError, ResourceError
+from ..printable import printable
 from ..record import Record
 
 # As in native/store.h.
@@ -72,7 +73,7 @@ class Table:
 
 def failure(code: int, answer: Sequence[bytes]) -> Exception:
     """The exception for an answer's code other than OK."""
-    text = answer[0].decode(errors="backslashreplace") if answer else ""
+    text = printable(answer[0]) if answer else ""
     known = {TIMED_OUT: TimeoutError, BAD_REQUEST: ValueError, OVER_QUOTA: ResourceError}
     return known.get(code, DistStoreError)(text or f"answer {code}")
 

@@ -19,6 +19,7 @@ from ..address import is_loopback
 from ..auth import check_user
 from ..errors import AuthFailed
 from ..log import log
+from ..printable import printable
 from .server import keep_alive
 
 _LOG_EVERY = 60.0  # s between two complaints
@@ -78,11 +79,11 @@ class Gate:
 
 def _listen(told: int) -> None:
     count, next_time = 0, 0.0
-    with open(told, encoding="utf-8", errors="replace") as lines:
+    with open(told, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
         for line in iter(lines.readline, _END.decode()):
             count += 1
             now = time.monotonic()
             if now >= next_time:
                 next_time = now + _LOG_EVERY
                 log().warning("a client of torch's kind is disconnected, as its protocol has no errors: %s (%d so far; this is "
-                              "said once a minute)", line.rstrip("\n"), count)
+                              "said once a minute)", printable(line.rstrip("\n")), count)
