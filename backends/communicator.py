@@ -45,6 +45,7 @@ class EngineCommunicator:
     shortcut: Shortcut
     _group: Any  # an acomm_group, freed with it
     _failure, _stop, _free = lib.acomm_group_failure, lib.acomm_group_stop, lib.acomm_group_close
+    _probe = lib.acomm_probe
 
     def __init__(self, rank: int, size: int, name: str, timeout: float, place: Callable[[int], str]) -> None:
         """place: of a rank of the group, for errors; "" where that is not known."""
@@ -177,6 +178,16 @@ class EngineCommunicator:
         if not async_op:
             work.wait()
         return work
+
+    def probe(self, peer: int | None, tag: int, timeout: float | None) -> tuple[int, int, int, int] | None:
+        out = ffi.new("acomm_message *")
+        with self.shortcut:
+            code = self._probe(self._checked(), -1 if peer is None else peer, tag, nanoseconds(timeout), out)
+        if code == 1:
+            return None
+        if code:
+            raise self.error(code)
+        return out.source, out.tag, out.dtype, out.count
 
     def batch(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()  # every operation progresses by itself

@@ -142,6 +142,8 @@ class Translator:
             writer = self._peer(failure.writer - 1)
             partial += f"; {writer} may still write to this rank's arrays: do not use them before it has ended"
         told = f"{self._who}{doing}{after}: {self._cause(failure)}{partial}"
+        if failure.code == lib.ACOMM_TIMEOUT and failure.mine.kind == lib.ACOMM_RECV and failure.origin == self._rank:
+            told += "; the group is finished: to poll, use irecv(...).result(timeout), or probe()"
         kind = _TYPES.get(failure.code)
         if kind is None:
             return _PLAIN.get(failure.code, DistBackendError)(told)

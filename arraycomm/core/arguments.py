@@ -42,7 +42,7 @@ def reduction(op: str | ReduceOp | None, dtype: int) -> ReduceOp:
     try:
         return _defined[op, dtype]
     except (KeyError, TypeError):
-        found = reduce_op(op)
+        found = reduce_op("sum" if op is None else op)
         _check_defined(found, DType(dtype))
         if found.name != "premul_sum":  # factors are without number
             _defined[op, dtype] = found
@@ -95,10 +95,25 @@ def root(value: Any, size: int) -> int:
     return 0 if value is None else rank("root", value, size)
 
 
-def tag(value: Any) -> int:
-    """As an int. ValueError unless value fits a message's tag. TypeError for None: elsewhere that would mean any tag."""
+def source(value: Any, size: int) -> int | None:
+    """As rank(); None is any. TypeError for an array, with which a receive of other libraries begins."""
+    if hasattr(value, "__dlpack__") or isinstance(value, (bytearray, memoryview, bytes)) or hasattr(value, "typecode"):
+        raise TypeError(f"a receive's first argument is the sender's rank, got {type(value).__name__}: give the array by name, "
+                        "recv(source, like=x) for a new array, or recv(source, out=x) to fill x")
+    return None if value is None else rank("source", value, size)
+
+
+def given(value: Any, otherwise: str) -> Any:
+    """TypeError, with what it says `otherwise`, for None."""
     if value is None:
-        raise TypeError("tag must be an integer, got None: leave it away for messages of tag 0")
+        raise TypeError(otherwise)
+    return value
+
+
+def tag(value: Any) -> int:
+    """As an int. ValueError unless value fits a message's tag."""
+    if value is None:
+        raise TypeError("tag must be an integer, got None: leave it away for tag 0, and receive with arraycomm.ANY_TAG for any")
     found = integer("tag", value)
     if not 0 <= found < 2**63:
         raise ValueError(f"tag must be between 0 and 2**63 - 1, got {found}")

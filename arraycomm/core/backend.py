@@ -66,7 +66,8 @@ class Mover(Protocol):
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work | None: ...
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
-             async_op: bool = False) -> Work: ...
+             async_op: bool = False) -> Work:
+        """tag below 0: any; -1 of those below 2**62, -2 of those from there on."""
 
 
 class Exposed(Protocol):

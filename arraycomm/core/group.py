@@ -132,14 +132,18 @@ class Group(ObjectCollectives, Shortcuts):
         return _finish(work, to, async_op)
 
     @_short(2)
-    def broadcast(self, x: Any, root: int = 0, *, out: Any = None, async_op: bool = False,
+    def broadcast(self, x: Any = None, root: int = 0, *, out: Any = None, async_op: bool = False,
                   timeout: float | None = None) -> Any:
         """The root's x on every rank. The other ranks' x tells shape, dtype and library, and is not changed.
+
+        `out` alone is both: what the root gives, and what the other ranks get.
 
         The root may return before the others have come: x has been copied then. If one of them called something else, it
         raises CollectiveMismatch, and so does the root's next call on this group, or close().
         """
         arguments.seconds(timeout)
+        if x is None:
+            x = arguments.given(out, "broadcast needs an array: broadcast(x), or broadcast(out=x) to fill x on the other ranks")
         src = self._readable(x)
         root = arguments.root(root, self.size)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
@@ -316,16 +320,19 @@ class Group(ObjectCollectives, Shortcuts):
         return None
 
     @_short(10)
-    def recv(self, like: Any, source: int | None = None, tag: int = 0, *, out: Any = None,
+    def recv(self, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
              timeout: float | None = None) -> Any:
-        """Receives a message of like's shape and dtype and gives Received(array, source, tag).
+        """Receives a message and gives Received(array, source, tag).
 
-        source: a rank, or None for any. out: array to write into (`recv(x, out=x)` receives in place).
+        source: a rank, or None for any.
+        One of: like, an array whose library, shape and dtype the new one has; out, the array to write into.
         Messages of one tag between two ranks arrive in the order in which they were sent. A message of another size or
         dtype is a CollectiveMismatch; the group stays usable.
+        timeout: seconds; where none comes in time that is CollectiveTimeout, and the group is finished, on all ranks. To poll,
+        use irecv(...).result(timeout), which may be asked again.
         Inside batch() it returns a Work at once.
         """
-        work = self.irecv(like, source, tag, out=out, timeout=timeout)
+        work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
         return work if self._batch is not None else work.result()
 
     @_short(9, begins=True)
@@ -339,15 +346,20 @@ class Group(ObjectCollectives, Shortcuts):
         return self._started(Work(work, _nothing))
 
     @_short(10, begins=True)
-    def irecv(self, like: Any, source: int | None = None, tag: int = 0, *, out: Any = None,
+    def irecv(self, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
               timeout: float | None = None) -> Work:
-        """As recv(), but returns a Work at once; its result() is the Received."""
+        """As recv(), but returns a Work at once; its result() is the Received.
+
+        timeout: as in recv(), it ends the group. That of result(timeout) does not: TimeoutError, and the receive goes on.
+        """
         arguments.seconds(timeout)
-        template = self._readable(like)
+        source = arguments.source(source, self.size)
         tag = arguments.tag(tag)
-        if source is not None:
-            source = arguments.rank("source", source, self.size)
-        to = arguments.in_place(like, template) if out is like else arguments.destination(like, template, template.shape, out)
+        if (like is None) == (out is None):
+            raise TypeError("a receive takes one of like= (for a new array) and out= (to fill), got "
+                            f"{'none' if out is None else 'both'}")
+        template = self._readable(out if like is None else like)
+        to = arguments.in_place(out, template) if like is None else arguments.destination(like, template, template.shape, None)
         pending = self._movers[template.device_type].recv(to.buffer, source, tag, timeout=timeout, async_op=True)
 
         def received() -> Received:

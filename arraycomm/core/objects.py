@@ -106,11 +106,11 @@ class ObjectCollectives:
         """
         _check_tag(tag)
         head = array.array("q", [0, 0])
-        sender = self.recv(head, source, _MESSAGES + tag, out=head, timeout=timeout).source
+        sender = self.recv(source, _MESSAGES + tag, out=head, timeout=timeout).source
         if not 0 <= head[1] <= codec.LONGEST:
             raise ValueError(f"rank {sender} announces an object of {head[1]} bytes, the limit is {codec.LONGEST}")
         data = _bytes(head[1])
-        self.recv(data, sender, _MESSAGES + tag, out=data, timeout=timeout)
+        self.recv(sender, _MESSAGES + tag, out=data, timeout=timeout)
         if (head[0] == _PICKLED) != allow_pickle:
             raise ValueError(_unlike(sender, head[0] == _PICKLED))
         return _object(memoryview(data), allow_pickle), sender

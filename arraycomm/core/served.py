@@ -43,7 +43,7 @@ class Served:
 
     def get(self, to: Buffer, rank: int, offset: int) -> list[Any]:
         request = next(self._requests)
-        pending = self._group.irecv(to, rank, _ANSWERS + request, out=to)
+        pending = self._group.irecv(rank, _ANSWERS + request, out=to)
         return [pending, self._ask(rank, GET, offset, to.count, request)]
 
     def signal(self, rank: int) -> list[Any]:

@@ -158,7 +158,7 @@ def _agree(world: Group) -> tuple[int, int, int, int]:
 def _answer(world: Group, rank: int) -> None:
     word = array("q", [0])
     for _ in range(_EXCHANGES):
-        world.recv(word, rank, out=word)
+        world.recv(rank, out=word)
         word[0] = time.monotonic_ns()
         world.send(word, rank)
 
@@ -168,7 +168,7 @@ def _ask(world: Group) -> tuple[int, int]:
     for _ in range(_EXCHANGES):
         begun = time.monotonic_ns()
         world.send(word, 0)
-        world.recv(word, 0, out=word)
+        world.recv(0, out=word)
         ended = time.monotonic_ns()
         best = min(best, (word[0] - (begun + ended) // 2, (ended - begun) // 2), key=lambda found: found[1])
     return best

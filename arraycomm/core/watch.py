@@ -58,9 +58,9 @@ COLLECTIVES: dict[str, tuple[str, ...]] = {
 }
 MESSAGES: dict[str, tuple[str, ...]] = {
     "send": ("x", "dest", "tag"),
-    "recv": ("like", "source", "tag"),
+    "recv": ("source", "tag"),
     "isend": ("x", "dest", "tag"),
-    "irecv": ("like", "source", "tag"),
+    "irecv": ("source", "tag"),
 }
 OPERATIONS = (*COLLECTIVES, *MESSAGES)  # in the order of acomm.h's kinds; isend and irecv behind
 

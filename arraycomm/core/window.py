@@ -181,7 +181,7 @@ class Direct:
         """Copies from a device or to one: as a message to this rank."""
         with self._staging:
             pending = self._group.isend(source, self._group.rank, _STAGED)
-            self._group.recv(to, self._group.rank, _STAGED, out=to)
+            self._group.recv(self._group.rank, _STAGED, out=to)
             pending.wait()
 
 

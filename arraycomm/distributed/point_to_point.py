@@ -37,7 +37,7 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
     """Receives into the array and gives the sender's global rank. Neither src nor group_src: from any rank."""
     if group is None and group_src is None and not current.profiler._is_profiler_enabled:
         short: Any = getattr(current.default, "rooted", None)
-        got = NotImplemented if short is None else short.plain_recv(tensor, src, tag, out=tensor)
+        got = NotImplemented if short is None else short.plain_recv(src, tag, out=tensor)
         if got is not NotImplemented:
             return int(got.source)
     pg = entered(group, "irecv")
@@ -45,7 +45,7 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
         return -1
     source = _source(pg, src, group_src)
     _receivable(tensor, tag)
-    return pg.ranks[pg.core.recv(tensor, source, tag, out=tensor).source]
+    return pg.ranks[pg.core.recv(source, tag, out=tensor).source]
 
 
 def isend(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
@@ -67,7 +67,7 @@ def irecv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None
         return None
     source = _source(pg, src, group_src)
     _receivable(tensor, tag)
-    return Receive(pg.core.irecv(tensor, source, tag, out=tensor), (tensor,))
+    return Receive(pg.core.irecv(source, tag, out=tensor), (tensor,))
 
 
 def _rank(name: str, pg: ProcessGroup, rank: Any, group_rank: Any) -> int:

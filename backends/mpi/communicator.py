@@ -35,6 +35,7 @@ class MpiCommunicator(EngineCommunicator):
     """See EngineCommunicator."""
 
     _failure, _stop, _free = lib.acomm_mpi_failure, lib.acomm_mpi_stop, lib.acomm_mpi_close
+    _probe = lib.acomm_mpi_probe
 
     def __init__(self, library: Library, group: Any, name: str, timeout: float) -> None:
         """group: an acomm_group, which is freed with it."""

@@ -19,7 +19,7 @@ class SendRecv(Collective):
 
         def exchange() -> Any:
             sending = group.isend(x, following)
-            received = group.recv(x, previous, out=out)
+            received = group.recv(previous, out=out)
             sending.wait()
             return received.array
 

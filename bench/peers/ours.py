@@ -122,7 +122,7 @@ class Contender(Peer):
     def call(self, operation: str, x: Any, out: Any) -> Call:
         group = self.group
         if operation == "sendrecv":
-            return self.one_way(partial(group.send, x), lambda source: group.recv(x, source, out=out))
+            return self.one_way(partial(group.send, x), lambda source: group.recv(source, out=out))
         if operation == "barrier":
             barrier: Call = group.barrier
             return barrier

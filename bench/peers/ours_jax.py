@@ -48,7 +48,7 @@ class Contender(ours.Contender):
         if operation == "sendrecv":
             other = self.rank ^ 1
             send = self._compiled(lambda x: comm.send(x, other, group=group))
-            receive = self._compiled(lambda x: comm.recv(x, other, group=group))
+            receive = self._compiled(lambda x: comm.recv(other, group=group, like=x))
             return self.one_way(lambda _: send(x), lambda _: receive(x))
         if operation == "barrier":
             return self._compiled(lambda: comm.barrier(group=group))

@@ -33,7 +33,7 @@ def _bytes(length: int, place: int, number: int) -> NDArray[np.uint8]:
 def _got(part: arraycomm.Group, length: int, number: int, place: int = 0, tag: int = 0) -> int:
     """0 if the next message is that one."""
     out = _bytes(length, place, 0)
-    return int(not np.array_equal(part.recv(out, 1 - part.rank, tag, out=out).array, _bytes(length, 0, number)))
+    return int(not np.array_equal(part.recv(1 - part.rank, tag, out=out).array, _bytes(length, 0, number)))
 
 
 def _with_cells(group: arraycomm.Group, case: Callable[[arraycomm.Group], int]) -> tuple[int, list[int]]:
@@ -73,7 +73,7 @@ def streams(group: arraycomm.Group) -> None:
             part.send(np.ones(1), 0, 5)
         else:
             works = [part.isend(_bytes(length, 16, number), 1) for number in range(10)]
-            part.recv(np.empty(1), 1, 5)
+            part.recv(1, 5, like=np.empty(1))
             wrong = sum(work.wait() is not None for work in works)
         return wrong
     say(group, [_with_cells(group, lambda part, length=length: one_way(part, length)) for length in (1024, 65_536)])
@@ -107,7 +107,7 @@ def waits_in_a_cell(group: arraycomm.Group) -> None:
             return wrong + sum(_got(part, length, number, 0, 5) for number in (7, 8))
         wrong = sum(_got(part, length, number, 0, 2) for number in range(5))
         works = [part.isend(_bytes(length, 0, number), 0, 3) for number in range(3)]  # the first one in a cell
-        part.recv(np.empty(1), 0, 4)  # in that one
+        part.recv(0, 4, like=np.empty(1))  # in that one
         wrong += _got(part, length, 1, 0, 1)
         works += [part.isend(_bytes(length, 0, number), 0, 5) for number in (7, 8)]  # both in cells
         for work in works:
@@ -122,24 +122,24 @@ def refused_in_a_cell(group: arraycomm.Group) -> None:
         like, wrong = np.full(length + 1, 9, np.uint8), 0
         if part.rank == 0:
             if early:
-                part.recv(np.empty(0), 1, 4)
+                part.recv(1, 4, like=np.empty(0))
             part.send(_bytes(length, 16, 1), 1)
             part.send(_bytes(length, 16, 2), 1, 2)  # there is no cell for it
-            part.recv(np.empty(0), 1, 5)
+            part.recv(1, 5, like=np.empty(0))
             part.send(np.empty(0), 1, 6)
             return sum(_got(part, length, number, 0, 3) for number in range(3))
-        receives = [part.irecv(like, 0, out=like)] if early else []
+        receives = [part.irecv(0, out=like)] if early else []
         if early:
             part.send(np.empty(0), 0, 4)
         wrong += 0 if early else _got(part, length, 2, 0, 2)
         try:
-            (receives or [part.irecv(like, 0, out=like)])[0].wait()
+            (receives or [part.irecv(0, out=like)])[0].wait()
             wrong += 1
         except arraycomm.CollectiveMismatch:
             wrong += bool((like != 9).any())
         wrong += _got(part, length, 2, 0, 2) if early else 0
         part.send(np.empty(0), 0, 5)
-        part.recv(np.empty(0), 0, 6)  # who sends that has written all before it
+        part.recv(0, 6, like=np.empty(0))  # who sends that has written all before it
         for work in [part.isend(_bytes(length, 16, number), 0, 3) for number in range(3)]:
             work.wait()
         return wrong

@@ -43,13 +43,13 @@ def order(group: arraycomm.Group) -> None:
         wrong = _pass_on(group)
         seen = [0] * size
         for _ in range(20 * size):
-            got = group.recv(np.empty(300), tag=8)
+            got = group.recv(tag=8, like=np.empty(300))
             wrong += bool((got.array != got.source * 100 + seen[got.source]).any())
             seen[got.source] += 1
         for tag in (2**40, 7):
             for number, (_, count) in ((i, one) for i, one in enumerate(every[me]) if one[0] == tag):
                 for source in range(size):
-                    wrong += bool((group.recv(np.empty(count), source, tag).array != source * 100 + number).any())
+                    wrong += bool((group.recv(source, tag, like=np.empty(count)).array != source * 100 + number).any())
         for work in sends:
             work.wait()
         say(group, f"wrong {wrong}, from each {set(seen)}")
@@ -59,7 +59,7 @@ def _pass_on(group: arraycomm.Group) -> int:
     """A message that flows past those that nobody has received yet."""
     x = np.arange(_LONG, dtype=np.float64)
     if group.rank:
-        x = group.recv(np.empty(_LONG), group.rank - 1, 9).array
+        x = group.recv(group.rank - 1, 9, like=np.empty(_LONG)).array
     if group.rank < group.size - 1:
         group.send(x, group.rank + 1, 9)
     return int((x != np.arange(_LONG)).any())
@@ -81,7 +81,7 @@ def many(group: arraycomm.Group) -> None:
         senders.close()
     else:
         os.kill(os.getpid(), signal.SIGSTOP)
-        wrong = sum(bool((group.recv(np.empty(number % 200), source).array != number).any())
+        wrong = sum(bool((group.recv(source, like=np.empty(number % 200)).array != number).any())
                     for number in range(2000) for source in range(1, group.size))
         say(group, f"wrong {wrong}")
 
@@ -95,14 +95,14 @@ def fills(group: arraycomm.Group) -> None:
         filling, flowing = memory[begin + skew :][:_RING], np.full(_LONG, 7.0)
         if group.rank:
             like = {1: filling, 2: flowing}
-            works = {tag: group.irecv(np.empty_like(like[tag]), 0, tag) for tag in (1, 2) if early and skew}
+            works = {tag: group.irecv(0, tag, like=np.empty_like(like[tag])) for tag in (1, 2) if early and skew}
             group.send(np.ones(1), 0, 3)
             for tag in (first, 3 - first) if skew == 0 else (1, 2):
-                got = works[tag].result() if works else group.recv(np.empty_like(like[tag]), 0, tag)
+                got = works[tag].result() if works else group.recv(0, tag, like=np.empty_like(like[tag]))
                 wrong += bool((got.array != (5 if tag == 1 else 7)).any())
         else:
             filling.fill(5)
-            group.recv(np.ones(1), 1, 3)
+            group.recv(1, 3, like=np.ones(1))
             filled = group.isend(filling, 1, 1)  # which may be read where it lies: then it ends with its receive, the second here
             if skew:
                 filled.wait()
@@ -117,14 +117,14 @@ def fits(group: arraycomm.Group) -> None:
     lengths = [_RING * part // 8 + more for part in range(1, 8) for more in (-64, 0, 64)]
     for before, after in itertools.product(lengths, lengths):
         if group.rank:
-            group.recv(memory[:before], 0, 1, out=memory[:before])
+            group.recv(0, 1, out=memory[:before])
             group.send(np.ones(1), 0, 3)
-            group.recv(np.ones(1), 0, 2)
-            wrong += bool((group.recv(memory[:after], 0, 1, out=memory[:after]).array != 6).any())
+            group.recv(0, 2, like=np.ones(1))
+            wrong += bool((group.recv(0, 1, out=memory[:after]).array != 6).any())
         else:
             memory.fill(5)
             group.send(memory[:before], 1, 1)
-            group.recv(np.ones(1), 1, 3)
+            group.recv(1, 3, like=np.ones(1))
             memory.fill(6)
             group.send(memory[:after], 1, 1)
             group.send(np.ones(1), 1, 2)
@@ -139,7 +139,7 @@ def unreadable(group: arraycomm.Group) -> None:
     for x in (usual, odd, usual):
         x[:] = np.arange(x.size) + me
         work = group.isend(x, (me + 1) % group.size)
-        got = group.recv(np.empty(x.size), left)
+        got = group.recv(left, like=np.empty(x.size))
         work.wait()
         say(group, f"right {np.array_equal(got.array, np.arange(x.size) + left)}")
 
@@ -149,15 +149,15 @@ def refuses(group: arraycomm.Group) -> None:
     refused = 0
     for sends, count, early in itertools.product((group.isend, group.send), (5, 2000, _LONG), (False, True)):
         like = np.full(count + 1, 7.0)
-        receives = [group.irecv(like, 0, 2, out=like)] if early and group.rank else []
+        receives = [group.irecv(0, 2, out=like)] if early and group.rank else []
         group.barrier()
         works = [sends(np.zeros(count), 1, 2), sends(np.full(count, 3.0), 1, 2)] if group.rank == 0 else []
         if group.rank:
             try:
-                (receives or [group.irecv(like, 0, 2, out=like)])[0].wait()
+                (receives or [group.irecv(0, 2, out=like)])[0].wait()
             except arraycomm.CollectiveMismatch:
                 refused += bool((like == 7).all())
-            refused += 100 * bool((group.recv(np.zeros(count), 0, 2).array == 3).all())
+            refused += 100 * bool((group.recv(0, 2, like=np.zeros(count)).array == 3).all())
         for work in works:
             assert work is None or work.wait() is None
     say(group, f"refused {refused}")
@@ -177,7 +177,7 @@ def gives_up(group: arraycomm.Group) -> None:
             elif part.rank == 0:  # it is offered
                 part.isend(x, 1, timeout=2e-4 * trial).wait()
             else:
-                wrong += bool((part.recv(out, 0, out=out).array != trial).any())
+                wrong += bool((part.recv(0, out=out).array != trial).any())
         except arraycomm.GroupError:
             x.fill(-1)
             gave_up += 1
@@ -196,13 +196,13 @@ def receiver_gives_up(group: arraycomm.Group) -> None:
         part.barrier()
         try:
             if part.rank == 0 and trial == 0:
-                part.recv(np.empty(1), 1, 9)  # until it hears of it
+                part.recv(1, 9, like=np.empty(1))  # until it hears of it
             elif part.rank == 0 and trial % 2:
                 part.send(x, 1)
             elif part.rank == 0:
                 part.isend(x, 1).wait()
             else:
-                part.irecv(out, 0, out=out, timeout=2e-4 * trial + 1e-3 * (trial == 0)).wait()
+                part.irecv(0, out=out, timeout=2e-4 * trial + 1e-3 * (trial == 0)).wait()
                 wrong += bool((out != 1).any())
             part.barrier()
         except arraycomm.CollectiveTimeout as error:
@@ -221,7 +221,7 @@ def aborts(group: arraycomm.Group) -> None:
     for _ in range(10):
         part, told = group.split(0), []
         assert part is not None
-        works = [part.irecv(np.empty(5), None, 9)]
+        works = [part.irecv(None, 9, like=np.empty(5))]
         try:
             if part.rank == 0:
                 works += [part.isend(np.full(count, 5.0), 1) for count in (3, 3000, _LONG)]
@@ -229,7 +229,7 @@ def aborts(group: arraycomm.Group) -> None:
                 part.send(np.ones(_LONG), 1)
             else:
                 part.barrier()
-                assert all((part.recv(np.empty(count), 0).array == 5).all() for count in (3, 3000))
+                assert all((part.recv(0, like=np.empty(count)).array == 5).all() for count in (3, 3000))
                 part.abort("enough of it")
         except arraycomm.Aborted as error:
             told.append(str(error))
@@ -249,7 +249,7 @@ def forks(group: arraycomm.Group) -> None:
     other, counts = 1 - group.rank, (3, 3000, _LONG)
     part = group.split(0)
     assert part is not None
-    receives = [group.irecv(np.empty(count), other, 5) for count in counts]
+    receives = [group.irecv(other, 5, like=np.empty(count)) for count in counts]
     group.barrier()
     sends = [part.isend(np.full(count, group.rank + 2.0), other) for count in counts]  # there, and offered, at the fork
     child = os.fork()
@@ -258,7 +258,7 @@ def forks(group: arraycomm.Group) -> None:
         uses: list[Callable[[], object]] = [
             lambda: group.abort("the child's own trouble"), group.check_peers, lambda: group.subgroup([group.rank], "mine"),
             lambda: part.split(0), lambda: group.send(np.ones(1), other), lambda: part.isend(np.ones(_LONG), other),
-            lambda: part.recv(np.empty(3), other), receives[0].wait, group.barrier, arraycomm.init]
+            lambda: part.recv(other, like=np.empty(3)), receives[0].wait, group.barrier, arraycomm.init]
         uses += [send.wait for send in sends if not send.done()]  # Intel MPI ends long ones, too, before they are received
         refused = [names_the_fork(use) for use in uses]
         part.close()
@@ -267,7 +267,7 @@ def forks(group: arraycomm.Group) -> None:
     group.barrier()
     works = [group.isend(np.full(count, group.rank + 4.0), other, 5) for count in counts]
     right = all((receive.result().array == other + 4).all() for receive in receives)
-    right &= all((part.recv(np.empty(count), other).array == other + 2).all() for count in counts)
+    right &= all((part.recv(other, like=np.empty(count)).array == other + 2).all() for count in counts)
     for work in sends + works:
         work.wait()
     part.close()
@@ -285,7 +285,7 @@ def killed(group: arraycomm.Group) -> None:
             group.isend(x, 0)
             group.send(x, 2)
         else:
-            group.recv(x, 1, out=x)
+            group.recv(1, out=x)
 
 
 def closes(group: arraycomm.Group) -> None:
@@ -304,10 +304,10 @@ def closes(group: arraycomm.Group) -> None:
                 told = str(error)
         else:
             group.barrier()
-            right = all((part.recv(np.empty(count), 0).array == 5).all() for count in (3, 3000))
+            right = all((part.recv(0, like=np.empty(count)).array == 5).all() for count in (3, 3000))
             try:
                 for _ in range(2):
-                    part.recv(np.empty(_LONG), 0)
+                    part.recv(0, like=np.empty(_LONG))
             except arraycomm.PeerLost as error:
                 told = f"{right} {error}"
             part.close()
@@ -368,7 +368,7 @@ def marked(group: arraycomm.Group) -> Iterator[tuple[arraycomm.Group, Lanes]]:
     before, part = mapped(), group.split(0)
     assert part is not None
     part.send(np.ones(1), 1 - part.rank, _MARKS[part.rank])
-    part.recv(np.empty(1), 1 - part.rank, _MARKS[1 - part.rank])
+    part.recv(1 - part.rank, _MARKS[1 - part.rank], like=np.empty(1))
     lanes = _lanes()
     group.barrier()
     yield part, lanes
@@ -386,7 +386,7 @@ def _forge(slot: int, head: bytes, behind: int) -> None:
 def _receive_too_much(part: arraycomm.Group, lanes: Lanes) -> None:
     """Rank 1 says so of the lane from rank 0, the second of four, whatever is said otherwise meanwhile."""
     freed = ctypes.c_uint64.from_address(lanes.end - 3 * (lanes.slots[1] - lanes.slots[0]))
-    work = part.irecv(np.empty(1), 0, 5)
+    work = part.irecv(0, 5, like=np.empty(1))
     while not work.done():
         freed.value = 1 << 40
 
@@ -410,7 +410,7 @@ def hostile(group: arraycomm.Group) -> None:
                     _receive_too_much(part, lanes)
                 elif name not in _FORGED:
                     _send_until_it_fails(part)
-                part.recv(np.empty(1), 1 - part.rank, 5, timeout=20)
+                part.recv(1 - part.rank, 5, like=np.empty(1), timeout=20)
             except arraycomm.DistError as error:
                 told = f"{type(error).__name__} {error}"
         if group.rank == 0:

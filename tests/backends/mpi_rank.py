@@ -41,7 +41,7 @@ def elsewhere(group: arraycomm.Group) -> None:
     if group.rank == 0:
         group.all_reduce(np.ones(7), timeout=0.5)
     elif group.rank == 1:
-        group.recv(np.ones(3), 2)
+        group.recv(2, like=np.ones(3))
     else:
         group.all_reduce(np.ones(7))
 
@@ -141,13 +141,13 @@ def aborts_receives(group: arraycomm.Group) -> None:
         assert part is not None
         try:
             if part.rank == 0:
-                part.recv(x, 1)
+                part.recv(1, like=x)
                 part.send(x, 1)
                 part.abort("enough of it")
             else:
                 part.send(x, 0)
-                part.recv(x, 0)
-                part.recv(x, 0)
+                part.recv(0, like=x)
+                part.recv(0, like=x)
         except arraycomm.Aborted:
             pass
         part.close()

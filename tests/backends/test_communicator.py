@@ -18,7 +18,7 @@ def _closed_by_a_child(rank: int, transport: str) -> None:
     os.environ["ARRAYCOMM_TRANSPORT"] = transport
     with arraycomm.init() as group:
         group.all_reduce(np.ones(4), async_op=True).wait()  # so that there is a thread, which the child will not have
-        pending = group.irecv(np.zeros(4), 1 - rank)
+        pending = group.irecv(1 - rank, like=np.zeros(4))
         child = os.fork()
         if not child:
             signal.alarm(30)  # ends it where it hangs
@@ -40,7 +40,7 @@ def _aborted_by_a_child(rank: int, transport: str) -> None:
     with arraycomm.init() as group, group.split(0) as other:
         window = core_window.Window(group, np.zeros(4), "window")
         group.all_reduce(np.ones(4), async_op=True).wait()
-        pending = group.irecv(np.zeros(1 << 20), 1 - rank)  # by a copy in which both sides take part
+        pending = group.irecv(1 - rank, like=np.zeros(1 << 20))  # by a copy in which both sides take part
         child = os.fork()
         if not child:
             signal.alarm(30)

@@ -106,7 +106,7 @@ class FakeGroup:
         self.world.mail[self.rank, dest].put(np.array(x))
         return SimpleNamespace(wait=lambda: None)
 
-    def recv(self, like: Any, source: int, *, out: Any = None) -> Any:
+    def recv(self, source: int, *, like: Any = None, out: Any = None) -> Any:
         return SimpleNamespace(array=self._give(self.world.mail[source, self.rank].get(timeout=_TIMEOUT), out))
 
 

@@ -108,7 +108,7 @@ def patience(context: Context) -> None:
     group, me = context.group, context.rank
     go = np.zeros(1)
     if me != 0:
-        group.recv(go, 0, tag=5, out=go)
+        group.recv(0, tag=5, out=go)
     x = np.full(5, me + 1.0)
     first, second = group.all_reduce(x, async_op=True), group.all_reduce(x, "max", async_op=True)
     if me == 0 and context.size > 1:
@@ -128,7 +128,7 @@ def forgotten_at_the_end(context: Context) -> None:
     """Operations under way when their group is closed end with it, and say so for good."""
     group = context.group.split(0)
     assert group is not None
-    receive = group.irecv(np.zeros(3), None, tag=9)
+    receive = group.irecv(None, tag=9, like=np.zeros(3))
     group.barrier()
     never = group.all_reduce(np.ones(3), async_op=True) if context.rank == 0 and context.size > 1 else None
     context.group.barrier()

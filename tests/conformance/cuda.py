@@ -92,7 +92,7 @@ def captures(context: Context) -> None:
     group, x = context.group, given(context, "cuda", np.ones(500, np.float32))
     y = given(context, "cupy", np.ones(500, np.float32))
     y.numpy()
-    calls = {arrays.LEGACY: (lambda: group.all_reduce(x), lambda: group.send(x, 0), lambda: group.recv(x, 0),
+    calls = {arrays.LEGACY: (lambda: group.all_reduce(x), lambda: group.send(x, 0), lambda: group.recv(0, like=x),
                              lambda: group.empty(3, like=x)),
              arrays.current_stream(): (lambda: group.all_reduce(y), lambda: group.all_gather(y, form="list"))}
     for stream, call in [(stream, call) for stream, some in calls.items() for call in some]:
@@ -128,13 +128,13 @@ def messages(context: Context) -> None:
         for give in ("cuda", "numpy"):
             for take in ("cuda", "frozen", "numpy"):
                 work = group.isend(given(context, give, mine), right, 3)
-                got = group.recv(given(context, take, np.zeros_like(mine)), left, 3)
+                got = group.recv(left, 3, like=given(context, take, np.zeros_like(mine)))
                 context.check((got.source, got.tag) == (left, 3), f"came from {got.source}, {got.tag}")
                 expect(context, f"{count} from {give} to {take}", got.array, theirs)
                 work.wait(60)
         with group.batch():
             group.send(given(context, "cuda", mine), right)
-            pending = group.recv(given(context, "cuda", mine), left)
+            pending = group.recv(left, like=given(context, "cuda", mine))
         expect(context, f"batch of {count}", pending.result().array, theirs)
 
 
@@ -161,7 +161,7 @@ def two_backends(context: Context) -> None:
             x = given(context, "cuda", np.ones(300, np.float32))
             with group.batch():
                 group.send(x, (context.rank + 1) % context.size)
-                got = group.recv(x, (context.rank - 1) % context.size)
+                got = group.recv((context.rank - 1) % context.size, like=x)
             context.check((got.result().array.numpy() == 1).all(), "a batch")
             movers = [type(group._movers[1]).__name__, type(group._movers[2]).__name__, type(group._movers[2]._host).__name__]
             context.check(movers == ["MpiCommunicator", "Staged", "SocketCommunicator"], f"{movers}")
@@ -184,7 +184,7 @@ def other_device(context: Context) -> None:
     cuda.tell("standin_reset", 4)
     for kind in (arrays.Array, arrays.Frozen):
         x = arrays.asarray(np.full(300, 2.0, np.float32), device=device, kind=kind)
-        works = [group.all_reduce(x, async_op=True), group.isend(x, context.rank), group.irecv(x, context.rank)]
+        works = [group.all_reduce(x, async_op=True), group.isend(x, context.rank), group.irecv(context.rank, like=x)]
         got = group.all_reduce(x)
         while not all(work.done() for work in works):
             pass
@@ -352,7 +352,7 @@ def forgotten(context: Context) -> None:
     kept.numpy()
     context.group.all_reduce(x, out=x, async_op=True)  # the results come all the same
     if context.size > 1:
-        context.group.irecv(place, (context.rank - 1) % context.size, 5, out=place)
+        context.group.irecv((context.rank - 1) % context.size, 5, out=place)
         context.group.send(kept, (context.rank + 1) % context.size, 5)
     wants = [(x, context.size * (context.size + 1) / 2)]
     wants += [(place, (context.rank - 1) % context.size + 1.0)] if context.size > 1 else []

@@ -133,7 +133,7 @@ def messages(context: Context) -> None:
     mine = np.arange(9, dtype=np.int16) + 100 * me
     with group.batch():
         sends = [group.send(arrays.asarray(mine + peer), peer) for peer in range(size)]
-        receives = [group.recv(arrays.asarray(np.zeros(9, np.int16)), peer) for peer in range(size)]
+        receives = [group.recv(peer, like=arrays.asarray(np.zeros(9, np.int16))) for peer in range(size)]
     for peer, work in enumerate(receives):
         got = work.result()
         expect(context, f"from {peer} in a batch", got.array, np.arange(9, dtype=np.int16) + 100 * peer + me)
@@ -144,7 +144,7 @@ def messages(context: Context) -> None:
         if me == first:
             group.send(arrays.asarray(mine), first + 1)
         elif me == first + 1:
-            got = group.recv(arrays.asarray(np.zeros(9, np.int16)), first)
+            got = group.recv(first, like=arrays.asarray(np.zeros(9, np.int16)))
             expect(context, "a lone message", got.array, np.arange(9, dtype=np.int16) + 100 * first)
     with group.batch():
         work = group.all_reduce(arrays.asarray(np.ones(5, np.float32)), async_op=True)
@@ -230,7 +230,7 @@ def refusals(context: Context) -> None:
     group = context.group
     small, bits = arrays.asarray(np.ones(3, np.int16)), arrays.asarray(np.ones(3, np.int32))
     calls = ((TypeError, "int16", lambda: group.all_reduce(small)), (TypeError, "band", lambda: group.all_reduce(bits, "band")),
-             (ValueError, "tag", lambda: group.send(bits, 0, tag=1)), (ValueError, "source", lambda: group.recv(bits)))
+             (ValueError, "tag", lambda: group.send(bits, 0, tag=1)), (ValueError, "source", lambda: group.recv(like=bits)))
     for kind, word, call in calls:
         context.raises(word, kind, word, call)
     expect(context, "after refusals", group.all_reduce(bits), np.full(3, context.size, np.int32))

@@ -126,7 +126,7 @@ def _leave_messages(context: Context) -> None:
         if me == 0 and size > 1:
             twin.send(np.full(700, 5.0 + i), 1)
         if me == 1:
-            got = twin.recv(np.zeros(700), 0).array
+            got = twin.recv(0, like=np.zeros(700)).array
             context.check((got == 5.0 + i).all(), f"contents of a message in {twin.name}: {got[:3]}, want {5.0 + i}")
         twin.barrier()
     for twin in later:

@@ -57,7 +57,7 @@ def moved(context: Context, count: int = 2**32 + 9) -> None:
     if me == 0:
         group.send(x, 1)
     elif me == 1:
-        group.recv(x, 0, out=x)
+        group.recv(0, out=x)
         context.check(_holds(x, 9, 9), "message")
 
 

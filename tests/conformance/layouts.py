@@ -67,7 +67,7 @@ def _strided_in(context: Context, label: str, x: Any, inputs: list[np.ndarray[An
     expect(context, f"all_gather {label}", group.all_gather(x), np.concatenate(inputs), like=x, shared=True)
     right, left = (me + 1) % context.size, (me - 1) % context.size
     work = group.isend(x, right)
-    expect(context, f"send {label}", group.recv(x, left).array, inputs[left], like=x)
+    expect(context, f"send {label}", group.recv(left, like=x).array, inputs[left], like=x)
     work.wait(30)
 
 

@@ -78,17 +78,17 @@ def messages(context: Context) -> None:
         for way in ("receive first", "send first", "out of order"):
             y.fill(255)
             if way == "receive first":
-                work = group.irecv(y, left, out=y)
+                work = group.irecv(left, out=y)
                 group.send(x, right)
             else:
                 work = group.isend(x, right, 5)
             if way == "out of order":
                 after = group.isend(x[::-1].copy(), right, 6)
-                group.recv(y, left, 6, out=y)
+                group.recv(left, 6, out=y)
                 context.check(np.array_equal(y, want[::-1]), f"{count} bytes at {skew} of a line: overtook another")
                 after.wait(60)
             if way != "receive first":
-                group.recv(y, left, 5, out=y)
+                group.recv(left, 5, out=y)
             work.wait(60)
             context.check(np.array_equal(y, want), f"{count} bytes at {skew} of a line: {way}")
 

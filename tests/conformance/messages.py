@@ -25,7 +25,7 @@ def ring(context: Context, framework: str) -> None:
         x = given(context, framework, contents(dtype, (count,), me, 41, True))
         want = contents(dtype, (count,), left, 41, True)
         work = group.isend(x, right, tag=3)
-        got = group.recv(x, left, tag=3)
+        got = group.recv(left, tag=3, like=x)
         context.check((got.source, got.tag) == (left, 3), f"source and tag: {got.source}, {got.tag}")
         expect(context, f"ring {dtype} {count}", got.array, want, like=x)
         work.wait(60)
@@ -35,7 +35,7 @@ def everyone(context: Context) -> None:
     """Each rank sends to each, itself included, before anybody receives."""
     group, size, me = context.group, context.size, context.rank
     sends = [group.isend(np.array([me, dest, 5]), dest, tag=dest) for dest in range(size)]
-    receives = [group.irecv(np.zeros(3, int), source, tag=me) for source in reversed(range(size))]
+    receives = [group.irecv(source, tag=me, like=np.zeros(3, int)) for source in reversed(range(size))]
     for source, work in zip(reversed(range(size)), receives, strict=True):
         got = work.result(60)
         context.check(got.array.tolist() == [source, me, 5] and got.source == source, f"from {source}: {got}")
@@ -52,7 +52,7 @@ def tags(context: Context) -> None:
     works = [group.isend(np.array([tag, i, me]), right, tag) for tag, i in numbers]
     for tag in (2**40, 0, 5):
         for i in range(4):
-            got = group.recv(np.zeros(3, int), left, tag)
+            got = group.recv(left, tag, like=np.zeros(3, int))
             context.check(got.array.tolist() == [tag, i, left], f"tag {tag}, message {i}: {got}")
     for work in works:
         work.wait(60)
@@ -67,7 +67,7 @@ def any_source(context: Context) -> None:
     else:
         seen: dict[int, list[int]] = {}
         for _ in range(3 * (size - 1)):
-            got = group.recv(np.zeros(2, int), tag=9)
+            got = group.recv(tag=9, like=np.zeros(2, int))
             context.check(got.source == got.array[0], f"any source: {got}")
             seen.setdefault(got.source, []).append(int(got.array[1]))
         context.check(seen == {rank: [0, 1, 2] for rank in range(1, size)}, f"any source: {seen}")
@@ -82,9 +82,9 @@ def batches(context: Context) -> None:
         x = np.full(count, float(me))
         with group.batch():
             if me % 2:
-                works = [group.send(x, right), group.recv(out, left, out=out)]
+                works = [group.send(x, right), group.recv(left, out=out)]
             else:
-                works = [group.recv(out, left, out=out), group.send(x, right)]
+                works = [group.recv(left, out=out), group.send(x, right)]
             context.check(all(isinstance(work, arraycomm.Work) for work in works), "inside batch() there are Works")
         context.check(all(work.done() for work in works) and (out == left).all(), f"batch {count}: {out[:3]}")
 
@@ -95,7 +95,7 @@ def in_place(context: Context, framework: str) -> None:
     for other in ("numpy", "torch"):
         out = make(other, np.zeros(9, np.float32))
         work = group.isend(given(context, framework, np.full(9, me, np.float32)), (me + 1) % size)
-        got = group.recv(out, (me - 1) % size, out=out)
+        got = group.recv((me - 1) % size, out=out)
         context.check(got.array is out, "recv gives its out")
         expect(context, f"recv into {other}", out, np.full(9, (me - 1) % size, np.float32))
         work.wait(60)
@@ -104,7 +104,7 @@ def in_place(context: Context, framework: str) -> None:
 def beside_collectives(context: Context) -> None:
     """A receive that waits does not hold up collectives, nor they it."""
     group, size, me = context.group, context.size, context.rank
-    pending = group.irecv(np.zeros(4), (me - 1) % size, tag=77)
+    pending = group.irecv((me - 1) % size, tag=77, like=np.zeros(4))
     for _ in range(3):
         context.check(group.all_reduce(np.ones(10)).tolist() == [size] * 10, "all_reduce beside a receive")
     context.check(not pending.done(), "nobody has sent yet")
@@ -119,7 +119,7 @@ def in_a_thread(context: Context) -> None:
     group, size, me = context.group, context.size, context.rank
     for count in (0, 1, 20_000):
         with ThreadPoolExecutor(1) as pool:
-            receiving = pool.submit(group.recv, np.zeros(count), (me - 1) % size, tag=count)
+            receiving = pool.submit(group.recv, (me - 1) % size, count, like=np.zeros(count))
             time.sleep(0.02)  # until it waits, which nothing tells
             group.send(np.full(count, float(me)), (me + 1) % size, tag=count)
             got = receiving.result(60)
@@ -136,7 +136,7 @@ def wrong_size(context: Context) -> None:
         work = group.isend(x, right, tag=1)
         like[:] = 7
         context.raises(f"a message of {x.size} {x.dtype} for {like.size} {like.dtype}", arraycomm.CollectiveMismatch, "",
-                       partial(group.recv, like, left, tag=1, out=like))
+                       partial(group.recv, left, tag=1, out=like))
         context.check((like == 7).all(), f"a refused message of {x.size} {x.dtype} was written: {like}")
         work.wait(60)
     got = framework_here(context, "mixed", "float64")
@@ -150,9 +150,9 @@ def long(context: Context) -> None:
     for count in (8192, 32_768, 32_769, 131_071, 700_001):
         x, grid = contents("float64", (count,), me, count), np.arange(2.0 * count).reshape(count, 2) + me
         works = [group.isend(x, right, tag=1), group.isend(grid[:, 1], right, tag=2), group.isend(x[1:], right, tag=3)]
-        part = group.recv(x[1:], tag=3).array
-        column = group.recv(x, left, tag=2).array
-        whole = group.recv(x, left if count % 2 else None, tag=1)
+        part = group.recv(tag=3, like=x[1:]).array
+        column = group.recv(left, tag=2, like=x).array
+        whole = group.recv(left if count % 2 else None, tag=1, like=x)
         want = contents("float64", (count,), left, count)
         context.check(whole.source == left and np.array_equal(whole.array, want), f"{count} elements")
         context.check(np.array_equal(part, want[1:]), f"{count} elements without the first")
@@ -160,7 +160,7 @@ def long(context: Context) -> None:
         for work in works:
             work.wait(60)
     work = group.isend(np.zeros(700_000), right)  # so long that its sender waits for an answer over sockets too
-    for end in (lambda: group.recv(np.zeros(699_999), left), lambda: work.wait(60)):
+    for end in (lambda: group.recv(left, like=np.zeros(699_999)), lambda: work.wait(60)):
         context.raises("a message for a shorter one", arraycomm.CollectiveMismatch, "", end)
     _symmetric(context)
 
@@ -176,8 +176,8 @@ def _symmetric(context: Context) -> None:
             x[...] = rising + (me + turn)
             want = rising + (left + turn)
             works = [group.isend(x, right, tag=turn), group.isend(x[7:], right, tag=turn)]
-            group.recv(out, left, tag=turn, out=out)
-            group.recv(own[7:], left, tag=turn, out=own[7:])
+            group.recv(left, tag=turn, out=out)
+            group.recv(left, tag=turn, out=own[7:])
             context.check(np.array_equal(out, want), f"symmetric message of {count}")
             context.check(np.array_equal(own[7:], want[7:]), f"symmetric message of {count} into a private array")
             for work in works:

@@ -81,7 +81,7 @@ _AFTERWARDS: dict[str, Callable[[arraycomm.Group], Any]] = {
     "broadcasts without end": lambda g: [g.broadcast(_X.copy(), timeout=60) for _ in range(10_000)],
     "scatters without end": lambda g: [g.scatter(np.zeros(g.size), like=np.zeros(1)) for _ in range(10_000)],
     "another root": lambda g: g.broadcast(_X.copy(), g.size - 1),
-    "a message": lambda g: g.recv(_X.copy(), 1, timeout=60),
+    "a message": lambda g: g.recv(1, like=_X.copy(), timeout=60),
     "close": lambda g: g.close(),
 }
 

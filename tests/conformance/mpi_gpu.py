@@ -82,7 +82,7 @@ def asynchronous_first(context: Context) -> None:
     assert group is not None
     x, y = given(context, "cuda", np.full(1000, context.rank, np.int32)), given(context, "cuda", np.zeros(1000, np.int32))
     if context.rank == 1:
-        group.recv(np.zeros(1), 0)  # which comes when rank 0 has left its call
+        group.recv(0, like=np.zeros(1))  # which comes when rank 0 has left its call
     work = group.broadcast(x if context.rank == 0 else y, 0, out=y, async_op=True)
     if context.rank == 0:
         group.send(np.zeros(1), 1)
@@ -145,7 +145,7 @@ def partly(context: Context) -> None:
         for count in (0, 1, 100_000):
             mine, theirs = (contents("float32", (count,), rank, 63) for rank in (context.rank, left))
             work = context.group.isend(given(context, "cuda", mine), right)
-            got = context.group.recv(given(context, "cuda", np.zeros_like(mine)), left)
+            got = context.group.recv(left, like=given(context, "cuda", np.zeros_like(mine)))
             expect(context, f"{count} from {left}", got.array, theirs)
             work.wait(60)
         _calls(context, 1000, False)

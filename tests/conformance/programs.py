@@ -147,7 +147,7 @@ class _Program:
     def _receive(self, message: _Message) -> Callable[[], None]:
         y = self._new(self.own.choice((0, 16)), message.count, message.dtype)
         y.view(np.uint8).fill(255)
-        work: Any = self.group.irecv(y, None if message.from_any else message.source, message.tag, out=y)
+        work: Any = self.group.irecv(None if message.from_any else message.source, message.tag, out=y)
 
         def end() -> None:
             got = work.result(60)

@@ -53,7 +53,7 @@ def exchange(context: Context, messages: Sequence[tuple[int, int, int, int, str]
              if source == me]
     for i, (source, dest, tag, _, _) in enumerate(messages):
         if dest == me:
-            got = group.recv(arrays[i].copy() * 0, source, tag)
+            got = group.recv(source, tag, like=arrays[i].copy() * 0)
             expect(context, f"message {i} of {messages}", got.array, arrays[i])
     for work in sends:
         work.wait(60)

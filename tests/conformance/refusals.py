@@ -37,13 +37,13 @@ def arguments(context: Context) -> None:
         ("root below", ValueError, "root -1", lambda: group.broadcast(x, -1)),
         ("root float", TypeError, "root", lambda: group.gather(x, 0.0)),  # type: ignore[arg-type]
         ("dest", ValueError, f"dest {size}", lambda: group.send(x, size)),
-        ("source", ValueError, "source -2", lambda: group.recv(x, -2)),
+        ("source", ValueError, "source -2", lambda: group.recv(-2, like=x)),
         ("tag below", ValueError, "tag", lambda: group.send(x, 0, -1)),
         ("tag float", TypeError, "tag", lambda: group.send(x, 0, 1.5)),  # type: ignore[arg-type]
         ("timeout below", ValueError, "timeout.*at least 0.*-1", lambda: group.all_reduce(f, timeout=-1.0)),
         ("timeout nan", ValueError, "timeout.*nan", lambda: group.barrier(timeout=float("nan"))),
         ("timeout text", TypeError, "timeout.*seconds.*'1'", lambda: group.send(x, 0, timeout="1")),  # type: ignore[arg-type]
-        ("timeout delta", TypeError, "timeout.*seconds", lambda: group.recv(x, timeout=timedelta(1))),  # type: ignore[arg-type]
+        ("timeout delta", TypeError, "timeout.*seconds", lambda: group.recv(like=x, timeout=timedelta(1))),  # type: ignore[arg-type]
         ("timeout of objects", ValueError, "timeout", lambda: group.all_gather_object(1, timeout=-0.5)),
         ("timeout of a subgroup", ValueError, "timeout", lambda: group.subgroup([group.rank], "never", timeout=-1.0)),
         ("no timeout of a subgroup", ValueError, "above 0", lambda: group.subgroup([group.rank], "never", timeout=0.0)),
@@ -84,7 +84,7 @@ def outputs(context: Context) -> None:
         ("read-only in place", "out=", lambda: group.all_reduce(frozen, out=frozen)),
         ("jax", "immutable.*out=|out=.*immutable", lambda: group.all_reduce(x, out=make("jax", x))),
         ("jax in place", "out=", lambda: (lambda j: group.all_reduce(j, out=j))(make("jax", x))),
-        ("jax receive", "out=", lambda: (lambda j: group.recv(j, 0, out=j))(make("jax", x))),
+        ("jax receive", "out=", lambda: (lambda j: group.recv(0, out=j))(make("jax", x))),
         ("overlap", "overlap", lambda: (lambda b: group.all_reduce(b[:4], out=b[1:5]))(x.copy())),
         ("overlap from behind", "overlap", lambda: (lambda b: group.all_reduce(b[1:5], out=b[:4]))(x.copy())),
     ]:
@@ -124,7 +124,7 @@ def fork(context: Context) -> None:
     """A child made by fork may not use the group, in any way, and is told so; the parent is not disturbed."""
     group = context.group
     group.all_reduce(np.ones(3), async_op=True).wait(60)  # so that there is a worker, which the child will not have
-    under_way = group.irecv(np.ones(3), context.rank, tag=11)
+    under_way = group.irecv(context.rank, tag=11, like=np.ones(3))
     for label, call in [
         ("all_reduce", lambda: group.all_reduce(np.ones(3))),
         ("all_gather", lambda: group.all_gather(np.ones(3))),

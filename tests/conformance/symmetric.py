@@ -118,7 +118,7 @@ def messages(context: Context) -> None:
             x[turn : count + turn] = _values(me + turn, count, "uint8")
             y[...] = 255
             sent = group.isend(x[turn : count + turn], dest)
-            group.recv(y[1 : count + 1], source=source, out=y[1 : count + 1])
+            group.recv(source=source, out=y[1 : count + 1])
             sent.wait()
             label = f"{count} bytes, turn {turn}"
             context.check(np.array_equal(y[1 : count + 1], _values(source + turn, count, "uint8")), label)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import arraycomm
-from arraycomm.core import arrays
+from arraycomm.core import arrays, watch
 from arraycomm.core.dlpack import allocate, wrap
 
 
@@ -95,8 +95,8 @@ def test_barriers_begin_alike(group: arraycomm.Group) -> None:
 def test_messages_begin_alike(group: arraycomm.Group, short: bool) -> None:
     run = (lambda group, call: call(group)) if short else _long
     out = np.zeros((3, 2), np.float32)
-    new = run(group, lambda g: g.irecv(_x(), 0, 4))
-    given = run(group, lambda g: g.irecv(out, tag=5, out=out))
+    new = run(group, lambda g: g.irecv(0, 4, like=_x()))
+    given = run(group, lambda g: g.irecv(tag=5, out=out))
     assert not new.done()
     with pytest.raises(TimeoutError, match="has not ended after 0.001 s; it goes on"):
         new.wait(0.001)
@@ -109,7 +109,7 @@ def test_messages_begin_alike(group: arraycomm.Group, short: bool) -> None:
 
 
 def test_arguments_of_a_work(group: arraycomm.Group) -> None:
-    work = group.irecv(_x(), 0, 4)
+    work = group.irecv(0, 4, like=_x())
     for call in (lambda: work.wait("soon"), lambda: work.wait(1, 2), lambda: work.result(limit=1), lambda: work.done(1)):  # type: ignore[call-arg,arg-type]
         with pytest.raises(TypeError):
             call()
@@ -135,18 +135,18 @@ def test_what_is_begun_is_held_and_what_is_forgotten_let_go(group: arraycomm.Gro
     del x
     gc.collect()
     assert held() is not None
-    np.testing.assert_array_equal(group.recv(wanted, 0, 8).array, wanted)
+    np.testing.assert_array_equal(group.recv(0, 8, like=wanted).array, wanted)
     for _ in range(2):
         group.isend(_x(), 0)
-        group.recv(_x(), 0)
+        group.recv(0, like=_x())
     assert held() is None
 
 
 def test_works_end_with_their_group(group: arraycomm.Group) -> None:
     twin = group.split(0)
     assert twin is not None
-    work, forgotten = twin.irecv(_x(), 0), weakref.ref(array := _x())
-    twin.irecv(array, 0, out=array)
+    work, forgotten = twin.irecv(0, like=_x()), weakref.ref(array := _x())
+    twin.irecv(0, out=array)
     del array
     twin.close()
     for _ in range(2):
@@ -222,7 +222,7 @@ def test_a_group_is_freed_behind_those_in_a_call(group: arraycomm.Group) -> None
 def test_messages(group: arraycomm.Group) -> None:
     with group.batch():
         group.send(_x(), 0, 7)
-        work = group.recv(_x(), 0, 7)
+        work = group.recv(0, 7, like=_x())
     assert isinstance(work, arraycomm.Work)
     work = group.isend(_x(), 0, tag=3)
     got = group.recv(like=np.zeros((3, 2), np.float32), tag=3, timeout=5.0)
@@ -256,12 +256,12 @@ def test_nothing_leaks(group: arraycomm.Group) -> None:
             begun(group, x, out).wait()
             begun(group, x, None)
         work = group.isend(x, 0)
-        group.recv(x, 0, out=out)
+        group.recv(0, out=out)
         work.wait()
         with group.batch():
             group.send(x, 0)
-            group.recv(x, 0, out=out)
-        group.irecv(x, 0, out=out).done()
+            group.recv(0, out=out)
+        group.irecv(0, out=out).done()
         group.isend(x, 0)
         bound = group.barrier
         bound(timeout=1.0)
@@ -303,3 +303,131 @@ def test_jax_results_by_either_importer(monkeypatch: pytest.MonkeyPatch) -> None
                                      {"ARRAYCOMM_TRANSPORT": "tcp"}], ids=["slots", "links", "tcp"])
 def test_who_waits_lets_other_threads_run(environ: dict[str, str]) -> None:
     subprocess.run([sys.executable, "-m", "tests.core.thread_ranks"], env=os.environ | environ, check=True, timeout=60)
+
+
+# ---- odd arguments of messages (others: test_paths.py): the short way declines them, or means what the long way means ----
+
+_FIXED = np.arange(6, dtype=np.float32).reshape(3, 2)
+_FIXED.setflags(write=False)
+ODD: dict[str, Any] = {
+    "None": None, "True": True, "False": False, "numpy True": np.True_, "0": 0, "1": 1, "-1": -1, "-2": -2, "2**31": 2**31,
+    "2**62": 2**62, "2**63": 2**63, "2**64": 2**64, "numpy 0": np.int64(0), "numpy 5": np.uint8(5),
+    "numpy -1": np.int8(-1),
+    "0.0": 0.0, "1.5": 1.5, "-0.5": -0.5, "nan": float("nan"), "inf": float("inf"),
+    "numpy 1.5": np.float16(1.5), "1j": 1j,
+    "empty string": "", "sum": "sum", "SUM": "SUM", "max": "max", "list": "list", "stack": "stack", "bytes": b"abc",
+    "bytearray": bytearray(6), "tuple": (), "counts": [3], "list of lists": [[1, 2]], "dict": {}, "object": object(), "class": int,
+    "array": _FIXED.copy(), "strided": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+    "reversed": _FIXED[::-1], "read-only": _FIXED,
+    "int32": np.arange(6, dtype=np.int32), "bool array": np.ones((3, 2), bool), "complex": np.ones((3, 2), np.complex64),
+    "0-d": np.array(0), "0-d float": np.array(1.5),
+    "empty": np.empty((0, 2), np.float32), "text": np.array(["a"]), "objects": np.array([None]),
+    "other bytes": np.arange(6, dtype=">f4"), "op": arraycomm.premul_sum(2.0), "dtype": np.dtype("f4"),
+}
+PLAIN: dict[str, dict[str, Any]] = {
+    "send": {"x": _FIXED, "dest": 0, "tag": 9}, "isend": {"x": _FIXED, "dest": 0, "tag": 9},
+    "recv": {"source": 0, "tag": 9, "like": _FIXED}, "irecv": {"source": 0, "tag": 9, "like": _FIXED},
+}
+
+
+def _copied(value: Any) -> Any:
+    """For each call its own, as results are written there; strides and flags as they were."""
+    if not isinstance(value, np.ndarray) or not value.flags.writeable:
+        return value
+    order = value.T.copy().T if value.flags.f_contiguous and not value.flags.c_contiguous else value
+    return order if order is not value else value[...] if any(stride < 0 for stride in value.strides) else value.copy()
+
+
+def _told(value: Any) -> Any:
+    """What can be compared: type, contents, and of errors the text."""
+    if isinstance(value, Exception):
+        return type(value), str(value)
+    if isinstance(value, np.ndarray):
+        return np.ndarray, str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, (list, tuple)):
+        return type(value), [_told(one) for one in value]
+    return type(value), bytes(value) if isinstance(value, (bytearray, memoryview)) else value
+
+
+def _message(group: arraycomm.Group, name: str, given: dict[str, Any]) -> Any:
+    """A message of this rank to itself, the other half as usual."""
+    tag = given.get("tag", 0)
+    if "send" in name:
+        work = getattr(group, name)(**given)
+        group.recv(0, tag, like=given["x"])
+        return work
+    template = given["out"] if given.get("like") is None else given["like"]
+    work = group.irecv(**given)
+    sent = group.isend(template, 0, max(tag, 0))
+    result: Any = work.result(20)
+    if name == "recv":
+        group.send(template, 0, max(tag, 0))
+        result = group.recv(**given)
+    sent.wait(20)
+    return result
+
+
+def _answer_of(group: arraycomm.Group, name: str, parameters: dict[str, Any]) -> Any:
+    given = {key: _copied(value) for key, value in parameters.items()}
+    try:
+        found = _message(group, name, given)
+        if isinstance(found, arraycomm.Work):
+            found = ["work", found.result(20)]
+    except arraycomm.DistError:
+        raise  # no argument's error, and the group is gone
+    except Exception as error:
+        return _told(error)
+    return _told(found), _told(given.get("out"))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_odd_arguments_of_messages_mean_the_same_on_both_ways(group: arraycomm.Group, name: str) -> None:
+    parameters = inspect.signature(getattr(arraycomm.Group, name).__wrapped__).parameters
+    unlike, watcher = [], watch.Watcher()
+    for parameter in list(parameters)[1:]:
+        for label, value in ODD.items():
+            if parameter == "timeout" and not isinstance(value, (bool, str, np.ndarray)) and value == 0:
+                continue  # it ends the group
+            call = {**PLAIN[name], parameter: value}
+            if parameter == "out" and name.endswith("recv"):
+                call["like"] = None
+            short, long = _answer_of(group, name, call), _long(group, _answer_of, name, call)
+            watch.attach(group, watcher)
+            watched = _answer_of(group, name, call)
+            watch.detach(group, watcher)
+            if not short == long == watched:
+                unlike.append(f"{parameter}={label}: {short}, {long} and {watched}")
+    assert not unlike, "\n".join(unlike)
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_none_is_the_default(group: arraycomm.Group, short: bool) -> None:
+    for name, plain in PLAIN.items():
+        parameters = inspect.signature(getattr(arraycomm.Group, name).__wrapped__).parameters
+        given = {"self", "tag", *plain}
+        free = [p.name for p in parameters.values() if p.default is not p.empty and p.name not in given]
+        call = {**plain, **dict.fromkeys(free)}
+        answer = _answer_of(group, name, call) if short else _long(group, _answer_of, name, call)
+        assert answer == (_answer_of(group, name, plain)[0], _told(None)), name
+        with pytest.raises(TypeError, match="ANY_TAG"):
+            getattr(group, name)(**{**plain, "tag": None}) if short else _long(
+                group, lambda g, name=name, plain=plain: getattr(g, name)(**{**plain, "tag": None}))
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_the_array_of_a_receive_has_a_role(group: arraycomm.Group, short: bool) -> None:
+    run: Any = (lambda group, call: call(group)) if short else _long
+    for array in (_x(), np.array(0), bytearray(4), memoryview(b"abc")):
+        for receive in (lambda g, a=array: g.recv(a), lambda g, a=array: g.irecv(a, 0), lambda g, a=array: g.recv(a, out=a)):
+            with pytest.raises(TypeError, match=r"recv\(source, like=x\).*recv\(source, out=x\)"):
+                run(group, receive)
+    for given in ({}, {"like": _x(), "out": _x()}):
+        with pytest.raises(TypeError, match="one of like= .*and out= "):
+            run(group, lambda g, given=given: g.irecv(0, **given))
+    x = _x()
+    assert run(group, lambda g: g.broadcast(out=x)) is x and x.tolist() == _x().tolist()
+    assert run(group, lambda g: g.broadcast(None, None, out=x)) is x
+    with pytest.raises(TypeError, match=r"broadcast\(out=x\)"):
+        run(group, lambda g: g.broadcast())
+    with pytest.raises(ValueError, match="read-only"):
+        run(group, lambda g: g.broadcast(out=_FIXED))

@@ -34,19 +34,19 @@ def work(rank: int, folder: str, ending: str) -> None:
     x, other = np.ones(4), 1 - rank
     group.all_reduce(x)
     group.all_reduce(x.astype(np.float32), "max")
-    works = [group.all_reduce(x, async_op=True), group.isend(x, other, 7), group.irecv(x, other, 7)]
+    works = [group.all_reduce(x, async_op=True), group.isend(x, other, 7), group.irecv(other, 7, like=x)]
     assert works[0].result().tolist() == [2.0] * 4
     assert works[2].result().source == other and works[2].source() == (other, 7)
     while not works[1].done():
         works[1].wait()
     with group.batch():
         group.send(x, other)
-        received = group.recv(x, other)
+        received = group.recv(other, like=x)
     assert received.result().array.tolist() == [1.0] * 4
     if rank:
         group.send(x, 0)
     else:
-        assert group.recv(x).source == 1
+        assert group.recv(like=x).source == 1
     with pytest.raises(ValueError, match="unknown reduction"):
         group.all_reduce(x, "no")
     with pytest.raises(TypeError, match="positional arguments"):
@@ -303,9 +303,9 @@ CALLS: dict[str, Callable[[arraycomm.Group, Any], Any]] = {
     "root": lambda group, x: group.broadcast(x, root=0),
     "barrier": lambda group, x: group.barrier(),
     "asynchronous": lambda group, x: group.all_gather(x, async_op=True).result(),
-    "messages": lambda group, x: [work.wait() for work in (group.isend(x, 0, 3), group.irecv(x, 0, 3))],
+    "messages": lambda group, x: [work.wait() for work in (group.isend(x, 0, 3), group.irecv(0, 3, like=x))],
     "messages by NumPy's integers": lambda group, x: [work.wait() for work in (group.isend(x, np.int64(0), np.int64(3)),
-                                                                              group.irecv(x, np.int64(0), np.int64(3)))],
+                                                                              group.irecv(np.int64(0), np.int64(3), like=x))],
     "refused": lambda group, x: pytest.raises(ValueError, group.all_reduce, x, "no such \"reduction\""),
     "aborted": lambda group, x: [group.abort("enough"), pytest.raises(arraycomm.Aborted, group.barrier)],
 }

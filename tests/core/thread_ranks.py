@@ -20,7 +20,7 @@ def _exchange(group: arraycomm.Group, turn: int) -> None:
     if group.rank == turn % 2:
         group.send(x, other)
     else:
-        assert group.recv(x, other).array[0] == other + turn
+        assert group.recv(other, like=x).array[0] == other + turn
     group.barrier()
 
 

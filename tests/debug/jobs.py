@@ -51,7 +51,7 @@ def operations(group: arraycomm.Group) -> None:
     for _ in range(10):
         group.all_reduce(x)
         part.broadcast(x[:4])
-    works = [part.isend(x, (part.rank + 1) % RANKS), part.irecv(x, (part.rank - 1) % RANKS)]
+    works = [part.isend(x, (part.rank + 1) % RANKS), part.irecv((part.rank - 1) % RANKS, like=x)]
     for work in works:
         work.wait()
     try:

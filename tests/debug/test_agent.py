@@ -103,7 +103,7 @@ def test_collectives_are_numbered_from_the_start(group: arraycomm.Group) -> None
 def test_who_waits_for_an_asynchronous_operation_is_in_it(group: arraycomm.Group) -> None:
     board = Board()
     recorder, agent = Recorder(group, board, lambda: None), _agent(board)
-    pending = group.irecv(bytearray(8), 0)
+    pending = group.irecv(0, like=bytearray(8))
     states = [agent.report("")["open"][0]["state"]]
     waiting = threading.Thread(target=pending.wait)
     waiting.start()

@@ -91,7 +91,7 @@ def test_what_is_under_way_is_not_overwritten() -> None:
     group = arraycomm.init(store=HashStore(), rank=0, world_size=1)
     board, closed = Board(), []
     recorder = Recorder(group, board, lambda: closed.append(True))
-    pending = group.irecv(bytearray(8), 0)
+    pending = group.irecv(0, like=bytearray(8))
     for _ in range(2 * RECORDS):
         group.barrier()
     records = board.read_records()
@@ -116,13 +116,13 @@ class Another(Watcher):
 
 def messages(group: arraycomm.Group, x: Any) -> None:
     works = [group.isend(x, 0, 3), group.isend(x, 0)]
-    group.recv(x, 0, 3)
-    for work in [*works, group.irecv(x)]:
+    group.recv(0, 3, like=x)
+    for work in [*works, group.irecv(like=x)]:
         work.wait()
 
 
 def failed(group: arraycomm.Group, x: Any) -> None:
-    works = [group.irecv(x, 0), group.irecv(x, 0, 1)]
+    works = [group.irecv(0, like=x), group.irecv(0, 1, like=x)]
     group.abort("enough")
     with pytest.raises(arraycomm.Aborted):
         works[0].wait()
@@ -135,7 +135,7 @@ def failed(group: arraycomm.Group, x: Any) -> None:
 def batched(group: arraycomm.Group, x: Any) -> None:
     with group.batch():
         group.send(x, 0)
-        group.recv(x, 0)
+        group.recv(0, like=x)
 
 
 def refused(group: arraycomm.Group, x: Any, op: str) -> None:

@@ -92,12 +92,12 @@ class Closing(Recorder):
         return 0
 
 recorder = Closing(group, Board(), lambda: None)
-forgotten = group.irecv(np.zeros(4), 0)
+forgotten = group.irecv(0, like=np.zeros(4))
 del forgotten
 group.abort("enough")
 time.sleep(0.2)  # it ends behind the program, which cannot be told
 try:
-    group.irecv(np.zeros(4), 0)
+    group.irecv(0, like=np.zeros(4))
 except arraycomm.DistError as error:
     print(type(error).__name__, error)
 """
@@ -121,7 +121,7 @@ def test_an_operation_of_the_long_way_whose_work_is_dropped(group: arraycomm.Gro
 
     group.isend(x, 0)
     assert states() == [ASYNCHRONOUS]
-    group.recv(x.copy(), 0)
+    group.recv(0, like=x.copy())
     group.all_reduce(x)
     assert states()[0] == DONE
     group.isend(x, 0, 7)
@@ -137,7 +137,7 @@ def test_messages_to_a_peer_that_is_one_of_numpys_integers(group: arraycomm.Grou
     for x, length in ((np.ones((4, 4)), 128), (np.ones((4, 4))[:, ::2], 64)):
         before = sum(board.words[board.links : board.links + LINKS])
         sent = group.isend(x, np.int64(0))
-        group.recv(x.copy(), np.int64(0))
+        group.recv(np.int64(0), like=x.copy())
         sent.wait()
         assert sum(board.words[board.links : board.links + LINKS]) - before == length
     board.close()
@@ -146,7 +146,7 @@ def test_messages_to_a_peer_that_is_one_of_numpys_integers(group: arraycomm.Grou
 def test_a_child_of_the_rank_writes_nothing_on_its_board(group: arraycomm.Group) -> None:
     board = Board()
     recorder = Recorder(group, board, lambda: None)
-    pending = [group.irecv(np.zeros(4), 0), group.irecv(np.zeros(4), 0, 1)]
+    pending = [group.irecv(0, like=np.zeros(4)), group.irecv(0, 1, like=np.zeros(4))]
     before = bytes(board.memory)
     child = os.fork()
     if not child:
@@ -193,7 +193,7 @@ def test_who_waits_no_longer_is_not_shown_as_waiting(group: arraycomm.Group, way
     recorder = Recorder(group, board, lambda: None)
     if way == "long":
         attach(group, _Nothing())
-    pending = group.irecv(np.zeros(4), 0)
+    pending = group.irecv(0, like=np.zeros(4))
     with pytest.raises(TimeoutError):
         pending.wait(0.01)
     assert [record[-1] & 0xFF for record in board.read_records()] == [ASYNCHRONOUS]

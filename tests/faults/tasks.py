@@ -99,7 +99,7 @@ def _barrier(group: arraycomm.Group, count: int, turn: int) -> None:
 def _ring(group: arraycomm.Group, count: int, turn: int) -> None:
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     work = group.isend(np.full(count, group.rank + turn), right, tag=turn % 3)
-    got = group.recv(np.empty(count, np.int64), left, turn % 3)
+    got = group.recv(left, turn % 3, like=np.empty(count, np.int64))
     work.wait()
     _check(got.source == left and (got.array == left + turn).all(), f"send and recv of {count}")
 
@@ -244,7 +244,7 @@ def announced_total(context: Context, timeout: float | None = None) -> float:
 
 def announced_recv(context: Context, source: int | None, timeout: float | None = None) -> Any:
     context.say()
-    return context.world.recv(np.zeros(4), source, timeout=timeout).array.tolist()
+    return context.world.recv(source, like=np.zeros(4), timeout=timeout).array.tolist()
 
 
 def announced_wait(context: Context) -> None:
@@ -265,7 +265,7 @@ def send_and_die(context: Context, dest: int, count: int) -> None:
 
 
 def receive_long(context: Context, source: int, count: int) -> float:
-    return float(context.world.recv(np.zeros(count), source).array.sum())
+    return float(context.world.recv(source, like=np.zeros(count)).array.sum())
 
 
 def send_with_timeout(context: Context, dest: int, count: int, timeout: float) -> None:
@@ -319,7 +319,7 @@ def abort_from_thread(context: Context, wait_in: str) -> dict[str, float]:
     thread.start()
     try:
         if wait_in == "recv":
-            context.world.recv(np.zeros(1), 1)
+            context.world.recv(1, like=np.zeros(1))
         elif wait_in == "work":
             context.world.all_reduce(np.ones(1000), async_op=True).wait()
         else:

@@ -192,9 +192,10 @@ LAST_LINES = {
     "end of the script": ("", CLOSED),
     "sys.exit": ("sys.exit(3)", CLOSED),
     "uncaught exception": ("raise KeyError('lost')", ("exited with KeyError",)),
-    "work in flight": ("work = [group.all_reduce(np.ones(1 << 20), async_op=True), group.irecv(np.ones(4), 0, tag=9)]",
+    "work in flight": ("work = [group.all_reduce(np.ones(1 << 20), async_op=True), group.irecv(0, 9, like=np.ones(4))]",
                        ("exited with an operation under way",)),
-    "thread in an operation": ("threading.Thread(target=group.recv, args=(np.ones(4), 0, 9), daemon=True).start()",
+    "thread in an operation": ("threading.Thread(target=group.recv, args=(0, 9), kwargs=dict(like=np.ones(4)), daemon=True)"
+                               ".start()",
                                CLOSED),
 }
 SCRIPT = """
@@ -205,7 +206,7 @@ group = arraycomm.init("file://" + sys.argv[1], rank=int(sys.argv[2]), world_siz
 group.barrier()
 if group.rank == 0:
     try:
-        group.recv(np.ones(4), 1)
+        group.recv(1, like=np.ones(4))
     except arraycomm.PeerLost as error:
         print(error)
         sys.exit(9)

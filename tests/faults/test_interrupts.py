@@ -95,7 +95,7 @@ def test_a_handler_cannot_close_the_group_that_it_interrupted() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
     try:
         with pytest.raises(RuntimeError, match="cannot be closed by a handler of a signal"):
-            group.recv(x, 0, out=x, timeout=20)
+            group.recv(0, out=x, timeout=20)
         assert not group.closed
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -71,7 +71,7 @@ def operations(group: arraycomm.Group, name: str, dtype: str, counts: Sequence[i
         close(frameworks.back(group.scatter(x, 0, like=x[:1])), inputs[0][me : me + 1], f"scatter {label}")
         with group.batch():
             group.isend(x, (me + 1) % size)
-            work = group.irecv(x, (me - 1) % size)
+            work = group.irecv((me - 1) % size, like=x)
         close(frameworks.back(work.result().array), inputs[me - 1], f"batch {label}")
 
 

@@ -61,11 +61,11 @@ def _all_in_place(group: arraycomm.Group, x: Any, parts: Any, whole: Any, messag
     group.all_to_all(whole, out=parts_of(whole, group.size))
     group.barrier()
     if group.rank % 2:
-        group.recv(message, left, out=message)
+        group.recv(left, out=message)
         group.send(x, right)
     else:
         group.send(x, right)
-        group.recv(message, left, out=message)
+        group.recv(left, out=message)
 
 
 _EXCHANGED: dict[int, Any] = {}

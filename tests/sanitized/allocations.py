@@ -34,7 +34,7 @@ def everything(group: arraycomm.Group) -> None:
         group.reduce_scatter(array)
         group.broadcast(array, root=1)
         group.reduce(array, root=0)
-        sent, received = group.isend(array, other), group.irecv(np.empty_like(array), other)
+        sent, received = group.isend(array, other), group.irecv(other, like=np.empty_like(array))
         sent.wait()
         received.wait()
     group.all_reduce(x, async_op=True).wait()

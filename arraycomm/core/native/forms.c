@@ -8,7 +8,7 @@ const struct form forms[ACOMM_KINDS] = {
     [ACOMM_REDUCE] = {{ROLE_X, ROLE_ROOT, ROLE_OP, ROLE_OUT, COMMON}, 3,
                       WHO_ALL, WHO_ROOT, SHAPE_SAME, OVERLAP_SAME, false, false},
     [ACOMM_BROADCAST] = {{ROLE_X, ROLE_ROOT, ROLE_OUT, COMMON}, 2,
-                         WHO_ROOT, WHO_ALL, SHAPE_SAME, OVERLAP_SAME, false, false},
+                         WHO_ROOT, WHO_ALL, SHAPE_SAME, OVERLAP_SAME, false, true},
     [ACOMM_ALL_GATHER] = {{ROLE_X, ROLE_FORM, ROLE_UNEVEN, ROLE_OUT, COMMON}, 1, WHO_ALL, WHO_ALL, SHAPE_JOINED,
                           OVERLAP_AROUND, false, false},
     [ACOMM_GATHER] = {{ROLE_X, ROLE_ROOT, ROLE_FORM, ROLE_OUT, COMMON}, 2, WHO_ALL, WHO_ROOT, SHAPE_JOINED,
@@ -22,8 +22,8 @@ const struct form forms[ACOMM_KINDS] = {
     [ACOMM_BARRIER] = {{COMMON}, 0, WHO_NOBODY, WHO_NOBODY, SHAPE_SAME, OVERLAP_NONE, false, true},
     [ACOMM_SEND] = {{ROLE_X, ROLE_DEST, ROLE_TAG, ROLE_TIMEOUT, ROLES}, 3,
                     WHO_ALL, WHO_NOBODY, SHAPE_SAME, OVERLAP_NONE, false, false},
-    [ACOMM_RECV] = {{ROLE_LIKE, ROLE_SOURCE, ROLE_TAG, ROLE_OUT, ROLE_TIMEOUT, ROLES}, 3, WHO_NOBODY, WHO_ALL, SHAPE_SAME,
-                    OVERLAP_SAME, false, false},
+    [ACOMM_RECV] = {{ROLE_SOURCE, ROLE_TAG, ROLE_LIKE, ROLE_OUT, ROLE_TIMEOUT, ROLES}, 2, WHO_NOBODY, WHO_ALL, SHAPE_SAME,
+                    OVERLAP_SAME, false, true},
 };
 
 static const char *const NAMES[ROLES] = {
@@ -69,7 +69,7 @@ bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t posit
         plain = take(given, form->roles[i], args[i]);
     for (Py_ssize_t i = 0; i < named && plain; i++)
         plain = take(given, role_of(form, PyTuple_GetItem(names, i)), args[positional + i]);
-    if (!plain || !(given[form->roles[0]] || form->optional))
+    if (!plain || !(given[form->roles[0]] || form->optional) || given[ROLE_TAG] == Py_None)
         return false;
     for (int role = 0; role < ROLE_ASYNC; role++)
         if (given[role] == Py_None)

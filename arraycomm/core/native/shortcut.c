@@ -391,7 +391,9 @@ static __attribute__((noinline)) PyObject *take(PyObject *self, const struct sho
     bool root = t.call.root == t.s->rank;
     t.gives = form->gives == WHO_ALL || (form->gives == WHO_ROOT && root);
     t.gets = form->gets == WHO_ALL || (form->gets == WHO_ROOT && root);
-    t.model = given[ROLE_X];
+    t.model = given[ROLE_X] || kind != ACOMM_BROADCAST ? given[ROLE_X] : given[ROLE_OUT];
+    if (kind == ACOMM_RECV && given[ROLE_LIKE] && given[ROLE_OUT])
+        return declined();
     if (kind == ACOMM_RECV || (kind == ACOMM_SCATTER && !root)) {
         t.model = given[ROLE_LIKE] ? given[ROLE_LIKE] : given[ROLE_OUT];
         t.shape = SHAPE_SAME;

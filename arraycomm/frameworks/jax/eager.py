@@ -51,7 +51,7 @@ def _all_to_all(group: Any, x: Any, call: Call) -> Any:
 
 def _permute(group: Any, x: Any, call: Call) -> Any:
     sent = group.isend(x, call.root, call.tag) if call.root >= 0 else None
-    result = group.recv(x, call.source, call.tag).array if call.source >= 0 else jnp.zeros_like(x)
+    result = group.recv(call.source, call.tag, like=x).array if call.source >= 0 else jnp.zeros_like(x)
     if sent is not None:
         sent.wait()
     return result
@@ -89,6 +89,6 @@ _RUN: dict[str, Callable[[Any, Any, Call], jax.Array | list[Any]]] = {
     "permute": _permute,
     "reduce_parts": _reduce_parts,
     "send": _send,
-    "recv": lambda group, x, call: group.recv(x, None if call.root < 0 else call.root, call.tag).array,
+    "recv": lambda group, x, call: group.recv(None if call.root < 0 else call.root, call.tag, like=x).array,
     "barrier": _barrier,
 }

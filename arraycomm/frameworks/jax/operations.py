@@ -124,12 +124,11 @@ def send(x: Any, dest: int, tag: int = 0, *, group: Group) -> None:
     _run(x, Call("send", group, root=dest, tag=tag))
 
 
-def recv(like: Any, source: int | None = None, tag: int = 0, *, group: Group) -> jax.Array:
+def recv(source: int | None = None, tag: int = 0, *, like: Any, group: Group) -> jax.Array:
     """A message of like's shape and dtype, from rank `source` or any (None)."""
-    like = _array(like, group)
+    source = arguments.source(source, group.size)
     tag = arguments.tag(tag)
-    if source is not None:
-        source = arguments.rank("source", source, group.size)
+    like = _array(like, group)
     return _run(like, Call("recv", group, root=-1 if source is None else source, tag=tag))
 
 

@@ -72,6 +72,8 @@ typedef struct acomm_mpi_extent {
 /* As acomm_run() and acomm_start(). */
 int acomm_mpi_run(acomm_group *group, acomm_call *call, const acomm_mpi_extent *extent);
 int acomm_mpi_start(acomm_group *group, const acomm_call *call, const acomm_mpi_extent *extent, acomm_op **out);
+/* As acomm_probe(). */
+int acomm_mpi_probe(acomm_group *group, int source, int64_t tag, int64_t timeout, acomm_message *out);
 const acomm_entries *acomm_mpi_lend(void);
 
 /* A rank that is known to have left or died, or -1; *text: why. */

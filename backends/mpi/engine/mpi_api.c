@@ -296,6 +296,29 @@ static int wait_for(acomm_op *op, int64_t timeout)
     return await((struct mpi_op *)op, timeout);
 }
 
+int acomm_mpi_probe(struct acomm_group *g, int source, int64_t tag, int64_t timeout, acomm_message *out)
+{
+    struct mpi_op op;
+    acomm_call call = {.kind = ACOMM_RECV, .root = source, .tag = tag, .timeout = INT64_MAX / 4}; /* which fails no group */
+    unsigned turns = 0;
+    int64_t now = clock_now(), until = now + (timeout < 0 ? g->timeout : timeout), next_look = now + WAIT_LOOK_NS;
+    describe(&op, g, &call, NULL);
+    op.synchronous = false;
+    atomic_fetch_add(&g->inside, 1);
+    int rc = atomic_load(&g->poisoned);
+    rc = rc ? rc : messages_find(g, &op, out);
+    while (rc == 1 && now < until) {
+        rc = mpi_turn(&op, &turns, -1);
+        rc = rc ? rc : messages_find(g, &op, out);
+        now = clock_now();
+        if (rc == 1 && now >= next_look && wait_interrupted())
+            rc = ACOMM_INTERRUPTED;
+        next_look = now >= next_look ? now + WAIT_LOOK_NS : next_look;
+    }
+    atomic_fetch_sub(&g->inside, 1);
+    return rc;
+}
+
 static int source(acomm_op *handle, int32_t *rank, int64_t *tag, uint64_t *bytes)
 {
     const struct mpi_op *op = (const struct mpi_op *)handle;

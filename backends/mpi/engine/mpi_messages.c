@@ -9,6 +9,7 @@
 #include "mpi_messages.h"
 #include "mpi_news.h"
 #include "stream.h"
+#include "tags.h"
 #include "wait.h"
 
 #define ARRIVAL_BYTES (sizeof(struct head) + g->mpi->short_message)
@@ -98,7 +99,7 @@ static int meet(struct acomm_group *g, struct mpi_op *op, const struct arrival *
 
 static bool matches(const struct mpi_op *op, const struct head *head)
 {
-    return (op->call.root < 0 || op->call.root == head->source) && op->call.tag == head->tag;
+    return (op->call.root < 0 || op->call.root == head->source) && tag_fits(op->call.tag, head->tag);
 }
 
 int messages_deliver(struct acomm_group *g, const struct arrival *came, size_t bytes)
@@ -180,6 +181,19 @@ static int failed(struct acomm_group *g, int rc)
     acomm_failure failure = {.culprit = -1, .origin = g->rank};
     mpi_explain(g, rc, -1, &failure);
     return mpi_fail(g, &failure);
+}
+
+int messages_find(struct acomm_group *g, const struct mpi_op *op, acomm_message *out)
+{
+    int rc = messages_progress(g);
+    pthread_mutex_lock(&g->messages->lock);
+    const struct arrival *a = g->messages->unexpected;
+    while (a && !matches(op, &a->head))
+        a = a->next;
+    if (a)
+        *out = (acomm_message){.count = a->head.count, .tag = a->head.tag, .source = a->head.source, .dtype = a->head.dtype};
+    pthread_mutex_unlock(&g->messages->lock);
+    return a ? 0 : rc ? rc : 1;
 }
 
 int messages_progress(struct acomm_group *g)

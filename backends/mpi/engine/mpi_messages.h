@@ -14,6 +14,8 @@ int messages_post(struct mpi_op *op, unsigned times);
 void messages_forget(struct mpi_op *op, int code);
 /* A turn of progress, for whoever waits. 0 or the group's code. */
 int messages_progress(struct acomm_group *g);
+/* 0 and a message that has come and that this receive would take; 1: none; or the group's code. */
+int messages_find(struct acomm_group *g, const struct mpi_op *op, acomm_message *out);
 /* One by the thread that looks where nobody waits: whether there is more to do at once. */
 bool messages_keep(struct acomm_group *g);
 /* Looks at what a message waits for so many times, and then, where it has not ended, at `all` else. */

@@ -174,7 +174,7 @@ typedef struct acomm_call {
     uint64_t count;      /* elements. all_reduce, reduce, broadcast, messages: of the array. all_gather, gather: that each rank
                             gives. scatter, reduce_scatter: that each rank gets. all_to_all: for each rank */
     double factor;
-    int64_t timeout, tag;
+    int64_t timeout, tag; /* of a receive, below 0 any: see tags.h */
     uint32_t layout;
     int32_t kind, dtype, redop;
     int32_t root;        /* -1 where none. Messages: the peer, -1 any source; after a receive that was run its source */
@@ -187,6 +187,11 @@ typedef struct acomm_call {
 int acomm_run(acomm_group *group, acomm_call *call);
 /* Returns at once with a handle, which is to be freed; acomm_wait() tells the end. */
 int acomm_start(acomm_group *group, const acomm_call *call, acomm_op **out);
+/* A message that has come and that no receive has taken yet. */
+typedef struct acomm_message { uint64_t count; int64_t tag; int32_t source, dtype; } acomm_message;
+/* Looks for one that a receive of this source and tag would take, and leaves it: 0 and *out, or 1 when none has come within `timeout`
+ * (0: just a look). Blocks. */
+int acomm_probe(acomm_group *group, int source, int64_t tag, int64_t timeout, acomm_message *out);
 /* The same for callers who have to convert each argument: as acomm_start(), or where `handle` is NULL as acomm_run().
  * counts: NULL, or where they are uneven an entry for each rank instead of `count`: of all_gather and reduce_scatter, equal on
  * all ranks, and of all_to_all, each rank's own, with those that it has `received`. They are there until the end. */

@@ -224,6 +224,22 @@ int acomm_operate(acomm_group *group, int kind, uintptr_t in, uintptr_t out, uin
     return kind >= ACOMM_SEND ? post(&op, NULL) : submit(&op, NULL);
 }
 
+int acomm_probe(acomm_group *g, int source, int64_t tag, int64_t timeout, acomm_message *out)
+{
+    struct acomm_op op;
+    acomm_call c = {.kind = ACOMM_RECV, .root = source, .tag = tag};
+    describe(&op, g, &c);
+    int64_t wait = timeout < 0 ? g->timeout : timeout;
+    if (source < -1 || source >= g->size)
+        return ACOMM_ARGUMENT;
+    atomic_fetch_add(&g->inside, 1);
+    int rc = atomic_load(&g->poisoned);
+    rc = rc ? rc : p2p_probe(g->p2p, &op, clock_now() + wait);
+    atomic_fetch_sub(&g->inside, 1);
+    *out = (acomm_message){.count = op.count, .tag = op.tag, .source = op.peer, .dtype = op.dtype};
+    return rc;
+}
+
 static int source_of(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes)
 {
     if (atomic_load(&op->done) != OP_ENDED)

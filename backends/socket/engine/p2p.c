@@ -94,8 +94,7 @@ bool p2p_ready(struct p2p *p, const struct link *link, bool *ready)
     return *ready;
 }
 
-/* NULL: out of memory. */
-static struct p2p_peer *peer_of(struct p2p *p, int rank)
+struct p2p_peer *p2p_peer_of(struct p2p *p, int rank)
 {
     struct p2p_peer *peer = p->peers[rank];
     if (peer)
@@ -128,7 +127,7 @@ void p2p_listen(struct p2p *p, struct p2p_peer *peer)
 void p2p_listen_everyone(struct p2p *p)
 {
     for (int rank = 0; rank < p->group->size && !p->everyone; rank++) {
-        struct p2p_peer *peer = peer_of(p, rank);
+        struct p2p_peer *peer = p2p_peer_of(p, rank);
         if (!peer) {
             p2p_trouble(p, NULL, ACOMM_RESOURCE, p->group->rank, "no memory to receive messages");
             return;
@@ -149,6 +148,7 @@ struct p2p *p2p_open(struct acomm_group *group)
     p->next_deadline = INT64_MAX;
     p->forced = group->selection.forced[ACOMM_RECV] ? group->selection.forced[ACOMM_RECV]->name : NULL;
     p2p_list_init(&p->any);
+    p2p_list_init(&p->probes);
     p2p_list_init(&p->all);
     p->peers = calloc((size_t)group->size, sizeof(struct p2p_peer *));
     p->open = calloc((size_t)group->size, sizeof *p->open);
@@ -228,7 +228,7 @@ static void post_receive(struct p2p *p, struct p2p_peer *peer, struct p2p_item *
 /* With the lock. */
 static int post(struct p2p *p, struct acomm_op *op, uint64_t bytes)
 {
-    struct p2p_peer *peer = op->peer < 0 ? NULL : peer_of(p, op->peer);
+    struct p2p_peer *peer = op->peer < 0 ? NULL : p2p_peer_of(p, op->peer);
     if (op->peer >= 0 && !peer)
         return ACOMM_RESOURCE;
     struct p2p_item *item = p2p_new_item(p, op, bytes);

@@ -20,6 +20,9 @@ int p2p_post_within(struct p2p *p2p, struct acomm_op *op);
 int p2p_wait(struct p2p *p2p, struct acomm_op *op);
 /* The same until `until` (clock_now): 1 when op is still under way then. Looks at the links at least once. */
 int p2p_wait_until(struct p2p *p2p, struct acomm_op *op, int64_t until);
+/* Looks for a message that has come and that a receive of this op (peer and tag are set) would take, until `until` (clock_now):
+ * 0 and its peer, tag, dtype and count; 1 when none has; ACOMM_INTERRUPTED, or the group's failure. The message stays. */
+int p2p_probe(struct p2p *p2p, struct acomm_op *op, int64_t until);
 /* The group is poisoned: every posted operation ends with the group's failure. */
 void p2p_fail(struct p2p *p2p);
 /* Ends what is under way with ACOMM_CLOSED (or the group's failure). No other call may be in progress or follow. */

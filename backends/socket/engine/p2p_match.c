@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "p2p_peer.h"
+#include "tags.h"
 
 /* Receives are matched in the order of their posting, messages in the order of their arrival, as MPI defines it
  * (MPI 4.0, 3.5): messages of one tag between two ranks do not overtake. Queues are searched from the front: in
@@ -56,7 +57,7 @@ bool p2p_match_agrees(const struct p2p_item *item, uint8_t dtype, uint64_t count
 static struct p2p_item *first_with(struct p2p_list *list, int64_t tag)
 {
     for P2P_EACH(at, list)
-        if (P2P_ITEM(at)->op->tag == tag)
+        if (tag_fits(P2P_ITEM(at)->op->tag, tag))
             return P2P_ITEM(at);
     return NULL;
 }
@@ -70,6 +71,7 @@ struct p2p_item *p2p_match_posted(struct p2p *p, struct p2p_peer *peer, int64_t 
     if (item) {
         p2p_list_remove(&item->here);
         item->op->peer = peer->rank;
+        item->op->tag = tag;
     }
     return item;
 }
@@ -86,6 +88,37 @@ void p2p_match_reply(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
         p2p_list_move(&peer->replies, &item->here);
 }
 
+/* ---- probes ---- */
+
+/* The probe ends: it has found the message, which stays where it is. */
+static void found(struct p2p *p, struct p2p_item *probe, const struct p2p_peer *peer, const struct p2p_message *m)
+{
+    struct acomm_op *op = probe->op;
+    op->peer = peer->rank;
+    op->tag = m->tag;
+    op->dtype = m->dtype;
+    op->count = m->count;
+    p2p_match_end(p, probe, ACOMM_OK);
+}
+
+static void tell_probes(struct p2p *p, const struct p2p_peer *peer, const struct p2p_message *m)
+{
+    for (struct p2p_list *at = p->probes.next, *next; at != &p->probes; at = next) {
+        struct p2p_item *probe = P2P_ITEM(at);
+        next = at->next;
+        if ((probe->op->peer < 0 || probe->op->peer == peer->rank) && tag_fits(probe->op->tag, m->tag))
+            found(p, probe, peer, m);
+    }
+}
+
+struct acomm_op *p2p_match_probing(struct p2p *p, int peer)
+{
+    for P2P_EACH(at, &p->probes)
+        if (P2P_ITEM(at)->op->peer == peer)
+            return P2P_ITEM(at)->op;
+    return NULL;
+}
+
 struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_t tag, uint8_t dtype, uint64_t count,
                                     uint64_t room)
 {
@@ -98,6 +131,7 @@ struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_
     wire_bytes(count, acomm_dtype_bytes(dtype), &m->bytes);
     p2p_list_init(&m->here);
     p2p_list_move(&peer->unexpected, &m->here);
+    tell_probes(p, peer, m);
     return m;
 }
 
@@ -143,6 +177,7 @@ static void take(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m, st
 {
     p2p_list_remove(&m->here);
     item->op->peer = peer->rank;
+    item->op->tag = m->tag;
     if (m->eager) {
         if (m->arrived == m->bytes)
             deliver(p, peer, m, item);
@@ -164,18 +199,22 @@ static struct p2p_message *first_message(struct p2p_peer *peer, int64_t tag)
     if (!peer)
         return NULL;
     for P2P_EACH(at, &peer->unexpected)
-        if (P2P_MESSAGE(at)->tag == tag)
+        if (tag_fits(tag, P2P_MESSAGE(at)->tag))
             return P2P_MESSAGE(at);
     return NULL;
 }
 
-/* The message of this tag that came first from any peer. */
-static struct p2p_message *earliest(struct p2p *p, int64_t tag, struct p2p_peer **from)
+/* The message that came first and that this takes; *from: whose. */
+static struct p2p_message *earliest(struct p2p *p, const struct acomm_op *op, struct p2p_peer **from)
 {
     struct p2p_message *best = NULL;
+    if (op->peer >= 0) {
+        *from = p->peers[op->peer];
+        return first_message(*from, op->tag);
+    }
     for (int i = 0; i < p->opened; i++) {
         struct p2p_peer *peer = p->peers[p->open[i]];
-        struct p2p_message *m = first_message(peer, tag);
+        struct p2p_message *m = first_message(peer, op->tag);
         if (m && (!best || m->arrival < best->arrival)) {
             best = m;
             *from = peer;
@@ -187,13 +226,23 @@ static struct p2p_message *earliest(struct p2p *p, int64_t tag, struct p2p_peer 
 void p2p_match_receive(struct p2p *p, struct p2p_item *item)
 {
     int source = item->op->peer;
-    struct p2p_peer *peer = source < 0 ? NULL : p->peers[source];
-    struct p2p_message *m = source < 0 ? earliest(p, item->op->tag, &peer) : first_message(peer, item->op->tag);
+    struct p2p_peer *peer;
+    struct p2p_message *m = earliest(p, item->op, &peer);
     item->order = p->orders++;
     if (m)
         take(p, peer, m, item);
     else
         p2p_list_move(source < 0 ? &p->any : &peer->posted, &item->here);
+}
+
+void p2p_match_probe(struct p2p *p, struct p2p_item *item)
+{
+    struct p2p_peer *peer;
+    struct p2p_message *m = earliest(p, item->op, &peer);
+    if (m)
+        found(p, item, peer, m);
+    else
+        p2p_list_move(&p->probes, &item->here);
 }
 
 void p2p_match_self(struct p2p *p, struct p2p_peer *self, struct p2p_item *item)

@@ -6,6 +6,7 @@
  *   p2p.c           entry points: open, post, fail, close; the lock
  *   p2p_wait.c      waiting threads
  *   p2p_match.c     which message belongs to which receive; how operations end
+ *   p2p_probe.c     looking for a message, and waiting for one, without receiving it
  *   p2p_send.c      frames out, p2p_recv.c frames in
  *   p2p_offer.c     data that the receiver reads where it lies
  *   p2p_share.c     the same, with the sender writing parts of it
@@ -159,6 +160,7 @@ struct p2p {
     bool everyone;               /* all peers are open and listened to */
     bool serves;                 /* peers ask for something at any time (serve.h) */
     struct p2p_list any;         /* receives from any source */
+    struct p2p_list probes;      /* operations that wait for a message to come, and leave it (p2p_probe.c) */
     struct p2p_list all;         /* every operation under way */
     struct p2p_item *spare;
     uint64_t orders, arrivals, credit;
@@ -202,6 +204,8 @@ void p2p_release(struct p2p *p);
 void p2p_trouble(struct p2p *p, const struct acomm_op *op, int code, int culprit, const char *text);
 /* An operation under way, in no list of a peer's; NULL: out of memory. */
 struct p2p_item *p2p_new_item(struct p2p *p, struct acomm_op *op, uint64_t bytes);
+/* NULL: out of memory. */
+struct p2p_peer *p2p_peer_of(struct p2p *p, int rank);
 /* Makes the link from the peer, so that its frames are read. */
 void p2p_listen(struct p2p *p, struct p2p_peer *peer);
 void p2p_listen_everyone(struct p2p *p);
@@ -226,6 +230,10 @@ struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_
 void p2p_match_arrived(struct p2p *p, struct p2p_peer *peer, struct p2p_message *message);
 /* A new receive: takes the first message that fits, or waits in the list of posted receives. */
 void p2p_match_receive(struct p2p *p, struct p2p_item *item);
+/* A new probe: has found a message, or waits in p2p.probes. */
+void p2p_match_probe(struct p2p *p, struct p2p_item *item);
+/* The first probe that waits for this peer, or, -1, for any; or NULL. */
+struct acomm_op *p2p_match_probing(struct p2p *p, int peer);
 /* A send to this rank itself. */
 void p2p_match_self(struct p2p *p, struct p2p_peer *self, struct p2p_item *item);
 

@@ -55,12 +55,13 @@ static void check_peer(struct p2p *p, struct p2p_peer *peer, int64_t now)
  * nobody. */
 static void check_sources(struct p2p *p)
 {
-    if (p2p_list_empty(&p->any) || p->group->size == 1 || p->serves)
+    const struct acomm_op *op = p2p_list_empty(&p->any) ? p2p_match_probing(p, -1) : P2P_ITEM(p->any.next)->op;
+    if (!op || p->group->size == 1 || p->serves)
         return;
     for (int i = 0; i < p->opened; i++)
         if (p->open[i] != p->group->rank && !p->peers[p->open[i]]->gone)
             return;
-    p2p_trouble(p, P2P_ITEM(p->any.next)->op, ACOMM_LOST, -1, "all peers closed their connections");
+    p2p_trouble(p, op, ACOMM_LOST, -1, "all peers closed their connections");
 }
 
 bool p2p_progress_pass(struct p2p *p, bool full)

@@ -10,7 +10,7 @@ static struct acomm_op *first(const struct p2p_list *list)
 }
 
 /* The operation that needs something from the peer, or NULL. */
-static struct acomm_op *needs(const struct p2p_peer *peer)
+static struct acomm_op *needs(struct p2p *p, const struct p2p_peer *peer)
 {
     struct acomm_op *op = first(&peer->posted);
     op = op ? op : first(&peer->receiving);
@@ -18,12 +18,13 @@ static struct acomm_op *needs(const struct p2p_peer *peer)
     op = op ? op : first(&peer->replies);
     op = op ? op : first(&peer->awaiting);
     op = op || !peer->in.item ? op : peer->in.item->op;
-    return op || !peer->in.message || !peer->in.message->receiver ? op : peer->in.message->receiver->op;
+    op = op || !peer->in.message || !peer->in.message->receiver ? op : peer->in.message->receiver->op;
+    return op ? op : p2p_match_probing(p, peer->rank);
 }
 
 static bool broken(struct p2p *p, struct p2p_peer *peer, const char *text)
 {
-    p2p_trouble(p, needs(peer), ACOMM_PROTOCOL, peer->rank, text);
+    p2p_trouble(p, needs(p, peer), ACOMM_PROTOCOL, peer->rank, text);
     return false;
 }
 
@@ -182,7 +183,7 @@ static size_t take(struct p2p *p, struct p2p_peer *peer, char *to, size_t bytes)
     if (n == ACOMM_LOST)
         peer->gone = true; /* trouble only for operations that need it: the peer may rightly be done and closed */
     else
-        p2p_trouble(p, needs(peer), (int)n, peer->rank, "the connection broke while receiving a message");
+        p2p_trouble(p, needs(p, peer), (int)n, peer->rank, "the connection broke while receiving a message");
     return 0;
 }
 
@@ -265,9 +266,9 @@ static size_t step(struct p2p *p, struct p2p_peer *peer, size_t most)
 }
 
 /* Whether to read on. What nothing needs stays in the link: there it costs neither memory nor a second copy. */
-static bool wanted(const struct p2p *p, const struct p2p_peer *peer, bool full)
+static bool wanted(struct p2p *p, const struct p2p_peer *peer, bool full)
 {
-    return full || peer->in.open || !p2p_list_empty(&p->any) || needs(peer);
+    return full || peer->in.open || !p2p_list_empty(&p->any) || p2p_match_probing(p, -1) || needs(p, peer);
 }
 
 bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
@@ -279,7 +280,7 @@ bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
         moved += n;
     }
     p->unseen += moved;
-    if (peer->gone && (!n || !ready) && needs(peer))
-        p2p_trouble(p, needs(peer), ACOMM_LOST, peer->rank, "it left while a message was expected from it");
+    if (peer->gone && (!n || !ready) && needs(p, peer))
+        p2p_trouble(p, needs(p, peer), ACOMM_LOST, peer->rank, "it left while a message was expected from it");
     return moved > 0;
 }

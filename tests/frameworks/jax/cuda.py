@@ -95,7 +95,7 @@ def operations(context: Context) -> None:
         "reduce": (lambda x: comm.reduce(x, 1, group=group), total if rank == 1 else None),
         "permute": (lambda x: comm.permute(x, ring, group=group), xs[rank - 1]),
         "permute some": (lambda x: comm.permute(x, [(0, 1)], group=group), xs[0] if rank == 1 else None),
-        "recv": ((lambda x: comm.recv(x, 0, group=group)) if rank == 1 else lambda x: comm.send(x, 1, group=group), xs[0]),
+        "recv": ((lambda x: comm.recv(0, group=group, like=x)) if rank == 1 else lambda x: comm.send(x, 1, group=group), xs[0]),
         "barrier": (lambda x: comm.barrier(group=group), None),
         "empty": (lambda x: comm.all_reduce(x[:0], group=group), total[:0]),
     }
@@ -174,7 +174,7 @@ def faults(context: Context) -> None:
         else:
             time.sleep(0.1)  # until it is under way there; where it is not, the call itself fails
             group.abort("of the test")
-    said = str(enqueued(lambda x: comm.recv(x, 0, tag=7, group=context.group), one))
+    said = str(enqueued(lambda x: comm.recv(0, tag=7, group=context.group, like=x), one))
     context.check("ValueError" in said and "no tags" in said, said)
     group = context.group.split(0)
     assert group is not None

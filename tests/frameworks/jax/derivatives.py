@@ -159,7 +159,7 @@ def refused(context: Context) -> None:
         "part of max": (lambda x: comm.reduce_scatter(jnp.tile(x, group.size), "max", group=group).sum(), NotImplementedError,
                         "no derivative for op 'max'"),
         "send": (lambda x: (comm.send(x, 0, group=group), x.sum())[1], NotImplementedError, "use permute"),
-        "recv": (lambda x: comm.recv(x, 0, group=group).sum(), NotImplementedError, "use permute"),
+        "recv": (lambda x: comm.recv(0, group=group, like=x).sum(), NotImplementedError, "use permute"),
     }
     for name, (function, kind, words) in cases.items():
         context.raises(name, kind, words, partial(jax.jit(jax.grad(function)).lower, x))  # traced only: nothing is sent

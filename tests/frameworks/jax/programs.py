@@ -64,7 +64,7 @@ def _all_operations(context: Context, x: Any) -> dict[str, Any]:
         "reduce": comm.reduce(x, 1, group=group),
         "permute": comm.permute(x, zip(range(size), [*range(1, size), 0], strict=True), group=group),
         "permute some": comm.permute(x, [(0, 1)], group=group),
-        "recv": comm.recv(x, 0, tag=3, group=group) if context.rank == 1 else x,
+        "recv": comm.recv(0, tag=3, group=group, like=x) if context.rank == 1 else x,
     }
     if context.rank == 0:
         comm.send(x, 1, tag=3, group=group)
@@ -207,7 +207,7 @@ def mapped(context: Context) -> None:
     if context.rank == 0:
         jax.vmap(lambda row: comm.send(row, 1, group=group), in_axes=1)(rows)
     elif context.rank == 1:
-        got = jax.vmap(lambda row: comm.recv(row, 0, group=group), in_axes=1)(rows)
+        got = jax.vmap(lambda row: comm.recv(0, group=group, like=row), in_axes=1)(rows)
         context.check(np.array_equal(got, contribution(0).T), "vmap of a message")
 
 

@@ -1,0 +1,12 @@
+/* Tags of messages. Those from 2^62 on are the library's own: of objects. */
+#ifndef ACOMM_TAGS_H
+#define ACOMM_TAGS_H
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Whether a receive takes messages of this tag; one below 0 takes any: -1 of those below 2^62, -2 of those from there on. */
+static inline bool tag_fits(int64_t wanted, int64_t tag)
+{
+    return wanted < 0 ? tag >> 62 == ~wanted : tag == wanted;
+}
+#endif
