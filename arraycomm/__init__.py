@@ -28,6 +28,7 @@ if _interface(__path__[0], _sha256) not in (None, getattr(_lib, "ACOMM_INTERFACE
         "again, by `python -m cffi_build` in the source tree, or by `pip install -e .` as before"
     )
 
+from .core.arguments import ANY_TAG
 from .core.codec import register_type
 from .core.errors import (
     Aborted,
@@ -48,7 +49,7 @@ from .core.errors import (
 from .core.group import Group
 from .core.start import from_mpi4py, init
 from .core.types import DType, ReduceOp, premul_sum
-from .core.work import Received, Work
+from .core.work import Message, Received, Work, wait_all, wait_any
 
 TYPE_CHECKING = False  # as typing's, which takes longer to load than this package
 if TYPE_CHECKING:
@@ -60,9 +61,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Aborted", "AuthFailed", "CollectiveMismatch", "CollectiveTimeout", "DType", "DeviceError", "DistBackendError", "DistError",
-    "DistNetworkError", "DistStoreError", "GradientReducer", "Group", "GroupError", "PeerLost", "QueueEmptyError", "Received",
-    "ReduceOp", "RemoteError", "ResourceError", "Work", "from_mpi4py", "init", "premul_sum", "register_type", "spawn",
+    "ANY_TAG", "Aborted", "AuthFailed", "CollectiveMismatch", "CollectiveTimeout", "DType", "DeviceError", "DistBackendError",
+    "DistError", "DistNetworkError", "DistStoreError", "GradientReducer", "Group", "GroupError", "Message", "PeerLost",
+    "QueueEmptyError", "Received", "ReduceOp", "RemoteError", "ResourceError", "Work", "from_mpi4py", "init", "premul_sum",
+    "register_type", "spawn", "wait_all", "wait_any",
 ]
 
 

@@ -28,6 +28,7 @@ def _none() -> None:
 
 NOWHERE = Destination(None, _none)
 
+ANY_TAG = -1  # of a receive or a probe: any tag below 2**62, where those of objects begin
 _INTEGERS = frozenset((*range(DType.INT8, DType.UINT64 + 1), DType.BOOL))
 _COMPLEX = frozenset((DType.COMPLEX64, DType.COMPLEX128))
 _BITWISE = frozenset((4, 5, 6))
@@ -42,7 +43,7 @@ def reduction(op: str | ReduceOp | None, dtype: int) -> ReduceOp:
     try:
         return _defined[op, dtype]
     except (KeyError, TypeError):
-        found = reduce_op("sum" if op is None else op)
+        found = reduce_op(op)
         _check_defined(found, DType(dtype))
         if found.name != "premul_sum":  # factors are without number
             _defined[op, dtype] = found
@@ -118,6 +119,11 @@ def tag(value: Any) -> int:
     if not 0 <= found < 2**63:
         raise ValueError(f"tag must be between 0 and 2**63 - 1, got {found}")
     return found
+
+
+def received_tag(value: Any) -> int:
+    """As tag(), or ANY_TAG."""
+    return ANY_TAG if value is not None and integer("tag", value) == ANY_TAG else tag(value)
 
 
 def seconds(timeout: object) -> None:
@@ -199,6 +205,11 @@ def destination(template: Any, src: Buffer, shape: tuple[int, ...], out: Any, *,
         raise ValueError("out and x are on different devices; use an out on the device of x")
     _check_overlap(src, dst, inside, contains, distinct)
     return Destination(dst, lambda: out)
+
+
+def apart(src: Buffer, out: Any) -> None:
+    """ValueError for an `out` that shares memory with the input."""
+    _check_overlap(src, resolve_out(out), None, None, distinct=True)
 
 
 def _on_device(template: Any, src: Buffer, shape: tuple[int, ...]) -> Destination:

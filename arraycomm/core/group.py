@@ -32,8 +32,8 @@ from .exchange import agreed_counts, first_dimensions, gather_integers
 from .objects import ObjectCollectives
 from .routes import Routes
 from .typed import TYPE_CHECKING, Any
-from .types import DeviceType, ReduceOp
-from .work import Received, Work
+from .types import DeviceType, DType, ReduceOp
+from .work import Message, Received, Work
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -61,7 +61,8 @@ def _plain(kind: int) -> Any:
 class Group(ObjectCollectives, Shortcuts):
     """One rank's end of a group of ranks. Made by arraycomm.init() and Group.split(); a context manager that closes.
 
-    Attributes: rank, size, name, backend (its name), timeout (seconds, default of the operations).
+    Attributes: rank, size, ranks (its members' in the world, in order), name, backend (its name),
+    timeout (seconds, default of the operations).
     One thread at a time may call its collectives; calls of several threads are carried out one after the other.
     """
 
@@ -79,6 +80,7 @@ class Group(ObjectCollectives, Shortcuts):
         self.name = routes.main.name
         self.backend = routes.name
         self.timeout = timeout
+        self.ranks = tuple(range(self.size))  # subgroup() says others
 
     def __repr__(self) -> str:
         return f"<arraycomm.Group {self.name!r}: rank {self.rank} of {self.size}, backend {self.backend}>"
@@ -324,12 +326,12 @@ class Group(ObjectCollectives, Shortcuts):
              timeout: float | None = None) -> Any:
         """Receives a message and gives Received(array, source, tag).
 
-        source: a rank, or None for any.
+        source: a rank, or None for any. tag: of the message, or arraycomm.ANY_TAG.
         One of: like, an array whose library, shape and dtype the new one has; out, the array to write into.
         Messages of one tag between two ranks arrive in the order in which they were sent. A message of another size or
         dtype is a CollectiveMismatch; the group stays usable.
         timeout: seconds; where none comes in time that is CollectiveTimeout, and the group is finished, on all ranks. To poll,
-        use irecv(...).result(timeout), which may be asked again.
+        use irecv(...).result(timeout), which may be asked again, or probe().
         Inside batch() it returns a Work at once.
         """
         work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
@@ -354,7 +356,7 @@ class Group(ObjectCollectives, Shortcuts):
         """
         arguments.seconds(timeout)
         source = arguments.source(source, self.size)
-        tag = arguments.tag(tag)
+        tag = arguments.received_tag(tag)
         if (like is None) == (out is None):
             raise TypeError("a receive takes one of like= (for a new array) and out= (to fill), got "
                             f"{'none' if out is None else 'both'}")
@@ -367,6 +369,46 @@ class Group(ObjectCollectives, Shortcuts):
             return Received(to.array(), rank, got)
 
         return self._started(Work(pending, received))
+
+    def probe(self, source: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Message | None:
+        """The first message that has come and that a receive of this source and tag would take: Message(source, tag,
+        dtype, elements).
+
+        It stays, for a receive. source: a rank, or None for any; tag: or arraycomm.ANY_TAG. timeout: seconds to wait for one, 0
+        only looks, None takes the group's; None when none has come by then, and the group stays usable. Of messages of host
+        memory: ValueError where the group's backend has none (NCCL).
+        """
+        arguments.seconds(timeout)
+        source, tag = arguments.source(source, self.size), arguments.received_tag(tag)
+        look = getattr(self._communicator, "probe", None)
+        if look is None:
+            raise ValueError(f"the backend {self.backend} of group {self.name!r} cannot tell of messages that are not received: "
+                             "use irecv(...).done()")
+        found = look(source, tag, timeout)
+        return None if found is None else Message(found[0], found[1], DType(found[2]), found[3])
+
+    def sendrecv(self, x: Any, dest: int, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
+                 timeout: float | None = None) -> Any:
+        """Sends x to rank `dest` and receives from rank `source` meanwhile, which cannot dead-lock; gives the Received.
+
+        tag: of both messages. like, out: as in recv(); neither: like x. out shares no memory with x (ValueError).
+        Inside batch() it returns the receive's Work at once.
+        """
+        arguments.seconds(timeout)
+        src = self._readable(x)
+        dest, tag = arguments.rank("dest", dest, self.size), arguments.tag(tag)
+        if out is not None:
+            arguments.apart(src, out)
+        elif like is None:
+            like = x
+        if self._batch is not None:
+            work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
+            self.isend(x, dest, tag, timeout=timeout)
+            return work
+        with self.batch():
+            work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
+            self.isend(x, dest, tag, timeout=timeout)
+        return work.result()
 
     def _started(self, work: Work) -> Work:
         if self._batch is not None:
@@ -415,6 +457,7 @@ class Group(ObjectCollectives, Shortcuts):
                              "have it as a member, and each member stands there once")
         seconds = self.timeout if timeout is None else arguments.group_seconds(timeout)
         child = Group(self._routes.split(members, f"{self.name}/{name}", seconds, backends), seconds)
+        child.ranks = tuple(self.ranks[member] for member in members)
         self._children = [group for group in self._children if not group.closed] + [child]
         return child
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 
 import arraycomm
 
@@ -183,3 +184,61 @@ def _symmetric(context: Context) -> None:
             for work in works:
                 work.wait(60)
 
+
+
+def any_tag(context: Context) -> None:
+    """In the order of arrival, with the real source and tag; objects' messages are none of them. A probe leaves what it finds."""
+    group = context.group
+    me, size = context.rank, context.size
+    right, left = (me + 1) % size, (me - 1) % size
+    assert group.probe(tag=arraycomm.ANY_TAG, timeout=0) is None and group.probe(left, 3, timeout=0.01) is None
+    group.barrier()
+    x = np.full(4, me, np.int32)
+    group.send_object("first", right)
+    for tag, count in ((5, 4), (3, 2), (2**61, 3)):
+        group.send(x[:count], right, tag)
+    found = group.probe(left, 3)
+    assert found == (left, 3, arraycomm.DType.INT32, 2), found
+    for tag, count in ((5, 4), (3, 2), (2**61, 3)):
+        for source in (None, left):
+            found = group.probe(source, arraycomm.ANY_TAG)
+            assert found == (left, tag, arraycomm.DType.INT32, count), found
+        out = np.empty(found.elements, found.dtype.label)
+        got = group.recv(left if tag == 5 else None, arraycomm.ANY_TAG, out=out) if tag != 3 else \
+            group.irecv(tag=arraycomm.ANY_TAG, out=out).result()
+        assert (got.source, got.tag) == (left, tag) and (out == left).all(), got
+    assert group.probe(tag=arraycomm.ANY_TAG, timeout=0) is None
+    assert group.recv_object() == ("first", left)
+    group.barrier()
+    posted = [group.irecv(left, arraycomm.ANY_TAG, like=x), group.irecv(left, 9, like=x)]  # receives come before messages
+    group.barrier()
+    sent = [group.isend(x, right, tag) for tag in (9, 9)]
+    assert [got.tag for got in arraycomm.wait_all(posted, 20)] == [9, 9]
+    arraycomm.wait_all(sent, 20)
+    group.barrier()
+
+
+def polled(context: Context) -> None:
+    """A receive that is asked again and again leaves the group usable, as a probe does."""
+    group = context.group
+    me, size = context.rank, context.size
+    x = np.full(3, me)
+    work = group.irecv((me - 1) % size, 8, like=x)
+    for _ in range(3):
+        with pytest.raises(TimeoutError, match="it goes on"):
+            work.result(0.01)
+    assert not work.done() and group.all_reduce(x)[0] == size * (size - 1) // 2
+    group.send(x, (me + 1) % size, 8)
+    assert arraycomm.wait_any([work], 20) == 0 and (work.result().array == (me - 1) % size).all()
+    got = group.sendrecv(x, (me + 1) % size, (me - 1) % size, 7)
+    assert (got.array == (me - 1) % size).all() and (got.source, got.tag) == ((me - 1) % size, 7)
+    with pytest.raises(ValueError, match="out overlaps x"):
+        group.sendrecv(x, 0, 0, out=x)
+    other = group.irecv(tag=77, like=x)
+    with pytest.raises(TimeoutError, match="none of 1 operations"):
+        arraycomm.wait_any([other], 0.01)
+    part = group.split(0, -me)
+    assert part is not None and part.ranks == tuple(group.ranks[r] for r in reversed(range(size)))
+    part.close()
+    group.send(x, (me + 1) % size, 77)
+    other.wait()

@@ -34,8 +34,8 @@ def test_ring_of_messages(world: World, framework: str) -> None:
     world.run("messages.ring", framework=framework)
 
 
-@pytest.mark.parametrize("task", ["everyone", "tags", "any_source", "batches", "beside_collectives", "in_a_thread",
-                                  "wrong_size"])
+@pytest.mark.parametrize("task", ["everyone", "tags", "any_source", "batches", "beside_collectives", "in_a_thread", "any_tag",
+                                  "polled", "wrong_size"])
 def test_messages(world: World, task: str) -> None:
     world.run(f"messages.{task}")
 
