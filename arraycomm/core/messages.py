@@ -1,0 +1,63 @@
+"""Methods of Group that are made of sends and receives, or look for messages, as a part of it."""
+
+from __future__ import annotations
+
+from . import arguments
+from .typed import TYPE_CHECKING, Any
+from .types import DType
+from .work import Message
+
+
+class MessageMethods:
+    """See Group, which has these methods."""
+
+    size: int
+    name: str
+    backend: str
+    _communicator: Any
+    if TYPE_CHECKING:
+        _batch: Any
+        _readable: Any
+        batch: Any
+        isend: Any
+        irecv: Any
+
+    def probe(self, source: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Message | None:
+        """The first message that has come and that a receive of this source and tag would take: Message(source, tag,
+        dtype, elements).
+
+        It stays, for a receive. source: a rank, or None for any; tag: or arraycomm.ANY_TAG. timeout: seconds to wait for one, 0
+        only looks, None takes the group's; None when none has come by then, and the group stays usable. Of messages of host
+        memory: ValueError where the group's backend has none (NCCL).
+        """
+        arguments.seconds(timeout)
+        source, tag = arguments.source(source, self.size), arguments.received_tag(tag)
+        look = getattr(self._communicator, "probe", None)
+        if look is None:
+            raise ValueError(f"the backend {self.backend} of group {self.name!r} cannot tell of messages that are not received: "
+                             "use irecv(...).done()")
+        found = look(source, tag, timeout)
+        return None if found is None else Message(found[0], found[1], DType(found[2]), found[3])
+
+    def sendrecv(self, x: Any, dest: int, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
+                 timeout: float | None = None) -> Any:
+        """Sends x to rank `dest` and receives from rank `source` meanwhile, which cannot dead-lock; gives the Received.
+
+        tag: of both messages. like, out: as in recv(); neither: like x. out shares no memory with x (ValueError).
+        Inside batch() it returns the receive's Work at once.
+        """
+        arguments.seconds(timeout)
+        src = self._readable(x)
+        dest, tag = arguments.rank("dest", dest, self.size), arguments.tag(tag)
+        if out is not None:
+            arguments.apart(src, out)
+        elif like is None:
+            like = x
+        if self._batch is not None:
+            work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
+            self.isend(x, dest, tag, timeout=timeout)
+            return work
+        with self.batch():
+            work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
+            self.isend(x, dest, tag, timeout=timeout)
+        return work.result()
