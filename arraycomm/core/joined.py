@@ -127,4 +127,5 @@ def update(buffers: Sequence[Buffer]) -> tuple[Buffer, Callable[[], Any] | None]
     if spread is not None:
         for part, buffer in _split(whole, buffers):
             copy(buffer, part)
+        whole = _holding(whole, buffers, readonly=False)
     return whole, spread

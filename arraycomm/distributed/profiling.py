@@ -1,7 +1,7 @@
 """Labels for torch.profiler: where torch is loaded and a profiler runs, operations appear under the names that torch gives them
-("c10d::allreduce_" around "gloo:all_reduce"). The inner label of an asynchronous one lasts until the program learns of its end
-(`is_async`). With record_shapes=True labels have the shape of the tensor that the call gives, where torch has what takes it: not
-such inner ones.
+("c10d::allreduce_" for the call, "gloo:all_reduce" for what it starts). The second one lasts until the program learns of the
+operation's end, which for a synchronous one is its own, and is asynchronous (`is_async`) in both cases, as torch's is. With
+record_shapes=True it has the shapes of the tensors that the call gives, where torch has what takes them.
 
 Nothing is labelled, and nothing costs, while no profiler runs: plain calls look at a flag of torch's and take the long way
 when it is set; that brings their group here (world.member), and its first operation after the profiler's end sends it away.
@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from arraycomm.core.buffer import Buffer
 from arraycomm.core.log import log
 from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.watch import Call, Watched, Watcher, attach, detach
+from arraycomm.core.watch import COLLECTIVES, Call, Watched, Watcher, attach, detach
 
 from . import devices
 from .operations import untimed
@@ -62,17 +63,18 @@ class Labels(Watcher):
             detach(self._group, self)
             return _Told([], None)
         outer, inner = names(call, self._backend(call))
-        runs = _runs(state.profiler) if call.asynchronous else None
-        told = _Told([_label(outer, call)] if runs else [_label(outer, call), _label(inner, call)], None)
-        for label in told.labels:
-            label.__enter__()
-        if runs:
-            told.lasting = _Lasting(inner, runs)
+        runs = _runs(state.profiler)
+        parameters = call.parameters
+        given = parameters.get("x") if call.name in COLLECTIVES else _array(parameters)
+        told = _Told([_label(outer), _label(inner, *_tensors(given))], None)
+        if runs:  # the first ends before the second, by which torch knows that one to be asynchronous
+            told.lasting = _Lasting(told.labels.pop(), runs)
+            self.begun(told)
         return told
 
     def _backend(self, call: Call) -> str:
         there = self._config.names()
-        x = next((call.parameters[name] for name in ("x", "like", "out") if call.parameters.get(name) is not None), None)
+        x = _array(call.parameters)
         if len(there) == 1 or x is None:
             return there[0]
         return self._config.device_backend_map.get(devices.name_of(devices.of_array(x)), there[0])
@@ -102,19 +104,17 @@ class _Told:
 
 
 class _Lasting:
-    """A label that ends with a future of torch's.
+    """An entered label that ends with a future of torch's.
 
     Its end is written where the profiler that ran at its begin keeps its events, which it frees when it stops: so the label
     ends only before that, and in its own thread, which is the one that can stop that profiler. All others stay unended for
     good, as torch ends a label that is freed.
     """
 
-    def __init__(self, name: str, runs: list[int]) -> None:
+    def __init__(self, label: Any, runs: list[int]) -> None:
         self._future = sys.modules["torch"].futures.Future()
         self._runs, self._began = runs, (runs[0], threading.get_ident())
         _unended.add(self)
-        label = state.profiler.record_function(name)
-        label.__enter__()
         label._call_end_callbacks_on_future(self._future)
 
     def end(self) -> None:
@@ -158,17 +158,30 @@ def _ending() -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_ending.cache_clear)
 
 
-def _label(name: str, call: Call) -> Any:
-    """With the tensor that the call gives, whose shape the profiler keeps when it was asked to (record_shapes)."""
-    torch = sys.modules["torch"]
-    x: Any = call.parameters.get("x")
-    tensor = getattr(x, "owner", x)  # a Buffer's
-    if isinstance(tensor, torch.Tensor) and tuple(tensor.shape) == tuple(x.shape):
-        try:
-            return torch._C._profiler._RecordFunctionFast(name, [tensor])
-        except (AttributeError, TypeError) as error:  # private: other versions have it without tensors, or not at all
-            _without_shapes(torch.__version__, str(error))
-    return state.profiler.record_function(name)
+def _array(parameters: dict[str, Any]) -> Any:
+    """What this rank gives, or else fills; None without any."""
+    return next((parameters[name] for name in ("x", "like", "out") if parameters.get(name) is not None), None)
+
+
+def _tensors(x: Any) -> Iterator[Any]:
+    """torch's tensors that an array is, or that a Buffer is made of."""
+    if isinstance(x, sys.modules["torch"].Tensor):
+        yield x
+    elif isinstance(x, Buffer):
+        # One that joins several holds them behind the memory in which they are together.
+        for owner in x.owner[1:] if isinstance(x.owner, tuple) else (x.owner,):
+            yield from _tensors(owner)
+
+
+def _label(name: str, *tensors: Any) -> Any:
+    """Entered, with the tensors whose shapes the profiler keeps when it was asked to (record_shapes)."""
+    torch, label = sys.modules["torch"], state.profiler.record_function(name)
+    try:
+        label.record = torch._C._autograd._record_function_with_args_enter(name, *tensors)
+    except (AttributeError, TypeError) as error:  # private: another version's
+        _without_shapes(torch.__version__, str(error))
+        label.__enter__()
+    return label
 
 
 @functools.cache

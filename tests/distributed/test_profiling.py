@@ -6,11 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import arraycomm
 import arraycomm.distributed as dist
+from arraycomm.core.dlpack import resolve
+from arraycomm.core.joined import joined, update
+from arraycomm.distributed.profiling import _tensors
 
 torch = pytest.importorskip("torch")
 
@@ -43,7 +48,7 @@ def test_torch_profiler(world: dist.ProcessGroup) -> None:
                      "gloo:all_gather": 2, "c10d::barrier": 1, "gloo:barrier": 1, "c10d::send": 2,
                      "gloo:send": 2, "c10d::recv_": 1, "gloo:recv": 1, "c10d::recv_any_source_": 1, "gloo:recvAnySource": 1}
     inner = next(event for event in profile.events() if event.name == "gloo:broadcast")
-    assert inner.cpu_parent.name == "c10d::broadcast_"
+    assert inner.is_async and inner.cpu_parent is None  # of a synchronous call, too
     with torch.profiler.profile() as profile:
         dist.reduce_scatter_single(torch.empty(4), x)
         dist.reduce_scatter(torch.empty(4), [x])
@@ -110,18 +115,62 @@ def test_a_label_of_another_thread_is_not_ended(world: dist.ProcessGroup) -> Non
     assert len(_unended) == before + 1
 
 
-def test_shapes(world: dist.ProcessGroup) -> None:
+def one_of_each(d: Any, asynchronous: bool) -> Iterator[Any]:
+    """Works of one of each operation, each of which is to be waited for before the next one."""
+    def one(*shape: int) -> Any:
+        return torch.ones(shape or (3, 2))
+
+    yield d.all_reduce(one(), async_op=asynchronous)
+    yield d.all_reduce_coalesced([one(), one(5)], async_op=asynchronous)
+    yield d.broadcast(one(2, 1), 0, async_op=asynchronous)
+    yield d.reduce(one(2, 3), 0, async_op=asynchronous)
+    yield d.all_gather([one()], one(), async_op=asynchronous)
+    yield d.all_gather_into_tensor(one(4, 2), one(4, 2), async_op=asynchronous)
+    yield d.gather(one(), [one()], 0, async_op=asynchronous)
+    yield d.scatter(one(), [one()], 0, async_op=asynchronous)
+    yield d.all_to_all([one()], [one()], async_op=asynchronous)
+    yield d.all_to_all_single(one(6), one(6), async_op=asynchronous)
+    yield d.barrier(async_op=asynchronous)
+
+
+def profiled(d: Any, asynchronous: bool) -> list[tuple[str, bool, list[list[int]]]]:
+    with torch.profiler.profile(record_shapes=True) as profile:
+        for work in one_of_each(d, asynchronous):
+            if work is not None:
+                work.wait()
+    return [(event.name, event.is_async, event.input_shapes) for event in profile.events() if event.name.startswith("gloo:")]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_as_torchs_gloo(world: dist.ProcessGroup, asynchronous: bool) -> None:
+    import torch.distributed as theirs
+
+    ours = profiled(dist, asynchronous)
+    theirs.init_process_group("gloo", store=theirs.HashStore(), rank=0, world_size=1)
+    try:
+        assert ours == profiled(theirs, asynchronous)
+    finally:
+        theirs.destroy_process_group()
+
+
+def test_tensors_of_lists() -> None:
+    """Of what joins several arrays, by a copy or where they lie one after the other."""
+    memory = torch.ones(10, 2)
+    for xs in ([memory[:4], memory[4:8]], [memory[6:], memory[:5]], [memory]):
+        for join in (joined, lambda buffers: update(buffers)[0]):
+            assert [x.data_ptr() for x in _tensors(join([resolve(x) for x in xs]))] == [x.data_ptr() for x in xs]
+    assert not list(_tensors(None)) and not list(_tensors(b"bytes"))
+
+
+def test_shapes_of_messages(world: dist.ProcessGroup) -> None:
     x = torch.ones(3, 4)
     with torch.profiler.profile(record_shapes=True) as profile:
-        dist.all_reduce(x)
-        dist.barrier()
-        works = [dist.isend(x[0], 0), dist.irecv(torch.empty(4), 0)]
+        works = [dist.isend(x[0], 0), dist.irecv(torch.empty(4), 0), dist.isend(x, 0), dist.irecv(torch.empty(3, 4))]
         for work in works:
             work.wait()
-    shapes = {event.name: event.input_shapes for event in profile.events() if event.name.startswith("gloo:")}
-    outer = {event.name: event.input_shapes for event in profile.events() if event.name.startswith("c10d:")}
-    assert outer == {"c10d::allreduce_": [[3, 4]], "c10d::barrier": [], "c10d::recv_": [], "c10d::send": [[4]]}
-    assert shapes == {"gloo:all_reduce": [[3, 4]], "gloo:barrier": [], "gloo:recv": [], "gloo:send": []}
+    found = [(event.name, event.is_async, event.input_shapes) for event in profile.events() if event.name.startswith("gloo:")]
+    assert sorted(found) == [("gloo:recv", True, [[4]]), ("gloo:recvAnySource", True, [[3, 4]]),
+                             ("gloo:send", True, [[3, 4]]), ("gloo:send", True, [[4]])]
 
 
 def test_a_group_with_a_timeout_of_its_own(world: dist.ProcessGroup) -> None:
@@ -156,9 +205,9 @@ def test_a_torch_that_keeps_no_shapes(world: dist.ProcessGroup, monkeypatch: pyt
 
     _without_shapes.cache_clear()
     if other == "absent":
-        monkeypatch.delattr(torch._C._profiler, "_RecordFunctionFast")
+        monkeypatch.delattr(torch._C._autograd, "_record_function_with_args_enter")
     else:
-        monkeypatch.setattr(torch._C._profiler, "_RecordFunctionFast", lambda name: None)
+        monkeypatch.setattr(torch._C._autograd, "_record_function_with_args_enter", Mock(side_effect=TypeError("incompatible")))
     x = torch.ones(3)
     with torch.profiler.profile() as profile:
         dist.all_reduce(x)
