@@ -85,6 +85,8 @@ def open_group(meeting: Rendezvous, chosen: Mapping[Backend, frozenset[int]], ti
     Closes the meeting when it fails, and with the group.
     """
     routes: list[Route] = []
+    if "numpy" in sys.modules:
+        from . import arrays  # noqa: F401 - the first result would import it, when no descriptor may be left
     try:
         for backend, types in chosen.items():
             where, label = (meeting, name) if not routes else (

@@ -181,7 +181,8 @@ def plain(x: Any) -> Any:
 def test_mlx(name: str) -> None:
     def work(group: arraycomm.Group) -> None:
         x = MLX[name]()
-        for found in (group.all_reduce(x, "avg" if name == "complex64" else "max"), group.broadcast(x), group.all_to_all(mx.stack([x, x]))[0]):
+        total = group.all_reduce(x, "avg" if name == "complex64" else "max")
+        for found in (total, group.broadcast(x), group.all_to_all(mx.stack([x, x]))[0]):
             assert type(found) is type(x) and found.dtype == x.dtype and np.array_equal(plain(found), plain(x))
         gathered = group.all_gather(x, form="stack")
         assert gathered.shape == (2, *x.shape) and np.array_equal(plain(gathered[1]), plain(x))
