@@ -119,11 +119,24 @@ def connect(address: str, port: int, secret: bytes | None, hello: Hello, *, dead
     Raises OSError when nobody is reached, AuthFailed when the other side is not ours. Somebody who is merely too busy
     to answer (its table of half-open connections was full) is asked again until `deadline` seconds have passed.
     """
-    patience = Patience(deadline)
-    while True:
+    def reach(patience: Patience) -> socket.socket:
         sock = dial(address, port, patience, source)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    return persist(reach, secret, hello, deadline=deadline)
+
+
+def persist(reach: Callable[[Patience], socket.socket], secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket:
+    """What reach() has connected, authenticated. Where the other side gives no verdict it is tried again, as connect() says."""
+    patience = Patience(deadline)
+    while True:
+        sock = reach(patience)
+        try:
             # Longer than a server waits for strangers: a peer may be stopped for a moment, or have no processor.
             client_handshake(sock, secret, hello, deadline=deadline, patience=patience)
             return sock
@@ -188,7 +201,7 @@ class Acceptor:
     """Serves listening sockets from one daemon thread and hands every admitted connection to `callback(sock, hello)`.
 
     The callback runs in that thread, must not block, and owns the socket (blocking; TCP without delay); if it raises,
-    that is logged and the socket closed. Strangers cost at most 64 descriptors for at most 2 s each, however slowly
+    that is logged and the socket closed. Strangers cost at most 64 descriptors (as many on Unix sockets) for at most 2 s each, however slowly
     they talk, and one line in the log a minute. The listening sockets belong to the Acceptor. Where
     descriptors or memory for connections stay out for 2 s, `on_shortage(error)` is called now and then. Not usable after a fork.
 
@@ -273,9 +286,16 @@ class Acceptor:
                 self._pause(error)
             return
         self._half_open[sock] = _HalfOpen(handshake, time.monotonic() + SECONDS)
-        if len(self._half_open) > MAX_HALF_OPEN:
-            self._drop(next(iter(self._half_open)), f"more than {MAX_HALF_OPEN} connections had not said who they are")
+        self._make_room(sock.family)
         self._progress(sock)  # mostly it has spoken already
+
+    def _make_room(self, family: int) -> None:
+        """Strangers on TCP take no place from this user's processes, which call on Unix sockets; nor, who says nothing, from who
+        has said what it wants."""
+        alike = [sock for sock in self._half_open if sock.family == family]
+        if len(alike) > MAX_HALF_OPEN:
+            silent = [sock for sock in alike[:-1] if self._half_open[sock].handshake.silent]
+            self._drop((silent or alike)[0], f"more than {MAX_HALF_OPEN} connections had not said who they are")
 
     def _pause(self, error: OSError) -> None:
         """A level-triggered listener that cannot be accepted from would keep this thread spinning."""

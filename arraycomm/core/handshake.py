@@ -134,6 +134,11 @@ class ServerHandshake:
         have = len(self._received)
         return (HELLO_BYTES if have < HELLO_BYTES else HELLO_BYTES + TAG_BYTES) - have
 
+    @property
+    def silent(self) -> bool:
+        """Whether the client has not said what it wants."""
+        return len(self._received) < HELLO_BYTES
+
     def feed(self, data: bytes) -> bytes:
         if not data or len(data) > self.wanted or self.hello or self.error:
             raise ValueError(f"fed {len(data)} bytes, wanted 1 to {self.wanted}")

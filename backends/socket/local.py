@@ -5,16 +5,20 @@ the same, for where that is gone: cleaners of temporary files remove what they t
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import time
 
 from arraycomm.core import settings
-from arraycomm.core.auth import Hello, client_handshake
+from arraycomm.core.auth import Hello, persist
 from arraycomm.core.digest import sha256
+from arraycomm.core.patience import Patience
 from arraycomm.core.private import private_directories
 
 _LONGEST = 107  # bytes of a path in sockaddr_un
 _BACKLOG = 1024
+_RETRY_FULL = 0.02  # s before a peer whose backlog is full is called again
 _ABSTRACT = "@"  # in the place of the directory: there is the abstract name alone
 
 
@@ -56,30 +60,44 @@ def _bound(path: str) -> socket.socket | None:
 
 
 def connect(path: str, secret: bytes | None, hello: Hello, *, deadline: float) -> socket.socket:
-    """A connected, authenticated, blocking socket. Raises OSError, AuthFailed."""
+    """A connected, authenticated, blocking socket. Raises OSError, AuthFailed. A peer that is too busy is asked again, as by
+    auth.connect()."""
+    return persist(lambda patience: _reach(path, patience), secret, hello, deadline=deadline)
+
+
+def _reach(path: str, patience: Patience) -> socket.socket:
+    directory, _, name = path.rpartition("/")
     sock = socket.socket(socket.AF_UNIX)
     try:
-        _reach(sock, path)
-        client_handshake(sock, secret, hello, deadline=deadline)
+        if directory == _ABSTRACT:
+            _call(sock, _abstract(name), patience)
+            return sock
+        try:
+            _call(sock, path, patience)
+        except OSError as error:
+            try:
+                _call(sock, _abstract(name), patience)
+            except OSError:
+                raise error from None
         return sock
     except BaseException:
         sock.close()
         raise
 
 
-def _reach(sock: socket.socket, path: str) -> None:
-    directory, _, name = path.rpartition("/")
-    if directory != _ABSTRACT:
+def _call(sock: socket.socket, path: str, patience: Patience) -> None:
+    """Waits where the peer's backlog is full, which a call that does not block is told at once."""
+    sock.setblocking(False)
+    while True:
         try:
             sock.connect(path)
+            sock.setblocking(True)
             return
-        except OSError as error:
-            first = error
-        with contextlib.suppress(OSError):
-            sock.connect(_abstract(name))
-            return
-        raise first
-    sock.connect(_abstract(name))
+        except BlockingIOError:
+            if patience.left <= 0:
+                raise TimeoutError(errno.ETIMEDOUT, "it does not accept connections") from None
+        with patience.slice(_RETRY_FULL) as seconds:
+            time.sleep(seconds)
 
 
 def remove(path: str) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +134,43 @@ def test_who_can_have_neither_shares_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert local.listen() == ([], "")
     mine = peers.this_process([("127.0.0.1", 1)], "")
     assert mine.host != peers.this_process([("127.0.0.1", 1)], "").host
+
+
+def test_a_busy_peer_is_called_again(tmp_path: Path) -> None:
+    """Its backlog is full, and then it closes connections without a verdict, as one does whose table of strangers is full."""
+    path = str(tmp_path / "socket")
+    listener, waiting = socket.socket(socket.AF_UNIX), []
+    listener.bind(path)
+    listener.listen(0)
+    while True:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.setblocking(False)
+        waiting.append(sock)
+        if sock.connect_ex(path):
+            break
+
+    def serve() -> Acceptor:
+        for _ in range(len(waiting) + 1):  # those that wait but for the one that was refused, and the caller's first two
+            listener.accept()[0].close()
+        return Acceptor([listener], b"secret", "job", lambda sock, hello: sock.close())
+
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(serve)
+        reach(path)
+        served.result(20).close()
+    for sock in waiting:
+        sock.close()
+
+
+def test_a_peer_that_never_accepts(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as opened:
+        listener.bind(path)
+        listener.listen(0)
+        while True:
+            sock = opened.enter_context(socket.socket(socket.AF_UNIX))
+            sock.setblocking(False)
+            if sock.connect_ex(path):
+                break
+        with pytest.raises(TimeoutError, match="does not accept connections"):
+            local.connect(path, b"secret", HELLO, deadline=0.2)

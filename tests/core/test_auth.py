@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -290,6 +292,33 @@ class Members:
     def wait(self, count: int) -> None:
         with self.came:
             assert self.came.wait_for(lambda: len(self.socks) >= count, 10)
+
+
+@pytest.mark.parametrize("said", [b"", b"A", bytes(HELLO_BYTES - 1)], ids=["nothing", "a byte", "nearly a hello"])
+def test_strangers_take_no_place_of_members(tmp_path: Path, said: bytes) -> None:
+    """More of them than may be half open, for as long as they like: members come over TCP and on the Unix socket."""
+    tcp, unix = socket.create_server(("127.0.0.1", 0), backlog=1024), socket.socket(socket.AF_UNIX)
+    unix.bind(str(tmp_path / "socket"))
+    unix.listen()
+    members = Members()
+    acceptor = Acceptor([tcp, unix], SECRET, "job", members)
+    with contextlib.ExitStack() as opened:
+        inside, outside = opened.enter_context(socket.socket(socket.AF_UNIX)), opened.enter_context(socket.socket())
+        inside.connect(unix.getsockname())
+        outside.connect(tcp.getsockname())
+        first = HELLO.encode() + os.urandom(32)
+        outside.sendall(first)
+        first += outside.recv(32, socket.MSG_WAITALL)
+        for _ in range(auth.MAX_HALF_OPEN + 40):  # meanwhile
+            opened.enter_context(socket.create_connection(tcp.getsockname())).sendall(said)
+        outside.sendall(tag(SECRET, bound(b"client", HELLO.purpose, auth.where(tcp.getsockname())), first))
+        auth.client_handshake(inside, SECRET, HELLO, deadline=20)
+        members.wait(2)
+        auth.connect(*tcp.getsockname(), SECRET, HELLO, deadline=20).close()
+        members.wait(3)
+    acceptor.close()
+    for sock, _ in members.socks:
+        sock.close()
 
 
 def test_acceptor_does_not_admit_who_has_given_up() -> None:
