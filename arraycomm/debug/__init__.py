@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import weakref
+from collections.abc import Collection
 
 from arraycomm.core import secret as job_secret
 from arraycomm.core.address import loopback_address, outside_address, select_addresses
@@ -26,6 +27,7 @@ from arraycomm.core.group import Group
 from arraycomm.core.log import log
 from arraycomm.core.typed import Any
 
+from . import dumps
 from .board import EXITED, STOPPED, Board
 from .recorder import Recorder
 from .stacks import Door
@@ -35,11 +37,14 @@ __all__ = ["DebugServer", "start_debug_server"]
 _END = 5.0  # s that a process may take to end
 
 
-def start_debug_server(group: Group, port: int = 0, *, timeout: float = 5.0) -> DebugServer:
+def start_debug_server(group: Group, port: int = 0, *, timeout: float = 5.0, dump_dir: str | os.PathLike[str] | None = None,
+                       dump_interval: float = 60.0, enabled_dumps: Collection[str] | None = None) -> DebugServer:
     """Records what the ranks of a world do and serves a page that shows it. Collective: all ranks of `group` call it.
 
     port: where rank 0 serves it, on 127.0.0.1 only; 0 takes a free one. The address with its token is the result's `url` on
     rank 0, and is logged there. timeout: seconds that the page waits for stacks of ranks that do not answer.
+    dump_dir: a folder of rank 0's host, made where it is missing, into which the page's contents are written every
+    dump_interval seconds: "stacks" (text) and "fr_trace" (JSON, as /state), or those of them that enabled_dumps names.
 
     Groups split from this one are shown too. It ends with close(), or when all ranks have closed the group or ended.
     Raises TypeError and ValueError for wrong arguments, and on all ranks DistBackendError when one of them cannot start its
@@ -51,13 +56,13 @@ def start_debug_server(group: Group, port: int = 0, *, timeout: float = 5.0) -> 
         raise ValueError(f"start_debug_server() takes a port from 0 to 65535, got {port!r}")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"start_debug_server() takes a timeout in seconds above 0, got {timeout!r}")
-    return DebugServer(group, port, timeout)
+    return DebugServer(group, port, timeout, dumps.check(dump_dir, dump_interval, enabled_dumps))
 
 
 class DebugServer:
     """One rank's part. url: the page's address on rank 0, None on the others."""
 
-    def __init__(self, group: Group, port: int, timeout: float) -> None:
+    def __init__(self, group: Group, port: int, timeout: float, dumped: dict[str, Any] | None) -> None:
         self.url: str | None = None
         self._closed = False
         self._board = Board()
@@ -66,7 +71,7 @@ class DebugServer:
         self._page: subprocess.Popen[str] | None = None  # rank 0's process, once its group has been closed
         self._recorder: Recorder | None = None
         try:
-            self._start(group, port, timeout)
+            self._start(group, port, timeout, dumped)
         except BaseException:
             self.close()
             raise
@@ -93,14 +98,14 @@ class DebugServer:
 
     # ---- starting ----
 
-    def _start(self, group: Group, port: int, timeout: float) -> None:
+    def _start(self, group: Group, port: int, timeout: float, dumped: dict[str, Any] | None) -> None:
         _lingering[:] = [process for process in _lingering if process.poll() is None]
         host = _meeting_host(group.all_gather_object([_host(), _address()]))
         orders = {"rank": group.rank, "size": group.size, "world": group.name, "pid": os.getpid(), "host": host}
         if group.rank == 0:
             token = secrets.token_urlsafe(16)
             told = self._ask({**orders, "job": secrets.token_hex(16), "store_port": 0, "port": port, "token": token,
-                              "timeout": timeout})
+                              "timeout": timeout, "dumps": dumped})
             group.broadcast_object({name: told[name] for name in ("error", "store_port", "job") if name in told})
         else:
             told = group.broadcast_object(None)

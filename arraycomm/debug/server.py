@@ -24,6 +24,7 @@ from arraycomm.core.errors import DistError
 from arraycomm.core.store import TCPStore
 from arraycomm.core.typed import TYPE_CHECKING, Any
 
+from .dumps import Dumps
 from .metrics import CONTENT_TYPE, exposition
 from .report import FIELDS, INTERVAL, STACKS, WATCHED, no_stacks
 from .verdict import SILENCE, judge
@@ -58,6 +59,8 @@ class Server:
         self._http.daemon_threads = True
         self.port = self._http.server_address[1]
         self._ended = threading.Event()
+        if orders.get("dumps"):
+            Dumps(self, orders["dumps"], self._timeout)
         for work in (self._http.serve_forever, self._collect):
             threading.Thread(target=work, daemon=True).start()
 

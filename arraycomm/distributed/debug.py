@@ -177,20 +177,28 @@ def start_debug_server(port: int = 25999, worker_port: int = 0, start_method: st
                        fetch_timeout: float = 60.0) -> None:
     """arraycomm.debug's page of the default group (docs/debug.md); all ranks call it. The address is logged on rank 0.
 
-    port: on rank 0, on loopback only; 0 takes a free one. fetch_timeout: seconds that the page waits for a rank's stacks.
-    worker_port: 0; the other ranks open no port. start_method, dump_interval: without meaning here.
-    ValueError for dump_dir, enabled_dumps and handlers, which are not here: the page's /state and /metrics can be saved.
+    port: on rank 0, on loopback only; 0 takes a free one. dump_dir, dump_interval (seconds), enabled_dumps: into what folder
+    of rank 0's host, how often and which of "stacks" and "fr_trace" are written. fetch_timeout: seconds that the page waits
+    for a rank's stacks. start_method: the server is a new interpreter, as by "spawn", and a warning says so for others.
+    ValueError for worker_port and handlers, which are not here, for a wrong start_method or number, and unknown dumps.
     AssertionError when it has been started already. Raises what arraycomm.debug.start_debug_server() does.
     """
     from arraycomm.debug import start_debug_server  # rare
 
     if _State.server is not None:
         raise AssertionError("debug server already started")
-    unknown = {"worker_port": worker_port, "dump_dir": dump_dir, "enabled_dumps": enabled_dumps, "handlers": handlers}
-    for name, value in unknown.items():
-        if value:
-            raise ValueError(f"start_debug_server() knows no {name}, got {value!r}: leave it out (docs/debug.md)")
-    _State.server = start_debug_server(untimed(default_group().core), port, timeout=fetch_timeout)
+    if worker_port != 0:
+        raise ValueError(f"start_debug_server(): worker_port must be 0, got {worker_port!r}: ranks open no port here, a process "
+                         "beside each one sends what the page shows to rank 0's")
+    if handlers is not None:
+        raise ValueError("start_debug_server(): handlers must be left out: torch's ask torch's server in each rank, which is not "
+                         "here; programs read the page's /state, /metrics and /stacks (docs/debug.md)")
+    if start_method not in (None, "spawn", "fork", "forkserver"):
+        raise ValueError(f'start_debug_server() takes the start_method "spawn", "fork", "forkserver" or None, got {start_method!r}')
+    if start_method in ("fork", "forkserver"):
+        log().warning("start_debug_server(start_method=%r): the server is a new interpreter, as by \"spawn\"", start_method)
+    _State.server = start_debug_server(untimed(default_group().core), port, timeout=fetch_timeout, dump_dir=dump_dir,
+                                       dump_interval=dump_interval, enabled_dumps=enabled_dumps)
 
 
 def stop_debug_server() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,6 +125,7 @@ def test_what_was_cut_off_is_not_compared() -> None:
 
 PROGRAM = """
 import sys
+import time
 import numpy as np
 import arraycomm.distributed as dist
 dist.init_process_group("gloo", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
@@ -176,12 +180,59 @@ def test_where_the_debugger_reads() -> None:
         assert debug._terminal(lambda _: os.fstat(something.fileno())) == "/dev/stdin"
 
 
-def test_the_debug_server_of_the_default_group() -> None:
+def until(found: Callable[[], Any]) -> Any:
+    """What it finds, waited for."""
+    end = time.monotonic() + 60
+    while not (result := found()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return result
+
+
+def written(folder: Path, name: str) -> list[Path]:
+    return sorted(folder.glob(f"{name}_*.txt"))
+
+
+@pytest.mark.parametrize("names", [None, {"fr_trace"}, set()])
+def test_dumps(tmp_path: Path, names: set[str] | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     dist.init_process_group(store=HashStore(), rank=0, world_size=1)
     try:
-        for wrong in ({"worker_port": 1}, {"dump_dir": "/tmp"}, {"handlers": [1]}):
-            with pytest.raises(ValueError, match=f"knows no {next(iter(wrong))}"):
+        dist.all_reduce(np.ones(3))
+        debug.start_debug_server(port=0, dump_dir="deep/folder", dump_interval=0.01, enabled_dumps=names, start_method="fork")
+        dist.all_reduce(np.ones(5))
+        folder = tmp_path / "deep" / "folder"
+        if names != set():
+            state = json.loads(until(lambda: written(folder, "fr_trace"))[0].read_text())
+            assert state["size"] == 1 and state["ranks"][0]["pid"] == os.getpid()
+            until(lambda: len(written(folder, "fr_trace")) > 1)  # once more
+            until(lambda: any("[5]" in "".join(path.read_text().split()) for path in written(folder, "fr_trace")))
+        if names is None:
+            text = until(lambda: written(folder, "stacks"))[0].read_text()
+            assert text.startswith("=== Rank 0 ===") and "test_dumps" in text
+        debug.stop_debug_server()
+        assert names is None or not written(folder, "stacks")
+        assert names or names is None or not list(folder.iterdir())
+        assert any("new interpreter" in record.message for record in caplog.records)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_the_debug_server_of_the_default_group(tmp_path: Path) -> None:
+    dist.init_process_group(store=HashStore(), rank=0, world_size=1)
+    try:
+        for wrong in ({"worker_port": 1}, {"worker_port": None}, {"handlers": [1]}, {"handlers": []}, {"start_method": "thread"},
+                      {"dump_interval": 0}, {"dump_interval": float("nan")}, {"dump_interval": True}, {"fetch_timeout": 0}):
+            with pytest.raises(ValueError, match=next(iter(wrong)).removeprefix("fetch_")):
                 debug.start_debug_server(port=0, **wrong)
+        for names in ({"tcpstore"}, {"stacks", 1}):
+            with pytest.raises(ValueError, match="stacks, fr_trace; enabled_dumps has"):
+                debug.start_debug_server(port=0, dump_dir=str(tmp_path), enabled_dumps=names)
+        with pytest.raises(TypeError, match="set of names"):
+            debug.start_debug_server(port=0, dump_dir=str(tmp_path), enabled_dumps="stacks")
+        (tmp_path / "file").touch()
+        with pytest.raises(dist.DistBackendError, match="file"):
+            debug.start_debug_server(port=0, dump_dir=str(tmp_path / "file"))
         with pytest.raises(AssertionError, match="has not been started"):
             debug.stop_debug_server()
         debug.start_debug_server(port=0)

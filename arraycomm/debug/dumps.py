@@ -1,0 +1,81 @@
+"""What the page knows, written into a folder at intervals: for those who look only when the job has ended.
+
+Files are named as those of torch's debug server, stacks_20261128_101500.txt and so on, and appear whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from arraycomm.core.errors import DistError
+from arraycomm.core.log import log
+from arraycomm.core.typed import TYPE_CHECKING, Any
+
+from .report import INTERVAL
+
+if TYPE_CHECKING:
+    from .server import Server
+
+NAMES = ("stacks", "fr_trace")  # torch's, in the order in which they are written
+
+
+def check(folder: Any, interval: Any, enabled: Any) -> dict[str, Any] | None:
+    """The orders for Dumps(); None where folder is. TypeError and ValueError for what cannot be carried out."""
+    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval <= threading.TIMEOUT_MAX:
+        raise ValueError(f"start_debug_server() takes a dump_interval in seconds above 0, got {interval!r}")
+    if enabled is not None and (isinstance(enabled, str) or not isinstance(enabled, Collection)):
+        raise TypeError(f"start_debug_server() takes a set of names as enabled_dumps, of {', '.join(NAMES)}; got {enabled!r}")
+    unknown = sorted(repr(name) for name in enabled or () if name not in NAMES)
+    if unknown:
+        raise ValueError(f"start_debug_server() writes the dumps {', '.join(NAMES)}; enabled_dumps has {', '.join(unknown)}")
+    if folder is None:
+        return None
+    names = [name for name in NAMES if enabled is None or name in enabled]
+    return {"folder": os.path.abspath(os.fsdecode(folder)), "interval": interval, "names": names}
+
+
+class Dumps:
+    """In rank 0's agent, in a thread of its own. Raises OSError when files cannot be made in the folder."""
+
+    def __init__(self, server: Server, orders: dict[str, Any], patience: float) -> None:
+        self._server, self._patience = server, patience
+        self._folder, self._interval = Path(orders["folder"]), orders["interval"]
+        known: dict[str, Callable[[], str]] = {"stacks": self._stacks, "fr_trace": self._records}
+        self._kinds = {name: known[name] for name in orders["names"]}
+        self._folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=self._folder).close()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        until = time.monotonic() + self._patience
+        while len(self._server.reports()) < self._server.size and time.monotonic() < until:
+            time.sleep(INTERVAL / 2)
+        while True:
+            try:
+                for name, text in self._kinds.items():
+                    self._write(name, text())
+            except DistError:  # the store is closed: this process ends
+                return
+            except OSError as error:  # the disk is full, say: that may pass
+                log().warning("a dump of the debug server is not written: %s", error)
+            time.sleep(self._interval)
+
+    def _write(self, name: str, text: str) -> None:
+        made, path = tempfile.mkstemp(dir=self._folder, prefix=".")
+        with open(made, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(path, self._folder / time.strftime(f"{name}_%Y%m%d_%H%M%S.txt"))
+
+    def _stacks(self) -> str:
+        return "\n".join(f"=== Rank {rank} ===\n{text}" for rank, text in self._server.stacks().items())
+
+    def _records(self) -> str:
+        self._server.state()  # by this the ranks send their records
+        time.sleep(2 * INTERVAL)
+        return json.dumps(self._server.state(), indent=1)
