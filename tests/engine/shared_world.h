@@ -20,11 +20,11 @@
 
 /* `body` runs on every rank; what it returns is the rank's result. */
 struct world { int n, fd; uint64_t bytes; int (*body)(acomm_group *g, int rank, int n); int result[MAX_RANKS]; };
-struct seat { struct world *world; int rank; };
+struct rank_thread { struct world *world; int rank; };
 
 static inline void *rank_main(void *argument)
 {
-    struct seat *seat = argument;
+    struct rank_thread *seat = argument;
     struct world *w = seat->world;
     int32_t members[MAX_RANKS], hosts[MAX_RANKS] = {0};
     for (int i = 0; i < w->n; i++)
@@ -46,9 +46,9 @@ static inline void run(int n, int (*body)(acomm_group *, int, int), int want)
     struct world w = {.n = n, .fd = memfd_create("test", MFD_CLOEXEC), .bytes = acomm_segment_bytes(n, PIECE, 1), .body = body};
     CHECK(ftruncate(w.fd, (off_t)w.bytes) == 0);
     pthread_t threads[MAX_RANKS];
-    struct seat seats[MAX_RANKS];
+    struct rank_thread seats[MAX_RANKS];
     for (int i = 0; i < n; i++) {
-        seats[i] = (struct seat){&w, i};
+        seats[i] = (struct rank_thread){&w, i};
         pthread_create(&threads[i], NULL, rank_main, &seats[i]);
     }
     for (int i = 0; i < n; i++) {

@@ -134,8 +134,9 @@ char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes
     struct slot *slot = slot_of(s, rank, round);
     if (bytes <= SHARED_TINY)
         return slot->tiny;
-    uint32_t at = once(bytes <= SHARED_SHORT ? &slot->place : &slot->line);
-    if (at >= SEAT_CELL && s->ranks == 2) /* whatever a peer says, we stay inside */
+    const struct shared_place *place = rank == s->rank ? &s->posted[round % SHARED_SLOTS] : &slot->place;
+    uint32_t at = once(bytes <= SHARED_SHORT ? &place->place : &place->line);
+    if (at >= SEAT_CELL && s->ranks == 2 && bytes <= SHARED_CELL) /* whatever a peer says, we stay inside */
         return cell_of(s, at % SHARED_CELLS);
     if (bytes <= SHARED_SHORT)
         return shorts_of(s, rank) + at % SHARED_SHORTS * SHARED_SHORT;

@@ -58,6 +58,8 @@ struct shared {
     uint64_t next[2];            /* where in the large and the small part of the area its next long contents go */
     struct { uint64_t from, to; bool later; } laid[SHARED_SLOTS]; /* where those of the last rounds lie; empty for short ones. Read later: in
                                   * the next round too */
+    struct shared_place { uint32_t place, line; } posted[SHARED_SLOTS]; /* where this rank's contents of them lie, see shared_seat.h: what it
+                                  * told the others stands where they may write */
     uint64_t used[SHARED_SHORTS]; /* the round in which each place of short contents was filled last */
     uint64_t past;               /* all ranks are known to have published it */
     uint64_t turns;              /* rounds published whose contents could have gone to a cell, or went to pairs: the same on all ranks */

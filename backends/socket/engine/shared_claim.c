@@ -69,7 +69,7 @@ static uint64_t first_place(const struct shared *s, uint64_t room, uint64_t byte
 }
 
 /* Waits until this rank may fill `bytes` of its area, and takes them. */
-static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes, bool read_later)
+static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes, bool read_later, uint32_t *line)
 {
     bool near = lies_near(s, op, bytes);
     uint64_t part = near ? far_bytes(s->piece) : 0, room = near ? near_bytes(s->piece) : far_bytes(s->piece);
@@ -78,7 +78,7 @@ static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes, bool
     int rc = s->past < until ? shared_await_past(s, op, until) : 0;
     if (rc)
         return rc;
-    slot_of(s, s->rank, next)->line = (uint32_t)(from / SHARED_LINE);
+    *line = (uint32_t)(from / SHARED_LINE);
     s->laid[next % SHARED_SLOTS].from = from;
     s->laid[next % SHARED_SLOTS].to = from + bytes;
     s->laid[next % SHARED_SLOTS].later = read_later;
@@ -88,14 +88,13 @@ static int take_long(struct shared *s, struct acomm_op *op, uint64_t bytes, bool
 
 /* The first place whose contents nobody reads any more: while all ranks keep step that is one of three, which stay in the
  * caches. */
-static void take_short(struct shared *s)
+static uint32_t take_short(struct shared *s)
 {
-    uint64_t next = s->round + 1;
-    int k = 0;
+    uint32_t k = 0;
     while (k < SHARED_SHORTS - 1 && s->used[k] && s->used[k] + 2 > s->past)
         k++;
-    s->used[k] = next;
-    slot_of(s, s->rank, next)->place = (uint32_t)k;
+    s->used[k] = s->round + 1;
+    return k;
 }
 
 bool shared_take_cell(struct shared *s, bool read_later)
@@ -105,8 +104,7 @@ bool shared_take_cell(struct shared *s, bool read_later)
     s->turn = true;
     if (!seen || seen + 1 < next || seen < s->freed[which]) /* 0: its seat may not be there yet */
         return false;
-    struct slot *slot = slot_of(s, s->rank, next);
-    slot->place = slot->line = SEAT_CELL + which;
+    post_place(s, (struct shared_place){SEAT_CELL + which, SEAT_CELL + which});
     s->freed[which] = next + 1 + read_later;
     s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
     return s->in_cell = true;
@@ -121,8 +119,11 @@ int shared_claim(struct shared *s, struct acomm_op *op, size_t bytes, bool read_
         return rc;
     s->laid[next % SHARED_SLOTS].from = s->laid[next % SHARED_SLOTS].to = 0;
     s->in_cell = false;
-    rc = bytes > SHARED_SHORT ? take_long(s, op, round_up(bytes, SHARED_LINE), read_later) : 0;
-    if (!rc && bytes > SHARED_TINY)
-        take_short(s); /* long ones too: their last piece may be short */
-    return rc;
+    struct shared_place place = {0};
+    rc = bytes > SHARED_SHORT ? take_long(s, op, round_up(bytes, SHARED_LINE), read_later, &place.line) : 0;
+    if (rc || bytes <= SHARED_TINY)
+        return rc;
+    place.place = take_short(s); /* of long ones too: their last piece may be short */
+    post_place(s, place);
+    return 0;
 }

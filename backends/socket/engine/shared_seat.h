@@ -18,7 +18,7 @@ struct slot {
     acomm_header header;
     union {
         char tiny[SHARED_TINY];
-        struct { uint32_t place, line; }; /* of short contents, by number; of long ones, in lines of the seat's area; or SEAT_CELL + which */
+        struct shared_place place; /* of short contents, by number; of long ones, in lines of the seat's area; or SEAT_CELL + which */
     };
 };
 _Static_assert(sizeof(struct slot) == SHARED_LINE, "a slot's head is one cache line");
@@ -98,6 +98,12 @@ static inline struct slot *slot_of(const struct shared *s, int rank, uint64_t ro
 static inline char *shorts_of(const struct shared *s, int rank)
 {
     return (char *)seat_of(s, rank) + sizeof(struct seat) + SEAT_HEADS;
+}
+
+/* Says where this rank's contents of the next round lie. */
+static inline void post_place(struct shared *s, struct shared_place place)
+{
+    s->posted[(s->round + 1) % SHARED_SLOTS] = slot_of(s, s->rank, s->round + 1)->place = place;
 }
 
 /* Waits until all ranks have published `round`, which is no later than this rank's last. */
