@@ -194,7 +194,7 @@ def start_debug_server(port: int = 25999, worker_port: int = 0, start_method: st
         raise ValueError("start_debug_server(): handlers must be left out: torch's ask torch's server in each rank, which is not "
                          "here; programs read the page's /state, /metrics and /stacks (docs/debug.md)")
     if start_method not in (None, "spawn", "fork", "forkserver"):
-        raise ValueError(f'start_debug_server() takes the start_method "spawn", "fork", "forkserver" or None, got {start_method!r}')
+        raise ValueError(f'start_debug_server() takes start_method "spawn", "fork", "forkserver" or None, not {start_method!r}')
     if start_method in ("fork", "forkserver"):
         log().warning("start_debug_server(start_method=%r): the server is a new interpreter, as by \"spawn\"", start_method)
     _State.server = start_debug_server(untimed(default_group().core), port, timeout=fetch_timeout, dump_dir=dump_dir,
