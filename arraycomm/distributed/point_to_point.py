@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from arraycomm.core.typed import Any
+from arraycomm.core.types import DeviceType
 
 from . import arguments
 from .arguments import packed, peer
 from .entry import current, entered
+from .operations import untimed
 from .process_group import ProcessGroup
 from .work import Message, Receive, Work
 from .world import is_outside, resolve
@@ -34,10 +36,14 @@ def send(tensor: Any, dst: int | None = None, group: ProcessGroup | None = None,
 
 def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0,
          group_src: int | None = None) -> int:
-    """Receives into the array and gives the sender's global rank. Neither src nor group_src: from any rank."""
+    """Receives into the array and gives the sender's global rank. Neither src nor group_src: from any rank.
+
+    ValueError where only this rank itself could send and has not: isend() comes before.
+    """
     if group is None and group_src is None and not current.profiler._is_profiler_enabled:
         short: Any = getattr(current.default, "rooted", None)
-        got = NotImplemented if short is None else short.plain_recv(src, tag, out=tensor)
+        alone = short is None or src == short.rank or (src is None and short.size == 1)
+        got = NotImplemented if alone else short.plain_recv(src, tag, out=tensor)
         if got is not NotImplemented:
             return int(got.source)
     pg = entered(group, "irecv")
@@ -45,6 +51,9 @@ def recv(tensor: Any, src: int | None = None, group: ProcessGroup | None = None,
         return -1
     source = _source(pg, src, group_src)
     _receivable(tensor, tag)
+    if (source == pg.rank() or (source is None and pg.size() == 1)) and not _sent_to_itself(pg, tensor, tag):
+        raise ValueError(f"Invalid source rank: nobody but this rank itself could send what recv() waits for, and it has sent "
+                         f"nothing with tag {tag}: call isend() before, or irecv()")
     return pg.ranks[pg.core.recv(source, tag, out=tensor).source]
 
 
@@ -86,6 +95,14 @@ def _other(pg: ProcessGroup, dst: Any, group_dst: Any) -> int:
 
 def _source(pg: ProcessGroup, src: Any, group_src: Any) -> int | None:
     return None if src is None and group_src is None else _rank("src", pg, src, group_src)
+
+
+def _sent_to_itself(pg: ProcessGroup, tensor: Any, tag: int) -> bool:
+    """True also where nobody can tell: of device memory, and by a backend that does not."""
+    on_host = arguments.read("tensor", tensor).device_type == DeviceType.CPU
+    if not on_host or not hasattr(untimed(pg.core)._communicator, "probe"):
+        return True
+    return pg.core.probe(pg.rank(), tag, timeout=0) is not None
 
 
 def _sendable(tensor: Any, tag: Any) -> None:
