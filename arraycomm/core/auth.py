@@ -201,7 +201,7 @@ class Acceptor:
     """Serves listening sockets from one daemon thread and hands every admitted connection to `callback(sock, hello)`.
 
     The callback runs in that thread, must not block, and owns the socket (blocking; TCP without delay); if it raises,
-    that is logged and the socket closed. Strangers cost at most 64 descriptors, and as many on Unix sockets, for at most 2 s each,
+    that is logged and the socket closed. Strangers cost at most 64 descriptors, and as many on Unix sockets, for 2 s each,
     however slowly they talk, and one line in the log a minute. The listening sockets belong to the Acceptor. Where
     descriptors or memory for connections stay out for 2 s, `on_shortage(error)` is called now and then. Not usable after a fork.
 

@@ -72,7 +72,7 @@ static void leaving_by_an_exception_fails_the_groups(void)
     world_close(&w);
 }
 
-/* A process that exits without closing: its peers hear what acomm_group_close() would have told them. */
+/* A process that exits without closing: its peers hear what acomm_group_close() would have told them, and its own groups are closed. */
 static void exiting_with_groups_open(void)
 {
     struct world w;
@@ -84,13 +84,15 @@ static void exiting_with_groups_open(void)
     CHECK_EQUAL(acomm_node_peer(w.node[0], 1, &text), 0);
     CHECK_EQUAL(acomm_node_close(w.node[1], ""), 0);
     w.node[1] = NULL; /* freed with its last group */
-    AWAIT(&w, failed(&busy) == 4 && node_left(w.node[3], idle.of[3], 1, 5) == 1);
+    AWAIT(&w, failed(&busy) == RANKS && node_left(w.node[3], idle.of[3], 1, 5) == 1);
     CHECK_EQUAL(node_left(w.node[3], idle.of[3], 1, 4), -1);
     CHECK_EQUAL(busy.of[3]->failure.culprit, 1);
     CHECK(strstr(busy.of[3]->failure.text, "under way"));
     AWAIT(&w, acomm_node_peer(w.node[0], 1, &text) == 1);
     CHECK(!text);
-    CHECK_EQUAL(failed(&idle), 0);
+    CHECK_EQUAL(failed(&idle), 1);
+    CHECK_EQUAL(idle.of[1]->failure.code, ACOMM_CLOSED);
+    CHECK_EQUAL(busy.of[1]->failure.code, ACOMM_CLOSED);
     groups_close(&busy);
     groups_close(&idle);
     world_close(&w);
