@@ -17,6 +17,9 @@ Environ = Mapping[str, str]
 IMPORTED_FROM = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _LAST_PORT = 65535
 _KUBERNETES_PORT = 29500  # a pod has all ports to itself
+# Of launchers that are not known here, or whose other variables are missing. Not Slurm's: batch scripts have it, too.
+_RANKS = ("PMIX_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "MV2_COMM_WORLD_RANK", "MPI_RANKID", "JSM_NAMESPACE_RANK",
+          "ALPS_APP_PE", "MPT_MPI_RANK", "OMPI_COMM_WORLD_RANK")
 _DERIVED_PORTS = range(15000, 30000)  # below the kernel's ephemeral ports, above what services commonly use
 
 
@@ -45,7 +48,7 @@ def detect(environ: Environ, rank: int | None = None, size: int | None = None) -
     may still come from a scheduler, or from the program: its rank and size. Raises ValueError that names a missing or
     malformed variable and what to do.
     """
-    for find in (_variables, _open_mpi, _hydra, _slurm, _kubernetes):
+    for find in (_variables, _open_mpi, _hydra, _pals, _flux, _slurm, _kubernetes):
         place = find(environ)
         if place is not None:
             return with_master(place, environ)
@@ -93,6 +96,28 @@ def _hydra(environ: Environ) -> Place | None:
         return None
     return Place("mpirun (MPICH)", number(environ, "PMI_RANK"), number(environ, "PMI_SIZE"),
                  _maybe(environ, "MPI_LOCALRANKID"), _maybe(environ, "MPI_LOCALNRANKS"))
+
+
+def _pals(environ: Environ) -> Place | None:
+    """HPE's mpiexec (Cray systems). The number of ranks is in the variables that it sets for PMI."""
+    if not {"PALS_RANKID", "PMI_SIZE"} <= environ.keys():
+        return None
+    return Place("mpiexec (PALS)", number(environ, "PALS_RANKID"), number(environ, "PMI_SIZE"),
+                 _maybe(environ, "PALS_LOCAL_RANKID"), _maybe(environ, "PMI_LOCAL_SIZE"), job=environ.get("PALS_APID", ""))
+
+
+def _flux(environ: Environ) -> Place | None:
+    if not {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"} <= environ.keys():
+        return None
+    size, job = number(environ, "FLUX_JOB_SIZE"), f"flux {environ.get('FLUX_JOB_ID', '')}"
+    one_node = environ.get("FLUX_JOB_NNODES") == "1"
+    return Place("flux run", number(environ, "FLUX_TASK_RANK"), size, _maybe(environ, "FLUX_TASK_LOCAL_ID"),
+                 size if one_node else None, None, derived_port(job), job)
+
+
+def unknown_rank(environ: Environ) -> str:
+    """"VARIABLE=value" that some launcher has told a rank by, in an environment in which detect() finds none; "" without."""
+    return next((f"{name}={environ[name]}" for name in _RANKS if environ.get(name, "").isdecimal()), "")
 
 
 def _slurm(environ: Environ) -> Place | None:

@@ -18,10 +18,11 @@ from . import ends, settings
 from . import secret as secrets
 from .address import loopback_address, outside_address, publish_addresses, select_addresses
 from .digest import sha256
-from .environment import Place, detect, hosted_by_torch, with_master
+from .environment import Place, detect, hosted_by_torch, unknown_rank, with_master
 from .environment import hosted as is_hosted
 from .errors import AuthFailed, DistNetworkError
 from .gathering import MEET, Gathering, TooLate
+from .log import log
 from .printable import printable
 from .private import private_directory
 from .record import Record
@@ -163,7 +164,7 @@ def _place(init_method: str | None, rank: int | None, size: int | None, has_stor
     elsewhere = has_store or (init_method is not None and not init_method.startswith("env://"))
     place = None if told and elsewhere else detect(environ, rank, size)
     if place is None and not told:
-        return _untold(rank, size, alone=not elsewhere and init_method is None)
+        return _untold(rank, size, environ, alone=not elsewhere and init_method is None)
     if place is None:
         place = Place("arguments", rank or 0, size or 0)
         if not elsewhere:
@@ -176,9 +177,12 @@ def _place(init_method: str | None, rank: int | None, size: int | None, has_stor
     return place
 
 
-def _untold(rank: int | None, size: int | None, *, alone: bool) -> Place:
+def _untold(rank: int | None, size: int | None, environ: Mapping[str, str], *, alone: bool) -> Place:
     """Where neither arguments nor the environment tell both. alone: a world of one may be meant."""
     if alone and rank is None and size is None:
+        if found := unknown_rank(environ):
+            log().warning("%s is set, by a launcher that arraycomm does not know: this process is a world of its own. Where the "
+                          "ranks are to meet, set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the launcher's variables", found)
         return Place("a plain process", 0, 1, 0, 1)
     missing = " and ".join(n for n, v in (("rank (RANK)", rank), ("world_size (WORLD_SIZE)", size)) if v is None)
     raise ValueError(f"{missing} not given and not found in the environment: pass rank= and world_size=, set the "

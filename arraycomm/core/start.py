@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from . import arguments, registry, settings
 from .backend import Backend, Communicator
+from .environment import detect
 from .gathering import Gathering
 from .group import Group
 from .log import log
@@ -33,6 +35,10 @@ def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: st
         raise TypeError(f"from_mpi4py needs an mpi4py communicator, got {type(comm).__name__}")
     if comm == module.COMM_NULL or comm.Is_inter():
         raise ValueError("from_mpi4py needs an intra-communicator that is not MPI.COMM_NULL")
+    place = detect(os.environ)
+    if module.COMM_WORLD.Get_size() == 1 and place is not None and place.size > 1:
+        log().warning("MPI has started this process alone, as a world of one rank, where %s has started %d: use mpirun (or "
+                      "arraycomm-run --mpi) with from_mpi4py(), or arraycomm.init()", place.launcher, place.size)
     seconds, backend = _seconds(timeout), registry.get("mpi")
     mpi: Any = backend  # no other one wraps what has been made elsewhere
     return Group(Routes([Route(backend, mpi.wrap(module._addressof(comm), name=name, timeout=seconds))], seconds), seconds)
