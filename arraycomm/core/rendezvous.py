@@ -182,7 +182,7 @@ def _untold(rank: int | None, size: int | None, environ: Mapping[str, str], *, a
     if alone and rank is None and size is None:
         if found := unknown_rank(environ):
             log().warning("%s is set, by a launcher that arraycomm does not know: this process is a world of its own. Where the "
-                          "ranks are to meet, set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the launcher's variables", found)
+                          "ranks are to meet, set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from its variables", found)
         return Place("a plain process", 0, 1, 0, 1)
     missing = " and ".join(n for n, v in (("rank (RANK)", rank), ("world_size (WORLD_SIZE)", size)) if v is None)
     raise ValueError(f"{missing} not given and not found in the environment: pass rank= and world_size=, set the "
