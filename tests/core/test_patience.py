@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from arraycomm.core import auth
 from arraycomm.core.handshake import ServerHandshake
 from arraycomm.core.patience import Patience
 
@@ -63,7 +64,7 @@ def test_suspended_before_the_first_attempt() -> None:
         listener.settimeout(LIMIT)
         sock, _ = listener.accept()
         with sock:
-            _serve(sock, ServerHandshake(SECRET, "job"))
+            _serve(sock, ServerHandshake(SECRET, "job", where=auth.where(sock.getsockname())))
             assert client.wait(LIMIT) == 0, client.stderr and client.stderr.read()
 
 
@@ -73,7 +74,7 @@ def test_suspended_while_the_other_side_was_too() -> None:
         listener.settimeout(LIMIT)
         sock, _ = listener.accept()
         with sock:
-            handshake = ServerHandshake(SECRET, "job")
+            handshake = ServerHandshake(SECRET, "job", where=auth.where(sock.getsockname()))
             sock.settimeout(LIMIT)
             asked = sock.recv(handshake.wanted)
             client.send_signal(signal.SIGSTOP)
