@@ -16,10 +16,11 @@ class SendRecv(Collective):
 
     def call(self, group: Any, x: Any, out: Any, case: Case, op: Any) -> Call:
         following, previous = (case.rank + 1) % case.size, (case.rank - 1) % case.size
+        into = {"like": x} if out is None else {"out": out}
 
         def exchange() -> Any:
             sending = group.isend(x, following)
-            received = group.recv(previous, out=out)
+            received = group.recv(previous, **into)
             sending.wait()
             return received.array
 
