@@ -30,10 +30,15 @@ from .report import FIELDS, INTERVAL, STACKS, WATCHED, no_stacks
 from .verdict import SILENCE, judge
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from .report import Report
+
+    _Kind = TypeVar("_Kind")
 
 _PAGE = Path(__file__).with_name("page.html")
 _HOSTS = {"127.0.0.1", "localhost", "[::1]"}  # any port: an ssh tunnel has its own at this end
+_LONGEST = 4 << 20  # characters that a rank tells at a time
 _POLL = 0.05
 _SILENT = 3 * SILENCE  # s without a report after which this process no longer waits for a rank's end
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
@@ -48,6 +53,7 @@ class Server:
         self.world, self.token, self._timeout = orders["world"], orders["token"], orders["timeout"]
         self._store, self._lock = store, threading.Lock()
         self._reports: dict[int, tuple[Report, float]] = {}
+        self._unreadable: set[int] = set()  # ranks whose last report was none
         self._since = time.monotonic()
         self._keys = [f"report/{rank}" for rank in range(self.size)]
         server = self
@@ -76,16 +82,20 @@ class Server:
     def collect(self) -> None:
         """Takes the reports that are new."""
         for rank, key in enumerate(self._keys):
-            report = _report(self._read(key))
-            if report is None:
-                continue
+            text = self._read(key)
+            report = None if text is None else _report(rank, text, self.size)
             with self._lock:
+                self._unreadable.discard(rank)
+                if report is None and text is not None:
+                    self._unreadable.add(rank)
+                if report is None:
+                    continue
                 known = self._reports.get(rank)
                 if known is None or known[0]["count"] != report["count"]:
                     self._reports[rank] = (report, time.monotonic())
 
     def _read(self, key: str) -> str | None:
-        return self._store.multi_get([key])[0].decode() if self._store.check([key]) else None
+        return self._store.multi_get([key])[0].decode(errors="replace") if self._store.check([key]) else None
 
     def reports(self) -> dict[int, Report]:
         now = time.monotonic()
@@ -111,9 +121,13 @@ class Server:
         reports = self.reports()
         records = {rank: self._read(f"records/{rank}") for rank in reports}
         verdict = judge(reports, self.size)
+        with self._lock:
+            bad = [f"Rank {rank} tells what is no report: its agent is of another version, or something else writes in its place."
+                   for rank in sorted(self._unreadable)]
         return {"world": self.world, "size": self.size,
-                "verdict": {**verdict._asdict(), "waits": [wait._asdict() for wait in verdict.waits]},
-                "ranks": [{**report, "records": json.loads(records[rank] or "[]")} for rank, report in sorted(reports.items())]}
+                "verdict": {**verdict._asdict(), "details": [*verdict.details, *bad],
+                            "waits": [wait._asdict() for wait in verdict.waits]},
+                "ranks": [{**report, "records": _parsed(records[rank], list) or []} for rank, report in sorted(reports.items())]}
 
     def stacks(self) -> dict[str, str]:
         """Of all ranks, by rank; who does not answer in time says so."""
@@ -123,9 +137,10 @@ class Server:
         while len(found) < len(reports) and time.monotonic() < until:
             for rank, report in reports.items():
                 text = self._read(f"stacks/{rank}")
-                answer: dict[str, Any] = json.loads(text) if text else {"request": 0}
-                if answer["request"] >= wanted:
-                    found[str(rank)] = answer["text"]
+                answer = _parsed(text, dict) or {}
+                request, words = answer.get("request"), answer.get("text")
+                if isinstance(request, int) and isinstance(words, str) and request >= wanted:
+                    found[str(rank)] = words
                 elif report["ended"]:
                     found[str(rank)] = no_stacks(report["ended"])
             time.sleep(_POLL)
@@ -136,13 +151,28 @@ class Server:
         return exposition(reports, self.size, judge(reports, self.size))
 
 
-def _report(text: str | None) -> Report | None:
-    """None where there is none, or none of this version's: of such a rank nothing has been heard."""
-    try:
-        report = json.loads(text or "null")
-    except ValueError:
+def _parsed(text: str | None, kind: type[_Kind]) -> _Kind | None:
+    """What a rank tells, where that is JSON of this kind and not too long; a rank may be broken, or hostile."""
+    if text is None or len(text) > _LONGEST:
         return None
-    return report if isinstance(report, dict) and report.keys() >= FIELDS else None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, kind) else None
+
+
+def _report(rank: int, text: str, size: int) -> Report | None:
+    """None where it is none of this version's. Whether its fields are what they should be shows when it is judged alone."""
+    report = _parsed(text, dict)
+    if report is None or not report.keys() >= FIELDS or report["rank"] != rank:
+        return None
+    alone = {rank: {**report, "heard": 0.0}}
+    try:
+        exposition(alone, size, judge(alone, size))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return None
+    return report
 
 
 def _http(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:

@@ -159,6 +159,32 @@ def test_a_report_that_nobody_can_read_stops_nothing() -> None:
     server._http.server_close()
 
 
+def test_whatever_a_rank_tells_the_others_are_shown() -> None:
+    """JSON of any depth and length, and fields of other kinds: the collector goes on, and the page says which rank it is."""
+    store, server = _alone(2)
+    good = {**_REPORT, "count": 7}
+    store.set("report/0", json.dumps(good))
+    wrong: list[str | bytes] = [b"\xff\xfe", "[" * 100_000, '{"a":' * 100_000, "null", "1e999", '"' + "x" * (5 << 20) + '"', "\0", "{}"]
+    odd: tuple[Any, ...] = (None, [], {}, "x", 5, -1, 1.5, [5], [None], [{}], [[]], {"a": []}, [{"rank": "x"}])
+    wrong += [json.dumps({**_REPORT, "rank": 1, field: value}) for field in _REPORT for value in odd]
+    for number, text in enumerate(wrong):
+        store.set("report/1", text)
+        store.set("records/0", text)
+        server.collect()
+        state = server.state()
+        told = "Rank 1 tells what is no report" in " ".join(state["verdict"]["details"])
+        assert told or number >= 8, text[:100]
+        assert state["ranks"][0]["host"] == "h" and state["ranks"][0]["records"] == [] and json.dumps(state)
+        assert server.metrics()
+    store.set("report/1", json.dumps({**_REPORT, "rank": 1, "count": 9}))
+    server.collect()
+    assert set(server.reports()) == {0, 1} and "no report" not in " ".join(server.state()["verdict"]["details"])
+    store.set("stacks/0", "[" * 100_000)
+    store.set("stacks/1", '{"request": 99, "text": "here"}')
+    assert server.stacks()["1"] == "here"
+    server._http.server_close()
+
+
 def test_it_ends_though_a_rank_has_never_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "_SILENT", 0.5)
     store, server = _alone(2)
