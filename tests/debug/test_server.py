@@ -164,7 +164,8 @@ def test_whatever_a_rank_tells_the_others_are_shown() -> None:
     store, server = _alone(2)
     good = {**_REPORT, "count": 7}
     store.set("report/0", json.dumps(good))
-    wrong: list[str | bytes] = [b"\xff\xfe", "[" * 100_000, '{"a":' * 100_000, "null", "1e999", '"' + "x" * (5 << 20) + '"', "\0", "{}"]
+    wrong: list[str | bytes] = [b"\xff\xfe", "[" * 100_000, '{"a":' * 100_000, "null", "1e999",
+                                '"' + "x" * (5 << 20) + '"', "\0", "{}"]
     odd: tuple[Any, ...] = (None, [], {}, "x", 5, -1, 1.5, [5], [None], [{}], [[]], {"a": []}, [{"rank": "x"}])
     wrong += [json.dumps({**_REPORT, "rank": 1, field: value}) for field in _REPORT for value in odd]
     for number, text in enumerate(wrong):
