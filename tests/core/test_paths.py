@@ -4,6 +4,7 @@ all kinds give them, one of them odd at a time, answers or raises the same."""
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,9 +82,14 @@ def outcome(name: str, given: dict[str, Any], *, fast: bool) -> tuple[Any, ...]:
             if isinstance(result, arraycomm.Work) and name != "isend":
                 result = ("work", result.result(30))
         except Exception as error:
-            return type(error), str(error)
+            return type(error), without_addresses(str(error))
         left = {key: described(made[key]) for key in arrays if key in made}
         return "answered", described(result), left, result is made.get("out")
+
+
+def without_addresses(text: str) -> str:
+    """Objects that are alike lie at different ones."""
+    return re.sub(" at 0x[0-9a-f]+", "", text)
 
 
 def described(value: Any) -> Any:
@@ -93,7 +99,7 @@ def described(value: Any) -> Any:
         return "work"
     shape = getattr(value, "shape", None)
     if shape is None:
-        return type(value), repr(value)
+        return type(value), without_addresses(repr(value))
     plain = value.detach() if isinstance(value, torch.Tensor) else value
     return type(value), shape, str(getattr(value, "dtype", "")), np.asarray(plain).tolist()
 
