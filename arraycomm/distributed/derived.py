@@ -18,6 +18,7 @@ from arraycomm.core.types import DType
 from arraycomm.core.types import ReduceOp as CoreReduceOp
 
 from . import options
+from .members import Absent
 from .operations import Operations
 from .reduce_op import ReduceOp, _make_nccl_premul_sum
 
@@ -25,26 +26,15 @@ if TYPE_CHECKING:
     from .process_group import ProcessGroup
 
 
-class Unopened:
-    """Stands for the core group of a ProcessGroup of a program's class, until a backend's function has given it to
-    init_process_group() or new_group()."""
+class Unopened(Absent):
+    """Of a ProcessGroup of a program's class, until a backend's function has given it to init_process_group() or new_group()."""
 
-    closed, backend = False, "undefined"
+    backend = "undefined"
+    advice = ("the functions of arraycomm.distributed do not know this ProcessGroup: make it in the function that "
+              "Backend.register_backend() is given, and call init_process_group() or new_group()")
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-
-    def close(self, reason: str = "") -> None:
-        self.closed = True
-
-    def abort(self, reason: str = "") -> None:
-        """Nothing is under way."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise RuntimeError("the functions of arraycomm.distributed do not know this ProcessGroup: make it in the function that "
-                           "Backend.register_backend() is given, and call init_process_group() or new_group()")
 
 
 class Operation:

@@ -26,13 +26,10 @@ if TYPE_CHECKING:
 _HANDLE = "arraycomm"  # what our handles begin with
 
 
-class Nobody:
-    """Stands for the core group of a ProcessGroup that has no members yet: reconfigure() gives it some."""
+class Absent:
+    """Stands for the core group of a ProcessGroup that has none yet. advice: what the RuntimeError of its use says."""
 
-    rank, size, closed, backend = -1, 0, False, "socket"
-
-    def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
+    closed, advice = False, ""
 
     def close(self, reason: str = "") -> None:
         self.closed = True
@@ -43,7 +40,17 @@ class Nobody:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise RuntimeError("the group was made with enable_reconfigure=True and has no members yet: call reconfigure()")
+        raise RuntimeError(self.advice)
+
+
+class Nobody(Absent):
+    """Of a group that has no members yet: reconfigure() gives it some."""
+
+    rank, size, backend = -1, 0, "socket"
+    advice = "the group was made with enable_reconfigure=True and has no members yet: call reconfigure()"
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
 
 
 class Members:
