@@ -47,14 +47,15 @@ class EngineCommunicator:
     _failure, _stop, _free = lib.acomm_group_failure, lib.acomm_group_stop, lib.acomm_group_close
     _probe = lib.acomm_probe
 
-    def __init__(self, rank: int, size: int, name: str, timeout: float, place: Callable[[int], str]) -> None:
-        """place: of a rank of the group, for errors; "" where that is not known."""
-        self.rank, self.size, self.name, self.timeout = rank, size, name, timeout
+    def __init__(self, rank: int, members: Sequence[int], name: str, timeout: float, place: Callable[[int], str]) -> None:
+        """members: the group's, as ranks of the world. place: of a rank of the group, for errors; "" where that is not known."""
+        self.rank, self.size, self.name, self.timeout = rank, len(members), name, timeout
+        self._members = tuple(members)
         self.closed = self._freed = False
         self._told = False  # the group's failure has been raised
         self._pid = os.getpid()
         self.lock = threading.RLock()
-        self._translate = Translator(rank, size, name, place)
+        self._translate = Translator(rank, self._members, name, place)
 
     def _carry(self, group: Any, entries: Any) -> None:
         """The group from now on. entries: what its engine lends."""

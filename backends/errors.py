@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core.errors import (
@@ -82,10 +82,10 @@ def _shape(header: Any, size: int) -> tuple[int, ...] | None:
 class Translator:
     """Makes the exceptions of one communicator: it knows the names that the engine does not."""
 
-    def __init__(self, rank: int, size: int, name: str, place: Callable[[int], str]) -> None:
-        self._who = f"rank {rank} of {size} in group {name!r}"
-        self._rank = rank
-        self._size, self._place = size, place  # of a rank: "host h, pid p", or "" unknown
+    def __init__(self, rank: int, members: Sequence[int], name: str, place: Callable[[int], str]) -> None:
+        """members: the group's, as ranks of the world. place: of a rank, "host h, pid p", or "" where that is not known."""
+        self._rank, self._size, self._members, self._place = rank, len(members), members, place
+        self._who = f"rank {rank} of {self._size} in group {name!r}"
 
     def _peer(self, rank: int) -> str:
         if not 0 <= rank < self._size:
@@ -148,7 +148,7 @@ class Translator:
         if kind is None:
             return _PLAIN.get(failure.code, DistBackendError)(told)
         culprits = (int(failure.culprit),) if failure.culprit >= 0 else ()
-        return kind(told, ranks=culprits, sequence=int(failure.sequence))
+        return kind(told, ranks=culprits, members=self._members, sequence=int(failure.sequence))
 
     def code(self, code: int, detail: str = "") -> Exception:
         """The exception for a code without a recorded failure."""

@@ -6,6 +6,9 @@ Every error of a group derives from `DistError`, which is a RuntimeError as in t
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 
 class DistError(RuntimeError):
     """Base of everything that goes wrong between ranks."""
@@ -65,18 +68,22 @@ class StridedOutput(OutputError):
 class GroupError(DistError):
     """An operation of a group failed and the group cannot be used any more.
 
-    Attributes: `ranks` (the culprits, ranks of the group; may be empty), `sequence` (the operation's number in the
-    group, 0 if none was under way).
+    Attributes: `ranks` (the culprits, as ranks of the group whose method raised; may be empty), `world_ranks` (the same in
+    the same order, as ranks of the world that init() made), `sequence` (the operation's number in the group, 0 if none was
+    under way).
     """
 
-    def __init__(self, message: str, *, ranks: tuple[int, ...] = (), sequence: int = 0) -> None:
+    def __init__(self, message: str, *, ranks: tuple[int, ...] = (), members: Sequence[int] | None = None,
+                 sequence: int = 0) -> None:
+        """members: the group's, as ranks of the world; None: the group is the world."""
         super().__init__(message)
         self.ranks = ranks
+        self.world_ranks = ranks if members is None else tuple(members[rank] for rank in ranks)
         self.sequence = sequence
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only attributes would be lost by the default, and errors travel from spawned ranks to their parent.
-        return (_rebuild, (type(self), str(self), self.ranks, self.sequence))
+        return _rebuild, (type(self), str(self)), self.__dict__
 
 
 class PeerLost(GroupError):
@@ -98,5 +105,25 @@ class Aborted(GroupError):
     """The group was aborted, by this rank or by a peer, or was closed while the operation was under way."""
 
 
-def _rebuild(cls: type[GroupError], message: str, ranks: tuple[int, ...], sequence: int) -> GroupError:
-    return cls(message, ranks=ranks, sequence=sequence)
+def _rebuild(cls: type[GroupError], message: str) -> GroupError:
+    return cls(message)
+
+
+@contextmanager
+def counted_in(members: Sequence[int], name: str, world: Sequence[int] | None = None) -> Iterator[None]:
+    """Errors inside are of other groups of the same ranks, or of a part of them: their `ranks` become those of the group that
+    was called, which has this name and these members (ranks of the world).
+
+    world: the world's ranks for what the errors take for the world, where that is a part of it.
+    """
+    try:
+        yield
+    except GroupError as error:
+        if world is not None:
+            error.world_ranks = tuple(world[rank] for rank in error.world_ranks)
+        ranks = tuple(members.index(rank) for rank in error.world_ranks if rank in members)
+        if ranks != error.ranks:
+            numbers = ", ".join(map(str, ranks))
+            error.args = (f"{error}; in group {name!r}, which was called, that is rank {numbers}",)
+            error.ranks = ranks
+        raise

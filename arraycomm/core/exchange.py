@@ -10,7 +10,11 @@ from .backend import Communicator
 from .buffer import Buffer
 from .dlpack import resolve
 from .errors import CollectiveMismatch
+from .typed import TYPE_CHECKING
 from .types import DType
+
+if TYPE_CHECKING:
+    from .group import Group
 
 
 def _int64(values: Sequence[int]) -> tuple[array.array[int], Buffer]:
@@ -32,40 +36,40 @@ def _tail(src: Buffer) -> int:
     return hash((src.dtype, src.shape[1:])) & 0x7FFFFFFFFFFFFFFF
 
 
-def first_dimensions(communicator: Communicator, src: Buffer, timeout: float | None) -> list[int]:
+def first_dimensions(group: Group, src: Buffer, timeout: float | None) -> list[int]:
     """The first dimension of every rank's array. CollectiveMismatch (on all ranks) when the others differ."""
     if not src.shape:
         raise ValueError("uneven arrays need a first dimension, and a 0-d array has none")
-    answers = gather_integers(communicator, [src.shape[0], _tail(src)], timeout)
-    _same_tail(communicator, src, [answer[1] for answer in answers])
+    answers = gather_integers(group._communicator, [src.shape[0], _tail(src)], timeout)
+    _same_tail(group, src, [answer[1] for answer in answers])
     return [answer[0] for answer in answers]
 
 
-def _same_tail(communicator: Communicator, src: Buffer, tails: Sequence[int]) -> None:
+def _same_tail(group: Group, src: Buffer, tails: Sequence[int]) -> None:
     # Every rank looks at the same list and finds the same two ranks, so all raise and the group stays usable.
     odd = [rank for rank, tail in enumerate(tails) if tail != tails[0]]
     if odd:
         raise CollectiveMismatch(
-            f"rank {communicator.rank} of {communicator.size} in group {communicator.name!r}: ranks 0 and {odd[0]} give "
+            f"rank {group.rank} of {group.size} in group {group.name!r}: ranks 0 and {odd[0]} give "
             f"arrays of different dtype or different dimensions after the first; here it is {DType(src.dtype).label} "
-            f"of shape {src.shape}", ranks=tuple(odd))
+            f"of shape {src.shape}", ranks=tuple(odd), members=group.ranks)
 
 
-def agreed_counts(communicator: Communicator, src: Buffer, send: Sequence[int], recv: Sequence[int] | None,
+def agreed_counts(group: Group, src: Buffer, send: Sequence[int], recv: Sequence[int] | None,
                   timeout: float | None) -> list[int]:
     """The rows that every rank sends to this one.
 
     CollectiveMismatch (on all ranks) when some rank expects other numbers, or arrays differ beyond their first dimension.
     """
-    size, me = communicator.size, communicator.rank
+    size, me = group.size, group.rank
     expected_here = [-1] * size if recv is None else arguments.counts("recv_counts", recv, size)
-    answers = gather_integers(communicator, [_tail(src), *send, *expected_here], timeout)
-    _same_tail(communicator, src, [answer[0] for answer in answers])
+    answers = gather_integers(group._communicator, [_tail(src), *send, *expected_here], timeout)
+    _same_tail(group, src, [answer[0] for answer in answers])
     for receiver, answer in enumerate(answers):
         for sender in range(size):
             expected, given = answer[1 + size + sender], answers[sender][1 + receiver]
             if expected not in (-1, given):
                 raise CollectiveMismatch(
-                    f"rank {me} of {size} in group {communicator.name!r}: all_to_all: rank {receiver} expects {expected} "
-                    f"rows from rank {sender}, which sends {given}", ranks=(receiver, sender))
+                    f"rank {me} of {size} in group {group.name!r}: all_to_all: rank {receiver} expects {expected} "
+                    f"rows from rank {sender}, which sends {given}", ranks=(receiver, sender), members=group.ranks)
     return [answers[sender][1 + me] for sender in range(size)]

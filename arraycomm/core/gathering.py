@@ -50,10 +50,12 @@ class TooLate(DistStoreError):
 
 
 class Gathering:
-    """Keeps nothing itself. store: of this world alone. secret: the job's, which signs what is written for the others."""
+    """Keeps nothing itself. store: of these ranks alone. secret: the job's, which signs what is written for the others.
+    members: the ranks, as those of the world; None: they are the world."""
 
-    def __init__(self, store: Store, rank: int, size: int, secret: bytes | None = None) -> None:
-        self._store, self.rank, self.size, self._secret = store, rank, size, secret
+    def __init__(self, store: Store, rank: int, size: int, secret: bytes | None = None,
+                 members: Sequence[int] | None = None) -> None:
+        self._store, self.rank, self.size, self._secret, self._members = store, rank, size, secret, members
 
     def enter(self) -> None:
         """If this process ends before leave(), the others hear of it, in a store that notices."""
@@ -68,11 +70,16 @@ class Gathering:
                 self._store.will(f"rank {self.rank}", {}, posted=True)
 
     def fail(self, error: BaseException) -> None:
-        """Tells the ranks that wait, or will. Not that the store was lost: another one may stand in its place by now."""
+        """Tells the ranks that wait, or will: of the rank that was lost, where that is what failed here. Not that the store was
+        lost: another one may stand in its place by now."""
         if isinstance(error, StoreLost):
             return
+        why = f"{type(error).__name__}: {error}"[:_LONGEST].rstrip(": ")
+        news = self._news(why)
+        if isinstance(error, PeerLost) and error.ranks:
+            news = _news(error.ranks[0], f"as rank {self.rank} says", why)
         with contextlib.suppress(DistStoreError):  # the store may be what failed
-            self._end_all(self._news(f"{type(error).__name__}: {error}"[:_LONGEST].rstrip(": ")))
+            self._end_all(news)
 
     def bury(self, rank: int, place: str, why: str) -> None:
         """The same for a rank that cannot say it itself."""
@@ -108,7 +115,7 @@ class Gathering:
             if _ABSENT in why:
                 raise TooLate(f"rank {self.rank} of {self.size}: rank {lost} ({place}) gave up waiting: {why}")
             raise PeerLost(f"rank {self.rank} of {self.size}: rank {lost} ({place}) failed while the group was set up: {why}",
-                           ranks=(int(lost),))
+                           ranks=(int(lost),), members=self._members)
         return end[len(_COMPLETE):]
 
     def _await_end(self, stage: str, seconds: float, advice: str | Callable[[Sequence[int]], str],

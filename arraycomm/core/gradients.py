@@ -164,7 +164,7 @@ class GradientReducer:
         if odd:
             raise CollectiveMismatch(f"rank {self.group.rank} of {self.group.size} in group {self.group.name!r}: "
                                      f"GradientReducer: rank {odd[0]} was given other shapes, dtypes, kinds of devices, op or "
-                                     "bucket_bytes than rank 0", ranks=odd)
+                                     "bucket_bytes than rank 0", ranks=odd, members=self.group.ranks)
 
     def _reset(self) -> None:
         self._come: list[Any] = [_MISSING] * len(self._likes)

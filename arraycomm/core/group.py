@@ -28,6 +28,7 @@ from . import arguments, shapes
 from .arguments import Destination
 from .buffer import Buffer
 from .dlpack import adopt, allocate, resolve, wrap
+from .errors import counted_in
 from .exchange import agreed_counts, first_dimensions, gather_integers
 from .messages import MessageMethods
 from .objects import ObjectCollectives
@@ -170,7 +171,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         if counts is not None:
             rows = shapes.check_rows(src.shape, self.rank, self.size, counts)
         elif uneven:
-            rows = first_dimensions(self._communicator, src, timeout)
+            rows = first_dimensions(self, src, timeout)
         shape = shapes.gathered(src.shape, self.size, form, rows)
         to = arguments.destination(x, src, shape, out, inside=self.rank if rows is None else None)
         counts = None if rows is None else [n * shapes.row(src.shape) for n in rows]
@@ -257,7 +258,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
             shape, sends, receives = src.shape, None, None
         else:
             given = shapes.check_counts(src.shape, self.size, send_counts, "send_counts")
-            rows = agreed_counts(self._communicator, src, given, recv_counts, timeout)
+            rows = agreed_counts(self, src, given, recv_counts, timeout)
             shape = (sum(rows), *src.shape[1:])
             sends = [n * shapes.row(src.shape) for n in given]
             receives = [n * shapes.row(src.shape) for n in rows]
@@ -410,21 +411,23 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         name: of no other subgroup of this group, closed ones included. timeout: seconds, its operations' default; None
         takes this group's. backends: of this group's by name, each with the DLPack types of the devices whose arrays are its;
         None: all, as here. Closed with this group at the latest. Raises ValueError when this rank is not a member, PeerLost when
-        a member is lost, whose rank is that in the new group.
+        a member is lost, whose rank is that in this group.
         """
         members = [arguments.rank("member", member, self.size) for member in members]
         if self.rank not in members or len(set(members)) != len(members):
             raise ValueError(f"rank {self.rank} asks for a group of the ranks {members}: a rank asks for groups that "
                              "have it as a member, and each member stands there once")
         seconds = self.timeout if timeout is None else arguments.group_seconds(timeout)
-        child = Group(self._routes.split(members, f"{self.name}/{name}", seconds, backends), seconds)
+        with counted_in(self.ranks, self.name):
+            child = Group(self._routes.split(members, f"{self.name}/{name}", seconds, backends), seconds)
         child.ranks = tuple(self.ranks[member] for member in members)
         self._children = [group for group in self._children if not group.closed] + [child]
         return child
 
     def check_peers(self) -> None:
         """PeerLost when a rank of the group is known to have died or left. Does not block."""
-        self._routes.check_peers()
+        with counted_in(self.ranks, self.name):
+            self._routes.check_peers()
 
     def abort(self, reason: str = "") -> None:
         """Ends every operation under way, here and on the peers, with Aborted. From any thread; does not block."""

@@ -99,14 +99,14 @@ class Window:
     def no_signal(self, rank: int) -> CollectiveTimeout:
         """The error of who waited in vain."""
         return CollectiveTimeout(f"no signal of rank {rank} came in time to window {self._group.name!r} of rank "
-                                 f"{self._group.rank}", ranks=(rank,))
+                                 f"{self._group.rank}", ranks=(rank,), members=self._group.ranks)
 
     def fence(self, timeout: float) -> None:
         """All ranks call it. Returns when everything that any of them asked of any other before has taken effect."""
         late = self._carrier.fence(timeout)
         if late is not None:
             raise CollectiveTimeout(f"rank {late} has not come to the fence of window {self._group.name!r} within {timeout} s",
-                                    ranks=(late,))
+                                    ranks=(late,), members=self._group.ranks)
 
     def close(self) -> None:
         """All ranks call it: nothing is under way afterwards, and the array is the caller's alone. After a failure it does
@@ -197,7 +197,8 @@ def _check_told(group: Group, told: list[tuple[int, ...]]) -> None:
     refused = tuple(rank for rank, (count, _) in enumerate(told) if count == _REFUSED)
     if refused:
         raise CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: new_window: rank {refused[0]} gave "
-                                 "no array that can be a window's", ranks=refused)
+                                 "no array that can be a window's", ranks=refused,
+                                 members=group.ranks)
     for rank, (_, dtype) in enumerate(told):
         if dtype != told[0][1]:
             raise ValueError(f"a window has one dtype on all ranks: rank 0 gives {DType(told[0][1]).label} and rank {rank} "

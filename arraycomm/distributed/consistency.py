@@ -68,8 +68,8 @@ class Consistency(Watcher):
         try:
             found = bytes(self._between.all_gather(line, timeout=timeout))
         except CollectiveTimeout as error:
-            text = f"not all ranks came to {about}; TORCH_DISTRIBUTED_DEBUG=DETAIL waits for them before: {error}"
-            raise CollectiveTimeout(text, ranks=error.ranks, sequence=error.sequence) from None
+            error.args = (f"not all ranks came to {about}; TORCH_DISTRIBUTED_DEBUG=DETAIL waits for them before: {error}",)
+            raise
         return [found[i : i + size].rstrip(b"\0").decode(errors="replace") for i in range(0, len(found), size)]
 
     def _refuse(self, everyone: Sequence[Fingerprint], timeout: float | None) -> None:
@@ -85,7 +85,7 @@ class Consistency(Watcher):
             f"rank {self._group.rank} of {self._group.size} in group {self._group.name!r}: Detected mismatch between collectives "
             f"on ranks. Rank 0 is running collective: {first}, but rank {other} is running collective: {everyone[other]}. "
             f"Collectives differ in the following aspects: {told}. All ranks:{lines}",
-            ranks=tuple(rank for rank, theirs in enumerate(everyone) if differences(first, theirs)))
+            ranks=tuple(rank for rank, theirs in enumerate(everyone) if differences(first, theirs)), members=self._group.ranks)
 
 
 _TRACE = 5

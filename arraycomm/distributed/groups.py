@@ -180,7 +180,7 @@ def agree(group: ProcessGroup, what: str, seconds: float) -> None:
 
 def _agree(group: ProcessGroup, number: int, what: str, seconds: float) -> None:
     store = _agreement(group, number)
-    gathering = Gathering(store, group.rank(), group.size(), _meeting().secret)
+    gathering = Gathering(store, group.rank(), group.size(), _meeting().secret, group.core.ranks)
     gathering.enter()
     try:
         told = printable(store.compare_set("what", "", what))

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from arraycomm.core import arguments, settings
 from arraycomm.core.digest import sha256
-from arraycomm.core.errors import DeviceError
+from arraycomm.core.errors import DeviceError, counted_in
 from arraycomm.core.group import Group
 from arraycomm.core.log import log
 from arraycomm.core.start import open_group
@@ -316,7 +316,8 @@ def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], t
     if set(config.engines()) <= set(parent.config.engines()) - own:
         return parent.core.subgroup(ranks, label, timeout=timeout, backends=config.engines())
     chosen, label = _chosen(config, pg_options, ranks, parent.bound_device_id), f"{config.spelled()} {label}"
-    return open_group(meeting.part(ranks, label), chosen, timeout, label)
+    with counted_in(parent.core.ranks, parent.core.name, [parent.core.ranks[rank] for rank in ranks]):
+        return open_group(meeting.part(ranks, label), chosen, timeout, label)
 
 
 def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
+from arraycomm.core.errors import counted_in
 from arraycomm.core.typed import Any
 
 from . import backend as backends
@@ -129,7 +130,9 @@ def _part_of(parent: ProcessGroup, backend: str | None) -> BackendConfig:
 
 def _open(parent: ProcessGroup, members: Sequence[int], config: BackendConfig, seconds: float, pg_options: Any,
           desc: str | None, name: str) -> ProcessGroup:
-    core = open_part(default_group(), _meeting(), members, _next_turn(members), config, seconds, pg_options)
+    world = default_group()
+    with counted_in([world.core.ranks[rank] for rank in parent.ranks], parent.core.name):
+        core = open_part(world, _meeting(), members, _next_turn(members), config, seconds, pg_options)
     made = ProcessGroup.of(core, members, name=name, desc=desc, backend=str(config) if parent.config is not config else
                         parent.backend, config=config, meeting=_meeting(), bound_device_id=parent.bound_device_id)
     state.groups[name] = made
@@ -181,7 +184,8 @@ def _shrink_world(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) 
     meeting = _meeting()
     core = open_part(old, meeting, remaining, _next_turn(remaining), old.config, old.core.timeout, pg_options)
     try:
-        core.barrier()  # where one has died as well, nobody gives the old group up: all are to try again from there
+        with counted_in(old.core.ranks, old.core.name):
+            core.barrier()  # where one has died as well, nobody gives the old group up: all are to try again from there
     except BaseException as error:
         core.close(type(error).__name__)
         raise

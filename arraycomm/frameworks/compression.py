@@ -81,7 +81,8 @@ def _check(group: Group, told: Any) -> None:
     odd = tuple(rank for rank in range(group.size) if (told[rank] != told[0]).any())
     if odd:
         raise CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: compressed_all_reduce: rank "
-                                 f"{odd[0]} gave another number of values, scheme, op or block than rank 0", ranks=odd)
+                                 f"{odd[0]} gave another number of values, scheme, op or block than rank 0", ranks=odd,
+                                 members=group.ranks)
 
 
 class _Coding:

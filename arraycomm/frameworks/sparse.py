@@ -106,10 +106,12 @@ def _agree(group: Group, told: int, count: int, fault: str | None) -> list[int]:
     start = f"rank {group.rank} of {group.size} in group {group.name!r}: sparse_all_reduce: "
     wrong = tuple(rank for rank, (_, theirs) in enumerate(answers) if theirs == _REFUSED)
     if wrong:
-        raise CollectiveMismatch(f"{start}rank {wrong[0]} gave an index that is out of range", ranks=wrong)
+        raise CollectiveMismatch(f"{start}rank {wrong[0]} gave an index that is out of range", ranks=wrong,
+                                 members=group.ranks)
     odd = tuple(rank for rank, (theirs, _) in enumerate(answers) if theirs != answers[0][0])
     if odd:
-        raise CollectiveMismatch(f"{start}rank {odd[0]} gave another shape, dtype or op than rank 0", ranks=odd)
+        raise CollectiveMismatch(f"{start}rank {odd[0]} gave another shape, dtype or op than rank 0", ranks=odd,
+                                 members=group.ranks)
     return [theirs for _, theirs in answers]
 
 

@@ -85,8 +85,8 @@ def _open(library: Library, comm: int, name: str, timeout: float) -> MpiCommunic
     out: Any = ffi.new("acomm_group **")
     failure = ffi.new("acomm_failure *")
     if lib.acomm_mpi_open(library.handle, comm, options(name, timeout), out, failure):
-        raise Translator(rank, size, name, lambda rank: "").failure(failure)
-    made = MpiCommunicator(library, out[0], name, timeout)
+        raise Translator(rank, range(size), name, lambda rank: "").failure(failure)
+    made = MpiCommunicator(library, out[0], range(size), name, timeout)
     try:
         made.meet(timeout)
     except BaseException as error:

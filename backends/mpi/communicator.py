@@ -37,9 +37,9 @@ class MpiCommunicator(EngineCommunicator):
     _failure, _stop, _free = lib.acomm_mpi_failure, lib.acomm_mpi_stop, lib.acomm_mpi_close
     _probe = lib.acomm_mpi_probe
 
-    def __init__(self, library: Library, group: Any, name: str, timeout: float) -> None:
-        """group: an acomm_group, which is freed with it."""
-        super().__init__(lib.acomm_mpi_rank(group), lib.acomm_mpi_size(group), name, timeout, lambda rank: "")
+    def __init__(self, library: Library, group: Any, members: Sequence[int], name: str, timeout: float) -> None:
+        """group: an acomm_group, which is freed with it. members: its, as ranks of the world."""
+        super().__init__(lib.acomm_mpi_rank(group), members, name, timeout, lambda rank: "")
         self.places: list[bytes] = []  # of each rank, once they have met
         self.check = True  # whether calls are compared
         self.enter = 0  # address of cudaSetDevice(), where the library is to move arrays on devices (direct.py)
@@ -145,7 +145,7 @@ class MpiCommunicator(EngineCommunicator):
             failed = lib.acomm_mpi_part(self._group, ranks, len(members), wanted, out, failure)
         if failed:
             raise self._translate.failure(failure)
-        made = MpiCommunicator(self._library, out[0], name, timeout)
+        made = MpiCommunicator(self._library, out[0], [self._members[member] for member in members], name, timeout)
         made.places, made.check = where, self.check
         try:
             if made.size > 1 and places.together(where):
@@ -164,7 +164,7 @@ class MpiCommunicator(EngineCommunicator):
         rank = lib.acomm_mpi_missing(self._group, why)
         if rank >= 0:
             raise PeerLost(f"rank {self.rank} of {self.size} in group {self.name!r}: rank {rank} was lost: "
-                           f"{ffi.string(why).decode(errors='replace')}", ranks=(rank,))
+                           f"{ffi.string(why).decode(errors='replace')}", ranks=(rank,), members=self._members)
 
     def abort(self, reason: str) -> None:
         self._check_process()

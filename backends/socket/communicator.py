@@ -59,12 +59,11 @@ class SocketCommunicator(EngineCommunicator):
 
     def __init__(self, endpoint: Endpoint, members: Sequence[int], name: str, timeout: float, *, owns: bool) -> None:
         """`members`: world ranks in group order, this process among them. `owns`: close the endpoint with it."""
-        super().__init__(list(members).index(endpoint.rank), len(members), name, timeout,
+        super().__init__(list(members).index(endpoint.rank), members, name, timeout,
                          lambda rank: endpoint.place(self._members[rank]))
         self._addressless = False
         self._exposed: list[Exposed | Serving] = []  # with their memory, until the group has stopped
         self._endpoint = endpoint
-        self._members = tuple(members)
         self._owns = owns
         self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode()).digest()[:8], "little")
         self._carry(self._open(), lib.acomm_lend())

@@ -162,22 +162,20 @@ class Endpoint:
         return seconds > 0 and bool(poll.poll(seconds * 1000))
 
     def check_there(self, members: Sequence[int]) -> None:
-        """Raises PeerLost when one of these world ranks was lost or has left: with its number in the group of these members."""
+        """Raises PeerLost when one of these world ranks was lost or has left."""
         for member in members:
             if member != self.rank:
-                self._check_there(member, members)
+                self._check_there(member)
 
-    def _check_there(self, other: int, members: Sequence[int] | None = None, *, may_leave: bool = False) -> None:
+    def _check_there(self, other: int, *, may_leave: bool = False) -> None:
         """Raises PeerLost when a rank was lost or has left; `may_leave`: unless it did so in good order."""
-        among = range(self.size) if members is None else members
         text = ffi.new("char **")
         state = lib.acomm_node_peer(self.node, other, text)
         well = state == 1 and text[0] == ffi.NULL
         if state and not (well and may_leave):
             reason = "it left" if text[0] == ffi.NULL else printable(ffi.string(text[0]))
-            mine, theirs = among.index(self.rank), among.index(other)
-            raise PeerLost(f"rank {mine} of {len(among)}: rank {theirs} ({self.place(other)}) failed while the group was "
-                           f"set up: {reason}; see what it printed", ranks=(theirs,))
+            raise PeerLost(f"rank {self.rank} of {self.size}: rank {other} ({self.place(other)}) failed while the group was "
+                           f"set up: {reason}; see what it printed", ranks=(other,))
 
     # ---- what others ask ----
 
@@ -215,7 +213,7 @@ class Endpoint:
         owner = min(local_members)
         if owner != self.rank:
             lent = segment.take(self.peers[owner].pid, self.peers[owner].lent, size, self.rank, least) if world else None
-            return lent or self._fetch_segment(owner, group_id, members, (size, least), watched=(owner,) if world else members)
+            return lent or self._fetch_segment(owner, group_id, (size, least), watched=(owner,) if world else members)
         made = self._lent.take(size, least) if world and self._lent else segment.create(size, least)
         with self._lock:
             self._offers.offer(group_id, made, set(local_members) - {self.rank})
@@ -236,7 +234,7 @@ class Endpoint:
                     awaited = self._awaited(group_id, world=world)  # who took it said so before it left
                     for other in awaited if world else members:
                         if other != self.rank:
-                            self._check_there(other, members, may_leave=other not in awaited)
+                            self._check_there(other, may_leave=other not in awaited)
                 if not self._changed.wait(end - time.monotonic()):
                     absent = ", ".join(f"rank {other} ({self.place(other)})" for other in sorted(awaited))
                     raise DistNetworkError(f"rank {self.rank}: {absent} did not fetch the shared memory within "
@@ -252,12 +250,11 @@ class Endpoint:
             awaited -= self._lent.taken
         return awaited
 
-    def _fetch_segment(self, owner: int, group_id: int, members: Sequence[int], sizes: tuple[int, int], *,
-                       watched: Sequence[int]) -> io.FileIO:
+    def _fetch_segment(self, owner: int, group_id: int, sizes: tuple[int, int], *, watched: Sequence[int]) -> io.FileIO:
         who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"
         try:
             with self._outgoing.connect(owner, Purpose.SEGMENT, group=group_id) as sock:
-                self._await_owner(sock, members, watched)
+                self._await_owner(sock, watched)
                 return segment.receive(sock, *sizes)
         except TimeoutError:
             raise DistNetworkError(f"{who} did not share its memory within {self.timeout:g} s: it has not called init() "
@@ -265,11 +262,11 @@ class Endpoint:
         except (OSError, DistNetworkError) as error:
             with self._changed:  # a rank that ends says so a moment after its sockets are closed
                 self._changed.wait_for(lambda: lib.acomm_node_peer(self.node, owner, ffi.new("char **")), 1.0)
-            self._check_there(owner, members)
+            self._check_there(owner)
             kind = AuthFailed if isinstance(error, AuthFailed) else DistNetworkError
             raise kind(f"{who} could not share its memory: {error} (did it ask for a group of the same ranks?)") from error
 
-    def _await_owner(self, sock: socket.socket, members: Sequence[int], watched: Sequence[int]) -> None:
+    def _await_owner(self, sock: socket.socket, watched: Sequence[int]) -> None:
         """Until it sends. Raises TimeoutError, and PeerLost for a watched member."""
         end, news, poll = time.monotonic() + self.timeout, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), select.poll()
         poll.register(sock, select.POLLIN)
@@ -280,7 +277,7 @@ class Endpoint:
             while True:
                 for other in watched:
                     if other != self.rank:
-                        self._check_there(other, members, may_leave=True)
+                        self._check_there(other, may_leave=True)
                 ready = [found for found, _ in poll.poll(max(0.0, end - time.monotonic()) * 1000)]
                 if sock.fileno() in ready:
                     return

@@ -18,7 +18,7 @@ def told(kind: str, *headers: tuple[int, int]) -> str:
     failure = ffi.new("acomm_failure *", {"code": lib.ACOMM_MISMATCH, "culprit": 1, "origin": 0})
     for header, (count, layout) in zip((failure.mine, failure.theirs), headers, strict=True):
         header.kind, header.count, header.layout, header.sequence, header.root = KINDS.index(kind), count, layout, 7, -1
-    return str(Translator(0, SIZE, "world", lambda rank: "").failure(failure))
+    return str(Translator(0, range(SIZE), "world", lambda rank: "").failure(failure))
 
 
 @pytest.mark.parametrize(("kind", "parts"), [("all_reduce", 1), ("all_gather", 1), ("reduce_scatter", SIZE),
@@ -33,7 +33,7 @@ def test_both_shapes_are_named(kind, parts, pair):
 
 def test_a_rank_that_still_writes_is_named():
     failure = ffi.new("acomm_failure *", {"code": lib.ACOMM_LOST, "culprit": 1, "text": b"it went"})
-    translator = Translator(0, SIZE, "world", lambda rank: f"pid {100 + rank}")
+    translator = Translator(0, range(SIZE), "world", lambda rank: f"pid {100 + rank}")
     assert "still write" not in str(translator.failure(failure))
     failure.writer = 1 + 2
     assert "rank 2 (pid 102) may still write to this rank's arrays" in str(translator.failure(failure))

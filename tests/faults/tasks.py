@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
+import pickle
 import re
 import signal
 import sys
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import arraycomm
+from arraycomm.core.window import Window
 
 from ..threads import at_once
 from .job import Context, Holdings, settled
@@ -192,22 +195,66 @@ def announced_subgroup(context: Context, members: list[int]) -> None:
     context.world.subgroup(members, "part")
 
 
-_parts: list[arraycomm.Group] = []
+_parts: dict[str, arraycomm.Group] = {}
+_X = np.ones(4)
+_USES: dict[str, Callable[[arraycomm.Group], Any]] = {  # of an inner group each: what raises ends it
+    "barrier": lambda group: group.barrier(),
+    "all_reduce": lambda group: group.all_reduce(_X),
+    "uneven all_gather": lambda group: group.all_gather(_X, uneven=True),
+    "asynchronous": lambda group: group.all_reduce(_X, async_op=True).result(),
+    "broadcast": lambda group: group.broadcast(_X, 2),
+    "objects": lambda group: group.all_gather_object("x"),
+    "recv": lambda group: group.recv(2, like=_X),
+    "recv of any": lambda group: group.recv(like=_X),
+    "irecv": lambda group: group.irecv(2, like=_X).result(),
+    "strided": lambda group: group.all_reduce(np.ones((4, 4))[:, 1]),
+    "split": lambda group: group.split(0),
+    "gradients": lambda group: arraycomm.GradientReducer(group, [_X]),
+    "check_peers": lambda group: group.check_peers(),
+}
 
 
-def make_part(context: Context, members: list[int]) -> None:
-    _parts.append(context.world.subgroup(members, "part"))
+def make_parts(context: Context, outer: list[int], inner: list[int]) -> None:
+    """inner: ranks of the outer group, for a group for each of _USES."""
+    whole = _parts["outer"] = context.world.split(0, outer.index(context.world.rank))  # type: ignore[assignment]
+    if whole.rank in inner:
+        for name in _USES:
+            _parts[name] = whole.subgroup(inner, name)
+        _parts["window"] = _parts["barrier"].subgroup(range(3), "for a window")
+        _windows.append(Window(_parts["window"], np.zeros(4), "window"))
 
 
-def lost_of_part(context: Context) -> tuple[list[int], list[int]]:
-    """The lost rank as an operation tells it, and as check_peers() does."""
-    found: list[list[int]] = []
-    for use in (_parts[-1].barrier, _parts[-1].check_peers):
-        try:
-            use()
-        except arraycomm.PeerLost as error:
-            found.append(list(error.ranks))
-    return found[0], found[1]
+_windows: list[Window] = []
+
+
+def _lost(use: Callable[[], Any]) -> Any:
+    """The error's two numbers of the lost rank."""
+    try:
+        use()
+    except arraycomm.PeerLost as error:
+        again = pickle.loads(pickle.dumps(error))
+        _check((again.ranks, again.world_ranks) == (error.ranks, error.world_ranks), "pickled")
+        _check(f"rank {error.ranks[0]}" in str(error), f"text {error}")
+        return [error.ranks, error.world_ranks]
+    return None
+
+
+def lost_of_parts(context: Context) -> dict[str, Any]:
+    found = {name: _lost(functools.partial(use, _parts[name])) for name, use in _USES.items()}
+    found["window"] = _lost(lambda: _windows[0].wait_signal(2, 60.0))
+    found["outer"] = _lost(_parts["outer"].barrier)
+    found["peers of outer"] = _lost(_parts["outer"].check_peers)
+    return found
+
+
+def split_outer(context: Context) -> Any:
+    """The group is split into world ranks 0 and 3, and 1 and 2."""
+    return _lost(lambda: _parts["outer"].split(int(context.world.rank in (1, 2))))
+
+
+def die_in_split(context: Context) -> None:
+    _parts["outer"].subgroup = lambda *given, **named: os._exit(9)  # type: ignore[method-assign]
+    split_outer(context)
 
 
 # ---- waiting for others ----

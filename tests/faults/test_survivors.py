@@ -49,13 +49,25 @@ def test_a_member_dies_while_others_wait_for_the_group(job: Jobs, asking: int) -
     ranks.answer(asking)
     ranks.kill(2)
     answer = ranks.answer(asking)
-    assert answer.error == "PeerLost" and answer.ranks == (1,), answer
-    assert "rank 1 (host" in answer.text and "process died" in answer.text and " of 3:" in answer.text
+    assert answer.error == "PeerLost" and answer.ranks == (2,), answer
+    assert "rank 2 (host" in answer.text and "process died" in answer.text and " of 4:" in answer.text
 
 
-def test_peers_of_a_subgroup_are_numbered_in_it(job: Jobs) -> None:
-    ranks = job(4, "shm")
-    ranks.call("make_part", [1, 2, 3], members=[1, 2, 3])
+def test_peers_are_numbered_in_the_group_that_was_called(job: Jobs, transport: str) -> None:
+    """World rank 2 is rank 1 of the outer group and rank 2 of the inner ones."""
+    ranks = job(4, transport)
+    ranks.call("make_parts", outer=[3, 2, 1, 0], inner=[2, 0, 1])
     ranks.kill(2)
-    for rank, answer in ranks.call("lost_of_part", [1, 3]).items():
-        assert answer == ([1], [1]), rank
+    for rank, answer in ranks.call("lost_of_parts", [1, 3]).items():
+        assert len(answer) > 10
+        for name, numbers in answer.items():
+            assert numbers == [(1 if "outer" in name else 2,), (2,)], (rank, name, numbers)
+
+
+def test_a_rank_that_dies_inside_split(job: Jobs) -> None:
+    """After the exchange: who waits for the shared memory is told by the number in the group that is split."""
+    ranks = job(4, "shm")
+    ranks.call("make_parts", outer=[1, 0, 3, 2], inner=[0, 1, 2])
+    ranks.begin("die_in_split", [3])
+    for rank, answer in ranks.call("split_outer", [0, 1, 2]).items():
+        assert answer == ([(2,), (3,)] if rank == 0 else None), (rank, answer)

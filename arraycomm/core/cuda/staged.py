@@ -11,6 +11,7 @@ import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from ..backend import Communicator, Work
 from ..buffer import Buffer
@@ -304,9 +305,9 @@ class Staged:
         """What to raise. The peers, who may wait for this rank's next piece, are told; those who know already take no notice."""
         self._host.abort(f"{name} of arrays on a GPU: {type(error).__name__}: {error}")
         if isinstance(error, CollectiveMismatch):
-            return CollectiveMismatch(f"{error}. Here the array is on a GPU: in one call all ranks' arrays must be on GPUs, or "
-                                      "none",
-                                      ranks=error.ranks, sequence=error.sequence)
+            told = copy(error)
+            told.args = (f"{error}. Here the array is on a GPU: in one call all ranks' arrays must be on GPUs, or none",)
+            return told
         return error
 
     # ---- point to point ----

@@ -1,0 +1,50 @@
+"""The ranks that an error names."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from datetime import timedelta
+
+import pytest
+
+import arraycomm
+from arraycomm.core.errors import counted_in
+from arraycomm.core.gathering import MEET, Gathering
+from arraycomm.core.store import HashStore
+
+KINDS = (arraycomm.PeerLost, arraycomm.CollectiveTimeout, arraycomm.CollectiveMismatch, arraycomm.Aborted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("travel", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_both_numbers_travel(kind, travel):
+    error = travel(kind("it went", ranks=(2, 0), members=(7, 8, 9), sequence=5))
+    assert type(error) is kind and str(error) == "it went"
+    assert (error.ranks, error.world_ranks, error.sequence) == ((2, 0), (9, 7), 5)
+
+
+def test_nobody_and_the_world():
+    assert arraycomm.PeerLost("x").world_ranks == ()
+    assert arraycomm.PeerLost("x", ranks=(3,)).world_ranks == (3,)
+
+
+@pytest.mark.parametrize("members, world, ranks, world_ranks, text", [
+    ((0, 1, 2, 3), None, (2, 0), (2, 0), "lost"),
+    ((3, 2, 0), None, (1, 2), (2, 0), "lost; in group 'g', which was called, that is rank 1, 2"),
+    ((0, 1, 2, 3), (3, 0, 1), (1, 3), (1, 3), "lost; in group 'g', which was called, that is rank 1, 3")])
+def test_numbers_of_the_group_that_was_called(members, world, ranks, world_ranks, text):
+    with pytest.raises(arraycomm.PeerLost) as caught, counted_in(members, "g", world):
+        raise arraycomm.PeerLost("lost", ranks=(2, 0))
+    assert (caught.value.ranks, caught.value.world_ranks, str(caught.value)) == (ranks, world_ranks, text)
+
+
+@pytest.mark.parametrize("error, ranks", [(arraycomm.PeerLost("rank 2 died", ranks=(2,)), (2,)), (arraycomm.PeerLost("?"), (0,)),
+                                          (arraycomm.CollectiveTimeout("rank 2 is late", ranks=(2,)), (0,)), (KeyError(2), (0,))])
+def test_who_is_told_of_a_loss_does_not_count_as_lost(error, ranks):
+    """Rank 0 fails where ranks meet: the others hear of the rank that made it fail."""
+    store = HashStore(timedelta(seconds=20))
+    Gathering(store, 0, 3).fail(error)
+    with pytest.raises(arraycomm.PeerLost, match=f"rank {ranks[0]} .*{type(error).__name__}") as caught:
+        Gathering(store, 1, 3, members=(4, 5, 6)).wait(MEET, 20.0)
+    assert (caught.value.ranks, caught.value.world_ranks) == (ranks, (4 + ranks[0],))
