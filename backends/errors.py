@@ -117,9 +117,12 @@ class Translator:
             return f"{self._peer(failure.origin)} was interrupted by a signal"
         if code == lib.ACOMM_ABORTED:
             return f"{self._peer(failure.origin)} aborted the group" + (f": {text}" if text else "")
-        words = ffi.string(lib.acomm_code_text(code)).decode()
         system = f": {os.strerror(failure.errnum)}" if failure.errnum else ""
-        return words + (f" ({text})" if text else "") + system
+        more = (f" ({text})" if text else "") + system
+        if code == lib.ACOMM_PROTOCOL:
+            return f"{peer} broke the wire protocol{more}"
+        whose = "" if failure.culprit in (-1, self._rank) else f"{peer}: "
+        return whose + ffi.string(lib.acomm_code_text(code)).decode() + more
 
     def _elsewhere(self, failure: Any) -> str:
         """What the rank that noticed was doing, where it is another one and did not do what this one does."""

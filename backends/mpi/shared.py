@@ -9,12 +9,12 @@ import os
 import struct
 from collections.abc import Sequence
 
-from arraycomm._engine import ffi, lib
+from arraycomm._engine import lib
 from arraycomm.core import kernel, settings
 from arraycomm.core.log import log
 
 _NAME = "arraycomm-mpi"  # of the memory file
-_TOLD = struct.Struct("<QQQqQ")  # process, its key, where that lies; the file's descriptor and inode
+_TOLD = struct.Struct("<iiQ")  # process; the file's descriptor and inode
 BYTES = _TOLD.size
 
 
@@ -25,9 +25,7 @@ class Offer:
         self.wanted = settings.get_transport() != "tcp"
         self.file = _made(lib.acomm_mpi_shared_bytes(size)) if rank == 0 and size > 1 and self.wanted else -1
         inode = os.fstat(self.file).st_ino if self.file >= 0 else 0
-        process = ffi.new("uint64_t[3]")
-        lib.acomm_mpi_self(process)
-        self.told = _TOLD.pack(*process, self.file, inode)
+        self.told = _TOLD.pack(os.getpid(), self.file, inode)
 
     def close(self) -> None:
         if self.file >= 0:
@@ -38,7 +36,7 @@ class Offer:
 def take(group: object, told: Sequence[bytes], offer: Offer) -> int:
     """Maps rank 0's memory. 0: that cannot be; 2: every rank's own can be read too; else 1."""
     offers = [_TOLD.unpack(one) for one in told]
-    process, _, _, descriptor, inode = offers[0]
+    process, descriptor, inode = offers[0]
     if descriptor < 0 or not offer.wanted:
         return 0
     try:
@@ -48,8 +46,7 @@ def take(group: object, told: Sequence[bytes], offer: Offer) -> int:
     try:
         if not _is(file, lib.acomm_mpi_shared_bytes(len(told))):
             return 0
-        processes = ffi.new("uint64_t[]", [number for one in offers for number in one[:3]])
-        return int(lib.acomm_mpi_share(group, file, processes))
+        return int(lib.acomm_mpi_share(group, file, [process for process, _, _ in offers]))
     finally:
         os.close(file)
 

@@ -79,17 +79,19 @@ class SocketCommunicator(EngineCommunicator):
         local = [member for member, host in zip(self._members, hosts, strict=True) if host == hosts[self.rank]]
         piece = settings.get_integer("ARRAYCOMM_PIECE_BYTES")
         sizes = [lib.acomm_segment_bytes(len(local), piece, symmetric) for symmetric in (True, False)]
-        keep = (ffi.new("int32_t[]", list(self._members)), ffi.new("int32_t[]", hosts),
+        processes = [self._endpoint.peers.process(member) if host == hosts[self.rank] else 0
+                     for member, host in zip(self._members, hosts, strict=True)]
+        keep = (*(ffi.new("int32_t[]", numbers) for numbers in (self._members, hosts, processes)),
                 *(ffi.new("char[]", text.encode()) for text in (algorithms, *tuned)))
         segment = self._share(local, sizes) if len(local) > 1 else None
         options = ffi.new("acomm_group_options *", {
-            "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1],
+            "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1], "processes": keep[2],
             "local": here, "crowded": self._crowded,
             "segment_fd": -1 if segment is None else segment.fileno(),
             "segment_bytes": 0 if segment is None else os.fstat(segment.fileno()).st_size, "piece_bytes": piece,
             "connections": self._endpoint.connections, "check": settings.get_flag("ARRAYCOMM_CHECK"),
-            "timeout": nanoseconds(self.timeout), "algorithms": keep[2], "tuned": keep[3],
-            "tuned_symmetric": keep[4]})
+            "timeout": nanoseconds(self.timeout), "algorithms": keep[3], "tuned": keep[4],
+            "tuned_symmetric": keep[5]})
         out = ffi.new("acomm_group **")
         with segment if segment is not None else contextlib.nullcontext():
             code = lib.acomm_group_open(self._endpoint.node, options, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -21,7 +22,7 @@ from .. import processors
 if TYPE_CHECKING:
     from arraycomm.core.tuning import Tuning
 
-_CARD = "arraycomm rank 4"  # what a card starts with
+_CARD = "arraycomm rank 5"  # what a card starts with
 # Processes share memory and a Unix socket's path when they see the same of each; the network's is here because
 # "the same host" also says that loopback is the same.
 _NAMESPACES = ("net", "pid", "ipc", "mnt")
@@ -109,6 +110,14 @@ class Peers:
 
     def __getitem__(self, rank: int) -> Peer:
         return _decode(rank, self._cards[rank])
+
+    def process(self, rank: int) -> int:
+        """Its process id, at a tenth of what the whole card costs. Raises DistStoreError."""
+        with contextlib.suppress(IndexError, ValueError):
+            pid = int(self._cards[rank].split(b"\0", 6)[5])
+            if 0 < pid < 1 << 31:
+                return pid
+        raise _no_card(rank, "it names no process")
 
     def _compare(self) -> None:
         first = self[0].alike

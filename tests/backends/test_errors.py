@@ -52,3 +52,22 @@ def test_a_shape_is_found_by_its_layout(shape):
 def test_a_search_ends():
     assert shapes.with_layout(2, 720_720) is None  # no layout is even, and there are a million such shapes
     assert shapes.with_layout(shapes.layout((0, 3)), 0) is None
+
+
+CODES = [getattr(lib, name) for name in ("ACOMM_LOST", "ACOMM_TIMEOUT", "ACOMM_MISMATCH", "ACOMM_TRUNCATED", "ACOMM_RESOURCE",
+                                         "ACOMM_SYSTEM", "ACOMM_PROTOCOL", "ACOMM_UNSUPPORTED")]
+
+
+@pytest.mark.parametrize("text", [b"", b"a frame that is not one", b"its array could not be reached"])
+@pytest.mark.parametrize("code", CODES)
+def test_the_rank_that_was_at_fault_is_named(code, text):
+    failure = ffi.new("acomm_failure *", {"code": code, "culprit": 2, "text": text})
+    assert "rank 2 (pid 102)" in str(Translator(0, range(SIZE), "world", lambda rank: f"pid {100 + rank}").failure(failure))
+
+
+def test_bytes_that_no_rank_sends():
+    failure = ffi.new("acomm_failure *", {"code": lib.ACOMM_PROTOCOL, "culprit": 1, "text": b"a frame that is not one"})
+    text = str(Translator(0, range(SIZE), "world", lambda rank: "").failure(failure))
+    assert text.endswith("rank 1 broke the wire protocol (a frame that is not one)")
+    failure.culprit = -1
+    assert "a rank broke the wire protocol" in str(Translator(0, range(SIZE), "world", lambda rank: "").failure(failure))

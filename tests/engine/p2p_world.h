@@ -143,6 +143,7 @@ static void make_sockets(struct world *w, int from, int to)
 static inline struct world *world_open(int size, size_t ring)
 {
     static int members[RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
+    static int32_t processes[RANKS];
     struct world *w = calloc(1, sizeof *w);
     w->size = size;
     w->ring = ring;
@@ -153,8 +154,9 @@ static inline struct world *world_open(int size, size_t ring)
                 (ring ? make_ring : make_sockets)(w, from, to);
     for (int rank = 0; rank < size; rank++) {
         struct acomm_group *g = &w->groups[rank];
+        processes[rank] = (int32_t)getpid();
         *g = (struct acomm_group){.node = &w->node, .rank = rank, .size = size, .bell = ring ? &w->bells[rank] : NULL, .members = members,
-                                    .hosts = {.seat = members, .host = {.size = size}},
+                                    .shared.processes = processes, .hosts = {.seat = members, .host = {.size = size}},
                                   .timeout = 60 * SECOND, .crowded = size > sysconf(_SC_NPROCESSORS_ONLN)};
         pthread_mutex_init(&g->lock, NULL);
         g->p2p = p2p_open(g);

@@ -26,11 +26,13 @@ static inline void *rank_main(void *argument)
 {
     struct rank_thread *seat = argument;
     struct world *w = seat->world;
-    int32_t members[MAX_RANKS], hosts[MAX_RANKS] = {0};
-    for (int i = 0; i < w->n; i++)
+    int32_t members[MAX_RANKS], hosts[MAX_RANKS] = {0}, processes[MAX_RANKS];
+    for (int i = 0; i < w->n; i++) {
         members[i] = i;
+        processes[i] = (int32_t)getpid();
+    }
     acomm_group_options o = {.id = 1, .rank = seat->rank, .size = w->n, .local = w->n, .crowded = w->n > sysconf(_SC_NPROCESSORS_ONLN),
-                             .members = members, .hosts = hosts, .segment_fd = w->fd, .segment_bytes = w->bytes, .piece_bytes = PIECE,
+                             .members = members, .hosts = hosts, .processes = processes, .segment_fd = w->fd, .segment_bytes = w->bytes, .piece_bytes = PIECE,
                              .connections = 1, .check = 1, .timeout = 20 * SECOND};
     acomm_group *g = NULL;
     w->result[seat->rank] = acomm_group_open(NULL, &o, &g);

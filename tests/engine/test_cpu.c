@@ -56,9 +56,9 @@ struct waiting {
 /* When it would sleep at once until, because others took its core. */
 static int64_t wait_once(struct waiting t)
 {
-    int32_t members[] = {0, 1}, hosts[] = {0, 0};
+    int32_t members[] = {0, 1}, hosts[] = {0, 0}, processes[] = {1, 1};
     acomm_group_options o = {.id = 1, .rank = 1, .size = 2, .local = 2, .crowded = t.crowded,
-                             .members = members, .hosts = hosts, .piece_bytes = PIECE, .segment_fd = memfd_create("test", MFD_CLOEXEC),
+                             .members = members, .hosts = hosts, .processes = processes, .piece_bytes = PIECE, .segment_fd = memfd_create("test", MFD_CLOEXEC),
                              .segment_bytes = acomm_segment_bytes(2, PIECE, 1), .connections = 1, .check = 1, .timeout = 20 * SECOND};
     acomm_group *g = NULL;
     CHECK(ftruncate(o.segment_fd, (off_t)o.segment_bytes) == 0);

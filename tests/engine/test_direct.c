@@ -20,9 +20,11 @@ static bool is_barred(const struct iovec *remote)
     return from && at >= from && at < from + COUNT * sizeof(int32_t);
 }
 
-/* Between threads of a process. A part is copied before it fails, as of an array whose end cannot be reached. */
+/* Between threads of a process. A part is copied before it fails, as of an array whose end cannot be reached. Nothing lies at NULL. */
 static ssize_t copy(const struct iovec *to, const struct iovec *from, const struct iovec *remote)
 {
+    if (!remote->iov_base)
+        return errno = EFAULT, -1;
     if (is_barred(remote)) {
         memcpy(to->iov_base, from->iov_base, to->iov_len / 2);
         atomic_fetch_add(&refused, 1);

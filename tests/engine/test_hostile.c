@@ -1,5 +1,6 @@
 /* engine: all */
 /* A rank that writes into the shared memory what no rank would: the others get an error that names it, and touch nothing outside. */
+#include "collectives/collectives.h"
 #include "collectives/shared_rounds.h"
 #include "direct.h"
 #include "group.h"
@@ -109,6 +110,60 @@ static void who_writes_for_ever_is_named(void)
     alarm(0);
 }
 
+/* Until rank 0 has published the first round. */
+static void await_first(const acomm_group *g)
+{
+    const _Atomic uint64_t *stamp = (const _Atomic uint64_t *)((const char *)shared_header(&g->shared, 0, 1) - sizeof *stamp);
+    while (atomic_load(stamp) < 1)
+        sched_yield();
+}
+
+/* Rank 1 changes how long rank 0 said that its blocks are: rank 0 has all of its own blocks all the same. */
+static int forge_count(acomm_group *g, int rank, int n)
+{
+    enum { OWN = 5000, MANY = 3 * PIECE / 4 };
+    uint64_t counts[2][2] = {{MANY, 5}, {5, 5}};
+    int32_t *x = calloc(2 * (MANY + OWN), sizeof *x), *y = x + MANY + OWN;
+    for (int i = 0; i < MANY + 5; i++)
+        x[i] = i;
+    if (rank) {
+        await_first(g);
+        shared_header(&g->shared, 0, 1)->count = 5;
+    }
+    int rc = acomm_operate(g, ACOMM_ALL_TO_ALL, P(x), P(y), 0, counts[rank], counts[rank], ACOMM_INT32, ACOMM_SUM, 1, -1, 0, 0, -1, NULL);
+    if (!rank && (rc || memcmp(y, x, MANY * sizeof *x)))
+        rc = 1;
+    (void)n;
+    free(x);
+    return rank ? 0 : rc;
+}
+
+static void how_long_a_rank_s_own_blocks_are(void)
+{
+    run(2, forge_count, 0);
+}
+
+/* Blocks that no memory can hold would wrap around to short ones. */
+static int call_too_long(acomm_group *g, int rank, int n)
+{
+    uint64_t counts[2] = {1, 1};
+    int32_t x[2] = {0}, y[2];
+    struct acomm_op op = {.group = g, .team = &g->hosts.all, .kind = ACOMM_ALL_TO_ALL, .dtype = ACOMM_INT32, .redop = ACOMM_SUM, .root = -1,
+                          .count = UINT64_MAX / 4 + 2, .send_counts = counts, .recv_counts = counts, .width = 4, .sequence = 1,
+                          .timeout = 20 * SECOND};
+    struct rounds r = rounds_start(&op);
+    (void)n;
+    if (rank)
+        return rounds_meet(&r, NULL, 0) ? 0 : 1;
+    int rc = acomm_operate(g, ACOMM_ALL_TO_ALL, P(x), P(y), 0, counts, counts, ACOMM_INT32, ACOMM_SUM, 1, -1, 0, 0, -1, NULL);
+    return rc == ACOMM_PROTOCOL && names(g, ACOMM_PROTOCOL, 1) ? 0 : 1;
+}
+
+static void blocks_beyond_all_memory(void)
+{
+    run(2, call_too_long, 0);
+}
+
 /* ---- arrays that are read where they lie ---- */
 
 static struct direct_offer offers[] = {
@@ -137,6 +192,40 @@ static void an_offer_of_memory_that_cannot_be(void)
     for (size_t i = 0; i < sizeof offers / sizeof *offers; i++) {
         offered = &offers[i];
         run(2, forge_offer, 0);
+    }
+}
+
+/* Rank 1 changes what rank 0 has offered, and is honest otherwise: rank 0 knows what it offered. */
+static int forge_own_offer(acomm_group *g, int rank, int n)
+{
+    int32_t *x = calloc(LONG * 3, sizeof *x);
+    struct direct_offer honest = {.in = {(uint64_t)(uintptr_t)x, DIRECT_PRIVATE}};
+    uint8_t reaches[2] = {0};
+    x[0] = 7 + rank;
+    struct acomm_op op = {.group = g, .team = &g->hosts.all, .kind = ACOMM_ALL_GATHER, .dtype = ACOMM_INT32, .redop = ACOMM_SUM, .root = -1,
+                          .count = LONG, .width = 4, .sequence = 1, .timeout = 20 * SECOND, .in = (char *)x, .out = (char *)(x + LONG)};
+    struct rounds r = rounds_start(&op);
+    int rc;
+    if (rank) {
+        await_first(g);
+        memcpy(shared_data(&g->shared, 0, 1, sizeof *offered), offered, sizeof *offered);
+        rc = rounds_meet(&r, &honest, sizeof honest);
+        rc = rc ? rc : rounds_meet(&r, reaches, sizeof reaches);
+        rc = rc ? rc : shared_all_gather(&op);
+    } else {
+        rc = RUN(g, ACOMM_ALL_GATHER, -1, .in = P(x), .out = P(x + LONG), .count = LONG);
+    }
+    rc = rc || x[LONG] != 7 || x[2 * LONG] != 8;
+    (void)n;
+    free(x);
+    return rc;
+}
+
+static void what_a_rank_offered_is_its_own(void)
+{
+    for (size_t i = 0; i < sizeof offers / sizeof *offers; i++) {
+        offered = &offers[i];
+        run(2, forge_own_offer, 0);
     }
 }
 
@@ -211,7 +300,10 @@ int main(void)
     TEST(a_round_that_nobody_can_have_come_to);
     TEST(what_a_rank_called_is_its_own);
     TEST(who_writes_for_ever_is_named);
+    TEST(how_long_a_rank_s_own_blocks_are);
+    TEST(blocks_beyond_all_memory);
     TEST(an_offer_of_memory_that_cannot_be);
+    TEST(what_a_rank_offered_is_its_own);
     TEST(an_offer_that_was_not_agreed_on);
     TEST(a_window_beyond_what_is_mapped);
     return CHECK_RESULT();

@@ -17,7 +17,7 @@ static bool expected;   /* that something is written */
 static int write_error; /* of every second write; 0: none fails */
 
 /* window.c as the test wants it. */
-void window_open(struct shared *s) { (void)s; }
+int32_t window_process(const struct shared *s, int rank) { (void)s; (void)rank; return getpid(); }
 int window_close(const struct shared *s, int64_t timeout)
 {
     (void)s, (void)timeout;
@@ -228,6 +228,20 @@ static void what_cannot_be_mapped_or_is_not_admitted_is_not_written(void)
     }
 }
 
+/* A receiver that says so of a message too short to be copied by both: its parts would have no bytes. */
+static void short_messages_are_not_shared(void)
+{
+    static const size_t lengths[] = {0, 1, 4096, 32 << 10, WIRE_EAGER_NEAR, (size_t)1 << 50};
+    struct symmetric s;
+    symmetric_open(&s, true, NULL);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        s.gives.bytes = lengths[i];
+        atomic_store(&s.w->in[1][0]->parts->taken, (s.gives.id + 1) << LINK_PARTS_BITS);
+        CHECK(!p2p_share_push(s.w->groups[1].p2p, &s.to));
+    }
+    symmetric_close(&s);
+}
+
 static void both_sides_copy(void) { exchange(0, 0); }
 static void what_cannot_be_written_is_read(void) { exchange(EFAULT, 0); }
 static void what_cannot_be_read_comes_through_the_ring(void) { exchange(0, EFAULT); }
@@ -254,6 +268,7 @@ int main(void)
     TEST(alone_where_cores_are_few);
     TEST(a_symmetric_array_is_written_into_another);
     TEST(into_a_private_array_the_receiver_copies_alone);
+    TEST(short_messages_are_not_shared);
     TEST(what_cannot_be_mapped_or_is_not_admitted_is_not_written);
     return CHECK_RESULT();
 }

@@ -15,7 +15,7 @@ static _Atomic uintptr_t barred; /* the second half of an array of rank 0 that n
 static _Atomic uintptr_t barred_end;
 static _Atomic int refused;
 
-/* Between threads of a process. */
+/* Between threads of a process. Nothing lies at NULL. */
 ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
                          unsigned long remotes, unsigned long flags)
 {
@@ -25,6 +25,8 @@ ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long loc
         atomic_fetch_add(&refused, 1);
         return errno = EFAULT, -1;
     }
+    if (!at)
+        return errno = EFAULT, -1;
     memcpy(local->iov_base, remote->iov_base, local->iov_len);
     return (ssize_t)local->iov_len;
 }

@@ -51,10 +51,8 @@ int acomm_mpi_part(acomm_group *group, const int32_t *members, int size, const a
 void acomm_mpi_settle(acomm_group *group, int crowded, int check);
 /* Bytes of memory that so many ranks of one host share, to exchange records there; 0: they are too many. */
 uint64_t acomm_mpi_shared_bytes(int size);
-/* What others need to read this process's memory, three numbers: peer_memory.h. */
-void acomm_mpi_self(uint64_t *out);
-/* Maps it. 0: it cannot be; 2: and the memory of every rank's process can be read; else 1. processes: those numbers of each rank. */
-int acomm_mpi_share(acomm_group *group, int descriptor, const uint64_t *processes);
+/* Maps it. 0: it cannot be; 2: and the memory of every rank's process can be read; else 1. processes: each rank's. */
+int acomm_mpi_share(acomm_group *group, int descriptor, const int32_t *processes);
 /* From the next collective on it is used: all ranks could map it. reads: 1 where all can read each other's memory. */
 void acomm_mpi_share_from_now(acomm_group *group, int reads);
 int acomm_mpi_rank(acomm_group *group);

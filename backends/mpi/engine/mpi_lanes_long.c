@@ -150,7 +150,7 @@ static int read_offer(struct acomm_group *g, struct mpi_lane *lane, struct mpi_o
     if (withdrawn(lane)) /* news of why are under way */
         return 0;
     int64_t before = clock_now();
-    int errnum = peer_memory_read(g->seats->processes[lane->peer].pid, op->from + op->moved, (char *)op->call.out + op->moved, part,
+    int errnum = peer_memory_read(g->seats->processes[lane->peer], op->from + op->moved, (char *)op->call.out + op->moved, part,
                                   false);
     op->copying += clock_now() - before;
     op->moved += part;

@@ -19,7 +19,7 @@ static int read_block(struct mpi_op *op, int rank, uint64_t from, char *to, bool
     uint64_t bytes = op->call.count * op->width;
     int rc = 0;
     for (uint64_t at = 0; at < bytes && !rc && !*lost; at += CHUNK) {
-        *lost = peer_memory_read(g->seats->processes[rank].pid, from + at, to + at, bytes - at < CHUNK ? bytes - at : CHUNK,
+        *lost = peer_memory_read(g->seats->processes[rank], from + at, to + at, bytes - at < CHUNK ? bytes - at : CHUNK,
                                  false) != 0;
         rc = mpi_look(op, rank);
     }

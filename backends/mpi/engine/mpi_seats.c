@@ -389,24 +389,18 @@ uint64_t acomm_mpi_shared_bytes(int size)
     return size <= SEATS_RANKS ? seats_bytes(size) + lanes_bytes(size) : 0;
 }
 
-void acomm_mpi_self(uint64_t *out)
-{
-    struct peer_process self = peer_memory_self();
-    out[0] = (uint64_t)self.pid, out[1] = self.key, out[2] = self.key_at;
-}
-
 /* Whether every other rank's memory can be read. */
-static bool reaches(const struct acomm_group *g, struct mpi_seats *s, const uint64_t *processes)
+static bool reaches(const struct acomm_group *g, struct mpi_seats *s, const int32_t *processes)
 {
     bool all = true;
-    for (int rank = 0; rank < g->size; rank++, processes += 3) {
-        s->processes[rank] = (struct peer_process){(int32_t)processes[0], processes[1], processes[2]};
-        all = all && (rank == g->rank || peer_memory_reaches(&s->processes[rank]));
+    for (int rank = 0; rank < g->size; rank++) {
+        s->processes[rank] = processes[rank];
+        all = all && (rank == g->rank || peer_memory_reaches(processes[rank]));
     }
     return all;
 }
 
-int acomm_mpi_share(struct acomm_group *g, int descriptor, const uint64_t *processes)
+int acomm_mpi_share(struct acomm_group *g, int descriptor, const int32_t *processes)
 {
     struct mpi_seats *s = calloc(1, sizeof *s);
     size_t bytes = (size_t)acomm_mpi_shared_bytes(g->size);

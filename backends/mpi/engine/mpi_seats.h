@@ -39,7 +39,7 @@ struct mpi_seats {
     uint64_t cells[SEATS_SLOTS];  /* and of each round the number of it among these, or 0 */
     struct stream_way stores[SEATS_RANKS]; /* by which contents are written, by who reads them (seats_fill) */
     bool reads;                   /* ranks may read each other's memory, too (mpi_reads.c) */
-    struct peer_process processes[SEATS_RANKS];
+    int32_t processes[SEATS_RANKS];
     struct mpi_ways ways;         /* of long arrays */
     struct mpi_lanes *lanes;      /* of messages, behind the seats (mpi_lanes.h) */
 };

@@ -92,6 +92,7 @@ typedef struct acomm_group_options {
     int32_t rank, size;
     const int32_t *members;   /* world rank of each rank */
     const int32_t *hosts;     /* host number of each rank: equal numbers share memory */
+    const int32_t *processes; /* process of each rank on this host; of other ranks any number */
     int32_t local;            /* ranks on this one's host, itself included, whether or not they share memory */
     int32_t crowded;          /* 1: those cannot have a processor each, so that who waits must not spin long */
     int32_t segment_fd;       /* sealed memfd of the ranks on this host, or -1; the engine duplicates it */

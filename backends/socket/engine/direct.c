@@ -99,14 +99,14 @@ static bool possible(const struct direct_place *place)
     return place->how <= DIRECT_PRIVATE || (place->how == DIRECT_MAPPED && place->at <= ARENA_ROOM);
 }
 
-/* Every rank's offer, copied once, then judged: a peer must not make us reach beyond its arena. Our own arrays are used
- * where we have them. */
-static int take_offers(struct rounds *r)
+/* Every rank's offer, copied once, then judged: a peer must not make us reach beyond its arena. Our own is known here, and its arrays are
+ * used where we have them. */
+static int take_offers(struct rounds *r, const struct direct_offer *own)
 {
     struct direct_state *d = &r->op->group->direct;
     for (int rank = 0; rank < r->ranks; rank++) {
         struct direct_offer *o = &d->offers[rank];
-        memcpy(o, rounds_slot(r, rank, sizeof *o), sizeof *o);
+        shared_copy(o, rank == r->rank ? (const char *)own : rounds_slot(r, rank, sizeof *o), sizeof *o);
         if (!possible(&o->in) || !possible(&o->out))
             return group_fail_op(r->op, ACOMM_PROTOCOL, team_member(r->op->team, rank), 0, "it offered an array outside its arena");
     }
@@ -209,7 +209,7 @@ static int meet(struct rounds *r, const struct direct_plan *plan, bool *open)
     if (!d->offers && !(d->offers = calloc((size_t)g->size, sizeof *d->offers)))
         return group_fail_op(r->op, ACOMM_RESOURCE, g->rank, ENOMEM, NULL);
     int rc = rounds_meet(r, &own, sizeof own);
-    rc = rc ? rc : take_offers(r);
+    rc = rc ? rc : take_offers(r, &own);
     if (rc)
         return rc;
     bool reaches = any(r, DIRECT_PRIVATE), maps = any(r, DIRECT_MAPPED);

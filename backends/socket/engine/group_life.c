@@ -41,9 +41,12 @@ static int open_shared(struct acomm_group *g, const acomm_group_options *o)
         return 0;
     uint64_t piece = shared_piece(host->size, o->piece_bytes);
     int rc = shared_open(&g->shared, o->segment_fd, o->segment_bytes, host->rank, host->size, piece);
-    if (!rc)
-        g->bell = shared_bell(&g->shared, host->rank);
-    return rc;
+    if (rc)
+        return rc;
+    for (int seat = 0; seat < host->size; seat++)
+        g->shared.processes[seat] = o->processes[team_member(host, seat)];
+    g->bell = shared_bell(&g->shared, host->rank);
+    return 0;
 }
 
 static int init_locks(struct acomm_group *g)

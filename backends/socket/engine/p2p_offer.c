@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "clock.h"
 #include "p2p_peer.h"
@@ -29,7 +28,7 @@ struct wire_place p2p_offer_place(struct p2p *p, const struct p2p_peer *peer, co
     if (item->bytes < least || !peer->to->withdrawn)
         return (struct wire_place){.how = DIRECT_NOTHING};
     struct direct_place place = direct_place(&p->group->direct, item->op->in, item->bytes);
-    return (struct wire_place){.at = place.at, .how = place.how, .pid = (int32_t)getpid()};
+    return (struct wire_place){.at = place.at, .how = place.how};
 }
 
 bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes)
@@ -47,7 +46,7 @@ static struct choice *choice_of(struct p2p *p, const struct p2p_item *item)
 /* Asked for once. */
 static bool reaches(const struct acomm_group *g, struct p2p_peer *peer)
 {
-    if (!peer->asked && g->shared.base)
+    if (!peer->asked)
         peer->unreadable |= !window_reaches(&g->shared, g->hosts.seat[peer->rank]);
     peer->asked = true;
     return !peer->unreadable;
@@ -114,12 +113,12 @@ static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
     bool timed = p->group->crowded; /* a system call, which short parts would feel */
     bool past = p->group->crowded && item->bytes >= PAST;
     int64_t before = timed ? clock_spent() : 0;
-    int errnum = 0;
+    int errnum = 0, seat = p->group->hosts.seat[peer->rank];
     p->unseen += bytes;
     if (item->place.how == DIRECT_PRIVATE)
-        errnum = peer_memory_read(item->place.pid, from, to, bytes, past);
+        errnum = peer_memory_read(window_process(&p->group->shared, seat), from, to, bytes, past);
     else
-        stream_long(to, direct_map(p->group, p->group->hosts.seat[peer->rank], from + bytes) + from, bytes, item->bytes);
+        stream_long(to, direct_map(p->group, seat, from + bytes) + from, bytes, item->bytes);
     if (timed)
         item->copying += clock_spent() - before;
     return errnum;

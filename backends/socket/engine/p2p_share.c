@@ -44,13 +44,18 @@ static void ring(struct p2p *p, const struct p2p_peer *peer)
     bell_ring(shared_bell(&p->group->shared, p->group->hosts.seat[peer->rank]));
 }
 
+/* Whether a message may be copied so: the receiver asks before it opens one, the sender before it believes that one is open. */
+static bool fits(const struct p2p_item *item)
+{
+    return item->bytes > WIRE_EAGER_NEAR && item->bytes / PART_MAX < INDEX;
+}
+
 void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
 {
     struct link_parts *parts = peer->from->parts;
     struct direct_place to = direct_place(&p->group->direct, item->op->out, item->bytes);
-    bool fits = item->bytes > WIRE_EAGER_NEAR && item->bytes / PART_MAX < INDEX && !item->whole;
     bool pays = item->place.how == DIRECT_PRIVATE || to.how == DIRECT_MAPPED;
-    if (!fits || !parts || !p->group->shared.base || p->group->crowded || !pays)
+    if (!fits(item) || item->whole || !parts || !p->group->shared.base || p->group->crowded || !pays)
         return;
     item->shared = p->shares = true;
     item->mine = 0;
@@ -102,7 +107,7 @@ static struct p2p_item *shared_item(const struct p2p_peer *peer, uint64_t taken)
 {
     for P2P_EACH (at, &peer->awaiting)
         if (P2P_ITEM(at)->id + 1 == taken >> LINK_PARTS_BITS)
-            return P2P_ITEM(at);
+            return fits(P2P_ITEM(at)) ? P2P_ITEM(at) : NULL;
     return NULL;
 }
 

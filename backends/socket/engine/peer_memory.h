@@ -6,15 +6,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* What a process tells those who are to read its memory. */
-struct peer_process {
-    int32_t pid;
-    uint64_t key, key_at; /* a number of this process only, and where it lies in its memory; 0: none could be drawn */
-};
-struct peer_process peer_memory_self(void);
-/* Whether the system lets us at its memory; and that it is that process's: in another namespace of process numbers, its number
- * is somebody else's. */
-bool peer_memory_reaches(const struct peer_process *process);
+/* Whether the system lets us at the memory of a process. */
+bool peer_memory_reaches(int32_t pid);
 
 #define PEER_MEMORY_PAST ((size_t)1 << 20) /* bytes that go past the caches, aside or around at a time: many times what a system call costs */
 

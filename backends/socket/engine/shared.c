@@ -69,7 +69,7 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
     s->seen = calloc((size_t)ranks, sizeof *s->seen + sizeof *s->processes);
     if (!s->seen)
         return ACOMM_RESOURCE;
-    s->processes = (_Atomic int32_t *)(s->seen + ranks);
+    s->processes = (int32_t *)(s->seen + ranks);
     s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (s->fd < 0)
         goto fail;
@@ -81,7 +81,6 @@ int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, u
     madvise(s->base, s->bytes, MADV_DONTDUMP); /* a core dump would bring all of its pages in */
     if (pages_reserve(s->fd, (uint64_t)rank * seat_bytes(ranks, piece), seat_bytes(ranks, piece)))
         goto fail;
-    window_open(s);
     return 0;
 fail:;
     int saved = errno;

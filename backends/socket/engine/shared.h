@@ -30,6 +30,7 @@
 #ifndef ACOMM_SHARED_H
 #define ACOMM_SHARED_H
 #include <stdatomic.h>
+#include <string.h>
 #include "bell.h"
 #include "cpu.h"
 #include "link.h"
@@ -70,7 +71,7 @@ struct shared {
     acomm_header called[SHARED_SLOTS]; /* What this rank called in them: in its slot others could change it */
     size_t ring_bytes;
     uint64_t *seen;              /* last round seen of each local rank: saves cache misses */
-    _Atomic int32_t *processes;  /* of the local ranks whose memory we have proved to reach, see window.h; 0: not yet */
+    int32_t *processes;          /* of each local rank, as its owner was told; see window.h */
 };
 
 static inline uint64_t shared_ahead(bool crowded) { return crowded ? SHARED_AHEAD : SHARED_AHEAD_APART; }
@@ -82,6 +83,12 @@ uint64_t shared_piece(int ranks, uint64_t wanted);
 int shared_open(struct shared *s, int fd, uint64_t bytes, int rank, int ranks, uint64_t piece);
 void shared_close(struct shared *s);
 
+/* Copies what others may change meanwhile, once: what is judged afterwards is what is used. */
+static inline void shared_copy(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+    atomic_signal_fence(memory_order_seq_cst); /* the compiler does not look there again */
+}
 /* Header and data of a rank's slot of a round. `bytes` is what the slot holds then: where it lies goes by that. */
 acomm_header *shared_header(const struct shared *s, int rank, uint64_t round);
 char *shared_data(const struct shared *s, int rank, uint64_t round, size_t bytes);

@@ -37,9 +37,9 @@ static int choose(const struct rounds *r, uint32_t try, uint64_t bytes)
 {
     float costs[TRIAL_WAYS] = {0};
     struct say first, say;
-    memcpy(&first, rounds_slot(r, 0, sizeof first), sizeof first);
+    shared_copy(&first, rounds_slot(r, 0, sizeof first), sizeof first);
     for (int rank = 0; rank < r->ranks; rank++) {
-        memcpy(&say, rounds_slot(r, rank, sizeof say), sizeof say);
+        shared_copy(&say, rounds_slot(r, rank, sizeof say), sizeof say);
         for (int way = 0; way < TRIAL_WAYS; way++) {
             float most = say.cost[way] > costs[way] ? say.cost[way] : costs[way];
             costs[way] = first.crowded ? costs[way] + say.cost[way] : most;

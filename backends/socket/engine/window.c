@@ -18,23 +18,14 @@
 #define YIELDS 200      /* then somebody else has the writer's core, or it is stopped */
 #define LOOK_NS 1000000
 
-void window_open(struct shared *s)
+int32_t window_process(const struct shared *s, int rank)
 {
-    shared_window(s, s->rank)->process = peer_memory_self();
+    return s->processes[rank];
 }
 
 bool window_reaches(const struct shared *s, int rank)
 {
-    struct peer_process process = shared_window(s, rank)->process;
-    bool reached = peer_memory_reaches(&process);
-    if (reached)
-        atomic_store_explicit(&s->processes[rank], process.pid, memory_order_relaxed);
-    return reached;
-}
-
-int32_t window_process(const struct shared *s, int rank)
-{
-    return atomic_load_explicit(&s->processes[rank], memory_order_relaxed);
+    return peer_memory_reaches(window_process(s, rank));
 }
 
 bool window_enter(const struct shared *s, int rank)
@@ -64,8 +55,6 @@ static ssize_t write_chunk(const struct shared *s, int rank, uint64_t to, const 
 
 int window_write(const struct shared *s, int rank, uint64_t to, const char *from, size_t bytes)
 {
-    if (!window_process(s, rank) && !window_reaches(s, rank))
-        return EPERM;
     while (bytes) {
         ssize_t n = write_chunk(s, rank, to, from, bytes < CHUNK ? bytes : CHUNK);
         if (n <= 0)
@@ -77,11 +66,11 @@ int window_write(const struct shared *s, int rank, uint64_t to, const char *from
     return 0;
 }
 
-/* One line of a file of /proc; false where the process has gone. */
-static bool look_up(pid_t pid, const char *name, char *line, size_t room)
+/* One line of what /proc tells of a thread of the process; false where it has gone, or is another process's. */
+static bool look_up(pid_t process, pid_t thread, const char *name, char *line, size_t room)
 {
     char path[64];
-    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/%s", (int)process, (int)thread, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
@@ -103,7 +92,7 @@ static bool ended(pid_t process)
 {
     char line[512], state = '?';
     int threads = 0;
-    if (!look_up(process, "stat", line, sizeof line))
+    if (!look_up(process, process, "stat", line, sizeof line))
         return kill(process, 0) && errno == ESRCH;
     sscanf(after_command(line), "%c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state, &threads);
     return (state == 'Z' || state == 'X') && threads <= 1;
@@ -111,18 +100,18 @@ static bool ended(pid_t process)
 
 /* A thread that counts itself in, but does not write: a signal stopped it on its way back from the copy.
  * (A stop on the way in shows no system call: that one may still write.) */
-static bool harmless(pid_t thread)
+static bool harmless(pid_t process, pid_t thread)
 {
     char line[512];
-    if (!look_up(thread, "stat", line, sizeof line))
+    if (!look_up(process, thread, "stat", line, sizeof line))
         return false;
     char state = *after_command(line);
-    return (state == 'T' || state == 't') && look_up(thread, "syscall", line, sizeof line)
+    return (state == 'T' || state == 't') && look_up(process, thread, "syscall", line, sizeof line)
         && strtol(line, NULL, 10) == SYS_process_vm_writev;
 }
 
 /* Threads of a process may be in several at once, also when it dies. False where one is in at `until`. */
-static bool await_writer(const struct window *w, int64_t until)
+static bool await_writer(const struct window *w, pid_t process, int64_t until)
 {
     struct timespec pause = {0, LOOK_NS};
     for (int turn = 0; atomic_load_explicit(&w->writing, memory_order_acquire); turn++) {
@@ -131,7 +120,7 @@ static bool await_writer(const struct window *w, int64_t until)
             continue;
         }
         bool alone = atomic_load(&w->writing) == 1;
-        if (ended(w->process.pid) || (alone && harmless(atomic_load(&w->writer))))
+        if (ended(process) || (alone && harmless(process, atomic_load(&w->writer))))
             return true;
         if (clock_now() >= until)
             return false;
@@ -146,7 +135,7 @@ int window_close(const struct shared *s, int64_t timeout)
     int writer = -1;
     atomic_store(&shared_window(s, s->rank)->closed, 1);
     for (int rank = 0; rank < s->ranks; rank++)
-        if (rank != s->rank && !await_writer(shared_window(s, rank), until))
+        if (rank != s->rank && !await_writer(shared_window(s, rank), window_process(s, rank), until))
             writer = rank;
     return writer;
 }

@@ -21,16 +21,13 @@ struct shared;
 /* Of each rank, in its seat of the segment. */
 struct window {
     _Alignas(64) _Atomic uint32_t closed; /* no writes any more */
-    struct peer_process process;
     _Alignas(64) _Atomic uint32_t writing; /* writes that this rank is in */
     _Atomic int32_t writer;               /* the thread that began the last of them */
 };
 
-/* Says who we are; before the peers may look. */
-void window_open(struct shared *s);
 /* Whether the system lets us at the memory of local `rank`. */
 bool window_reaches(const struct shared *s, int rank);
-/* Its process, once it is known that we reach it; else 0. What stands in the segment may change after it was proved. */
+/* Its process, as its signed card names it: what stands in the segment any rank could change. */
 int32_t window_process(const struct shared *s, int rank);
 /* Copies to address `to` of local `rank`. 0 or errno: ESRCH when the process has gone, ECANCELED when it does not admit
  * writes any more, EFAULT for memory that only its owner can write, EPERM where we do not reach it. */

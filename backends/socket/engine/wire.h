@@ -53,8 +53,7 @@ static_assert(sizeof(struct wire_frame) == 40, "wire format");
 /* The payload of OFFER. With the header it fills what a ring sends in one cache line. */
 struct wire_place {
     uint64_t at;       /* address in the sender's process, or offset in its arena */
-    int32_t pid;
-    uint32_t how;      /* enum direct_how */
+    uint64_t how;      /* enum direct_how */
 };
 static_assert(sizeof(struct wire_place) == 16, "wire format");
 

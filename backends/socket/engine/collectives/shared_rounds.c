@@ -75,7 +75,8 @@ static int compare_earlier(const struct rounds *r, int rank, uint64_t last)
     for (uint64_t round = s->settled + 1; shared_any_open(s) && round <= last; round++) {
         if (!shared_is_open(s, round))
             continue;
-        acomm_header theirs = *shared_header(s, rank, round);
+        acomm_header theirs;
+        shared_copy(&theirs, shared_header(s, rank, round), sizeof theirs);
         int rc = agree_compare_earlier(r->op, team_member(r->op->team, rank), &s->called[round % SHARED_SLOTS], &theirs);
         if (rc)
             return rc;
@@ -115,17 +116,25 @@ int rounds_settle(struct acomm_group *g)
     return rc ? rc : settle(&r, r.round);
 }
 
-/* A rank that has come calls the same operation. */
+/* A rank that has come calls the same operation. What this rank calls stands where others may write. */
 static int compare_with(struct rounds *r, int rank)
 {
-    acomm_header theirs = *shared_header(r->shared, rank, r->round); /* copied once, then judged */
+    acomm_header called;
+    uint64_t bytes;
     int rc = 0;
-    if (rank != r->rank)
-        rc = agree_compare(r->op, team_member(r->op->team, rank), &theirs);
+    if (rank == r->rank) {
+        op_header(r->op, &called);
+    } else {
+        shared_copy(&called, shared_header(r->shared, rank, r->round), sizeof called);
+        rc = agree_compare(r->op, team_member(r->op->team, rank), &called);
+    }
     bool ours = r->op->kind == ACOMM_ALL_TO_ALL; /* and not a barrier that is a part of one over several hosts */
-    if (!rc && ours && theirs.flags & OP_UNEVEN && theirs.count * r->op->width > r->largest)
-        r->largest = theirs.count * r->op->width;
-    return rc;
+    if (rc || !ours || !(called.flags & OP_UNEVEN))
+        return rc;
+    if (__builtin_mul_overflow(called.count, r->op->width, &bytes))
+        return group_fail_op(r->op, ACOMM_PROTOCOL, team_member(r->op->team, rank), 0, "it has called with more than memory holds");
+    r->largest = bytes > r->largest ? bytes : r->largest;
+    return 0;
 }
 
 static int compare_all(struct rounds *r)
