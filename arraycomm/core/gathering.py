@@ -10,6 +10,7 @@ signed with the job's secret.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import time
@@ -19,6 +20,7 @@ from itertools import islice
 
 from .digest import SHA256_BYTES, hmac_sha256, same
 from .errors import AuthFailed, DistStoreError, PeerLost
+from .notice import Notice
 from .printable import printable
 from .store.base import Store
 from .store.connections import StoreLost
@@ -97,9 +99,10 @@ class Gathering:
         return f"the end of stage {stage!r} of {self.size} ranks"
 
     def wait(self, stage: str, seconds: float, advice: str | Callable[[Sequence[int]], str] = "see what they printed",
-             watch: Callable[[], None] | None = None, result: Callable[[], bytes] = bytes) -> bytes:
+             watch: Callable[[], None] | None = None, result: Callable[[], bytes] = bytes,
+             where: Callable[[Sequence[int]], str] = lambda absent: "") -> bytes:
         """Returns when all ranks have come to this stage: the result that the last one made. `watch` is called while it waits,
-        and may raise.
+        and may raise. where: of ranks that have not come, what the notice of a long wait adds.
 
         Raises PeerLost when one fails, TooLate when another one gave up waiting, DistStoreError at the timeout, which names
         those that did not come and gives the advice, perhaps made of those, AuthFailed where the end is not signed.
@@ -108,35 +111,59 @@ class Gathering:
         if self._store.add(stage, 1) == self.size:
             end = self._store.compare_set(_end(stage), "", sign(self._secret, self._about(stage), _COMPLETE + result()))
         else:
-            end = self._await_end(stage, seconds, advice, watch)
+            end = self._await_end(stage, seconds, advice, watch, where)
         end = signed(self._secret, self._about(stage), end)
         if not end.startswith(_COMPLETE):
             lost, place, why = map(printable, end.split(b"\0", 2))
             if _ABSENT in why:
                 raise TooLate(f"rank {self.rank} of {self.size}: rank {lost} ({place}) gave up waiting: {why}")
             raise PeerLost(f"rank {self.rank} of {self.size}: rank {lost} ({place}) failed while the group was set up: {why}",
-                           ranks=(int(lost),), members=self._members)
+                           ranks=tuple(rank for rank in (int(lost),) if rank < self.size),  # else it was told another size
+                           members=self._members)
         return end[len(_COMPLETE):]
 
     def _await_end(self, stage: str, seconds: float, advice: str | Callable[[Sequence[int]], str],
-                   watch: Callable[[], None] | None) -> bytes:
+                   watch: Callable[[], None] | None, where: Callable[[Sequence[int]], str]) -> bytes:
         end = time.monotonic() + seconds
-        while watch is not None and end - time.monotonic() > _WATCH:
+        notice = Notice(lambda waited: self._notice(stage, waited, where))
+        while end - time.monotonic() > (pause := min(notice.left(), math.inf if watch is None else _WATCH)):
             with contextlib.suppress(DistStoreError):
-                return self._store.get_within(_end(stage), timedelta(seconds=_WATCH))
-            self._store.check([_end(stage)])  # raises where it is the store that failed
-            watch()
+                return self._store.get_within(_end(stage), timedelta(seconds=pause))
+            with contextlib.suppress(NotImplementedError):
+                self._store.check([_end(stage)])  # raises where it is the store that failed
+            if watch is not None:
+                watch()
+            notice.tell()
         try:
             return self._store.get_within(_end(stage), timedelta(seconds=max(end - time.monotonic(), 0.001)))
         except StoreLost:
             raise
         except DistStoreError as error:
-            absent = list(islice(self.absent(stage), _SHOWN + 1))  # of a world of a million by mistake no more than are named
+            absent = self._absent(stage)
             if not absent:
                 raise
-            shown = ", ".join(map(str, absent[:_SHOWN])) + (", ..." if len(absent) > _SHOWN else "")
-            raise DistStoreError(f"rank {self.rank} of {self.size}: timeout after {seconds:.4g} s, {_ABSENT}: {shown}; "
+            raise DistStoreError(f"rank {self.rank} of {self.size}: timeout after {seconds:.4g} s, {_ABSENT}: {_shown(absent)}; "
                                  f"{advice(absent) if callable(advice) else advice}") from error
+
+    def _absent(self, stage: str) -> list[int]:
+        """Of a world of a million by mistake no more than are named."""
+        return list(islice(self.absent(stage), _SHOWN + 1))
+
+    def _notice(self, stage: str, waited: float, where: Callable[[Sequence[int]], str]) -> str:
+        try:
+            absent = self._absent(stage) if self._speaks(stage) else []
+            added = where(absent) if absent else ""
+        except (DistStoreError, NotImplementedError):
+            return ""  # the wait finds the first, too; the second is a store that a program has made of few methods
+        if not absent:
+            return ""
+        who = f"rank{'s' * (len(absent) > 1)} {_shown(absent)}"
+        return (f"rank {self.rank} of {self.size} has waited {waited:.3g} s for {who}{added}; they meet in the "
+                f"{self._store._where()}")
+
+    def _speaks(self, stage: str) -> bool:
+        """One rank of each host: the first that has waited for so long."""
+        return self._store.compare_set(_told(stage), "", str(self.rank)) == str(self.rank).encode()
 
     def absent(self, stage: str) -> Iterator[int]:
         """The ranks that have not come to this stage, looked for one by one."""
@@ -144,7 +171,7 @@ class Gathering:
 
     def forget(self, stage: str) -> None:
         """Takes what this stage wrote out of the store. One rank calls it, when all have left."""
-        for key in (stage, *map(_end, STAGES), *(f"{stage}/{rank}" for rank in range(self.size))):
+        for key in (stage, _told(stage), *map(_end, STAGES), *(f"{stage}/{rank}" for rank in range(self.size))):
             self._store.delete_key(key)
 
     def _news(self, why: str) -> str:
@@ -153,6 +180,15 @@ class Gathering:
 
 def _news(rank: int, place: str, why: str) -> str:
     return f"{rank}\0{place}\0{why}"
+
+
+def _told(stage: str) -> str:
+    """The key of the rank of this host that says for whom the ranks wait."""
+    return f"{stage}/told/{socket.gethostname()}"
+
+
+def _shown(absent: Sequence[int]) -> str:
+    return ", ".join(map(str, absent[:_SHOWN])) + (", ..." if len(absent) > _SHOWN else "")
 
 
 def _end(stage: str) -> str:

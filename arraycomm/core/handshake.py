@@ -43,6 +43,7 @@ class Purpose(str, enum.Enum):
     CONTROL = "control"
     DATA = "data"
     SEGMENT = "segment"
+    STACKS = "stacks"
 
 
 _PURPOSES = tuple(Purpose)  # the number on the wire is the index

@@ -76,6 +76,14 @@ class _Meeting(Record):
             self.store.close()
 
 
+class _WrongSize(ValueError):
+    """size: that the other ranks were told."""
+
+    def __init__(self, text: str, size: int) -> None:
+        super().__init__(text)
+        self.size = size
+
+
 def rendezvous(init_method: str | None = None, *, rank: int | None = None, world_size: int | None = None,
                store: Store | None = None, timeout: timedelta = timedelta(seconds=300), name: str = "world",
                backend: str = "", environ: Mapping[str, str] | None = None) -> Rendezvous:
@@ -276,7 +284,12 @@ def _identity() -> str:
 
 def _join(meeting: _Meeting, place: Place, secret: bytes | None, timeout: timedelta, name: str, backend: str,
           environ: Mapping[str, str]) -> Rendezvous:
-    _check_in(PrefixStore(_prefix(name, environ), meeting.store), place)
+    try:
+        _check_in(PrefixStore(_prefix(name, environ), meeting.store), place)
+    except _WrongSize as error:
+        store, _ = _turn(meeting, place, name, environ)
+        Gathering(store, place.rank, error.size, secret).fail(ValueError(str(error)))  # the others need not wait for this rank
+        raise ValueError(str(error)) from None
     end = time.monotonic() + timeout.total_seconds()
     while True:
         store, turn = _turn(meeting, place, name, environ)
@@ -323,11 +336,28 @@ def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, b
         meeting.store.set(_name_key(place.rank), name)
         job = gathering.wait(MEET, seconds, lambda absent: _advice(meeting.store, name, absent),
                              result=lambda: os.urandom(16).hex().encode(),
-                             watch=(lambda: ends.tell(meeting.store, gathering, MEET)) if meeting.noted else None)
+                             watch=(lambda: ends.tell(meeting.store, gathering, MEET)) if meeting.noted else None,
+                             where=lambda absent: _whereabouts(meeting, place, absent))
+        if meeting.noted and place.rank == 0:
+            ends.met(meeting.store)
         return job.decode(), _addresses(meeting, place, secret)
     except BaseException as error:
         gathering.fail(error)
         raise
+
+
+def _whereabouts(meeting: _Meeting, place: Place, absent: Sequence[int]) -> str:
+    """Where these ranks are expected."""
+    local = place.local_size
+    if place.local:
+        on = ", on this host"
+    elif local and place.launcher == "environment" and place.size % local == 0:  # numbered node by node
+        nodes = sorted({rank // local for rank in absent})
+        on = f", of node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))} ({local} ranks a node)"
+    else:
+        on = ""
+    others = ends.turned_away(meeting.store)
+    return f"{on}{others and '; '}{others}"
 
 
 def _name_key(rank: int) -> str:
@@ -352,8 +382,9 @@ def _check_in(world: Store, place: Place) -> None:
                          "uses this store; choose another MASTER_PORT (or path)")
     told = world.compare_set("size", "", size)
     if told != size.encode():
-        raise ValueError(f"rank {place.rank} has world_size {size}, others in this store have {printable(told)}: start all with "
-                         "the same WORLD_SIZE, or another job in another store (MASTER_PORT or path)")
+        raise _WrongSize(f"rank {place.rank} has world_size {size}, others in this store have {printable(told)}: start all with "
+                         "the same WORLD_SIZE, or another job in another store (MASTER_PORT or path)",
+                         int(told) if told.isdigit() else 1)
 
 
 def _addresses(meeting: _Meeting, place: Place, secret: bytes | None) -> list[str]:

@@ -49,6 +49,8 @@ TABLE: dict[str, Setting] = {
         Setting("ARRAYCOMM_CHECK", "1", "0 turns the comparison of operations between ranks off", ranks=EQUAL,
                 flag=True),
         Setting("ARRAYCOMM_TIMEOUT", "1800", "default timeout of operations, seconds", least=_SHORTEST),
+        Setting("ARRAYCOMM_WAIT_NOTICE", "10", "seconds that a call waits for other ranks before a line in the log names them, "
+                "and again after six times as long; 0: never", most=_LONGEST),
         Setting("ARRAYCOMM_HEARTBEAT", "1", "seconds between heartbeats of the control connections", ranks=EQUAL, least=_SHORTEST,
                 most=_LONGEST),
         Setting("ARRAYCOMM_SILENCE", "5", "seconds of silence after which a peer counts as lost", ranks=EQUAL, least=_SHORTEST,

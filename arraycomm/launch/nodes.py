@@ -50,6 +50,8 @@ class Meeting:
             return
         launch = self._prefixed()
         if launch.add(f"node{self.node_rank}", 1) > 1:
+            ends.turn_away(self.store, f"a second launcher with --node-rank {self.node_rank}, on host "
+                                       f"{socket.gethostname()}, was turned away")
             raise DistError(f"a launcher with --node-rank {self.node_rank} has joined this job already")
         if self.node_rank > 0:
             launch.will("left", {f"left{self.node_rank}": _LOST})
@@ -58,6 +60,8 @@ class Meeting:
             launch.set("shape", mine)
         theirs = printable(launch.get("shape"))
         if theirs != mine:
+            ends.refuse(self.store, f"node {self.node_rank} (host {socket.gethostname()}) was refused: it was started with "
+                                    f"{mine}, node 0 with {theirs}")
             raise DistError(f"this node was started with {mine}, node 0 with {theirs}")
 
     def ended(self, size: int, rank: int, pid: int, how: str) -> None:

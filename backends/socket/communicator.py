@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core import settings
+from arraycomm.core import notice, settings
 from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
@@ -68,7 +68,7 @@ class SocketCommunicator(EngineCommunicator):
         self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode()).digest()[:8], "little")
         self._carry(self._open(), lib.acomm_lend())
         self._announce_ignored(settings.get("ARRAYCOMM_ALGORITHM"))
-        endpoint.register(self._id, self._members, self._group)
+        endpoint.register(self._id, self._members, self._group, name)
 
     def _open(self) -> Any:
         algorithms, hosts = wanted_algorithms(), self._endpoint.peers.hosts_of(self._members)
@@ -90,8 +90,8 @@ class SocketCommunicator(EngineCommunicator):
             "segment_fd": -1 if segment is None else segment.fileno(),
             "segment_bytes": 0 if segment is None else os.fstat(segment.fileno()).st_size, "piece_bytes": piece,
             "connections": self._endpoint.connections, "check": settings.get_flag("ARRAYCOMM_CHECK"),
-            "timeout": nanoseconds(self.timeout), "algorithms": keep[3], "tuned": keep[4],
-            "tuned_symmetric": keep[5]})
+            "timeout": nanoseconds(self.timeout), "patience": nanoseconds(notice.patience()),
+            "algorithms": keep[3], "tuned": keep[4], "tuned_symmetric": keep[5]})
         out = ffi.new("acomm_group **")
         with segment if segment is not None else contextlib.nullcontext():
             code = lib.acomm_group_open(self._endpoint.node, options, out)

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
@@ -24,27 +24,20 @@ from arraycomm.core import kernel, settings, threads
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.log import log
+from arraycomm.core.notice import Notice
 from arraycomm.core.printable import printable
-from arraycomm.core.record import Record
 from arraycomm.core.store.base import Store
-from arraycomm.core.typed import TYPE_CHECKING, Any
+from arraycomm.core.typed import Any
 
-from . import limits, local, peers, segment
+from . import late, limits, local, peers, segment
 from .arrivals import Arrivals
+from .late import Registered
 from .outgoing import Outgoing
-
-if TYPE_CHECKING:
-    from arraycomm.core.tuning import Tuning
 
 _JOIN = 0.3  # s for the connector to notice that the endpoint is closed; it may be in a connect()
 _DATA_CHANNELS = (1, 2)  # enum channel of link.h
 
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # for fork and exit, which know no owners
-
-
-class _Registered(Record):
-    group: Any  # acomm_group *
-    ranks: dict[int, int]  # world rank -> rank of the group
 
 
 class Endpoint:
@@ -66,7 +59,7 @@ class Endpoint:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # a segment was fetched, or something is known of a peer
         self._news: set[int] = set()  # eventfds of threads that wait for a socket, and for the latter
-        self._groups: dict[int, _Registered] = {}
+        self._groups: dict[int, Registered] = {}
         self._offers = segment.Offers()
         self._lent: segment.Lent | None = None  # of the first rank of each host
         self._arrivals = Arrivals(timeout)
@@ -85,7 +78,7 @@ class Endpoint:
     # ---- opening ----
 
     def _open(self, store: Store, addresses: list[str]) -> None:
-        self.tuning = _tuning()
+        self.tuning = peers.tuning()
         if self.size == 1:
             self.peers = peers.alone([("127.0.0.1", 0)])
             self.connections = 1
@@ -145,11 +138,14 @@ class Endpoint:
         lib.acomm_node_attach(self.node, (self.rank + 1) % self.size, sock.detach())
         end = time.monotonic() + self.timeout
         before = (self.rank - 1) % self.size
+        notice = Notice(lambda waited: f"rank {self.rank} of {self.size} has waited {waited:.3g} s for a connection from "
+                                       f"{self._named([before])}, to {self._mine()}")
         while not self._arrived:
-            if not self._await_event(end - time.monotonic()):
+            if not self._await_event(min(end - time.monotonic(), notice.left())) and time.monotonic() >= end:
                 raise DistNetworkError(f"rank {self.rank}: rank {before} ({self.place(before)}) did not connect "
                                        f"within {self.timeout:g} s; see what it printed, and whether it reaches "
                                        f"{self._mine()}")
+            notice.tell()
             self._answer_requests()  # which takes the event away: so before the look at what it told
             for other in range(self.size):
                 self._check_there(other, may_leave=True)
@@ -183,9 +179,9 @@ class Endpoint:
         """"host h, pid p" of a world rank."""
         return self.peers[rank].place
 
-    def register(self, group_id: int, members: Sequence[int], group: Any) -> None:
+    def register(self, group_id: int, members: Sequence[int], group: Any, name: str) -> None:
         """Data connections of this group go to the engine from now on, those that came already included."""
-        registered = _Registered(group, {world: rank for rank, world in enumerate(members)})
+        registered = Registered(group, list(members).index(self.rank), {world: rank for rank, world in enumerate(members)}, name)
         with self._lock:
             self._groups[group_id] = registered
             for sock, hello in self._arrivals.take(group_id, Purpose.DATA):
@@ -227,7 +223,17 @@ class Endpoint:
             raise
 
     def _await_fetched(self, group_id: int, members: Sequence[int], *, world: bool) -> None:
-        end = time.monotonic() + self.timeout
+        end, awaited = time.monotonic() + self.timeout, set[int]()
+        notice = Notice(lambda waited: self._waits_for(awaited, waited))
+        while awaited := self._await_some(group_id, members, min(end, time.monotonic() + notice.left()), world=world):
+            notice.tell()
+            if time.monotonic() >= end:
+                raise DistNetworkError(f"rank {self.rank}: {self._named(awaited)} did not fetch the shared memory within "
+                                       f"{self.timeout:g} s: not in init() or split() (or new_group) for the same ranks as "
+                                       "this one is, or stopped")
+
+    def _await_some(self, group_id: int, members: Sequence[int], end: float, *, world: bool) -> set[int]:
+        """Waits until then at most: who has not fetched it."""
         with self._changed:
             while awaited := self._awaited(group_id, world=world):
                 if any(lib.acomm_node_peer(self.node, other, ffi.new("char **")) for other in members):
@@ -236,11 +242,16 @@ class Endpoint:
                         if other != self.rank:
                             self._check_there(other, may_leave=other not in awaited)
                 if not self._changed.wait(end - time.monotonic()):
-                    absent = ", ".join(f"rank {other} ({self.place(other)})" for other in sorted(awaited))
-                    raise DistNetworkError(f"rank {self.rank}: {absent} did not fetch the shared memory within "
-                                           f"{self.timeout:g} s: not in init() or split() (or new_group) for the same ranks as "
-                                           "this one is, or stopped")
+                    return awaited
             self._offers.withdraw(group_id)
+            return awaited
+
+    def _named(self, ranks: Iterable[int]) -> str:
+        return ", ".join(f"rank {other} ({self.place(other)})" for other in sorted(ranks))
+
+    def _waits_for(self, ranks: Iterable[int], waited: float) -> str:
+        return (f"rank {self.rank} of {self.size} has waited {waited:.3g} s for {self._named(ranks)} to call init(), split() or "
+                "new_group() for the same ranks as it has")
 
     def _awaited(self, group_id: int, *, world: bool) -> set[int]:
         """Who has not fetched it. With the lock held."""
@@ -254,7 +265,7 @@ class Endpoint:
         who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"
         try:
             with self._outgoing.connect(owner, Purpose.SEGMENT, group=group_id) as sock:
-                self._await_owner(sock, watched)
+                self._await_owner(sock, owner, watched)
                 return segment.receive(sock, *sizes)
         except TimeoutError:
             raise DistNetworkError(f"{who} did not share its memory within {self.timeout:g} s: it has not called init() "
@@ -266,8 +277,9 @@ class Endpoint:
             kind = AuthFailed if isinstance(error, AuthFailed) else DistNetworkError
             raise kind(f"{who} could not share its memory: {error} (did it ask for a group of the same ranks?)") from error
 
-    def _await_owner(self, sock: socket.socket, watched: Sequence[int]) -> None:
+    def _await_owner(self, sock: socket.socket, owner: int, watched: Sequence[int]) -> None:
         """Until it sends. Raises TimeoutError, and PeerLost for a watched member."""
+        notice = Notice(lambda waited: self._waits_for([owner], waited))
         end, news, poll = time.monotonic() + self.timeout, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), select.poll()
         poll.register(sock, select.POLLIN)
         poll.register(news, select.POLLIN)
@@ -278,12 +290,14 @@ class Endpoint:
                 for other in watched:
                     if other != self.rank:
                         self._check_there(other, may_leave=True)
-                ready = [found for found, _ in poll.poll(max(0.0, end - time.monotonic()) * 1000)]
+                ready = [found for found, _ in poll.poll(max(0.0, min(end - time.monotonic(), notice.left())) * 1000)]
                 if sock.fileno() in ready:
                     return
-                if not ready:
+                if not ready and time.monotonic() >= end:
                     raise TimeoutError
-                os.eventfd_read(news)
+                notice.tell()
+                if ready:
+                    os.eventfd_read(news)
         finally:
             with self._lock:
                 self._news.discard(news)
@@ -304,6 +318,9 @@ class Endpoint:
         if hello.purpose is Purpose.CONTROL:
             self._admit_control(sock, hello)
             return
+        if hello.purpose is Purpose.STACKS:
+            late.answer(sock)
+            return
         with self._lock:
             registered = self._groups.get(hello.group)
             if hello.purpose is Purpose.DATA and registered:
@@ -321,7 +338,7 @@ class Endpoint:
             self._arrived = True
             os.eventfd_write(self._event, 1)
 
-    def _attach(self, registered: _Registered, peer: int, sock: socket.socket, channel: int, stripe: int, *,
+    def _attach(self, registered: Registered, peer: int, sock: socket.socket, channel: int, stripe: int, *,
                 outgoing: bool) -> None:
         """With the lock held. The engine owns the socket from here on."""
         rank = registered.ranks.get(peer, -1)
@@ -345,12 +362,18 @@ class Endpoint:
             ready = poll.poll()
             if not self.closed:
                 self._answer_requests()
+                while waits := self._late():
+                    late.tell(*waits, self.peers, self._outgoing)
                 with self._lock:
                     if lent and any(found == lent.fileno() for found, _ in ready):
                         lent.hear()
                     self._changed.notify_all()
                     for news in self._news:
                         os.eventfd_write(news, 1)
+
+    def _late(self) -> tuple[late.Late, list[int]] | None:
+        with self._lock:
+            return None if self.closed else late.take(self.node, self.size, self._groups)
 
     def _answer_requests(self) -> None:
         request = ffi.new("acomm_request *")
@@ -456,14 +479,6 @@ class Endpoint:
         if self._acceptor:
             self._acceptor.close()
         self._close_descriptors()
-
-
-def _tuning() -> Tuning | None:
-    if not settings.get("ARRAYCOMM_TUNING"):
-        return None
-    from arraycomm.core import tuning  # here: most have no selection file
-
-    return tuning.current()
 
 
 @atexit.register

@@ -20,7 +20,8 @@ class Outgoing:
     def __init__(self, rank: int, peers: Peers, job: str, secret: bytes | None, patience: float) -> None:
         self._rank, self._peers, self._job, self._secret, self._patience = rank, peers, job, secret, patience
 
-    def connect(self, peer: int, purpose: Purpose, *, group: int = 0, channel: int = 0, stripe: int = 0) -> socket.socket:
+    def connect(self, peer: int, purpose: Purpose, *, group: int = 0, channel: int = 0, stripe: int = 0,
+                patience: float | None = None) -> socket.socket:
         """Control and segments go over the Unix socket inside a host, data over TCP always.
 
         Raises DistNetworkError, AuthFailed, ResourceError.
@@ -34,7 +35,7 @@ class Outgoing:
         where = card.path if inside else f"{address} port {port}"
         try:
             if inside:
-                return local.connect(card.path, self._secret, hello, deadline=self._patience)
+                return local.connect(card.path, self._secret, hello, deadline=self._patience if patience is None else patience)
             source = own if len(mine.addresses) > 1 else None
             return auth.connect(address, port, self._secret, hello, deadline=self._patience, source=source)
         except OSError as error:

@@ -152,6 +152,14 @@ class Peers:
         return processors.crowded([self._processors[member] for member in members if _machine(self.hosts[member]) == here])
 
 
+def tuning() -> Tuning | None:
+    if not settings.get("ARRAYCOMM_TUNING"):
+        return None
+    from arraycomm.core import tuning  # here: most have no selection file
+
+    return tuning.current()
+
+
 def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float, secret: bytes | None, job: str) -> Peers:
     """Everybody's card. Each is signed by its rank: the store, and the rank that comes last and packs them, are not believed.
 

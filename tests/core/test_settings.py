@@ -97,13 +97,14 @@ def test_a_number_is_read_or_refused_by_name_and_range(monkeypatch: pytest.Monke
 
 def test_the_numbers_are_those_that_are_read() -> None:
     assert set(NUMBERS) == {"ARRAYCOMM_PIECE_BYTES", "ARRAYCOMM_SOCKET_CONNECTIONS", "ARRAYCOMM_TIMEOUT", "ARRAYCOMM_HEARTBEAT",
-                            "ARRAYCOMM_SILENCE"}
+                            "ARRAYCOMM_SILENCE", "ARRAYCOMM_WAIT_NOTICE"}
 
 
 REFUSED = [("ARRAYCOMM_PIECE_BYTES", text) for text in (str(2**63), str(2**64), str(2**30 + 1), "-1", "nan", "1e6", "4K")]
 REFUSED += [("ARRAYCOMM_SOCKET_CONNECTIONS", text) for text in (str(2**63), "65", "-0.5", "1.5", "inf")]
 REFUSED += [(name, text) for name in ("ARRAYCOMM_HEARTBEAT", "ARRAYCOMM_SILENCE") for text in ("0", "-1", "nan", "inf", "1e30")]
 REFUSED += [("ARRAYCOMM_TIMEOUT", text) for text in ("0", "-1", "nan", "soon")]
+REFUSED += [("ARRAYCOMM_WAIT_NOTICE", text) for text in ("-1", "nan", "soon")]
 
 
 @pytest.mark.parametrize("name, text", REFUSED)

@@ -101,6 +101,17 @@ void node_lost(struct acomm_node *node, int world_rank, const char *text)
     atomic_store(&node->lost, world_rank);
 }
 
+/* Groups here have no patience. */
+void node_ask_members(struct acomm_node *node, const struct acomm_group *group)
+{
+    (void)node, (void)group;
+}
+
+void node_waits(struct acomm_node *node, const struct acomm_group *group, const acomm_late *late)
+{
+    (void)node, (void)group, (void)late;
+}
+
 int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence)
 {
     (void)node, (void)group, (void)rank, (void)sequence;

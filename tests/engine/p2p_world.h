@@ -107,6 +107,17 @@ void node_lost(struct acomm_node *node, int world_rank, const char *text)
     atomic_fetch_add(&P2P_OF(struct world, node, node)->lost, 1);
 }
 
+/* Groups here have no patience. */
+void node_ask_members(struct acomm_node *node, const struct acomm_group *group)
+{
+    (void)node, (void)group;
+}
+
+void node_waits(struct acomm_node *node, const struct acomm_group *group, const acomm_late *late)
+{
+    (void)node, (void)group, (void)late;
+}
+
 int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence)
 {
     (void)group;

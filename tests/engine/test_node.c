@@ -133,6 +133,46 @@ static void failures_spread_once_and_reach_late_comers(void)
     world_close(&w);
 }
 
+/* What acomm_node_late() tells once it tells something: all answers to one question. */
+static bool answered(struct world *w, struct groups *all, uint64_t begun[RANKS])
+{
+    acomm_late late = {.group = 7, .peer = -1, .all = 1};
+    node_waits(w->node[0], all->of[0], &late);
+    CHECK_EQUAL(acomm_node_late(w->node[0], &late, begun), 1);
+    CHECK_EQUAL(acomm_node_late(w->node[0], &late, begun), 0);
+    for (int r = 0; r < RANKS; r++)
+        if (begun[r] == UINT64_MAX)
+            return false;
+    return true;
+}
+
+static void ranks_are_asked_again_how_far_they_are(void)
+{
+    struct world w;
+    static const uint64_t rounds[] = {1, 2, 300};
+    uint64_t begun[RANKS], number;
+    world_open(&w, 0, SILENCE);
+    struct groups all = groups_open(&w, 7, everybody, RANKS);
+    CHECK(!answered(&w, &all, begun));
+    for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
+        uint64_t round = rounds[i];
+        for (int r = 0; r < RANKS; r++)
+            atomic_store(&all.of[r]->sequence, round + (uint64_t)r);
+        for (int r = 0; r < RANKS; r += 3) {
+            int64_t end = clock_now() + PATIENCE;
+            do {
+                node_ask_members(w.node[r], all.of[r]);
+                serve(&w);
+            } while ((!answered(&w, &all, begun) || begun[1] != round + 1 || begun[4] != round + 4) && clock_now() < end);
+            CHECK_EQUAL(begun[r], round + (uint64_t)r);
+        }
+    }
+    CHECK_EQUAL(node_behind(w.node[2], all.of[2], 301, &number), 0);
+    CHECK_EQUAL(number, 300);
+    groups_close(&all);
+    world_close(&w);
+}
+
 static void refused_connections(void)
 {
     struct world w;
@@ -188,6 +228,7 @@ int main(void)
     TEST(silence_is_a_loss);
     TEST(heartbeats_are_enough);
     TEST(failures_spread_once_and_reach_late_comers);
+    TEST(ranks_are_asked_again_how_far_they_are);
     TEST(refused_connections);
     TEST(a_doubtful_rank_may_come_back);
     return CHECK_RESULT();

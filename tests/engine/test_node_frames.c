@@ -29,7 +29,7 @@ static void bad_frames_end_the_connection(void)
         {.magic = WIRE_CONTROL_MAGIC, .kind = WIRE_FAIL, .bytes = sizeof bad - 1},
         {.magic = WIRE_CONTROL_MAGIC, .kind = WIRE_FAIL, .bytes = UINT32_MAX},
         {.magic = WIRE_CONTROL_MAGIC, .kind = WIRE_HEARTBEAT, .bytes = 1},
-        {.magic = WIRE_CONTROL_MAGIC, .kind = WIRE_HEARTBEAT, .zero = 1},
+        {.magic = WIRE_CONTROL_MAGIC, .kind = WIRE_HEARTBEAT, .number = 1},
     };
     for (size_t i = 0; i < sizeof frames / sizeof *frames; i++) {
         struct world w;

@@ -66,14 +66,15 @@ def test_secret_from_a_file(script, port, tmp_path):
     assert codes == [0, 0], outputs
 
 
-@pytest.mark.parametrize(("options", "told"), [(("--nproc-per-node", "3"), "--nproc-per-node 3"),
-                                               (("--keep-going",), "--nproc-per-node 2 --keep-going")])
+@pytest.mark.parametrize(("options", "told"), [(("--nproc-per-node", "3"), "--nnodes 2 --nproc-per-node 3"),
+                                               (("--nnodes", "3"), "--nnodes 3 --nproc-per-node 2"),
+                                               (("--keep-going",), "--nnodes 2 --nproc-per-node 2 --keep-going")])
 def test_nodes_that_disagree(script, port, options, told):
-    first = node(0, port, "-m", "timeit", "-n1", "-r1", "import time; time.sleep(60)")
-    codes, outputs = ends(node(1, port, *options, script, "x"))
-    first.terminate()
-    ends(first)
-    assert codes == [1] and f"{told}, node 0 with --nnodes 2 --nproc-per-node 2\n" in outputs[0][1]
+    """The one that is refused ends, and so does the one that waits for its ranks."""
+    first = node(0, port, "-m", "timeit", "-n1", "-r1", "import arraycomm; arraycomm.init()")
+    codes, outputs = ends(first, node(1, port, *options, script, "x"))
+    assert codes == [1, 1] and f"{told}, node 0 with --nnodes 2 --nproc-per-node 2\n" in outputs[1][1]
+    assert f"node 1 (host {socket.gethostname()}) was refused: it was started with {told}, node 0 with " in outputs[0][1]
 
 
 SURVIVE = """if True:

@@ -85,6 +85,10 @@ class Store(abc.ABC):
     def close(self) -> None:  # noqa: B027 - most stores hold nothing
         """Gives back what the store holds (connection, server). Idempotent."""
 
+    def _where(self) -> str:
+        """What it is called in messages: where it is served, or its path."""
+        return type(self).__name__
+
     def get_within(self, key: str, timeout: timedelta) -> bytes:
         """get() with a timeout of its own."""
         self.wait([key], timeout)

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
-from ..log import log
+from ..notice import Notice
 from ..typed import Protocol
 
 GRACE = 5.0  # s that a server may be late with an answer before it counts as stopped
-_PATIENCE = 5.0  # s without a server before the log says what is being waited for
 _RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
 
 
@@ -72,7 +71,8 @@ class Connections:
         Raises DistNetworkError when nobody serves within `seconds`.
         """
         start = time.monotonic()
-        pause, told = _RETRY[0], False
+        pause, reason = _RETRY[0], ""
+        notice = Notice(lambda waited: f"has waited {waited:.3g} s for the {self._where}, which nobody serves yet: {reason}")
         while True:
             try:
                 self._idle.append(self._attempt())
@@ -87,9 +87,7 @@ class Connections:
                         f"nobody serves the {self._where} ({reason}) after {waited:.1f} s, timeout: check MASTER_ADDR "
                         "and MASTER_PORT, that rank 0 (or the launcher) runs, and that a firewall lets this port "
                         "through") from None
-            if waited > _PATIENCE and not told:
-                told = True
-                log().warning("waiting for the %s: %s", self._where, reason)
+            notice.tell()
             time.sleep(pause)
             pause = min(2 * pause, _RETRY[1])
 

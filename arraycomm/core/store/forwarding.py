@@ -20,6 +20,9 @@ class ForwardingStore(Store):
     def _keys(self, keys: Sequence[str]) -> Sequence[str]:
         return keys
 
+    def _where(self) -> str:
+        return self._inner._where()
+
     @property
     def timeout(self) -> timedelta:
         return self._inner.timeout

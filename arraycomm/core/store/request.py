@@ -29,9 +29,6 @@ class RequestStore(Store):
         except TimeoutError:
             raise wait_timeout(keys, seconds, self._where()) from None
 
-    def _where(self) -> str:
-        return type(self).__name__
-
     def _now(self, op: int, *args: bytes) -> list[bytes]:
         return self._call(op, args, 0.0)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from ..address import listen, listen_addresses, resolve
 from ..auth import Hello, Purpose, connect
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
+from ..notice import Notice
 from ..secret import find, require
 from ..typed import TYPE_CHECKING
 from . import inside
@@ -112,12 +115,23 @@ class TCPStore(RequestStore):
         if came >= world_size:
             self._now(Op.SET, _COMPLETE, b"")
         elif wait:
-            try:
-                self._call(Op.WAIT, [_COMPLETE], self.timeout.total_seconds())
-            except TimeoutError:
-                came = int(self._now(Op.ADD, _WORKERS, b"0")[0])
-                raise DistStoreError(f"timeout: {came} of {world_size} workers reached the store at {self._where()} "
-                                     f"within {self.timeout.total_seconds():g} s") from None
+            self._await_workers(world_size)
+
+    def _await_workers(self, world_size: int) -> None:
+        seconds = self.timeout.total_seconds()
+        notice = Notice(lambda waited: f"has waited {waited:.3g} s for the workers of the {self._where()}: {self._came()} of "
+                                       f"{world_size} have come")
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                self._call(Op.WAIT, [_COMPLETE], min(left, notice.left()))
+                return
+            notice.tell()
+        raise DistStoreError(f"timeout: {self._came()} of {world_size} workers reached the store at {self._where()} within "
+                             f"{seconds:g} s")
+
+    def _came(self) -> int:
+        return int(self._now(Op.ADD, _WORKERS, b"0")[0])
 
     def _where(self) -> str:
         return f"TCPStore {self.host} port {self.port}"

@@ -149,8 +149,7 @@ class TorchStore(Store):
         self.host, self.port = host, port
         if not means_loopback(host):
             log().warning("joining torch's store at %s port %d: its protocol has no authentication", host, port)
-        self._where = f"torch store at {host} port {port}"
-        self._connections = Connections(opener(host, port, grace(timeout)), self._where)
+        self._connections = Connections(opener(host, port, grace(timeout)), self._where())
         try:
             self._connections.wait_for_server(self.timeout.total_seconds())
             if counts:
@@ -188,7 +187,10 @@ class TorchStore(Store):
         with self._connections.use() as sock:
             if self._wait(sock, bytes([Request.WAIT]) + _many(keys), seconds):
                 return
-        raise wait_timeout(keys, seconds, self._where)
+        raise wait_timeout(keys, seconds, self._where())
+
+    def _where(self) -> str:
+        return f"torch store at {self.host} port {self.port}"
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
         seconds = seconds_of(self.timeout if timeout is None else timeout)

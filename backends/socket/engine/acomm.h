@@ -101,6 +101,7 @@ typedef struct acomm_group_options {
     uint64_t segment_bytes;   /* acomm_segment_bytes() of the same ranks, with symmetric arrays or without */
     uint64_t piece_bytes;     /* staging piece, power of two; 0 = default */
     int64_t timeout;          /* ns, the group's default */
+    int64_t patience;         /* ns that an operation waits before acomm_node_late() tells of it, then six times as long; 0: never */
     /* What goes before the table, or NULL: "all_reduce=whole:4096,all_reduce=ring,barrier=..." is whole up to 4096 bytes,
      * ring beyond. `algorithms` goes first. A pick that cannot run in this group is left out. */
     const char *algorithms, *tuned, *tuned_symmetric;
@@ -123,6 +124,17 @@ typedef struct acomm_request {
 int acomm_node_request(acomm_node *node, acomm_request *out);
 /* The answer when a requested connection could not be made: the operations that wait for it fail. */
 int acomm_node_refuse(acomm_node *node, const acomm_request *request, int code, int errnum, const char *text);
+/* An operation that has waited for long, see acomm_group_options.patience. */
+typedef struct acomm_late {
+    uint64_t group;
+    int64_t waited;      /* ns */
+    int32_t peer;        /* rank of a message that is awaited, -1: any, or a collective */
+    int32_t all;         /* 1: all ranks, as in a collective */
+    acomm_header mine;
+} acomm_late;
+/* 1 and *out filled, or 0 when there is none. begun[rank]: how many collectives each rank of the group has begun, UINT64_MAX where it
+ * has not answered; with room for the world. The eventfd says when to look. */
+int acomm_node_late(acomm_node *node, acomm_late *out, uint64_t *begun);
 /* What is known of a world rank: 0 it is there, 1 it said goodbye, ACOMM_LOST; of this one ACOMM_ABORTED when the others
  * declared it lost. *text: why, or NULL; valid until the node is closed. A change makes the eventfd readable too. */
 int acomm_node_peer(acomm_node *node, int world_rank, const char **text);

@@ -28,7 +28,7 @@ struct acomm_group {
     int connections;
     bool loopback;               /* all ranks are on this host: where links are sockets, no network is between them */
     bool check;
-    int64_t timeout;
+    int64_t timeout, patience;
     _Atomic uint64_t sequence;   /* collectives begun; written by who has the turn, read by the node */
     struct selection selection;  /* which algorithm from how many bytes on */
 

@@ -22,6 +22,12 @@ int node_left(struct acomm_node *node, const struct acomm_group *group, int rank
 /* Asks the members how many collectives they have begun, and waits for the answers, < 0.2 s. The first rank that has not
  * begun number `sequence`, else one that does not answer, else -1. *begun: how many, 0 where unknown. */
 int node_behind(struct acomm_node *node, const struct acomm_group *group, uint64_t sequence, uint64_t *begun);
+/* Asks them without waiting for the answers. */
+void node_ask_members(struct acomm_node *node, const struct acomm_group *group);
+/* An operation has waited for long: acomm_node_late() tells of it. */
+void node_waits(struct acomm_node *node, const struct acomm_group *group, const acomm_late *late);
+/* How long answers take, at most. */
+#define NODE_ANSWER_NS 200000000
 /* 1 in a child made by fork. */
 int node_forked(const struct acomm_node *node);
 #endif

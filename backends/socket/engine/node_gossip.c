@@ -41,12 +41,16 @@ static bool same_news(const struct wire_control *a, const struct wire_control *b
     return a->kind == b->kind && a->group == b->group && (a->kind == WIRE_FAIL || a->rank == b->rank);
 }
 
-/* A LEFT or FAIL frame. False when it is known already. */
+/* A LEFT or FAIL frame, or a question how far the ranks are, and its answers. False when it is known already. */
 static bool remember(struct acomm_node *node, const struct wire_control *head, const void *payload)
 {
     for (int i = 0; i < NODE_NOTES; i++)
-        if (node->notes[i] && same_news(&node->notes[i]->head, head))
-            return false;
+        if (node->notes[i] && same_news(&node->notes[i]->head, head)) {
+            bool newer = (int8_t)(head->number - node->notes[i]->head.number) > 0;
+            if (newer)
+                node->notes[i]->head = *head;
+            return newer;
+        }
     struct node_note *note = malloc(sizeof *note + head->bytes);
     if (!note)
         return true; /* passed on twice at worst */
@@ -83,13 +87,31 @@ void node_spread_fail(struct acomm_node *node, const struct acomm_group *group, 
         node_spread(node, NULL, head, failure);
 }
 
-void node_spread_begun(struct acomm_node *node, int kind, const struct acomm_group *group)
+static void spread_begun(struct acomm_node *node, int kind, struct node_watch *watch)
 {
     struct wire_control head = node_frame(node, kind, node->rank, 0);
-    head.group = group->id;
-    head.sequence = group->sequence;
+    head.group = watch->group->id;
+    head.sequence = watch->group->sequence;
+    head.number = ++watch->told;
     if (remember(node, &head, NULL))
         node_spread(node, NULL, head, NULL);
+}
+
+/* What was answered to an earlier question does not count any more. */
+static void begin_round(struct node_watch *watch, int64_t now)
+{
+    watch->asked = now;
+    for (int r = 0; r < watch->group->size; r++)
+        watch->members[r].begun = NODE_SILENT;
+}
+
+void node_ask_begun(struct acomm_node *node, struct node_watch *watch)
+{
+    int64_t now = clock_now();
+    if (now - watch->asked < NODE_ANSWER_NS)
+        return;
+    begin_round(watch, now);
+    spread_begun(node, WIRE_ASK, watch);
 }
 
 void node_brief(struct acomm_node *node, struct node_link *link)
@@ -164,7 +186,7 @@ static void fail_doomed(struct acomm_node *node)
             node_fail(node, watch, &failure, false);
 }
 
-static void call_python(struct acomm_node *node)
+void node_call(struct acomm_node *node)
 {
     uint64_t one = 1;
     if (write(node->asking, &one, sizeof one) < 0)
@@ -187,7 +209,7 @@ static void settle(struct acomm_node *node, int rank, int state, const char *tex
     node->peers[rank].state = state;
     atomic_fetch_add(&node->departures, 1);
     pthread_cond_broadcast(&node->returned);
-    call_python(node);
+    node_call(node);
 }
 
 static void condemn(struct acomm_node *node, const char *text)
@@ -199,7 +221,7 @@ static void condemn(struct acomm_node *node, const char *text)
     node->condemned = strdup(why);
     for (struct node_link *link = node->links; link; link = link->next)
         link->broken = "";
-    call_python(node);
+    node_call(node);
     fail_doomed(node);
 }
 
@@ -256,16 +278,26 @@ static void note_begun(struct acomm_node *node, struct node_watch *watch, const 
     pthread_cond_broadcast(&node->returned);
 }
 
-/* Each rank asks once in a group's life: the operation that made it ask fails, and the group with it. */
+/* Many ranks may ask at once: one answer is for all of them. They ask again after twice as long as is looked at here, because
+ * they may have heard of the first question earlier than this rank. */
+static void answer(struct acomm_node *node, struct node_watch *watch)
+{
+    int64_t now = clock_now();
+    if (now - watch->asked < NODE_ANSWER_NS / 2)
+        return;
+    begin_round(watch, now);
+    spread_begun(node, WIRE_BEGUN, watch);
+}
+
 static void hear_begun(struct acomm_node *node, const struct node_link *link, const struct wire_control *head)
 {
     struct node_watch *watch = node_find(node, head->group);
     if (!remember(node, head, NULL))
         return;
     node_spread(node, link, *head, NULL);
-    note_begun(node, watch, head);
     if (head->kind == WIRE_ASK && watch)
-        node_spread_begun(node, WIRE_BEGUN, watch->group);
+        answer(node, watch);
+    note_begun(node, watch, head);
 }
 
 static void hear_fail(struct acomm_node *node, const struct node_link *link, const struct wire_control *head,
@@ -316,7 +348,7 @@ bool node_ask_locked(struct acomm_node *node, const acomm_request *request)
     *item = (struct node_request){.request = *request};
     *node->requests_end = item;
     node->requests_end = &item->next;
-    call_python(node);
+    node_call(node);
     return true;
 }
 

@@ -18,6 +18,8 @@ static struct node_watch *watch_new(struct acomm_node *node, struct acomm_group 
                        ? node_group_rank(group, note->head.rank) : -1;
         if (rank >= 0)
             watch->members[rank].left = note->head.sequence;
+        if (note && note->head.number && note->head.rank == node->rank && note->head.group == group->id)
+            watch->told = note->head.number; /* of an earlier group of this name; the two kinds differ little */
     }
     return watch;
 }
@@ -127,7 +129,7 @@ int node_behind(struct acomm_node *node, const struct acomm_group *group, uint64
     pthread_mutex_lock(&node->lock);
     struct node_watch *watch = node_find(node, group->id);
     if (watch) {
-        node_spread_begun(node, WIRE_ASK, group);
+        node_ask_begun(node, watch);
         watch->calls++; /* keeps it where it is */
         while (!all_answered(watch) && clock_now() < end && !atomic_load(&group->poisoned))
             pthread_cond_timedwait(&node->returned, &node->lock, &until);
@@ -139,4 +141,47 @@ int node_behind(struct acomm_node *node, const struct acomm_group *group, uint64
         *begun = watch->members[rank].begun;
     pthread_mutex_unlock(&node->lock);
     return rank;
+}
+
+void node_ask_members(struct acomm_node *node, const struct acomm_group *group)
+{
+    if (node_forked(node))
+        return;
+    pthread_mutex_lock(&node->lock);
+    struct node_watch *watch = node_find(node, group->id);
+    if (watch)
+        node_ask_begun(node, watch);
+    pthread_mutex_unlock(&node->lock);
+}
+
+void node_waits(struct acomm_node *node, const struct acomm_group *group, const acomm_late *late)
+{
+    if (node_forked(node))
+        return;
+    pthread_mutex_lock(&node->lock);
+    struct node_watch *watch = node_find(node, group->id);
+    if (watch) {
+        watch->late = *late;
+        watch->waits = true;
+        node_call(node);
+    }
+    pthread_mutex_unlock(&node->lock);
+}
+
+int acomm_node_late(struct acomm_node *node, acomm_late *out, uint64_t *begun)
+{
+    if (node_forked(node))
+        return 0;
+    pthread_mutex_lock(&node->lock);
+    struct node_watch *watch = node->watches;
+    while (watch && !watch->waits)
+        watch = watch->next;
+    if (watch) {
+        watch->waits = false;
+        *out = watch->late;
+        for (int r = 0; r < watch->group->size; r++)
+            begun[r] = r == watch->group->rank ? watch->group->sequence : watch->members[r].begun;
+    }
+    pthread_mutex_unlock(&node->lock);
+    return watch != NULL;
 }

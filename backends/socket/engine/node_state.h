@@ -14,7 +14,6 @@
 #define NODE_PRESENT UINT64_MAX       /* in members[].left: has not closed the group */
 #define NODE_SILENT UINT64_MAX        /* in members[].begun: has not answered */
 #define NODE_WORD_NS 100000000        /* for word of a rank to arrive that refused a data connection */
-#define NODE_ANSWER_NS 200000000      /* the longest that answers are waited for */
 #define NODE_NOTES 1024               /* frames remembered, to drop duplicates and to tell late comers */
 #define NODE_LINK_ROOM (1 << 20)      /* bytes of control frames that may wait for one peer */
 #define NODE_CLOSE_NS 500000000       /* the longest that goodbyes may take */
@@ -45,6 +44,10 @@ struct node_watch {                   /* a registered group */
     struct node_watch *next;
     struct acomm_group *group;
     int calls;                        /* under way into the group; node_remove waits for 0 */
+    int64_t asked;                    /* when a member last asked all how far they are */
+    uint8_t told;                     /* questions and answers of this rank, ever */
+    bool waits;                       /* nobody has been told yet of: */
+    acomm_late late;                  /* an operation that has waited for long */
     struct node_member {
         uint64_t left;                /* collectives begun before it closed the group, or NODE_PRESENT */
         uint64_t begun;               /* its answer when it was asked, or NODE_SILENT */
@@ -103,8 +106,10 @@ struct wire_control node_frame(const struct acomm_node *node, int kind, int rank
 /* The first word of a group's end or failure on this rank. */
 void node_spread_left(struct acomm_node *node, const struct acomm_group *group);
 void node_spread_fail(struct acomm_node *node, const struct acomm_group *group, const acomm_failure *failure);
-/* How many of the group's collectives this rank has begun: WIRE_ASK or WIRE_BEGUN, once each. */
-void node_spread_begun(struct acomm_node *node, int kind, const struct acomm_group *group);
+/* Asks all members how many of the group's collectives they have begun, unless one of them has just done so. */
+void node_ask_begun(struct acomm_node *node, struct node_watch *watch);
+/* Wakes who reads what is asked for (acomm_node_eventfd). */
+void node_call(struct acomm_node *node);
 /* Unless it says goodbye before `verdict` it counts as lost, because of `text`; 0: never mind. */
 void node_suspect(struct acomm_node *node, int rank, int64_t verdict, const char *text);
 /* Everything that a new neighbour may not know. */

@@ -24,6 +24,7 @@ struct acomm_op {
     int64_t timeout;             /* ns */
     int64_t started, deadline;   /* clock_now(); 0 until it has to wait: reading the clock is dear for a small operation */
     int64_t next_look;           /* when to ask for signals again, however many waits it consists of; 0 not yet known */
+    int64_t waits, tell_at;      /* since when it waits without progress, and when to say so (wait.c); 0 not yet known */
     uint32_t moves;              /* turns with progress */
     size_t unseen;               /* bytes that moved since clock and signals were looked at */
     double factor;               /* premul_sum */
@@ -47,6 +48,7 @@ struct acomm_op {
     bool compared;               /* all ranks have come, and their headers agree */
     bool guest;                  /* run by a thread of the caller, which leaves at `leave_at` and for Ctrl-C */
     bool interrupted;            /* it left for Ctrl-C */
+    bool asked;                  /* the members how far they are, before it says that it waits */
     int64_t leave_at;            /* clock_now(); 0: when it would have to wait */
     void (*let_go)(void *lock);  /* NULL, or the caller holds its lock (acomm_call) */
     void *lock;

@@ -19,6 +19,7 @@
 #define NEWS_LOOK_NS 1000000
 #define SPINS_LINKS 1       /* a turn looks at all links, by system calls if they are sockets; the peer may need this core */
 #define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
+#define TELL_AGAIN 6        /* times the patience until an operation that waits says so again */
 #define STOLEN_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
 #define STOLEN_RARELY 300   /* yields in between: their 3 ms or so cost less than as many sleeps and wake-ups */
 #define STOLEN_MIN_NS 1000000 /* how long to sleep at once then, */
@@ -78,6 +79,7 @@ void wait_reset(struct wait *w)
     w->turns = 0;
     w->sleep_at = 0;
     w->sleepy = false;
+    w->op->tell_at = 0;
 }
 
 /* A rank that this operation needs and that will never come: it has closed the group or left the world. -1: none. */
@@ -100,6 +102,38 @@ static int absent(const struct acomm_op *op)
     return left;
 }
 
+/* Whether a thread of the program does nothing else meanwhile. */
+static bool blocks(const struct acomm_op *op)
+{
+    while (op->whole)
+        op = op->whole;
+    return op->synchronous || op->guest || op->kind >= ACOMM_SEND || atomic_load_explicit(&op->done, memory_order_relaxed) == OP_AWAITED;
+}
+
+/* Who waits for long asks the others how far they are, and says so once they have answered. */
+static void tell(struct acomm_op *op, int64_t now)
+{
+    struct acomm_group *g = op->group;
+    if (!op->tell_at || !blocks(op)) {
+        op->waits = now;
+        op->tell_at = now + g->patience;
+        op->asked = false;
+        return;
+    }
+    if (now < op->tell_at)
+        return;
+    op->asked = !op->asked;
+    if (op->asked) {
+        node_ask_members(g->node, g);
+        op->tell_at = now + NODE_ANSWER_NS;
+        return;
+    }
+    acomm_late late = {.group = g->id, .waited = now - op->waits, .peer = op->peer, .all = op->kind < ACOMM_SEND};
+    op_header(op, &late.mine);
+    node_waits(g->node, g, &late);
+    op->tell_at = now + g->patience * TELL_AGAIN;
+}
+
 /* Every 50 ms of an operation, which may consist of many short waits. */
 static int look_around(struct acomm_op *op, int64_t now)
 {
@@ -108,6 +142,8 @@ static int look_around(struct acomm_op *op, int64_t now)
     if (now < op->next_look)
         return 0;
     op->next_look = now + WAIT_LOOK_NS;
+    if (op->group->patience && op->group->node)
+        tell(op, now);
     if ((op->synchronous || may_leave(op)) && wait_interrupted()) {
         op->interrupted = true;
         return op->synchronous ? ACOMM_INTERRUPTED : WAIT_LEAVE;

@@ -29,7 +29,7 @@ enum wire_control_kind {
 struct wire_control {
     uint32_t magic;
     uint8_t kind;      /* enum wire_control_kind */
-    uint8_t zero;
+    uint8_t number;    /* of WIRE_ASK and WIRE_BEGUN, from 1 on for each rank and group: the latest one counts; else 0 */
     uint16_t hops;     /* times it may still be passed on: bounds the life of a frame that nobody remembers any more */
     uint32_t bytes;
     int32_t rank;      /* world rank */
@@ -49,7 +49,8 @@ static inline bool wire_control_valid(const struct wire_control *head, int size)
     static const uint32_t least[WIRE_KINDS] = {[WIRE_FAIL] = sizeof(acomm_failure)};
     static const uint32_t most[WIRE_KINDS] = {
         [WIRE_LOST] = WIRE_TEXT - 1, [WIRE_BYE] = WIRE_TEXT - 1, [WIRE_FAIL] = sizeof(acomm_failure)};
-    return head->magic == WIRE_CONTROL_MAGIC && head->kind < WIRE_KINDS && head->zero == 0 && head->rank >= 0 &&
+    bool numbered = head->kind == WIRE_ASK || head->kind == WIRE_BEGUN;
+    return head->magic == WIRE_CONTROL_MAGIC && head->kind < WIRE_KINDS && (numbered || !head->number) && head->rank >= 0 &&
            head->rank < size && head->bytes >= least[head->kind] && head->bytes <= most[head->kind];
 }
 

@@ -1,0 +1,151 @@
+"""Operations that have waited for long: what the log says of them, and where the ranks are that are waited for.
+
+The engine tells of them (acomm_node_late). A late rank of this host is asked for the stacks of its Python threads, over a
+connection to the thread that accepts those: it answers unless something holds the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from arraycomm._engine import ffi, lib
+from arraycomm.core.auth import Purpose
+from arraycomm.core.log import log
+from arraycomm.core.printable import printable
+from arraycomm.core.record import Record
+from arraycomm.core.typed import TYPE_CHECKING, Any
+
+from ..errors import describe
+
+if TYPE_CHECKING:
+    from .outgoing import Outgoing
+    from .peers import Peers
+
+_SHOWN = 8  # ranks that are named
+_ASKED = 2  # ranks whose stacks are asked for
+_SECONDS = 1.0  # for an answer
+_LONGEST = 16384  # bytes of it
+_THREADS, _FRAMES = 4, 12  # of an answer: innermost frames
+_SILENT = 2**64 - 1  # of begun: no answer
+
+
+class Registered(Record):
+    """A group that connections are for."""
+
+    group: Any  # acomm_group *
+    rank: int
+    ranks: dict[int, int]  # world rank -> rank of the group, in order
+    name: str
+
+
+class Late(Record):
+    """An operation of a group, in which `rank` has waited for the ranks `late`."""
+
+    rank: int
+    size: int
+    name: str
+    seconds: float
+    doing: str
+    late: tuple[int, ...]  # none: whoever sends first
+    begun: tuple[int, ...]  # collectives of each rank, or _SILENT; none for a message
+
+    def text(self, place: Callable[[int], str]) -> str:
+        """place: "host h, pid p" of a rank."""
+        return (f"rank {self.rank} of {self.size} in group {self.name!r} has waited {self.seconds:.3g} s in {self.doing} for "
+                f"{self._whom(place)}")
+
+    def _whom(self, place: Callable[[int], str]) -> str:
+        if not self.late:
+            return "a message from any rank"
+        whom = ", ".join(f"{rank} ({place(rank)}{self._last(rank)})" for rank in self.late[:_SHOWN])
+        more = f" and {len(self.late) - _SHOWN} more" if len(self.late) > _SHOWN else ""
+        return f"rank{'s' * (len(self.late) > 1)} {whom}{more}"
+
+    def _last(self, rank: int) -> str:
+        if not self.begun:
+            return ""
+        begun = self.begun[rank]
+        if begun == _SILENT:
+            return ", which has not answered"
+        return f", last in collective #{begun}" if begun else ", in no collective so far"
+
+
+def take(node: Any, size: int, groups: Mapping[int, Registered]) -> tuple[Late, list[int]] | None:
+    """The next one that the engine tells of, with its group's world ranks."""
+    found, begun = ffi.new("acomm_late *"), ffi.new("uint64_t[]", size)
+    while lib.acomm_node_late(node, found, begun):
+        registered = groups.get(found.group)
+        late = _read(found, begun, registered) if registered else None
+        if registered and late:
+            return late, list(registered.ranks)
+    return None
+
+
+def _read(found: Any, begun: Any, registered: Registered) -> Late | None:
+    """None where nobody is late: contents are still under way."""
+    here, seconds, peer, size = registered.rank, found.waited / 1e9, int(found.peer), len(registered.ranks)
+    if not found.all:
+        empty = found.mine.kind == lib.ACOMM_RECV and not found.mine.count
+        doing = "a receive, a probe or a window's wait" if empty else describe(found.mine)
+        return Late(here, size, registered.name, seconds, doing, (peer,) if peer >= 0 else (), ())
+    counts = tuple(begun[rank] for rank in range(size))
+    late = [rank for rank, count in enumerate(counts) if count < found.mine.sequence]
+    late = late or [rank for rank, count in enumerate(counts) if count == _SILENT]
+    return Late(here, size, registered.name, seconds, describe(found.mine), tuple(late), counts) if late else None
+
+
+def tell(late: Late, world: Sequence[int], peers: Peers, outgoing: Outgoing) -> None:
+    """Of a collective for the ranks of this host, if this is the first of those that wait. world: the world rank of each rank."""
+    def beside(rank: int) -> bool:
+        return peers[world[rank]].host == peers[world[late.rank]].host
+
+    if late.begun and any(beside(rank) for rank in range(late.rank) if rank not in late.late):
+        return
+    here = [rank for rank in late.late if beside(rank)][:_ASKED]
+    stacks = "".join(f"\nrank {rank}{_ask(world[rank], outgoing)}" for rank in here)
+    log().warning("%s%s", late.text(lambda rank: peers[world[rank]].place), stacks)
+
+
+def _ask(rank: int, outgoing: Outgoing) -> str:
+    """rank: in the world."""
+    try:
+        with outgoing.connect(rank, Purpose.STACKS, patience=_SECONDS) as sock:
+            text = _receive(sock).decode(errors="replace")
+    except Exception as error:  # whatever a peer does, this is only asked for the log
+        return f" does not say where it is: {printable(str(error) or type(error).__name__)}"
+    return " is here:\n" + "\n".join(map(printable, text.splitlines()))
+
+
+def _receive(sock: socket.socket) -> bytes:
+    end, answer = time.monotonic() + _SECONDS, b""
+    while len(answer) < _LONGEST:
+        sock.settimeout(max(end - time.monotonic(), 0.001))
+        more = sock.recv(_LONGEST - len(answer))
+        if not more:
+            break
+        answer += more
+    return answer
+
+
+def answer(sock: socket.socket) -> None:
+    """The other side, in the thread that accepts connections: it does not wait for one who does not read."""
+    with sock, contextlib.suppress(OSError):
+        sock.setblocking(False)
+        sock.send(_stacks().encode(errors="backslashreplace")[:_LONGEST])
+
+
+def _stacks() -> str:
+    import traceback  # nobody asks, usually
+
+    frames, main = sys._current_frames(), threading.main_thread()
+    theirs = [thread for thread in threading.enumerate() if thread is main or not thread.name.startswith("arraycomm-")]
+    found = []
+    for thread in sorted(theirs, key=lambda thread: thread is not main)[:_THREADS]:
+        if thread.ident in frames:
+            found.append(f"  thread {thread.name}\n" + "".join(traceback.format_stack(frames[thread.ident], _FRAMES)))
+    return "".join(found)

@@ -1,0 +1,156 @@
+"""What the log says of operations that wait for long, and where the ranks are that are waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import arraycomm
+from tests.logged import logged
+
+LIMIT = 60  # s: ends what hangs
+
+
+class Notices(logging.Handler):
+    """The lines of this rank about one operation, and a wait for the first."""
+
+    def __init__(self, doing):
+        super().__init__()
+        self.doing, self.lines, self.came = f" s in {doing}", [], threading.Event()
+        logging.getLogger("arraycomm").addHandler(self)
+
+    def emit(self, record):
+        if self.doing in record.getMessage():
+            self.lines.append(record.getMessage())
+            self.came.set()
+
+
+def take_a_nap(told):
+    """Until a rank that waits has said so: the other end of the pipe is opened then."""
+    with open(told) as pipe:
+        pipe.read()
+
+
+def wake(notices, told):
+    """Once a notice has come, the rank that it is about may go on."""
+    assert notices.came.wait(LIMIT)
+    with open(told, "w"):
+        pass
+
+
+def until_told(told, doing, call):
+    """Calls it, and lets the late rank go on when this one has said that it waits: what it said."""
+    notices = Notices(doing)
+    waker = threading.Thread(target=wake, args=(notices, told))
+    waker.start()
+    call()
+    waker.join(LIMIT)
+    logging.getLogger("arraycomm").removeHandler(notices)
+    return notices.lines[0]
+
+
+# Who waits, in what, for whom, and what else the line says.
+TURNS = ((0, "all_reduce #2 of 3 float64, sum", 2, ", last in collective #1)"),
+         (0, "all_gather #4 of 3 float64", 1, ", last in collective #3)"),
+         (0, "recv of 3 float64", 1, ")"),
+         (1, "recv of 3 float64", None, ""),
+         (0, "recv of 3 float64", 2, ")"),
+         (0, "a receive, a probe or a window's wait", 1, ")"),
+         (0, "all_gather #10 of 3 int64", 1, ", last in collective #9)"))
+
+
+def wait_for_each_other(rank, told):
+    with arraycomm.init(timeout=LIMIT) as group:
+        x, lines, turns = np.ones(3), [], iter(TURNS)
+
+        def take_turns(late, call, answer=None):
+            waits, doing, *_ = next(turns)
+            if rank == waits:
+                lines.append(until_told(told, doing, call))
+            elif rank == late:
+                take_a_nap(told)
+                (answer or call)()
+            elif answer is None:
+                call()
+            group.barrier()
+
+        group.all_reduce(x)
+        take_turns(2, lambda: group.all_reduce(x))
+        take_turns(1, lambda: group.all_gather(x, async_op=True).wait())
+        take_turns(1, lambda: group.recv(1, like=x), lambda: group.send(x, 0))
+        take_turns(2, lambda: group.recv(like=x), lambda: group.send(x, 1))
+        take_turns(2, lambda: group.irecv(2, like=x).wait(), lambda: group.send(x, 0))
+        take_turns(1, lambda: group.probe(1), lambda: group.send(x, 0))
+        if rank == 0:
+            group.recv(1, like=x)
+        take_turns(1, lambda: group.split(0))
+        return lines
+
+
+@pytest.fixture
+def told(monkeypatch, tmp_path):
+    monkeypatch.setenv("ARRAYCOMM_WAIT_NOTICE", "0.1")
+    os.mkfifo(tmp_path / "told")
+    return str(tmp_path / "told")
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_who_is_late_and_where(transport, monkeypatch, told):
+    monkeypatch.setenv("ARRAYCOMM_TRANSPORT", transport)
+    first, second, third = arraycomm.spawn(wait_for_each_other, (told,), 3)
+    assert not third
+    for (waits, doing, late, last), line in zip(TURNS, (*first[:3], *second, *first[3:]), strict=True):
+        assert line.startswith(f"rank {waits} of 3 in group 'world' has waited ") and f" in {doing} for " in line
+        if late is None:
+            assert line.endswith(" for a message from any rank")
+        else:
+            assert f" for rank {late} (host " in line and f"{last}\nrank {late} is here:\n" in line and "in take_a_nap" in line
+
+
+def in_c(rank, told):
+    from ctypes import PyDLL  # whose calls keep the lock
+
+    with arraycomm.init(timeout=LIMIT) as group:
+        group.barrier()
+        if rank == 0:
+            return until_told(told, "barrier #2", group.barrier)
+        os.close(PyDLL(None).open(told.encode(), os.O_RDONLY))
+        group.barrier()
+        return ""
+
+
+def test_what_holds_the_interpreter_is_not_waited_for(told):
+    """A rank in C that does not give the lock up cannot answer: the line comes all the same."""
+    line, _ = arraycomm.spawn(in_c, (told,), 2)
+    assert " in barrier #2 for rank 1 (host " in line and "\nrank 1 does not say where it is: " in line
+
+
+def poll(rank):
+    os.environ["ARRAYCOMM_WAIT_NOTICE"] = ("1", "0", "0.2")[rank]
+    with logged() as lines, arraycomm.init(timeout=LIMIT) as group:
+        x = np.ones(3)
+        if rank == 0:
+            work, asked = group.irecv(1, like=x), 0
+            while not work.done() or asked < 15:
+                with contextlib.suppress(TimeoutError):
+                    work.result(0.1)
+                asked += 1
+                if asked == 15:
+                    group.send(x, 1)
+                    group.send(x, 2)
+        else:
+            group.recv(0, like=x)
+        if rank == 1:
+            group.send(x, 0)
+        return [line for line in lines if "recv" in line]
+
+
+def test_who_says_nothing():
+    """Who polls does not wait for long; and a setting ends it."""
+    polls, silent, waits = arraycomm.spawn(poll, (), 3)
+    assert not polls and not silent and waits
