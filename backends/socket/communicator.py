@@ -141,11 +141,7 @@ class SocketCommunicator(EngineCommunicator):
         with self.shortcut:
             code = lib.acomm_group_share(self._checked(), nbytes, nanoseconds(timeout), out)
         if code == lib.ACOMM_UNSUPPORTED:
-            if ffi.errno and not self._addressless:
-                self._addressless = True
-                log().warning("group %r: a rank has no room for the addresses of symmetric arrays (`ulimit -v`, `-f`, or "
-                              "`-l` after mlockall): they are "
-                              "ordinary arrays, which collectives copy", self.name)
+            self._say_if_addressless()
             return None
         if code == lib.ACOMM_RESOURCE:
             cause = os.strerror(ffi.errno) if ffi.errno else "another rank had no memory"
@@ -155,12 +151,22 @@ class SocketCommunicator(EngineCommunicator):
         release = ffi.addressof(lib, "acomm_block_free")
         return int(lib.acomm_block_address(out[0])), address(release), address(out[0])
 
+    def _say_if_addressless(self) -> None:
+        """After the engine's answer that memory is not shared, whose errno tells whether a rank lacks what it takes."""
+        if ffi.errno and not self._addressless:
+            self._addressless = True
+            log().warning("group %r: a rank has no room for the addresses of symmetric arrays (`ulimit -v`, `-f`, or `-l` after "
+                          "mlockall): they are ordinary arrays, which collectives copy, and windows are served by their ranks",
+                          self.name)
+
     def expose(self, buffer: Buffer, near: SocketCommunicator) -> Exposed | Serving:
         self._check_process()
         from .exposed import expose  # few programs have windows
         from .serving import Serving
 
         direct = expose(self._checked(), near._checked(), buffer, nanoseconds(None), self.error)
+        if direct is None:
+            near._say_if_addressless()
         found = direct or Serving(self._checked(), buffer, self.error, self.shortcut)
         self._exposed.append(found)
         return found

@@ -387,8 +387,8 @@ def test_odd_arguments_of_messages_mean_the_same_on_both_ways(group: arraycomm.G
     unlike, watcher = [], watch.Watcher()
     for parameter in list(parameters)[1:]:
         for label, value in ODD.items():
-            if parameter == "timeout" and not isinstance(value, (bool, str, np.ndarray)) and value == 0:
-                continue  # it ends the group
+            if parameter == "timeout" and label in ("0", "0.0", "numpy 0", "0-d"):
+                continue  # who is a moment late ends the group
             call = {**PLAIN[name], parameter: value}
             if parameter == "out" and name.endswith("recv"):
                 call["like"] = None

@@ -129,6 +129,7 @@ int acomm_rma_open(acomm_group *g, acomm_group *arenas, uintptr_t data, uint64_t
             free(r->taken);
         free(r);
         arena_give(block);
+        errno = 0; /* addresses are not what is missing */
     }
     return rc ? rc : open ? 0 : ACOMM_UNSUPPORTED;
 }
