@@ -118,6 +118,12 @@ int node_left(struct acomm_node *node, const struct acomm_group *group, int rank
     return -1;
 }
 
+int64_t node_patience(const struct acomm_node *node, int64_t base)
+{
+    (void)node;
+    return base;
+}
+
 static void fake_sockets(struct fake_world *w, int from, int to, int connections)
 {
     struct link *out = w->links[1][from][to] = link_tcp_new(to, true, connections);

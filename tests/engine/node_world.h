@@ -50,12 +50,21 @@ static inline void pair_of(int fds[2])
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
 }
 
+static inline void send_frame(int fd, int kind, int rank, const char *text)
+{
+    struct wire_control head = {.magic = WIRE_CONTROL_MAGIC, .kind = (uint8_t)kind, .hops = 9, .rank = rank,
+                                .bytes = (uint32_t)strlen(text)};
+    CHECK_EQUAL(send(fd, &head, sizeof head, MSG_NOSIGNAL), sizeof head);
+    if (*text)
+        CHECK_EQUAL(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+}
+
 static inline void join(struct world *w, int rank, int peer, int fd)
 {
     if (w->node[rank])
         CHECK_EQUAL(acomm_node_attach(w->node[rank], peer, fd), 0);
     else
-        w->bare[rank][peer == (rank + 1) % RANKS] = fd;
+        send_frame(w->bare[rank][peer == (rank + 1) % RANKS] = fd, WIRE_HEARTBEAT, rank, "");
 }
 
 static inline void world_open(struct world *w, unsigned bare_ranks, int64_t silence)
@@ -181,12 +190,4 @@ static inline int failed(const struct groups *groups)
 
 static const int everybody[RANKS] = {0, 1, 2, 3, 4};
 
-static inline void send_frame(int fd, int kind, int rank, const char *text)
-{
-    struct wire_control head = {.magic = WIRE_CONTROL_MAGIC, .kind = (uint8_t)kind, .hops = 9, .rank = rank,
-                                .bytes = (uint32_t)strlen(text)};
-    CHECK_EQUAL(send(fd, &head, sizeof head, MSG_NOSIGNAL), sizeof head);
-    if (*text)
-        CHECK_EQUAL(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
-}
 #endif

@@ -1,5 +1,6 @@
 /* engine: node*.c loop.c */
 #include <poll.h>
+#include "node_state.h"
 #include "node_world.h"
 
 static void an_orderly_shutdown_fails_nobody(void)
@@ -120,6 +121,116 @@ static void what_is_known_of_a_peer(void)
     world_close(&w);
 }
 
+/* A bare rank's connection to a node that it had none with. */
+static int connected(struct world *w, int rank, int to)
+{
+    int fds[2];
+    pair_of(fds);
+    CHECK_EQUAL(acomm_node_attach(w->node[to], rank, fds[0]), 0);
+    return fds[1];
+}
+
+/* Rank 2 dies, and rank 1 has heard of it, come to rank 3 in its place, and ended, before rank 3's thread looks at either. */
+static void who_ends_because_of_a_loss_is_not_blamed(bool known)
+{
+    struct world w;
+    world_open(&w, 1 << 1 | 1 << 2, 20 * SILENCE);
+    struct groups all = groups_open(&w, 7, everybody, RANKS);
+    int fd = connected(&w, 1, 3);
+    if (known)
+        send_frame(fd, WIRE_HEARTBEAT, 1, "");
+    pthread_mutex_lock(&w.node[3]->lock);
+    bare_close(&w, 2);
+    close(fd);
+    pthread_mutex_unlock(&w.node[3]->lock);
+    AWAIT(&w, failed(&all) == 3);
+    for (int r = 0; r < RANKS; r++)
+        CHECK(!all.of[r] || all.of[r]->failure.culprit == 2);
+    groups_close(&all);
+    world_close(&w);
+}
+
+static void one_that_was_closing_when_it_connected(void)
+{
+    who_ends_because_of_a_loss_is_not_blamed(false);
+}
+
+static void one_that_ends_as_soon_as_it_has_heard(void)
+{
+    who_ends_because_of_a_loss_is_not_blamed(true);
+}
+
+/* A connection that ends without a frame proves nothing: the rank is asked, and is lost where it cannot be reached. */
+static void a_connection_given_up_is_looked_into(void)
+{
+    struct world w;
+    world_open(&w, 1 << 1, 20 * SILENCE);
+    struct groups all = groups_open(&w, 7, everybody, RANKS);
+    close(connected(&w, 1, 3));
+    AWAIT(&w, w.asked[1] == 1);
+    AWAIT(&w, failed(&all) == 4);
+    CHECK_EQUAL(all.of[3]->failure.culprit, 1);
+    groups_close(&all);
+    world_close(&w);
+}
+
+/* Frames that a node has sent, but heartbeats: their kinds, as they come. */
+static int kinds_sent(int fd, uint8_t *kinds, int most)
+{
+    char payload[WIRE_CONTROL_PAYLOAD];
+    struct wire_control head;
+    int count = 0;
+    while (count < most && recv(fd, &head, sizeof head, MSG_DONTWAIT) == sizeof head) {
+        CHECK_EQUAL(recv(fd, payload, head.bytes, MSG_DONTWAIT | (head.bytes ? 0 : MSG_PEEK)) >= 0 || !head.bytes, 1);
+        if (head.kind != WIRE_HEARTBEAT)
+            kinds[count++] = head.kind;
+    }
+    return count;
+}
+
+/* Whoever is told may end its process at once: the neighbours have the frame before. */
+static void neighbours_hear_before_the_groups(void)
+{
+    struct world w;
+    uint8_t kind = 0;
+    world_open(&w, 1 << 1 | 1 << 3, 20 * SILENCE);
+    struct groups all = groups_open(&w, 7, everybody, RANKS);
+    atomic_store(&fail_entered, 0);
+    atomic_store(&fail_hold, 1);
+    bare_close(&w, 1);
+    AWAIT(&w, atomic_load(&fail_entered));
+    AWAIT(&w, kind || kinds_sent(w.bare[3][0], &kind, 1)); /* of rank 2, whose group_fail() has not returned */
+    CHECK_EQUAL(kind, WIRE_LOST);
+    atomic_store(&fail_hold, 0);
+    AWAIT(&w, failed(&all) == 3);
+    groups_close(&all);
+    world_close(&w);
+}
+
+/* Late comers are told of losses before what came of them. */
+static void causes_come_first(void)
+{
+    struct world w;
+    uint8_t kinds[3] = {0};
+    const char *text;
+    world_open(&w, 1 << 0 | 1 << 2, 20 * SILENCE);
+    struct groups all = groups_open(&w, 7, everybody, RANKS);
+    acomm_failure failure = {.code = ACOMM_LOST, .culprit = 0, .origin = 0, .text = "left with PeerLost"};
+    struct wire_control head = {.magic = WIRE_CONTROL_MAGIC, .kind = WIRE_FAIL, .hops = 9, .group = 7, .bytes = sizeof failure};
+    send_frame(w.bare[2][1], WIRE_LOST, 2, "process died");
+    AWAIT(&w, failed(&all) == 2);
+    CHECK_EQUAL(send(w.bare[0][0], &head, sizeof head, MSG_NOSIGNAL), sizeof head);
+    CHECK_EQUAL(send(w.bare[0][0], &failure, sizeof failure, MSG_NOSIGNAL), sizeof failure);
+    send_frame(w.bare[0][0], WIRE_BYE, 0, "left with PeerLost");
+    AWAIT(&w, acomm_node_peer(w.node[4], 0, &text) == 1);
+    int fd = connected(&w, 1, 4), found = 0;
+    AWAIT(&w, (found += kinds_sent(fd, kinds + found, 3 - found)) == 3);
+    CHECK(kinds[0] == WIRE_LOST && kinds[1] == WIRE_FAIL && kinds[2] == WIRE_BYE);
+    close(fd);
+    groups_close(&all);
+    world_close(&w);
+}
+
 int main(void)
 {
     TEST(an_orderly_shutdown_fails_nobody);
@@ -127,5 +238,10 @@ int main(void)
     TEST(leaving_by_an_exception_fails_the_groups);
     TEST(exiting_with_groups_open);
     TEST(what_is_known_of_a_peer);
+    TEST(one_that_was_closing_when_it_connected);
+    TEST(one_that_ends_as_soon_as_it_has_heard);
+    TEST(a_connection_given_up_is_looked_into);
+    TEST(neighbours_hear_before_the_groups);
+    TEST(causes_come_first);
     return CHECK_RESULT();
 }

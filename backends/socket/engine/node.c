@@ -183,7 +183,8 @@ static void leave_groups(struct acomm_node *node, const char *why)
         struct acomm_group *group = watch->group;
         acomm_failure failure = {.code = ACOMM_LOST, .culprit = group->rank, .origin = group->rank};
         snprintf(failure.text, sizeof failure.text, "%s", *why ? why : "exited with an operation under way");
-        if (*why || atomic_load(&group->busy) || atomic_load(&group->pending))
+        bool unfinished = *why || atomic_load(&group->busy) || atomic_load(&group->pending);
+        if (unfinished && !atomic_load(&group->poisoned)) /* else the peers have been told why */
             node_spread_fail(node, group, &failure);
         else
             node_spread_left(node, group);
@@ -243,8 +244,10 @@ static int admit(struct acomm_node *node, int world_rank, int fd)
     node->peers[world_rank].asked = false;
     node_suspect(node, world_rank, 0, NULL);
     node_brief(node, link);
-    link->next = node->links;
-    node->links = link;
+    struct node_link **end = &node->links;
+    while (*end)
+        end = &(*end)->next;
+    *end = link; /* behind the older ones: of two that end together, one may have been made because the other's peer died */
     loop_wake(&node->loop);
     return ACOMM_OK;
 }
@@ -310,14 +313,14 @@ static void doubt(struct acomm_node *node, int rank, const char *text)
     peer->asked = false;
     if (peer->state != PEER_THERE || peer->verdict)
         return;
-    node_suspect(node, rank, clock_now() + NODE_VERDICT_NS, peer->text ? peer->text : text);
+    node_suspect(node, rank, clock_now() + node_patience(node, NODE_VERDICT_NS), peer->text ? peer->text : text);
     loop_wake(&node->loop);
 }
 
 /* A data connection is refused by a rank that died or left: what the control connections tell of it says more. */
 static void await_word(struct acomm_node *node, int rank)
 {
-    int64_t end = clock_now() + NODE_WORD_NS;
+    int64_t end = clock_now() + node_patience(node, NODE_WORD_NS);
     struct timespec until = {end / 1000000000, end % 1000000000};
     while (node->peers[rank].state == PEER_THERE && clock_now() < end)
         pthread_cond_timedwait(&node->returned, &node->lock, &until);
@@ -375,15 +378,9 @@ bool node_ask(struct acomm_node *node, uint64_t group, int world_rank, enum chan
     return asked;
 }
 
-/* The proof is a connection to it: refused by a dead process, made and watched from then on with a living one that
- * only closed a group or lost a connection. */
 void node_lost(struct acomm_node *node, int world_rank, const char *text)
 {
     pthread_mutex_lock(&node->lock);
-    struct node_peer *peer = &node->peers[world_rank];
-    if (peer->state == PEER_THERE && !peer->verdict) {
-        node_suspect(node, world_rank, 0, text);
-        node_connect(node, world_rank);
-    }
+    node_doubt(node, world_rank, text);
     pthread_mutex_unlock(&node->lock);
 }

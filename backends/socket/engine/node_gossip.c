@@ -114,26 +114,42 @@ void node_ask_begun(struct acomm_node *node, struct node_watch *watch)
     spread_begun(node, WIRE_ASK, watch);
 }
 
+/* A frame of this kind for each rank that it fits. */
+static void brief_of(const struct acomm_node *node, struct node_link *link, int kind)
+{
+    for (int r = 0; r < node->size; r++) {
+        const struct node_peer *peer = &node->peers[r];
+        if (peer->state != (kind == WIRE_LOST ? PEER_LOST : PEER_GONE))
+            continue;
+        struct wire_control head = node_frame(node, kind, r, peer->text ? strlen(peer->text) : 0);
+        node_link_put(link, &head, peer->text);
+    }
+}
+
+/* Causes before what came of them: ranks fail their groups and leave because others were lost. */
 void node_brief(struct acomm_node *node, struct node_link *link)
 {
+    struct wire_control hello = node_frame(node, WIRE_HEARTBEAT, node->rank, 0);
+    node_link_put(link, &hello, NULL);
+    brief_of(node, link, WIRE_LOST);
     for (int i = 0; i < NODE_NOTES; i++) {
         const struct node_note *note = node->notes[(node->notes_next + (unsigned)i) % NODE_NOTES];
         if (note)
             node_link_put(link, &note->head, note->payload);
     }
     /* After the notes: a rank that has left is taken to have taken part in nothing that is not known by then. */
-    for (int r = 0; r < node->size; r++) {
-        const struct node_peer *peer = &node->peers[r];
-        if (peer->state == PEER_THERE)
-            continue;
-        struct wire_control head = node_frame(node, peer->state == PEER_LOST ? WIRE_LOST : WIRE_BYE, r,
-                                              peer->text ? strlen(peer->text) : 0);
-        node_link_put(link, &head, peer->text);
-    }
+    brief_of(node, link, WIRE_BYE);
+}
+
+static void flush_all(struct acomm_node *node)
+{
+    for (struct node_link *link = node->links; link; link = link->next)
+        node_link_flush(link);
 }
 
 void node_fail(struct acomm_node *node, struct node_watch *watch, const acomm_failure *failure, bool tell)
 {
+    flush_all(node); /* the failure may end this process, whose end must not come to the neighbours before its cause */
     watch->calls++;
     pthread_mutex_unlock(&node->lock);
     group_fail(watch->group, failure, tell);
@@ -227,15 +243,16 @@ static void condemn(struct acomm_node *node, const char *text)
 
 void node_declare_lost(struct acomm_node *node, const struct node_link *from, int rank, const char *text)
 {
+    if (node->condemned || node->peers[rank].state != PEER_THERE)
+        return;
+    /* Also to itself: a rank that was only stopped learns from it, when it goes on, that it has no part in this any more. */
+    node_spread(node, from, node_frame(node, WIRE_LOST, rank, strlen(text)), text);
     if (rank == node->rank) {
+        flush_all(node);
         condemn(node, text);
         return;
     }
-    if (node->condemned || node->peers[rank].state != PEER_THERE)
-        return;
     settle(node, rank, PEER_LOST, text);
-    /* Also to itself: a rank that was only stopped learns from it, when it goes on, that it has no part in this any more. */
-    node_spread(node, from, node_frame(node, WIRE_LOST, rank, strlen(text)), text);
     for (struct node_link *link = node->links; link; link = link->next)
         if (link->peer == rank && !link->broken) {
             node_link_flush(link);
@@ -360,6 +377,15 @@ void node_connect(struct acomm_node *node, int rank)
         if (link->peer == rank && !link->broken)
             return;
     node->peers[rank].asked = node_ask_locked(node, &(acomm_request){.peer = rank, .channel = CHANNEL_CONTROL});
+}
+
+void node_doubt(struct acomm_node *node, int rank, const char *text)
+{
+    const struct node_peer *peer = &node->peers[rank];
+    if (peer->state != PEER_THERE || peer->verdict)
+        return;
+    node_suspect(node, rank, 0, text);
+    node_connect(node, rank);
 }
 
 void node_mend_ring(struct acomm_node *node)

@@ -97,6 +97,11 @@ int node_left(struct acomm_node *node, const struct acomm_group *group, int rank
     return found;
 }
 
+int64_t node_patience(const struct acomm_node *node, int64_t base)
+{
+    return node ? base + node->size * NODE_HOP_NS : base;
+}
+
 /* A rank that has begun fewer collectives; failing that one that has not answered; -1. */
 static int first_behind(const struct node_watch *watch, uint64_t sequence)
 {

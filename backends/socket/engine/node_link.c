@@ -87,6 +87,7 @@ static bool fill(struct node_link *link, size_t wanted)
             return false;
         if (got <= 0) {
             link->broken = got < 0 ? why_broken(link->fd, errno) : "process died (connection closed)";
+            link->given_up = !link->known;
             return false;
         }
         link->in_bytes += (size_t)got;
@@ -108,5 +109,6 @@ int node_link_take(struct node_link *link, int size, struct wire_control *head, 
         return 0;
     *payload = link->in + sizeof *head;
     link->in_bytes = 0;
+    link->known = true;
     return 1;
 }

@@ -13,12 +13,13 @@
 
 #define NODE_PRESENT UINT64_MAX       /* in members[].left: has not closed the group */
 #define NODE_SILENT UINT64_MAX        /* in members[].begun: has not answered */
-#define NODE_WORD_NS 100000000        /* for word of a rank to arrive that refused a data connection */
+#define NODE_WORD_NS 100000000        /* for word of a rank to arrive that refused a data connection; see node_patience() */
+#define NODE_HOP_NS 4000000           /* from rank to rank, where many share a processor */
 #define NODE_NOTES 1024               /* frames remembered, to drop duplicates and to tell late comers */
 #define NODE_LINK_ROOM (1 << 20)      /* bytes of control frames that may wait for one peer */
 #define NODE_CLOSE_NS 500000000       /* the longest that goodbyes may take */
 #define NODE_CALM_NS 200000000        /* from a goodbye to a new connection in its place */
-#define NODE_VERDICT_NS 300000000     /* for a goodbye to arrive after a connection was refused */
+#define NODE_VERDICT_NS 300000000     /* for a goodbye to arrive after a connection was refused; see node_patience() */
 
 struct node_link {
     struct node_link *next;
@@ -26,6 +27,8 @@ struct node_link {
     int64_t heard;                    /* when bytes last came */
     bool writing;                     /* the loop waits until it can be written */
     bool mute;                        /* writing failed; what it still has to say is read */
+    bool known;                       /* a frame has come: the peer's node has it */
+    bool given_up;                    /* ended without one: by a process that died, or one that was closing when it came */
     const char *broken;               /* why it is to be closed, or NULL */
     char *out;                        /* NODE_LINK_ROOM bytes */
     size_t out_bytes;
@@ -126,6 +129,9 @@ struct node_watch *node_find(struct acomm_node *node, uint64_t group);
 void node_mend_ring(struct acomm_node *node);
 /* Asks for a control connection unless there is one. */
 void node_connect(struct acomm_node *node, int rank);
+/* Something speaks for the rank's death. The proof is a connection to it: refused by a dead process, made and watched from
+ * then on with a living one that only closed a group or lost a connection. */
+void node_doubt(struct acomm_node *node, int rank, const char *text);
 /* False: out of memory. */
 bool node_ask_locked(struct acomm_node *node, const acomm_request *request);
 

@@ -36,9 +36,20 @@ static void read_link(struct acomm_node *node, struct node_link *link)
         node_hear(node, link, &head, payload);
 }
 
+/* Of links that end at about the same time, all are to be seen, and what was said on them before is to be heard. */
+static void read_all_if_broken(struct acomm_node *node)
+{
+    struct node_link *link = node->links;
+    while (link && !link->broken)
+        link = link->next;
+    for (link = link ? node->links : NULL; link; link = link->next)
+        read_link(node, link);
+}
+
 /* Takes broken links out. Starts over after every loss, because it gives up the lock and more links may break. */
 static void reap(struct acomm_node *node)
 {
+    read_all_if_broken(node);
     for (struct node_link **at = &node->links; *at;) {
         struct node_link *link = *at;
         if (!link->broken) {
@@ -47,7 +58,10 @@ static void reap(struct acomm_node *node)
         }
         *at = link->next;
         loop_remove(&node->loop, link->fd);
-        node_declare_lost(node, NULL, link->peer, link->broken);
+        if (link->given_up)
+            node_doubt(node, link->peer, link->broken);
+        else
+            node_declare_lost(node, NULL, link->peer, link->broken);
         node_link_free(link);
         at = &node->links;
     }

@@ -15,7 +15,7 @@
 #define YIELD_TURN_NS 125000 /* for each rank, where they take turns: a sleeping rank costs a wake-up per step, but who yields
                               * makes its core look busy, and so the ranks that work are not spread over all cores */
 #define YIELD_CROWDED_NS 2000000 /* at most */
-#define NEWS_NS 500000000   /* how long a closed link waits for the reason, which travels another way; the promise is 1 s */
+#define NEWS_NS 500000000   /* how long a closed link waits for the reason, which travels another way; the promise is 1 s where ranks are few */
 #define NEWS_LOOK_NS 1000000
 #define SPINS_LINKS 1       /* a turn looks at all links, by system calls if they are sockets; the peer may need this core */
 #define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
@@ -39,7 +39,7 @@ bool wait_interrupted(void)
 
 bool wait_news(const struct acomm_group *g, int rank)
 {
-    int64_t end = clock_now() + NEWS_NS;
+    int64_t end = clock_now() + node_patience(g->node, NEWS_NS);
     for (int64_t now = clock_now(); now < end && !atomic_load(&g->poisoned); now = clock_now()) {
         if (g->node && node_left(g->node, g, rank, UINT64_MAX) >= 0)
             return true; /* it would have told of a failure before */
