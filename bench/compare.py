@@ -11,6 +11,7 @@ import contextlib
 import os
 import platform
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,18 +20,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import floors
+from . import model
 from .arguments import at_least, numbers, parse_sizes, plot_file, some_of
 from .compare_plot import write_plot
 from .drive import Contender, ContenderFailed, Start, peer_class, probe
-from .floors import Limits
+from .model import Limits
 from .peers import GROUPS, LIBRARIES
 from .peers.ours import VARIANTS
 from .peers.protocol import ITEM_BYTES, OPERATIONS, Missing
 from .plot import require
 from .results import OURS, Cell, summaries
 from .spaces import Spaces, missing
-from .table import Table, percentiles, summary_line, write_csv, write_json
+from .table import Table, percentiles, summary_line, transport, write_csv, write_json
 from .turns import Task, Turns
 
 Cells = dict[tuple[int, Task], Cell]  # by number of ranks and task
@@ -64,7 +65,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _limits(path: str) -> Limits:
     try:
-        return floors.read(path)
+        return model.read(path)
     except (OSError, ValueError, KeyError) as error:
         raise argparse.ArgumentTypeError(f"cannot read limits: {error}") from error
 
@@ -99,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     add("--json", metavar="FILE", help="everything measured, as JSON")
     add("--csv", metavar="FILE", help="a line for each contender in each cell")
     add("--plot", metavar="FILE", type=plot_file, help="time over size, .svg or .png, a panel for each operation")
-    add("--limits", metavar="FILE", type=_limits, help="what `arraycomm-bench limits --json` wrote: sets floors beside ours")
+    add("--limits", metavar="FILE", type=_limits, help="what `arraycomm-bench limits --json` wrote: shows the model's times, too")
     return made
 
 
@@ -158,10 +159,10 @@ class Field:
     def about(self) -> dict[str, Any]:
         given = self.given
         return {"end_time": datetime.now().isoformat(timespec="seconds"), "machine": platform.platform(),
-                "cpus": len(os.sched_getaffinity(0)), "dtype": given.dtype, "rounds": given.rounds,
+                "host": socket.gethostname(), "cpus": len(os.sched_getaffinity(0)), "dtype": given.dtype, "rounds": given.rounds,
                 "launches": given.launches,
                 "contenders": {name: {"version": version, "python": self.start(name, 1).python,
-                                      "network": name in self.network} for name, version in self.versions.items()},
+                                      "transport": transport(name, self.network)} for name, version in self.versions.items()},
                 "skipped": self.skipped, "failed": self.failed}
 
 
@@ -217,12 +218,13 @@ def _hosts(given: argparse.Namespace) -> Iterator[Spaces | None]:
 
 def _world(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) -> None:
     """The table of one number of ranks, printed in its last launch."""
-    table = Table(list(field.versions), field.network, floors=given.limits is not None)
+    table = Table(list(field.versions), field.network, model=given.limits is not None)
     place = f" on {given.hosts} hosts, links of {given.rate or 'any rate'}" if given.hosts > 1 else ""
     rounds = given.launches * given.rounds
     print(f"# {ranks} ranks{place}, {given.dtype}: us per call of the slowest rank, median of {2 * rounds} batches; "
-          f"ratio of the best peer to ours, median and range of {rounds} rounds")
-    print(table.header(), flush=True)
+          f"ratio: the best peer's time over ours; low, high: its range over {rounds} rounds")
+    for line in [*table.notes(), table.header()]:
+        print(line, flush=True)
     for launch in range(1, given.launches + 1):
         if given.launches > 1:
             field.tell(f"launch {launch} of {given.launches}, {ranks} ranks")
@@ -248,8 +250,8 @@ def _launch(ranks: int, given: argparse.Namespace, field: Field, cells: Cells) -
             except MemoryError as error:
                 field.tell(f"{task.operation} of {task.size} bytes among {ranks} ranks is left out: {error}")
                 continue
-            floor = given.limits.floor(task.operation, task.size, ranks) if given.limits else None
-            cell = Cell(task.operation, ranks, task.size, task.dtype, timings, floor)
+            modelled = given.limits.time(task.operation, task.size, ranks) if given.limits else None
+            cell = Cell(task.operation, ranks, task.size, task.dtype, timings, modelled)
             earlier = cells.get((ranks, task))
             cells[ranks, task] = earlier.joined(cell) if earlier else cell
             yield cells[ranks, task]
@@ -266,7 +268,7 @@ def _write(cells: list[Cell], field: Field, given: argparse.Namespace) -> None:
     if given.json:
         write_json(given.json, cells, field.network, field.about())
     if given.csv:
-        write_csv(given.csv, cells, field.network)
+        write_csv(given.csv, cells, field.network, field.versions)
     if given.plot and cells:
         write_plot(given.plot, cells, f"{given.dtype}, {len(os.sched_getaffinity(0))} processors")
 

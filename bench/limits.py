@@ -1,6 +1,6 @@
-"""arraycomm-bench limits: what this machine can do, and the floors of the collectives that follow from it.
+"""arraycomm-bench limits: what this machine can do, and the times of collectives by a model that is made of it.
 
-It takes some 20 s and wants the machine for itself. `compare --limits FILE` draws the floors in.
+It takes some 20 s and wants the machine for itself. `compare --limits FILE` shows these times.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from datetime import datetime
 
 from .arguments import numbers, parse_sizes
 from .compare import SIZES, tasks
-from .floors import Limits, write
 from .machine import cache_bytes, measure
+from .model import Limits, write
 from .peers.protocol import OPERATIONS
 from .report import figure
 
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
     add("--np", type=numbers(1), default=(2, 4, 8), metavar="N,...",
-        help="ranks to print floors for (2,4,8)")
+        help="ranks to print times for (2,4,8)")
     add("--sizes", type=parse_sizes, default=SIZES, metavar="SIZE,...",
         help=f"bytes ({SIZES})")
     add("--json", metavar="FILE", help="the figures, for compare --limits")
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     """The exit code: 0."""
     given = parser().parse_args(arguments)
     limits = Limits(len(os.sched_getaffinity(0)), cache_bytes(2), cache_bytes(3), measure())
-    for line in [*machine_lines(limits), "", *floor_lines(limits, given.np, given.sizes)]:
+    for line in [*machine_lines(limits), "", *model_lines(limits, given.np, given.sizes)]:
         print(line)
     if given.json:
         write(given.json, limits, {"machine": platform.platform(), "time": datetime.now().isoformat(timespec="seconds")})
@@ -73,11 +73,11 @@ def machine_lines(limits: Limits) -> list[str]:
     return lines
 
 
-def floor_lines(limits: Limits, ranks: Sequence[int], sizes: Sequence[int]) -> list[str]:
-    """A table of floors over shared memory, in microseconds."""
+def model_lines(limits: Limits, ranks: Sequence[int], sizes: Sequence[int]) -> list[str]:
+    """A table of the model's times over shared memory, in microseconds."""
     head = "".join(f"  {f'np {n}':>9}" for n in ranks)
-    lines = ["# floors over shared memory, us", f"# {'operation':>14}  {'size':>10}{head}"]
+    lines = ["# times over shared memory by the model, us", f"# {'operation':>14}  {'size':>10}{head}"]
     for task in tasks(OPERATIONS, sizes, "float32"):
-        times = "".join("  " + figure(limits.floor(task.operation, task.size, n), 9) for n in ranks)
+        times = "".join("  " + figure(limits.time(task.operation, task.size, n), 9) for n in ranks)
         lines.append(f"{task.operation:>16}  {task.size:10}{times}")
     return lines

@@ -1,4 +1,4 @@
-"""Latency and bandwidth curves over size, drawn without a display."""
+"""Latency and bandwidth curves over size, drawn without a display: two panels for each operation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from .report import redop
 from .sweep import Row
 
 _PLACEMENTS = {"out-of-place": "-", "in-place": "--"}
+_PANEL = (3.6, 2.7)  # inches
+_SIDE_BY_SIDE = 2  # operations
+
+Points = list[tuple[int, float, float]]  # bytes, microseconds, GB/s of busbw
 
 
 def require() -> None:
@@ -20,50 +24,67 @@ def require() -> None:
         raise ModuleNotFoundError("--plot needs matplotlib: pip install matplotlib") from error
 
 
-def curves(rows: Sequence[Row]) -> dict[tuple[str, str], list[tuple[int, float, float]]]:
-    """(name, placement) -> (bytes, microseconds, GB/s of busbw). Names say no more than tells the curves apart."""
-    sized = [row for row in rows if row.size]
-    keys = {row: (row.operation, label(row.dtype), redop(row.op), f"root {row.root}") for row in sized}
-    # Of one operation, that is: an all_reduce has a reduction where a broadcast has none, and no root.
-    variants = {key[0]: [other for other in keys.values() if other[0] == key[0]] for key in keys.values()}
-    differ = [not part or any(len({key[part] for key in own}) > 1 for own in variants.values()) for part in range(4)]
-    found: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
-    for row, key in keys.items():
-        name = " ".join(part for part, shown in zip(key, differ, strict=True) if shown)
-        for placement, cell in row.cells():
-            found.setdefault((name, placement), []).append((row.size, cell.timing.time, cell.busbw))
+def curves(rows: Sequence[Row]) -> dict[str, dict[tuple[str, str], Points]]:
+    """operation -> (name, placement) -> its points. Names say no more than tells the curves of an operation apart."""
+    found: dict[str, dict[tuple[str, str], Points]] = {}
+    for operation in dict.fromkeys(row.operation for row in rows if row.size):
+        own = [row for row in rows if row.size and row.operation == operation]
+        keys = [(label(row.dtype), redop(row.op), f"root {row.root}") for row in own]
+        differ = [len(set(parts)) > 1 for parts in zip(*keys, strict=True)]
+        panel = found[operation] = {}
+        for row, key in zip(own, keys, strict=True):
+            name = " ".join(part for part, shown in zip(key, differ, strict=True) if shown)
+            for placement, cell in row.cells():
+                panel.setdefault((name, placement), []).append((row.size, cell.timing.time, cell.busbw))
     return found
 
 
+def unsized(rows: Sequence[Row]) -> str:
+    """What has no curve: a barrier's time."""
+    return ", ".join(f"{row.operation}: {row.out_of_place.timing.time:.3g} \N{MICRO SIGN}s" for row in rows if not row.size)
+
+
 def write_plot(path: str, rows: Sequence[Row], title: str) -> None:
-    """Writes path (.svg or .png): time on the left, bus bandwidth on the right, a colour for each name."""
+    """Writes path (.svg or .png): for each operation time beside bus bandwidth, a colour for each name."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    figure = Figure(figsize=(13, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    latency, bandwidth = figure.subplots(1, 2)
     found = curves(rows)
-    styles = _styles(list(dict.fromkeys(name for name, _ in found)))
-    for (name, placement), points in found.items():
-        sizes, times, busbw = zip(*sorted(points), strict=True)
-        for axes, values in ((latency, times), (bandwidth, busbw)):
-            axes.plot(sizes, values, linestyle=_PLACEMENTS[placement], linewidth=1.2, markersize=4, **styles[name])
-    for axes, unit in ((latency, "time (\N{MICRO SIGN}s)"), (bandwidth, "bus bandwidth (GB/s)")):
-        axes.set(xlabel="size (bytes)", ylabel=unit)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda size, _: short_size(size))
-        axes.grid(True, alpha=0.3)
-    latency.set_yscale("log")
-    bandwidth.set_ylim(bottom=0)
-    placements = dict.fromkeys(placement for _, placement in found)
-    keys = [Line2D([], [], label=name, markersize=4, **style) for name, style in styles.items()]
+    across = min(_SIDE_BY_SIDE, max(len(found), 1))
+    down = -(-len(found) // across) or 1
+    figure = Figure(figsize=(2 * across * _PANEL[0], down * _PANEL[1] + 0.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(down, 2 * across, squeeze=False).flat
+    styles = _styles(list(dict.fromkeys(name for panel in found.values() for name, _ in panel)))
+    for operation, panel in found.items():
+        latency, bandwidth = next(panels), next(panels)
+        for (name, placement), points in panel.items():
+            sizes, times, busbw = zip(*sorted(points), strict=True)
+            for axes, values in ((latency, times), (bandwidth, busbw)):
+                axes.plot(sizes, values, linestyle=_PLACEMENTS[placement], linewidth=1.2, markersize=4, **styles[name])
+        _dress(latency, f"{operation}: time (\N{MICRO SIGN}s)")
+        _dress(bandwidth, f"{operation}: bus bandwidth (GB/s)")
+        latency.set_yscale("log")
+        bandwidth.set_ylim(bottom=0)
+    for axes in panels:
+        axes.set_axis_off()
+    placements = dict.fromkeys(placement for panel in found.values() for _, placement in panel)
+    keys = [Line2D([], [], label=name, markersize=4, **style) for name, style in styles.items() if name]
     keys += [Line2D([], [], label=name, color="grey", linestyle=_PLACEMENTS[name]) for name in placements]
     if keys:
-        figure.legend(handles=keys, loc="outside right upper", fontsize="small", frameon=False)
-    figure.suptitle(title)
+        figure.legend(handles=keys, loc="outside lower center", ncols=min(len(keys), 6), fontsize="small", frameon=False)
+    figure.supxlabel("size (bytes)", fontsize="small")
+    figure.suptitle("\n".join(filter(None, (title, unsized(rows)))))
     figure.savefig(path)
+
+
+def _dress(axes: Any, title: str) -> None:
+    axes.set_title(title, fontsize="medium")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda size, _: short_size(size))
+    axes.tick_params(labelsize="small")
+    axes.grid(True, alpha=0.3)
 
 
 def _styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:

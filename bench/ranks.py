@@ -29,6 +29,7 @@ def run(options: Options) -> int:
     """Joins the world of the environment, or starts one here. The exit code."""
     if options.transport:
         os.environ["ARRAYCOMM_TRANSPORT"] = options.transport
+    os.environ.setdefault("ARRAYCOMM_WAIT_NOTICE", "60")  # the others wait while rank 0 draws, which is no news
     try:
         place = detect(os.environ)
         _check(options, leads=place is None or place.rank == 0)
@@ -102,8 +103,9 @@ def measure_all(group: Any, options: Options, framework: NumpyArrays) -> report.
     table = report.Table(options.percentiles, None if leads else lambda text: None)
     steps, skipped = sweep.steps(options, group.size, framework)
     _refuse_nothing(steps, skipped)
-    ranks = _describe(group)
+    ranks, where = _describe(group), _where(group, options)
     table.preamble(options, ranks)
+    table.line("# " + ", ".join(f"{name} {value}" for name, value in where.items()))
     for reason in skipped:
         table.line(f"# skipped: {reason}")
     measured: list[sweep.Row] = []
@@ -120,7 +122,7 @@ def measure_all(group: Any, options: Options, framework: NumpyArrays) -> report.
     summary = report.Summary.of(measured)
     table.footer(summary)
     if leads:
-        _write(measured, options, ranks)
+        _write(measured, options, ranks, where)
     group.barrier()  # a rank that left with an exit code would end rank 0 while it writes
     return summary
 
@@ -130,21 +132,30 @@ def _refuse_nothing(steps: list[sweep.Step], skipped: list[str]) -> None:
         raise ValueError("nothing to measure: " + "; ".join(skipped))
 
 
-def _write(rows: list[sweep.Row], options: Options, ranks: list[str]) -> None:
+def _where(group: Any, options: Options) -> dict[str, object]:
+    """What all rows share. host: rank 0's."""
+    import arraycomm
+
+    transport = getattr(group._communicator, "about", "").partition(", host")[0] or group.backend
+    return {"ranks": group.size, "transport": transport, "host": socket.gethostname(), "framework": options.framework,
+            "arraycomm_version": arraycomm.__version__}
+
+
+def _write(rows: list[sweep.Row], options: Options, ranks: list[str], where: dict[str, object]) -> None:
     if options.json:
-        about = {"args": sys.argv, "python": platform.python_version(), "devices": ranks}
+        about = {**where, "args": sys.argv, "python": platform.python_version(), "devices": ranks}
         report.write_json(options.json, rows, options, about)
     if options.csv:
-        report.write_csv(options.csv, rows)
+        report.write_csv(options.csv, rows, where)
     if options.plot:
-        plot.write_plot(options.plot, rows, _title(options, len(ranks)))
+        plot.write_plot(options.plot, rows, _title(options, where))
 
 
-def _title(options: Options, ranks: int) -> str:
+def _title(options: Options, where: dict[str, object]) -> str:
     """What all curves of the plot share."""
-    shared = [names[0] for names in (options.operations, options.dtypes) if len(names) == 1]
-    transport = [options.transport] if options.transport else []
-    return ", ".join([*shared, f"{ranks} ranks", options.framework, *transport])
+    types = list(options.dtypes) if len(options.dtypes) == 1 else []
+    return ", ".join([*types, f"{where['ranks']} ranks", str(where["transport"]), options.framework,
+                      f"arraycomm {where['arraycomm_version']}"])
 
 
 def _describe(group: Any) -> list[str]:

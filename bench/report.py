@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -106,7 +106,7 @@ def _figures(cell: Cell | None) -> dict[str, Any] | None:
 
 
 def write_json(path: str, rows: Sequence[Row], options: Options, about: dict[str, Any]) -> None:
-    """All rows, the configuration, and `about`: versions and ranks."""
+    """All rows, the configuration, and `about`: where it was measured, and with which versions."""
     summary = Summary.of(rows)
     document = {
         "version": _JSON_VERSION,
@@ -137,14 +137,14 @@ _CSV_COLUMNS = ("operation", "size", "count", "type", "redop", "root", "placemen
                 "low", "high", "calls", "p50", "p95", "p99")
 
 
-def write_csv(path: str, rows: Sequence[Row]) -> None:
-    """One line per row and placement. Times in microseconds, bandwidths in GB/s."""
+def write_csv(path: str, rows: Sequence[Row], where: Mapping[str, object]) -> None:
+    """One line per row and placement. Times in microseconds, bandwidths in GB/s. where: columns that all lines share."""
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(_CSV_COLUMNS)
+        writer.writerow((*_CSV_COLUMNS, *where))
         for row in rows:
             for placement, cell in row.cells():
                 timing = cell.timing
                 writer.writerow((row.operation, row.size, row.count, label(row.dtype), redop(row.op), row.root,
                                  placement, timing.time, cell.algbw, cell.busbw, cell.wrong, timing.low, timing.high,
-                                 timing.calls, timing.p50, timing.p95, timing.p99))
+                                 timing.calls, timing.p50, timing.p95, timing.p99, *where.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 OURS = "ours/"
@@ -35,11 +35,21 @@ class Timing:
                       max(self.p95, later.p95), max(self.p99, later.p99))
 
 
+def rivals(ours: str, names: Iterable[str], network: Container[str]) -> tuple[str, ...]:
+    """The peers that one of ours is compared with. network: the contenders that move data through sockets.
+
+    Ours over a network are set against such peers alone: no socket beats shared memory.
+    """
+    return tuple(name for name in names if not name.startswith(OURS) and (ours not in network or name in network))
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """One of ours beside the best peer. ratio: its time / ours, the median round's; low and high over the rounds."""
+    """One of ours beside the best of the peers that it is compared with. ratio: its time / ours; low and high: the range over the
+    rounds, and this."""
 
     ours: str
+    against: tuple[str, ...]
     best: str
     ratio: float
     low: float
@@ -57,14 +67,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Cell:
-    """One operation, size and number of ranks. floor: what the machine allows over shared memory, where known."""
+    """One operation, size and number of ranks. model: its time over shared memory by a model of the
+    machine (model.py), where known."""
 
     operation: str
     ranks: int
     size: int
     dtype: str
     timings: Mapping[str, Timing]
-    floor: float | None = None
+    model: float | None = None
 
     def joined(self, later: Cell) -> Cell:
         """With the rounds of a later launch, of those who took part in both."""
@@ -72,22 +83,20 @@ class Cell:
         return replace(later, timings=timings)
 
     def verdicts(self, network: Iterable[str]) -> list[Verdict]:
-        """One for each of ours that has a rival. network: the contenders that move data through sockets.
-
-        Ours over a network are set against such peers alone: no socket beats shared memory.
-        """
+        """One for each of ours that has a rival."""
         return [verdict for name in self.timings if name.startswith(OURS)
                 if (verdict := self._verdict(name, set(network))) is not None]
 
     def _verdict(self, ours: str, network: set[str]) -> Verdict | None:
-        rivals = [name for name in self.timings if not name.startswith(OURS) and (ours not in network or name in network)]
-        if not rivals:
+        against = rivals(ours, self.timings, network)
+        if not against:
             return None
-        best = min(rivals, key=lambda name: self.timings[name].time)
+        best = min(against, key=lambda name: self.timings[name].time)
         own, theirs = self.timings[ours], self.timings[best]
-        ratios = [sum(peer) / sum(mine) for mine, peer in zip(own.rounds, theirs.rounds, strict=True)]
-        wrong = own.wrong + sum(self.timings[name].wrong for name in rivals)
-        return Verdict(ours, best, statistics.median(ratios), min(ratios), max(ratios), wrong)
+        ratio = theirs.time / own.time
+        ratios = [ratio, *(sum(peer) / sum(mine) for mine, peer in zip(own.rounds, theirs.rounds, strict=True))]
+        wrong = own.wrong + sum(self.timings[name].wrong for name in against)
+        return Verdict(ours, against, best, ratio, min(ratios), max(ratios), wrong)
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,7 @@ class Summary:
     """One of ours over many cells. mean: the geometric one of the ratios."""
 
     ours: str
+    against: tuple[str, ...]
     cells: int
     faster: int
     unclear: int
@@ -106,8 +116,9 @@ class Summary:
     def of(cls, ours: str, verdicts: Sequence[Verdict]) -> Summary:
         words = [verdict.word for verdict in verdicts]
         mean = math.exp(statistics.fmean(math.log(verdict.ratio) for verdict in verdicts))
-        return cls(ours, len(words), words.count("faster"), words.count("unclear"), words.count("slower"), words.count("WRONG"),
-                   mean)
+        against = tuple(dict.fromkeys(name for verdict in verdicts for name in verdict.against))
+        return cls(ours, against, len(words), words.count("faster"), words.count("unclear"), words.count("slower"),
+                   words.count("WRONG"), mean)
 
 
 def summaries(cells: Iterable[Cell], network: Iterable[str]) -> list[Summary]:

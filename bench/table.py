@@ -4,48 +4,64 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+import socket
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from .report import figure
-from .results import OURS, Cell, Summary, Timing, Verdict, summaries
+from .results import OURS, Cell, Summary, Timing, Verdict, rivals, summaries
 
-_VERSION = 1
+_VERSION = 2
 _COLUMNS = ("operation", "ranks", "size", "dtype", "contender", "time", "low", "high", "calls", "p50", "p95", "p99", "wrong",
-            "floor", "best", "ratio", "ratio_low", "ratio_high", "verdict")
+            "model", "against", "best", "ratio", "ratio_low", "ratio_high", "verdict", "transport", "host", "version")
 
 
 class Table:
     """Lines for the cells of one number of ranks: one for each of ours that has a rival in the cell."""
 
-    def __init__(self, contenders: Sequence[str], network: Sequence[str], floors: bool) -> None:
+    def __init__(self, contenders: Sequence[str], network: Sequence[str], model: bool) -> None:
         self.peers = [name for name in contenders if not name.startswith(OURS)]
-        self.network, self.floors = network, floors
+        self.ours = [name for name in contenders if name.startswith(OURS)]
+        self.network, self.model = network, model
+
+    def notes(self) -> list[str]:
+        """Who is compared with whom, above the header."""
+        found = {name: rivals(name, self.peers, self.network) for name in self.ours}
+        lines = [f"# {name} is compared with {', '.join(against) or 'nobody'}" for name, against in found.items()]
+        if any(len(against) < len(self.peers) for against in found.values()):
+            lines.append("# (in brackets: a peer through shared memory beside ours through sockets, which are not compared)")
+        return lines
 
     def header(self) -> str:
         peers = "".join(f"  {name:>9}" for name in self.peers)
-        floor = f"  {'x floor':>7}" if self.floors else ""
-        return (f"# {'operation':>14}  {'size':>10}  {'ours':>14}  {'time(us)':>9}{floor}{peers}  {'best':>9}  {'ratio':>7}  "
-                f"{'low':>7}  {'high':>7}")
+        model = f"  {'x model':>7}" if self.model else ""
+        return (f"# {'operation':>14}  {'size':>10}  {'ours':>14}  {'time(us)':>9}{model}{peers}  {'best':>9}  {'ratio':>7}  "
+                f"{'low':>7}  {'high':>7}  {'verdict':>7}")
 
     def lines(self, cell: Cell) -> list[str]:
         return [self._line(cell, verdict) for verdict in cell.verdicts(self.network)]
 
     def _line(self, cell: Cell, verdict: Verdict) -> str:
         time = cell.timings[verdict.ours].time
-        peers = "".join("  " + _time(cell.timings.get(name)) for name in self.peers)
-        floor = f"  {figure(time / cell.floor, 7) if cell.floor else '-':>7}" if self.floors else ""
+        peers = "".join("  " + _time(cell.timings.get(name), name in verdict.against) for name in self.peers)
+        model = f"  {figure(time / cell.model, 7) if cell.model else '-':>7}" if self.model else ""
         ratios = "  ".join(figure(ratio, 7) for ratio in (verdict.ratio, verdict.low, verdict.high))
-        word = "" if verdict.word == "faster" else f"  {verdict.word}"
-        return (f"{cell.operation:>16}  {cell.size:10}  {verdict.ours:>14}  {figure(time, 9)}{floor}{peers}  "
-                f"{verdict.best:>9}  {ratios}{word}")
+        return (f"{cell.operation:>16}  {cell.size:10}  {verdict.ours:>14}  {figure(time, 9)}{model}{peers}  "
+                f"{verdict.best:>9}  {ratios}  {verdict.word:>7}")
 
 
-def _time(timing: Timing | None) -> str:
+def _time(timing: Timing | None, compared: bool) -> str:
     if timing is None:
         return f"{'-':>9}"
-    return f"{'WRONG':>9}" if timing.wrong else figure(timing.time, 9)
+    if timing.wrong:
+        return f"{'WRONG':>9}"
+    return figure(timing.time, 9) if compared else f"{'(' + figure(timing.time, 7).strip() + ')':>9}"
+
+
+def transport(name: str, network: Container[str]) -> str:
+    """How a contender moves data."""
+    return "sockets" if name in network else "shared memory"
 
 
 def percentiles(cells: Sequence[Cell]) -> list[str]:
@@ -58,8 +74,9 @@ def percentiles(cells: Sequence[Cell]) -> list[str]:
 
 
 def summary_line(summary: Summary) -> str:
-    return (f"# {summary.ours}: {summary.cells} cells: {summary.faster} faster, {summary.unclear} unclear, "
-            f"{summary.slower} slower, {summary.wrong} wrong; geometric mean of the ratios {summary.mean:.2f}")
+    return (f"# {summary.ours} beside {', '.join(summary.against)}: {summary.cells} cells: {summary.faster} faster, "
+            f"{summary.unclear} unclear, {summary.slower} slower, {summary.wrong} wrong; "
+            f"geometric mean of the ratios {summary.mean:.2f}")
 
 
 def _rounded(timing: Timing) -> dict[str, Any]:
@@ -72,7 +89,7 @@ def write_json(path: str, cells: Sequence[Cell], network: Sequence[str], about: 
         "version": _VERSION,
         **about,
         "cells": [
-            {"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype, "floor": cell.floor,
+            {"operation": cell.operation, "ranks": cell.ranks, "size": cell.size, "dtype": cell.dtype, "model": cell.model,
              "timings": {name: _rounded(timing) for name, timing in cell.timings.items()},
              "verdicts": [{**asdict(verdict), "verdict": verdict.word} for verdict in cell.verdicts(network)]}
             for cell in cells
@@ -84,16 +101,17 @@ def write_json(path: str, cells: Sequence[Cell], network: Sequence[str], about: 
         file.write("\n")
 
 
-def write_csv(path: str, cells: Sequence[Cell], network: Sequence[str]) -> None:
-    """A line for each contender in each cell; those of ours have the verdict too."""
+def write_csv(path: str, cells: Sequence[Cell], network: Sequence[str], versions: Mapping[str, str]) -> None:
+    """A line for each contender in each cell; those of ours have the verdict too. versions: by contender."""
+    host = socket.gethostname()
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
         for cell in cells:
-            verdicts = {verdict.ours: (verdict.best, verdict.ratio, verdict.low, verdict.high, verdict.word)
-                        for verdict in cell.verdicts(network)}
+            verdicts = {verdict.ours: (" ".join(verdict.against), verdict.best, verdict.ratio, verdict.low, verdict.high,
+                                       verdict.word) for verdict in cell.verdicts(network)}
             for name, timing in cell.timings.items():
                 batches = timing.batches
                 writer.writerow((cell.operation, cell.ranks, cell.size, cell.dtype, name, timing.time, min(batches),
-                                 max(batches), timing.calls, timing.p50, timing.p95, timing.p99, timing.wrong, cell.floor,
-                                 *verdicts.get(name, ("",) * 5)))
+                                 max(batches), timing.calls, timing.p50, timing.p95, timing.p99, timing.wrong, cell.model,
+                                 *verdicts.get(name, ("",) * 6), transport(name, network), host, versions.get(name, "")))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
+import arraycomm
 from arraycomm.bench import ranks, sweep
 from arraycomm.bench.__main__ import main
 
@@ -28,11 +31,18 @@ def run(*command, **environ):
 def test_all_operations_are_right(tmp_path, transport):
     path = tmp_path / "out.json"
     done = run("arraycomm.bench", "all", "-b", "8", "-e", "64K", "-f", "128", "--nproc", "3", "--transport", transport,
-               "--json", str(path), *_BRIEF)
+               "--json", str(path), "--csv", str(tmp_path / "out.csv"), *_BRIEF)
     assert done.returncode == 0, done.stderr
     assert "# Out of bounds values : 0 OK" in done.stdout
     assert done.stdout.count("# Collective test starting:") == 10
-    assert json.loads(path.read_text())["out_of_bounds"] == {"count": 0, "okay": True}
+    document = json.loads(path.read_text())
+    assert document["out_of_bounds"] == {"count": 0, "okay": True}
+    where = {"ranks": "3", "transport": {"shm": "shared memory", "tcp": "TCP on one host"}[transport],
+             "host": socket.gethostname(), "framework": "numpy", "arraycomm_version": arraycomm.__version__}
+    assert "# " + ", ".join(f"{name} {value}" for name, value in where.items()) + "\n" in done.stdout
+    assert {name: str(document[name]) for name in where} == where
+    with open(tmp_path / "out.csv") as file:
+        assert all({name: line[name] for name in where} == where for line in csv.DictReader(file))
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -36,7 +37,16 @@ def only(found):
 def test_the_best_peer_is_the_fastest_and_ratios_are_of_rounds():
     verdict = only(cell([10, 20, 10], fast=[20, 20, 50], lame=[90, 90, 90]).verdicts([]))
     assert (verdict.best, verdict.ratio, verdict.low, verdict.high) == ("fast", 2, 1, 5)
-    assert verdict.word == "unclear"
+    assert verdict.word == "unclear" and verdict.against == ("fast", "lame")
+
+
+def test_the_ratio_is_that_of_the_times_beside_it():
+    """However the rounds were paired: then the range holds it, too."""
+    found = cell([10, 10, 40, 40, 10], gloo=[20, 80, 20, 80, 80])
+    verdict = only(found.verdicts([]))
+    assert verdict.ratio == found.timings["gloo"].time / found.timings["ours/shm"].time == 8
+    assert (verdict.low, verdict.high) == (0.5, 8)
+    assert only(cell([1, 9, 9, 1], gloo=[9, 1, 9, 2]).verdicts([])).ratio == 1.1
 
 
 @pytest.mark.parametrize(("ours", "peer", "wrong", "word"),
@@ -68,6 +78,17 @@ def test_ours_over_a_network_have_rivals_there_alone():
     network = ["ours/tcp", "gloo"]
     best = {verdict.ours: verdict.best for verdict in found.verdicts(network)}
     assert best == {"ours/shm": "openmpi", "ours/tcp": "gloo"}
+    table = Table([*found.timings], network, model=False)
+    assert table.notes() == [
+        "# ours/shm is compared with gloo, openmpi", "# ours/tcp is compared with gloo",
+        "# (in brackets: a peer through shared memory beside ours through sockets, which are not compared)"]
+    shm, tcp = table.lines(found)
+    assert shm.split()[4:7] == ["5.00", "2.00", "openmpi"] and tcp.split()[4:7] == ["5.00", "(2.00)", "gloo"]
+    assert len(shm) == len(tcp) == len(table.header())
+    assert [summary_line(line).partition(":")[0] for line in summaries([found], network)] == [
+        "# ours/shm beside gloo, openmpi", "# ours/tcp beside gloo"]
+    assert Table(["ours/tcp", "gloo"], network, model=False).notes() == ["# ours/tcp is compared with gloo"]
+    assert Table(["ours/tcp", "openmpi"], network, model=False).notes()[0] == "# ours/tcp is compared with nobody"
 
 
 def test_without_a_rival_there_is_no_verdict():
@@ -75,25 +96,25 @@ def test_without_a_rival_there_is_no_verdict():
 
 
 def test_lines_stand_under_the_header():
-    table = Table(["ours/shm", "gloo", "mpich", "jax"], [], floors=False)
+    table = Table(["ours/shm", "gloo", "mpich", "jax"], [], model=False)
     (line,) = table.lines(cell([123456.7], gloo=[234567.8], mpich=[1]))
-    assert len(line) == len(table.header()) + len("  slower")
+    assert len(line) == len(table.header())
     assert line.split() == ["all_gather", "268435456", "ours/shm", "123456.70", "234567.80", "1.00", "-", "mpich", "0.00",
                             "0.00", "0.00", "slower"]
 
 
-def test_floors_stand_in_the_table():
-    table = Table(["ours/shm", "gloo"], [], floors=True)
+def test_the_model_stands_in_the_table():
+    table = Table(["ours/shm", "gloo"], [], model=True)
     assert table.header().split()[5] == "x"
-    assert table.lines(replace(cell([30], gloo=[60]), floor=20.0))[0].split()[4] == "1.50"
+    assert table.lines(replace(cell([30], gloo=[60]), model=20.0))[0].split()[4] == "1.50"
     assert table.lines(cell([30], gloo=[60]))[0].split()[4] == "-"
 
 
 def test_summary_counts_and_takes_the_geometric_mean():
     (summary,) = summaries([cell([1], gloo=[2]), cell([1], gloo=[8]), cell([1, 1], gloo=[4, 4])], [])
     assert (summary.cells, summary.faster, summary.mean) == (3, 3, pytest.approx(4))
-    assert summary_line(summary) == ("# ours/shm: 3 cells: 3 faster, 0 unclear, 0 slower, 0 wrong; geometric mean of the "
-                                     "ratios 4.00")
+    assert summary_line(summary) == ("# ours/shm beside gloo: 3 cells: 3 faster, 0 unclear, 0 slower, 0 wrong; geometric mean of "
+                                     "the ratios 4.00")
 
 
 def test_percentiles_have_a_line_for_everybody():
@@ -110,9 +131,11 @@ def test_files(tmp_path):
     assert document["cells"][0]["timings"]["gloo"]["rounds"] == [[2, 2], [4, 4]]
     assert document["cells"][0]["timings"]["gloo"]["time"] == 3
     assert document["summaries"][0]["cells"] == 1
-    write_csv(str(tmp_path / "a.csv"), cells, [])
+    write_csv(str(tmp_path / "a.csv"), cells, ["gloo"], {"ours/shm": "1.0", "gloo": "2.5"})
     ours, gloo = csv.DictReader((tmp_path / "a.csv").open())
     assert (ours["ratio"], ours["best"], ours["verdict"], gloo["ratio"], gloo["time"]) == ("3.0", "gloo", "faster", "", "3.0")
+    assert [(line["ranks"], line["transport"], line["host"], line["version"], line["against"]) for line in (ours, gloo)] == [
+        ("4", "shared memory", socket.gethostname(), "1.0", "gloo"), ("4", "sockets", socket.gethostname(), "2.5", "")]
 
 
 def test_defaults_are_the_promised_cells():
@@ -168,7 +191,7 @@ def test_the_command_goes_on_without_a_contender_that_crashes(started, tmp_path)
     rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
     assert [row[:3] for row in rows[:2]] == [["all_reduce", "8", "ours/shm"], ["broadcast", "8", "ours/shm"]]
     assert [row[6] for row in rows[:2]] == ["slow", "slow"]
-    assert "# ours/shm: 2 cells: " in out and "# Out of bounds values : 0 OK" in out
+    assert "# ours/shm beside slow: 2 cells: " in out and "# Out of bounds values : 0 OK" in out
     document = json.loads(path.read_text())
     assert document["contenders"]["slow"]["version"] == "fake 1.0 (slow)"
     assert [entry["contender"] for entry in document["failed"]] == ["crash"]
@@ -181,7 +204,7 @@ def test_launches_start_all_anew_but_who_has_failed(started, tmp_path):
     process = started("--ops=broadcast,barrier", "--sizes=8,8", "--launches=3", "--rounds=2", f"--json={path}",
                       peers=("good", "crash"))
     out, err = process.communicate(timeout=100)
-    assert process.returncode == 1 and "median and range of 6 rounds" in out
+    assert process.returncode == 1 and "its range over 6 rounds" in out
     assert [line for line in err.splitlines() if "launch " in line] == [
         f"arraycomm-bench compare: launch {launch} of 3, 2 ranks" for launch in (1, 2, 3)]
     assert err.count("crash takes no further part") == 1

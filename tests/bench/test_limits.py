@@ -1,4 +1,4 @@
-"""Floors from a machine made up, and that the measurements measure: orders of magnitude and no more."""
+"""Times of a machine made up, and that the measurements measure: orders of magnitude and no more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import socket
 
 import pytest
 
-from arraycomm.bench import compare, floors, limits, machine
-from arraycomm.bench.floors import Limits
+from arraycomm.bench import compare, limits, machine, model
+from arraycomm.bench.model import Limits
 
 FIGURES = {"call": 0.2, "shared_memory_ping": 0.1, "switch": 1.5, "copy_l2": 50.0, "copy_l3": 40.0, "copy_memory": 12.0,
            "copy_memory_4k": 10.0, "copy_l2_together": 25.0, "copy_l3_together": 20.0, "copy_memory_together": 4.0,
@@ -29,8 +29,8 @@ def test_arrays_are_copied_where_they_fit_with_their_copies(size, together, rank
 
 @pytest.mark.parametrize(("ranks", "time"), [(1, 0.25), (2, 0.25), (3, 2.0), (4, 2.0), (8, 5.5)])
 def test_small_ones_cost_a_call_each_and_the_switches_between_them(ranks, time):
-    assert MACHINE.floor("barrier", 0, ranks) == pytest.approx(time)
-    assert MACHINE.floor("all_reduce", 8, ranks) == pytest.approx(time)
+    assert MACHINE.time("barrier", 0, ranks) == pytest.approx(time)
+    assert MACHINE.time("all_reduce", 8, ranks) == pytest.approx(time)
 
 
 @pytest.mark.parametrize(("operation", "ranks", "bytes_in_turn", "together"), [
@@ -40,18 +40,18 @@ def test_small_ones_cost_a_call_each_and_the_switches_between_them(ranks, time):
 def test_large_ones_write_what_is_received_once(operation, ranks, bytes_in_turn, together):
     size = 1 << 28
     expected = bytes_in_turn * size / MACHINE.bandwidth(size, together, ranks)
-    assert MACHINE.floor(operation, size, ranks) == pytest.approx(expected)
+    assert MACHINE.time(operation, size, ranks) == pytest.approx(expected)
 
 
-def test_what_could_not_be_measured_makes_a_floor_lower():
+def test_what_could_not_be_measured_makes_the_time_lower():
     bare = Limits(2, 1 << 20, 32 << 20, {**FIGURES, "shared_memory_ping": None, "switch": None})
-    assert bare.floor("barrier", 0, 4) == pytest.approx(0.4)
+    assert bare.time("barrier", 0, 4) == pytest.approx(0.4)
 
 
 def test_limits_are_read_as_written(tmp_path):
     path = str(tmp_path / "limits.json")
-    floors.write(path, MACHINE, {"machine": "made up"})
-    assert floors.read(path) == MACHINE
+    model.write(path, MACHINE, {"machine": "made up"})
+    assert model.read(path) == MACHINE
     assert compare.parser().parse_args(["--limits", path]).limits == MACHINE
 
 
@@ -65,7 +65,7 @@ def test_another_file_is_refused(tmp_path, capsys, text, told):
 
 
 def test_tables():
-    lines = limits.floor_lines(MACHINE, [2, 4], [8, 1 << 28])
+    lines = limits.model_lines(MACHINE, [2, 4], [8, 1 << 28])
     assert all(len(line) == len(lines[1]) for line in lines[2:])
     assert len(lines) == 2 + 6 * 2 + 1
     assert next(line.split() for line in lines if "sendrecv" in line) == ["sendrecv", "8", "0.25", "2.00"]

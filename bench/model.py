@@ -1,10 +1,11 @@
-"""The least time that an operation over shared memory can take, from what the machine can do.
+"""How long an operation over shared memory takes by a model of the machine, made of what it can do (a roofline).
 
 Small: every rank calls into C and learns of the others by one trip of a cache line. Ranks that share a processor do so
 one after another, and all but one of the switches between them are on the way. Large: every byte that is received is
 written once, at the speed of a copy, by as many ranks at once as there are processors; of a reduce_scatter, which reads
 more than it writes, half of both counts. Of arrays that do not all fit into the L3 cache, as much as fits counts as copied
-there. The larger of both counts: whether they can overlap is what an algorithm has to find out.
+there. The larger of both counts: whether they can overlap is what an algorithm has to find out. It is no bound: an operation
+that finds more in caches than is counted here takes less.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Limits:
         found = [self.figures.get(f"copy_{place}") for place in places]
         return max(figure for figure in found if figure is not None) * 1e3
 
-    def floor(self, operation: str, size: int, ranks: int) -> float:
-        """Microseconds. size: bytes as in the comparison, 0 for a barrier."""
+    def time(self, operation: str, size: int, ranks: int) -> float:
+        """Microseconds, by the model. size: bytes as in the comparison, 0 for a barrier."""
         return max(self._small(ranks), self._large(operation, size, ranks))
 
     def _small(self, ranks: int) -> float:
