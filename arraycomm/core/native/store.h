@@ -13,6 +13,7 @@
 #define STORE_MAX_VALUE (8u << 20)
 #define STORE_MAX_TOTAL (256ll << 20)
 #define STORE_MAX_FRAME (STORE_MAX_TOTAL + (64ll << 20)) /* every key and value at once, and their lengths */
+#define STORE_TOLD 512              /* bytes of an answer that is a text, or says what has changed */
 #define STORE_POSTED 0x80           /* bit of a request's code: no answer; a failure is told with the next answer */
 
 /* In the order of table.py's Op. SET takes key, value, key, value...; GET, WAIT and CHECK take keys, the others a key first. */
@@ -61,10 +62,12 @@ void store_frame_end(struct store_buffer *b);
 /* An answer of one line of text, cut at 400 bytes. */
 __attribute__((format(printf, 3, 4)))
 void store_frame_text(struct store_buffer *b, int code, const char *format, ...);
+/* Room for so much more; false, and failed, where there is none. */
+bool store_buffer_reserve(struct store_buffer *b, size_t more);
 bool store_buffer_append(struct store_buffer *b, const char *data, size_t size);
 void store_buffer_free(struct store_buffer *b);
 
-/* ---- store_table.c: keys to values, and queues. Not thread-safe. ---- */
+/* ---- store_table.c, store_requests.c: keys to values, and queues. Not thread-safe. ---- */
 struct store_table;
 struct store_entry {
     struct store_entry *next;
@@ -77,7 +80,7 @@ struct store_entry {
 };
 struct store_table *store_table_new(void); /* NULL when memory is out */
 void store_table_free(struct store_table *t);
-/* Carries a request out, whole or not at all, and puts the answer. True when it has to wait instead: then *missing is
+/* Carries a request out, whole or not at all, and puts the answer: nothing is done that could then not be told. True when it has to wait instead: then *missing is
  * the first key that is not there. */
 bool store_table_apply(struct store_table *t, const struct store_frame *request, struct store_buffer *answer,
                        struct store_bytes *missing);
@@ -85,6 +88,8 @@ bool store_table_apply(struct store_table *t, const struct store_frame *request,
  * given back by store_table_tidy(). */
 struct store_entry *store_table_entry(struct store_table *t, struct store_bytes key, bool create);
 void store_table_tidy(struct store_table *t, struct store_entry *entry);
+/* Writes a value where the key has none. False where there is no room, or no memory, for it; then `room` says so. */
+bool store_table_leave(struct store_table *t, struct store_bytes key, struct store_bytes value, struct store_buffer *room);
 /* Whether somebody may have waited for keys that this request may have brought; *every: how many strings apart they lie. */
 bool store_table_brings(const struct store_frame *request, uint32_t *every);
 
@@ -92,10 +97,11 @@ bool store_table_brings(const struct store_frame *request, uint32_t *every);
 struct store_will;
 /* Keeps a whole WILL request, or withdraws the will of its name where nothing else is in it; puts the answer. */
 void store_will_record(struct store_will **wills, const void *owner, const char *data, size_t size, struct store_buffer *answer);
-/* Takes one will of this owner out of the list; the frame is the caller's. False when there is none. */
-bool store_will_take(struct store_will **wills, const void *owner, struct store_buffer *frame);
-/* The request, in `room`, that writes entry `index` of a will where the key is missing. False past the end. */
-bool store_will_entry(const struct store_buffer *will, uint32_t index, struct store_buffer *room, struct store_frame *request);
+/* This owner has gone: its wills are due from now on. Whether there are any. */
+bool store_will_due(struct store_will *wills, const void *owner);
+/* Writes what is due, each key and value by `leave`, which says whether that went well. False where some of it is to be tried again. */
+typedef bool store_leave(void *server, struct store_bytes key, struct store_bytes value);
+bool store_will_execute(struct store_will **wills, store_leave *leave, void *server);
 void store_will_free(struct store_will *wills);
 
 /* ---- store_line.c: a client's end of a connection, for one thread at a time ---- */

@@ -56,7 +56,7 @@ bool store_frame_next(struct store_cursor *cursor, struct store_bytes *out)
     return true;
 }
 
-static bool reserve(struct store_buffer *b, size_t more)
+bool store_buffer_reserve(struct store_buffer *b, size_t more)
 {
     size_t need = b->size + more;
     if (!b->failed)
@@ -76,7 +76,7 @@ static bool reserve(struct store_buffer *b, size_t more)
 
 bool store_buffer_append(struct store_buffer *b, const char *data, size_t size)
 {
-    if (!reserve(b, size))
+    if (!store_buffer_reserve(b, size))
         return false;
     if (size)
         memcpy(b->data + b->size, data, size);
@@ -95,7 +95,7 @@ void store_frame_begin(struct store_buffer *b, int code, uint32_t milliseconds, 
     b->size = 0;
     b->failed = false;
     size_t head = STORE_HEAD + 4 * (size_t)count;
-    if (!reserve(b, head))
+    if (!store_buffer_reserve(b, head))
         return;
     b->data[4] = (char)code;
     put32(b->data + 5, milliseconds);

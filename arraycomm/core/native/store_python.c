@@ -82,6 +82,8 @@ static PyObject *apply(struct store_table *table, const struct store_buffer *req
     store_frame_parse(&frame, request->data, request->size);
     if (store_table_apply(table, &frame, &answer, &missing))
         result = PyBytes_FromStringAndSize(missing.data, missing.size);
+    else if (answer.failed)
+        result = PyErr_NoMemory();
     else
         result = decode(answer.data, answer.size, false);
     store_buffer_free(&answer);

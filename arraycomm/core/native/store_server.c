@@ -9,6 +9,7 @@
 #include "store_torch.h"
 
 #define EVENTS 64
+#define AGAIN_NS 20000000 /* until a will that could not be written is tried again */
 #define PIECE (64 << 10)  /* bytes of values that a client of torch's kind is sent at once, or one value */
 
 
@@ -155,20 +156,19 @@ static void wake_waiters(struct store_server *s, const struct store_frame *frame
             retry(s, key);
 }
 
-/* What this client wanted written, where the keys are missing. */
-static void execute_wills(struct store_server *s, const struct store_client *c)
+static bool leave(void *server, struct store_bytes key, struct store_bytes value)
 {
-    struct store_buffer will, one = {0};
-    struct store_bytes missing;
-    while (store_will_take(&s->wills, c, &will)) {
-        struct store_frame write;
-        for (uint32_t i = 0; store_will_entry(&will, i, &one, &write); i++) {
-            store_table_apply(s->table, &write, &s->answer, &missing);
-            wake_waiters(s, &write);
-        }
-        store_buffer_free(&will);
-    }
-    store_buffer_free(&one);
+    struct store_server *s = server;
+    bool written = store_table_leave(s->table, key, value, &s->answer);
+    if (written)
+        retry(s, key);
+    return written;
+}
+
+/* What clients that have gone wanted written, where the keys are missing. */
+static void execute_wills(struct store_server *s)
+{
+    s->due = !store_will_execute(&s->wills, leave, s);
 }
 
 static void request(struct store_server *s, struct store_client *c, const struct store_frame *frame)
@@ -258,6 +258,10 @@ static int64_t torch_requests(struct store_server *s, struct store_client *c, co
         if (length <= 0)
             return length ? -1 : (int64_t)done;
         done += (size_t)length;
+        if (s->told.failed) { /* no memory to answer it */
+            s->told.failed = false;
+            return -1;
+        }
         if (s->told.size)
             tell(s, c);
         else if (c->torch->frame.size) {
@@ -364,11 +368,15 @@ void *store_server_run(void *argument)
             if (c && c->broken) {
                 if (c->at)
                     unlist(s, c);
-                execute_wills(s, c);
+                s->due |= store_will_due(s->wills, c);
                 store_server_drop(s, c);
                 forget_events(c, events + i, events + found);
             }
         }
+        if (s->due)
+            execute_wills(s);
+        if (s->due && store_now() + AGAIN_NS < s->next_end) /* there was no memory */
+            s->next_end = store_now() + AGAIN_NS;
         if (s->next_end != STORE_NEVER && store_now() >= s->next_end)
             expire(s);
         if (s->answer.room > STORE_CHUNK) /* a rare one; not to be kept */

@@ -22,6 +22,7 @@ struct store_server {
     struct store_events events;
     _Atomic bool lingering, stopping;
     struct store_will *wills;
+    bool due;              /* wills of clients that have gone are to be written */
     struct store_buffer answer, told; /* on the table, and what that is for a client of torch's kind */
     char chunk[STORE_CHUNK];
 };

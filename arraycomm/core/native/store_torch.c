@@ -240,7 +240,7 @@ int64_t store_torch_read(struct store_torch *t, const char *data, size_t size, s
     if (store_torch_cancels(data, size, answer)) /* of a wait that was answered meanwhile */
         return 1;
     if (t->request == PING)
-        return size >= 5 && store_buffer_append(answer, data + 1, 4) ? 5 : 0;
+        return size < 5 ? 0 : (store_buffer_append(answer, data + 1, 4), 5);
     if (t->request >= sizeof rows / sizeof *rows || !rows[t->request].holds) {
         complain(t, "request %d is not known", t->request);
         return -1;
@@ -252,7 +252,10 @@ int64_t store_torch_read(struct store_torch *t, const char *data, size_t size, s
 bool store_torch_cancels(const char *data, size_t size, struct store_buffer *answer)
 {
     answer->size = 0;
-    return size && data[0] == CANCEL_WAIT && store_buffer_append(answer, "\1", 1);
+    if (!size || data[0] != CANCEL_WAIT)
+        return false;
+    store_buffer_append(answer, "\1", 1); /* or it is failed */
+    return true;
 }
 
 /* ---- what goes ---- */

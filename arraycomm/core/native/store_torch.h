@@ -32,8 +32,8 @@ struct store_torch {
 /* NULL when memory is out. */
 struct store_torch *store_torch_new(int64_t world_size, int complaints);
 void store_torch_free(struct store_torch *t);
-/* Reads one request; what has come of it before is not looked at again. The bytes it had, 0 while it is not whole, -1 for what is none (complained of). Then either t->frame is to be
- * carried out, or it is answered already: t->frame is empty and `answer` is not. */
+/* Reads one request; what has come of it before is not looked at again. The bytes it had, 0 while it is not whole, -1 for what is none
+ * (complained of). Then either t->frame is to be carried out, or it is answered already: t->frame is empty and `answer` is not, or failed. */
 int64_t store_torch_read(struct store_torch *t, const char *data, size_t size, struct store_buffer *answer);
 /* Complaints about one that is disconnected for the time, or for the memory, that its request takes. */
 void store_torch_late(const struct store_torch *t);

@@ -7,7 +7,7 @@
 
 struct store_will {
     struct store_will *next;
-    const void *owner;
+    const void *owner;         /* NULL: has gone */
     struct store_buffer frame; /* as it came: name, key, value, key, value... */
 };
 
@@ -24,6 +24,8 @@ static struct store_bytes first_string(const struct store_buffer *data)
 static struct store_will **find(struct store_will **wills, struct store_bytes name)
 {
     for (; *wills; wills = &(*wills)->next) {
+        if (!(*wills)->owner)
+            continue;
         struct store_bytes other = first_string(&(*wills)->frame);
         if (other.size == name.size && !memcmp(other.data, name.data, name.size))
             break;
@@ -47,63 +49,85 @@ static size_t bytes_of(const struct store_will *will, const void *owner)
     return size;
 }
 
-static bool record(struct store_will **wills, const void *owner, const char *data, size_t size)
+static bool may_be(const struct store_frame *frame)
 {
-    struct store_buffer frame = {0};
-    struct store_frame parsed;
-    if (!store_frame_parse(&parsed, data, size) || parsed.count % 2 == 0 || size + bytes_of(*wills, owner) > MAX_WILLS
-        || !store_buffer_append(&frame, data, size))
-        return false;
-    struct store_will **old = find(wills, first_string(&frame)), *made = NULL;
-    if (*old)
-        remove_will(old);
-    if (parsed.count > 1 && (made = malloc(sizeof *made))) {
-        *made = (struct store_will){*wills, owner, frame};
-        *wills = made;
-        return true;
+    struct store_cursor cursor = store_frame_strings(frame);
+    struct store_bytes string;
+    bool fits = frame->count % 2;
+    for (uint32_t i = 0; fits && store_frame_next(&cursor, &string); i++)
+        fits = i % 2 == 0 || string.size <= STORE_MAX_KEY;
+    return fits;
+}
+
+static struct store_will *new_will(const void *owner, const char *data, size_t size)
+{
+    struct store_will *made = calloc(1, sizeof *made);
+    if (made && !store_buffer_append(&made->frame, data, size)) {
+        free(made);
+        return NULL;
     }
-    store_buffer_free(&frame);
-    return parsed.count == 1;
+    if (made)
+        made->owner = owner;
+    return made;
 }
 
 void store_will_record(struct store_will **wills, const void *owner, const char *data, size_t size, struct store_buffer *answer)
 {
-    if (!record(wills, owner, data, size)) {
-        store_frame_text(answer, STORE_BAD_REQUEST, "a will has a name, then keys and values; at most %d bytes", MAX_WILLS);
+    struct store_frame frame;
+    struct store_bytes name = {NULL, 0};
+    if (!store_frame_parse(&frame, data, size) || !may_be(&frame) || size + bytes_of(*wills, owner) > MAX_WILLS) {
+        store_frame_text(answer, STORE_BAD_REQUEST, "a will has a name, then keys of at most %u bytes and values; at most %d bytes",
+                         STORE_MAX_KEY, MAX_WILLS);
         return;
     }
     store_frame_begin(answer, STORE_OK, 0, 0);
+    bool told = store_buffer_reserve(answer, STORE_TOLD);
+    struct store_will *made = told && frame.count > 1 ? new_will(owner, data, size) : NULL;
+    if (!told || (!made && frame.count > 1)) { /* the one before stays */
+        store_frame_text(answer, STORE_OVER_QUOTA, "the store's process is out of memory");
+        return;
+    }
+    struct store_cursor cursor = store_frame_strings(&frame);
+    store_frame_next(&cursor, &name);
+    struct store_will **old = find(wills, name);
+    if (*old)
+        remove_will(old);
+    if (made) {
+        made->next = *wills;
+        *wills = made;
+    }
     store_frame_end(answer);
 }
 
-bool store_will_entry(const struct store_buffer *will, uint32_t index, struct store_buffer *room, struct store_frame *request)
+bool store_will_due(struct store_will *wills, const void *owner)
 {
-    struct store_frame frame;
-    struct store_bytes key, value;
-    if (!store_frame_parse(&frame, will->data, will->size) || 2 * (uint64_t)index + 2 >= frame.count)
-        return false;
-    struct store_cursor cursor = store_frame_strings(&frame);
-    for (uint32_t i = 0; i < 2 * index + 2; i++) /* past the name, up to the key */
-        store_frame_next(&cursor, &key);
-    store_frame_next(&cursor, &value);
-    store_frame_begin(room, STORE_COMPARE_SET, 0, 3);
-    store_frame_put(room, 0, key.data, key.size);
-    store_frame_put(room, 1, NULL, 0);
-    store_frame_put(room, 2, value.data, value.size);
-    store_frame_end(room);
-    return !room->failed && store_frame_parse(request, room->data, room->size);
+    bool due = false;
+    for (; wills; wills = wills->next)
+        if (wills->owner == owner) {
+            wills->owner = NULL;
+            due = true;
+        }
+    return due;
 }
 
-bool store_will_take(struct store_will **wills, const void *owner, struct store_buffer *frame)
+bool store_will_execute(struct store_will **wills, store_leave *leave, void *server)
 {
-    while (*wills && (*wills)->owner != owner)
-        wills = &(*wills)->next;
-    if (!*wills)
-        return false;
-    *frame = (*wills)->frame;
-    (*wills)->frame = (struct store_buffer){0};
-    remove_will(wills);
-    return true;
+    bool all = true;
+    while (*wills) {
+        struct store_frame frame;
+        struct store_bytes key, value;
+        bool written = !(*wills)->owner && store_frame_parse(&frame, (*wills)->frame.data, (*wills)->frame.size);
+        struct store_cursor cursor = store_frame_strings(&frame);
+        bool due = written && store_frame_next(&cursor, &key); /* its name */
+        while (due && store_frame_next(&cursor, &key) && store_frame_next(&cursor, &value))
+            written &= leave(server, key, value);
+        all &= !due || written;
+        if (due && written)
+            remove_will(wills);
+        else
+            wills = &(*wills)->next;
+    }
+    return all;
 }
 
 void store_will_free(struct store_will *wills)
