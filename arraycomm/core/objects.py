@@ -58,7 +58,7 @@ class ObjectCollectives:
         if whole is None:
             return None
         view = memoryview(whole)
-        return [_object(view[r * longest : r * longest + size], allow_pickle) for r, size in enumerate(sizes)]
+        return [_object(view[r * longest : r * longest + size], r, allow_pickle) for r, size in enumerate(sizes)]
 
     def broadcast_object(self, obj: object = None, root: int = 0, *, allow_pickle: bool = False,
                          timeout: float | None = None) -> Any:
@@ -70,7 +70,7 @@ class ObjectCollectives:
         if self.rank == root:
             memoryview(whole)[:] = data[0]
         self.broadcast(whole, root, out=whole, timeout=timeout)
-        return obj if self.rank == root else _object(memoryview(whole), allow_pickle)
+        return obj if self.rank == root else _object(memoryview(whole), root, allow_pickle)
 
     def scatter_objects(self, objs: Sequence[object] | None = None, root: int = 0, *, allow_pickle: bool = False,
                         timeout: float | None = None) -> Any:
@@ -87,7 +87,7 @@ class ObjectCollectives:
         whole = b"".join((len(one).to_bytes(_LENGTH, "little") + one).ljust(part.count, b"\0") for one in data)
         self.scatter(_readable(whole) if self.rank == root else None, root, out=part, timeout=timeout)
         view = memoryview(part)
-        return _object(view[_LENGTH : _LENGTH + int.from_bytes(view[:_LENGTH], "little")], allow_pickle)
+        return _object(view[_LENGTH : _LENGTH + int.from_bytes(view[:_LENGTH], "little")], root, allow_pickle)
 
     def send_object(self, obj: object, dest: int, tag: int = 0, *, allow_pickle: bool = False,
                     timeout: float | None = None) -> None:
@@ -107,13 +107,17 @@ class ObjectCollectives:
         _check_tag(tag)
         head = array.array("q", [0, 0])
         sender = self.recv(source, _MESSAGES + tag, out=head, timeout=timeout).source
-        if not 0 <= head[1] <= codec.LONGEST:
-            raise ValueError(f"rank {sender} announces an object of {head[1]} bytes, the limit is {codec.LONGEST}")
+        _check_length(sender, head[1])
         data = _bytes(head[1])
         self.recv(sender, _MESSAGES + tag, out=data, timeout=timeout)
         if (head[0] == _PICKLED) != allow_pickle:
             raise ValueError(_unlike(sender, head[0] == _PICKLED))
-        return _object(memoryview(data), allow_pickle), sender
+        return _object(memoryview(data), sender, allow_pickle), sender
+
+
+def _check_length(sender: int, length: int) -> None:
+    if not 0 <= length <= codec.LONGEST:
+        raise ValueError(f"rank {sender} announces an object of {length} bytes, the limit is {codec.LONGEST}")
 
 
 def _unlike(rank: int, pickled: bool) -> str:
@@ -137,8 +141,13 @@ def _encode(obj: object, allow_pickle: bool) -> bytes:
     return data
 
 
-def _object(data: memoryview, allow_pickle: bool) -> Any:
-    return importlib.import_module("pickle").loads(data) if allow_pickle else codec.decode(data)
+def _object(data: memoryview, sender: int, allow_pickle: bool) -> Any:
+    if allow_pickle:
+        return importlib.import_module("pickle").loads(data)
+    try:
+        return codec.decode(data)
+    except ValueError as error:
+        raise ValueError(f"rank {sender} sent no object: {error}") from error
 
 
 def _agree(communicator: Communicator, objs: Sequence[object], allow_pickle: bool,
@@ -161,6 +170,8 @@ def _agree(communicator: Communicator, objs: Sequence[object], allow_pickle: boo
     if len(set(kinds)) > 1:
         odd = next(rank for rank, other in enumerate(kinds) if other != kind)
         raise ValueError(_unlike(odd, kinds[odd] == _PICKLED))
+    for rank, (_, length) in enumerate(answers):
+        _check_length(rank, length)
     return data, [answer[1] for answer in answers]
 
 
@@ -174,7 +185,7 @@ def _readable(data: bytes) -> Buffer:
 
 def _parts(whole: Buffer, sizes: Sequence[int], allow_pickle: bool) -> list[Any]:
     view, start, found = memoryview(whole), 0, []
-    for size in sizes:
-        found.append(_object(view[start : start + size], allow_pickle))
+    for rank, size in enumerate(sizes):
+        found.append(_object(view[start : start + size], rank, allow_pickle))
         start += size
     return found
