@@ -1,28 +1,29 @@
 """What launchers note in the store that one of them serves: nodes that were refused, and ends of ranks, as one that ended before
-it came there has left no will."""
+it came there has left no will. Signed as what ranks tell each other there (gathering.py)."""
 
 from __future__ import annotations
 
 from .errors import DistStoreError
-from .gathering import Gathering
+from .gathering import Gathering, sign, signed
 from .printable import printable
 from .store.base import Store
 
 _ENDS = "arraycomm-launch/ended"
 _REFUSED = "arraycomm-launch/refused"
 _TURNED_AWAY = "arraycomm-launch/turned away"
-_NONE = "-"  # there: all ranks have met, and no refusal concerns them any more
+_REFUSAL = "a launcher's note of a refused node"
+_NONE = b"-"  # there: all ranks have met, and no refusal concerns them any more
 
 
-def note(store: Store, rank: int, size: int, place: str, how: str) -> None:
+def note(store: Store, rank: int, size: int, place: str, how: str, secret: bytes | None = None) -> None:
     """For launchers, of one of their `size` ranks. store: without a prefix. May return before the store has it, as set() does."""
-    store.set(f"{_ENDS}/{rank}", f"{place}\0{how}")
-    store.set(_ENDS, str(size))  # after the other: who asks, asks for this one first
+    store.set(f"{_ENDS}/{rank}", sign(secret, _about(rank), f"{size}\0{place}\0{how}".encode()))
+    store.set(_ENDS, "")  # after the other: who asks, asks for this one first
 
 
-def refuse(store: Store, why: str) -> None:
+def refuse(store: Store, why: str, secret: bytes | None = None) -> None:
     """Of a node: the ranks that wait for its ranks need not wait. Nothing once all have met."""
-    store.compare_set(_REFUSED, "", why)
+    store.compare_set(_REFUSED, "", sign(secret, _REFUSAL, why.encode()))
 
 
 def turn_away(store: Store, why: str) -> None:
@@ -42,13 +43,17 @@ def met(store: Store) -> None:
 
 def tell(store: Store, gathering: Gathering, stage: str) -> None:
     """Ends the gathering's stage where a rank has ended that did not come to it. Not of a world of some ranks only, which has
-    numbers of its own. Raises DistStoreError where a node was refused: its ranks will not come."""
-    if store.check([_REFUSED]) and (why := printable(store.get(_REFUSED))) != _NONE:
-        raise DistStoreError(f"rank {gathering.rank} of {gathering.size}: {why}")
-    if not store.check([_ENDS]) or int(store.get(_ENDS)) != gathering.size:
-        return
-    for rank in gathering.absent(stage):
+    numbers of its own. Raises DistStoreError where a node was refused: its ranks will not come; AuthFailed for a note without a
+    signature."""
+    if store.check([_REFUSED]) and (told := store.get(_REFUSED)) != _NONE:
+        raise DistStoreError(f"rank {gathering.rank} of {gathering.size}: {printable(signed(gathering.secret, _REFUSAL, told))}")
+    for rank in gathering.absent(stage) if store.check([_ENDS]) else ():
         if store.check([key := f"{_ENDS}/{rank}"]):
-            place, how = map(printable, store.get(key).split(b"\0", 1))
-            gathering.bury(rank, place, f"{how} before it had come")
+            size, place, how = map(printable, signed(gathering.secret, _about(rank), store.get(key)).split(b"\0", 2))
+            if size == str(gathering.size):
+                gathering.bury(rank, place, f"{how} before it had come")
             return
+
+
+def _about(rank: int) -> str:
+    return f"the launcher's note of the end of rank {rank}"

@@ -47,6 +47,11 @@ def signed(secret: bytes | None, about: str, value: bytes) -> bytes:
                      "ARRAYCOMM_SECRET or ARRAYCOMM_SECRET_FILE), or somebody else writes to the store")
 
 
+def agreed(store: Store, key: str, secret: bytes | None, about: str, content: bytes) -> bytes:
+    """What the first rank has written under the key: this content, where that is this rank. Raises AuthFailed as signed()."""
+    return signed(secret, about, store.compare_set(key, "", sign(secret, about, content)))
+
+
 class TooLate(DistStoreError):
     """Another rank gave up waiting, before all had come. It may try again: with another stage."""
 
@@ -57,7 +62,7 @@ class Gathering:
 
     def __init__(self, store: Store, rank: int, size: int, secret: bytes | None = None,
                  members: Sequence[int] | None = None) -> None:
-        self._store, self.rank, self.size, self._secret, self._members = store, rank, size, secret, members
+        self._store, self.rank, self.size, self.secret, self._members = store, rank, size, secret, members
 
     def enter(self) -> None:
         """If this process ends before leave(), the others hear of it, in a store that notices."""
@@ -93,7 +98,7 @@ class Gathering:
 
     def _ending(self, stage: str, content: str) -> str:
         """What ends a stage, as text, which a last will holds: signed."""
-        return sign(self._secret, self._about(stage), content.encode()).decode()
+        return sign(self.secret, self._about(stage), content.encode()).decode()
 
     def _about(self, stage: str) -> str:
         return f"the end of stage {stage!r} of {self.size} ranks"
@@ -109,10 +114,9 @@ class Gathering:
         """
         self._store.set(f"{stage}/{self.rank}", "")
         if self._store.add(stage, 1) == self.size:
-            end = self._store.compare_set(_end(stage), "", sign(self._secret, self._about(stage), _COMPLETE + result()))
+            end = agreed(self._store, _end(stage), self.secret, self._about(stage), _COMPLETE + result())
         else:
-            end = self._await_end(stage, seconds, advice, watch, where)
-        end = signed(self._secret, self._about(stage), end)
+            end = signed(self.secret, self._about(stage), self._await_end(stage, seconds, advice, watch, where))
         if not end.startswith(_COMPLETE):
             lost, place, why = map(printable, end.split(b"\0", 2))
             if _ABSENT in why:

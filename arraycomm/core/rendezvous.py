@@ -21,7 +21,7 @@ from .digest import sha256
 from .environment import Place, detect, hosted_by_torch, unknown_rank, with_master
 from .environment import hosted as is_hosted
 from .errors import AuthFailed, DistNetworkError
-from .gathering import MEET, Gathering, TooLate
+from .gathering import MEET, Gathering, TooLate, agreed
 from .log import log
 from .printable import printable
 from .private import private_directory
@@ -136,8 +136,8 @@ def announced(backend: str, name: str, environ: Mapping[str, str] = os.environ) 
         store, _ = _turn(meeting, place, name, environ)
         gathering = Gathering(store, place.rank, place.size, secret)
         try:
-            _agree(store, place, backend)
-        except ValueError as error:
+            _agree(store, place, backend, secret)
+        except (ValueError, AuthFailed) as error:
             gathering.fail(error)
             raise
         yield
@@ -318,8 +318,9 @@ def _turn(meeting: _Meeting, place: Place, name: str, environ: Mapping[str, str]
     return PrefixStore(f"{prefix}/{turn}", meeting.store), turn
 
 
-def _agree(store: Store, place: Place, backend: str) -> None:
-    told, _, other = store.compare_set("backend", "", f"{backend}\0{place.rank}").decode(errors="replace").partition("\0")
+def _agree(store: Store, place: Place, backend: str, secret: bytes | None) -> None:
+    first = agreed(store, "backend", secret, f"the backend of {place.size} ranks", f"{backend}\0{place.rank}".encode())
+    told, _, other = first.decode(errors="replace").partition("\0")
     if told != backend:
         raise ValueError(f"rank {place.rank} of {place.size} has backend {backend!r}, rank {printable(other)} {told!r}: give all "
                          "ranks the same to init(), or in ARRAYCOMM_BACKEND")
@@ -332,7 +333,7 @@ def _meet(store: Store, meeting: _Meeting, place: Place, secret: bytes | None, b
     gathering.enter()
     try:
         if backend and place.size > 1:
-            _agree(store, place, backend)
+            _agree(store, place, backend, secret)
         meeting.store.set(_name_key(place.rank), name)
         job = gathering.wait(MEET, seconds, lambda absent: _advice(meeting.store, name, absent),
                              result=lambda: os.urandom(16).hex().encode(),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
-from arraycomm.core.gathering import MEET, Gathering, TooLate
+from arraycomm.core.gathering import MEET, Gathering, TooLate, agreed
 from arraycomm.core.printable import printable
 from arraycomm.core.store import PrefixStore
 from arraycomm.core.typed import Any
@@ -183,7 +183,8 @@ def _agree(group: ProcessGroup, number: int, what: str, seconds: float) -> None:
     gathering = Gathering(store, group.rank(), group.size(), _meeting().secret, group.core.ranks)
     gathering.enter()
     try:
-        told = printable(store.compare_set("what", "", what))
+        about = f"what the ranks of group {group.group_name!r} ask for"
+        told = printable(agreed(store, "what", gathering.secret, f"{about}, number {number}", what.encode()))
         if told != what:
             raise ValueError(f"the ranks of group {group.group_name!r} do not ask for the same: rank {group.rank()} calls "
                              f"{what}, another one {told}")

@@ -3,6 +3,7 @@ members hears of it at once, and so does that member: they would wait for each o
 
 A list is claimed in the store: by each caller for itself and for the list's first member, and by that one for all. So two lists
 that have a member in common meet in a claim once the first members have come, and a rank that is not first claims two only.
+What is written there is signed with the job's secret (gathering.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 from arraycomm.core.digest import sha256
 from arraycomm.core.errors import PeerLost
-from arraycomm.core.gathering import MEET, Gathering
+from arraycomm.core.gathering import MEET, Gathering, agreed, signed
 from arraycomm.core.printable import printable
 from arraycomm.core.store import PrefixStore
 from arraycomm.core.typed import TYPE_CHECKING
@@ -23,20 +24,20 @@ _SHOWN = 16  # handles of a list in an error
 
 
 class MemberList:
-    """One list, of a rank that calls reconfigure(). store: of this uuid alone."""
+    """One list, of a rank that calls reconfigure(). store: of this uuid alone. secret: the job's."""
 
-    def __init__(self, store: Store, uuid: int, handles: Sequence[str], mine: str) -> None:
-        self._store, self._uuid, self._handles, self._mine = store, uuid, list(handles), mine
+    def __init__(self, store: Store, uuid: int, handles: Sequence[str], mine: str, secret: bytes | None) -> None:
+        self._store, self._uuid, self._handles, self._mine, self._secret = store, uuid, list(handles), mine, secret
         text = "\n".join(handles)
         self._name = sha256(text.encode()).hexdigest()[:16]
         self.store = PrefixStore(self._name, store)  # of those who have this list
-        self.store.set("list", text)
+        self._write(f"{self._name}/list", text)
 
     def meet(self, seconds: float) -> None:
         """Returns when all members have come with this list.
 
-        Raises ValueError, which names both lists, where a member has come with another one, DistStoreError and PeerLost as
-        Gathering.wait().
+        Raises ValueError, which names both lists, where a member has come with another one, AuthFailed where somebody else writes
+        there, DistStoreError and PeerLost as Gathering.wait().
         """
         gathering = self._gathering(self._name, self._handles.index(self._mine), len(self._handles))
         gathering.enter()
@@ -46,7 +47,7 @@ class MemberList:
         except BaseException as error:
             gathering.fail(error)
             if isinstance(error, PeerLost) and self.store.check(["other"]):
-                raise self._differs(*self.store.get("other").decode().split("\0")) from None
+                raise self._differs(*self._read(f"{self._name}/other").split("\0")) from None
             raise
         finally:
             gathering.leave()
@@ -54,20 +55,30 @@ class MemberList:
     def _claim(self) -> None:
         claim = f"{self._name}\0{self._mine}"
         for handle in self._handles if self._handles[0] == self._mine else (self._handles[0], self._mine):
-            told = self._store.compare_set(f"claim/{handle}", "", claim).decode()
+            told = self._write(f"claim/{handle}", claim)
             name, who = told.split("\0")
             if name != self._name:
                 error = self._differs(name, who)
                 for one, other in ((self._name, told), (name, claim)):
-                    self._store.compare_set(f"{one}/other", "", other)
+                    self._write(f"{one}/other", other)
                 self._gathering(name, 0, len(self._list(name))).fail(error)
                 raise error
 
     def _gathering(self, name: str, rank: int, size: int) -> Gathering:
-        return Gathering(PrefixStore(f"{name}/gathering", self._store), rank, size)
+        return Gathering(PrefixStore(f"{name}/gathering", self._store), rank, size, self._secret)
+
+    def _write(self, key: str, text: str) -> str:
+        """What stands there then: this, or what another member has written before."""
+        return agreed(self._store, key, self._secret, self._about(key), text.encode()).decode()
+
+    def _read(self, key: str) -> str:
+        return signed(self._secret, self._about(key), self._store.get(key)).decode()
+
+    def _about(self, key: str) -> str:
+        return f"{key} of reconfigure() with uuid {self._uuid}"
 
     def _list(self, name: str) -> list[str]:
-        return self._store.get(f"{name}/list").decode().split("\n")
+        return self._read(f"{name}/list").split("\n")
 
     def _differs(self, name: str, who: str) -> ValueError:
         other = self._list(name)

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from arraycomm.core.errors import DistStoreError
 from arraycomm.core.rendezvous import rendezvous
+from arraycomm.core.secret import find
 from arraycomm.core.store import PrefixStore, Store
 from arraycomm.core.typed import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ class Members:
         told, failure = array.array("q", [-1, -1]), None
         if self.rank() == 0:
             try:
-                told[0], told[1] = merging.join(store, size, self.size(), seconds)
+                told[0], told[1] = merging.join(store, size, self.size(), seconds, find())
             except Exception as error:
                 failure = error
         self.core.broadcast(told, 0, out=told, timeout=seconds + self.core.timeout)  # the first rank may wait for so long
@@ -130,7 +131,7 @@ class Members:
             raise RuntimeError(f"reconfigure: uuid {uuid} is already used; take another one each time")
         timeout = opts.timeout or timedelta(seconds=self.core.timeout)
         end = time.monotonic() + timeout.total_seconds()
-        members = MemberList(PrefixStore(str(uuid), self.base), uuid, handles, mine)
+        members = MemberList(PrefixStore(str(uuid), self.base), uuid, handles, mine, find())
         members.meet(timeout.total_seconds())
         left = timedelta(seconds=max(end - time.monotonic(), 0.001))
         meeting = rendezvous(rank=handles.index(mine), world_size=len(handles), timeout=left, name="reconfigured",

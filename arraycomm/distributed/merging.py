@@ -11,6 +11,7 @@ import time
 from datetime import timedelta
 
 from arraycomm.core.errors import DistStoreError
+from arraycomm.core.gathering import agreed, signed
 from arraycomm.core.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 _WHOLE, _OVER = b"whole", b"over"
 
 
-def join(store: Store, size: int, mine: int, seconds: float) -> tuple[int, int]:
-    """By the first rank of a group of `mine` ranks: (the round, how many ranks of other groups stand before these).
+def join(store: Store, size: int, mine: int, seconds: float, secret: bytes | None) -> tuple[int, int]:
+    """By the first rank of a group of `mine` ranks: (the round, how many ranks of other groups stand before these). secret: the
+    job's, which signs what ends a round.
 
     Where the second and `mine` are more than `size` the ranks that came before leave too little room: the round is over then.
-    Raises DistStoreError when not all have come in time.
+    Raises DistStoreError when not all have come in time, AuthFailed where somebody else ended the round.
     """
     rounds, end = f"merge/rounds of {size}", time.monotonic() + seconds
     while True:
@@ -32,23 +34,28 @@ def join(store: Store, size: int, mine: int, seconds: float) -> tuple[int, int]:
         come = store.add(f"{key}/ranks", mine)
         before = come - mine
         try:
-            word = _word(store, key, before, come, size, end)
+            word = _word(store, key, before, come, size, end, secret)
         finally:  # whatever comes of it, nobody new has a place there
             store.compare_set(rounds, str(number), str(number + 1))
         if word == _WHOLE or before < size < come:
             return number, before
 
 
-def _word(store: Store, key: str, before: int, come: int, size: int, end: float) -> bytes:
+def _word(store: Store, key: str, before: int, come: int, size: int, end: float, secret: bytes | None) -> bytes:
     """What ends the round."""
+    about = f"the end of {key}"
+
+    def say(word: bytes) -> bytes:
+        return agreed(store, f"{key}/said", secret, about, word)
+
     if before >= size:  # it has been complete, or over, before
         return _OVER
     if come >= size:
-        return store.compare_set(f"{key}/said", b"", _WHOLE if come == size else _OVER)
+        return say(_WHOLE if come == size else _OVER)
     try:
-        return store.get_within(f"{key}/said", timedelta(seconds=max(end - time.monotonic(), 0.001)))
+        return signed(secret, about, store.get_within(f"{key}/said", timedelta(seconds=max(end - time.monotonic(), 0.001))))
     except BaseException as error:  # this group gives up
-        word = store.compare_set(f"{key}/said", b"", _OVER)
+        word = say(_OVER)
         if not isinstance(error, DistStoreError):
             raise
         if word == _WHOLE:  # the last one came meanwhile, and counts on it

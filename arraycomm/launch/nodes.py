@@ -61,13 +61,13 @@ class Meeting:
         theirs = printable(launch.get("shape"))
         if theirs != mine:
             ends.refuse(self.store, f"node {self.node_rank} (host {socket.gethostname()}) was refused: it was started with "
-                                    f"{mine}, node 0 with {theirs}")
+                                    f"{mine}, node 0 with {theirs}", self.secret)
             raise DistError(f"this node was started with {mine}, node 0 with {theirs}")
 
     def ended(self, size: int, rank: int, pid: int, how: str) -> None:
         """Tells the others of the `size` ranks, which may wait for this one. Where the store has gone, that told them."""
         with contextlib.suppress(StoreLost):
-            ends.note(self.store, rank, size, f"host {socket.gethostname()}, pid {pid}", how)
+            ends.note(self.store, rank, size, f"host {socket.gethostname()}, pid {pid}", how, self.secret)
 
     def leave(self, code: int, keep_going: bool) -> None:
         """This node has ended. Node 0 keeps the store for the others, unless its own ranks failed; with keep_going also then,

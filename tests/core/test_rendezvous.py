@@ -223,7 +223,7 @@ def test_an_absurd_number_of_ranks() -> None:
 def test_an_end_is_told_to_ranks_of_the_launchers_numbers(number: int, error: str) -> None:
     """To others, whose init() was told one, it would name another rank than the one that ended."""
     with contextlib.closing(TCPStore("127.0.0.1", 0, is_master=True, secret=b"\xab" * 32)) as served:
-        ends.note(served, 0, 3, "host a, pid 7", "exited with code 0")
+        ends.note(served, 0, 3, "host a, pid 7", "exited with code 0", b"\xab" * 32)
         environ = {"RANK": str(number), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(served.port),
                    "ARRAYCOMM_STORE": "launcher", "ARRAYCOMM_SECRET": "ab" * 32}
         with pytest.raises((DistStoreError, PeerLost), match=error):
