@@ -131,8 +131,11 @@ class Gathering:
         end = time.monotonic() + seconds
         notice = Notice(lambda waited: self._notice(stage, waited, where))
         while end - time.monotonic() > (pause := min(notice.left(), math.inf if watch is None else _WATCH)):
-            with contextlib.suppress(DistStoreError):
+            try:
                 return self._store.get_within(_end(stage), timedelta(seconds=pause))
+            except DistStoreError as error:
+                if isinstance(error, StoreLost):  # the next call would go to another one, which knows nothing of this rank
+                    raise
             with contextlib.suppress(NotImplementedError):
                 self._store.check([_end(stage)])  # raises where it is the store that failed
             if watch is not None:

@@ -76,7 +76,8 @@ def test_what_a_rank_wrote_is_believed(case: str, monkeypatch: pytest.MonkeyPatc
     store = HashStore()
     store.set(key, sign(SECRET, about, content))
     store.set("name/list", sign(SECRET, "name/list of reconfigure() with uuid 5", b"b\na\nc"))
-    said = {"agree": "another split", "refused": "node 1 was refused", "claim": "different lists", "backend": "has backend 'socket'"}.get(case)
+    said = {"agree": "another split", "refused": "node 1 was refused", "claim": "different lists",
+            "backend": "has backend 'socket'"}.get(case)
     if said:
         with pytest.raises((ValueError, DistStoreError), match=said):
             read(store, monkeypatch) if case == "agree" else read(store)
