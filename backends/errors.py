@@ -93,9 +93,16 @@ class Translator:
         place = self._place(rank)
         return f"rank {rank} ({place})" if place else f"rank {rank}"
 
+    def _culprits(self, failure: Any) -> tuple[int, ...]:
+        if failure.culprit == lib.ACOMM_OTHERS:
+            return tuple(rank for rank in range(self._size) if rank != failure.origin)
+        return (int(failure.culprit),) if failure.culprit >= 0 else ()
+
     def _cause(self, failure: Any) -> str:
         code, text = failure.code, printable(ffi.string(failure.text))
         peer = self._peer(failure.culprit)
+        if failure.culprit == lib.ACOMM_OTHERS:
+            return f"all other ranks were lost: {text}"
         if code == lib.ACOMM_LOST:
             return f"{peer} was lost: {text or 'the connection broke'}"
         if code == lib.ACOMM_TIMEOUT:
@@ -141,6 +148,8 @@ class Translator:
         partial = "; an array that the operation was writing may hold partial data" if writing else ""
         if failure.code in (lib.ACOMM_MISMATCH, lib.ACOMM_TRUNCATED):
             doing, partial = "", ""
+        elif failure.culprit == lib.ACOMM_OTHERS:
+            partial = ""
         if failure.writer:
             writer = self._peer(failure.writer - 1)
             partial += f"; {writer} may still write to this rank's arrays: do not use them before it has ended"
@@ -150,14 +159,16 @@ class Translator:
         kind = _TYPES.get(failure.code)
         if kind is None:
             return _PLAIN.get(failure.code, DistBackendError)(told)
-        culprits = (int(failure.culprit),) if failure.culprit >= 0 else ()
-        return kind(told, ranks=culprits, members=self._members, sequence=int(failure.sequence))
+        return kind(told, ranks=self._culprits(failure), members=self._members, sequence=int(failure.sequence))
 
     def code(self, code: int, detail: str = "") -> Exception:
         """The exception for a code without a recorded failure."""
         if code == lib.ACOMM_FORKED:
             return RuntimeError(f"{self._who}: this process was made by fork after the group; call arraycomm.init() in the "
                                 "process that uses it")
+        if code == lib.ACOMM_LOST:  # of a probe, for which nobody is left
+            return self.failure(ffi.new("acomm_failure *", {
+                "code": code, "culprit": lib.ACOMM_OTHERS, "origin": self._rank, "text": b"they have closed the group"}))
         words = ffi.string(lib.acomm_code_text(code)).decode() + (f": {detail}" if detail else "")
         kind = _TYPES.get(code)
         if kind is not None:

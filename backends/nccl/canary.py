@@ -9,7 +9,7 @@ from arraycomm.core.dlpack import allocate
 from arraycomm.core.errors import DistError, PeerLost
 from arraycomm.core.types import DType
 
-_TAG = 2**62 + 0x6E63636C  # nobody sends with it
+_TAG = 2**63 - 1  # TAG_WATCH of the engine
 _FOREVER = 1e9  # s
 _LATER, _STEP = 0.25, 1e-3  # s that it may come after NCCL, and between looks
 

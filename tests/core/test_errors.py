@@ -6,12 +6,15 @@ import copy
 import pickle
 from datetime import timedelta
 
+import numpy as np
 import pytest
 
 import arraycomm
 from arraycomm.core.errors import counted_in
 from arraycomm.core.gathering import MEET, Gathering
 from arraycomm.core.store import HashStore
+
+from ..threads import at_once
 
 KINDS = (arraycomm.PeerLost, arraycomm.CollectiveTimeout, arraycomm.CollectiveMismatch, arraycomm.Aborted)
 
@@ -48,3 +51,37 @@ def test_who_is_told_of_a_loss_does_not_count_as_lost(error, ranks):
     with pytest.raises(arraycomm.PeerLost, match=f"rank {ranks[0]} .*{type(error).__name__}") as caught:
         Gathering(store, 1, 3, members=(4, 5, 6)).wait(MEET, 20.0)
     assert (caught.value.ranks, caught.value.world_ranks) == (ranks, (4 + ranks[0],))
+
+
+def alone(rank: int, size: int, store: HashStore) -> None:
+    """Rank 0 after the others have closed."""
+    with arraycomm.init(rank=rank, world_size=size, store=store, timeout=50.0) as group:
+        group.barrier()
+        if rank:
+            group.send(np.full(2, float(rank)), 0)
+            return
+        x, others = np.zeros(2), tuple(range(1, size))
+        early, found = group.irecv(like=x), set()
+        for _ in others:
+            found.add(group.recv(like=x).source if found else early.result().source)
+        assert found == set(others)
+        for call in (lambda: group.recv(like=x), lambda: group.probe(), lambda: group.irecv(like=x).result(20),
+                     lambda: group.recv_object(), lambda: group.recv(tag=arraycomm.ANY_TAG, out=x)):
+            with pytest.raises(arraycomm.PeerLost, match="all other ranks were lost: they have closed the group") as caught:
+                call()
+            assert caught.value.ranks == caught.value.world_ranks == others
+            pending = group.irecv(like=x)
+            group.isend(np.full(2, 7.0), 0).wait()
+            assert pending.result().array.tolist() == [7, 7]
+        group.send_object("mine", 0)
+        assert group.recv_object() == ("mine", 0)
+        with pytest.raises(arraycomm.PeerLost, match="it has closed the group"):
+            group.barrier()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_all_others_have_closed_the_group(transport, size, monkeypatch):
+    monkeypatch.setenv("ARRAYCOMM_TRANSPORT", transport)
+    store = HashStore(timedelta(seconds=50))
+    at_once(size, lambda rank: alone(rank, size, store))

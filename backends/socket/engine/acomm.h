@@ -74,10 +74,12 @@ typedef struct acomm_header {
 } acomm_header;
 
 /* The first failure of a group. */
+enum { ACOMM_OTHERS = -2 }; /* all ranks but `origin` */
+
 typedef struct acomm_failure {
     int32_t code;         /* enum acomm_code */
     int32_t errnum;       /* errno, or 0 */
-    int32_t culprit;      /* rank, or -1 */
+    int32_t culprit;      /* rank, -1, or ACOMM_OTHERS where a message alone has failed */
     int32_t origin;       /* rank that noticed */
     uint64_t sequence;    /* the collective under way on this rank, 0 if none */
     uint64_t peer_sequence; /* the last collective the culprit was seen in, 0 unknown */

@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "node.h"
 #include "p2p_peer.h"
 #include "tags.h"
 
@@ -86,6 +87,44 @@ void p2p_match_reply(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
     item->reply = agrees ? P2P_CLEAR : P2P_REFUSE;
     if (!agrees || !p2p_offer_accept(p, peer, item))
         p2p_list_move(&peer->replies, &item->here);
+}
+
+/* ---- receives and probes of any source ---- */
+
+/* Whether all other ranks have closed the group, and what they sent has been read. Who serves needs nobody. */
+static bool alone(const struct p2p *p)
+{
+    const struct acomm_group *g = p->group;
+    for (int rank = 0; rank < g->size; rank++) {
+        const struct p2p_peer *peer = p->peers[rank];
+        if (rank != g->rank && (!peer || !peer->gone))
+            return false;
+        if (rank != g->rank && g->node && node_left(g->node, g, rank, UINT64_MAX) < 0)
+            return false; /* if it died, the group fails as soon as that is known */
+    }
+    return g->size > 1 && !p->serves;
+}
+
+static void end_alone(struct p2p *p, struct p2p_list *list, const struct acomm_op *awaited)
+{
+    for (struct p2p_list *at = list->next, *next; at != list; at = next) {
+        struct acomm_op *op = P2P_ITEM(at)->op;
+        next = at->next;
+        if (op->peer >= 0 || (op != awaited && op->tag != TAG_WATCH))
+            continue; /* one that nobody waits for may still take a message of this rank's own */
+        op->failure = (acomm_failure){.code = ACOMM_LOST, .culprit = ACOMM_OTHERS, .origin = p->group->rank,
+                                      .elapsed = op_elapsed(op), .text = "they have closed the group"};
+        op_header(op, &op->failure.mine);
+        p2p_match_end(p, P2P_ITEM(at), ACOMM_LOST);
+    }
+}
+
+void p2p_match_end_alone(struct p2p *p, const struct acomm_op *awaited)
+{
+    if ((p2p_list_empty(&p->any) && p2p_list_empty(&p->probes)) || !alone(p))
+        return;
+    end_alone(p, &p->any, awaited);
+    end_alone(p, &p->probes, awaited);
 }
 
 /* ---- probes ---- */

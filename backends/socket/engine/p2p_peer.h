@@ -232,6 +232,8 @@ void p2p_match_arrived(struct p2p *p, struct p2p_peer *peer, struct p2p_message 
 void p2p_match_receive(struct p2p *p, struct p2p_item *item);
 /* A new probe: has found a message, or waits in p2p.probes. */
 void p2p_match_probe(struct p2p *p, struct p2p_item *item);
+/* Ends what `awaited`, of any source, waits for, where all other ranks have closed the group: the group can still be used. */
+void p2p_match_end_alone(struct p2p *p, const struct acomm_op *awaited);
 /* The first probe that waits for this peer, or, -1, for any; or NULL. */
 struct acomm_op *p2p_match_probing(struct p2p *p, int peer);
 /* A send to this rank itself. */

@@ -51,19 +51,6 @@ static void check_peer(struct p2p *p, struct p2p_peer *peer, int64_t now)
         p2p_trouble(p, p2p_send_first(peer), ACOMM_LOST, peer->rank, "it closed the group before it took a message");
 }
 
-/* A receive from any source has lost all that it could come from; losing some is rightful, see p2p_recv.c, and who serves needs
- * nobody. */
-static void check_sources(struct p2p *p)
-{
-    const struct acomm_op *op = p2p_list_empty(&p->any) ? p2p_match_probing(p, -1) : P2P_ITEM(p->any.next)->op;
-    if (!op || p->group->size == 1 || p->serves)
-        return;
-    for (int i = 0; i < p->opened; i++)
-        if (p->open[i] != p->group->rank && !p->peers[p->open[i]]->gone)
-            return;
-    p2p_trouble(p, op, ACOMM_LOST, -1, "all peers closed their connections");
-}
-
 bool p2p_progress_pass(struct p2p *p, bool full)
 {
     bool moved = false, often = p->passes++ % WAIT_MOVES == 0;
@@ -83,7 +70,7 @@ bool p2p_progress_pass(struct p2p *p, bool full)
         for (int i = 0; i < p->opened; i++)
             check_peer(p, p->peers[p->open[i]], now);
         check_deadlines(p, now);
-        check_sources(p);
+        p2p_match_end_alone(p, NULL);
     }
     return moved;
 }

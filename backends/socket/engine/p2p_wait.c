@@ -150,6 +150,8 @@ static int carry_on(struct p2p *p, struct acomm_op *op, struct waiter *w)
     bool seen = false;
     for (;;) {
         bool moved = leads(p, w) && p2p_progress_pass(p, w->wait.sleepy);
+        if (op->peer < 0 && (p->due || w->wait.sleepy))
+            p2p_match_end_alone(p, op);
         if (op_ended(op))
             return 0;
         seen = (moved || !seen) && p->leader == w && peek(p, op); /* what is there may not be for us, */

@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define TAG_WATCH INT64_MAX /* nobody sends with it: the receive ends with the group, or when all others have closed it */
+
 /* Whether a receive takes messages of this tag; one below 0 takes any: -1 of those below 2^62, -2 of those from there on. */
 static inline bool tag_fits(int64_t wanted, int64_t tag)
 {

@@ -90,16 +90,7 @@ static int absent(const struct acomm_op *op)
         return -1;
     if (op->kind != ACOMM_SEND && op->kind != ACOMM_RECV)
         return node_left(g->node, g, -1, op->sequence);
-    if (op->peer >= 0)
-        return node_left(g->node, g, op->peer, UINT64_MAX);
-    int left = -1; /* any source: as long as somebody is there, a message may come */
-    for (int rank = 0; rank < g->size; rank++) {
-        int gone = rank == g->rank ? rank : node_left(g->node, g, rank, UINT64_MAX);
-        if (gone < 0)
-            return -1;
-        left = rank == g->rank ? left : gone;
-    }
-    return left;
+    return op->peer < 0 ? -1 : node_left(g->node, g, op->peer, UINT64_MAX); /* any source: see p2p_match_end_alone() */
 }
 
 /* Whether a thread of the program does nothing else meanwhile. */
