@@ -37,6 +37,19 @@ def test_exchange_refuses_what_is_no_card() -> None:
             peers.exchange(store, 0, 2, mine, 1.0, SECRET, "job")
 
 
+@pytest.mark.parametrize("pid", ["", "x", "0", "-7", "2147483648", "9" * 5000, "7\0"])
+def test_a_card_without_a_process(pid: str) -> None:
+    mine = peers.this_process([("127.0.0.1", 5)], "/path")
+    card = peers._encode(mine)
+    known = peers.Peers([card.encode(), card.replace(f"\0{mine.pid}\0", f"\0{pid}\0").encode()], mine)
+    assert known.process(0) == mine.pid
+    if pid.startswith("7"):
+        assert known.process(1) == 7
+        return
+    with pytest.raises(DistStoreError, match="rank 1 .it names no process"):
+        known.process(1)
+
+
 def test_cards_that_somebody_else_wrote() -> None:
     """Nobody who can write to the store, and no rank under another's number, has a card believed; nor the list of all."""
     mine = peers.this_process([("127.0.0.1", 5)], "/path")
