@@ -1,7 +1,9 @@
 """ProcessGroup's own methods, over the functions of this package: each begins an operation and gives its Work.
 
-Names, parameters and their forms (forms.py) are torch's; ranks are ranks of the group. Where torch takes a list of arrays for
-one operation, a list of one or the array itself is taken. timeout: a timedelta for this operation, None takes the group's.
+Names, parameters and their forms (forms.py) are torch's; ranks are ranks of the group. Where torch takes a list of arrays, each
+array is an operation, and the Work stands for all; a list is as long on all ranks (else CollectiveMismatch) and not empty
+(ValueError).
+timeout: a timedelta for this operation, None takes the group's.
 opts: one of options.py. Errors are those of the functions.
 """
 
@@ -58,17 +60,16 @@ def within(group: ProcessGroup, timeout: timedelta | None) -> ProcessGroup:
     return view
 
 
-def _one(tensors: Any) -> Any:
-    if not isinstance(tensors, (list, tuple)):
-        return tensors
-    if len(tensors) != 1:
-        raise RuntimeError(f"a list of one array is needed, got {len(tensors)}: a process has one array per operation")
-    return tensors[0]
+def _arrays(tensors: Any) -> Sequence[Any]:
+    """A list of arrays, or of the one that was given."""
+    return tensors if isinstance(tensors, (list, tuple)) else (tensors,)
 
 
-def _inner(lists: Any) -> Any:
-    """The list of a list of one list, or a list as it is."""
-    return lists[0] if lists and isinstance(lists[0], (list, tuple)) else lists
+def _lists(lists: Any, count: int) -> Sequence[Any]:
+    """A list of lists, of the one list that was given, or of as many empty ones, as ranks give that are not the root."""
+    if not lists:
+        return ((),) * count
+    return lists if isinstance(lists[0], (list, tuple)) else (lists,)
 
 
 def _told(opts: Options | None, root_name: str = "", **named: Any) -> dict[str, Any]:
@@ -100,23 +101,42 @@ class Operations:
             return works[0]  # all are held back by a coalescing manager, which is what one waits for
         return Work(Several([work._pending for work in works]), list(outputs), lambda: [work.wait() for work in works])
 
-    # ---- one array a rank ----
+    def _begin_each(self: Any, where: str, *lists: Sequence[Any], timeout: timedelta | None = None, **named: Any) -> Work:
+        """An operation for each place of the lists, which are equally long; all are checked before the first is begun."""
+        if len({len(arrays) for arrays in lists}) > 1:
+            raise ValueError(f"as many outputs as inputs are needed, got {' and '.join(str(len(arrays)) for arrays in lists)}")
+        calls = list(zip(*lists, strict=True))
+        if not calls:
+            raise ValueError(f"{where.rpartition('.')[2]} needs at least one array, got an empty list")
+        if len(calls) == 1:
+            return self._begin(where, *calls[0], timeout=timeout, **named)
+        if self.collected is not None:
+            return [self._begin(where, *args, timeout=timeout, **named) for args in calls][0]
+        from .each import begin_each
+
+        def begin(args: tuple[Any, ...], view: Any) -> Any:
+            return view._begin(where, *args, **named)
+
+        collective = "" if where.startswith("point_to_point") else where.rpartition(".")[2]
+        return begin_each(copy.copy(within(self, timeout)), collective, [partial(begin, args) for args in calls])
+
+    # ---- one array a rank, or some ----
 
     @forms("(tensors, opts=AllreduceOptions())", "(tensors, op=ReduceOp.SUM, timeout=None)",
            "(tensor, op=ReduceOp.SUM, timeout=None)")
     def allreduce(self, tensors: Any, op: Any = None, timeout: timedelta | None = None, opts: Options | None = None) -> Work:
-        return self._begin("collectives.all_reduce", _one(tensors), async_op=True, **_told(opts, timeout=timeout, op=op))
+        return self._begin_each("collectives.all_reduce", _arrays(tensors), async_op=True, **_told(opts, timeout=timeout, op=op))
 
     @forms("(tensors, opts=BroadcastOptions())", "(tensor, root, timeout=None)")
     def broadcast(self, tensors: Any, root: int = 0, timeout: timedelta | None = None, opts: Options | None = None) -> Work:
-        return self._begin("collectives.broadcast", _one(tensors), async_op=True,
-                           **_told(opts, "group_src", timeout=timeout, root=root))
+        return self._begin_each("collectives.broadcast", _arrays(tensors), async_op=True,
+                                **_told(opts, "group_src", timeout=timeout, root=root))
 
     @forms("(tensors, opts=ReduceOptions())", "(tensor, root, op=ReduceOp.SUM, timeout=None)")
     def reduce(self, tensors: Any, root: int = 0, op: Any = None, timeout: timedelta | None = None,
                opts: Options | None = None) -> Work:
-        return self._begin("collectives.reduce", _one(tensors), async_op=True,
-                           **_told(opts, "group_dst", timeout=timeout, op=op, root=root))
+        return self._begin_each("collectives.reduce", _arrays(tensors), async_op=True,
+                                **_told(opts, "group_dst", timeout=timeout, op=op, root=root))
 
     @forms("(output, input, opts=AllgatherOptions())")
     def all_gather_single(self, output: Any, input: Any, opts: Options | None = None) -> Work:
@@ -139,26 +159,30 @@ class Operations:
 
     @forms("(output_tensors, input_tensors, opts=AllgatherOptions())", "(output_tensors, input_tensor, timeout=None)")
     def allgather(self, outputs: Any, inputs: Any, timeout: timedelta | None = None, opts: Options | None = None) -> Work:
-        return self._begin("lists.all_gather", _inner(outputs), _one(inputs), async_op=True, **_told(opts, timeout=timeout))
+        xs = _arrays(inputs)
+        return self._begin_each("lists.all_gather", _lists(outputs, len(xs)), xs, async_op=True, **_told(opts, timeout=timeout))
 
     @forms("(output_tensors, input_tensors, opts=GatherOptions())", "(output_tensors, input_tensor, root, timeout=None)")
     def gather(self, outputs: Any, inputs: Any, root: int = 0, timeout: timedelta | None = None,
                opts: Options | None = None) -> Work:
-        return self._begin("lists.gather", _one(inputs), _inner(outputs) or None, async_op=True,
-                           **_told(opts, "group_dst", timeout=timeout, root=root))
+        xs = _arrays(inputs)
+        return self._begin_each("lists.gather", xs, _lists(outputs, len(xs)), async_op=True,
+                                **_told(opts, "group_dst", timeout=timeout, root=root))
 
     @forms("(output_tensors, input_tensors, opts=ScatterOptions())", "(output_tensor, input_tensors, root, timeout=None)")
     def scatter(self, outputs: Any, inputs: Any, root: int = 0, timeout: timedelta | None = None,
                 opts: Options | None = None) -> Work:
-        return self._begin("lists.scatter", _one(outputs), _inner(inputs) or None, async_op=True,
-                           **_told(opts, "group_src", timeout=timeout, root=root))
+        ys = _arrays(outputs)
+        return self._begin_each("lists.scatter", ys, _lists(inputs, len(ys)), async_op=True,
+                                **_told(opts, "group_src", timeout=timeout, root=root))
 
     @forms("(output_tensors, input_tensors, opts=ReduceScatterOptions())",
            "(output, input, op=ReduceOp.SUM, timeout=None)")
     def reduce_scatter(self, outputs: Any, inputs: Any, op: Any = None, timeout: timedelta | None = None,
                        opts: Options | None = None) -> Work:
-        return self._begin("lists.reduce_scatter", _one(outputs), _inner(inputs), async_op=True,
-                           **_told(opts, timeout=timeout, op=op))
+        ys = _arrays(outputs)
+        return self._begin_each("lists.reduce_scatter", ys, _lists(inputs, len(ys)), async_op=True,
+                                **_told(opts, timeout=timeout, op=op))
 
     @forms("(output_tensors, input_tensors, opts=AllToAllOptions())")
     def alltoall(self, outputs: Any, inputs: Any, opts: Options | None = None) -> Work:
@@ -189,14 +213,14 @@ class Operations:
     # ---- messages and barriers ----
 
     def send(self, tensors: Any, dstRank: int, tag: int) -> Work:  # noqa: N803 - torch's name
-        return self._begin("point_to_point.isend", _one(tensors), tag=tag, group_dst=dstRank)
+        return self._begin_each("point_to_point.isend", _arrays(tensors), tag=tag, group_dst=dstRank)
 
     def recv(self, tensors: Any, srcRank: int, tag: int) -> Work:  # noqa: N803
-        return self._begin("point_to_point.irecv", _one(tensors), tag=tag, group_src=srcRank)
+        return self._begin_each("point_to_point.irecv", _arrays(tensors), tag=tag, group_src=srcRank)
 
     def recv_anysource(self, arg0: Any, arg1: int) -> Work:
         """arg0: where to. arg1: the tag."""
-        return self._begin("point_to_point.irecv", _one(arg0), tag=arg1)
+        return self._begin_each("point_to_point.irecv", _arrays(arg0), tag=arg1)
 
     @forms("(opts=BarrierOptions())", "(timeout=None)")
     def barrier(self, timeout: timedelta | None = None, opts: Options | None = None) -> Work:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import arraycomm.distributed as dist
-from arraycomm import dist2
+from arraycomm import CollectiveMismatch, dist2
 
 from .groups import LIMIT, on_ranks
 
@@ -26,6 +26,16 @@ def _options(kind: Any, **fields: Any) -> Any:
 
 def _empty(count: int, length: int = 1) -> list[Any]:
     return [np.full(length, -1.0) for _ in range(count)]
+
+
+def _strided() -> Any:
+    return np.zeros(4)[::2]
+
+
+def _locked() -> Any:
+    x = np.zeros(1)
+    x.flags.writeable = False
+    return x
 
 
 def _values(arrays: Any) -> list[list[float]]:
@@ -170,6 +180,36 @@ def check_arrays_that_share_memory_are_reduced_once(group: Any, rank: int, size:
         assert set(x) == {size * size}
 
 
+def check_lists_of_several(group: Any, rank: int, size: int) -> None:
+    """Each array is an operation of its own: they may differ in shape and dtype, share no memory, and be strided."""
+    total, every = sum(range(size)), list(range(size))
+    xs = [np.array([float(rank)]), np.full((2, 2), rank), np.zeros(0, np.int8), np.full((2, 3), rank, np.float32)[:, ::2]]
+    work = group.allreduce(xs, timeout=LIMIT)
+    assert all(one is x for one, x in zip(work.result(), xs, strict=True)) and work.is_completed() and work.is_success()
+    assert [set(x.ravel().tolist()) for x in xs] == [{total}, {total}, set(), {total}]
+    group.allreduce(xs[:2], _options(dist2.AllreduceOptions, reduceOp=MAX)).wait()
+    group.broadcast(told := [np.array([rank]), np.array([rank, 2.5])], _options(dist2.BroadcastOptions, rootRank=1)).wait()
+    assert _values(told) == [[1], [1, 2.5]]
+    group.reduce(told := (np.array([rank]), np.array([rank] * 2)), _options(dist2.ReduceOptions, rootRank=1)).wait()
+    assert rank != 1 or _values(told) == [[total], [total] * 2]
+    group.allgather(out := [_empty(size), _empty(size, 2)], [np.array([float(rank)]), np.full(2, rank + 0.5)]).wait()
+    assert [_values(ys) for ys in out] == [[[r] for r in every], [[r + 0.5] * 2 for r in every]]
+    group.gather(out if rank == 0 else [], [np.array([-1.0 * rank]), np.full(2, 2.0 * rank)], dist2.GatherOptions()).wait()
+    assert rank or [_values(ys) for ys in out] == [[[-r] for r in every], [[2 * r] * 2 for r in every]]
+    parts = [[np.full(n, 10.0 * n + r) for r in every] for n in (1, 2)]
+    group.scatter(ys := [np.zeros(1), np.zeros(2)], parts if rank == 0 else [], dist2.ScatterOptions()).wait()
+    assert _values(ys) == [[10 + rank], [20 + rank] * 2]
+    group.reduce_scatter(ys, parts).wait()
+    assert _values(ys) == [[size * (10 + rank)], [size * (20 + rank)] * 2]
+    right, left = (rank + 1) % size, (rank - 1) % size
+    works = [group.send([np.full(1, rank + 1.0), np.full(2, rank + 2.0)], right, 3), group.recv(ys, left, 3)]
+    assert all(work.wait() for work in works) and _values(ys) == [[left + 1], [left + 2] * 2]
+    with dist._coalescing_manager(group) as manager:
+        group.allreduce(xs := [np.ones(1), np.ones(2)])
+    manager.wait()
+    assert _values(xs) == [[size], [size] * 2]
+
+
 def check_what_a_manager_holds_back_is_done_in_its_order(group: Any, rank: int, size: int) -> None:
     """Where one reads what another has written, however long that is."""
     for count in (4, 1 << 15):
@@ -217,7 +257,13 @@ WRONG: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda g: g.allreduce(np.zeros(1), tensors=[np.zeros(1)]), TypeError, "incompatible"),
     (lambda g: g.allreduce(tensor=np.zeros(1), opts=dist2.AllreduceOptions()), TypeError, "incompatible"),
     (lambda g: g.allreduce(np.zeros(1), colour=1), TypeError, "colour: int"),
-    (lambda g: g.allreduce([np.zeros(1)] * 2), RuntimeError, "list of one array is needed, got 2"),
+    (lambda g: g.allreduce([]), ValueError, "all_reduce needs at least one array, got an empty list"),
+    (lambda g: g.send([], 1, 0), ValueError, "isend needs at least one array, got an empty list"),
+    (lambda g: g.allgather([_empty(2)], [np.zeros(1)] * 2), ValueError, "as many outputs as inputs are needed, got 1 and 2"),
+    (lambda g: g.allreduce([np.zeros(1), "x"]), TypeError, "tensor"),
+    (lambda g: g.allreduce([_strided(), _locked()]), ValueError, "read-only"),
+    (lambda g: g.allgather([_empty(2), _empty(3)], [np.zeros(1)] * 2), RuntimeError, "tensor_list"),
+    (lambda g: g.reduce_scatter([np.zeros(1)] * 2, [_empty(2), _empty(3)]), RuntimeError, "input_list"),
     (lambda g: g.allreduce("x"), TypeError, "tensor"),
     (lambda g: g.allreduce(np.zeros(1), "sum"), TypeError, "op: ReduceOp"),
     (lambda g: g.broadcast(np.zeros(1), "0"), TypeError, "root: int"),
@@ -239,6 +285,26 @@ def test_wrong_calls_leave_the_group_as_it_was() -> None:
                 call(group)
         group.allreduce(x := np.ones(1)).wait()
         assert x.tolist() == [2]
+        assert group.core._communicator.calls() == 1  # nothing of a list was begun
+
+    on_ranks(2, work)
+
+
+def test_lists_of_other_lengths() -> None:
+    """Each is refused on all ranks. The group goes on where all gave lists of several."""
+    def work(group: Any) -> None:
+        rank, xs = group.rank(), [np.ones(1) for _ in range(3)]
+        for call in (lambda xs: group.allreduce(xs), lambda xs: group.allgather([_empty(2) for _ in xs], xs),
+                     lambda xs: group.scatter(xs, [_empty(2) for _ in xs] if rank == 0 else [])):
+            with pytest.raises(CollectiveMismatch, match="rank 0 gives a list of 2 arrays, rank 1 one of 3") as raised:
+                call(xs[: 2 + rank])
+            assert raised.value.ranks == (1,) and xs[0].tolist() == [1]
+        group.allreduce(xs).wait()
+        assert _values(xs) == [[2]] * 3
+        with pytest.raises(CollectiveMismatch, match="called all_(gather|reduce).* called all_"):
+            group.allreduce(xs[: 1 + rank]).wait()
+        assert _values(xs) == [[2]] * 3
+        group.shutdown()
 
     on_ranks(2, work)
 

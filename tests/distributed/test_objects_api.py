@@ -34,8 +34,8 @@ def check_one_array(rank: int, group: Any) -> None:
     for call in (group.all_to_all_single, group.alltoall_base):
         call(y := np.zeros(3, int), np.arange(3) + 10 * rank, [], []).wait()
         assert y.tolist() == [rank, 10 + rank, 20 + rank]
-    with pytest.raises(RuntimeError, match="a list of one array is needed, got 2"):
-        group.allreduce([x, x])
+    group.allreduce([x := np.array([rank]), y := np.array([rank, 1])]).wait()
+    assert x.tolist() == [3] and y.tolist() == [3, 3]
     with pytest.raises(TypeError, match="timedelta"):
         group.allreduce(x, timeout=3)
 
