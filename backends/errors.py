@@ -54,7 +54,8 @@ def describe(header: Any) -> str:
     dtype = DType(header.dtype).label if header.dtype < len(DType) else f"dtype {header.dtype}"
     if header.flags & _SHARES:
         return f"empty{number}"
-    words = f"{kind}{number} of {header.count} {dtype}"
+    opaque = header.dtype == lib.ACOMM_OPAQUE_HEADER
+    words = f"{kind}{number} of {header.count} {'bytes of a dtype that is moved only' if opaque else dtype}"
     if kind in _REDUCING:
         words += f", {_OPS.get(header.redop, header.redop)}"
     return words if header.root < 0 or kind in _MESSAGES else f"{words}, root {header.root}"
@@ -70,6 +71,8 @@ def _difference(mine: Any, theirs: Any, size: int) -> str:
         return ""
     if mine.layout != theirs.layout:
         return " (the shapes or the counts differ)"
+    if mine.dtype == lib.ACOMM_OPAQUE_HEADER:
+        return " (the dtypes differ)"
     return " (the factors differ)" if mine.factor != theirs.factor else ""
 
 
@@ -118,8 +121,10 @@ class Translator:
             return (f"{self._peer(failure.origin)} called {describe(failure.mine)}, but {peer} called "
                     f"{describe(failure.theirs)}{differs}; all ranks must call the same operations in the same order")
         if code == lib.ACOMM_TRUNCATED:
+            unlike = failure.mine.count == failure.theirs.count and failure.mine.dtype == failure.theirs.dtype
+            differs = " (the dtypes differ)" if unlike else ""
             return (f"the message and the receive differ: {self._peer(failure.origin)} called {describe(failure.mine)}, "
-                    f"{peer} called {describe(failure.theirs)}; the message is gone, the group can still be used")
+                    f"{peer} called {describe(failure.theirs)}{differs}; the message is gone, the group can still be used")
         if code == lib.ACOMM_INTERRUPTED:
             return f"{self._peer(failure.origin)} was interrupted by a signal"
         if code == lib.ACOMM_ABORTED:

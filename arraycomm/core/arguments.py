@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from .buffer import Buffer
 from .dlpack import allocate, overlaps, resolve_out, wrap
+from .opaque import Opaque, dtype_name, writable
 from .typed import Any
 from .types import DeviceType, DType, ReduceOp, reduce_op
 
@@ -178,7 +179,7 @@ def template(like: Any) -> Any:
 def in_place(x: Any, src: Buffer) -> Destination:
     """The input itself as destination."""
     if src.readonly:
-        resolve_out(x)  # raises, and says why
+        writable(x)  # raises, and says why
     return Destination(src, lambda: x)
 
 
@@ -191,6 +192,8 @@ def destination(template: Any, src: Buffer, shape: tuple[int, ...], out: Any, *,
     `distinct`. Raises ValueError otherwise.
     """
     dtype = src.dtype
+    if isinstance(src, Opaque):
+        return _of_bytes(src, shape, out, inside, contains, distinct)
     if out is None and src.device_type != DeviceType.CPU:
         return _on_device(template, src, shape)
     if out is None:
@@ -209,7 +212,23 @@ def destination(template: Any, src: Buffer, shape: tuple[int, ...], out: Any, *,
 
 def apart(src: Buffer, out: Any) -> None:
     """ValueError for an `out` that shares memory with the input."""
-    _check_overlap(src, resolve_out(out), None, None, distinct=True)
+    dst = writable(out)
+    _check_overlap(getattr(src, "buffer", src), getattr(dst, "buffer", dst), None, None, distinct=True)
+
+
+def _of_bytes(src: Opaque, shape: tuple[int, ...], out: Any, inside: int | None, contains: int | None,
+              distinct: bool) -> Destination:
+    """The same for an array that moves as bytes."""
+    into = None
+    if out is not None:
+        dst = writable(out)
+        if dtype_name(dst) != src.name:
+            raise ValueError(f"out is {dtype_name(dst)}, but x is {src.name}")
+        if dst.shape != shape:
+            raise ValueError(f"out has shape {dst.shape}, but the result has shape {shape}")
+        into = dst.carrier
+    to = destination(src.carrier, src.buffer, (*shape, src.units), into, inside=inside, contains=contains, distinct=distinct)
+    return Destination(src.over(to.buffer), (lambda: src.restore(to.array())) if out is None else lambda: out)
 
 
 def _on_device(template: Any, src: Buffer, shape: tuple[int, ...]) -> Destination:
@@ -228,12 +247,11 @@ def _on_device(template: Any, src: Buffer, shape: tuple[int, ...]) -> Destinatio
 def _check_overlap(src: Buffer, dst: Buffer, inside: int | None, contains: int | None, distinct: bool) -> None:
     if not overlaps(src, dst):
         return
-    width = DType(src.dtype).itemsize
     offset = src.address - dst.address
     if not distinct:
-        if inside is not None and offset == inside * src.count * width:
+        if inside is not None and offset == inside * src.nbytes:
             return
-        if contains is not None and -offset == contains * dst.count * width:
+        if contains is not None and -offset == contains * dst.nbytes:
             return
         if inside is None and contains is None and offset == 0 and src.count == dst.count:
             return

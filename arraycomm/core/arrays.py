@@ -30,7 +30,8 @@ def _name(array: object) -> str:
 
 
 def _dtype_error(dtype: object) -> TypeError:
-    return TypeError(f"dtype {dtype} is not supported; supported are {_SUPPORTED}. Convert the array first")
+    return TypeError(f"dtype {dtype} is not supported; supported are {_SUPPORTED}. Convert the array first: other "
+                     "dtypes are only moved (broadcast, gather, send, ...)")
 
 
 # ---- refusals ----
@@ -38,8 +39,8 @@ def _dtype_error(dtype: object) -> TypeError:
 
 def bad_dtype(descr: Any, _cause: object) -> TypeError:
     """A NumPy dtype without counterpart, or in the other byte order."""
-    native = descr.newbyteorder("=")
-    if not descr.isnative and getattr(native, "name", "") in {dtype.label for dtype in DType}:
+    native = descr if descr.isnative else descr.newbyteorder("=")
+    if native is not descr and native.name in {dtype.label for dtype in DType}:
         return TypeError(
             f"dtype {descr.str} has foreign byte order; convert it with x.astype({native.name!r}). "
             f"Supported are {_SUPPORTED}, in native byte order"
@@ -57,9 +58,9 @@ def bad_capsule(array: object, _capsule: object) -> TypeError:
 
 def unreadable(array: Any, cause: BaseException | None) -> TypeError:
     """An array whose own library could not export it, or that has a format without counterpart."""
-    hint = _hint(array)
-    if hint:
-        return TypeError(hint)
+    words = hint(array)
+    if words:
+        return TypeError(words)
     if cause is None:
         return _dtype_error(f"of format {memoryview(array).format!r}")
     if _mentions_dtype(array):
@@ -74,14 +75,14 @@ def _mentions_dtype(array: Any) -> bool:
 
 def not_an_array(array: object, _cause: object) -> TypeError:
     return TypeError(
-        _hint(array)
+        hint(array)
         or f"expected an array (NumPy, torch, JAX, or anything with __dlpack__ or the buffer protocol), "
         f"got {_name(array)}; for numbers use numpy.asarray(x)"
     )
 
 
 def no_memory(array: object, _cause: object) -> TypeError:
-    return TypeError(_hint(array) or f"the {_name(array)} has no memory of its own (a meta, fake or lazy tensor?)")
+    return TypeError(hint(array) or f"the {_name(array)} has no memory of its own (a meta, fake or lazy tensor?)")
 
 
 def device_strided(_array: object, _cause: object) -> ValueError:
@@ -93,7 +94,7 @@ def device_copy(_array: object, _cause: object) -> ValueError:
 
 
 def readonly_out(array: object, _cause: object) -> ValueError:
-    if _derives(array, "jax", "Array"):
+    if derives(array, "jax", "Array"):
         return ImmutableOutput(f"JAX arrays are immutable and cannot be written into; {_NO_OUT} use the result")
     return ImmutableOutput(f"the {_name(array)} is read-only; pass a writable array, or {_NO_OUT} use the result")
 
@@ -114,31 +115,32 @@ def strided_out(_array: object, _cause: object) -> ValueError:
 # ---- what the libraries' special arrays should be turned into ----
 
 
-def _derives(array: object, module: str, name: str) -> bool:
+def derives(array: object, module: str, name: str) -> bool:
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and isinstance(array, kind)
 
 
-def _hint(array: Any) -> str | None:
-    if _derives(array, "numpy.ma", "MaskedArray"):
+def hint(array: Any, *, keys: bool = False) -> str | None:
+    """Why an array of a special kind is refused, and what to pass instead; None for others. keys: JAX's random keys are none."""
+    if derives(array, "numpy.ma", "MaskedArray"):
         return "a masked array would lose its mask; pass x.filled(value) or x.data"
     if any(kind.__name__ == "Tracer" and kind.__module__.startswith("jax.") for kind in type(array).__mro__):
         return (
             "a JAX tracer has no value yet; inside of jit, grad and vmap use arraycomm.frameworks.jax, "
             "or call this outside of them"
         )
-    if _derives(array, "jax", "Array"):
-        return _jax_hint(array)
-    if _derives(array, "torch", "Tensor"):
+    if derives(array, "jax", "Array"):
+        return _jax_hint(array, keys)
+    if derives(array, "torch", "Tensor"):
         return _torch_hint(array)
     return None
 
 
-def _jax_hint(array: Any) -> str | None:
+def _jax_hint(array: Any, keys: bool) -> str | None:
     if hasattr(array, "is_deleted") and array.is_deleted():
         return "the JAX array has been deleted or donated; pass the array that replaced it"
-    if not hasattr(array, "__dlpack__"):
-        return "a JAX array of keys has no plain dtype; pass jax.random.key_data(x)"
+    if not keys and not hasattr(array, "__dlpack__"):
+        return "JAX's random keys can be moved (broadcast, gather, send, ...), not reduced; pass jax.random.key_data(x)"
     if len(array.sharding.device_set) > 1:
         return (
             f"the JAX array is spread over {len(array.sharding.device_set)} devices; pass one shard, "
@@ -148,9 +150,9 @@ def _jax_hint(array: Any) -> str | None:
 
 
 def _torch_hint(array: Any) -> str | None:
-    if _derives(array, "torch.distributed.tensor", "DTensor"):
+    if derives(array, "torch.distributed.tensor", "DTensor"):
         return "a DTensor is spread over ranks; pass x.to_local()"
-    if _derives(array, "torch.nn.parameter", "UninitializedTensorMixin"):
+    if derives(array, "torch.nn.parameter", "UninitializedTensorMixin"):
         return f"the {_name(array)} has no shape yet; run a forward pass of its lazy module first, or call x.materialize(shape)"
     if array.is_nested:
         return "nested tensors are not supported; pass the tensors of x.unbind() or x.to_padded_tensor(0)"
@@ -276,9 +278,9 @@ def order_consumer(buffer: Buffer, stream: int | None) -> None:
 def empty_like(template: Any, shape: tuple[int, ...]) -> Any:
     """A new array of the template's library, dtype and CUDA device by the library's own allocator; None where it has no arrays
     that may be written."""
-    if _derives(template, "torch", "Tensor"):
+    if derives(template, "torch", "Tensor"):
         return template.detach().new_empty(shape)
-    if _derives(template, "cupy", "ndarray"):
+    if derives(template, "cupy", "ndarray"):
         with template.device:
             return sys.modules["cupy"].empty(shape, template.dtype)
     return None
@@ -384,12 +386,12 @@ def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
     if from_dlpack is None:
         return memoryview(buffer) if buffer.device_type == DeviceType.CPU else buffer
     array = from_dlpack(buffer)
-    if _derives(template, "jax", "Array") and array.device != template.device:
+    if derives(template, "jax", "Array") and array.device != template.device:
         array = sys.modules["jax"].device_put(array, template.device)
     label = DType(buffer.dtype).label
     if str(getattr(array, "dtype", label)).rpartition(".")[2] != label:
         raise TypeError(
             f"{_name(template)} cannot hold {label} here and made {array.dtype} of it"
-            + ("; set jax_enable_x64" if _derives(template, "jax", "Array") else "")
+            + ("; set jax_enable_x64" if derives(template, "jax", "Array") else "")
         )
     return array

@@ -10,8 +10,8 @@ from .backend import Communicator
 from .buffer import Buffer
 from .dlpack import resolve
 from .errors import CollectiveMismatch
+from .opaque import dtype_name
 from .typed import TYPE_CHECKING
-from .types import DType
 
 if TYPE_CHECKING:
     from .group import Group
@@ -51,7 +51,7 @@ def _same_tail(group: Group, src: Buffer, tails: Sequence[int]) -> None:
     if odd:
         raise CollectiveMismatch(
             f"rank {group.rank} of {group.size} in group {group.name!r}: ranks 0 and {odd[0]} give "
-            f"arrays of different dtype or different dimensions after the first; here it is {DType(src.dtype).label} "
+            f"arrays of different dtype or different dimensions after the first; here it is {dtype_name(src)} "
             f"of shape {src.shape}", ranks=tuple(odd), members=group.ranks)
 
 

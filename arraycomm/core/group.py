@@ -32,9 +32,10 @@ from .errors import counted_in
 from .exchange import agreed_counts, first_dimensions, gather_integers
 from .messages import MessageMethods
 from .objects import ObjectCollectives
+from .opaque import elements, row
 from .routes import Routes
 from .typed import TYPE_CHECKING, Any
-from .types import DeviceType, ReduceOp
+from .types import DeviceType, DType, ReduceOp
 from .work import Received, Work
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
                  trace: types.TracebackType | None) -> None:
         self.close("" if kind is None else kind.__name__)
 
-    def _readable(self, x: Any) -> Buffer:
-        src = resolve(x)
+    def _readable(self, x: Any, read: Callable[[Any], Any] = resolve) -> Any:
+        src = read(x)
         if src.device_type not in self._movers:
             self._routes.find(src, self.name)
         return src
@@ -148,7 +149,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         arguments.seconds(timeout)
         if x is None:
             x = arguments.given(out, "broadcast needs an array: broadcast(x), or broadcast(out=x) to fill x on the other ranks")
-        src = self._readable(x)
+        src = self._movable(x)
         root = arguments.root(root, self.size)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
         work = self._movers[src.device_type].broadcast(src if self.rank == root else None, to.buffer, root,
@@ -166,7 +167,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         counts: all ranks' first dimensions, where every rank knows them: as uneven, without the exchange.
         """
         arguments.seconds(timeout)
-        src = self._readable(x)
+        src = self._movable(x)
         rows = None
         if counts is not None:
             rows = shapes.check_rows(src.shape, self.rank, self.size, counts)
@@ -174,7 +175,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
             rows = first_dimensions(self, src, timeout)
         shape = shapes.gathered(src.shape, self.size, form, rows)
         to = arguments.destination(x, src, shape, out, inside=self.rank if rows is None else None)
-        counts = None if rows is None else [n * shapes.row(src.shape) for n in rows]
+        counts = None if rows is None else [n * row(src) for n in rows]
         work = self._movers[src.device_type].all_gather(src, to.buffer, counts, layout=shapes.layout(src.shape, rows),
                                                         timeout=timeout, async_op=async_op)
         return _finish(work, shapes.listed(to, src.shape, self.size, rows) if form == "list" else to, async_op)
@@ -184,7 +185,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
                timeout: float | None = None) -> Any:
         """As an even all_gather, but only `root` gets the result; the other ranks get None."""
         arguments.seconds(timeout)
-        src = self._readable(x)
+        src = self._movable(x)
         root = arguments.root(root, self.size)
         shape = shapes.gathered(src.shape, self.size, form, None)
         to = arguments.destination(x, src, shape, out, inside=self.rank) if self.rank == root else arguments.NOWHERE
@@ -206,7 +207,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         arguments.seconds(timeout)
         root = arguments.root(root, self.size)
         if self.rank == root:
-            src = self._readable(x)
+            src = self._movable(x)
             whole: Buffer | None = src
             part = shapes.divided(src.shape, self.size, "scatter", "make x longer, or send parts of other lengths by send()")
             to = arguments.destination(x, src, part, out)
@@ -215,7 +216,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
             if template is None:
                 raise ValueError("scatter needs like= or out= on the ranks other than the root: nothing else tells "
                                  "shape and dtype of the part")
-            src = self._readable(template)
+            src = self._movable(template)
             part, to = src.shape, arguments.destination(template, src, src.shape, out)
         work = self._movers[src.device_type].scatter(whole, to.buffer, root, layout=shapes.layout(part), timeout=timeout,
                                                      async_op=async_op)
@@ -235,7 +236,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         rows = None if counts is None else shapes.check_counts(src.shape, self.size, counts, "counts")
         part = shapes.part(src.shape, self.size, rows, self.rank)
         to = arguments.destination(x, src, part, out, contains=self.rank if rows is None else None)
-        elements = None if rows is None else [n * shapes.row(src.shape) for n in rows]
+        elements = None if rows is None else [n * row(src) for n in rows]
         work = self._movers[src.device_type].reduce_scatter(src, to.buffer, reduction, elements,
                                                             layout=shapes.layout(src.shape, rows), timeout=timeout,
                                                             async_op=async_op)
@@ -250,7 +251,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         recv_counts: rows from each rank; found out by a small exchange, and compared with the senders' when given.
         """
         arguments.seconds(timeout)
-        src = self._readable(x)
+        src = self._movable(x)
         if send_counts is None:
             if recv_counts is not None:
                 raise ValueError("all_to_all takes recv_counts only together with send_counts")
@@ -260,8 +261,8 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
             given = shapes.check_counts(src.shape, self.size, send_counts, "send_counts")
             rows = agreed_counts(self, src, given, recv_counts, timeout)
             shape = (sum(rows), *src.shape[1:])
-            sends = [n * shapes.row(src.shape) for n in given]
-            receives = [n * shapes.row(src.shape) for n in rows]
+            sends = [n * row(src) for n in given]
+            receives = [n * row(src) for n in rows]
         to = arguments.destination(x, src, shape, out, distinct=True)
         layout = shapes.layout(src.shape if send_counts is None else src.shape[1:])
         work = self._movers[src.device_type].all_to_all(src, to.buffer, sends, receives, layout=layout, timeout=timeout,
@@ -284,14 +285,16 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         address space is limited (`ulimit -v`); on GPUs, unless ARRAYCOMM_NCCL_SYMMETRIC is 1 on all ranks (docs/gpu.md: what
         the program must see to then).
 
-        shape: an int or ints; may differ between ranks. dtype: a name ("bfloat16"), a DType, or a library's dtype object.
+        shape: an int or ints; may differ between ranks. dtype: a name ("bfloat16"), a DType, or NumPy's or torch's dtype object.
         like: an array whose library the new one is of, and on whose type of device it lies; None: NumPy.
         The memory is freed with the array, and stays valid when the group is closed before. Raises ResourceError on all
         ranks when one of them has no memory.
         """
         arguments.seconds(timeout)
-        lengths, kind, template = arguments.lengths(shape), arguments.dtype(dtype), arguments.template(like)
-        src = self._readable(template)
+        lengths, template = arguments.lengths(shape), arguments.template(like)
+        if of := elements(dtype, template):
+            return of.restore(self.empty((*lengths, of.units), DType.UINT8, like=of.carrier, timeout=timeout))
+        kind, src = arguments.dtype(dtype), self._readable(template)
         if src.device_type != DeviceType.CPU:
             from .cuda.memory import symmetric_on  # not for those whose arrays are on the host
 
@@ -317,7 +320,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         if self._batch is not None:
             return self.isend(x, dest, tag, timeout=timeout)
         arguments.seconds(timeout)
-        src = self._readable(x)
+        src = self._movable(x)
         dest = arguments.rank("dest", dest, self.size)
         tag = arguments.tag(tag)
         self._movers[src.device_type].send(src, dest, tag, timeout=timeout)
@@ -343,7 +346,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
     def isend(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work:
         """As send(), but returns a Work at once. x must not be changed before it has ended."""
         arguments.seconds(timeout)
-        src = self._readable(x)
+        src = self._movable(x)
         dest = arguments.rank("dest", dest, self.size)
         tag = arguments.tag(tag)
         work = self._movers[src.device_type].send(src, dest, tag, timeout=timeout, async_op=True)
@@ -362,7 +365,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         if (like is None) == (out is None):
             raise TypeError("a receive takes one of like= (for a new array) and out= (to fill), got "
                             f"{'none' if out is None else 'both'}")
-        template = self._readable(out if like is None else like)
+        template = self._movable(out if like is None else like)
         to = arguments.in_place(out, template) if like is None else arguments.destination(like, template, template.shape, None)
         pending = self._movers[template.device_type].recv(to.buffer, source, tag, timeout=timeout, async_op=True)
 

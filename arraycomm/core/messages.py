@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import arguments
+from .opaque import readable
 from .typed import TYPE_CHECKING, Any
 from .types import DType
 from .work import Message
@@ -22,9 +23,12 @@ class MessageMethods:
         isend: Any
         irecv: Any
 
+    def _movable(self, x: Any) -> Any:
+        return self._readable(x, readable)
+
     def probe(self, source: int | None = None, tag: int = 0, *, timeout: float | None = None) -> Message | None:
         """The first message that has come and that a receive of this source and tag would take: Message(source, tag,
-        dtype, elements).
+        dtype, elements); of a dtype that is moved as bytes it is DType(n) of label "opaque", and elements are bytes.
 
         It stays, for a receive. source: a rank, or None for any; tag: or arraycomm.ANY_TAG. timeout: seconds to wait for one, 0
         only looks, None takes the group's; None when none has come by then, and the group stays usable. Of messages of host
@@ -47,7 +51,7 @@ class MessageMethods:
         Inside batch() it returns the receive's Work at once.
         """
         arguments.seconds(timeout)
-        src = self._readable(x)
+        src = self._movable(x)
         dest, tag = arguments.rank("dest", dest, self.size), arguments.tag(tag)
         if out is not None:
             arguments.apart(src, out)

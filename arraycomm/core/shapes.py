@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from . import arguments
 from .arguments import Destination
+from .dlpack import wrap
+from .opaque import Opaque
 from .typed import Any
 
 FORMS = ("concat", "stack", "list")
@@ -74,15 +76,27 @@ def gathered(shape: tuple[int, ...], size: int, form: str | None, rows: Sequence
 def listed(to: Destination, shape: tuple[int, ...], size: int, rows: Sequence[int] | None) -> Destination:
     """The same destination, whose array() gives one array per rank: views where the library has them."""
     make: Callable[[], Any] = to.array
+    ends = range(1, size + 1) if rows is None else [sum(rows[: i + 1]) for i in range(size)]
+    counts = [1] * size if rows is None else rows
 
     def split() -> list[Any]:
         whole = make()
+        if isinstance(whole, memoryview) or not hasattr(whole, "__dlpack__") or not hasattr(whole, "__getitem__"):
+            return [_rows(to.buffer, whole, end - n, shape if rows is None else (n, *shape[1:]))
+                    for n, end in zip(counts, ends, strict=True)]
         if rows is None:
             return [whole[i, ...] for i in range(size)]
-        ends = [sum(rows[: i + 1]) for i in range(size)]
         return [whole[end - n : end] for n, end in zip(rows, ends, strict=True)]
 
     return Destination(to.buffer, split)
+
+
+def _rows(buffer: Any, whole: Any, start: int, shape: tuple[int, ...]) -> Any:
+    """An array of that shape, from row `start` on, of the Buffer of what has no slices of several dimensions."""
+    if isinstance(buffer, Opaque):
+        return buffer.restore(_rows(buffer.buffer, buffer.carrier, start, (*shape, buffer.units)))
+    part = buffer.part(start * math.prod(buffer.shape[1:]), shape)
+    return wrap(part, whole) if buffer.owner is None else memoryview(part)
 
 
 def divided(shape: tuple[int, ...], size: int, operation: str, uneven: str) -> tuple[int, ...]:

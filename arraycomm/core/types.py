@@ -34,9 +34,18 @@ class DType(enum.IntEnum):
     FLOAT8_E5M2FNUZ = 21
     FLOAT8_E8M0FNU = 22
 
+    @classmethod
+    def _missing_(cls, value: object) -> DType | None:
+        """Of a number that stands for a dtype which the engine does not know (opaque.py): its elements are bytes."""
+        if not isinstance(value, int) or not 256 <= value < 1 << 20:
+            return None
+        made = int.__new__(cls, value)
+        made._name_, made._value_ = "OPAQUE", value
+        return made
+
     @property
     def itemsize(self) -> int:
-        return _ITEMSIZE[self]
+        return _ITEMSIZE[self] if self < len(_ITEMSIZE) else 1
 
     @property
     def label(self) -> str:

@@ -317,28 +317,32 @@ def closes(group: arraycomm.Group) -> None:
 
 # ---- what a rank writes that is no arraycomm ----
 
-_HEAD = struct.Struct("<QQqiHBBQQ")  # group, count, tag, source, ticket, dtype, what, at, id: mpi_news.h, mpi_lanes.h
+def _head(group: int, count: int, tag: int, source: int, ticket: int, dtype: int, what: int, at: int, offer: int) -> bytes:
+    """struct lane_head of mpi_lanes.h; source, ticket, dtype and what share 64 bits."""
+    return struct.pack("<QQqQQQ", group, count, tag, source | ticket << 24 | dtype << 40 | what << 60, at, offer)
+
+
 _MESSAGE, _OFFERED, _CLEAR, _DONE = 0, 7, 8, 9
 _ROW = np.ones(100_000)
 _DOUBLE = arraycomm.DType.FLOAT64
 # What rank 1 writes for rank 0 to read, and how many bytes it says that lie behind the head.
 _FORGED = {
-    "a head of no kind": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, 77, 0, 0), 8),
-    "a goodbye": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, 1, 0, 0), 8),
-    "no dtype": (_HEAD.pack(0, 1, 5, 1, 0, 255, _MESSAGE, 0, 0), 8),
-    "more than there is": (_HEAD.pack(0, 2**61, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 0), 8),
-    "longer than the ring": (_HEAD.pack(0, 1 << 19, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 1), 0),
-    "beyond the ring": (_HEAD.pack(0, 1 << 17, 5, 1, 0, _DOUBLE, _MESSAGE, 1 << 40, 0), 0),
-    "out of the ring": (_HEAD.pack(0, 1 << 17, 5, 1, 0, _DOUBLE, _MESSAGE, _RING - 64, 1), 0),
-    "in no cell": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 3 << 1 | 1), 0),
-    "in a cell beyond all": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 1 << 40), 0),
-    "in the other one's cell": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 1 << 1 | 1), 0),
-    "longer than its cell": (_HEAD.pack(0, CELL // 8 + 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 2 << 1 | 1), 0),
-    "out of its cell": (_HEAD.pack(0, 16, 5, 1, 0, _DOUBLE, _MESSAGE, CELL - 120, 2 << 1), 0),
-    "an offer that is too long": (_HEAD.pack(0, 2**63, 5, 1, 0, _DOUBLE, _OFFERED, 4096, 1), 0),
-    "done with no offer": (_HEAD.pack(0, 0, 0, 1, 0, 0, _DONE, 0, 1), 0),
-    "a tag of records": (_HEAD.pack(0, 0, 0, 1, 1, 0, _CLEAR, 0, 1), 0),
-    "a piece longer than any": (_HEAD.pack(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 0), 60_000),
+    "a head of no kind": (_head(0, 1, 5, 1, 0, _DOUBLE, 15, 0, 0), 8),
+    "a goodbye": (_head(0, 1, 5, 1, 0, _DOUBLE, 1, 0, 0), 8),
+    "no dtype": (_head(0, 1, 5, 1, 0, 255, _MESSAGE, 0, 0), 8),
+    "more than there is": (_head(0, 2**61, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 0), 8),
+    "longer than the ring": (_head(0, 1 << 19, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 1), 0),
+    "beyond the ring": (_head(0, 1 << 17, 5, 1, 0, _DOUBLE, _MESSAGE, 1 << 40, 0), 0),
+    "out of the ring": (_head(0, 1 << 17, 5, 1, 0, _DOUBLE, _MESSAGE, _RING - 64, 1), 0),
+    "in no cell": (_head(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 3 << 1 | 1), 0),
+    "in a cell beyond all": (_head(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 1 << 40), 0),
+    "in the other one's cell": (_head(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 1 << 1 | 1), 0),
+    "longer than its cell": (_head(0, CELL // 8 + 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 2 << 1 | 1), 0),
+    "out of its cell": (_head(0, 16, 5, 1, 0, _DOUBLE, _MESSAGE, CELL - 120, 2 << 1), 0),
+    "an offer that is too long": (_head(0, 2**63, 5, 1, 0, _DOUBLE, _OFFERED, 4096, 1), 0),
+    "done with no offer": (_head(0, 0, 0, 1, 0, 0, _DONE, 0, 1), 0),
+    "a tag of records": (_head(0, 0, 0, 1, 1, 0, _CLEAR, 0, 1), 0),
+    "a piece longer than any": (_head(0, 1, 5, 1, 0, _DOUBLE, _MESSAGE, 0, 0), 60_000),
 }
 
 

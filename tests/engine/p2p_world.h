@@ -133,6 +133,8 @@ int64_t node_patience(const struct acomm_node *node, int64_t base)
 
 uint64_t acomm_dtype_bytes(int dtype)
 {
+    if (dtype < 0 || dtype >= ACOMM_OPAQUE_END || (dtype >= ACOMM_DTYPES && dtype < ACOMM_OPAQUE))
+        return 0;
     return dtype == ACOMM_FLOAT64 || dtype == ACOMM_INT64 ? 8 : dtype == ACOMM_INT32 ? 4 : 1;
 }
 

@@ -287,6 +287,9 @@ static void public_functions(void)
     CHECK_EQUAL(acomm_dtype_bytes(ACOMM_COMPLEX128), 16);
     CHECK_EQUAL(acomm_dtype_bytes(ACOMM_FLOAT8_E8M0FNU), 1);
     CHECK_EQUAL(acomm_dtype_bytes(ACOMM_DTYPES), 0);
+    CHECK(acomm_dtype_bytes(ACOMM_OPAQUE) == 1 && acomm_dtype_bytes(ACOMM_OPAQUE_END - 1) == 1);
+    CHECK(!acomm_dtype_bytes(ACOMM_OPAQUE - 1) && !acomm_dtype_bytes(ACOMM_OPAQUE_END));
+    CHECK(!reduce_supported(ACOMM_OPAQUE, ACOMM_SUM));
     CHECK_EQUAL(acomm_can_reduce(ACOMM_BOOL, ACOMM_AVG), 0);
     CHECK_EQUAL(acomm_can_reduce(ACOMM_FLOAT16, ACOMM_AVG), 1);
 }

@@ -16,7 +16,6 @@ struct trip {
     PyObject *model;       /* the array that tells shape, dtype and library; borrowed */
     bool gives, gets;      /* this rank */
     bool begins;           /* it returns a Work at once */
-    bool tries;            /* without a long way behind it */
     PyObject *owners[2];   /* of the memory that takes part then; borrowed */
     enum form_shape shape; /* of the result, against the model */
     const struct view *view; /* of the model, until anybody else may run; NULL: there is none */
@@ -296,12 +295,12 @@ static int open_view(const struct trip *t, struct view *view, PyObject *array)
     return t->begins ? view_open(view, array) : view_borrow(view, array);
 }
 
-/* What is no array, say: forgotten, as the long way finds out again, explains, and tells of it. What has a traceback Python code
- * has raised, a signal's handler say, and not refuse(). */
-static bool refused(const struct trip *t)
+/* What is no array, or of a dtype that can be moved only: forgotten, as the long way finds out again, and explains. What has a
+ * traceback Python code has raised, a signal's handler say, and not refuse(). */
+static bool refused(void)
 {
     PyObject *type, *value, *traceback;
-    if (!(t->tries || t->flight) || !PyErr_ExceptionMatches(PyExc_Exception))
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
         return false;
     PyErr_Fetch(&type, &value, &traceback);
     bool raised = traceback != NULL;
@@ -315,7 +314,7 @@ static PyObject *into_other(struct trip *t, const struct view *view, PyObject *o
 {
     struct view to;
     if (open_view(t, &to, out))
-        return refused(t) ? declined() : NULL;
+        return refused() ? declined() : NULL;
     t->call.out = (uintptr_t)to.data;
     t->owners[1] = to.owner;
     PyObject *result = fits(t, view, &to) ? answer(t, WORK_GIVES, out) : declined();
@@ -362,7 +361,7 @@ static PyObject *with_array(struct trip *t)
     struct view view;
     PyObject *result = NULL, *out = t->given[ROLE_OUT];
     if (open_view(t, &view, t->model))
-        return refused(t) ? declined() : NULL;
+        return refused() ? declined() : NULL;
     t->owners[0] = view.owner;
     t->view = &view;
     if (!describe(t, &view))
@@ -383,7 +382,7 @@ static __attribute__((noinline)) PyObject *take(PyObject *self, const struct sho
     int kind = m->kind;
     const struct form *form = &forms[kind];
     struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape, .begins = begins,
-                     .tries = !m->function, .flight = flight, .row = row, .call = {.factor = 1, .kind = kind, .timeout = -1}};
+                     .flight = flight, .row = row, .call = {.factor = 1, .kind = kind, .timeout = -1}};
     if (Py_TYPE(self) != shortcut_type || !t.s->group || !read_numbers(&t))
         return PyErr_Occurred() ? NULL : declined();
     if (kind == ACOMM_BARRIER)

@@ -16,7 +16,7 @@ static int check(const struct mpi_op *op)
     const struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
     bool rooted = c->kind == ACOMM_REDUCE || c->kind == ACOMM_BROADCAST || c->kind == ACOMM_GATHER || c->kind == ACOMM_SCATTER;
-    if (c->dtype < 0 || c->dtype >= ACOMM_DTYPES || c->root < (rooted || c->kind == ACOMM_SEND ? 0 : -1) || c->root >= g->size)
+    if (!acomm_dtype_bytes(c->dtype) || c->root < (rooted || c->kind == ACOMM_SEND ? 0 : -1) || c->root >= g->size)
         return ACOMM_ARGUMENT;
     if (mpi_reduces(op) && (op->on_device || !reduce_supported(c->dtype, c->redop)))
         return ACOMM_UNSUPPORTED;

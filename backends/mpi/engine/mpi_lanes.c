@@ -224,7 +224,7 @@ static bool is_possible(const struct mpi_lanes *all, const struct mpi_lane *lane
         return head->ticket >= TAG_CONTENTS && head->ticket <= TAG_LAST;
     if (head->what != MESSAGE && head->what != OFFERED)
         return head->what == DONE;
-    if (head->dtype >= ACOMM_DTYPES || head->count > INT64_MAX / acomm_dtype_bytes(head->dtype))
+    if (!acomm_dtype_bytes(head->dtype) || head->count > INT64_MAX / acomm_dtype_bytes(head->dtype))
         return false;
     if (!lane_lies_apart(next))
         return true;

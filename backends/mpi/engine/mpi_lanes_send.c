@@ -157,7 +157,7 @@ static int prepare(struct mpi_op *op, struct mpi_lane *lane)
     int rc = is_short || op->on_device ? is_short : cell ? 1 : take_place(op, lane, skew);
     if (rc < 0)
         return rc;
-    *front = (struct lane_head){.head = {.count = op->call.count, .tag = op->call.tag, .dtype = (uint8_t)op->call.dtype,
+    *front = (struct lane_head){.head = {.count = op->call.count, .tag = op->call.tag, .dtype = (uint32_t)op->call.dtype & HEAD_DTYPES,
                                          .what = rc ? MESSAGE : OFFERED}, .at = rc && !is_short ? lane->place : 0};
     lane->body = data;
     lane->body_bytes = is_short ? op->bytes : 0;

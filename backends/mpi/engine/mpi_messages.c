@@ -23,14 +23,14 @@ static uint64_t length(const struct head *head)
 
 static void describe(const struct mpi_op *op, acomm_header *out)
 {
-    *out = (acomm_header){.count = op->call.count, .kind = (uint8_t)op->call.kind, .dtype = (uint8_t)op->call.dtype, .root = -1};
+    *out = (acomm_header){.count = op->call.count, .kind = (uint8_t)op->call.kind, .dtype = op_header_dtype(op->call.dtype), .root = -1};
 }
 
 static void refuse(struct mpi_op *op, const struct head *head)
 {
     op->failure = (acomm_failure){.code = ACOMM_TRUNCATED, .origin = op->group->rank, .culprit = head->source};
     describe(op, &op->failure.mine);
-    op->failure.theirs = (acomm_header){.count = head->count, .kind = ACOMM_SEND, .dtype = head->dtype, .root = -1};
+    op->failure.theirs = (acomm_header){.count = head->count, .kind = ACOMM_SEND, .dtype = op_header_dtype(head->dtype), .root = -1};
 }
 
 int messages_ticket(struct acomm_group *g, int peer)
@@ -307,7 +307,7 @@ static int post_send(struct mpi_op *op)
     uint64_t bytes = op->call.count * op->width;
     bool is_short = bytes <= g->mpi->short_message && (!op->on_device || !bytes);
     struct head head = {.group = g->id, .count = op->call.count, .tag = op->call.tag, .source = g->rank,
-                        .dtype = (uint8_t)op->call.dtype, .what = MESSAGE,
+                        .dtype = (uint32_t)op->call.dtype & HEAD_DTYPES, .what = MESSAGE,
                         .ticket = is_short ? 0 : (uint16_t)messages_ticket(g, op->call.root)};
     size_t packet = sizeof head + (is_short ? bytes : 0);
     struct mpi_flight *f = flight_new(g, op, 1 + (is_short ? 0 : flight_pieces(g->mpi, bytes)), packet);

@@ -7,13 +7,15 @@
 /* GOODBYE_CUT: with operations that not all have taken part in. The last three in lanes only (mpi_lanes.h): what the receiver is to
  * read or to ask for; it asks; it has read, or wants nothing. */
 enum { MESSAGE, GOODBYE, FAILURE, CALLED, ASKED, PASSED, GOODBYE_CUT, OFFERED, CLEAR, DONE };
+#define HEAD_DTYPES 0xfffff
+_Static_assert(ACOMM_OPAQUE_END <= HEAD_DTYPES + 1, "a head holds every dtype");
 struct head {            /* no longer than it has to be: it goes with every short message */
     uint64_t group;      /* id */
     uint64_t count;      /* elements; otherwise collectives that the rank has finished */
     int64_t tag;
-    int32_t source;
-    uint16_t ticket;     /* tag of the contents, or 0: they follow the head */
-    uint8_t dtype, what;
+    int64_t source : 24;
+    uint64_t ticket : 16; /* tag of the contents, or 0: they follow the head */
+    uint64_t dtype : 20, what : 4;
 };
 struct arrival {
     struct arrival *next;

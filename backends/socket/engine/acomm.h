@@ -44,7 +44,10 @@ enum acomm_dtype {
     ACOMM_FLOAT16, ACOMM_BFLOAT16, ACOMM_FLOAT32, ACOMM_FLOAT64, ACOMM_COMPLEX64, ACOMM_COMPLEX128,
     ACOMM_FLOAT8_E3M4, ACOMM_FLOAT8_E4M3, ACOMM_FLOAT8_E4M3B11FNUZ, ACOMM_FLOAT8_E4M3FN,
     ACOMM_FLOAT8_E4M3FNUZ, ACOMM_FLOAT8_E5M2, ACOMM_FLOAT8_E5M2FNUZ, ACOMM_FLOAT8_E8M0FNU,
-    ACOMM_DTYPES
+    ACOMM_DTYPES,
+    /* Numbers of types that only the caller knows, of elements of one byte each: they are compared and moved, not reduced. A
+     * header has ACOMM_OPAQUE_HEADER in their place, and the number as its factor. */
+    ACOMM_OPAQUE = 256, ACOMM_OPAQUE_END = 1 << 20, ACOMM_OPAQUE_HEADER = 255
 };
 
 enum acomm_redop {
@@ -65,9 +68,9 @@ typedef struct acomm_header {
     uint64_t sequence;  /* number of the collective in its group, from 1 */
     uint64_t count;     /* elements as the kind counts them, see acomm_call */
     uint32_t layout;    /* hash of the shape, or of the counts where they are uneven; 0 unknown */
-    uint32_t factor;    /* hash of premul_sum's factor, else 0 */
+    uint32_t factor;    /* hash of premul_sum's factor; number of an opaque dtype; else 0 */
     uint8_t kind;       /* enum acomm_kind */
-    uint8_t dtype;      /* enum acomm_dtype */
+    uint8_t dtype;      /* enum acomm_dtype, to ACOMM_OPAQUE_HEADER */
     uint8_t redop;      /* enum acomm_redop, 0 where none */
     uint8_t flags;      /* 0; reserved */
     int32_t root;       /* -1 where none */

@@ -32,7 +32,7 @@ static int check(const struct acomm_op *op)
     const struct acomm_group *g = op->group;
     bool rooted = op->kind == ACOMM_REDUCE || op->kind == ACOMM_BROADCAST || op->kind == ACOMM_GATHER
                || op->kind == ACOMM_SCATTER;
-    if (op->dtype < 0 || op->dtype >= ACOMM_DTYPES || op->root < (rooted ? 0 : -1) || op->root >= g->size)
+    if (!op->width || op->root < (rooted ? 0 : -1) || op->root >= g->size)
         return ACOMM_ARGUMENT;
     if (op_reduces(op) && !reduce_supported(op->dtype, op->redop))
         return ACOMM_UNSUPPORTED;

@@ -83,9 +83,10 @@ void op_header(const struct acomm_op *op, acomm_header *out)
     out->sequence = op->sequence;
     out->count = op->count;
     out->layout = op->layout;
-    out->factor = op->redop == ACOMM_PREMUL_SUM ? hash(&op->factor, sizeof op->factor) : 0;
+    bool opaque = op->dtype >= ACOMM_OPAQUE;
+    out->factor = opaque ? (uint32_t)op->dtype : op->redop == ACOMM_PREMUL_SUM ? hash(&op->factor, sizeof op->factor) : 0;
     out->kind = (uint8_t)op->kind;
-    out->dtype = (uint8_t)op->dtype;
+    out->dtype = op_header_dtype(op->dtype);
     out->redop = (uint8_t)op->redop;
     out->flags = op->kind == ACOMM_ALL_TO_ALL && op->send_counts ? OP_UNEVEN : op->shares ? OP_SHARES : 0;
     out->root = op->root;

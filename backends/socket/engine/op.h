@@ -96,6 +96,11 @@ uint64_t op_total(const uint64_t *counts, uint64_t count, int ranks, size_t widt
 /* Elements of the largest block. */
 uint64_t op_largest(const uint64_t *counts, uint64_t count, int ranks);
 void op_header(const struct acomm_op *op, acomm_header *out);
+/* A dtype as headers have it. */
+static inline uint8_t op_header_dtype(int dtype)
+{
+    return dtype >= ACOMM_OPAQUE ? ACOMM_OPAQUE_HEADER : (uint8_t)dtype;
+}
 /* Whether two ranks' headers name the same operation. */
 bool op_agrees(const acomm_header *a, const acomm_header *b);
 #define OP_SHARES 2 /* header flag: not a reduction of the caller's */

@@ -188,7 +188,7 @@ static bool valid(const struct p2p *p, const struct acomm_op *op, uint64_t *byte
 {
     int least = op->kind == ACOMM_RECV ? -1 : 0;
     return (op->kind == ACOMM_SEND || op->kind == ACOMM_RECV) && op->peer >= least && op->peer < p->group->size
-        && op->dtype >= 0 && op->dtype < ACOMM_DTYPES && wire_bytes(op->count, op->width, bytes);
+        && wire_bytes(op->count, op->width, bytes);
 }
 
 /* A synchronous operation's thread looks at its deadline itself, see p2p_wait.c. */

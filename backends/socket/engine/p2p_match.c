@@ -35,7 +35,7 @@ void p2p_match_received(struct p2p *p, struct p2p_item *item)
     p2p_match_end(p, item, ACOMM_OK);
 }
 
-void p2p_match_truncated(struct p2p *p, struct p2p_item *item, uint8_t dtype, uint64_t count)
+void p2p_match_truncated(struct p2p *p, struct p2p_item *item, int dtype, uint64_t count)
 {
     struct acomm_op *op = item->op;
     acomm_failure *f = &op->failure;
@@ -43,14 +43,14 @@ void p2p_match_truncated(struct p2p *p, struct p2p_item *item, uint8_t dtype, ui
                          .elapsed = op_elapsed(op)};
     op_header(op, &f->mine);
     f->mine.root = -1;
-    f->theirs = (acomm_header){.count = count, .dtype = dtype, .root = -1,
+    f->theirs = (acomm_header){.count = count, .dtype = op_header_dtype(dtype), .root = -1,
                                .kind = op->kind == ACOMM_SEND ? ACOMM_RECV : ACOMM_SEND};
     strcpy(f->text, "the message and the receive it met differ in dtype or in the number of elements");
     op->bytes = 0;
     p2p_match_end(p, item, ACOMM_TRUNCATED);
 }
 
-bool p2p_match_agrees(const struct p2p_item *item, uint8_t dtype, uint64_t count)
+bool p2p_match_agrees(const struct p2p_item *item, int dtype, uint64_t count)
 {
     return item->op->dtype == dtype && item->op->count == count;
 }
@@ -158,7 +158,7 @@ struct acomm_op *p2p_match_probing(struct p2p *p, int peer)
     return NULL;
 }
 
-struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_t tag, uint8_t dtype, uint64_t count,
+struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_t tag, int dtype, uint64_t count,
                                     uint64_t room)
 {
     struct p2p_message *m = malloc(sizeof *m + room);
@@ -198,10 +198,10 @@ void p2p_match_arrived(struct p2p *p, struct p2p_peer *peer, struct p2p_message 
 static void exchange(struct p2p *p, struct p2p_item *from, struct p2p_item *to)
 {
     struct acomm_op *sender = from->op, *receiver = to->op;
-    if (!p2p_match_agrees(to, (uint8_t)sender->dtype, sender->count)) {
-        uint8_t dtype = (uint8_t)receiver->dtype;
+    if (!p2p_match_agrees(to, sender->dtype, sender->count)) {
+        int dtype = receiver->dtype;
         uint64_t count = receiver->count;
-        p2p_match_truncated(p, to, (uint8_t)sender->dtype, sender->count);
+        p2p_match_truncated(p, to, sender->dtype, sender->count);
         p2p_match_truncated(p, from, dtype, count);
         return;
     }
@@ -294,7 +294,7 @@ void p2p_match_self(struct p2p *p, struct p2p_peer *self, struct p2p_item *item)
     }
     uint64_t open = self->arrived - self->consumed + wire_charge(item->bytes);
     bool copy = item->bytes <= WIRE_EAGER_NEAR && open <= p->credit;
-    struct p2p_message *m = p2p_match_aside(p, self, op->tag, (uint8_t)op->dtype, op->count, copy ? item->bytes : 0);
+    struct p2p_message *m = p2p_match_aside(p, self, op->tag, op->dtype, op->count, copy ? item->bytes : 0);
     if (!m)
         return;
     m->eager = copy;

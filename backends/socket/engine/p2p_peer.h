@@ -75,7 +75,7 @@ struct p2p_item {
     uint32_t mine;               /* parts that this side took */
     int errnum;                  /* why one could not be read */
     enum { P2P_CLEAR, P2P_REFUSE, P2P_DONE } reply; /* in replies: CTS, NACK or DONE */
-    uint8_t dtype;               /* of the message that was refused */
+    int dtype;                   /* of the message that was refused */
     uint64_t count;
 };
 #define P2P_ITEM(node) P2P_OF(struct p2p_item, here, node)
@@ -87,7 +87,7 @@ struct p2p_message {
     int64_t tag;
     uint64_t count, bytes, id;
     struct wire_place place;     /* of the data, where the peer offers it */
-    uint8_t dtype;
+    int dtype;
     bool eager;                  /* data is here, or arriving; otherwise the peer waits for CTS */
     uint64_t arrived;            /* bytes of data */
     struct p2p_item *receiver;   /* matched while arriving */
@@ -217,14 +217,14 @@ void p2p_match_end(struct p2p *p, struct p2p_item *item, int status);
 /* A receive ends well. */
 void p2p_match_received(struct p2p *p, struct p2p_item *item);
 /* The operation ends with ACOMM_TRUNCATED: the other side has this dtype and count. */
-void p2p_match_truncated(struct p2p *p, struct p2p_item *item, uint8_t dtype, uint64_t count);
-bool p2p_match_agrees(const struct p2p_item *item, uint8_t dtype, uint64_t count);
+void p2p_match_truncated(struct p2p *p, struct p2p_item *item, int dtype, uint64_t count);
+bool p2p_match_agrees(const struct p2p_item *item, int dtype, uint64_t count);
 /* Takes the receive that a message from `peer` belongs to out of its list; NULL: none is posted. */
 struct p2p_item *p2p_match_posted(struct p2p *p, struct p2p_peer *peer, int64_t tag);
 /* A receive met an RTS or an OFFER: gets the data or answers. */
 void p2p_match_reply(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item, const struct p2p_message *m);
 /* Appends a message of `room` bytes to what is unexpected; NULL (and trouble): out of memory. */
-struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_t tag, uint8_t dtype, uint64_t count,
+struct p2p_message *p2p_match_aside(struct p2p *p, struct p2p_peer *peer, int64_t tag, int dtype, uint64_t count,
                                     uint64_t room);
 /* All of the message's data is here. */
 void p2p_match_arrived(struct p2p *p, struct p2p_peer *peer, struct p2p_message *message);

@@ -48,7 +48,7 @@ static void begin_reply(struct p2p_peer *peer, struct p2p_item *item)
     struct wire_frame frame = {.kind = item->reply == P2P_DONE ? WIRE_DONE : WIRE_CTS, .id = item->id};
     if (item->reply == P2P_REFUSE) {
         frame.kind = WIRE_NACK;
-        frame.dtype = (uint8_t)item->op->dtype;
+        frame.dtype = (uint32_t)item->op->dtype & WIRE_DTYPES;
         frame.count = item->op->count;
     }
     begin(peer, item, &frame, NULL, 0);
@@ -57,7 +57,7 @@ static void begin_reply(struct p2p_peer *peer, struct p2p_item *item)
 static void begin_message(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
 {
     const struct acomm_op *op = item->op;
-    struct wire_frame frame = {.kind = WIRE_EAGER, .dtype = (uint8_t)op->dtype, .tag = op->tag, .count = op->count};
+    struct wire_frame frame = {.kind = WIRE_EAGER, .dtype = (uint32_t)op->dtype & WIRE_DTYPES, .tag = op->tag, .count = op->count};
     uint64_t open = peer->charged - peer->credited + wire_charge(item->bytes);
     uint64_t most = peer->to->ops->frame ? WIRE_EAGER_NEAR : WIRE_EAGER_MAX;
     item->place = p2p_offer_place(p, peer, item);

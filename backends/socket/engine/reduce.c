@@ -227,7 +227,12 @@ void reduce_all(const struct reduction *r, void *out, const void *const *in, int
 }
 
 /* ---- acomm.h ---- */
-uint64_t acomm_dtype_bytes(int dtype) { return dtype >= 0 && dtype < ACOMM_DTYPES ? widths[dtype] : 0; }
+uint64_t acomm_dtype_bytes(int dtype)
+{
+    bool opaque = dtype >= ACOMM_OPAQUE && dtype < ACOMM_OPAQUE_END;
+    return dtype >= 0 && dtype < ACOMM_DTYPES ? widths[dtype] : opaque;
+}
+
 int acomm_can_reduce(int dtype, int redop) { return reduce_supported(dtype, redop); }
 const char *acomm_cpu(void) { return kernels()->name; }
 

@@ -27,6 +27,7 @@
 #error "the wire format is little-endian"
 #endif
 
+#define WIRE_DTYPES 0xffffffu               /* what a frame's dtype holds */
 #define WIRE_MAGIC 0x50434361u              /* "aCCP" */
 #define WIRE_EAGER_MAX (4u << 20)           /* bytes of an EAGER message: waiting for CTS would cost a tenth of the time */
 #define WIRE_EAGER_NEAR (1u << 20)          /* the same where memory is shared: beyond, it costs less than a second copy */
@@ -41,8 +42,7 @@ enum wire_kind { WIRE_EAGER, WIRE_RTS, WIRE_CTS, WIRE_DATA, WIRE_NACK, WIRE_OFFE
 struct wire_frame {
     uint32_t magic;
     uint8_t kind;      /* enum wire_kind */
-    uint8_t dtype;     /* EAGER, RTS, OFFER: of the message; NACK: of the posted receive; else 0 */
-    uint16_t zero;
+    uint32_t dtype : 24; /* EAGER, RTS, OFFER: of the message; NACK: of the posted receive; else 0 */
     uint64_t id;       /* number of the rendezvous message between these two ranks; EAGER: 0 */
     int64_t tag;       /* EAGER, RTS, OFFER */
     uint64_t count;    /* elements, as dtype; DATA: bytes of payload */
@@ -81,10 +81,15 @@ static inline void wire_put(char *to, const struct wire_frame *frame)
     memcpy(to, frame, sizeof *frame);
 }
 
+static inline bool wire_dtype(uint32_t dtype)
+{
+    return dtype < ACOMM_DTYPES || (dtype >= ACOMM_OPAQUE && dtype < ACOMM_OPAQUE_END);
+}
+
 /* Whether a peer of this version can have sent it; what it refers to is checked where it is looked up. */
 static inline bool wire_get(const char *from, struct wire_frame *frame)
 {
     memcpy(frame, from, sizeof *frame);
-    return frame->magic == WIRE_MAGIC && frame->kind < WIRE_FRAMES && frame->dtype < ACOMM_DTYPES && frame->zero == 0;
+    return frame->magic == WIRE_MAGIC && frame->kind < WIRE_FRAMES && wire_dtype(frame->dtype);
 }
 #endif
