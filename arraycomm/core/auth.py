@@ -18,7 +18,7 @@ from .digest import same
 from .errors import AuthFailed
 from .handshake import HELLO_BYTES, NONCE_BYTES, REMEDY, TAG_BYTES, Check, Hello, Purpose, ServerHandshake, Status, bound, tag
 from .log import log
-from .patience import Patience
+from .patience import Patience, grown
 from .printable import printable
 from .record import Record
 from .typed import Any
@@ -201,8 +201,9 @@ class Acceptor:
     """Serves listening sockets from one daemon thread and hands every admitted connection to `callback(sock, hello)`.
 
     The callback runs in that thread, must not block, and owns the socket (blocking; TCP without delay); if it raises,
-    that is logged and the socket closed. Strangers cost at most 64 descriptors, and as many on Unix sockets, for 2 s each,
-    however slowly they talk, and one line in the log a minute. The listening sockets belong to the Acceptor. Where
+    that is logged and the socket closed. Strangers cost at most 64 descriptors, and as many on Unix sockets, for 2 s each (in a
+    world of more than 32 ranks, longer, and of more than 64, one for each rank), however slowly they talk, and one line in the
+    log a minute. The listening sockets belong to the Acceptor. Where
     descriptors or memory for connections stay out for 2 s, `on_shortage(error)` is called now and then. Not usable after a fork.
 
     `stranger(sock)` may take a connection (not blocking, nothing of it read) that speaks something else, known by a first byte of
@@ -212,7 +213,8 @@ class Acceptor:
     def __init__(self, listeners: Sequence[socket.socket], secret: bytes | None, job: str,
                  callback: Callable[[socket.socket, Hello], None], *, check: Check | None = None,
                  on_shortage: Callable[[OSError], None] | None = None, name: str = "acceptor",
-                 stranger: Callable[[socket.socket], None] | None = None) -> None:
+                 stranger: Callable[[socket.socket], None] | None = None, ranks: int = 1) -> None:
+        self._seconds, self._room = grown(SECONDS, ranks), max(MAX_HALF_OPEN, ranks)
         self._listeners, self._secret, self._job = list(listeners), secret, job
         self._callback, self._check, self._on_shortage, self._stranger = callback, check, on_shortage, stranger
         self._short_since = self._short_last = 0.0
@@ -285,7 +287,7 @@ class Acceptor:
             if isinstance(error, OSError) and error.errno in _OUT:
                 self._pause(error)
             return
-        self._half_open[sock] = _HalfOpen(handshake, time.monotonic() + SECONDS)
+        self._half_open[sock] = _HalfOpen(handshake, time.monotonic() + self._seconds)
         self._make_room(sock.family)
         self._progress(sock)  # mostly it has spoken already
 
@@ -293,9 +295,9 @@ class Acceptor:
         """Strangers on TCP take no place from this user's processes, which call on Unix sockets; nor, who says nothing, from who
         has said what it wants."""
         alike = [sock for sock in self._half_open if sock.family == family]
-        if len(alike) > MAX_HALF_OPEN:
+        if len(alike) > self._room:
             silent = [sock for sock in alike[:-1] if self._half_open[sock].handshake.silent]
-            self._drop((silent or alike)[0], f"more than {MAX_HALF_OPEN} connections had not said who they are")
+            self._drop((silent or alike)[0], f"more than {self._room} connections had not said who they are")
 
     def _pause(self, error: OSError) -> None:
         """A level-triggered listener that cannot be accepted from would keep this thread spinning."""
@@ -371,7 +373,7 @@ class Acceptor:
     def _expire(self) -> None:
         now = time.monotonic()
         for sock in [s for s, half in self._half_open.items() if half.end <= now]:
-            self._drop(sock, f"it did not say who it is within {SECONDS:g} s")
+            self._drop(sock, f"it did not say who it is within {self._seconds:g} s")
         if self._paused_until and self._paused_until <= now:
             self._paused_until = 0.0
             for listener in self._listeners:

@@ -7,6 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SLICE = 0.1  # s
+_AT_ONCE = 32  # ranks that share a machine's processors, or one interpreter, without much waiting for each other
+
+
+def grown(seconds: float, ranks: int) -> float:
+    """How long to wait for one of so many ranks where `seconds` do for few: all may begin at once, and take turns."""
+    return seconds * max(1.0, ranks / _AT_ONCE)
 
 
 class Patience:

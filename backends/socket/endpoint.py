@@ -25,6 +25,7 @@ from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.log import log
 from arraycomm.core.notice import Notice
+from arraycomm.core.patience import grown
 from arraycomm.core.printable import printable
 from arraycomm.core.store.base import Store
 from arraycomm.core.typed import Any
@@ -89,7 +90,7 @@ class Endpoint:
         names = [(addresses_of.own_address(listener), listener.getsockname()[1]) for listener in listeners
                  if listener.family != socket.AF_UNIX]
         self._acceptor = Acceptor(listeners, self._secret, self.job, self._admit, check=self._welcome,
-                                  on_shortage=self._cannot_accept, name=f"{self.name}-acceptor")
+                                  on_shortage=self._cannot_accept, name=f"{self.name}-acceptor", ranks=self.size)
         shares = settings.get_transport() != "tcp"
         self._lent = segment.lend() if shares else None
         mine = peers.this_process(names, self._path, self._lent.name if self._lent else "", self.tuning,
@@ -97,7 +98,7 @@ class Endpoint:
         self.peers = peers.exchange(store, self.rank, self.size, mine, self.timeout, self._secret, self.job)
         self.connections = self.peers.connections
         self._outgoing = Outgoing(self.rank, self.peers, self.job, self._secret,
-                                  min(self.timeout, settings.get_number("ARRAYCOMM_SILENCE")))
+                                  min(self.timeout, grown(settings.get_number("ARRAYCOMM_SILENCE"), self.size)))
         self._begin_host()
         self._close_ring()
         self._connector = threading.Thread(target=self._connect_asked, name=f"arraycomm-{self.name}-connector",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import threading
 
 from arraycomm.core import auth
 from arraycomm.core.address import from_here, is_loopback
@@ -12,6 +14,18 @@ from arraycomm.core.errors import AuthFailed, DistNetworkError, ResourceError
 
 from . import local
 from .peers import Peers
+
+_AT_ONCE = 8
+# One process may have hundreds of ranks, as threads: all that wait for its interpreter's lock ask for it 200 times a second each.
+_turns = threading.BoundedSemaphore(_AT_ONCE)
+
+
+def _renew() -> None:
+    global _turns
+    _turns = threading.BoundedSemaphore(_AT_ONCE)
+
+
+os.register_at_fork(after_in_child=_renew)  # who was inside is not there
 
 
 class Outgoing:
@@ -32,12 +46,14 @@ class Outgoing:
         address, port = card.addresses[stripe % len(card.addresses)]
         own = mine.addresses[stripe % len(mine.addresses)][0]
         address = from_here(address, own)
+        deadline = self._patience if patience is None else patience
         where = card.path if inside else f"{address} port {port}"
         try:
-            if inside:
-                return local.connect(card.path, self._secret, hello, deadline=self._patience if patience is None else patience)
-            source = own if len(mine.addresses) > 1 else None
-            return auth.connect(address, port, self._secret, hello, deadline=self._patience, source=source)
+            with _turns:
+                if inside:
+                    return local.connect(card.path, self._secret, hello, deadline=deadline)
+                source = own if len(mine.addresses) > 1 else None
+                return auth.connect(address, port, self._secret, hello, deadline=deadline, source=source)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise ResourceError(f"rank {self._rank}: no descriptor left for a connection to rank {peer}: "

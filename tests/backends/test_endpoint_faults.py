@@ -12,9 +12,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from arraycomm.backends.socket import local, outgoing
 from arraycomm.backends.socket.endpoint import Endpoint
+from arraycomm.core.auth import Purpose
 from arraycomm.core.errors import AuthFailed, DistNetworkError
 
+from ..threads import at_once
 from .world import TRANSPORTS, over
 
 
@@ -138,6 +141,25 @@ def test_memory_that_an_owner_who_is_there_does_not_share(monkeypatch: pytest.Mo
     with pytest.raises(DistNetworkError, match=r"rank 0 \(host h, pid 7\) could not share its memory: it sent 2") as raised:
         endpoint._fetch_segment(0, 5, (4096, 4096), watched=(0, 1))
     assert type(raised.value) is kind
+
+
+def test_ranks_of_one_process_connect_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds at once would wait for the interpreter's lock, all in vain."""
+    card = SimpleNamespace(host="h", addresses=[("127.0.0.1", 1)], path="/p", place="")
+    inside, most, lock, full = 0, 0, threading.Lock(), threading.Barrier(outgoing._AT_ONCE)
+
+    def connect(*_: Any, **__: Any) -> None:
+        nonlocal inside, most
+        with lock:
+            inside, most = inside + 1, max(most, inside + 1)
+        full.wait(20)
+        with lock:
+            inside -= 1
+
+    monkeypatch.setattr(local, "connect", connect)
+    ours = outgoing.Outgoing(0, [card, card], "job", None, 1.0)  # type: ignore[arg-type]
+    at_once(4 * outgoing._AT_ONCE, lambda _: ours.connect(1, Purpose.CONTROL))
+    assert most == outgoing._AT_ONCE
 
 
 def test_exit_with_an_operation_under_way(start: Any) -> None:

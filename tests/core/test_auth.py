@@ -384,12 +384,13 @@ class _closed:
         return kind is not None and issubclass(kind, ConnectionError)
 
 
-def test_acceptor_keeps_few_strangers(served: tuple[Acceptor, Members, tuple[str, int]],
-                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest go first, long before their time is up; the newest stay."""
-    _, members, address = served
+@pytest.mark.parametrize("ranks, room", [(1, auth.MAX_HALF_OPEN), (100, 100)])
+def test_acceptor_keeps_few_strangers(ranks: int, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go first, long before their time is up; the newest stay. As many ranks of a large world find room."""
     monkeypatch.setattr(auth, "SECONDS", 60.0)
-    strangers = [socket.create_connection(address) for _ in range(auth.MAX_HALF_OPEN + 6)]
+    listener, members = socket.create_server(("127.0.0.1", 0), backlog=1024), Members()
+    address, acceptor = listener.getsockname(), Acceptor([listener], SECRET, "job", members, ranks=ranks)
+    strangers = [socket.create_connection(address) for _ in range(room + 6)]
     auth.connect(*address, SECRET, HELLO, deadline=10).close()
     members.wait(1)
     for stranger in strangers[:7]:
@@ -400,8 +401,19 @@ def test_acceptor_keeps_few_strangers(served: tuple[Acceptor, Members, tuple[str
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):
             stranger.recv(1)
-    for stranger in strangers:
+    for stranger in [*strangers, acceptor, *(sock for sock, _ in members.socks)]:
         stranger.close()
+
+
+def test_time_to_say_who_one_is_grows_with_the_world(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(auth, "SECONDS", 0.05)
+    listener = socket.create_server(("127.0.0.1", 0))
+    acceptor = Acceptor([listener], SECRET, "job", Members(), ranks=80)
+    with socket.create_connection(listener.getsockname()) as stranger, _closed():
+        stranger.settimeout(20)
+        assert stranger.recv(1) == b""
+    acceptor.close()
+    assert "it did not say who it is within 0.125 s" in caplog.text
 
 
 def test_acceptor_survives_garbage(served: tuple[Acceptor, Members, tuple[str, int]]) -> None:

@@ -4,6 +4,7 @@
 #include "node_state.h"
 
 #define EVENTS 32
+#define SILENT_AT_FIRST 4 /* times the silence until a peer's Python has given the connection to its node */
 #define VERDICT_LOOK_NS 50000000 /* how often pending verdicts are looked at */
 
 static int64_t tick(const struct acomm_node *node)
@@ -70,10 +71,11 @@ static void reap(struct acomm_node *node)
 static void judge_silence(struct acomm_node *node, int64_t now)
 {
     for (struct node_link *link = node->links; link; link = link->next) {
-        if (link->broken || now - link->heard <= node->silence)
+        int64_t silence = link->known ? node->silence : node->silence * SILENT_AT_FIRST;
+        if (link->broken || now - link->heard <= silence)
             continue;
         read_link(node, link); /* what lies in the socket's buffer was said in time */
-        if (!link->broken && now - link->heard > node->silence)
+        if (!link->broken && now - link->heard > silence)
             node_declare_lost(node, NULL, link->peer, "unresponsive (stopped or unreachable)");
     }
 }

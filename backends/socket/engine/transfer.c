@@ -16,6 +16,7 @@
 #define POLLED 64       /* descriptors that one sleep watches; with more transfers it is a short one */
 #define NAP_MIN_NS 50000 /* first and longest sleep where no descriptor says that a ring has moved */
 #define NAP_MAX_NS 1000000
+                         /* for a connection that is to be made we sleep longer and longer, at most as long again as it has taken */
 
 enum turn { TURN_DONE, TURN_MOVED, TURN_IDLE };
 
@@ -155,20 +156,23 @@ static void sleep_on(const struct acomm_op *op, const struct transfer *list, int
 {
     struct pollfd fds[1 + POLLED] = {{.fd = op->group->wake_fd, .events = POLLIN}};
     nfds_t n = 1;
-    bool blind = false;
+    bool blind = false, unconnected = false;
     for (const struct transfer *t = list; t < list + transfers; t++) {
         if (!waits_for_link(t))
             continue;
         int fd = t->link->ops->descriptor(t->link);
-        if (fd < 0 || n > POLLED)
+        if (fd < 0 && !t->link->bell)
+            unconnected = true;
+        else if (fd < 0 || n > POLLED)
             blind = true;
         else
             fds[n++] = (struct pollfd){.fd = fd, .events = t->link->outgoing ? POLLOUT : POLLIN};
     }
-    int64_t most = blind ? *nap : WAIT_SLEEP_NS, left = op->deadline - clock_now();
+    int64_t longest = blind ? NAP_MAX_NS : WAIT_SLEEP_NS, left = op->deadline - clock_now();
+    int64_t most = blind || unconnected ? *nap : WAIT_SLEEP_NS;
     struct timespec time = {0, left < 0 ? 0 : left < most ? left : most};
     ppoll(fds, n, &time, NULL);
-    *nap = *nap * 2 < NAP_MAX_NS ? *nap * 2 : NAP_MAX_NS;
+    *nap = *nap * 2 < longest ? *nap * 2 : longest;
 }
 
 /* Whether all links that are waited for are in memory. */
