@@ -21,6 +21,7 @@ from .types import CODES, DeviceType, DType
 _LEGACY, _UNORDERED = 1, -1  # streams as DLPack numbers them: CUDA's legacy default stream; no order wanted
 
 _NO_OUT = "leave out= away, where there is one, and"
+KEYS = "JAX's random keys can be moved (broadcast, gather, send, ...), not reduced; pass jax.random.key_data(x)"
 _SUPPORTED = ", ".join(dtype.label for dtype in DType)
 
 
@@ -77,8 +78,17 @@ def not_an_array(array: object, _cause: object) -> TypeError:
     return TypeError(
         hint(array)
         or f"expected an array (NumPy, torch, JAX, or anything with __dlpack__ or the buffer protocol), "
-        f"got {_name(array)}; for numbers use numpy.asarray(x)"
+        f"got {_name(array)}; {_of_members(array) or 'for numbers use numpy.asarray(x)'}"
     )
+
+
+def _of_members(given: object) -> str | None:
+    """What to do with a tree of arrays; None for what is none. JAX's other trees too, where JAX is there."""
+    all_leaves = getattr(sys.modules.get("jax.tree_util"), "all_leaves", None)
+    if isinstance(given, (list, tuple, dict)) or (all_leaves and given is not None and not all_leaves([given])):
+        return ("pass its arrays one by one; arraycomm.frameworks.jax.all_reduce_tree() reduces a tree of JAX's arrays; for "
+                "numbers use numpy.asarray(x)")
+    return None
 
 
 def no_memory(array: object, _cause: object) -> TypeError:
@@ -140,7 +150,7 @@ def _jax_hint(array: Any, keys: bool) -> str | None:
     if hasattr(array, "is_deleted") and array.is_deleted():
         return "the JAX array has been deleted or donated; pass the array that replaced it"
     if not keys and not hasattr(array, "__dlpack__"):
-        return "JAX's random keys can be moved (broadcast, gather, send, ...), not reduced; pass jax.random.key_data(x)"
+        return KEYS
     if len(array.sharding.device_set) > 1:
         return (
             f"the JAX array is spread over {len(array.sharding.device_set)} devices; pass one shard, "

@@ -494,4 +494,7 @@ Row("torch.nn.Parameter", _tensor, _parameter_of)
 Row("torch.dtype", lambda obj: [str(obj).removeprefix("torch.")], _torch_dtype_of)
 Row("torch.device", lambda obj: [str(obj)], _of("torch.device", str))
 Row("torch.Size", tuple, _size_of)
+Row("jax.random.key", lambda obj: [str(sys.modules["jax"].random.key_impl(obj)), *_host(sys.modules["jax"].random.key_data(obj))],
+    lambda impl, *data: sys.modules["jax"].random.wrap_key_data(_jax_of(*data), impl=_typed(str, impl)),
+    lambda obj: _is_jax(obj) and not _is_dtype(obj.dtype))
 Row("jax.Array", _host, _jax_of, _is_jax)

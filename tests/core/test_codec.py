@@ -50,7 +50,7 @@ ARRAYS = [np.arange(6.0).reshape(2, 3).T, np.zeros((0, 3), "int8"), np.array(3),
           np.ones(3, "complex128"), torch.arange(6).reshape(2, 3)[:, ::2], torch.ones(2, dtype=torch.bfloat16), torch.tensor(2.5),
           np.array([["a", "bcd"]]), np.array([b"a\0b"]), np.array(["2020", "NaT"], "M8[25us]")[:1], np.array([5], "m8[ns]"),
           np.ones((2, 0), ">f4"), np.arange(3, dtype=">i8"), np.array([(1, [2, 3])], [("a", "i1"), ("b", ">f8", (2,))]),
-          np.ones(2, "longdouble"), np.array([1, -2], ml_dtypes.int4), jnp.arange(3, dtype="float32"),
+          np.ones(2, "longdouble"), np.array([1, -2], ml_dtypes.int4), jnp.arange(3, dtype="float32"), jax.random.key(0),
           np.float32(2.5), np.int64(-7), np.bool_(True)]
 
 
@@ -131,7 +131,7 @@ BARE = object.__new__(Data)
 WRAPPED: list[Any] = [
     np.matrix([1]), np.ma.array([1]), np.rec.array([(1,)]), np.recarray(1, [("a", "i4")])[0], np.array([None]),
     np.array(["a"], np.dtypes.StringDType()), np.dtype("O"), np.dtype([("a", [("b", "O")])]), torch.ones(1).as_subclass(Subclass),
-    torch.ones(2).to_sparse(), torch.nn.UninitializedParameter(), torch.ones(1, device="meta"), jax.random.key(0), Metadata(a=1),
+    torch.ones(2).to_sparse(), torch.nn.UninitializedParameter(), torch.ones(1, device="meta"), Metadata(a=1),
     with_attribute(collections.OrderedDict()), collections.defaultdict(int), Named(1), Data(1), Own(1), Colour(0),
     enum.Enum("Local", "A").A, datetime.datetime(2020, 1, 1, tzinfo=type("Zone", (datetime.tzinfo,), {})())]
 

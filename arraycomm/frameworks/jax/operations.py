@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax._src.core import trace_ctx
 
-from arraycomm.core import arguments, shapes
+from arraycomm.core import arguments, arrays, shapes
 from arraycomm.core.group import Group
 from arraycomm.core.types import DType, ReduceOp
 
@@ -27,15 +28,28 @@ def check_group(group: Any) -> None:
         raise TypeError(f"group must be an arraycomm.Group, as arraycomm.init() gives, got {type(group).__name__}{hint}")
 
 
+def is_key(x: Any) -> bool:
+    """Of jax.random.key(), whose dtype is none of NumPy's."""
+    return not isinstance(x.dtype, np.dtype)
+
+
 def _array(x: Any, group: Any) -> Any:
     """x as JAX's array, of a dtype that can be moved, by that group."""
     check_group(group)
-    x = x if isinstance(x, jax.Array) else jnp.asarray(x)
-    arguments.dtype(x.dtype)
+    if not isinstance(x, jax.Array):
+        if not jax.tree_util.all_leaves([x]):
+            raise TypeError(f"expected one array, got {type(x).__name__}: all_reduce_tree() reduces a tree of arrays; for other "
+                            "operations use jax.tree.map(), or join its arrays by jnp.stack()")
+        x = jnp.asarray(x)
+    if not is_key(x):
+        arguments.dtype(x.dtype)
     return x
 
 
 def _run(x: Any, call: Call) -> Any:
+    if x is not None and is_key(x):  # the words of each key, along a last dimension more
+        moved = _run(jax.random.key_data(x), call)
+        return None if moved is None else jax.random.wrap_key_data(moved, impl=jax.random.key_impl(x))
     if trace_ctx.is_top_level() and not isinstance(x, jax.core.Tracer):
         result = eager.run(x, call)
         return None if call.kind in ("barrier", "send") else result
@@ -43,6 +57,8 @@ def _run(x: Any, call: Call) -> Any:
 
 
 def _reduction(x: Any, op: str | ReduceOp) -> ReduceOp:
+    if is_key(x):
+        raise TypeError(f"dtype {x.dtype}: {arrays.KEYS}")
     return arguments.reduction(op, DType(arguments.dtype(x.dtype)))
 
 

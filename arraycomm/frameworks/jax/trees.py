@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax._src.core import trace_ctx
 
-from arraycomm.core import arguments
+from arraycomm.core import arguments, arrays
 from arraycomm.core.group import Group
 from arraycomm.core.types import DType, ReduceOp
 
 from . import effect
-from .operations import all_gather, all_reduce, all_to_all, check_group, reduce_parts
+from .operations import all_gather, all_reduce, all_to_all, check_group, is_key, reduce_parts
 
 _RANK_ORDER = ("whole", "direct", "sliced", "pairwise")  # algorithms that reduce each element in rank order
 _EXACT = ("min", "max", "band", "bor", "bxor")
@@ -47,6 +47,8 @@ def all_reduce_tree(tree: Any, op: str | ReduceOp = "avg", *, group: Group, buck
 def _array(leaf: Any, path: Any) -> jax.Array:
     try:
         array = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+        if is_key(array):
+            raise TypeError(f"dtype {array.dtype}: {arrays.KEYS}")
         arguments.dtype(array.dtype)
     except TypeError as error:
         raise TypeError(f"leaf {jax.tree_util.keystr(path)} of the tree: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -323,6 +323,69 @@ def donated(context: Context) -> None:
 
         made, total, last = way(again)(jnp.ones(5))
         context.check(bool((made == 3).all() and (total == 3 * n).all() and (last == 3 * n + 3).all()), f"{way}: used twice")
+
+
+@jax.tree_util.register_pytree_node_class
+class Pair:
+    """A tree of a program's own."""
+
+    def __init__(self, first: Any, second: Any) -> None:
+        self.parts = (first, second)
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], None]:
+        return self.parts, None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, parts: tuple[Any, Any]) -> Pair:
+        return cls(*parts)
+
+
+def trees_and_keys(context: Context) -> None:
+    """One array a call; keys are moved, and not reduced."""
+    group, rank, x = context.group, context.rank, jnp.ones(2)
+    keys = [jax.random.split(jax.random.key(r, impl=impl), 2) for impl in ("threefry2x32", "rbg") for r in range(2)]
+    reductions = (comm.all_reduce, comm.reduce, comm.reduce_scatter)
+    for way, wrap in WAYS.items():
+        for tree in ([x, x], (x,), {"a": x}, [[1.0, 2.0], [1.0]], [1.0, 2.0], Pair(x, x), [keys[0]]):
+            for function in (*reductions, comm.all_gather, comm.all_to_all, comm.broadcast):
+                context.raises(f"{way} {function.__name__} of {type(tree).__name__}", TypeError, "one array.*all_reduce_tree",
+                               lambda wrap=wrap, function=function, tree=tree: wrap(lambda t: function(t, group=group))(tree))
+        for function in (*reductions, comm.all_reduce_tree):
+            context.raises(f"{way} {function.__name__} of keys", TypeError, "random keys can be moved",
+                           lambda wrap=wrap, function=function: wrap(lambda k: function(k, group=group))(keys[0]))
+        for first, second in (keys[:2], keys[2:]):
+            for name, found, want in _moved_keys(context, wrap, first if rank == 0 else second, first, second):
+                alike = found.dtype == want.dtype and np.array_equal(jax.random.key_data(found), jax.random.key_data(want))
+                context.check(alike, f"{way} {name}: {found}, not {want}")
+    for tree in ([x, x], {"a": x}, Pair(x, x)):
+        for function in (group.all_reduce, group.broadcast, lambda t: group.send(t, 0)):
+            context.raises("a tree for a method", TypeError, "all_reduce_tree", lambda f=function, tree=tree: f(tree))
+    context.raises("None", TypeError, "one array", lambda: comm.all_reduce(None, group=group))
+    arrived = group.broadcast_object({"keys": [keys[rank], keys[2]]})["keys"]
+    context.check(all(np.array_equal(jax.random.key_data(a), jax.random.key_data(b))
+                      for a, b in zip(arrived, (keys[0], keys[2]), strict=True)), f"keys in an object: {arrived}")
+
+
+def _moved_keys(context: Context, wrap: Any, mine: Any, first: Any, second: Any) -> Iterator[tuple[str, Any, Any]]:
+    """By ranks 0 and 1, which give `first` and `second`."""
+    group, rank = context.group, context.rank
+
+    def program(k: Any) -> dict[str, Any]:
+        found = {"all_gather": comm.all_gather(k, group=group), "all_gather 0-d": comm.all_gather(k[0], group=group),
+                 "all_to_all": comm.all_to_all(k, group=group), "broadcast": comm.broadcast(k, 1, group=group),
+                 "permute": comm.permute(k, [(0, 1), (1, 0)], group=group),
+                 "vmap": jax.vmap(lambda one: comm.broadcast(one, 1, group=group))(k),
+                 "scan": jax.lax.scan(lambda state, one: (state, comm.broadcast(one, 1, group=group)), 0, k)[1]}
+        if rank == 0:
+            comm.send(k, 1, group=group)
+        else:
+            found["recv"] = comm.recv(0, group=group, like=k)
+        return found
+
+    wanted = {"all_gather": jnp.concatenate([first, second]), "all_gather 0-d": jnp.stack([first[0], second[0]]),
+              "all_to_all": jnp.stack([first[rank], second[rank]]), "permute": second if rank == 0 else first, "recv": first}
+    for name, found in wrap(program)(mine).items():
+        yield name, found, wanted.get(name, second)
 
 
 def aborted(context: Context) -> None:

@@ -8,7 +8,7 @@ from .conftest import Programs
 
 
 @pytest.mark.parametrize("task", ["operations", "dtypes", "order", "order_of_programs", "control_flow", "mapped", "sharded",
-                                  "aborted"])
+                                  "trees_and_keys", "aborted"])
 def test_with_two_ranks(pair: Programs, task: str) -> None:
     pair.run(f"programs.{task}")
 
