@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -170,10 +169,8 @@ def test_no_space(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = path.stat().st_size
     with monkeypatch.context() as patch:
         patch.setattr(implementation.os, "pwrite", full)
-        start = time.monotonic()
         with pytest.raises(DistStoreError, match="No space"):
             store.set("k", "w" * 100)
-        assert time.monotonic() - start < 5
     assert path.stat().st_size == size
     assert store.get("k") == b"v"  # as the others see it
     store.close()
@@ -207,10 +204,8 @@ def test_stopped_holder_is_told(path: Path) -> None:
     holder = run(path, 1, body)
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
     holder.send_signal(signal.SIGSTOP)
-    start = time.monotonic()
     with pytest.raises(DistStoreError, match="timeout.*locked"):
         FileStore(path, 1, SHORT)
-    assert time.monotonic() - start < 10
     holder.kill()
     holder.communicate()
     FileStore(path, 1, SHORT).close()

@@ -139,10 +139,8 @@ def test_a_killed_server_ends_a_write_that_waits() -> None:
     store = client_of(port)
     os.kill(process.pid, signal.SIGSTOP)
     threading.Timer(0.2, process.kill).start()
-    start = time.monotonic()
-    with pytest.raises(DistStoreError, match="lost"):
+    with pytest.raises(DistStoreError, match=r"lost(?!.*does not answer)"):
         store.set("key", bytes(4 << 20))
-    assert time.monotonic() - start < 4
     process.communicate()
     store.close()
 

@@ -116,10 +116,8 @@ def test_garbage_on_the_port(master: TCPStore) -> None:
 
 @pytest.mark.parametrize("secret", [b"x" * 32, b""])
 def test_wrong_secret(master: TCPStore, secret: bytes) -> None:
-    start = time.monotonic()
-    with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET"):
-        TCPStore("127.0.0.1", master.port, secret=secret)
-    assert time.monotonic() - start < 5
+    with pytest.raises(AuthFailed, match="ARRAYCOMM_SECRET"):  # and no DistNetworkError, of who tries again until the timeout
+        TCPStore("127.0.0.1", master.port, secret=secret, timeout=timedelta(seconds=10))
 
 
 def test_other_job_and_other_purpose(master: TCPStore) -> None:
@@ -270,10 +268,8 @@ def test_killed_server_process() -> None:
     assert process.stdout is not None
     client = TCPStore("127.0.0.1", int(process.stdout.readline()), timeout=timedelta(seconds=10))
     threading.Timer(0.1, process.kill).start()
-    start = time.monotonic()
-    with pytest.raises(DistStoreError, match="lost"):
+    with pytest.raises(DistStoreError, match="lost"):  # and not a timeout
         client.get("never")
-    assert time.monotonic() - start < 5
     process.communicate()
     client.close()
 
@@ -283,11 +279,9 @@ def test_ctrl_c_and_then_go_on(master: TCPStore, woken: bool) -> None:
     """Also where the signal does not end the system call, as when it comes just before that: another thread gets it here."""
     timer = threading.Timer(0.1, lambda: signal.pthread_kill((main if woken else timer).ident or 0, signal.SIGINT))
     main = threading.main_thread()
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # before the timeout, which is a DistStoreError
         timer.start()
         master.get("never")
-    assert time.monotonic() - start < 5
     master.set("k", "v")
     assert master.get("k") == b"v"
 
@@ -329,17 +323,15 @@ def test_lingers_for_clients_that_work_and_not_for_those_that_all_wait() -> None
 
     def run(number: int) -> object:
         if number == 0:
-            start = time.monotonic()
             master.close(linger=50)
-            return time.monotonic() - start
+            return ""
         time.sleep(0.3)  # while the server waits for this client, which has no request under way
         try:
             return (first if number == 1 else second).get("never")
         except StoreClosed:
             return "closed"
 
-    took, *others = at_once(3, run)
-    assert others == ["closed", "closed"] and isinstance(took, float) and 0.2 < took < 10
+    assert at_once(3, run, limit=45) == ["", "closed", "closed"]  # the first has not lingered to the end
     first.close()
     second.close()
 

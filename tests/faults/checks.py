@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from .job import Answer, Job
 
-SLACK = 1.0  # s more than promised: these tests share two cores with others
+SLACK = 3.0  # s more than promised: these tests share two cores with others. Still below a silent rank's 5 s
 
 
 def names(answer: Answer, job: Job, rank: int) -> None:

