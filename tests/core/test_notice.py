@@ -105,7 +105,7 @@ def test_where_they_are_expected(said: Said) -> None:
                 assert line.endswith(f" for ranks 1, 2, 3, 4, 5, of nodes 0, 1, 2 (2 ranks a node); a second launcher with "
                                      f"--node-rank 1, on host b\\x1b, was turned away; they meet in the TCPStore 127.0.0.1 port "
                                      f"{served.port}")
-                ends.refuse(served, "node 2 (host c) was refused: it was started with --nnodes 4")
+                ends.refuse(served, "node 2 (host c) was refused: it was started with --nnodes 4", SECRET)
                 return
             with pytest.raises((DistStoreError, PeerLost), match="node 2 .host c. was refused: it was started with --nnodes 4"):
                 rendezvous(environ={**environ, "RANK": "0", "LOCAL_RANK": "0"}, timeout=LIMIT)
@@ -123,7 +123,7 @@ def test_a_refusal_comes_too_late_once_all_have_met() -> None:
                 return met.job
 
         assert len(set(at_once(2, meet))) == 1
-        ends.refuse(served, "node 2 was refused")
+        ends.refuse(served, "node 2 was refused", SECRET)
         waits = threading.Event()
 
         def again(rank: int) -> str:
