@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from arraycomm.core.errors import DistError, DistStoreError, PeerLost
 from arraycomm.core.gathering import sign, signed
+from arraycomm.core.notice import Notice
 from arraycomm.core.store.connections import StoreLost
 from arraycomm.core.typed import Any
 
@@ -108,6 +109,7 @@ class _Monitored:
         return f"monitored/{self._pg.core.name}/{self._key('end')}"
 
     def _await_end(self, until: float, seconds: float, wait_all: bool) -> dict[str, Any]:
+        notice = Notice(self._notice)
         while True:
             left = until - time.monotonic()
             try:
@@ -116,13 +118,25 @@ class _Monitored:
                 raise
             except DistStoreError:
                 missing, cause = self._lost()
+                notice.tell()
                 if left <= _WATCH and not missing:
-                    missing = [rank for rank in range(self._pg.size()) if not self._store.check([self._key(rank)])]
+                    missing = self._missing()
                     if not missing:
                         return self._decide({})
             if missing:
                 return self._decide({"by": self._me, "missing": missing if wait_all else missing[:1], "seconds": seconds,
                                      "cause": cause})
+
+    def _missing(self) -> list[int]:
+        return [rank for rank in range(self._pg.size()) if not self._store.check([self._key(rank)])]
+
+    def _notice(self, waited: float) -> str:
+        missing = self._missing()
+        if not missing or any(rank not in missing for rank in range(self._me)):
+            return ""  # the first that has come says it
+        ranks = [self._pg.ranks[rank] for rank in missing]
+        return (f"[Rank {self._pg.ranks[self._me]}]: has waited {waited:.3g} s in monitored_barrier() of group "
+                f"{self._pg.group_name!r} for rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}")
 
     def _lost(self) -> tuple[list[int], str]:
         """The ranks that cannot come."""

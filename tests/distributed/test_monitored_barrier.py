@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -125,6 +127,31 @@ def in_a_group() -> None:
     passes()
 
 
+class _Told(logging.Handler):
+    def __init__(self, store: Any) -> None:
+        super().__init__()
+        self.lines, self.store = list[str](), store
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self.store.set("told", "")  # for those that are waited for
+
+
+def a_long_wait_is_told() -> None:
+    group: Any = dist.group.WORLD
+    said, log = _Told(group.get_group_store()), logging.getLogger("arraycomm")
+    os.environ["ARRAYCOMM_WAIT_NOTICE"] = "0.1"
+    log.addHandler(said)
+    if dist.get_rank():
+        said.store.wait(["told"], LONG)
+    passes()
+    log.removeHandler(said)
+    del os.environ["ARRAYCOMM_WAIT_NOTICE"]
+    if not dist.get_rank():
+        begin, _, end = said.lines[0].partition(" s in monitored_barrier() ")
+        assert begin.startswith("[Rank 0]: has waited ") and end.endswith(" for ranks 1, 2"), said.lines
+
+
 def ends_that_a_stranger_writes() -> None:
     """A store without authentication lets one in: no rank passes by what it says."""
     part = _Monitored(dist.group.WORLD)  # takes this number, the next is the barrier's
@@ -161,7 +188,8 @@ def run(rank: int) -> None:
     dist.init_process_group("gloo", timeout=LONG)
     passes()
     for check in (late_ones_fail_too, missed_ones, missed_without_a_collective, all_that_are_missing,
-                  beside_asynchronous_collectives, in_a_group, ends_that_a_stranger_writes, nothing_is_left_under_way):
+                  beside_asynchronous_collectives, in_a_group, a_long_wait_is_told, ends_that_a_stranger_writes,
+                  nothing_is_left_under_way):
         check()
 
 
