@@ -67,7 +67,7 @@ class Mover(Protocol):
              async_op: bool = False) -> Work | None: ...
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work:
-        """tag below 0: any; -1 of those below 2**62, -2 of those from there on."""
+        """tag below 0: any; -1 of those below 2**62, -2 of those from there to 3 * 2**61."""
 
 
 class Exposed(Protocol):

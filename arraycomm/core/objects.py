@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import array
 import importlib
+import itertools
+import threading
+import time
 from collections.abc import Sequence
 
 from . import arguments, codec
@@ -20,9 +23,13 @@ from .errors import DistError
 from .exchange import gather_integers
 from .typed import TYPE_CHECKING, Any
 from .types import DType
+from .work import Work, wait_all
 
 _SAFE, _PICKLED, _FAILED = range(3)
-_MESSAGES = 2**62  # tags from here on carry objects, so that no receive of an array takes one
+_HEADS, _CONTENTS = 2**62, 3 * 2**61  # tags from here on are of objects, so that no receive of an array takes one
+_ANY_OBJECT = -2  # a receive's tag: any from _HEADS to _CONTENTS
+_CONTENTS_TAGS = 2**61 - 1  # and the last one is TAG_WATCH
+_numbers = itertools.count()  # of the objects that this process sends, by which contents are known
 _LENGTH = 8  # bytes of a length in front of an object
 
 
@@ -37,8 +44,10 @@ class ObjectCollectives:
         gather: Any
         scatter: Any
         broadcast: Any
-        send: Any
-        recv: Any
+        isend: Any
+        irecv: Any
+        _started: Any
+        _batch: Any
 
     def all_gather_object(self, obj: object, *, allow_pickle: bool = False, timeout: float | None = None) -> list[Any]:
         """Every rank's object, in rank order, on every rank."""
@@ -90,29 +99,116 @@ class ObjectCollectives:
         return _object(view[_LENGTH : _LENGTH + int.from_bytes(view[:_LENGTH], "little")], root, allow_pickle)
 
     def send_object(self, obj: object, dest: int, tag: int = 0, *, allow_pickle: bool = False,
-                    timeout: float | None = None) -> None:
-        """Sends an object to rank `dest`, whose recv_object() takes it."""
-        _check_tag(tag)
-        data = _encode(obj, allow_pickle)
-        head = array.array("q", [_PICKLED if allow_pickle else _SAFE, len(data)])
-        self.send(head, dest, _MESSAGES + tag, timeout=timeout)
-        self.send(_readable(data), dest, _MESSAGES + tag, timeout=timeout)
+                    timeout: float | None = None) -> Work | None:
+        """Sends an object to rank `dest`, whose recv_object() or irecv_object() takes it. Inside batch() it returns a Work at
+        once."""
+        work = self.isend_object(obj, dest, tag, allow_pickle=allow_pickle, timeout=timeout)
+        return work if self._batch is not None else work.result()
+
+    def isend_object(self, obj: object, dest: int, tag: int = 0, *, allow_pickle: bool = False,
+                     timeout: float | None = None) -> Work:
+        """As send_object(), but returns a Work at once. The object is encoded by then, and may be changed."""
+        tag = _checked_tag(tag)
+        data, number = _encode(obj, allow_pickle), next(_numbers) % _CONTENTS_TAGS
+        head = array.array("q", [_PICKLED if allow_pickle else _SAFE, len(data), number])
+        return Work(_Both(self.isend(head, dest, _HEADS + tag, timeout=timeout),
+                          self.isend(_readable(data), dest, _CONTENTS + number, timeout=timeout)), _nothing)
 
     def recv_object(self, source: int | None = None, tag: int = 0, *, allow_pickle: bool = False,
-                    timeout: float | None = None) -> tuple[Any, int]:
-        """Receives an object and gives (object, source). source: a rank, or None for any.
+                    timeout: float | None = None) -> Any:
+        """Receives an object and gives (object, source). source: a rank, or None for any. tag: or arraycomm.ANY_TAG.
 
         ValueError when it was pickled and allow_pickle is False, or the other way round; it is gone then.
+        Inside batch() it returns a Work at once.
         """
-        _check_tag(tag)
-        head = array.array("q", [0, 0])
-        sender = self.recv(source, _MESSAGES + tag, out=head, timeout=timeout).source
-        _check_length(sender, head[1])
-        data = _bytes(head[1])
-        self.recv(sender, _MESSAGES + tag, out=data, timeout=timeout)
-        if (head[0] == _PICKLED) != allow_pickle:
-            raise ValueError(_unlike(sender, head[0] == _PICKLED))
-        return _object(memoryview(data), sender, allow_pickle), sender
+        work = self.irecv_object(source, tag, allow_pickle=allow_pickle, timeout=timeout)
+        return work if self._batch is not None else work.result()
+
+    def irecv_object(self, source: int | None = None, tag: int = 0, *, allow_pickle: bool = False,
+                     timeout: float | None = None) -> Work:
+        """As recv_object(), but returns a Work at once; its result() is (object, source).
+
+        Several that take the same messages take them in the order of the calls, whichever is waited for first. A long object
+        (above 1 MiB, say) comes while its Work is waited for, or asked by done().
+        """
+        head = array.array("q", [0, 0, 0])
+        if tag is not None and arguments.integer("tag", tag) == arguments.ANY_TAG:
+            source = arguments.source(source, self.size)
+            arguments.seconds(timeout)
+            pending = self._communicator.recv(resolve(head), source, _ANY_OBJECT, timeout=timeout, async_op=True)
+            work = self._started(Work(pending, lambda: pending.source()[0]))
+        else:
+            received = self.irecv(source, _HEADS + _checked_tag(tag), out=head, timeout=timeout)
+            work = Work(received, lambda: received.result().source)
+        incoming = _Incoming(self, head, work, allow_pickle, timeout)
+        return Work(incoming, incoming.object)
+
+
+class _Both:
+    """The two messages of an object that is sent, as one operation."""
+
+    def __init__(self, *works: Work) -> None:
+        self._works = works
+
+    def wait(self, timeout: float | None = None) -> None:
+        wait_all(self._works, timeout)
+
+    def done(self) -> bool:
+        return all(work.done() for work in self._works)
+
+
+class _Incoming:
+    """An object that is received, as one operation: the head, which says how long the contents are and which tag they have,
+    then those. So contents cannot be taken for a head, nor for another object's contents."""
+
+    def __init__(self, group: ObjectCollectives, head: array.array[int], work: Work, allow_pickle: bool,
+                 timeout: float | None) -> None:
+        self._group, self._head, self._work, self._pickled, self._timeout = group, head, work, allow_pickle, timeout
+        self._lock = threading.Lock()  # several threads may wait
+        self._contents: Work | None = None
+        self._error: ValueError | None = None  # of a head that announces what cannot be
+
+    def _announced(self, timeout: float | None) -> Work:
+        self._sender = self._work.result(timeout)
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._contents is None:
+                try:
+                    self._contents = self._expect(*self._head)
+                except ValueError as error:
+                    self._error = error
+                    raise
+            return self._contents
+
+    def _expect(self, kind: int, length: int, number: int) -> Work:
+        _check_length(self._sender, length)
+        if not 0 <= number < _CONTENTS_TAGS:
+            raise ValueError(f"rank {self._sender} announces an object of number {number}, which none has")
+        self._data = _bytes(length)
+        tag = _CONTENTS + number
+        pending = self._group._communicator.recv(self._data, self._sender, tag, timeout=self._timeout, async_op=True)
+        return Work(pending, _nothing)
+
+    def wait(self, timeout: float | None = None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        self._announced(timeout).wait(None if end is None else max(0.0, end - time.monotonic()))
+
+    def done(self) -> bool:
+        try:
+            return self._work.done() and self._announced(None).done()
+        except (DistError, ValueError):
+            return True  # wait() raises it
+
+    def object(self) -> tuple[Any, int]:
+        pickled = self._head[0] == _PICKLED
+        if pickled != self._pickled:
+            raise ValueError(_unlike(self._sender, pickled))
+        return _object(memoryview(self._data), self._sender, self._pickled), self._sender
+
+
+def _nothing() -> None:
+    return None
 
 
 def _check_length(sender: int, length: int) -> None:
@@ -126,10 +222,11 @@ def _unlike(rank: int, pickled: bool) -> str:
             "must be the same on all ranks")
 
 
-def _check_tag(tag: int) -> None:
-    arguments.integer("tag", tag)
-    if not 0 <= tag < _MESSAGES:
-        raise ValueError(f"the tag of an object must be between 0 and 2**62 - 1, got {tag}")
+def _checked_tag(tag: int) -> int:
+    found = arguments.tag(tag)
+    if found >= _CONTENTS - _HEADS:
+        raise ValueError(f"the tag of an object must be between 0 and 2**61 - 1, got {found}")
+    return found
 
 
 def _encode(obj: object, allow_pickle: bool) -> bytes:

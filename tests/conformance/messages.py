@@ -186,6 +186,43 @@ def _symmetric(context: Context) -> None:
 
 
 
+def pending_objects(context: Context) -> None:
+    """Several under way, of equal and other tags, long and short ones, waited for in another order than they were sent in."""
+    group, me, size = context.group, context.rank, context.size
+    right, left = (me + 1) % size, (me - 1) % size
+    said: list[Any] = [b"", {"a": [1, 2, 3]}, np.arange(200_000), "x" * 50, b"\1" * 1_500_000, None]  # long: not kept
+    posted = [group.irecv_object(left, 7) for _ in said[:3]]
+    sent = [group.isend_object(one, right, 7) for one in said]
+    posted += [group.irecv_object(None if size < 3 else left, 7) for _ in said[3:]]
+    found = {index: posted[index].result(60) for index in reversed(range(len(said)))}
+    arraycomm.wait_all(sent, 60)
+    assert all(np.array_equal(found[index][0], one) and found[index][1] == left for index, one in enumerate(said))
+    assert all(work.done() for work in (*sent, *posted)) and posted[1].result() == ({"a": [1, 2, 3]}, left)
+    group.barrier()
+    sent = [group.isend_object(tag, right, tag) for tag in (3, 1, 2)] + [group.isend(np.full(2, 9.0), right, 3)]
+    assert group.recv_object(left, arraycomm.ANY_TAG) == (3, left)  # the first that came
+    assert group.irecv_object(left, 2).result(60) == (2, left)
+    assert group.irecv_object(tag=arraycomm.ANY_TAG).result(60) == (1, left)
+    late = group.irecv_object(left, 5)
+    context.raises("nothing has come", TimeoutError, "goes on", lambda: late.result(0.01))
+    assert not late.done() and group.recv(left, arraycomm.ANY_TAG, like=np.zeros(2)).array.tolist() == [9, 9]
+    group.barrier()
+    with group.batch():
+        last = group.recv_object(left, 6)
+        group.send_object(range(3), right, 6)
+    sent += [group.isend_object("late", right, 5), group.isend_object({1}, right, 8, allow_pickle=True)]
+    assert arraycomm.wait_any([late], 60) == 0 and late.result() == ("late", left) and last.result(60) == (range(3), left)
+    unlike = group.irecv_object(left, 8)
+    context.raises("a pickle", ValueError, "allow_pickle", lambda: unlike.result(60))
+    arraycomm.wait_all(sent, 60)
+    for call in (lambda: group.isend_object(1, size), lambda: group.irecv_object(size), lambda: group.irecv_object(tag=2**61),
+                 lambda: group.isend_object(1, right, -1)):
+        context.raises("no such rank or tag", ValueError, "rank|dest|source|tag", call)
+    context.raises("what cannot be sent", TypeError, "", lambda: group.isend_object(object(), right))
+    context.raises("no tag", TypeError, "ANY_TAG", lambda: group.irecv_object(tag=None))
+    group.barrier()
+
+
 def any_tag(context: Context) -> None:
     """In the order of arrival, with the real source and tag; objects' messages are none of them. A probe leaves what it finds."""
     group = context.group

@@ -35,7 +35,7 @@ def test_ring_of_messages(world: World, framework: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["everyone", "tags", "any_source", "batches", "beside_collectives", "in_a_thread", "any_tag",
-                                  "polled", "wrong_size"])
+                                  "pending_objects", "polled", "wrong_size"])
 def test_messages(world: World, task: str) -> None:
     world.run(f"messages.{task}")
 

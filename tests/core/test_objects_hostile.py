@@ -42,9 +42,9 @@ def _refused(text: str, call: Callable[[], object]) -> None:
         call()
 
 
-def _message(group: Any, length: int) -> None:
+def _message(group: Any, length: int, number: int = 0) -> None:
     """What send_object() begins with."""
-    group.send(array.array("q", [objects._SAFE, length]), 1 - group.rank, objects._MESSAGES)
+    group.send(array.array("q", [objects._SAFE, length, number]), 1 - group.rank, objects._HEADS)
 
 
 def test_bytes_that_are_no_object() -> None:
@@ -76,6 +76,11 @@ def test_lengths_that_no_object_has(monkeypatch: pytest.MonkeyPatch) -> None:
                 _message(group, length)
             else:
                 _refused("rank 1 announces an object of", lambda: group.recv_object())
+        for number in (-1, 2**61 - 1, 2**62):
+            if group.rank:
+                _message(group, 1, number)
+            else:
+                _refused("rank 1 announces an object of number", lambda: group.recv_object())
         for length in LENGTHS:
             def told(communicator: Any, mine: list[int], timeout: float | None, length: int = length) -> list[tuple[int, ...]]:
                 return honest(communicator, [mine[0], length] if communicator.rank else mine, timeout)
