@@ -2,6 +2,7 @@
 /* The words of the memory that ranks share, changed while they call collectives and send messages. A call may fail or give a wrong value,
  * but it ends, and touches nothing that is not its own. */
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/uio.h>
 #include "clock.h"
 #include "direct.h"
@@ -127,6 +128,7 @@ static _Atomic bool over;
 /* Again and again another word, for a moment or for good. */
 static void *change_on(void *group)
 {
+    const struct shared *s = &((acomm_group *)group)->shared;
     for (uint32_t turn = number << 12; !atomic_load(&over); turn++) {
         _Atomic uint32_t *word = word_of(group, turn);
         uint32_t was = atomic_load(word), now = changed(was, turn);
@@ -135,6 +137,8 @@ static void *change_on(void *group)
         linger(mix(turn, 8) % 300);
         if (mix(turn, 9) % 8)
             atomic_compare_exchange_strong(word, &now, was);
+        if (mix(turn, 10) % 64 == 0) /* the file is sealed against shrinking, not against holes: a page of zeros */
+            fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, ((char *)word - s->base) / SEAT_PAGE * SEAT_PAGE, SEAT_PAGE);
     }
     return NULL;
 }
