@@ -29,6 +29,7 @@ if _interface(__path__[0], _sha256) not in (None, getattr(_lib, "ACOMM_INTERFACE
     )
 
 from .core.arguments import ANY_TAG
+from .core.arguments import writable_out as writable
 from .core.codec import register_type
 from .core.errors import (
     Aborted,
@@ -64,7 +65,7 @@ __all__ = [
     "ANY_TAG", "Aborted", "AuthFailed", "CollectiveMismatch", "CollectiveTimeout", "DType", "DeviceError", "DistBackendError",
     "DistError", "DistNetworkError", "DistStoreError", "GradientReducer", "Group", "GroupError", "Message", "PeerLost",
     "QueueEmptyError", "Received", "ReduceOp", "RemoteError", "ResourceError", "Work", "from_mpi4py", "init", "premul_sum",
-    "register_type", "spawn", "wait_all", "wait_any",
+    "register_type", "spawn", "wait_all", "wait_any", "writable",
 ]
 
 

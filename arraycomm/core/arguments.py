@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable
 
 from .buffer import Buffer
-from .dlpack import allocate, overlaps, resolve_out, wrap
+from .dlpack import allocate, overlaps, resolve_out, wrap, writable_memory
 from .opaque import Opaque, dtype_name, writable
 from .typed import Any
 from .types import DeviceType, DType, ReduceOp, reduce_op
@@ -176,6 +176,16 @@ def template(like: Any) -> Any:
     return importlib.import_module("numpy").empty(0) if like is None else like
 
 
+def writable_out(x: Any) -> Buffer:
+    """x as out=, on your word that its memory may be written: for libraries that export it by DLPack without a version.
+
+    Such a capsule (of DLPack before 1.0) has no flag for read-only memory, so that x itself is refused as out=. The Buffer is an
+    array over x's memory, which it holds; as out= it is also what the operation returns. Arrays of other libraries may be given
+    too. ValueError for memory that is read-only by its library's word, and for strided arrays; TypeError for what is no array.
+    """
+    return writable_memory(x)
+
+
 def in_place(x: Any, src: Buffer) -> Destination:
     """The input itself as destination."""
     if src.readonly:
@@ -199,7 +209,7 @@ def destination(template: Any, src: Buffer, shape: tuple[int, ...], out: Any, *,
     if out is None:
         block = allocate(shape, dtype)
         return Destination(block, lambda: wrap(block, template))
-    dst = resolve_out(out)
+    dst = src if out is template and not src.readonly else resolve_out(out)
     if dst.shape != shape:
         raise ValueError(f"out has shape {dst.shape}, but the result has shape {shape}")
     if dst.dtype != dtype:

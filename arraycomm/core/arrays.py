@@ -109,6 +109,13 @@ def readonly_out(array: object, _cause: object) -> ValueError:
     return ImmutableOutput(f"the {_name(array)} is read-only; pass a writable array, or {_NO_OUT} use the result")
 
 
+def unversioned_out(array: object, _cause: object) -> ValueError:
+    if derives(array, "jax", "Array"):
+        return readonly_out(array, None)
+    return ImmutableOutput(f"the {_name(array)} exports its memory by DLPack without a version, which cannot say whether it may "
+                           f"be written; if it may, pass out=arraycomm.writable(x), or {_NO_OUT} use the result")
+
+
 def derived_out(array: object, _cause: object) -> ValueError:
     return ValueError(
         f"the {_name(array)} is a lazy conjugate, a lazy negative or a copy, so that a result written there would be "
@@ -378,6 +385,13 @@ def _wrap_jax(buffer: Buffer, template: Any) -> Any:
     return entry(buffer) if entry else None
 
 
+def plain(buffer: Buffer) -> memoryview | Buffer:
+    """A memoryview, or the Buffer on a device, and of a dtype that has no letter."""
+    with contextlib.suppress(BufferError):
+        return memoryview(buffer)
+    return buffer
+
+
 def elsewhere() -> Callable[[Buffer, Any], Any]:
     return wrap_elsewhere
 
@@ -394,7 +408,7 @@ def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
         return array
     from_dlpack = _importer(template)
     if from_dlpack is None:
-        return memoryview(buffer) if buffer.device_type == DeviceType.CPU else buffer
+        return plain(buffer)
     array = from_dlpack(buffer)
     if derives(template, "jax", "Array") and array.device != template.device:
         array = sys.modules["jax"].device_put(array, template.device)

@@ -6,6 +6,8 @@
     is ready. On a CUDA device nothing waits: the contents are in order on the Buffer's `stream`.
 `resolve_out(array) -> Buffer`
     for writing. Refuses read-only and immutable memory (JAX always) and strided arrays.
+`writable_memory(array) -> Buffer`
+    the same, where the capsule has no version and so no flag for read-only memory, on the caller's word.
 `pack(array) -> Buffer`
     a packed copy in writable memory of its own, ready for `wrap`.
 `allocate(shape, dtype) -> Buffer`
@@ -32,5 +34,6 @@ Sources: DLPack 1.3 (https://dmlc.github.io/dlpack/latest/), PEP 3118.
 from __future__ import annotations
 
 from arraycomm._engine import adopt, allocate, give_back, overlaps, pack, resolve, resolve_out, wrap
+from arraycomm._engine import writable as writable_memory
 
-__all__ = ["adopt", "allocate", "give_back", "overlaps", "pack", "resolve", "resolve_out", "wrap"]
+__all__ = ["adopt", "allocate", "give_back", "overlaps", "pack", "resolve", "resolve_out", "wrap", "writable_memory"]

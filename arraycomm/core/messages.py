@@ -59,9 +59,9 @@ class MessageMethods:
             like = x
         if self._batch is not None:
             work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
-            self.isend(x, dest, tag, timeout=timeout)
+            self.isend(src, dest, tag, timeout=timeout)
             return work
         with self.batch():
             work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
-            self.isend(x, dest, tag, timeout=timeout)
+            self.isend(src, dest, tag, timeout=timeout)
         return work.result()

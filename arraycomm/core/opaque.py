@@ -50,6 +50,8 @@ def readable(array: Any) -> Any:
     try:
         return resolve(array)
     except TypeError as refused:
+        if isinstance(array, Opaque):
+            return array
         found = _bytes(array, refused)
         return Opaque(resolve(found[1]), *found)
 

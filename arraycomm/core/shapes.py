@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from . import arguments
 from .arguments import Destination
+from .arrays import plain
 from .dlpack import wrap
 from .opaque import Opaque
 from .typed import Any
@@ -96,7 +97,7 @@ def _rows(buffer: Any, whole: Any, start: int, shape: tuple[int, ...]) -> Any:
     if isinstance(buffer, Opaque):
         return buffer.restore(_rows(buffer.buffer, buffer.carrier, start, (*shape, buffer.units)))
     part = buffer.part(start * math.prod(buffer.shape[1:]), shape)
-    return wrap(part, whole) if buffer.owner is None else memoryview(part)
+    return wrap(part, whole) if buffer.owner is None else plain(part)
 
 
 def divided(shape: tuple[int, ...], size: int, operation: str, uneven: str) -> tuple[int, ...]:

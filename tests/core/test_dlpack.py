@@ -47,14 +47,14 @@ def test_memoryviews() -> None:
 
 def test_results_for_bytes() -> None:
     assert wrap(allocate((2, 0), DType.FLOAT32), b"").shape == (2, 0)
-    with pytest.raises(BufferError, match="no letter for bfloat16"):
-        wrap(allocate((2,), DType.BFLOAT16), b"")
+    block = allocate((2,), DType.BFLOAT16)  # for which a memoryview has no letter
+    assert wrap(block, b"") is block
 
 
 @pytest.mark.parametrize("x", [3, 2.5, [1, 2], None, "text", {}, object()],
                          ids=lambda x: type(x).__name__)
 def test_not_an_array(x: object) -> None:
-    with pytest.raises(TypeError, match=f"expected an array .*, got {type(x).__name__}; for numbers use numpy.asarray"):
+    with pytest.raises(TypeError, match=f"expected an array .*, got {type(x).__name__}; .*for numbers use numpy.asarray"):
         resolve(x)
 
 
@@ -110,7 +110,7 @@ def test_legacy_capsule() -> None:
     assert b.readonly and x.freed == 0
     del b
     assert x.freed == 1
-    with pytest.raises(ValueError, match="Producer is read-only"):
+    with pytest.raises(ValueError, match="without a version"):
         resolve_out(x)
     assert x.freed == 2
     assert isinstance(wrap(pack(x), x), memoryview)

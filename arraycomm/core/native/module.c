@@ -26,6 +26,7 @@ PyTypeObject *native_type(PyObject *module, PyType_Spec *spec)
 static PyMethodDef functions[] = {
     {"resolve", resolve_in, METH_O, "resolve(array) -> Buffer to read from; a strided host array is packed into a copy"},
     {"resolve_out", resolve_out, METH_O, "resolve_out(array) -> Buffer to write into"},
+    {"writable", resolve_writable, METH_O, "writable(array) -> Buffer, for out=: see arraycomm.writable"},
     {"pack", resolve_pack, METH_O, "pack(array) -> Buffer: a copy in memory of its own"},
     {"allocate", FAST(buffer_allocate_shape), METH_FASTCALL, "allocate(shape, dtype) -> Buffer in memory of its own"},
     {"adopt", buffer_adopt, METH_VARARGS, "adopt(shape, dtype, address, release, context) -> Buffer over memory that exists"},

@@ -68,6 +68,7 @@ struct view_type {
     bool legacy_writable; /* its capsules without flags are known to be writable */
     bool stream_ordered;  /* its library uses memory again in the order of the current stream */
     bool jax;
+    bool host;            /* view_open_host() */
 };
 struct view {
     char *data;
@@ -77,6 +78,7 @@ struct view {
     int dtype, device_type, device_index;
     uint64_t stream;                /* as struct buffer's */
     bool fleeting;                  /* as struct buffer's */
+    bool unversioned;               /* readonly, as its capsule has no flags to say otherwise */
     bool readonly, derived;         /* derived: not the array's own memory, writing there would be lost */
     PyObject *owner;                /* what keeps the memory; a reference of the view's own */
     Py_buffer buffer;               /* held while shape and strides are read */
@@ -87,6 +89,10 @@ int view_init(void);
 /* How arrays of this type are read, until the next call. Classified once, then remembered. Never fails. */
 const struct view_type *view_type(PyObject *object);
 int view_open(struct view *view, PyObject *object);
+/* The same for who takes host memory only: 1, without an exception, for an array that would have to export device memory first. */
+int view_open_host(struct view *view, PyObject *object);
+/* The same on the caller's word that memory is writable whose capsule has no flags. */
+int view_open_writable(struct view *view, PyObject *object);
 /* The same for a call that ends before `object` goes: without an owner. Shape and strides are to be read under the GIL,
  * before anybody else may run. */
 int view_borrow(struct view *view, PyObject *object);
@@ -164,6 +170,7 @@ void native_dealloc(PyObject *self, inquiry clear);
 /* ---- resolve.c, wrap.c: the functions that Python sees ---- */
 PyObject *resolve_in(PyObject *module, PyObject *object);
 PyObject *resolve_out(PyObject *module, PyObject *object);
+PyObject *resolve_writable(PyObject *module, PyObject *object);
 PyObject *resolve_pack(PyObject *module, PyObject *object);
 PyObject *wrap_array(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 

@@ -102,7 +102,7 @@ static struct buffer *writable(const struct view *view, PyObject *object)
     if (count < 0)
         return NULL;
     if (view->readonly)
-        refuse("readonly_out", object, NULL);
+        refuse(view->unversioned ? "unversioned_out" : "readonly_out", object, NULL);
     else if (view->derived)
         refuse("derived_out", object, NULL);
     else if (count && !view_packed(view))
@@ -112,13 +112,24 @@ static struct buffer *writable(const struct view *view, PyObject *object)
     return NULL;
 }
 
-PyObject *resolve_out(PyObject *module, PyObject *object)
+static PyObject *opened_out(PyObject *object, int (*open)(struct view *, PyObject *))
 {
     struct view view;
-    (void)module;
-    if (view_open(&view, object))
+    if (open(&view, object))
         return NULL;
     struct buffer *b = writable(&view, object);
     view_close(&view);
     return (PyObject *)b;
+}
+
+PyObject *resolve_out(PyObject *module, PyObject *object)
+{
+    (void)module;
+    return opened_out(object, view_open);
+}
+
+PyObject *resolve_writable(PyObject *module, PyObject *object)
+{
+    (void)module;
+    return opened_out(object, view_open_writable);
 }

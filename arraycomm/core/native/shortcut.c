@@ -292,14 +292,16 @@ static PyObject *into_new(struct trip *t, const struct view *view)
 /* What begins now ends later: the array's memory must be held. */
 static int open_view(const struct trip *t, struct view *view, PyObject *array)
 {
-    return t->begins ? view_open(view, array) : view_borrow(view, array);
+    return t->begins ? view_open_host(view, array) : view_borrow(view, array);
 }
 
-/* What is no array, or of a dtype that can be moved only: forgotten, as the long way finds out again, and explains. What has a
- * traceback Python code has raised, a signal's handler say, and not refuse(). */
+/* What is not in host memory, no array, or of a dtype that can be moved only: forgotten, as the long way finds out again, and
+ * explains. What has a traceback Python code has raised, a signal's handler say, and not refuse(). */
 static bool refused(void)
 {
     PyObject *type, *value, *traceback;
+    if (!PyErr_Occurred())
+        return true;
     if (!PyErr_ExceptionMatches(PyExc_Exception))
         return false;
     PyErr_Fetch(&type, &value, &traceback);

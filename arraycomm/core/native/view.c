@@ -316,7 +316,7 @@ static int take_capsule(struct view *view, PyObject *capsule, PyObject *object, 
 {
     if (PyCapsule_IsValid(capsule, "dltensor")) {
         struct dl_legacy *legacy = PyCapsule_GetPointer(capsule, "dltensor");
-        view->readonly = !type->legacy_writable;
+        view->readonly = view->unversioned = !type->legacy_writable;
         return take_tensor(view, &legacy->tensor, object);
     }
     if (!PyCapsule_IsValid(capsule, "dltensor_versioned"))
@@ -333,6 +333,8 @@ static int open_capsule(struct view *view, PyObject *object, const struct view_t
 {
     if (capsule_stream(view, object, type))
         return -1;
+    if (type->host && view->stream)
+        return 1;
     view->owner = call_dlpack(object, view->stream);
     if (!view->owner)
         return refuse("unreadable", object, NULL);
@@ -368,7 +370,7 @@ static void clear(struct view *view)
     view->dtype = -1;
     view->device_index = 0;
     view->stream = 0;
-    view->readonly = view->derived = view->buffered = view->fleeting = false;
+    view->readonly = view->unversioned = view->derived = view->buffered = view->fleeting = false;
 }
 
 /* Packed, or refused: without strides JAX's buffer takes 0.05 us less. */
@@ -390,12 +392,11 @@ int view_borrow(struct view *view, PyObject *object)
     if (type->fields)
         return numpy_read(view, object);
     int read = type->tensor ? torch_read(view, object) : type->kind == VIEW_BUFFER && borrow_buffer(view, object);
-    return read ? (read < 0 ? -1 : 0) : view_open(view, object);
+    return read ? (read < 0 ? -1 : 0) : view_open_host(view, object);
 }
 
-int view_open(struct view *view, PyObject *object)
+static int view_open_as(struct view *view, PyObject *object, struct view_type type)
 {
-    struct view_type type = *view_type(object);
     clear(view);
     int rc = type.tensor ? torch_read(view, object) : 0;
     if (rc > 0) {
@@ -419,6 +420,25 @@ int view_open(struct view *view, PyObject *object)
     if (rc)
         view_close(view);
     return rc;
+}
+
+int view_open(struct view *view, PyObject *object)
+{
+    return view_open_as(view, object, *view_type(object));
+}
+
+int view_open_host(struct view *view, PyObject *object)
+{
+    struct view_type type = *view_type(object);
+    type.host = true;
+    return view_open_as(view, object, type);
+}
+
+int view_open_writable(struct view *view, PyObject *object)
+{
+    struct view_type type = *view_type(object);
+    type.legacy_writable = !type.jax;
+    return view_open_as(view, object, type);
 }
 
 /* Dropping a capsule runs the producer's code, which must not see our pending exception. */
