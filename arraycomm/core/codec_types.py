@@ -15,13 +15,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 
+from . import codec_keys
 from .codec import as_bytes
 from .dlpack import allocate, resolve, wrap
 from .errors import RemoteError
 from .typed import Any
 from .types import DeviceType, DType
 
-_COLLIDING = 64  # members of a set, or keys, that may have one hash
 _FRACTION_BITS = 1 << 16  # of numerator and denominator: their common divisor takes time by the square of that
 _PIECE = 1 << 30  # bytes of an array that msgpack is given at once; it takes less than 4 GiB
 _DTYPE = re.compile(r"[<>|][biufcmMSUV]\d{1,10}(\[\d{0,9}[A-Za-zμ]{1,3}(/\d{1,9})?\])?")  # NumPy's dtype.str without objects
@@ -113,23 +113,14 @@ def _typed(kind: type, value: Any) -> Any:
     return value
 
 
-def _distinct(keys: list[Any]) -> None:
-    """ValueError where many keys have one hash: each would be compared with all before it."""
-    if len(keys) > _COLLIDING:
-        hashes = sorted(map(hash, keys))
-        if any(map(operator.eq, hashes, hashes[_COLLIDING:])):
-            raise ValueError(f"more than {_COLLIDING} of {len(keys)} members or keys have the same hash")
-
-
 def dict_of(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    _distinct([key for key, _ in pairs])
+    codec_keys.check([key for key, _ in pairs])
     return dict(pairs)
 
 
-def _set(kind: Callable[[tuple[Any, ...]], Any]) -> Callable[..., Any]:
+def _set(kind: Callable[[Iterable[Any]], Any]) -> Callable[..., Any]:
     def make(*members: Any) -> Any:
-        _distinct(list(members))
-        return kind(members)
+        return kind(codec_keys.check(members))
 
     return make
 

@@ -230,6 +230,25 @@ def row(name: str, *parts: Any) -> bytes:
     return data
 
 
+ZERO, HUGE = decimal.Decimal(0), (2**61 - 1) << 5000  # of one hash, and their comparison takes the square of HUGE's length
+
+
+@pytest.mark.parametrize("obj", [
+    {ZERO, HUGE}, frozenset((ZERO, HUGE)), {ZERO: 1, HUGE: 2}, {(1, ZERO), (1, HUGE)}, {frozenset({ZERO}), frozenset({(HUGE,)})},
+    {fractions.Fraction(HUGE, 3), ZERO}, collections.OrderedDict([(HUGE, 1), (ZERO, 2)]),
+    collections.Counter([HUGE, ZERO]), {Data(ZERO), Data(HUGE)}], ids=str)
+@pytest.mark.usefixtures("registered")
+def test_what_takes_long_to_compare_is_refused(obj: Any) -> None:
+    data = codec.encode(obj)
+    with pytest.raises(ValueError, match="take long to compare"):
+        codec.decode(data)
+
+
+def test_long_integers_and_decimals_in_one_object() -> None:
+    obj = [{HUGE: ZERO}, {ZERO, decimal.Decimal("1.5"), 2**3000, fractions.Fraction(1, 3), "a", None}, {(HUGE, 1), (2, HUGE)}]
+    assert there_and_back(obj) == obj
+
+
 def many(count: int) -> list[Any]:
     long = msgpack.ExtType(next(row.number for row in codec_types.ROWS if row._name == "int"), b"")
     return [[long, (k * (2**61 - 1)).to_bytes(12, "little")] for k in range(count)]
