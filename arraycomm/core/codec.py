@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 LONGEST = 2**40  # bytes of one encoded object
 DEEPEST = 100  # containers inside each other
-_PLAIN = frozenset((type(None), bool, float, str, bytes))
+PIECE = 1 << 30  # bytes, or characters, that msgpack is given at once; it takes less than 4 GiB
+_PLAIN = frozenset((type(None), bool, float))
 _DAMAGED = "these bytes are no object that arraycomm encoded"
 
 
@@ -102,7 +103,10 @@ def _marker(row: Row) -> Any:
 
 
 def _plain(obj: Any) -> bool:
-    return type(obj) in _PLAIN or (type(obj) is int and -(2**63) <= obj < 2**64)
+    kind = type(obj)
+    if kind is str or kind is bytes:
+        return len(obj) < PIECE
+    return kind in _PLAIN or (kind is int and -(2**63) <= obj < 2**64)
 
 
 def _described(obj: Any, depth: int, find: Callable[[Any], Row]) -> Any:

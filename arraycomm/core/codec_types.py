@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 
-from . import codec_keys
+from . import codec, codec_keys
 from .codec import as_bytes
 from .dlpack import allocate, resolve, wrap
 from .errors import RemoteError
@@ -23,7 +23,6 @@ from .typed import Any
 from .types import DeviceType, DType
 
 _FRACTION_BITS = 1 << 16  # of numerator and denominator: their common divisor takes time by the square of that
-_PIECE = 1 << 30  # bytes of an array that msgpack is given at once; it takes less than 4 GiB
 _DTYPE = re.compile(r"[<>|][biufcmMSUV]\d{1,10}(\[\d{0,9}[A-Za-zμ]{1,3}(/\d{1,9})?\])?")  # NumPy's dtype.str without objects
 _KNOWN = ("see the types in docs/semantics.md. arraycomm.register_type() adds a class of yours. ARRAYCOMM_ALLOW_PICKLE=1 "
           "(allow_pickle=True), on all ranks that trust each other, allows every object that can be pickled")
@@ -354,7 +353,11 @@ def _dtype_of(spec: Any) -> Any:
 
 
 def _pieces(data: memoryview) -> list[memoryview]:
-    return [data[start : start + _PIECE] for start in range(0, len(data), _PIECE)]
+    return [data[start : start + codec.PIECE] for start in range(0, len(data), codec.PIECE)]
+
+
+def _bytes_of(*pieces: Any) -> bytes:
+    return b"".join([_typed(bytes, piece) for piece in pieces])
 
 
 def _fill(memory: memoryview, pieces: tuple[Any, ...]) -> None:
@@ -454,6 +457,9 @@ Row("builtins.frozenset", tuple, _set(frozenset))
 Row("builtins.dict", _flat, lambda *flat: _paired(flat))  # where a key is no plain value
 Row("builtins.int", lambda obj: [obj.to_bytes(obj.bit_length() // 8 + 1, "little", signed=True)],  # beyond 64 bits
     lambda data: int.from_bytes(_typed(bytes, data), "little", signed=True))
+Row("builtins.bytes", lambda obj: _pieces(memoryview(obj)), _bytes_of)  # long ones
+Row("builtins.str", lambda obj: _pieces(memoryview(obj.encode(errors="surrogatepass"))),
+    lambda *pieces: _bytes_of(*pieces).decode(errors="surrogatepass"))
 Row("builtins.complex", lambda obj: [obj.real, obj.imag], _of("builtins.complex", float, float))
 Row("builtins.bytearray", lambda obj: [bytes(obj)], _of("builtins.bytearray", bytes))
 Row("builtins.range", lambda obj: [obj.start, obj.stop, obj.step], _of("builtins.range", int, int, int))

@@ -249,6 +249,17 @@ def test_long_integers_and_decimals_in_one_object() -> None:
     assert there_and_back(obj) == obj
 
 
+def test_long_text_and_bytes_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As msgpack takes less than 4 GiB of one."""
+    monkeypatch.setattr(codec, "PIECE", 5)
+    obj = ["four", "five!", "\u20ac" * 7 + "\ud800", b"1234", b"12345", bytes(range(50)), bytearray(b"abcdefgh"), 2**90,
+           {"a long key": b"a long value", ("in a", b"tuple of"): 1}, pathlib.PurePosixPath("/a/path"), frozenset({b"members"})]
+    assert repr(there_and_back(obj)) == repr(obj)
+    assert there_and_back(np.arange(9.0)).tolist() == list(range(9))
+    with pytest.raises(ValueError, match="no object that arraycomm encoded"):
+        codec.decode(row("builtins.bytes", "text"))
+
+
 def many(count: int) -> list[Any]:
     long = msgpack.ExtType(next(row.number for row in codec_types.ROWS if row._name == "int"), b"")
     return [[long, (k * (2**61 - 1)).to_bytes(12, "little")] for k in range(count)]
