@@ -440,16 +440,17 @@ class Endpoint:
         """
         self._leave(f"left with {reason}" if reason else "")
 
-    def _leave(self, text: str) -> None:
+    def _leave(self, text: str, *, exits: bool = False) -> None:
+        """exits: the interpreter ends, and the process at once behind it."""
         with self._lock:
             if self.closed:
                 return
             self.closed = True
         if self._pid == os.getpid():
-            self._stop(text)
+            self._stop(text, exits=exits)
         self._close_descriptors()
 
-    def _stop(self, text: str) -> None:
+    def _stop(self, text: str, *, exits: bool) -> None:
         if self._acceptor:
             self._acceptor.close()
         if self._connector and self._connector.is_alive():
@@ -457,7 +458,7 @@ class Endpoint:
             self._connector.join(_JOIN)  # it touches nothing any more even if this was too short
         failed = bool(text) or self._any_lost()
         if self.node != ffi.NULL:
-            lib.acomm_node_close(self.node, text.encode()[:191])
+            (lib.acomm_node_exit if exits else lib.acomm_node_close)(self.node, text.encode()[:191])
         if self._path:
             local.remove(self._path)
             if failed:
@@ -486,8 +487,9 @@ class Endpoint:
 def _leave_at_exit() -> None:
     # Where Python runs interactively, the last exception may be of long ago.
     kind = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
+    ends = sys._getframe().f_back is None  # else the program runs its exit handlers, and ends as it likes
     for endpoint in list(_open_endpoints):
-        endpoint._leave(f"exited with {kind.__name__}" if kind else "")
+        endpoint._leave(f"exited with {kind.__name__}" if kind else "", exits=ends)
 
 
 def _after_fork() -> None:

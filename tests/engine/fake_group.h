@@ -118,6 +118,12 @@ int node_left(struct acomm_node *node, const struct acomm_group *group, int rank
     return -1;
 }
 
+int node_exit_status(struct acomm_node *node, const struct acomm_group *group, int rank)
+{
+    (void)node, (void)group, (void)rank;
+    return -1;
+}
+
 int64_t node_patience(const struct acomm_node *node, int64_t base)
 {
     (void)node;

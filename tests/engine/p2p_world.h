@@ -125,6 +125,12 @@ int node_left(struct acomm_node *node, const struct acomm_group *group, int rank
     return atomic_load(&P2P_OF(struct world, node, node)->left[rank]) ? rank : -1;
 }
 
+int node_exit_status(struct acomm_node *node, const struct acomm_group *group, int rank)
+{
+    (void)node, (void)group, (void)rank;
+    return -1;
+}
+
 int64_t node_patience(const struct acomm_node *node, int64_t base)
 {
     (void)node;

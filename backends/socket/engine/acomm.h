@@ -147,6 +147,9 @@ int acomm_node_peer(acomm_node *node, int world_rank, const char **text);
  * Groups are to be closed first. When a process exits with groups open, the peers are told so, and the node's memory
  * stays until the last of them is closed. */
 int acomm_node_close(acomm_node *node, const char *text);
+/* The same for an interpreter that ends, and the process at once behind it. Without a text, and with idle groups open, those end
+ * here, and the peers are told by exit(), with its status. */
+int acomm_node_exit(acomm_node *node, const char *text);
 
 /* ---- groups ---- */
 /* Length of the memory file that `local` ranks on one host need; symmetric: with addresses for symmetric arrays, which take no memory. */

@@ -29,7 +29,7 @@ static int broken(struct rounds *r, int rank, int errnum)
     }
     if (errnum == ESRCH || errnum == ECANCELED) { /* it has gone, or failed: the reason is under way */
         bool closed = wait_news(r->op->group, peer);
-        return group_fail_op(r->op, ACOMM_LOST, peer, 0, closed ? WAIT_CLOSED : "its process has gone");
+        return group_fail_op(r->op, ACOMM_LOST, peer, 0, closed ? wait_closed(r->op->group, peer) : "its process has gone");
     }
     return group_fail_op(r->op, ACOMM_SYSTEM, peer, errnum, "its array could not be reached");
 }

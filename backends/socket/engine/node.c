@@ -210,7 +210,9 @@ int acomm_node_close(struct acomm_node *node, const char *text)
     node->closing = true;
     node->close_by = clock_now() + NODE_CLOSE_NS;
     leave_groups(node, why);
-    node_spread(node, NULL, node_frame(node, WIRE_BYE, node->rank, strlen(why)), why);
+    struct wire_control bye = node_frame(node, WIRE_BYE, node->rank, strlen(why));
+    bye.sequence = node->ended;
+    node_spread(node, NULL, bye, why);
     end_groups(node);
     pthread_mutex_unlock(&node->lock);
     pthread_join(node->thread, NULL);
@@ -222,6 +224,56 @@ int acomm_node_close(struct acomm_node *node, const char *text)
     pthread_mutex_unlock(&node->lock);
     if (!used)
         node_release(node);
+    return ACOMM_OK;
+}
+
+/* The interpreter has gone, and only now the status is known. */
+static void close_exiting(int status, void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&open_lock);
+    struct acomm_node *node = open_nodes;
+    while (node && !node->exiting)
+        node = node->next_open;
+    if (node)
+        node->exiting = false;
+    pthread_mutex_unlock(&open_lock);
+    if (!node)
+        return;
+    node->ended = 1 + ((unsigned)status & 255);
+    acomm_node_close(node, "");
+    close_exiting(status, NULL);
+}
+
+static void watch_exit(void)
+{
+    on_exit(close_exiting, NULL);
+}
+
+static bool unfinished(const struct acomm_node *node)
+{
+    for (const struct node_watch *watch = node->watches; watch; watch = watch->next)
+        if (atomic_load(&watch->group->busy) || atomic_load(&watch->group->pending))
+            return true;
+    return !node->watches;
+}
+
+int acomm_node_exit(struct acomm_node *node, const char *text)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (node_forked(node))
+        return ACOMM_FORKED;
+    pthread_mutex_lock(&node->lock);
+    bool now = *text || unfinished(node) || node->closing || node->condemned;
+    if (!now)
+        end_groups(node);
+    pthread_mutex_unlock(&node->lock);
+    if (now)
+        return acomm_node_close(node, text);
+    pthread_once(&once, watch_exit);
+    pthread_mutex_lock(&open_lock);
+    node->exiting = true;
+    pthread_mutex_unlock(&open_lock);
     return ACOMM_OK;
 }
 

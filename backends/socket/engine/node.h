@@ -19,6 +19,8 @@ void node_lost(struct acomm_node *node, int world_rank, const char *text);
  * `sequence`; -1 when there is none. For waits: a collective with such a member cannot end. UINT64_MAX: closed it at
  * all. An atomic load while nobody has left anything. Not for ends that fail the group. */
 int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence);
+/* Of the process of a rank that left the world without closing it; -1 for others. */
+int node_exit_status(struct acomm_node *node, const struct acomm_group *group, int rank);
 /* How long to wait for word of another rank, which goes from rank to rank: `base`, and more in a large world. */
 int64_t node_patience(const struct acomm_node *node, int64_t base);
 /* Asks the members how many collectives they have begun, and waits for the answers, < 0.2 s. The first rank that has not

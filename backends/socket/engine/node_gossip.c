@@ -122,6 +122,7 @@ static void brief_of(const struct acomm_node *node, struct node_link *link, int 
         if (peer->state != (kind == WIRE_LOST ? PEER_LOST : PEER_GONE))
             continue;
         struct wire_control head = node_frame(node, kind, r, peer->text ? strlen(peer->text) : 0);
+        head.sequence = peer->ended;
         node_link_put(link, &head, peer->text);
     }
 }
@@ -268,6 +269,7 @@ static void hear_bye(struct acomm_node *node, const struct node_link *link, cons
     if (head->rank == node->rank || node->peers[head->rank].state != PEER_THERE)
         return;
     settle(node, head->rank, PEER_GONE, text);
+    node->peers[head->rank].ended = head->sequence <= 256 ? (unsigned)head->sequence : 0;
     node_spread(node, link, *head, text);
     if (*text)
         fail_doomed(node);

@@ -102,6 +102,14 @@ int64_t node_patience(const struct acomm_node *node, int64_t base)
     return node ? base + node->size * NODE_HOP_NS : base;
 }
 
+int node_exit_status(struct acomm_node *node, const struct acomm_group *group, int rank)
+{
+    pthread_mutex_lock(&node->lock);
+    int status = (int)node->peers[group->members[rank]].ended - 1;
+    pthread_mutex_unlock(&node->lock);
+    return status;
+}
+
 /* A rank that has begun fewer collectives; failing that one that has not answered; -1. */
 static int first_behind(const struct node_watch *watch, uint64_t sequence)
 {

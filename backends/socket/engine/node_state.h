@@ -39,6 +39,7 @@ struct node_link {
 struct node_peer {
     enum { PEER_THERE, PEER_GONE, PEER_LOST } state; /* GONE: said goodbye */
     bool asked;                       /* a control connection was asked for */
+    unsigned ended;                   /* 0: it closed the world; 1 + exit status of its process, which has not */
     int64_t verdict;                  /* when it counts as lost unless it said goodbye; 0 none */
     char *text;                       /* why lost or suspected, or the goodbye; NULL where empty */
 };
@@ -77,6 +78,8 @@ struct acomm_node {
     int asking;                       /* eventfd, readable while there are requests */
     _Atomic int forked;
     _Atomic int departures;           /* anything that node_left() could tell; 0 saves it the lock */
+    bool exiting;                     /* closed when the process exits, with what it ended; see acomm_node_exit() */
+    unsigned ended;                   /* as a peer's */
     bool closing, closed;             /* closed: no thread and no descriptors any more */
     char *condemned;                  /* the others declared this rank lost: why */
     int64_t next_beat, last_turn, close_by;

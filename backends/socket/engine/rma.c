@@ -165,7 +165,7 @@ static int broken(struct acomm_op *op, int errnum)
 {
     if (errnum == ESRCH || errnum == ECANCELED) { /* it has gone, or failed: the reason is under way */
         bool closed = wait_news(op->group, op->peer);
-        return group_fail_op(op, ACOMM_LOST, op->peer, 0, closed ? WAIT_CLOSED : "its process has gone");
+        return group_fail_op(op, ACOMM_LOST, op->peer, 0, closed ? wait_closed(op->group, op->peer) : "its process has gone");
     }
     return group_fail_op(op, ACOMM_SYSTEM, op->peer, errnum, "its array could not be reached");
 }

@@ -84,7 +84,7 @@ static int fail_link(struct acomm_op *op, const struct link *link, int code, int
 {
     struct acomm_group *g = op->group;
     const char *text = code != ACOMM_LOST ? NULL
-        : wait_news(g, link->peer) ? WAIT_CLOSED : errnum ? "the connection broke" : "the connection was closed by the peer";
+        : wait_news(g, link->peer) ? wait_closed(g, link->peer) : errnum ? "the connection broke" : "the connection was closed by the peer";
     int rc = group_fail_op(op, code, link->peer, errnum, text);
     if (code == ACOMM_LOST && unreachable(errnum))
         node_lost(g->node, g->members[link->peer], "the network does not reach it");

@@ -1,6 +1,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "clock.h"
 #include "cpu.h"
@@ -48,6 +49,16 @@ bool wait_news(const struct acomm_group *g, int rank)
         ppoll(&wake, 1, &t, NULL);
     }
     return false;
+}
+
+const char *wait_closed(const struct acomm_group *g, int rank)
+{
+    static _Thread_local char text[96];
+    int status = g->node ? node_exit_status(g->node, g, rank) : -1;
+    if (status < 0)
+        return "it has closed the group";
+    snprintf(text, sizeof text, "its process ended with exit status %d while others waited, before it closed the group", status);
+    return text;
 }
 
 static bool may_leave(const struct acomm_op *op)
@@ -140,7 +151,7 @@ static int look_around(struct acomm_op *op, int64_t now)
         return op->synchronous ? ACOMM_INTERRUPTED : WAIT_LEAVE;
     }
     int rank = absent(op);
-    return rank < 0 ? 0 : group_fail_op(op, ACOMM_LOST, rank, 0, WAIT_CLOSED);
+    return rank < 0 ? 0 : group_fail_op(op, ACOMM_LOST, rank, 0, wait_closed(op->group, rank));
 }
 
 int wait_look(struct acomm_op *op)

@@ -24,7 +24,8 @@
 #define WAIT_SLEEP_NS 20000000 /* 20 ms: the longest sleep between two looks at poison and deadline */
 
 #define WAIT_LEAVE 1           /* from a guest's wait: it leaves the operation, which has not failed; see op.h */
-#define WAIT_CLOSED "it has closed the group" /* what a peer's end is called that says no more of it */
+/* What a peer's end is called that says no more of it; of this thread's until its next call. */
+const char *wait_closed(const struct acomm_group *g, int rank);
 
 /* Of a group; zeros at the beginning. */
 struct wait_stolen {

@@ -18,7 +18,7 @@
 enum wire_control_kind {
     WIRE_HEARTBEAT, /* nothing else in it */
     WIRE_LOST,      /* rank: died or silent; payload: why */
-    WIRE_BYE,       /* rank: leaves the world; payload: why, empty when all is well */
+    WIRE_BYE,       /* rank: leaves the world; payload: why, empty when all is well; `sequence`: as node_peer.ended */
     WIRE_LEFT,      /* rank closed `group` after it had begun `sequence` collectives */
     WIRE_FAIL,      /* `group` failed on rank; payload: acomm_failure */
     WIRE_ASK,       /* rank has begun `sequence` collectives of `group` and asks how many the others have */
