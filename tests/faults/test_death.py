@@ -189,14 +189,14 @@ def test_leaving_alone(job: Jobs, transport: str, how: str, why: tuple[str, ...]
 
 
 LAST_LINES = {
-    "end of the script": ("", CLOSED),
-    "sys.exit": ("sys.exit(3)", CLOSED),
+    "end of the script": ("", ("its process ended with exit status 0",)),
+    "sys.exit": ("sys.exit(3)", ("its process ended with exit status 3",)),
     "uncaught exception": ("raise KeyError('lost')", ("exited with KeyError",)),
     "work in flight": ("work = [group.all_reduce(np.ones(1 << 20), async_op=True), group.irecv(0, 9, like=np.ones(4))]",
                        ("exited with an operation under way",)),
     "thread in an operation": ("threading.Thread(target=group.recv, args=(0, 9), kwargs=dict(like=np.ones(4)), daemon=True)"
                                ".start()",
-                               CLOSED),
+                               ("its process ended with exit status 0",)),
 }
 SCRIPT = """
 import sys, threading, time
