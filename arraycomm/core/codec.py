@@ -11,6 +11,7 @@ and runs nothing that the bytes name. Every length is checked against what was r
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable
 
 from .buffer import Buffer
@@ -24,6 +25,7 @@ LONGEST = 2**40  # bytes of one encoded object
 DEEPEST = 100  # containers inside each other
 PIECE = 1 << 30  # bytes, or characters, that msgpack is given at once; it takes less than 4 GiB
 _PLAIN = frozenset((type(None), bool, float))
+_LEAST, _END = -(2**63), 2**64  # what msgpack takes of int
 _DAMAGED = "these bytes are no object that arraycomm encoded"
 
 
@@ -85,7 +87,7 @@ def decode(data: bytes | memoryview) -> Any:
         return items[0].make(*whole(items[1:]))
 
     def mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-        whole([part for pair in pairs for part in pair])
+        whole(itertools.chain.from_iterable(pairs))
         return codec_types.dict_of(pairs)
 
     try:
@@ -104,20 +106,19 @@ def _marker(row: Row) -> Any:
 
 def _plain(obj: Any) -> bool:
     kind = type(obj)
-    if kind is str or kind is bytes:
-        return len(obj) < PIECE
-    return kind in _PLAIN or (kind is int and -(2**63) <= obj < 2**64)
+    return kind in _PLAIN or (kind is int and _LEAST <= obj < _END) or ((kind is str or kind is bytes) and len(obj) < PIECE)
 
 
 def _described(obj: Any, depth: int, find: Callable[[Any], Row]) -> Any:
     """The object in what msgpack knows, with rows in front of what it does not."""
-    if _plain(obj):
+    kind = type(obj)
+    if kind in _PLAIN or (kind is int and _LEAST <= obj < _END) or ((kind is str or kind is bytes) and len(obj) < PIECE):
         return obj
     if depth == 0:
         raise ValueError(f"the object has more than {DEEPEST} containers inside each other, or contains itself")
-    if type(obj) is list:
+    if kind is list:
         return [_described(item, depth - 1, find) for item in obj]
-    if type(obj) is dict and all(map(_plain, obj)):
+    if kind is dict and all(map(_plain, obj)):
         return {key: _described(value, depth - 1, find) for key, value in obj.items()}
     row = find(obj)
     parts = row.parts(obj)

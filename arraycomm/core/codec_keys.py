@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from .typed import Any
 
 _COLLIDING = 64  # members of a set, or keys, that may have one hash
-_PLAIN = frozenset((bool, float, str, bytes, type(None)))
+_PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
 _LONG = 4096  # bits of a number that Decimals may be compared with: that takes the square of its length
 
 
@@ -21,7 +21,7 @@ def check(keys: Sequence[Any]) -> Sequence[Any]:
         if any(map(operator.eq, hashes, hashes[_COLLIDING:])):
             raise ValueError(f"more than {_COLLIDING} of {len(keys)} members or keys have the same hash")
     decimal = sys.modules.get("decimal")  # there are Decimals only where it has been imported
-    if decimal and not all(type(key) in _PLAIN for key in keys):
+    if decimal and not _PLAIN.issuperset(map(type, keys)):
         leaves = list(_leaves(keys))
         if any(type(leaf) is decimal.Decimal for leaf in leaves) and any(map(_is_long, leaves)):
             raise ValueError(f"Decimals beside integers or Fractions of more than {_LONG} bits as members or keys, which take "
