@@ -43,8 +43,8 @@ void p2p_release(struct p2p *p)
     struct p2p_trouble t = p->trouble;
     pthread_mutex_unlock(&p->lock);
     struct acomm_group *g = p->group;
-    if (t.code == ACOMM_LOST)
-        wait_news(g, t.culprit);
+    if (t.code == ACOMM_LOST && t.culprit >= 0 && wait_news(g, t.culprit) && node_exit_status(g->node, g, t.culprit) >= 0)
+        t.text = wait_closed(g, t.culprit);
     if (t.code == ACOMM_LOST && t.culprit >= 0)
         node_lost(g->node, g->members[t.culprit], t.text);
     group_fail_op(&t.op, t.code, t.culprit, t.errnum, t.text);
