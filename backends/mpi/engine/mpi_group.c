@@ -152,7 +152,7 @@ void mpi_explain(struct acomm_group *g, int code, int peer, acomm_failure *out)
         return;
     }
     out->code = ACOMM_LIBRARY;
-    out->culprit = peer;
+    out->culprit = g->rank; /* whatever the call was for, it failed here */
     mpi_words(g->mpi, code, out->text);
 }
 
