@@ -11,15 +11,15 @@ import pytest
 from .mpi import LIBRARIES
 from .worlds import Settings, World
 
-SIZES = (1, 2, 3, 4, 5, 8)
-TRANSPORTS = ("shm", "tcp")
+SIZES = {"shm": (1, 2, 3, 4, 8), "tcp": (1, 2, 3, 5, 8)}  # without --all-sizes
+EVERY_SIZE = (1, 2, 3, 4, 5, 8)
 # Over memory that ranks share beside MPI, and by its messages alone; without --mpi-all.
 MPI_WORLDS = [("openmpi", 2, "auto"), ("openmpi", 4, "tcp"), ("mpich", 3, "auto"), ("impi", 2, "auto"), ("abi", 2, "tcp")]
 EVERY_MPI_WORLD = list(itertools.product(LIBRARIES, (1, 2, 3, 4), ("auto", "tcp")))
 
 
-def _settings(backends: tuple[str, ...], every_mpi: bool) -> list[Settings]:
-    made = [Settings(size, transport) for transport in TRANSPORTS for size in SIZES]
+def _settings(backends: tuple[str, ...], every_size: bool, every_mpi: bool) -> list[Settings]:
+    made = [Settings(size, transport) for transport, sizes in SIZES.items() for size in (EVERY_SIZE if every_size else sizes)]
     if "mpi" not in backends:
         return made
     return made + [Settings(size, transport, mpi=library)
@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "world" in metafunc.fixturenames:
         backends = getattr(metafunc.module, "BACKENDS", ("socket", "mpi"))
         fits = getattr(metafunc.function, "fits", lambda settings: True)  # see worlds.only()
-        made = list(filter(fits, _settings(backends, metafunc.config.getoption("--mpi-all"))))
+        made = list(filter(fits, _settings(backends, *map(metafunc.config.getoption, ("--all-sizes", "--mpi-all")))))
         assert made, f"{metafunc.function.__name__}: no world fits, so it would be skipped"
         metafunc.parametrize("world", made, indirect=True, scope="session",
                              ids=lambda settings: f"{settings.mpi}{settings.transport.removeprefix('auto')}-{settings.size}")
