@@ -25,7 +25,7 @@ def test_ours_over_two_hosts() -> None:
                    "--ops=all_reduce,barrier", "--sizes=8,100K")
     print(done.stdout, done.stderr)
     assert done.returncode == 0 and "4 ranks on 2 hosts, links of 500mbit" in done.stdout
-    assert done.stdout.count("ours/auto") == done.stdout.count("ours/flat") == 4  # three cells and a summary
+    assert done.stdout.count("ours/auto") == done.stdout.count("ours/flat") == 5  # heading, three cells, summary
     assert "ours/shm is skipped: it is for one host" in done.stderr
     assert run("ip netns list") == before
 
