@@ -14,6 +14,7 @@
 #include "node.h"
 #include "op.h"
 #include "wait.h"
+#include "fake_node.h"
 
 #define FAKE_RANKS 9
 #define FAKE_SECOND 1000000000ll
@@ -107,27 +108,10 @@ void node_ask_members(struct acomm_node *node, const struct acomm_group *group)
     (void)node, (void)group;
 }
 
-void node_waits(struct acomm_node *node, const struct acomm_group *group, const acomm_late *late)
-{
-    (void)node, (void)group, (void)late;
-}
-
 int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence)
 {
     (void)node, (void)group, (void)rank, (void)sequence;
     return -1;
-}
-
-int node_exit_status(struct acomm_node *node, const struct acomm_group *group, int rank)
-{
-    (void)node, (void)group, (void)rank;
-    return -1;
-}
-
-int64_t node_patience(const struct acomm_node *node, int64_t base)
-{
-    (void)node;
-    return base;
 }
 
 static void fake_sockets(struct fake_world *w, int from, int to, int connections)

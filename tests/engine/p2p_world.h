@@ -14,6 +14,7 @@
 #include "group.h"
 #include "node.h"
 #include "p2p_peer.h"
+#include "fake_node.h"
 
 #define RANKS 8
 #define SECOND 1000000000ll
@@ -113,28 +114,11 @@ void node_ask_members(struct acomm_node *node, const struct acomm_group *group)
     (void)node, (void)group;
 }
 
-void node_waits(struct acomm_node *node, const struct acomm_group *group, const acomm_late *late)
-{
-    (void)node, (void)group, (void)late;
-}
-
 int node_left(struct acomm_node *node, const struct acomm_group *group, int rank, uint64_t sequence)
 {
     (void)group;
     (void)sequence;
     return atomic_load(&P2P_OF(struct world, node, node)->left[rank]) ? rank : -1;
-}
-
-int node_exit_status(struct acomm_node *node, const struct acomm_group *group, int rank)
-{
-    (void)node, (void)group, (void)rank;
-    return -1;
-}
-
-int64_t node_patience(const struct acomm_node *node, int64_t base)
-{
-    (void)node;
-    return base;
 }
 
 uint64_t acomm_dtype_bytes(int dtype)
