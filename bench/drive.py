@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from arraycomm.launch.process import OWN_GROUP
 
 from .peers import LIBRARIES
-from .peers.protocol import CONTROL, LIFELINE, Missing, Peer
+from .peers.protocol import LIFELINE, Missing, Peer, control
 from .spaces import Spaces, inside
 
 _PEERS = Path(__file__).parent / "peers"
@@ -125,7 +125,8 @@ class Contender:
         self._lifeline = os.open(self.directory / LIFELINE, os.O_RDWR | os.O_CLOEXEC)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             try:
-                listener.bind(str(self.directory / CONTROL))
+                with control(str(self.directory)) as path:
+                    listener.bind(path)
                 listener.listen(start.size)
                 self._launch(start)
                 self._accept(listener)

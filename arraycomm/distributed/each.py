@@ -77,4 +77,4 @@ def _agree(core: Any, what: str, mine: int) -> None:
     if odd is not None:
         raise CollectiveMismatch(
             f"rank {core.rank} of {core.size} in group {core.name!r}: {what}: rank 0 gives a list of {counts[0]} arrays, "
-            f"rank {odd} one of {counts[odd]}; all ranks must give as many", ranks=(odd,))
+            f"rank {odd} one of {counts[odd]}; all ranks must give as many", ranks=(odd,), members=core.ranks)

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from multiprocessing.connection import Connection
 from time import perf_counter_ns
@@ -32,7 +32,7 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broad
 DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")  # the size is the whole array's
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 IN_PLACE = ("all_reduce", "broadcast")
-CONTROL, LIFELINE = "control", "lifeline"  # in the contender's directory: a Unix socket and a named pipe
+LIFELINE, _CONTROL = "lifeline", "control"  # in the contender's directory: a named pipe and a Unix socket
 _WARMUP = 3
 _MAPPED_FROM, _HUGE_FROM, _HUGE_PAGE = 128 << 10, 4 << 20, 2 << 20  # bytes: malloc's, NumPy's
 _BEHIND = 16
@@ -224,7 +224,7 @@ def probe(kind: type[Peer], name: str) -> None:
 def serve(kind: Callable[[str], Peer], directory: str, name: str) -> None:
     """Connects to the driver and answers it until it says quit or is gone."""
     _tie(os.path.join(directory, LIFELINE))
-    connection = _connect(os.path.join(directory, CONTROL))
+    connection = _connect(directory)
     try:
         peer = kind(name)
         connection.send((peer.rank, None))
@@ -250,9 +250,20 @@ def _tie(path: str) -> None:
         sys.exit("the driver has ended")
 
 
-def _connect(path: str) -> Connection:
+@contextlib.contextmanager
+def control(directory: str) -> Iterator[str]:
+    """A path of the contender's Unix socket that has few bytes wherever its directory is: a socket's must have less than 108."""
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{_CONTROL}"
+    finally:
+        os.close(folder)
+
+
+def _connect(directory: str) -> Connection:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.connect(path)
+    with control(directory) as path:
+        sock.connect(path)
     return Connection(sock.detach())
 
 

@@ -43,7 +43,9 @@ def wait_for_none(scratch):
 
 @pytest.mark.parametrize("name", ["good", "launched"])
 def test_a_contender_comes_works_and_goes(name, tmp_path):
-    with contextlib.closing(Contender(fake(name, tmp_path, 3))) as contender:
+    deep = tmp_path / ("long" * 30)  # longer than a Unix socket's path may be
+    deep.mkdir()
+    with contextlib.closing(Contender(fake(name, deep, 3))) as contender:
         assert len(processes(tmp_path)) >= 3
         for operation in OPERATIONS:
             assert contender.ask("prepare", operation, 1000, "float32") == [0, 0, 0]
