@@ -19,10 +19,8 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-ENGINE = HERE.parents[1] / "backends" / "socket" / "engine"
-COMPILER = os.environ.get("ARRAYCOMM_TEST_CC", "cc")
-FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wshadow"]
+from .compiling import COMPILER, ENGINE, HERE, OPTIMISED, compile_one, compile_with
+
 CHECKED = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 RACES = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=thread", "-Wno-error=tsan"]  # fences, which it does not know
 TIMEOUT = 120  # seconds for one program
@@ -58,15 +56,8 @@ class Builder:
         key = (source, compiler, tuple(flags))
         if key not in self._objects:
             target = self._folder / f"{len(self._objects)}_{threading.get_ident()}_{source.stem}.o"
-            # A warning is an error, because the engine's own build shows none.
-            compile_with([compiler, *FLAGS, *flags, "-Werror", f"-I{ENGINE}", f"-I{HERE}", "-c", str(source), "-o", str(target)])
-            self._objects[key] = target
+            self._objects[key] = compile_one(source, target, flags, compiler)
         return self._objects[key]
-
-
-def compile_with(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +117,7 @@ def test_races(builder: Builder, test: Path, tmp_path: Path, request: pytest.Fix
 
 @pytest.mark.parametrize("test", [test for test in TESTS if first_line(test)[1]], ids=lambda path: path.stem)
 def test_optimised(builder: Builder, test: Path, tmp_path: Path) -> None:
-    run(builder, test, tmp_path, ["-O3"])
+    run(builder, test, tmp_path, OPTIMISED)
 
 
 CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"

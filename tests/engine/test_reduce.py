@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -16,15 +14,15 @@ from numpy.typing import NDArray
 
 from arraycomm.core.types import OPS, DType
 
-ENGINE = Path(__file__).resolve().parents[2] / "backends" / "socket" / "engine"
-FLAGS = ["-O3", "-std=gnu11", "-D_GNU_SOURCE", "-ffp-contract=off", "-shared", "-fPIC"]
+from .compiling import COMPILER, compile_kernels, compile_with
+
 NARROW = [dtype for dtype in DType if dtype in (DType.FLOAT16, DType.BFLOAT16) or dtype >= DType.FLOAT8_E3M4]
 FLOAT8 = [dtype for dtype in DType if dtype >= DType.FLOAT8_E3M4]
 INTEGERS = [dtype for dtype in DType if DType.INT8 <= dtype <= DType.UINT64]
 LEVELS = ["neon"] if platform.machine() == "aarch64" else ["portable", "avx2", "avx512", "avx512bf16"]
 PREMUL_SUM = 8
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler found")
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C compiler found")
 
 
 class Reduction(ctypes.Structure):
@@ -40,10 +38,9 @@ class Reduction(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    target = tmp_path_factory.mktemp("reduce") / "reduce.so"
-    sources = map(str, sorted(ENGINE.glob("reduce*.c")))
-    done = subprocess.run(["cc", *FLAGS, *sources, "-o", str(target)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    folder = tmp_path_factory.mktemp("reduce")
+    target = folder / "reduce.so"
+    compile_with([COMPILER, "-shared", *map(str, compile_kernels(folder)), "-o", str(target)])
     loaded = ctypes.CDLL(str(target))
     loaded.acomm_cpu.restype = ctypes.c_char_p
     return loaded

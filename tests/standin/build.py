@@ -8,11 +8,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.engine import compiling
+
 HERE = Path(__file__).parent
 FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread",
          "-Wl,-Bsymbolic"]  # where torch has loaded CUDA's runtime for all, its functions would come before our own
-ENGINE = HERE.parents[1] / "backends" / "socket" / "engine"
-ENGINE_FLAGS = ["-D_GNU_SOURCE", "-ffp-contract=off", f"-I{ENGINE}"]
+ENGINE_FLAGS = ["-D_GNU_SOURCE", "-ffp-contract=off", f"-I{compiling.ENGINE}"]
 
 
 @functools.cache
@@ -39,11 +40,9 @@ def nccl(version: int = 23203) -> str:
 
 @functools.cache
 def _kernels() -> list[str]:
-    """The engine's reductions, which take longer to compile than the rest of all versions together."""
     folder = Path(_folder().name, "kernels")
     folder.mkdir()
-    subprocess.run(["cc", *FLAGS, *ENGINE_FLAGS, "-c", *map(str, sorted(ENGINE.glob("reduce*.c")))], cwd=folder, check=True)
-    return [str(path) for path in sorted(folder.glob("*.o"))]
+    return list(map(str, compiling.compile_kernels(folder)))
 
 
 @functools.cache
