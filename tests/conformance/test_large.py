@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from .mpi import LIBRARIES
 from .worlds import Settings, World
+
+OPERATIONS = ("moved", "more_than_2_gi_elements", "parts")
 
 
 def _available() -> int:
@@ -21,6 +24,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "library" in metafunc.fixturenames:
         every = metafunc.config.getoption("--mpi-all")
         metafunc.parametrize("library", LIBRARIES if every else ["mpich"])
+    if "operations" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--all-sizes")
+        metafunc.parametrize(("operations", "transport"), itertools.product(OPERATIONS, ("shm", "tcp")) if every else
+                             [("moved", "tcp"), ("more_than_2_gi_elements", "shm"), ("parts", "shm"), ("parts", "tcp")])
 
 
 @pytest.mark.skipif(_available() < 10 << 30, reason="needs 10 GiB of free memory")
@@ -46,7 +53,5 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.mark.skipif(_available() < 10 << 30, reason="needs 10 GiB of free memory")
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-@pytest.mark.parametrize("operations", ["moved", "more_than_2_gi_elements", "parts"])
 def test_large(pair: World, operations: str, transport: str) -> None:
     pair.run("large.over", operations=operations, transport=transport)

@@ -12,7 +12,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("seed", range(metafunc.config.getoption("--programs")))
 
 
-@only(lambda settings: settings.size in (2, 3))
+@only(lambda settings: settings.size == (3 if settings.transport == "shm" else 2))
 @pytest.mark.parametrize("task", ["messages", "collectives"])
 def test_lengths(world: World, task: str) -> None:
     world.run(f"lengths.{task}")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from .data import COMPLEX, DTYPES, OPS, REALS, defined
 from .worlds import World
 
-RELAXED = settings(max_examples=60, deadline=None, derandomize=True,
+RELAXED = settings(max_examples=30, deadline=None, derandomize=True,
                    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 SHAPES = st.lists(st.integers(0, 7), min_size=0, max_size=4).map(tuple) | st.integers(0, 20_000).map(lambda n: (n,))
