@@ -79,7 +79,7 @@ class BuildEngine(build_ext):
         return str(target)
 
     def run_compiler(self, source: str, target: Path) -> None:
-        level = ["-O1", "-g"] if sanitizers() else ["-O3"]
+        level = ["-O1", "-g1"] if sanitizers() else ["-O3"]
         limited = ["-DPy_LIMITED_API=0x030b0000"] if LIMITED else []
         folders = [*build.FOLDERS, sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
         self.spawn([*self.compiler.compiler_so, *FLAGS, *level, *sanitizers(), *limited,

@@ -21,8 +21,8 @@ import pytest
 
 from .compiling import COMPILER, ENGINE, HERE, OPTIMISED, compile_one, compile_with
 
-CHECKED = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-RACES = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=thread", "-Wno-error=tsan"]  # fences, which it does not know
+CHECKED = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+RACES = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=thread", "-Wno-error=tsan"]  # fences, which it does not know
 TIMEOUT = 120  # seconds for one program
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"no C compiler {COMPILER!r} found")
