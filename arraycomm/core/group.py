@@ -36,7 +36,7 @@ from .opaque import elements, row
 from .routes import Routes
 from .typed import TYPE_CHECKING, Any
 from .types import DeviceType, DType, ReduceOp
-from .work import Received, Work
+from .work import Work
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -359,21 +359,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
 
         timeout: as in recv(), it ends the group. That of result(timeout) does not: TimeoutError, and the receive goes on.
         """
-        arguments.seconds(timeout)
-        source = arguments.source(source, self.size)
-        tag = arguments.received_tag(tag)
-        if (like is None) == (out is None):
-            raise TypeError("a receive takes one of like= (for a new array) and out= (to fill), got "
-                            f"{'none' if out is None else 'both'}")
-        template = self._movable(out if like is None else like)
-        to = arguments.in_place(out, template) if like is None else arguments.destination(like, template, template.shape, None)
-        pending = self._movers[template.device_type].recv(to.buffer, source, tag, timeout=timeout, async_op=True)
-
-        def received() -> Received:
-            rank, got, _ = pending.source()
-            return Received(to.array(), rank, got)
-
-        return self._started(Work(pending, received))
+        return self._receive(source, tag, like, out, timeout)
 
     def _started(self, work: Work) -> Work:
         if self._batch is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from . import arguments
+from .buffer import Buffer
 from .opaque import readable
 from .typed import TYPE_CHECKING, Any
 from .types import DType
-from .work import Message
+from .work import Message, Received, Work
 
 
 class MessageMethods:
@@ -18,10 +21,12 @@ class MessageMethods:
     _communicator: Any
     if TYPE_CHECKING:
         _batch: Any
+        _movers: Any
         _readable: Any
         batch: Any
         isend: Any
-        irecv: Any
+
+        def _started(self, work: Work) -> Work: ...
 
     def _movable(self, x: Any) -> Any:
         return self._readable(x, readable)
@@ -55,13 +60,27 @@ class MessageMethods:
         dest, tag = arguments.rank("dest", dest, self.size), arguments.tag(tag)
         if out is not None:
             arguments.apart(src, out)
-        elif like is None:
-            like = x
-        if self._batch is not None:
-            work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
+        template = src if like is None and out is None else None
+        with nullcontext() if self._batch is not None else self.batch():
+            work = self._receive(source, tag, like if template is None else x, out, timeout, template)
             self.isend(src, dest, tag, timeout=timeout)
-            return work
-        with self.batch():
-            work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
-            self.isend(src, dest, tag, timeout=timeout)
-        return work.result()
+        return work if self._batch is not None else work.result()
+
+    def _receive(self, source: int | None, tag: int, like: Any, out: Any, timeout: float | None,
+                 template: Buffer | None = None) -> Work:
+        """template: of like, which is read here otherwise."""
+        arguments.seconds(timeout)
+        source = arguments.source(source, self.size)
+        tag = arguments.received_tag(tag)
+        if (like is None) == (out is None):
+            raise TypeError("a receive takes one of like= (for a new array) and out= (to fill), got "
+                            f"{'none' if out is None else 'both'}")
+        template = template or self._movable(out if like is None else like)
+        to = arguments.in_place(out, template) if like is None else arguments.destination(like, template, template.shape, None)
+        pending = self._movers[template.device_type].recv(to.buffer, source, tag, timeout=timeout, async_op=True)
+
+        def received() -> Received:
+            rank, got, _ = pending.source()
+            return Received(to.array(), rank, got)
+
+        return self._started(Work(pending, received))

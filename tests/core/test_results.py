@@ -128,7 +128,8 @@ def test_gpu_arrays_are_exported_once(cuda: arrays.Cuda, alone: arraycomm.Group)
              "reduce in place": lambda group, x: group.reduce(x, out=x), "empty": lambda group, x: group.empty(3, like=x),
              "reduce_scatter in place": lambda group, x: group.reduce_scatter(x, out=x),
              "out": lambda group, x: group.all_reduce(x, out=other), "isend": lambda group, x: group.isend(x, 0),
-             "recv": lambda group, x: group.recv(0, out=x), "uneven": lambda group, x: group.all_gather(x, uneven=True)}
+             "recv": lambda group, x: group.recv(0, out=x), "sendrecv": lambda group, x: group.sendrecv(x, 0, 0),
+             "uneven": lambda group, x: group.all_gather(x, uneven=True)}
     for name, call in calls.items():
         x.asked.clear()
         other.asked.clear()
@@ -137,7 +138,7 @@ def test_gpu_arrays_are_exported_once(cuda: arrays.Cuda, alone: arraycomm.Group)
 
 
 def test_host_arrays_are_exported_once(alone: arraycomm.Group) -> None:
-    for name, call in CALLS.items():
+    for name, call in {**CALLS, "sendrecv": lambda group, x: group.sendrecv(x, 0, 0)}.items():
         x = Bare(np.ones(4))
         call(alone, x)
         assert x.reads == 1, name
