@@ -162,17 +162,17 @@ class Endpoint:
         """Raises PeerLost when one of these world ranks was lost or has left."""
         for member in members:
             if member != self.rank:
-                self._check_there(member)
+                self._check_there(member, when="")
 
-    def _check_there(self, other: int, *, may_leave: bool = False) -> None:
+    def _check_there(self, other: int, *, may_leave: bool = False, when: str = " while the group was set up") -> None:
         """Raises PeerLost when a rank was lost or has left; `may_leave`: unless it did so in good order."""
         text = ffi.new("char **")
         state = lib.acomm_node_peer(self.node, other, text)
         well = state == 1 and text[0] == ffi.NULL
         if state and not (well and may_leave):
             reason = "it left" if text[0] == ffi.NULL else printable(ffi.string(text[0]))
-            raise PeerLost(f"rank {self.rank} of {self.size}: rank {other} ({self.place(other)}) failed while the group was "
-                           f"set up: {reason}; see what it printed", ranks=(other,))
+            raise PeerLost(f"rank {self.rank} of {self.size}: rank {other} ({self.place(other)}) failed{when}: {reason}; "
+                           "see what it printed", ranks=(other,))
 
     # ---- what others ask ----
 
