@@ -18,6 +18,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sanitize-all", action="store_true", help="run the whole conformance suite with sanitizers (hours)")
     parser.addoption("--all-sizes", action="store_true", help="run it with 1 to 5 and 8 ranks over both transports (minutes)")
     parser.addoption("--mpi-all", action="store_true", help="run it over every MPI library with 1 to 4 ranks (half an hour)")
+    parser.addoption("--frameworks", type=lambda names: names.split(","),
+                     help="run its matrix over these: mlx,tvm_ffi,array_api_strict,pyarrow, say (a minute)")
     parser.addoption("--programs", type=int, default=1, help="run so many programs of random calls in every world (seconds each)")
     parser.addoption("--torch-tables", action="store_true", help="compare all wrong calls with torch.distributed (a minute)")
     parser.addoption("--races", action="store_true", help="run all of the engine's tests in C under ThreadSanitizer (minutes)")

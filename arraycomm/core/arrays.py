@@ -412,8 +412,10 @@ def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
     array = from_dlpack(buffer)
     if derives(template, "jax", "Array") and array.device != template.device:
         array = sys.modules["jax"].device_put(array, template.device)
-    label = DType(buffer.dtype).label
-    if str(getattr(array, "dtype", label)).rpartition(".")[2] != label:
+    label = found = DType(buffer.dtype).label
+    with contextlib.suppress(Exception):  # it has no name for what it holds (TVM FFI's complex numbers)
+        found = str(getattr(array, "dtype", label))
+    if found.rpartition(".")[2] != label:
         raise TypeError(
             f"{_name(template)} cannot hold {label} here and made {array.dtype} of it"
             + ("; set jax_enable_x64" if derives(template, "jax", "Array") else "")

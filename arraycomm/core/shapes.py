@@ -87,7 +87,7 @@ def listed(to: Destination, shape: tuple[int, ...], size: int, rows: Sequence[in
                     for n, end in zip(counts, ends, strict=True)]
         if rows is None:
             return [whole[i, ...] for i in range(size)]
-        return [whole[end - n : end] for n, end in zip(rows, ends, strict=True)]
+        return [whole[end - n : end, ...] for n, end in zip(rows, ends, strict=True)]
 
     return Destination(to.buffer, split)
 

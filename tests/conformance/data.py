@@ -16,6 +16,8 @@ import numpy as np
 
 from arraycomm.core.types import DType
 
+from . import libraries
+
 FRAMEWORKS = ("numpy", "jax", "torch")
 CUDA = ("cuda", "frozen", "cupy")  # arrays on a device of the stand-in for CUDA's runtime (tests/standin/arrays.py)
 OPS = ("sum", "product", "min", "max", "band", "bor", "bxor", "avg", "premul_sum")
@@ -34,6 +36,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def supports(framework: str, dtype: str) -> bool:
+    if framework in libraries.DTYPES:
+        return dtype in libraries.DTYPES[framework]
     return framework != "torch" or dtype not in _NOT_IN_TORCH
 
 
@@ -56,6 +60,8 @@ def make(framework: str, array: np.ndarray[Any, Any]) -> Any:
     if framework in CUDA:
         library = _standin(framework)
         return library.asarray(array, kind=_KINDS[framework])
+    if framework in libraries.DTYPES:
+        return libraries.make(framework, array)
     import torch
 
     if array.dtype.isbuiltin == 1:
@@ -67,6 +73,8 @@ def back(array: Any) -> np.ndarray[Any, Any]:
     """The elements as NumPy has them."""
     if framework_of(array) in CUDA:
         return np.asarray(array.numpy())
+    if library := libraries.library_of(array):
+        return libraries.back(library, array)
     if framework_of(array) != "torch":
         return np.asarray(array)
     import torch
@@ -82,7 +90,7 @@ def framework_of(array: Any) -> str:
     name = type(array).__module__.split(".")[0]
     if name == "tests":
         return "frozen" if array.immutable else "cuda"
-    return "jax" if name in ("jax", "jaxlib") else name
+    return "jax" if name in ("jax", "jaxlib") else libraries.library_of(array) or name
 
 
 _KINDS: dict[str, type] = {}

@@ -9,15 +9,16 @@ import pytest
 from .data import DTYPES, FRAMEWORKS
 from .worlds import World
 
-ALL = (*FRAMEWORKS, "mixed")
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "framework" in metafunc.fixturenames:
+        metafunc.parametrize("framework", metafunc.config.getoption("--frameworks") or [*FRAMEWORKS, "mixed"])
 
 
-@pytest.mark.parametrize("framework", ALL)
 def test_reductions(world: World, framework: str) -> None:
     world.run("reductions.matrix", framework=framework, dtypes=DTYPES, exact=world.settings.transport == "shm")
 
 
-@pytest.mark.parametrize("framework", ALL)
 def test_movement(world: World, framework: str) -> None:
     world.run("movement.matrix", framework=framework, dtypes=DTYPES)
 
@@ -45,7 +46,6 @@ def test_roots(world: World) -> None:
     world.run("movement.roots")
 
 
-@pytest.mark.parametrize("framework", ALL)
 def test_uneven(world: World, framework: str) -> None:
     world.run("movement.uneven", framework=framework, rows=[[1], [3, 0], [0, 0, 5], [2, 1], [0], [1000, 1, 0]])
 
@@ -59,7 +59,6 @@ def test_uneven_reduce_scatter(world: World) -> None:
               exact=world.settings.transport == "shm")
 
 
-@pytest.mark.parametrize("framework", ALL)
 def test_lists(world: World, framework: str) -> None:
     world.run("movement.lists", framework=framework)
 

@@ -206,6 +206,8 @@ def test_tvm_ffi() -> None:
         found = group.all_reduce(x)
         assert type(found) is type(x) and np.from_dlpack(found).tolist() == [[0, 2, 4], [6, 8, 10]]
         assert np.from_dlpack(group.all_gather(x)).shape == (4, 3)
+        unnamed = tvm_ffi.from_dlpack(np.ones(2, "complex64"))  # TVM FFI has no name for these
+        assert np.from_dlpack(group.all_reduce(unnamed)).tolist() == [2, 2]
 
     on_two(work)
 
@@ -216,6 +218,8 @@ def test_array_api_strict() -> None:
         for y in (x, x.T):
             found = group.all_reduce(y)
             assert type(found) is type(x) and found.dtype == x.dtype and array_api_strict.all(found == 2 * y)
+            for part in group.all_gather(y, uneven=True, form="list"):
+                assert type(part) is type(x) and array_api_strict.all(part == y)
 
     on_two(work)
 
