@@ -17,7 +17,7 @@ from arraycomm.distributed.launch import parse_args
 
 from ..ports import free_port
 
-LIMIT = 60  # s
+LIMIT = 300  # s: what hangs
 PROGRAM = """
 import os, sys
 import numpy as np

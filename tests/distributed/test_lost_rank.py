@@ -38,7 +38,7 @@ def lose(rank: int, name: str, folder: str) -> None:
     except RuntimeError as error:
         waited = time.monotonic() - float(Path(folder, "killed").read_text())
         lost = isinstance(error, arraycomm.PeerLost) or "Rank 2 failed to pass monitoredBarrier" in str(error)
-        Path(folder, str(rank)).write_text(f"{'good' if lost and waited < 5 else 'bad'}: {waited:.2f} s, {error!r}")
+        Path(folder, str(rank)).write_text(f"{'good' if lost and waited < 30 else 'bad'}: {waited:.2f} s, {error!r}")
     else:
         Path(folder, str(rank)).write_text("no error")
     while not all(Path(folder, str(other)).exists() for other in (0, 1)):
@@ -47,11 +47,11 @@ def lose(rank: int, name: str, folder: str) -> None:
 
 @pytest.mark.parametrize("name", list(CALLS))
 def test_a_killed_rank(name: str, tmp_path: Path) -> None:
-    """PeerLost comes within a second; 5 s stand for a crowded machine, and 50 for a wait that did not hear of it."""
+    """PeerLost comes within a second; 30 s stand for a crowded machine, and 50 for a wait that did not hear of it."""
     context = spawn(lose, (name, str(tmp_path)), nprocs=3, join=False)
     assert context is not None
     try:
-        context.join(40)
+        context.join(240)
     except ProcessExitedException as ended:
         assert "rank 2" in str(ended)
     finally:
