@@ -57,8 +57,7 @@ def test_strides_and_outputs(cuda_world: World) -> None:
     cuda_world.run("layouts.given_out", framework="cuda", others=("cuda", "cupy"))
 
 
-@pytest.mark.parametrize("nbytes", [256, 4096])
-@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(("nbytes", "later"), [(256, True), (4096, False)])
 def test_pieces(cuda_world: World, nbytes: int, later: bool) -> None:
     cuda_world.run("cuda.piece_bytes", nbytes=nbytes)
     for framework in CUDA:

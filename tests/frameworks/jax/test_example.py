@@ -19,12 +19,11 @@ def _losses(*command: str) -> list[list[float]]:
 def test_losses_do_not_depend_on_the_number_of_ranks() -> None:
     (alone,) = _losses()
     assert len(alone) == 30 and alone[-1] < 0.7 * alone[0]
-    for ranks in (1, 2, 4):
-        found = _losses("-m", "arraycomm.launch", "--nproc-per-node", str(ranks))
-        assert len(found) == ranks
-        for losses in found:
-            worst = max(abs(a - b) for a, b in zip(losses, alone, strict=True))
-            assert worst < TOLERANCE, (ranks, worst)
+    found = _losses("-m", "arraycomm.launch", "--nproc-per-node", "4")
+    assert len(found) == 4
+    for losses in found:
+        worst = max(abs(a - b) for a, b in zip(losses, alone, strict=True))
+        assert worst < TOLERANCE, worst
 
 
 def test_five_lines() -> None:
