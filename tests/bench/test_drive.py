@@ -58,19 +58,21 @@ def test_a_contender_comes_works_and_goes(name, tmp_path):
 @pytest.mark.parametrize(("name", "text"), [
     ("crash", "crash, 2 ranks: a rank died at run 3"),
     ("raise", "raise, 2 ranks: a rank failed at run 3:.*LookupError: what a rank says"),
-    ("hang", r"hang, 2 ranks: no answer to run 3 of ranks \[1\] within 2 s"),
-    ("orphans", r"orphans, 2 ranks: no answer to run 3 of ranks \[1\] within 2 s"),
+    ("hang", r"hang, 2 ranks: no answer to run 3 of ranks \[(0, )?1\] within 2 s"),
+    ("orphans", r"orphans, 2 ranks: no answer to run 3 of ranks \[(0, )?1\] within 2 s"),
 ])
 def test_a_rank_that_fails_is_told_and_nothing_is_left(name, text, tmp_path):
-    with contextlib.closing(Contender(fake(name, tmp_path, timeout=2))) as contender:
+    with contextlib.closing(Contender(fake(name, tmp_path))) as contender:
         assert contender.ask("prepare", "all_reduce", 8, "float32") == [0, 0]
+        contender.timeout = 2 if "within 2 s" in text else 60
         with pytest.raises(ContenderFailed, match="(?s)" + text):
             contender.ask("run", 3)
     assert not wait_for_none(tmp_path)
 
 
 def test_a_rank_that_does_not_come_up_is_told_and_nothing_is_left(tmp_path):
-    with pytest.raises(ContenderFailed, match=r"late, 2 ranks: no answer to start of ranks \[\d\] within 2 s"):
+    answer = r"late, 2 ranks: (no answer to start of ranks \[\d\]|\d of 2 ranks came) within 2 s"
+    with pytest.raises(ContenderFailed, match=answer):
         Contender(fake("late", tmp_path, timeout=2))
     assert not wait_for_none(tmp_path)
 

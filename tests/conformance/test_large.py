@@ -54,4 +54,4 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.skipif(_available() < 10 << 30, reason="needs 10 GiB of free memory")
 def test_large(pair: World, operations: str, transport: str) -> None:
-    pair.run("large.over", operations=operations, transport=transport)
+    pair.run("large.over", limit=600, operations=operations, transport=transport)
