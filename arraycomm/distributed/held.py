@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from arraycomm.core.joined import update
 from arraycomm.core.record import Record
@@ -109,12 +109,9 @@ def _joinable(held: Held) -> Any:
 
 def _share_memory(waiting: Sequence[Held]) -> bool:
     """Whether some of the arrays that are reduced do."""
-    end = 0
-    for address, nbytes in sorted((held.reduces[1].address, held.reduces[1].nbytes) for held in waiting if held.reduces):
-        if nbytes and address < end:
-            return True
-        end = max(end, address + nbytes)
-    return False
+    reduced = [held.reduces[1] for held in waiting if held.reduces and held.reduces[1].nbytes]
+    spans = sorted((place.address, place.address + place.nbytes) for place in reduced)
+    return any(end > begin for (_, end), (begin, _) in pairwise(spans))
 
 
 def _as_one(held: Sequence[Held]) -> Held:

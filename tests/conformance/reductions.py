@@ -89,6 +89,17 @@ def uneven_scatter(context: Context, rows: Sequence[Sequence[int]], dtype: str =
         expect(context, label, y, want, close=slack(context, dtype, "sum", rough=True, exact=exact))
 
 
+def long_uneven(context: Context) -> None:
+    """Blocks of several segments: in bfloat16, which is added in wider partials, of one rank's alone and of two."""
+    count = (1 << 21) + 5
+    for counts in ([0] * (context.size - 1) + [count], [count, 3] + [0] * (context.size - 3) + [count // 2]):
+        x = np.resize(np.arange(7), sum(counts)).astype(contents("bfloat16", (1,), 0).dtype)
+        start = sum(counts[: context.rank])
+        y = context.group.reduce_scatter(x, counts=counts)
+        want = context.size * x[start : start + counts[context.rank]]
+        context.check(np.array_equal(y, want), f"reduce_scatter of counts {counts}")
+
+
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e38, -1e38, 3e38, 1e-40, -1e-45, 65504.0, 6e4, 6e-8, 0.1)
 
 

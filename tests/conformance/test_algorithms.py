@@ -104,6 +104,7 @@ def test_hosts(special: Special, hosts: str) -> None:
     for task in ("messages.ring", "asynchrony.in_flight"):
         world.run(task, framework="numpy")
     world.run("movement.long_uneven")
+    world.run("reductions.long_uneven")
     for task in ("messages.everyone", "messages.any_source", "groups.subsets", "groups.outsiders_and_keys",
                  "asynchrony.several_groups", "mismatches.matrix", "mismatches.root_ahead", "mismatches.late"):
         world.run(task)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import arraycomm
+from arraycomm.core import arguments
 from arraycomm.core.store import HashStore
 
 from ..threads import at_once
@@ -163,6 +164,16 @@ def test_reductions_with_factors() -> None:
             assert group.all_reduce(np.ones(3)).tolist() == [2.0] * 3
 
     ranks(work)
+
+
+def test_what_is_kept_does_not_grow_with_factors() -> None:
+    def work(group: arraycomm.Group) -> int:
+        before = len(arguments._defined)
+        for factor in range(1, 101):
+            group.all_reduce(strided(np.ones(2)), arraycomm.premul_sum(factor))
+        return len(arguments._defined) - before
+
+    assert ranks(work) == [0, 0]
 
 
 def test_groups_that_follow_each_other() -> None:

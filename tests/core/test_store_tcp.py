@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from arraycomm.core import auth
 from arraycomm.core.auth import Hello, Purpose
 from arraycomm.core.errors import AuthFailed, DistNetworkError, DistStoreError, ResourceError
-from arraycomm.core.store import TCPStore
+from arraycomm.core.store import PrefixStore, TCPStore
 from arraycomm.core.store.connections import StoreClosed
 from arraycomm.core.store.table import MAX_FRAME, POSTED, Op, decode, encode, frame_size
 
@@ -415,6 +415,16 @@ def test_will_is_withdrawn_and_replaced(master: TCPStore) -> None:
     second.close()
     master.wait(["b"], timedelta(seconds=10))
     assert master.get("b") == b"2" and not master.check(["a"])
+
+
+def test_wills_of_one_name_under_several_prefixes(master: TCPStore) -> None:
+    store = TCPStore("127.0.0.1", master.port, secret=SECRET)
+    for prefix in ("a", "ab", "a/b"):
+        PrefixStore(prefix, store).will("mine", {"end": prefix})
+    PrefixStore("ab", store).will("mine", {})
+    store.close()
+    master.wait(["a/end", "a/b/end"], timedelta(seconds=10))
+    assert master.multi_get(["a/end", "a/b/end"]) == [b"a", b"a/b"] and not master.check(["ab/end"])
 
 
 def test_wills_are_bounded(master: TCPStore) -> None:

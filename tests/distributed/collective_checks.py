@@ -214,8 +214,19 @@ def held_back(lib: Library) -> None:
         dist.broadcast(xs[0], 0)
         same(xs[0], [18.0])
     plain = lib.array([1.0])
+
+    def broken() -> None:
+        with dist._coalescing_manager():
+            dist.all_reduce(plain)
+            raise KeyError("on purpose")
+
+    refused(KeyError, "on purpose", broken)
+    same(plain, [1.0])
     dist.all_reduce(plain)
     same(plain, [3.0])
+    with dist._coalescing_manager():
+        dist.all_reduce(plain)
+    same(plain, [9.0])
 
 
 @check

@@ -43,13 +43,18 @@ def plain_objects(lib: Library) -> None:
 
 @check
 def sent_objects(lib: Library) -> None:
+    """The sender is told by its rank in the world, in a group too."""
+    group = dist.new_group([1, 2])
     if lib.rank:
         dist.send_object_list(["foo", lib.rank, {1: 2}], dst=0)
-        return
-    for _ in range(1, lib.size):
+    for _ in range(1, lib.size if lib.rank == 0 else 1):
         found: list[Any] = [None] * 3
         source = dist.recv_object_list(found)
         assert found == ["foo", source, {1: 2}]
+    if lib.rank == 2:
+        dist.send_object_list(["bar"], 1, group)
+    if lib.rank == 1:
+        assert dist.recv_object_list(one := [None], group=group) == 2 and one == ["bar"]
 
 
 @check

@@ -263,7 +263,9 @@ def check_shrinking(rank: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(arraycomm.PeerLost):
         world.core.barrier()
+    made = dist.get_pg_count()
     smaller = dist.shrink_group([1], shrink_flags=1)
+    assert dist.get_pg_count() == made + 1 and smaller.group_name != world.group_name  # no name twice
     assert dist.group.WORLD is smaller and (dist.get_rank(), dist.get_world_size()) == ({0: 0, 2: 1, 3: 2}[rank], 3)
     assert total(smaller) == 0b111 and dist.get_process_group_ranks(None) == [0, 1, 2]
     assert rank == 3 or part.closed
