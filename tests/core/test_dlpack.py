@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import arraycomm
 from arraycomm.core.dlpack import allocate, pack, resolve, resolve_out, wrap
+from arraycomm.core.store import HashStore
 from arraycomm.core.types import DType
 
 from .arrays import SUPPORTED, bits
@@ -114,6 +116,25 @@ def test_legacy_capsule() -> None:
         resolve_out(x)
     assert x.freed == 2
     assert isinstance(wrap(pack(x), x), memoryview)
+
+
+def test_a_copy_is_read_and_not_written() -> None:
+    """DLPack's flag for it: the array itself would stay as it is."""
+    class Copying:
+        def __init__(self) -> None:
+            self.array = np.arange(3.0)
+
+        def __dlpack__(self, **given: Any) -> object:
+            return self.array.__dlpack__(**given | {"copy": True})
+
+    x = Copying()
+    assert memoryview(resolve(x)).tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="a copy, so that a result written there would be lost"):
+        resolve_out(x)
+    with arraycomm.init(store=HashStore(), rank=0, world_size=1) as group:
+        for fill in (lambda: group.all_reduce(x, out=x), lambda: group.broadcast(out=x), lambda: group.recv(0, out=x)):
+            with pytest.raises(ValueError, match="would be lost"):
+                fill()
 
 
 def test_legacy_capsule_with_strides() -> None:

@@ -166,6 +166,16 @@ def test_reductions_with_factors() -> None:
     ranks(work)
 
 
+def test_names_of_reductions_that_are_made_for_each_call() -> None:
+    """One may lie where the one before lay, which nobody else held."""
+    def work(group: arraycomm.Group) -> None:
+        for name in ("sum", "max", "min") * 10:
+            found = group.all_reduce(np.full(2, group.rank + 1.0), "".join(list(name)))
+            assert found.tolist() == [{"sum": 3.0, "max": 2.0, "min": 1.0}[name]] * 2
+
+    ranks(work)
+
+
 def test_what_is_kept_does_not_grow_with_factors() -> None:
     def work(group: arraycomm.Group) -> int:
         before = len(arguments._defined)

@@ -140,6 +140,11 @@ def test_what_is_begun_is_held_and_what_is_forgotten_let_go(group: arraycomm.Gro
         group.isend(_x(), 0)
         group.recv(0, like=_x())
     assert held() is None
+    work, held = group.isend(x := np.arange(200_000.0), 0, tag=8), weakref.ref(x)
+    group.recv(0, 8, like=wanted)
+    work.wait()
+    del x
+    assert held() is None and work.done()  # a Work that has ended holds nothing any more
 
 
 def test_works_end_with_their_group(group: arraycomm.Group) -> None:

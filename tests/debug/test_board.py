@@ -63,6 +63,25 @@ def test_durations_are_counted_by_powers_of_two() -> None:
     board.close()
 
 
+def test_messages_are_counted_for_each_group_and_peer() -> None:
+    """Of more groups than are remembered, in turns."""
+    asked: list[tuple[int, int]] = []
+
+    class Linking(Teller):
+        def link(self, row: int, peer: int) -> int:
+            asked.extend({(row, peer)}.difference(asked))
+            return asked.index((row, peer)) + 1
+
+    board, pairs = Board(), [(row, peer) for row in (0, 1, 64, 128, 255) for peer in (0, 31, 64)]
+    flight = board.flight(Linking(board))
+    for _ in range(3):
+        for row, peer in pairs:
+            flight.begin(row, OPERATIONS.index("send"), peer, 0, 1 + row + 256 * peer).end(None)
+    assert asked == pairs
+    assert list(board.words[board.links : board.links + len(pairs)]) == [3 * (1 + row + 256 * peer) for row, peer in pairs]
+    board.close()
+
+
 def test_another_process_reads_it() -> None:
     ours = Board()
     ours.start()

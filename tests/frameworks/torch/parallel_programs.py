@@ -251,6 +251,10 @@ def gradients_of_collectives(api: Api, rank: int, size: int) -> list[torch.Tenso
     check(lambda x: f.reduce_scatter(torch.empty(2, 3), list(x.split(2))))
     check(lambda x: f.all_to_all([torch.empty(2, 3) for _ in range(size)], list(x.split(2))))
     check(lambda x: f.all_to_all_single(torch.empty(2 * size, 3), x))
+    # Of rank 0 uneven.
+    rows = [[2 + (giver == 0) * ((taker == 0) - (taker == 1)) for taker in range(size)] for giver in range(size)]
+    gives, takes = rows[rank], [row[rank] for row in rows]
+    check(lambda x: f.all_to_all_single(torch.empty(sum(takes), 3), x, takes, gives))
     check(lambda x: f.scatter(list(x.split(2)), 0))
     x = _data(rank, 4).requires_grad_()
     kept = f.gather(x, 0)
