@@ -95,6 +95,11 @@ static void messages_that_do_not_fit(void)
             truncated(w, WIRE_EAGER_MAX + 100, WIRE_EAGER_MAX + 99, ACOMM_UINT8, early);
             truncated(w, WIRE_EAGER_MAX + 100, WIRE_EAGER_MAX + 100, ACOMM_INT32, early);
         }
+        char byte = 0;
+        CHECK_EQUAL(world_do(&w->groups[0], ACOMM_SEND, &byte, 1, 1, 5), 0);
+        CHECK_EQUAL(world_do(&w->groups[1], ACOMM_RECV, &byte, 1, 0, 5), 0);
+        const struct p2p_peer *sender = w->groups[1].p2p->peers[0];
+        CHECK_EQUAL(sender->arrived, sender->consumed); /* what they took is for others again */
     })
 }
 

@@ -218,6 +218,28 @@ static void a_failure_ends_waits_and_what_is_under_way(void)
     })
 }
 
+/* What a rank asks for behind a get takes effect behind the answer, which is as the window was before. */
+static void what_follows_a_get_comes_after_its_answer(void)
+{
+    EVERY_KIND(2, {
+        struct acomm_group *asking = &w->groups[0];
+        double *data = calloc(ELEMENTS, 8), *got = calloc(ELEMENTS, 8), seven = 7;
+        acomm_served *s = opened(&w->groups[1], data);
+        struct serve_request gets = {.kind = SERVE_GET, .count = ELEMENTS, .bytes = -1};
+        CHECK_EQUAL(send_words(asking, 1, &gets), 0);
+        CHECK_EQUAL(ask(asking, SERVE_PUT, 1, ELEMENTS - 1, 1, &seven), 0);
+        CHECK_EQUAL(ask(asking, SERVE_SIGNAL, 1, 0, 0, NULL), 0);
+        CHECK_EQUAL(acomm_served_wait(s, 0, SECOND / 100), 1);
+        CHECK_EQUAL(move(asking, ACOMM_RECV, 1, got, ELEMENTS, SERVE_ANSWERS), 0);
+        CHECK_EQUAL(acomm_served_wait(s, 0, 60 * SECOND), 0);
+        CHECK(got[ELEMENTS - 1] == 0 && data[ELEMENTS - 1] == 7);
+        world_leave(w, 1);
+        acomm_served_free(s);
+        free(data);
+        free(got);
+    })
+}
+
 /* For the answer, and for the next request while that is under way: who asked is told, and does not wait for ever. */
 static void no_memory_to_serve(void)
 {
@@ -248,6 +270,7 @@ int main(void)
     TEST(what_is_asked_for_is_done);
     TEST(what_no_rank_asks_for_is_refused);
     TEST(a_failure_ends_waits_and_what_is_under_way);
+    TEST(what_follows_a_get_comes_after_its_answer);
     TEST(no_memory_to_serve);
     return CHECK_RESULT();
 }
