@@ -82,6 +82,10 @@ class Rank:
         peer = self.endpoint.peers[self.rank]
         return [list(peer.addresses), peer.path]
 
+    def offered(self) -> int:
+        """Shared memory that others may fetch still, and that a descriptor is kept for."""
+        return len(self.endpoint._offers._segments)
+
     def counts(self) -> list[int]:
         return [len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))]
 

@@ -24,7 +24,7 @@ def test_world_works_and_ends(start: Any, transport: str) -> None:
 
 def test_memory_comes_by_a_connection_where_it_cannot_be_taken(start: Any) -> None:
     world = start(4, environ=over("shm"), changes={rank: {"forbidden": True} for rank in (1, 3)}).opened()
-    assert world.results("total") == [[10.0, 10.0]] * 4
+    assert world.results("total") == [[10.0, 10.0]] * 4 and world.results("offered") == [0] * 4
     world.results("close")
 
 
@@ -64,7 +64,7 @@ def test_nothing_grows(start: Any, transport: str, short: Path) -> None:
     world.results("reopen", 2)  # the first time loads modules
     before = world.results("counts")
     world.results("reopen", 50)
-    assert world.results("counts") == before
+    assert world.results("counts") == before and world.results("offered") == [0, 0]
     world.results("close")
     assert os.listdir(short / f"arraycomm-{os.geteuid()}") == []
 

@@ -229,9 +229,10 @@ static void what_follows_a_get_comes_after_its_answer(void)
         CHECK_EQUAL(send_words(asking, 1, &gets), 0);
         CHECK_EQUAL(ask(asking, SERVE_PUT, 1, ELEMENTS - 1, 1, &seven), 0);
         CHECK_EQUAL(ask(asking, SERVE_SIGNAL, 1, 0, 0, NULL), 0);
-        CHECK_EQUAL(acomm_served_wait(s, 0, SECOND / 100), 1);
+        int signal = acomm_served_wait(s, 0, SECOND / 100);
+        CHECK_EQUAL(signal, 1);
         CHECK_EQUAL(move(asking, ACOMM_RECV, 1, got, ELEMENTS, SERVE_ANSWERS), 0);
-        CHECK_EQUAL(acomm_served_wait(s, 0, 60 * SECOND), 0);
+        CHECK(signal == 0 || acomm_served_wait(s, 0, 60 * SECOND) == 0);
         CHECK(got[ELEMENTS - 1] == 0 && data[ELEMENTS - 1] == 7);
         world_leave(w, 1);
         acomm_served_free(s);
