@@ -1,13 +1,13 @@
 /* A store's server and its clients, again and again: with each allocation of the server's that fails once, no key is lost and no answer
  * wrong. Who cannot be answered is told that there is no memory, or is disconnected. Compiled by test_store_allocations.py with
- * allocations.h before everything. */
+ * allocations.h before everything, and with store_given_back.c. */
 #include <poll.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "store_table.h"
+#include "store.h"
 #include "store_torch.h"
 
 #define PATIENCE 30000 /* ms; then it hangs */
@@ -19,6 +19,8 @@ static char request[ROOM], answer[ROOM], text[LONG + 1];
 static struct store_server *server;
 static long failing;
 static int wrong, complaints[2];
+
+int given_back(void); /* store_given_back.c: how many things are wrong */
 
 static void check(bool good, const char *what)
 {
@@ -410,52 +412,6 @@ static bool with_failing(long number)
     return failed;
 }
 
-/* ---- what is given back ---- */
-
-static void apply(struct store_table *t, int op, const char *key, const char *first, const char *second)
-{
-    const char *strings[] = {key, first, second};
-    uint32_t count = second ? 3 : first ? 2 : 1;
-    struct store_buffer asked = {0}, told = {0};
-    struct store_frame frame;
-    struct store_bytes missing;
-    store_frame_begin(&asked, op, 0, count);
-    for (uint32_t i = 0; i < count; i++)
-        store_frame_put(&asked, i, strings[i], strlen(strings[i]));
-    store_frame_end(&asked);
-    check(store_frame_parse(&frame, asked.data, asked.size), "a frame of ours");
-    check(!store_table_apply(t, &frame, &told, &missing) && told.data[4] == STORE_OK, "an answer in process");
-    store_buffer_free(&asked);
-    store_buffer_free(&told);
-}
-
-/* Keys that come and go, by every request that brings some, leave a table as empty and as small as it was, with as much room. */
-static void nothing_stays(void)
-{
-    struct store_table *t = store_table_new();
-    int64_t room = t->room;
-    size_t mask = t->mask;
-    for (int i = 0; i < 300; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "%s%d", i % 2 ? "key" : "another key", i);
-        apply(t, STORE_PUSH, key, "item", NULL);
-        apply(t, STORE_PUSH, key, "a longer item", NULL);
-        apply(t, STORE_SET, key, "value", NULL);
-        apply(t, STORE_APPEND, key, "more", NULL);
-        apply(t, STORE_SET, key, "", NULL);
-        apply(t, STORE_COMPARE_SET, key, "", "12345");
-        apply(t, STORE_ADD, key, "99999999", NULL);
-        apply(t, STORE_DELETE, key, NULL, NULL);
-        apply(t, STORE_POP, key, NULL, NULL);
-        apply(t, STORE_POP, key, NULL, NULL);
-        check(!store_table_entry(t, (struct store_bytes){key, (uint32_t)strlen(key)}, false), "a key that was deleted is there");
-    }
-    check(t->room == room, "room that is not given back");
-    check(!t->count && !t->listed, "keys that are counted and are not there");
-    check(t->mask == mask, "a table that grows though nothing is in it");
-    store_table_free(t);
-}
-
 int main(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -464,7 +420,7 @@ int main(void)
         return 1;
     long number = 1;
     alarm(110);
-    nothing_stays();
+    wrong = given_back();
     check(!with_failing(0), "something has failed where nothing was to");
     while (with_failing(number) && wrong < 20) {
         char lines[4096];

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from arraycomm.core.buffer import Buffer
-from arraycomm.core.cuda import pieces
+from arraycomm.core.cuda import pieces, pinned
 from arraycomm.core.cuda.staged import Staged
 from arraycomm.core.dlpack import resolve, resolve_out
 from arraycomm.core.types import reduce_op
@@ -41,6 +41,38 @@ def _until(reached: Callable[[], bool], what: str) -> None:
     while not reached():
         assert time.monotonic() < end, what
         time.sleep(1e-4)
+
+
+class _Pinning:
+    """Takes note of what is pinned and freed."""
+
+    def __init__(self) -> None:
+        self.pinned, self.freed = list[int](), list[int]()
+
+    def host_alloc(self, size: int) -> int:
+        self.pinned.append(size)
+        return len(self.pinned)
+
+    def free_host(self, address: int) -> None:
+        self.freed.append(address)
+
+
+def test_pinned_memory_is_used_again_and_given_back_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    smallest = pinned._SMALLEST
+    monkeypatch.setattr(pinned, "_KEPT_BYTES", 3 * smallest)
+    cuda: Any = _Pinning()
+    pool = pinned.Pool(cuda)
+    for nbytes in (1, smallest, 0) * 5:
+        pool.take(nbytes)  # and drops it
+        pool.trim()
+    assert (cuda.pinned, cuda.freed) == ([smallest], [])
+    blocks = [pool.take(2 * smallest), pool.take(smallest), pool.take(smallest)]
+    blocks.clear()
+    pool.trim()
+    assert (cuda.pinned, cuda.freed) == ([smallest, 2 * smallest, smallest], [2])  # the longest
+    pool.take(smallest)
+    pool.trim()
+    assert len(cuda.pinned) == 3 and cuda.freed == [2]
 
 
 def test_the_device_copies_while_the_host_works(cuda: arrays.Cuda, monkeypatch: pytest.MonkeyPatch) -> None:

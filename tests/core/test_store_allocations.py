@@ -1,4 +1,4 @@
-"""Each allocation of the store's server fails once (store_allocations.c)."""
+"""Each allocation of the store's server fails once (store_allocations.c); keys leave nothing behind (store_given_back.c)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 def test_no_key_is_lost_and_no_answer_wrong(tmp_path: Path) -> None:
     def compiled(*more: str) -> subprocess.CompletedProcess[str]:
         command = [COMPILER, *FLAGS, *more, "-include", str(HERE.parent / "sanitized" / "allocations.h"), f"-I{NATIVE}",
-                   *map(str, SOURCES), str(HERE / "store_allocations.c"), "-o", str(tmp_path / "program")]
+                   *map(str, [*SOURCES, HERE / "store_allocations.c", HERE / "store_given_back.c"]),
+                   "-o", str(tmp_path / "program")]
         return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
     done = compiled(*SANITIZERS)
