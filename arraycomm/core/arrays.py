@@ -32,7 +32,7 @@ def _name(array: object) -> str:
 
 def _dtype_error(dtype: object) -> TypeError:
     return TypeError(f"dtype {dtype} is not supported; supported are {_SUPPORTED}. Convert the array first: other "
-                     "dtypes are only moved (broadcast, gather, send, ...)")
+                     "dtypes of NumPy, torch, JAX and buffers are only moved (broadcast, gather, send, ...)")
 
 
 # ---- refusals ----
@@ -49,8 +49,8 @@ def bad_dtype(descr: Any, _cause: object) -> TypeError:
     return _dtype_error(descr)
 
 
-def bad_dlpack_dtype(array: Any, _cause: object) -> TypeError:
-    return _dtype_error(getattr(array, "dtype", "unknown"))
+def bad_dlpack_dtype(array: Any, told: object) -> TypeError:
+    return _dtype_error(_dtype(array) or told)
 
 
 def bad_capsule(array: object, _capsule: object) -> TypeError:
@@ -64,14 +64,18 @@ def unreadable(array: Any, cause: BaseException | None) -> TypeError:
         return TypeError(words)
     if cause is None:
         return _dtype_error(f"of format {memoryview(array).format!r}")
-    if _mentions_dtype(array):
-        return _dtype_error(array.dtype)
+    dtype = _dtype(array)
+    if dtype and dtype.rpartition(".")[2] not in {dtype.label for dtype in DType}:
+        return _dtype_error(dtype)
     return TypeError(f"cannot read the {_name(array)}: {str(cause).partition(chr(10))[0]}")
 
 
-def _mentions_dtype(array: Any) -> bool:
-    dtype = str(getattr(array, "dtype", ""))
-    return bool(dtype) and dtype.rpartition(".")[2] not in {dtype.label for dtype in DType}
+def _dtype(array: Any) -> str:
+    """What the array says; nothing where it cannot."""
+    try:
+        return str(getattr(array, "dtype", ""))
+    except Exception:  # of a foreign property
+        return ""
 
 
 def not_an_array(array: object, _cause: object) -> TypeError:
@@ -133,8 +137,9 @@ def strided_out(_array: object, _cause: object) -> ValueError:
 
 
 def derives(array: object, module: str, name: str) -> bool:
+    """By its type: it may say another __class__."""
     kind = getattr(sys.modules.get(module), name, None)
-    return isinstance(kind, type) and isinstance(array, kind)
+    return isinstance(kind, type) and issubclass(type(array), kind)
 
 
 def hint(array: Any, *, keys: bool = False) -> str | None:
@@ -410,6 +415,8 @@ def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
     if from_dlpack is None:
         return plain(buffer)
     array = from_dlpack(buffer)
+    if buffer.dtype == DType.FLOAT64 and derives(template, "mlx.core", "array"):  # it makes float32 of that unless it is told
+        return sys.modules["mlx.core"].array(plain(buffer), dtype=template.dtype)
     if derives(template, "jax", "Array") and array.device != template.device:
         array = sys.modules["jax"].device_put(array, template.device)
     label = found = DType(buffer.dtype).label

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import sys
 from collections.abc import Callable
 
+from . import codec_keys
 from .buffer import Buffer
 from .typed import TYPE_CHECKING, Any
 from .types import DType
@@ -27,6 +29,10 @@ PIECE = 1 << 30  # bytes, or characters, that msgpack is given at once; it takes
 _PLAIN = frozenset((type(None), bool, float))
 _LEAST, _END = -(2**63), 2**64  # what msgpack takes of int
 _DAMAGED = "these bytes are no object that arraycomm encoded"
+
+
+KNOWN = ("see the types in docs/semantics.md. arraycomm.register_type() adds a class of yours. ARRAYCOMM_ALLOW_PICKLE=1 "
+          "(allow_pickle=True), on all ranks that trust each other, allows every object that can be pickled")
 
 
 def _msgpack() -> Any:
@@ -119,6 +125,8 @@ def _described(obj: Any, depth: int, find: Callable[[Any], Row]) -> Any:
     if kind is list:
         return [_described(item, depth - 1, find) for item in obj]
     if kind is dict and all(map(_plain, obj)):
+        if len(obj) > codec_keys.COLLIDING:
+            codec_keys.check(obj)
         return {key: _described(value, depth - 1, find) for key, value in obj.items()}
     row = find(obj)
     parts = row.parts(obj)
@@ -129,3 +137,18 @@ def as_bytes(buffer: Buffer) -> Buffer:
     """The same memory as bytes in one dimension."""
     return Buffer(buffer.address, buffer.nbytes, DType.UINT8, buffer.device_type, buffer.device_index, buffer.readonly,
                   (buffer.nbytes,), buffer)
+
+
+# ---- what rows share ----
+
+
+def typed(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{type(value).__name__} where {kind.__name__} should stand")
+    return value
+
+
+def derives_from(name: str) -> Callable[[Any], bool]:
+    """Whether the type derives from what an imported module has by this name: an object may say another __class__."""
+    module, _, attribute = name.rpartition(".")
+    return lambda obj: issubclass(type(obj), getattr(sys.modules[module], attribute))

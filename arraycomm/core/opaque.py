@@ -50,7 +50,7 @@ def readable(array: Any) -> Any:
     try:
         return resolve(array)
     except TypeError as refused:
-        if isinstance(array, Opaque):
+        if type(array) is Opaque:
             return array
         found = _bytes(array, refused)
         return Opaque(resolve(found[1]), *found)
@@ -104,6 +104,8 @@ def _bytes(array: Any, refused: TypeError) -> _Found:
     if arrays.derives(array, "numpy", "ndarray") or arrays.derives(array, "numpy", "generic"):
         return _of_numpy(array)
     if arrays.derives(array, "torch", "Tensor"):
+        if str(array.dtype).removeprefix("torch.").upper() in DType.__members__:
+            raise refused  # not for its dtype
         return _of_torch(array)
     try:
         view = memoryview(array) if refused.__cause__ is None else None  # one that was refused for its format, and is sound else
@@ -177,13 +179,19 @@ def _of_jax(array: Any) -> _Found:
 
 # ---- buffers ----
 
+_REFERENCES = frozenset("O&zZPX")  # objects; pointers to values, text, anything, functions
+
 
 def _of_buffer(view: memoryview) -> _Found:
     """The result is a memoryview: of the same format where it is one of a letter, else of bytes, with a dimension more."""
     letter, width = view.format, view.itemsize
     shape: tuple[int, ...] = view.shape or ()
-    if "O" in letter:
-        raise TypeError(f"a buffer of format {letter!r} holds references to objects, which mean nothing in another process")
+    letters = "".join(letter.split(":")[::2])  # without the fields' names
+    for complex_number in ("Zf", "Zd", "Zg"):
+        letters = letters.replace(complex_number, "")
+    if not _REFERENCES.isdisjoint(letters):
+        raise TypeError(f"a buffer of format {letter!r} holds references to memory of this process, which mean nothing in "
+                        "another one; send such data as an object (broadcast_object, send_object), or convert it to numbers")
     memory: Any = view if view.c_contiguous else view.tobytes()
     place = ffi.from_buffer(memory)  # holds the buffer
     readonly = view.readonly or memory is not view

@@ -7,12 +7,14 @@ import ctypes
 import subprocess
 import sys
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import arraycomm
 from arraycomm.core.dlpack import allocate, pack, resolve, resolve_out, wrap
+from arraycomm.core.opaque import readable, writable
 from arraycomm.core.store import HashStore
 from arraycomm.core.types import DType
 
@@ -159,12 +161,42 @@ def test_strided_memory_of_another_device_is_refused() -> None:
 
 
 def test_broken_producers() -> None:
-    with pytest.raises(TypeError, match="dtype unknown is not supported"):
+    with pytest.raises(TypeError, match="dtype of DLPack's code 17, 32 bits, 1 lanes is not supported"):
         resolve(Producer(code=17))
     with pytest.raises(TypeError, match="no DLPack tensor"):
         resolve(Producer(name=b"something"))
     with pytest.raises(TypeError, match="Producer has no memory of its own"):
         resolve(Producer(null=True))
+    x = Producer()
+    x.tensor.shape = None
+    for ndim in (2, 2**31 - 1):
+        x.tensor.ndim = ndim
+        for call in (resolve, resolve_out, pack):
+            with pytest.raises(TypeError, match="cannot read the .*Producer: its DLPack tensor has no shape"):
+                call(x)
+    for ndim in (-1, 65):
+        y = Producer()
+        y.tensor.ndim = ndim
+        with pytest.raises(ValueError, match=f"an array of {ndim} dimensions; at most 64 are possible"):
+            resolve(y)
+    x.tensor.ndim = 0
+    assert memoryview(resolve(x)).tolist() == 2
+
+
+def test_producers_whose_properties_fail() -> None:
+    """The error is that of the array all the same."""
+    class Odd(Producer):
+        @property
+        def dtype(self) -> object:
+            raise RuntimeError
+
+        __class__ = dtype  # type: ignore[assignment]
+
+    for call in (resolve, resolve_out, pack, readable, writable):
+        with pytest.raises(TypeError, match="DLPack's code 5, 32 bits"):  # complex of halves
+            call(Odd(code=5))
+    with pytest.raises(TypeError, match="expected an array"):
+        resolve(mock.Mock(spec=np.ndarray))
 
 
 def test_error_of_a_producer_is_the_cause() -> None:

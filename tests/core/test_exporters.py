@@ -170,6 +170,7 @@ MLX: dict[str, Any] = {
     "broadcast": lambda: mx.broadcast_to(mx.array([1, 2]), (3, 2)),
     **{name: lambda name=name: mx.array([1, 0, 1]).astype(getattr(mx, name))
        for name in ("bool_", "int8", "uint64", "float16", "bfloat16", "float32", "complex64")},
+    "float64": lambda: mx.array([1.1, -2.0**70 - 1], dtype=mx.float64),
 }
 
 

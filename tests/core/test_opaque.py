@@ -200,8 +200,18 @@ def test_references_are_refused(x: Any, alone: arraycomm.Group) -> None:
                  lambda x: alone.broadcast(np.zeros(2, "M8[s]"), out=x)):
         with pytest.raises(TypeError, match="holds references to memory of this process.*send_object"):
             call(x)
-    with pytest.raises(TypeError, match="holds references to objects"):
-        alone.broadcast(memoryview((ctypes.py_object * 2)("a", "b")))
+
+
+class Pointing(ctypes.Structure):
+    _fields_ = [("number", ctypes.c_int), ("place", ctypes.POINTER(ctypes.c_int))]
+
+
+@pytest.mark.parametrize("element", [ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p,
+                                     ctypes.POINTER(ctypes.c_int), ctypes.CFUNCTYPE(None), Pointing])
+def test_buffers_of_references_are_refused(element: Any, alone: arraycomm.Group) -> None:
+    for call in (alone.broadcast, alone.all_gather, lambda x: alone.broadcast(out=x), lambda x: alone.isend(x, 0)):
+        with pytest.raises(TypeError, match="holds references to memory of this process.*send_object"):
+            call((element * 2)())
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
@@ -304,15 +314,26 @@ def test_probe_tells_of_bytes(alone: arraycomm.Group) -> None:
         alone.sendrecv(x, 0, 0, out=x)
 
 
+def test_what_is_refused_for_more_than_its_dtype(alone: arraycomm.Group) -> None:
+    """In the words of a reduction, not in torch's own."""
+    x = torch.ones(4)
+    x.untyped_storage().resize_(0)
+    for call in (alone.all_reduce, alone.broadcast, lambda x: alone.broadcast(out=x), lambda x: alone.recv(0, like=x)):
+        with pytest.raises(TypeError, match="has no memory of its own"):
+            call(x)
+
+
 def test_buffers_of_any_format(alone: arraycomm.Group) -> None:
     """Of the same format where a memoryview can have it, else of bytes with a dimension more."""
     class Point(ctypes.Structure):
-        _fields_ = [("x", ctypes.c_int), ("y", ctypes.c_double)]
+        _fields_ = [("XO&zPZ", ctypes.c_int), ("y", ctypes.c_double)]  # letters of references, as a name
 
     points = (Point * 3)((1, 2), (3, 4), (5, 6))
     found = alone.broadcast(points)
     assert (found.format, found.shape) == ("B", (3, 16)) and found.tobytes() == bytes(points)
     assert [part.tobytes() for part in alone.all_gather(points, form="list")] == [bytes(points)]
+    fields = np.array([(1, 2 + 3j)], [("P", "i4"), ("b", "c16")])
+    assert alone.broadcast(memoryview(fields)).tobytes() == fields.tobytes()
     letters = memoryview(b"abcd").cast("c", (2, 2))
     found = alone.broadcast(letters)
     assert found.format == "c" and found.tolist() == letters.tolist()

@@ -124,6 +124,8 @@ int torch_whole_bytes(PyObject *tensor, int dtype);
 /* Raises the exception that function(first, second) returns; always -1. A pending exception becomes its cause and
  * stands in for a second argument of NULL (None where nothing is pending). */
 int refuse(const char *function, PyObject *first, PyObject *second);
+/* The dtype as the tensor has it, for arrays that have no `dtype`. */
+int refuse_dlpack_dtype(PyObject *object, struct dl_dtype dtype);
 /* Forgets the pending exception of what may fail, if there is one; -1 where it stays, as it says nothing of that: Ctrl-C. */
 int refuse_forget(void);
 /* What function(first[, second]) returns. */

@@ -49,3 +49,11 @@ int refuse(const char *function, PyObject *first, PyObject *second)
     Py_DECREF(cause);
     return -1;
 }
+
+int refuse_dlpack_dtype(PyObject *object, struct dl_dtype dtype)
+{
+    PyObject *told = PyUnicode_FromFormat("of DLPack's code %d, %d bits, %d lanes", dtype.code, dtype.bits, dtype.lanes);
+    int rc = told ? refuse("bad_dlpack_dtype", object, told) : -1;
+    Py_XDECREF(told);
+    return rc;
+}

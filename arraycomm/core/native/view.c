@@ -180,7 +180,11 @@ static int take_tensor(struct view *view, const struct dl_tensor *tensor, PyObje
 {
     view->dtype = dtype_of_dlpack(tensor->dtype);
     if (view->dtype < 0)
-        return refuse("bad_dlpack_dtype", object, NULL);
+        return refuse_dlpack_dtype(object, tensor->dtype);
+    if (tensor->ndim > 0 && !tensor->shape) {
+        PyErr_SetString(PyExc_BufferError, "its DLPack tensor has no shape");
+        return refuse("unreadable", object, NULL);
+    }
     view->data = (char *)tensor->data + (tensor->data ? tensor->byte_offset : 0);
     view->ndim = tensor->ndim;
     view->shape = tensor->shape;
@@ -456,7 +460,11 @@ void view_close(struct view *view)
 int64_t view_count(const struct view *view)
 {
     int64_t count = 1, bytes;
-    bool wrong = view->ndim < 0 || view->ndim > NATIVE_MAX_DIMS;
+    bool wrong = false;
+    if (view->ndim < 0 || view->ndim > NATIVE_MAX_DIMS) {
+        PyErr_Format(PyExc_ValueError, "an array of %d dimensions; at most %d are possible", view->ndim, NATIVE_MAX_DIMS);
+        return -1;
+    }
     for (int i = 0; i < view->ndim && !wrong; i++)
         wrong = view->shape[i] < 0 || __builtin_mul_overflow(count, view->shape[i], &count);
     if (wrong || __builtin_mul_overflow(count, dtype_rows[view->dtype].width, &bytes)) {
