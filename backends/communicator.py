@@ -206,7 +206,7 @@ class EngineCommunicator:
             self.closed = True
         self._leaving()
         self.shortcut.close()
-        code = self._stop(self._group, f"left with {reason}".encode()[:191] if reason else NULL)
+        code = self._stop(self._group, f"left with {reason}".encode(errors="backslashreplace")[:191] if reason else NULL)
         try:
             self._raise_untold(code, reason)
         finally:

@@ -17,13 +17,13 @@ _NONE = b"-"  # there: all ranks have met, and no refusal concerns them any more
 
 def note(store: Store, rank: int, size: int, place: str, how: str, secret: bytes | None = None) -> None:
     """For launchers, of one of their `size` ranks. store: without a prefix. May return before the store has it, as set() does."""
-    store.set(f"{_ENDS}/{rank}", sign(secret, _about(rank), f"{size}\0{place}\0{how}".encode()))
+    store.set(f"{_ENDS}/{rank}", sign(secret, _about(rank), f"{size}\0{place}\0{how}".encode(errors="backslashreplace")))
     store.set(_ENDS, "")  # after the other: who asks, asks for this one first
 
 
 def refuse(store: Store, why: str, secret: bytes | None = None) -> None:
     """Of a node: the ranks that wait for its ranks need not wait. Nothing once all have met."""
-    store.compare_set(_REFUSED, "", sign(secret, _REFUSAL, why.encode()))
+    store.compare_set(_REFUSED, "", sign(secret, _REFUSAL, why.encode(errors="backslashreplace")))
 
 
 def turn_away(store: Store, why: str) -> None:

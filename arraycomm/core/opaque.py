@@ -35,7 +35,8 @@ class Opaque:
     def __init__(self, buffer: Buffer, name: str, carrier: Any, restore: Callable[[Any], Any]) -> None:
         self.buffer, self.name, self.carrier, self.restore = buffer, name, carrier, restore
         self.shape, self.units = buffer.shape[:-1], buffer.shape[-1]
-        self.dtype = lib.ACOMM_OPAQUE + zlib.crc32(name.encode()) % (lib.ACOMM_OPAQUE_END - lib.ACOMM_OPAQUE)
+        number = zlib.crc32(name.encode(errors="surrogatepass"))
+        self.dtype = lib.ACOMM_OPAQUE + number % (lib.ACOMM_OPAQUE_END - lib.ACOMM_OPAQUE)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.buffer, name)

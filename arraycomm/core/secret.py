@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from . import kernel, settings
 from .address import is_loopback
-from .errors import AuthFailed
+from .errors import AuthFailed, ResourceError
 
 _MAX_BYTES = 4096
 _LEAST = 16  # bytes: with fewer, who has seen one handshake finds the secret by trying
@@ -36,7 +36,7 @@ def find(environ: Mapping[str, str] | None = None) -> bytes | None:
     """
     text = settings.get("ARRAYCOMM_SECRET", environ)
     if text:
-        return _decode(text.encode(), "ARRAYCOMM_SECRET")
+        return _decode(os.fsencode(text), "ARRAYCOMM_SECRET")
     path = settings.get("ARRAYCOMM_SECRET_FILE", environ)
     if path:
         return _decode(_read_file(path), f"ARRAYCOMM_SECRET_FILE={path}")
@@ -60,7 +60,11 @@ def to_descriptor(secret: bytes) -> int:
     """
     descriptor = kernel.unnamed_file("arraycomm-secret")
     try:
-        os.write(descriptor, secret)
+        try:
+            os.write(descriptor, secret)
+        except OSError as error:
+            raise ResourceError(f"cannot write {len(secret)} bytes, the secret, into a memory file: {error.strerror}; see "
+                                "`ulimit -f`") from error
         try:
             fcntl.fcntl(descriptor, kernel.F_ADD_SEALS, _SEALS)
         except OSError:  # it is no memory file

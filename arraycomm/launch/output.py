@@ -47,6 +47,7 @@ class Sink:
 
     def __init__(self, name: str) -> None:
         """stdout or stderr. What a notebook or a test has put in its place takes all at once."""
+        self._name = name
         self._stream: TextIO | None = getattr(sys, name)
         own = self._stream is getattr(sys, f"__{name}__") or is_patient(self._stream)
         self._fd = self._stream.fileno() if self._stream and own else -1
@@ -69,7 +70,7 @@ class Sink:
         self.flush()
 
     def flush(self) -> None:
-        """Raises BrokenPipeError where nobody reads any more."""
+        """Raises BrokenPipeError where nobody reads any more, OSError where it cannot be written for another reason."""
         if self._fd < 0:
             if self._stream:
                 self._stream.write(self._pending.decode(errors="replace"))
@@ -80,6 +81,10 @@ class Sink:
                 self._pending = self._pending[os.write(self._fd, self._pending[:select.PIPE_BUF]):]
             except BlockingIOError:  # another process was faster
                 return
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise OSError(error.errno, f"{error.strerror}: the ranks' output cannot be written to {self._name}") from error
 
     def restore(self) -> None:
         """A terminal as it was, after output that could have told it anything."""

@@ -24,10 +24,14 @@ _ON_DEVICE = (int(DeviceType.CUDA), int(DeviceType.CUDA_MANAGED))
 _kept: list[object] = []  # memory of failed operations that MPI may still use: it cannot take every request back
 
 
+def _digest(name: str) -> bytes:
+    return bytes(sha256(name.encode(errors="surrogatepass")).digest()[:_NAME])
+
+
 def options(name: str, timeout: float, *, crowded: bool = True, check: bool = True) -> Any:
     """crowded, check: until all have met."""
     return ffi.new("acomm_mpi_options *", {
-        "id": int.from_bytes(sha256(name.encode()).digest()[:_NAME], "little"), "timeout": nanoseconds(timeout),
+        "id": int.from_bytes(_digest(name), "little"), "timeout": nanoseconds(timeout),
         "check": check, "crowded": crowded})
 
 
@@ -87,7 +91,7 @@ class MpiCommunicator(EngineCommunicator):
         ranks begin by comparing clocks, or the group's name, without which what peers tell is not for this group.
         """
         self.check = settings.get_flag("ARRAYCOMM_CHECK")
-        alike = bytes([self.check, bool(settings.get("ARRAYCOMM_TRACE"))]) + sha256(self.name.encode()).digest()[:_NAME]
+        alike = bytes([self.check, bool(settings.get("ARRAYCOMM_TRACE"))]) + _digest(self.name)
         with contextlib.closing(shared.Offer(self.rank, self.size)) as offer:
             told = self._exchange(alike + places.here() + offer.told, timeout)
             odd = next((rank for rank in range(self.size) if told[rank][:len(alike)] != told[0][:len(alike)]), 0)
@@ -171,4 +175,4 @@ class MpiCommunicator(EngineCommunicator):
         with self.lock:
             if not self.closed:
                 self._told = True
-                lib.acomm_mpi_abort(self._group, reason.encode()[:190])
+                lib.acomm_mpi_abort(self._group, reason.encode(errors="backslashreplace")[:190])

@@ -65,7 +65,7 @@ class SocketCommunicator(EngineCommunicator):
         self._exposed: list[Exposed | Serving] = []  # with their memory, until the group has stopped
         self._endpoint = endpoint
         self._owns = owns
-        self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode()).digest()[:8], "little")
+        self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode(errors="surrogatepass")).digest()[:8], "little")
         self._carry(self._open(), lib.acomm_lend())
         self._announce_ignored(settings.get("ARRAYCOMM_ALGORITHM"))
         endpoint.register(self._id, self._members, self._group, name)
@@ -195,7 +195,7 @@ class SocketCommunicator(EngineCommunicator):
         self._check_process()
         with self.lock:
             if not self.closed:
-                lib.acomm_group_abort(self._group, reason.encode()[:190])
+                lib.acomm_group_abort(self._group, reason.encode(errors="backslashreplace")[:190])
 
     def _leaving(self) -> None:
         for exposed in self._exposed:

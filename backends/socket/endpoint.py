@@ -417,7 +417,7 @@ class Endpoint:
         with self._lock:
             if not self.closed:
                 code = lib.ACOMM_RESOURCE if isinstance(error, ResourceError) else lib.ACOMM_LOST
-                lib.acomm_node_refuse(self.node, request, code, number, str(error).encode()[:191])
+                lib.acomm_node_refuse(self.node, request, code, number, str(error).encode(errors="backslashreplace")[:191])
 
     def _cannot_accept(self, error: OSError) -> None:
         """Peers cannot connect: the groups that wait for that cannot go on."""
@@ -458,7 +458,7 @@ class Endpoint:
             self._connector.join(_JOIN)  # it touches nothing any more even if this was too short
         failed = bool(text) or self._any_lost()
         if self.node != ffi.NULL:
-            (lib.acomm_node_exit if exits else lib.acomm_node_close)(self.node, text.encode()[:191])
+            (lib.acomm_node_exit if exits else lib.acomm_node_close)(self.node, text.encode(errors="backslashreplace")[:191])
         if self._path:
             local.remove(self._path)
             if failed:

@@ -87,9 +87,9 @@ class Peers:
         self.hosts: list[bytes] = []  # equal on ranks that share memory
         self.connections = 0  # the most that anybody would like
         self._processors: list[int] = []
-        start, alike = _start(mine).encode(), _alike(mine).encode()
+        start, alike = _as_bytes(_start(mine)), _as_bytes(_alike(mine))
         if all(card.startswith(start) and card.endswith(alike) for card in cards):  # one host
-            self.hosts, self.connections = [mine.host.encode()] * len(cards), mine.connections
+            self.hosts, self.connections = [_as_bytes(mine.host)] * len(cards), mine.connections
             self._processors = [mine.processors] * len(cards)
             return
         for rank, card in enumerate(cards):
@@ -166,7 +166,7 @@ def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float, sec
     Raises DistStoreError naming the ranks that did not come in time, PeerLost for one that failed, ValueError for settings
     that differ between ranks, AuthFailed for a card without the signature of this secret, job and rank.
     """
-    store.set(f"peer/{rank}", sign(secret, _about(job, rank), _encode(mine).encode()))
+    store.set(f"peer/{rank}", sign(secret, _about(job, rank), _encode(mine)))
     gathering = Gathering(store, rank, size, secret)
     packed = gathering.wait(CARDS, timeout, result=lambda: _pack(store.multi_get([f"peer/{other}" for other in range(size)])))
     return Peers([signed(secret, _about(job, other), card) for other, card in enumerate(_unpack(packed, size))], mine)
@@ -191,13 +191,19 @@ def _unpack(packed: bytes, size: int) -> list[bytes]:
 def alone(addresses: Sequence[tuple[str, int]]) -> Peers:
     """The cards of a world of one."""
     mine = this_process(addresses, "")
-    return Peers([_encode(mine).encode()], mine)
+    return Peers([_encode(mine)], mine)
 
 
-def _encode(peer: Peer) -> str:
+def _as_bytes(text: str) -> bytes:
+    """The system's names are bytes, as Python has them in text where they are not UTF-8."""
+    return text.encode(errors="surrogateescape")
+
+
+def _encode(peer: Peer) -> bytes:
     """Strings between NULs, which neither paths nor variables can hold. json would take longer to load than to use."""
     addresses = ",".join(f"{address} {port}" for address, port in peer.addresses)
-    return _start(peer) + "\0".join((peer.hostname, str(peer.pid), addresses, peer.path, peer.lent)) + _alike(peer)
+    named = f"{peer.hostname}\0{peer.pid}\0{addresses}\0"
+    return _as_bytes(_start(peer) + named) + os.fsencode(peer.path) + _as_bytes(f"\0{peer.lent}{_alike(peer)}")
 
 
 def _start(peer: Peer) -> str:
@@ -211,8 +217,10 @@ def _alike(peer: Peer) -> str:
 
 def _decode(rank: int, card: bytes) -> Peer:
     try:
-        _, host, connections, mask, hostname, pid, addresses, path, lent, *alike = card.decode().split("\0")
+        fields = card.decode(errors="surrogateescape").split("\0")
+        _, host, connections, mask, hostname, pid, addresses, path, lent, *alike = fields
         listeners = tuple((address, int(port)) for address, port in (pair.split(" ") for pair in addresses.split(",")))
+        path = os.fsdecode(_as_bytes(path))
         return Peer(host, int(connections), int(mask, 16), printable(hostname), int(pid), listeners, path, lent,
                     dict(item.split("=", 1) for item in alike))
     except ValueError as error:

@@ -58,7 +58,7 @@ def _seal(segment: io.FileIO, size: int, least: int) -> None:
     except OSError as error:
         advice = ("see `ulimit -f`, or set ARRAYCOMM_TRANSPORT=tcp" if error.errno == errno.EFBIG
                   else "free memory, or lower ARRAYCOMM_PIECE_BYTES")
-        raise ResourceError(f"cannot make {size} bytes of shared memory: {error.strerror}; {advice}") from error
+        raise ResourceError(f"cannot make {least or size} bytes of shared memory: {error.strerror}; {advice}") from error
 
 
 def _lengthen(segment: io.FileIO, size: int, least: int) -> None:

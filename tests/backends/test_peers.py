@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 from datetime import timedelta
 
@@ -41,7 +44,7 @@ def test_exchange_refuses_what_is_no_card() -> None:
 def test_a_card_without_a_process(pid: str) -> None:
     mine = peers.this_process([("127.0.0.1", 5)], "/path")
     card = peers._encode(mine)
-    known = peers.Peers([card.encode(), card.replace(f"\0{mine.pid}\0", f"\0{pid}\0").encode()], mine)
+    known = peers.Peers([card, card.replace(f"\0{mine.pid}\0".encode(), f"\0{pid}\0".encode())], mine)
     assert known.process(0) == mine.pid
     if pid.startswith("7"):
         assert known.process(1) == 7
@@ -50,10 +53,28 @@ def test_a_card_without_a_process(pid: str) -> None:
         known.process(1)
 
 
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_names_that_are_no_utf8(locale: str) -> None:
+    """Of folders and hosts: bytes to the system. Each rank has its own locale."""
+    program = """
+import os, sys
+from arraycomm.backends.socket import peers
+mine = peers.this_process([("127.0.0.1", 5)], os.fsdecode(b"/caf\\xe9/\\xc3\\xbc"))
+card = peers._encode(mine)
+assert b"/caf\\xe9/\\xc3\\xbc\\0" in card and b"k\\xe9/" in card, card
+found = peers.Peers([card], mine)[0]
+assert (found.path, found.pid) == (mine.path, mine.pid)
+"""
+    environ = {**os.environb, b"LC_ALL": locale.encode(), b"PYTHONCOERCECLOCALE": b"0", b"PYTHONUTF8": b"0",
+               b"ARRAYCOMM_HOSTID": b"rack\xe9"}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_cards_that_somebody_else_wrote() -> None:
     """Nobody who can write to the store, and no rank under another's number, has a card believed; nor the list of all."""
     mine = peers.this_process([("127.0.0.1", 5)], "/path")
-    card = peers._encode(mine).encode()
+    card = peers._encode(mine)
     good = sign(SECRET, peers._about("job", 1), card)
     forged = (card, good.replace(b"127.0.0.1 5", b"127.0.0.1 6"), sign(b"other", peers._about("job", 1), card),
               sign(SECRET, peers._about("job", 0), card), sign(SECRET, peers._about("an earlier job", 1), card),
@@ -82,7 +103,7 @@ def _cards(*places: tuple[str, int]) -> peers.Peers:
     """Of ranks by their hosts and, as bits, the processors that they may run on."""
     mine = peers.this_process([("127.0.0.1", 5)], "/path")
     made = [peers.Peer(host, 1, mask, *mine[3:]) for host, mask in places]
-    return peers.Peers([peers._encode(one).encode() for one in made], made[0])
+    return peers.Peers([peers._encode(one) for one in made], made[0])
 
 
 def test_ranks_that_a_launcher_has_bound_have_a_processor_each() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import arraycomm
 from arraycomm.core.errors import PeerLost
 from arraycomm.core.gathering import MEET, Gathering
 from arraycomm.core.printable import printable
@@ -30,3 +32,15 @@ def test_errors_of_a_store_and_of_other_ranks() -> None:
     with pytest.raises(PeerLost) as found:
         Gathering(store, 0, 2).wait(MEET, 5)
     assert str(found.value).isprintable() and "owned" in str(found.value)
+
+
+def test_text_that_is_no_utf8() -> None:
+    """As Python has bytes of files and arguments in text."""
+    odd = "caf\udce9 \ud800"
+    with arraycomm.init(rank=0, world_size=1, store=HashStore()) as group:
+        assert group.subgroup([0], odd).all_reduce(np.ones(1)).tolist() == [1]
+        fields = np.zeros(2, [(odd, "i4")])
+        assert group.broadcast(fields).dtype == fields.dtype
+        group.abort(odd)
+        with pytest.raises(arraycomm.Aborted, match=r"caf\\udce9 \\ud800"):
+            group.barrier()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from arraycomm.core import secret
-from arraycomm.core.errors import AuthFailed
+from arraycomm.core.errors import AuthFailed, ResourceError
 
 
 def test_from_the_variable() -> None:
@@ -101,6 +102,15 @@ def test_a_kubernetes_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ow
     else:
         with pytest.raises(AuthFailed, match=f"mode {mode:04o}"):
             secret.find(environ)
+
+
+def test_no_room_for_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(_descriptor: int, _data: bytes) -> int:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(os, "write", too_large)
+    with pytest.raises(ResourceError, match="the secret, into a memory file: File too large; see `ulimit -f`"):
+        secret.to_descriptor(secret.new_secret())
 
 
 def test_through_a_descriptor() -> None:

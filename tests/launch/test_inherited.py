@@ -186,6 +186,13 @@ def test_closed_streams(closed, program):
     assert sorted(done.stdout.splitlines()) == ([] if ">&-" in closed.split() else ["[rank 0] 0 2", "[rank 1] 1 2"])
 
 
+def test_output_that_cannot_be_written(program):
+    done = subprocess.run(f"{' '.join(LAUNCH)} -n 2 {program(MEETS)} >/dev/full", shell=True, capture_output=True, text=True,
+                          timeout=60, env=clean_environ(OMP_NUM_THREADS="1"))
+    assert done.returncode == 1
+    assert "No space left on device: the ranks' output cannot be written to stdout" in done.stderr
+
+
 NESTED = """
 import os, subprocess, sys
 import arraycomm
