@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -274,6 +275,18 @@ def polled(context: Context) -> None:
     other = group.irecv(tag=77, like=x)
     with pytest.raises(TimeoutError, match="none of 1 operations"):
         arraycomm.wait_any([other], 0.01)
+    with pytest.raises(TimeoutError, match=r"^1 of 2 operations have not ended after 0\.01 s; they go on"):
+        arraycomm.wait_all([work, other], 0.01)
+    for wait in (arraycomm.wait_all, arraycomm.wait_any, lambda works, timeout: other.wait(timeout)):
+        for timeout in ("1", True, datetime.timedelta(1)):
+            with pytest.raises(TypeError, match="timeout must be a number of seconds, got"):
+                wait([other], timeout)  # type: ignore[operator]
+        with pytest.raises(ValueError, match="nan"):
+            wait([other], float("nan"))  # type: ignore[operator]
+    for wait in (arraycomm.wait_all, arraycomm.wait_any):
+        for wrong in (None, other, [1]):
+            with pytest.raises(TypeError, match=r"wait_a.. needs .*Works.*, got (NoneType|.*Work|int)$"):
+                wait(wrong)  # type: ignore[operator]
     part = group.split(0, -me)
     assert part is not None and part.ranks == tuple(group.ranks[r] for r in reversed(range(size)))
     part.close()

@@ -268,8 +268,10 @@ bool operation_timeout(PyObject *seconds, int64_t *ns)
     *ns = -1;
     if (!seconds || seconds == Py_None)
         return true;
-    double value = PyFloat_AsDouble(seconds);
-    if (value == -1 && PyErr_Occurred())
+    double value = PyBool_Check(seconds) ? -1 : PyFloat_AsDouble(seconds);
+    if (PyBool_Check(seconds) || (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_TypeError)))
+        PyErr_Format(PyExc_TypeError, "timeout must be a number of seconds, got %R", seconds);
+    if (PyErr_Occurred())
         return false;
     if (isnan(value)) {
         PyErr_SetString(PyExc_ValueError, "timeout must be a number of seconds, got nan");
