@@ -12,7 +12,7 @@ from datetime import timedelta
 from ..core import ends, settings
 from ..core import secret as secrets
 from ..core.address import loopback_address
-from ..core.errors import DistError, DistNetworkError, DistStoreError
+from ..core.errors import DistError, DistNetworkError, DistStoreError, ResourceError
 from ..core.printable import printable
 from ..core.store import PrefixStore, Store, TCPStore
 from ..core.store.connections import StoreLost
@@ -123,8 +123,12 @@ def meet(nnodes: int, node_rank: int, nproc: int, address: str | None = None, po
     """Hosts the store on node 0 (on loopback unless told an address) and joins it on the others. It serves torch's clients too.
 
     Raises DistError where several nodes have no common secret, DistNetworkError where the address cannot be bound or
-    reached, DistStoreError where node 0 does not come.
+    reached, DistStoreError where node 0 does not come, ResourceError for more ranks than this process can hold pipes to.
     """
+    limit = os.sysconf("SC_OPEN_MAX")
+    if 0 < limit < 2 * nproc:
+        raise ResourceError(f"{nproc} ranks take more than {2 * nproc} descriptors here; the limit is {limit}: start fewer, or "
+                            "raise `ulimit -n`")
     secret = _secret(nnodes)
     host = address or loopback_address()
     try:

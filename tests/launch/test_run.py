@@ -197,6 +197,15 @@ def test_descriptors_run_out(script):
                                     "several: raise `ulimit -n`")
 
 
+def test_more_ranks_than_descriptors(script):
+    """Said before anything is started."""
+    process = start("-n", str(10**9), script(""))
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1 and "1000000000 ranks take more than 2000000000 descriptors here; the limit is" in err
+    with pytest.raises(arraycomm.ResourceError, match="start fewer, or raise `ulimit -n`"):
+        arraycomm.spawn(print, nprocs=10**9)
+
+
 def test_stdin_is_empty(script):
     done = subprocess.run([*LAUNCH, script("print(repr(sys.stdin.read()))")], input="text", capture_output=True,
                           text=True, timeout=30, env=clean_environ())
