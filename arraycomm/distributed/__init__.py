@@ -92,6 +92,7 @@ from .sampler import DistributedSampler
 from .store import FileStore, HashStore, PrefixStore, Store
 from .subgroups import new_subgroups, new_subgroups_by_enumeration, shrink_group, split_group
 from .tcp_store import TCPStore
+from .torch_only import MODULES as _MODULES
 from .work import Work
 from .work import Work as _Work  # noqa: F401
 from .world import GroupMember, default_pg_timeout, group
@@ -102,17 +103,14 @@ def __getattr__(name: str) -> object:
     """Modules that torch.distributed has loaded when it is imported itself; what needs torch, where torch is."""
     from importlib import import_module
 
-    if name in ("algorithms", "constants", "distributed_c10d", "optim"):
-        return import_module(f"{__name__}.{name}")
-    if name in ("GradBucket", "nn"):
-        try:
-            return (import_module(f"{__name__}.nn") if name == "nn" else
-                    import_module("arraycomm.frameworks.torch.bucket").Bucket)
-        except ModuleNotFoundError as error:
-            raise AttributeError(f"arraycomm.distributed.{name} needs torch: {error}") from error
-    from .torch_only import MODULES, advice
-
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}" + (f": {advice(name)}" if name in MODULES else ""))
+    try:
+        if name == "GradBucket":
+            return import_module("arraycomm.frameworks.torch.bucket").Bucket
+        if name in ("algorithms", "constants", "distributed_c10d", "nn", "optim", *_MODULES):
+            return import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        raise AttributeError(f"arraycomm.distributed.{name} is not here: {error}") from error
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [

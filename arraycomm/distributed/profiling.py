@@ -164,9 +164,10 @@ def _array(parameters: dict[str, Any]) -> Any:
 
 
 def _tensors(x: Any) -> Iterator[Any]:
-    """torch's tensors that an array is, or that a Buffer is made of."""
-    if isinstance(x, sys.modules["torch"].Tensor):
-        yield x
+    """torch's tensors that an array is, or that a Buffer is made of; complex ones as pairs of reals, as torch's gloo has them."""
+    torch = sys.modules["torch"]
+    if isinstance(x, torch.Tensor):
+        yield torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
     elif isinstance(x, Buffer):
         # One that joins several holds them behind the memory in which they are together.
         for owner in x.owner[1:] if isinstance(x.owner, tuple) else (x.owner,):

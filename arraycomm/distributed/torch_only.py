@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import sys
+
 from arraycomm.core.typed import Any
 
 # Modules of torch.distributed that are not here.
-MODULES = frozenset(("autograd", "checkpoint", "elastic", "flight_recorder", "fsdp", "launcher", "pipelining", "rpc", "run",
-                     "tensor", "utils"))
+MODULES = frozenset(("algorithms.model_averaging", "autograd", "checkpoint", "elastic", "flight_recorder", "fsdp", "launcher",
+                     "pipelining", "rpc", "run", "tensor", "utils"))
 
 
 def advice(name: str) -> str:
     return (f"torch.distributed.{name} works on torch's own groups, which arraycomm.distributed does not make: call "
             "torch.distributed.init_process_group(\"arraycomm\"), which runs on the same engine, and import it from "
             "torch.distributed (docs/torch.md)")
+
+
+class _Finder:
+    """Asked last for a module, when no other finder has found it: who imports one of these reads the advice."""
+
+    @staticmethod
+    def find_spec(name: str, *where: Any) -> None:
+        package, _, module = name.partition(".distributed.")
+        if package == "arraycomm" and module in MODULES:
+            raise ModuleNotFoundError(advice(module))
+
+
+sys.meta_path.append(_Finder)
 
 
 def stand_in(name: str) -> Any:

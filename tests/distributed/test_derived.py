@@ -228,8 +228,16 @@ def test_submodules() -> None:
         with pytest.raises(RuntimeError, match=r'call torch.distributed.init_process_group\("arraycomm"\)'):
             stand_in([], object)
     for name in torch_only.MODULES:
-        with pytest.raises(AttributeError, match="torch's own groups"):
-            getattr(dist, name)
+        path = f"arraycomm.distributed.{name}"
+        for program in (f"import {path}", f"from {path}.deeper import x", "from {} import {}".format(*path.rsplit(".", 1))):
+            with pytest.raises(ModuleNotFoundError, match=f"torch.distributed.{name} works on torch's own groups"):
+                exec(program, {})
+        if "." not in name:
+            with pytest.raises(AttributeError, match="torch's own groups"):
+                getattr(dist, name)
+    for program in ("import arraycomm.distributed.nonsense", "import nonsense.distributed.fsdp"):
+        with pytest.raises(ModuleNotFoundError, match="No module named"):
+            exec(program, {})
 
 
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,5 +248,5 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # type: ignore[arg-type]
     monkeypatch.delattr(dist, "nn", raising=False)
     for name in ("GradBucket", "nn"):
-        with pytest.raises(AttributeError, match=f"arraycomm.distributed.{name} needs torch"):
+        with pytest.raises(AttributeError, match=f"arraycomm.distributed.{name} is not here: .*torch"):
             getattr(dist, name)
