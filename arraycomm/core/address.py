@@ -237,7 +237,8 @@ def listen(address: str, port: int = 0) -> socket.socket:
     try:
         return _listen(family, address, port)
     except OSError as error:
-        raise DistNetworkError(f"cannot listen on {address} port {port}: {error.strerror}; {_remedy(error, address)}") from error
+        raise DistNetworkError(f"The server socket has failed to listen on any local network address: {address} port {port}: "
+                               f"{error.strerror}; {_remedy(error, address)}") from error
 
 
 def bind_in_range(address: str, family: socket.AddressFamily) -> socket.socket:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Settle = Callable[[], Any] | None
 
-_COMPLEX = (DType.COMPLEX64, DType.COMPLEX128)
+_PARTS: dict[int, int] = {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}
 _ARRAY = "torch.Tensor, numpy.ndarray or another array that speaks DLPack"
 
 
@@ -153,12 +153,24 @@ def apart(source: Buffer, to: Buffer) -> Buffer:
     return duplicate(source) if overlaps(source, to) else source
 
 
-def same_dtype(*buffers: Buffer) -> None:
-    """ValueError where they differ."""
+def same_dtype(*buffers: Buffer, parts: bool = False) -> None:
+    """ValueError where they differ. parts: a complex dtype is the same as that of its parts, as in torch."""
+    def kind(buffer: Buffer) -> int:
+        return _PARTS.get(buffer.dtype, buffer.dtype) if parts else buffer.dtype
+
     for buffer in buffers:
-        if buffer.dtype != buffers[0].dtype:
+        if kind(buffer) != kind(buffers[0]):
             raise ValueError(f"Invalid usage of tensors with different dtypes. Found {DType(buffers[0].dtype).label} and "
                              f"{DType(buffer.dtype).label}")
+
+
+def in_parts(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """Of one dtype each: complex ones as pairs of reals, where they stand beside such."""
+    if all(buffer.dtype == buffers[0].dtype for buffer in buffers):
+        return list(buffers)
+    return [buffer if buffer.dtype not in _PARTS else
+            Buffer(buffer.address, 2 * buffer.count, _PARTS[buffer.dtype], buffer.device_type, buffer.device_index,
+                   buffer.readonly, (*buffer.shape, 2), buffer) for buffer in buffers]
 
 
 def same_shape(name: str, shape: tuple[int, ...], buffers: Sequence[Buffer]) -> None:
@@ -211,7 +223,8 @@ def peer(pg: ProcessGroup, global_rank: Any, group_rank: Any) -> int:
 # ---- reductions ----
 
 
-def _facade_op(op: Any) -> ReduceOp:
+def known(op: Any) -> ReduceOp:
+    """TypeError for what is no ReduceOp, of ours or torch's."""
     if isinstance(op, ReduceOp):
         return op
     if type(op).__module__.startswith("torch."):  # torch's own ReduceOp: a program may mix the two modules
@@ -226,8 +239,8 @@ def _facade_op(op: Any) -> ReduceOp:
 
 def reduction(what: str, op: Any, dtype: int) -> CoreReduceOp:
     """The core's reduction. TypeError for what is no ReduceOp; where it has none for the dtype, ValueError or RuntimeError."""
-    given = _facade_op(op)
-    if dtype in _COMPLEX and not supports_complex(given):
+    given = known(op)
+    if dtype in _PARTS and not supports_complex(given):
         raise ValueError(f"{what} does not support {given.op} on complex tensors")
     core = given.core
     try:

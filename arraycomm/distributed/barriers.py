@@ -45,8 +45,8 @@ def barrier(group: ProcessGroup | None = None, async_op: bool = False, device_id
 
 def monitored_barrier(group: ProcessGroup | None = None, timeout: timedelta | None = None,
                       wait_all_ranks: bool = False) -> None:
-    """A barrier with a timeout (None: the group's) whose error names the ranks that did not come: RuntimeError on all ranks, or
-    on none. They meet in the store.
+    """A barrier with a timeout (None: the group's; 0: who is not there yet is missing) whose error names the ranks that did not
+    come: RuntimeError on all ranks, or on none. They meet in the store.
 
     wait_all_ranks: names all that are missing, otherwise the first one. A rank that comes too late gets the same error. A rank
     that missed one meets the others in the next, if a collective of the group is in between; otherwise its next call is the one
@@ -55,7 +55,8 @@ def monitored_barrier(group: ProcessGroup | None = None, timeout: timedelta | No
     pg = entered(group, "monitored_barrier")
     if pg is None:
         return
-    seconds = pg.core.timeout if timeout is None else seconds_of(duration(timeout))
+    limit = duration(timeout)
+    seconds = pg.core.timeout if limit is None else 0.0 if limit == timedelta(0) else seconds_of(limit)
     if pg.size() > 1:
         _Monitored(pg).wait(seconds, wait_all_ranks)
 
@@ -150,9 +151,9 @@ class _Monitored:
 
     def _raise(self, end: dict[str, Any]) -> None:
         text = _named(self._pg, end["by"], end["missing"], end["seconds"]) + end["cause"]
-        if end["by"] == self._me:
-            raise DistError(text)
         me = self._pg.ranks[self._me]
+        if end["by"] == self._me:
+            raise DistError(text if end["cause"] else f"{text}: Rank {me} timed out in monitoredBarrier")
         raise DistError(f"[Rank {me}]: Rank {me} successfully reached monitoredBarrier, but received errors while waiting for "
                         f"send/recv from rank {self._pg.ranks[end['by']]}: {text}")
 

@@ -19,10 +19,11 @@ from .world import resolve
 
 
 def all_reduce_coalesced(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
-                         async_op: bool = False) -> Work | None:
-    """all_reduce of each array of a list, of one dtype. FutureWarning, as torch's."""
+                         async_op: bool = False) -> Any:
+    """all_reduce of each array of a list, of one dtype; a complex one counts as that of its parts. FutureWarning, as torch's;
+    with async_op a future of the arrays."""
     _deprecated("all_reduce_coalesced")
-    return reduce_all(tensors, op, group, async_op)
+    return _future_of(reduce_all(tensors, op, group, async_op))
 
 
 def reduce_all(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
@@ -35,23 +36,24 @@ def reduce_all(tensors: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | 
     arguments.listed("tensors", xs)
     if not xs:
         raise RuntimeError("all_reduce_coalesced needs at least one tensor, got an empty list")
-    places = [arguments.written("tensors", x) for x in xs]
-    arguments.same_dtype(*(place for place, _ in places))
-    reduction = arguments.reduction("all_reduce_coalesced", op, places[0][0].dtype)
+    places, settles = zip(*(arguments.written("tensors", x) for x in xs), strict=True)
+    arguments.same_dtype(*places, parts=True)
+    reduction, *_ = [arguments.reduction("all_reduce", op, place.dtype) for place in places]  # it depends on op alone
     core = pg.core
 
     def one(x: Any, place: Any, settle: Any) -> Held:
         return Held(lambda async_op: core.all_reduce(place, reduction, out=place, async_op=async_op), x, settle,
                     (core, place, reduction))
 
-    return held.start_all([one(x, *place) for x, place in zip(xs, places, strict=True)], bool(async_op))
+    return held.start_all(list(map(one, xs, arguments.in_parts(places), settles)), bool(async_op))
 
 
 def all_gather_coalesced(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any],
-                         group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
-    """Every rank's list of arrays: output_tensor_lists[r][i] gets input_tensor_list[i] of rank r. FutureWarning, as torch's."""
+                         group: ProcessGroup | None = None, async_op: bool = False) -> Any:
+    """Every rank's list of arrays: output_tensor_lists[r][i] gets input_tensor_list[i] of rank r. FutureWarning, as torch's;
+    with async_op a future of the arrays, one after the other."""
     _deprecated("all_gather_coalesced")
-    return gather_all(output_tensor_lists, input_tensor_list, group, async_op)
+    return _future_of(gather_all(output_tensor_lists, input_tensor_list, group, async_op))
 
 
 def gather_all(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any], group: ProcessGroup | None = None,
@@ -70,16 +72,22 @@ def gather_all(output_tensor_lists: list[list[Any]], input_tensor_list: list[Any
     arguments.as_many("output_tensor_lists", output_tensor_lists, pg.size())
     flat = [x for xs in output_tensor_lists for x in xs]
     places, settle = arguments.written_all("output_tensor_lists", flat)
-    arguments.same_dtype(*sources, *places)
+    arguments.same_dtype(*sources, *places, parts=True)
     for xs in output_tensor_lists:
         shapes = [arguments.read("output_tensor_lists", x).shape for x in xs]
         if shapes != [source.shape for source in sources]:
             raise RuntimeError(f"all_gather_coalesced: invalid size of output tensors: {shapes}, expected "
                                f"{[source.shape for source in sources]}")
-    whole, spread = target(places)
-    source = arguments.apart(joined(sources), whole)
+    for index, place in enumerate(places):
+        arguments.same_dtype(sources[index % len(sources)], place)
+    whole, spread = target(arguments.in_parts(places))
+    source = arguments.apart(joined(arguments.in_parts(sources)), whole)
     pending = pg.core.all_gather(source, out=whole, async_op=bool(async_op))
     return ended(pending, bool(async_op), flat, arguments.both(spread, settle))
+
+
+def _future_of(work: Work | None) -> Any:
+    return None if work is None else work.get_future()
 
 
 def _deprecated(name: str) -> None:

@@ -10,24 +10,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.joined import flat
 from arraycomm.core.shapes import row
 from arraycomm.core.typed import Any
 
-from . import arguments
+from . import arguments, held
 from .entry import current, entered
 from .held import Held, hold
 from .process_group import ProcessGroup
 from .reduce_op import ReduceOp
-from .work import Work, ended
+from .work import ENDED, Work, ended
 from .world import member
 
 
 def all_reduce(tensor: Any, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None,
                async_op: bool = False) -> Work | None:
-    """The elementwise reduction of every rank's array, in place on every rank; the same bits on all of them."""
+    """The elementwise reduction of every rank's array, in place on every rank; the same bits on all of them.
+
+    torch's sparse tensors (COO) too, by SUM and AVG: the result is coalesced, and there when the call returns.
+    """
     short: Any = None if current.profiler._is_profiler_enabled else current.default if group is None else group
     short = getattr(short, "plain", None)
     done = NotImplemented if short is None else short.plain_all_reduce(tensor, getattr(op, "plain", ""), out=tensor,
@@ -41,6 +45,11 @@ def _all_reduce(tensor: Any, op: ReduceOp, group: ProcessGroup | None, async_op:
     pg = member(group, "all_reduce", 4)
     if pg is None:
         return None
+    if getattr(tensor, "is_sparse", False):  # torch's
+        if pg.collected:
+            held.run(pg, False)
+        import_module("arraycomm.frameworks.torch.sparse").all_reduce_in_place(pg, tensor, arguments.known(op).op.name)
+        return ended(ENDED, async_op, (tensor,))
     place, settle = arguments.written("tensor", tensor)
     reduction = arguments.reduction("all_reduce", op, place.dtype)
     core = pg.core

@@ -92,12 +92,16 @@ class DeviceMesh:
 
     @property
     def mesh(self) -> Any:
-        """The global ranks, int32: NumPy's array, or one of the library whose array the mesh was made from.
+        """The global ranks, int32: an array of the library whose array the mesh was made from; of another mesh torch's where
+        torch is loaded, and NumPy's elsewhere.
 
         RuntimeError for a part of a mesh, on a rank that is not in it.
         """
         ranks = memoryview(array("i", self._grid.ranks_along(self._dims))).cast("B").cast("i", self.shape)
-        return wrap(pack(ranks), template(self._grid.template))
+        like, torch = self._grid.template, sys.modules.get("torch")
+        if like is None and torch is not None:
+            like = torch.empty(0)
+        return wrap(pack(ranks), template(like))
 
     def __repr__(self) -> str:
         strides = tuple(self._grid.stride(axes) for axes in self._dims)
@@ -148,8 +152,8 @@ class DeviceMesh:
         if mesh_dim is not None and not isinstance(mesh_dim, (int, str)):
             raise AssertionError(f"mesh_dim must be an int or a name, got {mesh_dim!r}")
         if mesh_dim is None and self.ndim > 1:
-            raise RuntimeError(f"Found the DeviceMesh have {self.ndim} dimensions: give `mesh_dim` when it has more than "
-                               "one, or use get_all_groups()")
+            raise RuntimeError(f"Found the DeviceMesh have {self.ndim} dimensions. Optional kwarg `mesh_dim` needs to be "
+                               "specified when device_mesh.ndim > 1. get_all_groups() gives the groups of all")
         return self._grid.group(self._axes(0 if mesh_dim is None else mesh_dim))
 
     def get_all_groups(self) -> list[ProcessGroup]:

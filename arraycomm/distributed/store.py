@@ -52,8 +52,15 @@ class Store(core.Store):
         return _as_bytes(self.get(key))
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Not atomic."""
-        self.set(key, (_as_bytes(self.get(key)) if self.check([key]) else b"") + _as_bytes(value))
+        """By the subclass's compare_set, which loses one of two equal values at once, or by check, which is not atomic."""
+        added = _as_bytes(value)
+        if type(self).compare_set is Store.compare_set:
+            self.set(key, (_as_bytes(self.get(key)) if self.check([key]) else b"") + added)
+            return
+        now, wanted = _as_bytes(self.compare_set(key, b"", b"")), None
+        while now != wanted:
+            wanted = now + added
+            now = _as_bytes(self.compare_set(key, now, wanted))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         return [_as_bytes(self.get(key)) for key in keys]

@@ -21,7 +21,7 @@ from arraycomm.core.errors import DistNetworkError, DistStoreError
 from arraycomm.core.secret import find
 from arraycomm.core.store import inside
 from arraycomm.core.store.base import duration
-from arraycomm.core.store.connections import Connections, grace
+from arraycomm.core.store.connections import grace, retried
 from arraycomm.core.store.forwarding import ForwardingStore
 from arraycomm.core.store.torch import TorchStore, opener
 
@@ -153,7 +153,8 @@ def _join(host: str, port: int, size: int | None, timeout: timedelta) -> core.TC
     """The wire is the server's: ours where it is one of ours."""
     if port == 0:
         raise DistNetworkError("port 0 is for the master; the others need the port that the master got")
-    if means_loopback(host) or all(is_loopback(address) for _, address in resolve(host, port)):
+    addresses = retried(lambda: resolve(host, port), timeout.total_seconds(), f"TCPStore {host} port {port}")
+    if means_loopback(host) or all(is_loopback(address) for _, address in addresses):
         torch = _serves_torch(host, port, timeout)
     else:
         torch = settings.get_flag("ARRAYCOMM_TORCH_STORE")
@@ -164,26 +165,19 @@ def _join(host: str, port: int, size: int | None, timeout: timedelta) -> core.TC
 
 def _serves_torch(host: str, port: int, timeout: timedelta) -> bool:
     """Who serves there, asked until somebody does: a server of ours has a Unix socket beside its port."""
-    found: list[bool] = []
     secret, seconds = find(), grace(timeout)
     torch = opener(host, port, seconds)
 
-    def attempt() -> socket.socket:
+    def attempt() -> bool:
         for _, address in resolve(host, port):
             sock = inside.connect(address, port, secret, Hello("", Purpose.STORE), deadline=seconds)
             if sock is not None:
-                found.append(False)
-                return sock
-        sock = torch()
-        found.append(True)
-        return sock
+                sock.close()
+                return False
+        torch().close()
+        return True
 
-    looking = Connections(attempt, f"TCPStore at {host} port {port}")
-    try:
-        looking.wait_for_server(timeout.total_seconds())
-    finally:
-        looking.close()
-    return found[-1]
+    return retried(attempt, timeout.total_seconds(), f"TCPStore {host} port {port}")
 
 
 class _Shared:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -182,14 +183,65 @@ def coalesced(lib: Library) -> None:
         warnings.simplefilter("always")
         dist.all_reduce_coalesced(xs, op=ReduceOp.MAX)
         outs = [[lib.array(np.zeros(s), "float32") for s in ((2, 3), (4,))] for _ in range(lib.size)]
-        work = dist.all_gather_coalesced(outs, xs[:2], async_op=True)
-        assert work is not None and work.wait()
+        written = dist.all_gather_coalesced(outs, xs[:2], async_op=True).wait()
+        assert [id(x) for x in written] == [id(x) for row in outs for x in row]
     assert [warning.category for warning in seen] == [FutureWarning] * 2
     for x in xs:
         same(x, folded("MAX", tuple(x.shape), "float32", lib.size))
     for row in outs:
         same(row[0], folded("MAX", (2, 3), "float32", lib.size))
         same(row[1], folded("MAX", (4,), "float32", lib.size))
+
+
+@check
+def coalesced_with_complex_ones(lib: Library) -> None:
+    """Complex arrays beside those of their parts; strided ones too, and by a future."""
+    for dtype, part in (("complex64", "float32"), ("complex128", "float64")):
+        rows = np.arange(6.0).reshape(2, 3) + 1j * lib.rank
+        xs = [lib.array(np.arange(4) + lib.rank, part), lib.strided(rows, dtype), lib.array(2j, dtype), lib.array([1.0], part)]
+        outs = [[lib.array(np.zeros(np.shape(values(x))), dtype if 0 < i < 3 else part) for i, x in enumerate(xs)]
+                for _ in range(lib.size)]
+        dist.all_gather_coalesced(outs, xs)
+        for rank, row in enumerate(outs):
+            for x, expected in zip(row, (np.arange(4) + rank, rows.real + 1j * rank, 2j, [1.0]), strict=True):
+                same(x, expected)
+        written = dist.all_reduce_coalesced(xs, op=ReduceOp.SUM, async_op=True).wait()
+        for index, x in enumerate(written):
+            assert x is xs[index] or lib.name == "torch"
+            same(xs[index], sum(values(row[index]) for row in outs))
+        for wrong in (ReduceOp.MAX, ReduceOp.PRODUCT):
+            refused(ValueError, "all_reduce does not support", partial(dist.all_reduce_coalesced, xs, op=wrong))
+        refused(ValueError, "different dtypes", partial(dist.all_reduce_coalesced, [xs[1], lib.array([1], "int32")]))
+        swapped = [lib.array(rows.real, part), xs[1]]
+        refused(ValueError, "different dtypes", partial(dist.all_gather_coalesced, [[xs[1], xs[1]]] * lib.size, swapped))
+
+
+@check
+def sparse(lib: Library) -> None:
+    """torch's COO tensors by all_reduce, as gloo takes them, with a group, a future and a manager too."""
+    if lib.name != "torch":
+        return
+    torch = importlib.import_module("torch")
+    dense, world = torch.zeros(lib.size, 2), dist.group.WORLD
+    dense[lib.rank] = lib.rank + 1.0
+    total = torch.arange(1.0, lib.size + 1).reshape(-1, 1) * torch.ones(2)
+    for call in (dist.all_reduce, partial(dist.all_reduce, group=world), lambda x: dist.all_reduce(x, async_op=True).wait(),
+                 lambda x: dist.all_reduce(x, async_op=True).get_future().wait(), lambda x: world.allreduce([x]).wait()):
+        x = torch.sparse_coo_tensor([[lib.rank, lib.rank]], dense[[lib.rank] * 2] / 2, (lib.size, 2))  # one place twice
+        call(x)
+        assert x.is_coalesced() and torch.equal(x.to_dense(), total), x
+    with dist._coalescing_manager():
+        held, x = lib.array([1.0]), dense.to_sparse()
+        dist.all_reduce(held)
+        dist.all_reduce(x, op=ReduceOp.AVG)
+        same(held, [lib.size])
+    same(x.to_dense(), total / lib.size)
+    empty = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0), (4,))
+    dist.all_reduce(empty)
+    assert empty._nnz() == 0
+    refused(RuntimeError, "SUM or AVG", partial(dist.all_reduce, x, op=ReduceOp.MAX))
+    refused(TypeError, "Expected parameter `op`", partial(dist.all_reduce, x, op="sum"))
+    refused(TypeError, "to_dense", partial(dist.all_reduce, torch.eye(2).to_sparse_csr()))
 
 
 @check

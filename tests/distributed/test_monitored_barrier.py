@@ -55,6 +55,14 @@ def fails(name: str, timeout: timedelta = SHORT, **given: Any) -> Callable[[], N
     return check
 
 
+def without_waiting() -> None:
+    """A timeout of 0: who is not there yet is missing."""
+    if dist.get_rank() == 0:
+        found = told(timedelta(0))
+        assert found == f"[Rank 0]: Rank 1 {FAILED}0 ms: Rank 0 timed out in monitoredBarrier", found
+    collective()
+
+
 def passes() -> None:
     found = told()
     assert not found, found
@@ -187,7 +195,7 @@ def nothing_is_left_under_way() -> None:
 def run(rank: int) -> None:
     dist.init_process_group("gloo", timeout=LONG)
     passes()
-    for check in (late_ones_fail_too, missed_ones, missed_without_a_collective, all_that_are_missing,
+    for check in (late_ones_fail_too, without_waiting, missed_ones, missed_without_a_collective, all_that_are_missing,
                   beside_asynchronous_collectives, in_a_group, a_long_wait_is_told, ends_that_a_stranger_writes,
                   nothing_is_left_under_way):
         check()

@@ -141,7 +141,8 @@ def seconds_of(timeout: timedelta) -> float:
 
 
 def wait_timeout(keys: Sequence[str], seconds: float, where: str) -> DistStoreError:
-    return DistStoreError(f"wait timeout after {seconds:g} s, keys: {', '.join(keys)}; a rank that should have written them did "
+    named = ", ".join(f"/{key}" for key in keys)
+    return DistStoreError(f"wait timeout after {seconds * 1000:.0f}ms, keys: {named}; a rank that should have written them did "
                           f"not come or has failed ({where})")
 
 

@@ -13,7 +13,12 @@ from datetime import timedelta
 
 from ..errors import AuthFailed, DistNetworkError, DistStoreError
 from ..notice import Notice
-from ..typed import Protocol
+from ..typed import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Found = TypeVar("_Found")
 
 GRACE = 5.0  # s that a server may be late with an answer before it counts as stopped
 _RETRY = (0.01, 0.25)  # s between attempts to connect, first and longest
@@ -47,6 +52,30 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+def retried(attempt: Callable[[], _Found], seconds: float, where: str) -> _Found:
+    """What attempt() gives, tried again while it raises OSError or DistNetworkError: a server, or its host's name, may not be
+    there yet. One that refuses (AuthFailed) is not asked again. Raises DistNetworkError after `seconds`."""
+    start = time.monotonic()
+    pause, reason = _RETRY[0], ""
+    notice = Notice(lambda waited: f"has waited {waited:.3g} s for the {where}, which nobody serves yet: {reason}")
+    while True:
+        try:
+            return attempt()
+        except AuthFailed:
+            raise
+        except (OSError, DistNetworkError) as error:
+            waited = time.monotonic() - start
+            reason = getattr(error, "strerror", None) or str(error)
+            if waited + pause > seconds:
+                raise DistNetworkError(
+                    f"the client socket has timed out after {waited:.1f} s: nobody serves the {where} ({reason}); check "
+                    "MASTER_ADDR and MASTER_PORT, that rank 0 (or the launcher) runs, and that a firewall lets this port "
+                    "through") from None
+        notice.tell()
+        time.sleep(pause)
+        pause = min(2 * pause, _RETRY[1])
+
+
 class Connections:
     """`attempt` opens one and raises OSError or DistNetworkError. `where` names the server in errors.
 
@@ -66,30 +95,8 @@ class Connections:
         self._finalizer = weakref.finalize(self, _close, self._idle, self._aside, server)
 
     def wait_for_server(self, seconds: float) -> None:
-        """Opens the first connection. Waits for a server that is not there yet, not for one that refuses (AuthFailed).
-
-        Raises DistNetworkError when nobody serves within `seconds`.
-        """
-        start = time.monotonic()
-        pause, reason = _RETRY[0], ""
-        notice = Notice(lambda waited: f"has waited {waited:.3g} s for the {self._where}, which nobody serves yet: {reason}")
-        while True:
-            try:
-                self._idle.append(self._attempt())
-                return
-            except AuthFailed:
-                raise
-            except (OSError, DistNetworkError) as error:
-                waited = time.monotonic() - start
-                reason = getattr(error, "strerror", None) or str(error)
-                if waited + pause > seconds:
-                    raise DistNetworkError(
-                        f"nobody serves the {self._where} ({reason}) after {waited:.1f} s, timeout: check MASTER_ADDR "
-                        "and MASTER_PORT, that rank 0 (or the launcher) runs, and that a firewall lets this port "
-                        "through") from None
-            notice.tell()
-            time.sleep(pause)
-            pause = min(2 * pause, _RETRY[1])
+        """Opens the first connection. Raises as retried() does."""
+        self._idle.append(retried(self._attempt, seconds, self._where))
 
     @contextlib.contextmanager
     def use(self) -> Iterator[socket.socket]:

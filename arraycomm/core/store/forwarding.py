@@ -59,7 +59,7 @@ class ForwardingStore(Store):
         return self._inner.num_keys()
 
     def append(self, key: str, value: str | bytes) -> None:
-        self._inner.append(self._key(key), value)
+        self._inner.append(self._key(key), value_bytes(value))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         return self._inner.multi_get(self._keys(keys))
@@ -68,7 +68,7 @@ class ForwardingStore(Store):
         self._inner.multi_set(self._keys(keys), [value_bytes(value) for value in values])
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        self._inner.queue_push(self._key(key), value)
+        self._inner.queue_push(self._key(key), value_bytes(value))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         return self._inner.queue_pop(self._key(key), block)

@@ -17,8 +17,8 @@ class PrefixStore(ForwardingStore):
 
     def __init__(self, prefix: str, store: Store) -> None:
         if not isinstance(prefix, str) or not isinstance(store, Store):
-            raise TypeError(f"PrefixStore needs a str and a Store, got {type(prefix).__name__} and "
-                            f"{type(store).__name__}")
+            wrong = ValueError if store is None else TypeError  # as torch has them
+            raise wrong(f"PrefixStore needs a str and a Store, got {type(prefix).__name__} and {type(store).__name__}")
         self.prefix = prefix
         self._inner = store
 

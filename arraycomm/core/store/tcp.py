@@ -17,7 +17,7 @@ from ..secret import find, require
 from ..typed import TYPE_CHECKING
 from . import inside
 from .base import wait_timeout
-from .connections import grace
+from .connections import grace, retried
 from .lines import Line, Lines
 from .request import RequestStore, key_bytes, value_bytes
 from .server import StoreServer, keep_alive
@@ -77,6 +77,7 @@ class TCPStore(RequestStore):
         if listen_fd is not None:
             listeners = [socket.socket(fileno=listen_fd)]
         else:
+            retried(lambda: resolve(self.host), self.timeout.total_seconds(), self._where())
             listeners = self._listen(listen_addresses(self.host))
         names = [listener.getsockname()[:2] for listener in listeners]
         for address, _ in names:
@@ -127,8 +128,8 @@ class TCPStore(RequestStore):
                 self._call(Op.WAIT, [_COMPLETE], min(left, notice.left()))
                 return
             notice.tell()
-        raise DistStoreError(f"timeout: {self._came()} of {world_size} workers reached the store at {self._where()} within "
-                             f"{seconds:g} s")
+        raise DistStoreError(f"Timed out after {seconds:g} seconds waiting for clients. {self._came()}/{world_size} clients "
+                             f"joined. They are expected at the {self._where()}")
 
     def _came(self) -> int:
         return int(self._now(Op.ADD, _WORKERS, b"0")[0])

@@ -76,7 +76,8 @@ class PowerSGDState:
         if matrix_approximation_rank < 1:
             raise ValueError(f"matrix_approximation_rank must be at least 1, got {matrix_approximation_rank}")
         if (use_error_feedback or warm_start) and start_powerSGD_iter <= 1:
-            raise ValueError("start_powerSGD_iter must be above 1 with use_error_feedback or warm_start, as in torch")
+            raise ValueError("Expect `start_powerSGD_iter` > 1 if `use_error_feedback` or `warm_start` is enabled, because "
+                             "PowerSGD can only be applied after the first two iterations in DDP.")
         self.process_group, self.matrix_approximation_rank = process_group, matrix_approximation_rank
         self.start_powerSGD_iter, self.min_compression_rate = start_powerSGD_iter, min_compression_rate
         self.use_error_feedback, self.warm_start = use_error_feedback, warm_start

@@ -116,12 +116,6 @@ class ProcessGroup(dist.ProcessGroup):
                                                  timeout=None if limit < _NO_LIMIT else limit.total_seconds())
             if pending is not NotImplemented:
                 return Work(FacadeWork(pending if async_op else ENDED, tensors), self._futures)
-        if len(tensors) == 1 and getattr(tensors[0], "layout", None) is torch.sparse_coo and opts is not None:
-            from .sparse import all_reduce  # not for those who have none
-
-            with torch.no_grad():
-                tensors[0].copy_(all_reduce(self.facade, tensors[0], opts.reduceOp.op.name.lower()))
-            return Work(FacadeWork(ENDED, tensors), self._futures)
         return _long_allreduce(self, tensors, *given, **named)
 
 

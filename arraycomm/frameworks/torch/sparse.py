@@ -10,6 +10,12 @@ from ..sparse import sparse_all_reduce
 
 
 @torch.no_grad()
+def all_reduce_in_place(group: ProcessGroup, tensor: torch.Tensor, op: str) -> None:
+    """As all_reduce(); what the tensor held is replaced."""
+    tensor.copy_(all_reduce(group, tensor, op.lower()))
+
+
+@torch.no_grad()
 def all_reduce(group: ProcessGroup, tensor: torch.Tensor, op: str) -> torch.Tensor:
     """A new one, coalesced, on the tensor's device; what lies on a GPU goes by the host.
 
