@@ -110,6 +110,8 @@ class Operations:
             raise ValueError(f"{where.rpartition('.')[2]} needs at least one array, got an empty list")
         if len(calls) == 1:
             return self._begin(where, *calls[0], timeout=timeout, **named)
+        if any(getattr(x, "is_sparse", False) for args in calls for x in args):  # which are exchanged in several steps
+            raise TypeError("sparse tensors are reduced one at a time: call this for each of them")
         if self.collected is not None:
             return [self._begin(where, *args, timeout=timeout, **named) for args in calls][0]
         from .each import begin_each

@@ -242,6 +242,7 @@ def sparse(lib: Library) -> None:
     refused(RuntimeError, "SUM or AVG", partial(dist.all_reduce, x, op=ReduceOp.MAX))
     refused(TypeError, "Expected parameter `op`", partial(dist.all_reduce, x, op="sum"))
     refused(TypeError, "to_dense", partial(dist.all_reduce, torch.eye(2).to_sparse_csr()))
+    refused(TypeError, "one at a time", partial(world.allreduce, [dense, x]))
 
 
 @check

@@ -224,7 +224,7 @@ def test_submodules() -> None:
                "assert powerSGD_hook.PowerSGDState is hooks.PowerSGDState and dist.GradBucket is hooks.Bucket\n")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for stand_in in (dist.optim.ZeroRedundancyOptimizer, dist.algorithms.join.Join, dist.nn.RemoteModule):  # type: ignore[attr-defined]
+    for stand_in in (dist.optim.ZeroRedundancyOptimizer, dist.optim.DistributedOptimizer, dist.nn.RemoteModule):  # type: ignore[attr-defined]
         with pytest.raises(RuntimeError, match=r'call torch.distributed.init_process_group\("arraycomm"\)'):
             stand_in([], object)
     for name in torch_only.MODULES:

@@ -1,4 +1,4 @@
-"""torch.distributed.algorithms: the communication hooks of DistributedDataParallel. Join works on torch's own groups."""
+"""torch.distributed.algorithms: the communication hooks of DistributedDataParallel, and Join."""
 
 from __future__ import annotations
 
