@@ -20,6 +20,7 @@ from .types import CODES, DeviceType, DType
 
 _LEGACY, _UNORDERED = 1, -1  # streams as DLPack numbers them: CUDA's legacy default stream; no order wanted
 
+_TYPES = 64  # as in native/view.c
 _NO_OUT = "leave out= away, where there is one, and"
 KEYS = "JAX's random keys can be moved (broadcast, gather, send, ...), not reduced; pass jax.random.key_data(x)"
 _SUPPORTED = ", ".join(dtype.label for dtype in DType)
@@ -308,17 +309,27 @@ def empty_like(template: Any, shape: tuple[int, ...]) -> Any:
     return None
 
 
+def _remember(known: dict[type, Any], kind: type, found: Any) -> Any:
+    """Programs have few array types, but some make a class for each object: what is known must not keep them all alive."""
+    if len(known) >= _TYPES:
+        known.clear()
+    known[kind] = found
+    return found
+
+
 _importers: dict[type, Callable[..., Any] | None] = {}
 
 
 def _importer(template: Any) -> Callable[..., Any] | None:
     """`from_dlpack` of the library that the template comes from."""
     kind = type(template)
-    if kind not in _importers:
+    try:
+        return _importers[kind]
+    except KeyError:
         namespace = getattr(template, "__array_namespace__", None)
         library = namespace() if namespace else sys.modules.get(kind.__module__.partition(".")[0])
-        _importers[kind] = getattr(library, "from_dlpack", None)
-    return _importers[kind]
+        found: Callable[..., Any] | None = _remember(_importers, kind, getattr(library, "from_dlpack", None))
+        return found
 
 
 _WIDE = frozenset((DType.INT64, DType.UINT64, DType.FLOAT64, DType.COMPLEX128))  # JAX has them with jax_enable_x64 only
@@ -407,9 +418,10 @@ _of_jax: dict[type, bool] = {}
 def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
     """wrap() for libraries that have no faster way: `from_dlpack`, or a memoryview where there is none."""
     kind = type(template)
-    if kind not in _of_jax:
-        _of_jax[kind] = kind.__module__.startswith("jaxlib.")
-    if _of_jax[kind] and (array := _wrap_jax(buffer, template)) is not None:
+    of_jax = _of_jax.get(kind)
+    if of_jax is None:
+        of_jax = _remember(_of_jax, kind, kind.__module__.startswith("jaxlib."))
+    if of_jax and (array := _wrap_jax(buffer, template)) is not None:
         return array
     from_dlpack = _importer(template)
     if from_dlpack is None:

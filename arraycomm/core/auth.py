@@ -333,6 +333,8 @@ class Acceptor:
                 handshake.error = "it does not read"
         except BlockingIOError:
             return
+        except ConnectionError:
+            data = b""  # it has gone
         except OSError as error:
             data, handshake.error = b"", str(error.strerror)
         if handshake.hello is not None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core.auth import Purpose
+from arraycomm.core.auth import HandshakeBroken, Purpose
 from arraycomm.core.log import log
 from arraycomm.core.printable import printable
 from arraycomm.core.record import Record
@@ -117,6 +117,8 @@ def _ask(rank: int, outgoing: Outgoing) -> str:
         with outgoing.connect(rank, Purpose.STACKS, patience=_SECONDS) as sock:
             text = _receive(sock).decode(errors="replace")
     except Exception as error:  # whatever a peer does, this is only asked for the log
+        if isinstance(error.__cause__, (HandshakeBroken, TimeoutError)):
+            return " does not say where it is: it is stopped, has no processor, or what it calls keeps Python's lock"
         return f" does not say where it is: {printable(str(error) or type(error).__name__)}"
     return " is here:\n" + "\n".join(map(printable, text.splitlines()))
 

@@ -5,8 +5,10 @@ memory gives a wrong result or no error. Two ranks are threads of this process, 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -199,3 +201,16 @@ def test_groups_that_follow_each_other() -> None:
 
         for total in ranks(work):
             np.testing.assert_array_equal(total, np.full(turn + 1, 2 * turn + 1))
+
+
+def test_classes_are_not_kept_for_ever() -> None:
+    """A program may make one for each array."""
+    with arraycomm.init(rank=0, world_size=1, store=HashStore()) as group:
+        def made() -> weakref.ref[type]:
+            kind = type("Exporter", (), {"__dlpack__": lambda self, **given: np.ones(1).__dlpack__(**given)})
+            assert group.all_reduce(kind()).tolist() == [1]
+            return weakref.ref(kind)
+
+        known = [made() for _ in range(400)]
+    gc.collect()
+    assert sum(one() is not None for one in known) <= 3 * 64  # two tables here, one in C
