@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from .worlds import World
+from .worlds import World, only
 
 
+@only(lambda settings: settings.transport == "shm" or settings.size > 2)
 @pytest.mark.parametrize(
     "task",
     ["kinds", "private", "some_private", "long_exchanges", "messages", "libraries", "lifetime", "between_others", "refusals"],

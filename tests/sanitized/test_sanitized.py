@@ -15,7 +15,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SLICE = "(shm-3 or tcp-3) and not jax and not torch and not mixed"
+SLICE = "(shm-3 or tcp-3) and not (jax or torch or mixed or lengths or forced or properties)"
 LIMIT = 900  # s
 
 
