@@ -426,9 +426,9 @@ def wrap_elsewhere(buffer: Buffer, template: Any) -> Any:
     from_dlpack = _importer(template)
     if from_dlpack is None:
         return plain(buffer)
-    array = from_dlpack(buffer)
     if buffer.dtype == DType.FLOAT64 and derives(template, "mlx.core", "array"):  # it makes float32 of that unless it is told
         return sys.modules["mlx.core"].array(plain(buffer), dtype=template.dtype)
+    array = from_dlpack(buffer)
     if derives(template, "jax", "Array") and array.device != template.device:
         array = sys.modules["jax"].device_put(array, template.device)
     label = found = DType(buffer.dtype).label

@@ -13,7 +13,7 @@ from arraycomm.core.types import DType
 _NARROW = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"}
 DTYPES = {
     "array_api_strict": _NARROW | {"complex64", "complex128"},
-    "mlx": _NARROW - {"float64"} | {"float16", "bfloat16", "complex64"},
+    "mlx": _NARROW | {"float16", "bfloat16", "complex64"},
     "pyarrow": _NARROW - {"bool"} | {"float16"},  # its tensors
     "tvm_ffi": {dtype.label for dtype in DType if np.dtype(getattr(ml_dtypes, dtype.label, dtype.label)).isbuiltin == 1},
 }
@@ -25,7 +25,7 @@ def make(library: str, array: np.ndarray[Any, Any]) -> Any:
 
         if array.dtype.name == "bfloat16":
             return mx.view(mx.array(array.view(np.uint16)), mx.bfloat16)
-        return mx.array(array)
+        return mx.array(array, dtype=mx.float64) if array.dtype == np.float64 else mx.array(array)
     if library == "pyarrow":
         import pyarrow
 
