@@ -24,14 +24,18 @@ from cffi_build import build
 # Buffers (PyObject_GetBuffer) joined the limited API in 3.11; the free-threaded build has none.
 LIMITED = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_DISABLED")
 # No contraction of a*b+c: results must not depend on the compiler's choice, nor differ between ranks.
-FLAGS = ["-std=gnu11", "-ffp-contract=off", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-pthread"]
+FLAGS = ["-std=gnu11", "-ffp-contract=off", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-pthread"]
 JOBS = 2
 ARCHIVED = ("arraycomm", "backends", "bench", "cffi_build", "tests", "docs", "examples", ".ci")
 
 
 def sanitizers() -> list[str]:
     chosen = os.environ.get("ARRAYCOMM_BUILD_SANITIZE", "")
-    return [f"-fsanitize={chosen}", "-fno-omit-frame-pointer"] if chosen else []
+    return [f"-fsanitize={chosen}"] if chosen else []
+
+
+def optimised(sanitize: list[str]) -> list[str]:
+    return ["-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", *sanitize] if sanitize else ["-O3"]
 
 
 class BuildEngine(build_ext):
@@ -79,10 +83,9 @@ class BuildEngine(build_ext):
         return str(target)
 
     def run_compiler(self, source: str, target: Path) -> None:
-        level = ["-O1", "-g1"] if sanitizers() else ["-O3"]
         limited = ["-DPy_LIMITED_API=0x030b0000"] if LIMITED else []
         folders = [*build.FOLDERS, sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
-        self.spawn([*self.compiler.compiler_so, *FLAGS, *level, *sanitizers(), *limited,
+        self.spawn([*self.compiler.compiler_so, *FLAGS, *optimised(sanitizers()), *limited,
                     *(f"-I{folder}" for folder in dict.fromkeys(map(str, folders))),
                     "-c", source, "-o", str(target)])
 

@@ -19,10 +19,12 @@ from pathlib import Path
 
 import pytest
 
+from cffi_build.commands import optimised
+
 from .compiling import COMPILER, ENGINE, HERE, OPTIMISED, compile_one, compile_with
 
-CHECKED = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-RACES = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=thread", "-Wno-error=tsan"]  # fences, which it does not know
+CHECKED = optimised(["-fsanitize=address,undefined"])
+RACES = [*optimised(["-fsanitize=thread"]), "-Wno-tsan"]  # fences, which it does not know
 TIMEOUT = 120  # seconds for one program
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"no C compiler {COMPILER!r} found")

@@ -188,8 +188,8 @@ int torch_lazy(PyObject *tensor, int dtype)
 /* torch's exporters call int1 to int7 int8, and uint1 to uint7 uint8. */
 int torch_whole_bytes(PyObject *tensor, int dtype)
 {
-    static PyObject *dtypes[2]; /* torch.int8, torch.uint8 */
-    PyObject **expected = &dtypes[dtype == ACOMM_UINT8];
+    static PyObject *bytes[2]; /* torch.int8, torch.uint8 */
+    PyObject **expected = &bytes[dtype == ACOMM_UINT8];
     if (dtype != ACOMM_INT8 && dtype != ACOMM_UINT8)
         return 1;
     if (!*expected)
