@@ -17,7 +17,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # who starts the tests in
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sanitize-all", action="store_true", help="run the whole conformance suite with sanitizers (hours)")
     parser.addoption("--all-sizes", action="store_true", help="run it with 1 to 5 and 8 ranks over both transports (minutes)")
-    parser.addoption("--mpi-all", action="store_true", help="run it over every MPI library with 1 to 4 ranks (half an hour)")
+    parser.addoption("--mpi-all", action="store_true",
+                     help="run it, and the tests of the backend, over every MPI library with 1 to 4 ranks (half an hour)")
     parser.addoption("--frameworks", type=lambda names: names.split(","),
                      help="run its matrix over these: mlx,tvm_ffi,array_api_strict,pyarrow, say (a minute)")
     parser.addoption("--programs", type=int, default=1, help="run so many programs of random calls in every world (seconds each)")

@@ -12,6 +12,21 @@ import pytest
 from .world import World
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --mpi-all, a test of several MPI libraries runs over one of them: each test over another, so that all are used."""
+    if config.getoption("--mpi-all"):
+        return
+    cases: dict[tuple[object, ...], list[pytest.Item]] = {}
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent and "library" in parameters:
+            others = [str(value) for name, value in parameters.items() if name not in ("library", "size")]
+            cases.setdefault((item.path, item.originalname, *others), []).append(item)
+    left = {item for number, alike in enumerate(cases.values()) for item in alike if item is not alike[number % len(alike)]}
+    config.hook.pytest_deselected(items=list(left))
+    items[:] = [item for item in items if item not in left]
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
     worlds: list[World] = []
