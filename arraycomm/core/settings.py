@@ -70,6 +70,8 @@ TABLE: dict[str, Setting] = {
                 ranks="equal"),
         Setting("ARRAYCOMM_TORCH_STORE", "0", "1: the launchers' store and arraycomm.distributed's speak torch's wire, which "
                 "knows no secret, between hosts too", flag=True),
+        Setting("ARRAYCOMM_TORCH_AS", "", "gloo: what asks torch.distributed for gloo gets arraycomm, see docs/torch.md; set by "
+                "arraycomm-run --as-gloo", ranks="set on all or on none"),
         Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is looked for, see docs/mpi.md",
                 ranks="the same library"),
         Setting("ARRAYCOMM_MPI_FOLDER", "", "where ranks note their shared memory; set by our launcher", ranks="equal on a host"),

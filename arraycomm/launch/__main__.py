@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from .mpi import launch_mpi
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: the first failing rank's, 128 + n where it was signal n, 1 or 2 where the launch itself failed."""
     options = _parse(arguments)
+    if options.as_gloo:
+        os.environ["ARRAYCOMM_TORCH_AS"] = "gloo"  # the ranks inherit it
     return launch_mpi(options) if options.mpi else launch(options)
 
 
@@ -52,6 +55,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--keep-going", action="store_true", help="a rank that fails does not end the others: for programs that go on without it")
     add("--no-prefix", dest="prefix", action="store_false", help="pass output on without [rank R] before each line")
     add("--no-python", action="store_true", help="the program is started itself, not by Python")
+    add("--as-gloo", action="store_true", help="what asks torch.distributed for gloo gets arraycomm: ARRAYCOMM_TORCH_AS=gloo")
     add("--mpi", action="store_true", help="the ranks are a world of MPI, without mpirun; one node only")
     add_version(parser)
     parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module's name")

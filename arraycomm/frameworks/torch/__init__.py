@@ -8,6 +8,7 @@ DistributedDataParallel and the modules autograd and comm_hooks work over arrayc
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,13 +20,22 @@ __all__ = ["DistributedDataParallel", "register"]
 def register() -> None:
     """Makes "arraycomm" a backend of torch.distributed for tensors in host memory. Idempotent.
 
+    Where ARRAYCOMM_TORCH_AS is "gloo", what asks for gloo gets it too; ValueError for anything else that is set there.
     Without effect in a torch that was built without torch.distributed.
     """
     import torch.distributed  # here: it calls this function, and may be imported by the line at the end of this file
 
-    if not torch.distributed.is_available() or "ARRAYCOMM" in torch.distributed.Backend._plugins:
+    if not torch.distributed.is_available():
         return
-    torch.distributed.Backend.register_backend("arraycomm", _create, extended_api=True, devices=["cpu"])
+    if "ARRAYCOMM" not in torch.distributed.Backend._plugins:
+        torch.distributed.Backend.register_backend("arraycomm", _create, extended_api=True, devices=["cpu"])
+    name = os.environ.get("ARRAYCOMM_TORCH_AS")
+    if name:
+        if name != "gloo":
+            raise ValueError(f"ARRAYCOMM_TORCH_AS must be gloo or not set, got {name!r}")
+        from .as_gloo import install
+
+        install()
 
 
 def __getattr__(name: str) -> Any:

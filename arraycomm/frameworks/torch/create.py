@@ -22,9 +22,10 @@ from .process_group import ProcessGroup
 from .store import BorrowedStore
 
 
-def create(options: Any, pg_options: Any) -> ProcessGroup:
+def create(options: Any, pg_options: Any) -> Any:
     """What register_backend() was given: called on each member of a new group, as torch's _DistributedBackendOptions say."""
-    if pg_options is not None:
+    kind = pg_options if isinstance(pg_options, type) else ProcessGroup  # as_gloo.py gives its own
+    if pg_options is not None and kind is ProcessGroup:
         warnings.warn("backend 'arraycomm' has no options of its own: pg_options is ignored", stacklevel=4)
     functional.register()
     world = torch.distributed.group.WORLD
@@ -35,7 +36,7 @@ def create(options: Any, pg_options: Any) -> ProcessGroup:
     ranks = options.global_ranks_in_group or range(options.group_size)
     group = FacadeGroup.of(core, ranks, name=options.group_id, desc=None, backend="arraycomm",
                         config=BackendConfig("cpu:gloo"), meeting=meeting)
-    return ProcessGroup(group, options.store)
+    return kind(group, options.store)
 
 
 def _world(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Group, Rendezvous]:

@@ -45,8 +45,10 @@ class ProcessGroup(dist.ProcessGroup):
     """Made by torch.distributed.init_process_group("arraycomm") and new_group().
 
     Attributes: facade (the arraycomm.distributed.ProcessGroup that carries its operations), uses (how often each name of a
-    group of these ranks was used).
+    group of these ranks was used), devices (device types, as torch has them of a group).
     """
+
+    devices: tuple[str, ...] = ("cpu",)
 
     def __init__(self, facade: FacadeGroup, store: Any) -> None:
         super().__init__(facade.rank(), facade.size())  # the form with a store makes no class of Python's
@@ -73,11 +75,11 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        return [torch.device(kind) for kind in self.devices]
 
     def _get_backend(self, device: torch.device) -> ProcessGroup:
         """This group is its own backend: torch's class has no constructor for Python."""
-        if torch.device(device).type != "cpu":
+        if torch.device(device).type not in self.devices:
             raise RuntimeError(f"No backend type associated with device type {device}: backend 'arraycomm' moves tensors in "
                                "host memory; make another group for these: torch.distributed.new_group(backend='nccl')")
         return self
@@ -92,6 +94,11 @@ class ProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         self.facade.set_timeout(timeout)
+
+    _set_default_timeout = set_timeout
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        self.facade.monitored_barrier(timeout, wait_all_ranks)
 
     def shutdown(self) -> None:
         """Frees the connections; destroy_process_group() calls it. First it waits for operations whose futures somebody has, and

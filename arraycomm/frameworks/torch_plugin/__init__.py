@@ -6,14 +6,18 @@ engine is not built and that hides the installed one.
 
 from __future__ import annotations
 
+import os
 import warnings
 
 
 def register() -> None:
-    """Makes "arraycomm" a backend of torch.distributed; a warning where the package cannot be loaded."""
+    """Makes "arraycomm" a backend of torch.distributed; a warning where the package cannot be loaded, but an error where the
+    environment asks for it in gloo's place."""
     try:
         from arraycomm.frameworks import torch
     except Exception as error:
+        if os.environ.get("ARRAYCOMM_TORCH_AS"):
+            raise
         warnings.warn(f"torch.distributed has no backend 'arraycomm': {type(error).__name__}: {error}", RuntimeWarning,
                       stacklevel=2)
     else:

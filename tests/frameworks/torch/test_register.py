@@ -45,6 +45,9 @@ def test_import_torch_goes_on_without_the_package(tmp_path: Path) -> None:
                           env={**os.environ, "PYTHONPATH": str(tmp_path), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
     assert done.stdout == "1.0\n", done.stderr
     assert "no backend 'arraycomm': ImportError: the engine is not built" in done.stderr
+    asked = subprocess.run([sys.executable, "-c", "import arraycomm_torch\narraycomm_torch.register()"], capture_output=True,
+                           text=True, timeout=60, cwd=tmp_path, env={**os.environ, "ARRAYCOMM_TORCH_AS": "gloo"})
+    assert asked.stderr.endswith("ImportError: the engine is not built\n"), "it was to stand in gloo's place"
 
 
 def test_torch_calls_the_module_that_cannot_fail() -> None:

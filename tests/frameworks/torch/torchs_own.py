@@ -2,6 +2,7 @@
 
 `python -m tests.frameworks.torch.torchs_own [NAME...]`, with PyPI's expecttest. Two forked ranks a test (WORLD_SIZE=N: so many).
 Without names: all for CPU tensors that torch defines for gloo (BACKEND=mpi: for MPI, which has more of all_to_all).
+With ARRAYCOMM_TORCH_AS=gloo they ask for gloo as they are, and none is left out.
 Ends with 1 if one of them fails.
 """
 
@@ -23,15 +24,17 @@ from torch.testing._internal.distributed.distributed_test import DistributedTest
 import arraycomm.frameworks.torch  # noqa: F401  registers the back end
 
 # For other devices and back ends; what torch refuses for all but its own (docs/torch.md); and what asks for names as it runs.
-_ELSEWHERE = re.compile("nccl|cuda|syncbatchnorm|sync_batch_norm|monitored_barrier|compile|mixed_precision|"
-                        "accumulate_gradients_no_sync", re.IGNORECASE)
+_AS_GLOO = bool(os.environ.get("ARRAYCOMM_TORCH_AS"))
+_ELSEWHERE = re.compile("nccl|cuda" + "|syncbatchnorm|sync_batch_norm|monitored_barrier|compile|mixed_precision|"
+                        "accumulate_gradients_no_sync" * (not _AS_GLOO), re.IGNORECASE)
 
 
 class Forked(TestDistBackend, DistributedTest._DistTestBase):  # type: ignore[misc]
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
-        distributed_test.BACKEND = "arraycomm"
+        if not _AS_GLOO:
+            distributed_test.BACKEND = "arraycomm"
 
     def setUp(self) -> None:
         super().setUp()
