@@ -11,7 +11,7 @@ the Work until it has ended.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from arraycomm._engine import Shortcut
@@ -22,6 +22,8 @@ from .types import ReduceOp
 
 if TYPE_CHECKING:
     from .rendezvous import Rendezvous
+
+Watch = Callable[[Iterable[int]], None]  # see Communicator.split()
 
 
 class Work(Protocol):
@@ -139,10 +141,20 @@ class Communicator(Mover, Protocol):
     def batch(self) -> AbstractContextManager[None]:
         """Groups point-to-point operations: none is required to make progress before the context ends."""
 
-    def split(self, members: Sequence[int], name: str, *, timeout: float) -> Communicator:
+    def split(self, members: Sequence[int], name: str, *, timeout: float,
+              watch: Watch | None = None) -> Communicator:
         """A communicator of these ranks of this group (in this order). Called by the members only, all of them.
 
-        timeout: seconds, the default of its operations.
+        timeout: seconds, the default of its operations. watch: called now and then, while this rank waits, with the ranks of the
+        world that it waits for; what it raises ends the wait. Given by Group.shrink() alone.
+        """
+
+    def gone(self) -> frozenset[int]:
+        """For Group.shrink(): the ranks that died, or left the world or this group, as far as is known here; none of them comes
+        back. A backend without this method cannot shrink groups.
+
+        Raises Aborted when the others have declared this rank lost, or when the communicator is closed, DistBackendError where
+        what it stands on cannot go on without a rank.
         """
 
     def check_peers(self) -> None:

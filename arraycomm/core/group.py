@@ -34,12 +34,15 @@ from .messages import MessageMethods
 from .objects import ObjectCollectives
 from .opaque import elements, row
 from .routes import Routes
+from .survivors import Shrinking
 from .typed import TYPE_CHECKING, Any
 from .types import DeviceType, DType, ReduceOp
 from .work import Work
 
 if TYPE_CHECKING:
     from typing import TypeVar
+
+    from .backend import Watch
 
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -61,7 +64,7 @@ def _plain(kind: int) -> Any:
     return ShortcutMethod(kind, None, False, False)
 
 
-class Group(ObjectCollectives, MessageMethods, Shortcuts):
+class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
     """One rank's end of a group of ranks. Made by arraycomm.init() and Group.split(); a context manager that closes.
 
     Attributes: rank, size, ranks (its members' in the world, in order), name, backend (its name),
@@ -78,6 +81,7 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         self._shortcut = routes.main.shortcut
         self._splits = 0
         self._children: list[Group] = []
+        self._first, self._asked = self, {}
         self.rank = routes.main.rank
         self.size = routes.main.size
         self.name = routes.main.name
@@ -407,8 +411,12 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
             raise ValueError(f"rank {self.rank} asks for a group of the ranks {members}: a rank asks for groups that "
                              "have it as a member, and each member stands there once")
         seconds = self.timeout if timeout is None else arguments.group_seconds(timeout)
+        return self._part(members, f"{self.name}/{name}", seconds, backends)
+
+    def _part(self, members: Sequence[int], name: str, seconds: float, backends: Mapping[str, frozenset[int]] | None = None,
+              watch: Watch | None = None) -> Group:
         with counted_in(self.ranks, self.name):
-            child = Group(self._routes.split(members, f"{self.name}/{name}", seconds, backends), seconds)
+            child = Group(self._routes.split(members, name, seconds, backends, watch), seconds)
         child.ranks = tuple(self.ranks[member] for member in members)
         self._children = [group for group in self._children if not group.closed] + [child]
         return child
@@ -423,7 +431,8 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         self._routes.abort(reason)
 
     def close(self, reason: str = "") -> None:
-        """Frees the group and those split from it. Idempotent. Work in flight ends with Aborted.
+        """Frees the group, those split from it, and those that shrink() has put in each other's place, all of them. Idempotent.
+        Work in flight ends with Aborted.
 
         Not collective: a peer that needs this rank afterwards gets PeerLost. `reason` (an exception's type, say) tells
         the peers why when it is not for good.
@@ -436,13 +445,16 @@ class Group(ObjectCollectives, MessageMethods, Shortcuts):
         if interrupting() and not self.closed:
             raise RuntimeError(f"group {self.name!r} cannot be closed by a handler of a signal that came inside an operation: "
                                "let the handler raise, and close the group where that is caught")
+        self._first._end(reason)
+
+    def _end(self, reason: str) -> None:
         with ExitStack() as steps:  # from the last to the first, all of them
             if self._on_close is not None:
                 steps.callback(self._on_close)
                 self._on_close = None
             steps.callback(self._routes.close, reason)
             while self._children:
-                steps.callback(self._children.pop().close, reason)
+                steps.callback(self._children.pop()._end, reason)
 
     def on_close(self, function: Callable[[], None] | None) -> None:
         """What close() calls at its end, instead of what it called so far."""

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from .digest import sha256
+
+_SHOWN = 8  # ranks that a name lists
+
 
 def printable(text: str | bytes) -> str:
     """Without control characters, line ends among them, which are escaped as Python writes them: text from the wire may hold what
@@ -11,3 +17,10 @@ def printable(text: str | bytes) -> str:
     if whole.isprintable():
         return whole
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in whole)
+
+
+def numbered(ranks: Sequence[int]) -> str:
+    """A list of ranks as it may stand in a name: short, and of no other list."""
+    if len(ranks) <= _SHOWN:
+        return ",".join(map(str, ranks))
+    return f"{ranks[0]}..{ranks[-1]}:{sha256(','.join(map(str, ranks)).encode()).hexdigest()[:16]}"

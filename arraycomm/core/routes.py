@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib import import_module
 
-from .backend import Backend, Communicator, Mover
+from .backend import Backend, Communicator, Mover, Watch
 from .buffer import Buffer
 from .errors import DeviceError
 from .record import Record
@@ -55,14 +55,16 @@ class Routes:
         raise DeviceError(f"No backend type associated with device type {_name(src.device_type)}: group {group!r} has "
                           f"{self.name}; copy the array to the CPU, or use a backend for that device")
 
-    def split(self, members: Sequence[int], name: str, timeout: float, backends: Mapping[str, frozenset[int]] | None) -> Routes:
+    def split(self, members: Sequence[int], name: str, timeout: float, backends: Mapping[str, frozenset[int]] | None,
+              watch: Watch | None = None) -> Routes:
         """See Communicator.split(). backends: those that the new group is to have, by name, with their `types`; None: all."""
         made: list[Route] = []
         wanted = {route.backend.name: route.types for route in self._routes} if backends is None else backends
         try:
             for route in self._routes:
                 if route.backend.name in wanted:
-                    split = route.communicator.split(members, name, timeout=timeout)
+                    split = (route.communicator.split(members, name, timeout=timeout) if watch is None else
+                             route.communicator.split(members, name, timeout=timeout, watch=watch))
                     made.append(Route(route.backend, split, wanted[route.backend.name]))
         except BaseException as error:
             for route in made:

@@ -119,15 +119,15 @@ class Watched(Group):
     _watchers: tuple[Watcher, ...]
     _forgotten: list[tuple[Work, _Tokens]]  # operations whose Works were dropped before anybody learned of their end
 
-    def subgroup(self, *args: Any, **named: Any) -> Group:
-        child = super().subgroup(*args, **named)
+    def _part(self, *args: Any, **named: Any) -> Group:
+        child = super()._part(*args, **named)
         for watcher in self._watchers:
             watcher.follow(child)
         return child
 
-    def close(self, reason: str = "") -> None:
+    def _end(self, reason: str) -> None:
         try:
-            super().close(reason)
+            super()._end(reason)
         finally:
             if self.closed:  # as it may be with an error, of a broadcast that no peer came to
                 _tell_forgotten(self, len(self._forgotten))

@@ -6,6 +6,7 @@ import os
 import sys
 from datetime import timedelta
 
+from arraycomm.core.printable import numbered
 from arraycomm.core.rendezvous import rendezvous
 from arraycomm.core.threads import finish
 from arraycomm.core.typed import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from . import backend as backends
 from . import devices
 from .backend import Backend, BackendConfig
 from .groups import agree
-from .process_group import ProcessGroup, check_ranks, open_world, part_of, seconds_of, shown
+from .process_group import ProcessGroup, check_ranks, open_world, part_of, seconds_of
 from .rendezvous import place
 from .world import NOT_INITIALIZED, is_outside, resolve, state
 
@@ -109,7 +110,7 @@ def init_process_group(backend: str | None = None, init_method: str | None = Non
     device = devices.bound(device_id)
     for name in config.names():
         backends.check(name)
-    alone = shown(check_ranks(_ranks, sys.maxsize)) if _ranks else ""
+    alone = numbered(check_ranks(_ranks, sys.maxsize)) if _ranks else ""
     meeting = _meet(init_method, store, rank, world_size, seconds, f"world of {alone}" if alone else "world",
                     config.spelled())
     core = open_world(meeting, config, seconds, pg_options, device)

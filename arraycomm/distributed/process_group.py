@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from arraycomm.core import arguments, settings
-from arraycomm.core.digest import sha256
 from arraycomm.core.errors import DeviceError, counted_in
 from arraycomm.core.group import Group
 from arraycomm.core.log import log
+from arraycomm.core.printable import numbered
 from arraycomm.core.start import open_group
 from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.watch import Watched, attach
@@ -39,7 +39,6 @@ _WAITING = "wait() orders the device's stream behind the operation, and wait(tim
 _ERRORS = "an operation that fails, or whose timeout passes, raises by itself, on all ranks, and the process goes on"
 _OF_TORCHS_NCCL = {"TORCH_NCCL_BLOCKING_WAIT": _WAITING, "NCCL_BLOCKING_WAIT": _WAITING, "NCCL_ASYNC_ERROR_HANDLING": _ERRORS,
                    "TORCH_NCCL_ASYNC_ERROR_HANDLING": _ERRORS}
-_SHOWN = 8  # ranks that a group's name in messages lists
 
 
 class ProcessGroup(Operations, Hooked, Members):
@@ -200,7 +199,7 @@ class ProcessGroup(Operations, Hooked, Members):
         """
         members = check_ranks(ranks, self.size())
         config = self.config if device_types is None else self._config_of(device_types)
-        label = f"{shown(members)}/{self.splits}"
+        label = f"{numbered(members)}/{self.splits}"
         self.splits += 1
         if self.rank() not in members:
             return None
@@ -311,7 +310,7 @@ def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], t
     backends, unless a program registered one or NCCL has options: those make a communicator for each group.
     """
     _announce_ignored(config, pg_options)
-    label = f"{shown(ranks)}#{turn}"
+    label = f"{numbered(ranks)}#{turn}"
     own = set(Backend.plugins) if pg_options is None else {*Backend.plugins, Backend.NCCL}
     if set(config.engines()) <= set(parent.config.engines()) - own:
         return parent.core.subgroup(ranks, label, timeout=timeout, backends=config.engines())
@@ -341,9 +340,3 @@ def _chosen(config: BackendConfig, pg_options: Any, ranks: Sequence[int], device
         return engine
 
     return {load(name): types for name, types in config.engines().items()}
-
-
-def shown(ranks: Sequence[int]) -> str:
-    if len(ranks) <= _SHOWN:
-        return ",".join(map(str, ranks))
-    return f"{ranks[0]}..{ranks[-1]}:{sha256(','.join(map(str, ranks)).encode()).hexdigest()[:16]}"

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from arraycomm._engine import Operation, ffi, lib
 from arraycomm.core import settings
 from arraycomm.core.arguments import nanoseconds
+from arraycomm.core.backend import Watch
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
-from arraycomm.core.errors import CollectiveMismatch, PeerLost
+from arraycomm.core.errors import CollectiveMismatch, DistBackendError, PeerLost
 from arraycomm.core.typed import Any
 from arraycomm.core.types import DeviceType, DType, ReduceOp
 
@@ -137,7 +138,16 @@ class MpiCommunicator(EngineCommunicator):
 
     # ---- groups ----
 
-    def split(self, members: Sequence[int], name: str, *, timeout: float) -> MpiCommunicator:
+    def gone(self) -> frozenset[int]:
+        self._check_process()
+        flags = ffi.new("uint8_t[]", self.size)
+        code = lib.acomm_mpi_gone(self._checked(), flags)
+        if code:
+            raise DistBackendError(f"rank {self.rank} of {self.size} in group {self.name!r}: {self._library.facts().version} did "
+                                   "not find out which ranks are left: going on without one that died takes ULFM (docs/mpi.md)")
+        return frozenset(rank for rank in range(self.size) if flags[rank])
+
+    def split(self, members: Sequence[int], name: str, *, timeout: float, watch: Watch | None = None) -> MpiCommunicator:
         out, failure = ffi.new("acomm_group **"), ffi.new("acomm_failure *")
         ranks = ffi.new("int32_t[]", list(members))
         self._check_process()

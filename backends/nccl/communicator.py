@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from arraycomm.core.backend import Communicator, Work
+from arraycomm.core.backend import Communicator, Watch, Work
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda.runtime import Runtime
 from arraycomm.core.errors import (
@@ -296,10 +296,13 @@ class NcclCommunicator(Operations):
 
     # ---- groups ----
 
-    def split(self, members: Sequence[int], name: str, *, timeout: float) -> NcclCommunicator:
+    def split(self, members: Sequence[int], name: str, *, timeout: float, watch: Watch | None = None) -> NcclCommunicator:
         from .opening import split
 
-        return split(self, members, name, timeout)
+        return split(self, members, name, timeout, watch)
+
+    def gone(self) -> frozenset[int]:
+        return self.host.gone()
 
     def check_peers(self) -> None:
         if self.failure is None or isinstance(self.failure, PeerLost):

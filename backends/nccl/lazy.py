@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from arraycomm.core import registry
-from arraycomm.core.backend import Communicator, Work
+from arraycomm.core.backend import Communicator, Watch, Work
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda.runtime import runtime
 from arraycomm.core.errors import Aborted, DeviceError
@@ -117,9 +117,12 @@ class LazyCommunicator:
         finally:
             self._in_batch = False
 
-    def split(self, members: Sequence[int], name: str, *, timeout: float) -> LazyCommunicator:
-        return LazyCommunicator(self._host.split(members, name, timeout=timeout), timeout, self._options,
+    def split(self, members: Sequence[int], name: str, *, timeout: float, watch: Watch | None = None) -> LazyCommunicator:
+        return LazyCommunicator(self._host.split(members, name, timeout=timeout, watch=watch), timeout, self._options,
                                 priority=self._priority)
+
+    def gone(self) -> frozenset[int]:
+        return self._host.gone()
 
     def check_peers(self) -> None:
         (self._opened or self._host).check_peers()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from arraycomm.core import registry
-from arraycomm.core.backend import Communicator
+from arraycomm.core.backend import Communicator, Watch
 from arraycomm.core.cuda.runtime import Runtime, runtime
 from arraycomm.core.dlpack import allocate
 from arraycomm.core.errors import DistBackendError, DistError
@@ -89,11 +89,11 @@ def _unique_id(nccl: Library, host: Communicator, timeout: float) -> bytes:
     return bytes(memory[1:])
 
 
-def split(parent: NcclCommunicator, members: Sequence[int], name: str, timeout: float) -> NcclCommunicator:
+def split(parent: NcclCommunicator, members: Sequence[int], name: str, timeout: float, watch: Watch | None) -> NcclCommunicator:
     """Its members alone call it. Not by ncclCommSplit: all ranks of the parent call that, it takes the parent until all have,
     and one that fails there takes the parent with it."""
     refuse_in_batch(name)
-    host = parent.host.split(members, name, timeout=timeout)
+    host = parent.host.split(members, name, timeout=timeout, watch=watch)
     try:
         return connect(parent.nccl, parent.cuda, host, parent.device, timeout, parent.options, parent.priority)
     except BaseException as error:

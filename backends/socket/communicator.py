@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from arraycomm._engine import ffi, lib
 from arraycomm.core import notice, settings
 from arraycomm.core.arguments import nanoseconds
+from arraycomm.core.backend import Watch
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.digest import sha256
+from arraycomm.core.errors import Aborted
 from arraycomm.core.log import log
+from arraycomm.core.printable import printable
 from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from ..communicator import EngineCommunicator, address
@@ -57,8 +60,9 @@ def _transports(hosts: Sequence[int], inside: bool) -> tuple[str, str]:
 class SocketCommunicator(EngineCommunicator):
     """See EngineCommunicator."""
 
-    def __init__(self, endpoint: Endpoint, members: Sequence[int], name: str, timeout: float, *, owns: bool) -> None:
-        """`members`: world ranks in group order, this process among them. `owns`: close the endpoint with it."""
+    def __init__(self, endpoint: Endpoint, members: Sequence[int], name: str, timeout: float, *, owns: bool,
+                 watch: Watch | None = None) -> None:
+        """`members`: world ranks in group order, this process among them. `owns`: close the endpoint too. watch: of split()."""
         super().__init__(list(members).index(endpoint.rank), members, name, timeout,
                          lambda rank: endpoint.place(self._members[rank]))
         self._addressless = False
@@ -66,11 +70,11 @@ class SocketCommunicator(EngineCommunicator):
         self._endpoint = endpoint
         self._owns = owns
         self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode(errors="surrogatepass")).digest()[:8], "little")
-        self._carry(self._open(), lib.acomm_lend())
+        self._carry(self._open(watch), lib.acomm_lend())
         self._announce_ignored(settings.get("ARRAYCOMM_ALGORITHM"))
         endpoint.register(self._id, self._members, self._group, name)
 
-    def _open(self) -> Any:
+    def _open(self, watch: Watch | None) -> Any:
         algorithms, hosts = wanted_algorithms(), self._endpoint.peers.hosts_of(self._members)
         here = self._endpoint.peers.beside(self._endpoint.rank, self._members)
         self._transports = _transports(hosts, here == self.size)
@@ -83,7 +87,7 @@ class SocketCommunicator(EngineCommunicator):
                      for member, host in zip(self._members, hosts, strict=True)]
         keep = (*(ffi.new("int32_t[]", numbers) for numbers in (self._members, hosts, processes)),
                 *(ffi.new("char[]", text.encode()) for text in (algorithms, *tuned)))
-        segment = self._share(local, sizes) if len(local) > 1 else None
+        segment = self._share(local, sizes, watch) if len(local) > 1 else None
         options = ffi.new("acomm_group_options *", {
             "id": self._id, "rank": self.rank, "size": self.size, "members": keep[0], "hosts": keep[1], "processes": keep[2],
             "local": here, "crowded": self._crowded,
@@ -100,8 +104,8 @@ class SocketCommunicator(EngineCommunicator):
             raise self._translate.code(code, os.strerror(ffi.errno) + wanted)
         return out[0]
 
-    def _share(self, local: Sequence[int], sizes: Sequence[int]) -> io.FileIO:
-        return self._endpoint.share_segment(self._id, self._members, local, *sizes, world=self._owns)
+    def _share(self, local: Sequence[int], sizes: Sequence[int], watch: Watch | None) -> io.FileIO:
+        return self._endpoint.share_segment(self._id, self._members, local, *sizes, world=self._owns, watch=watch)
 
     def _tuned(self) -> list[str]:
         """What the selection file says for this group. The world's first rank tells of one that says nothing."""
@@ -173,10 +177,23 @@ class SocketCommunicator(EngineCommunicator):
 
     # ---- groups ----
 
-    def split(self, members: Sequence[int], name: str, *, timeout: float) -> SocketCommunicator:
+    def split(self, members: Sequence[int], name: str, *, timeout: float, watch: Watch | None = None) -> SocketCommunicator:
         self._check_process()
         world = [self._members[rank] for rank in members]
-        return SocketCommunicator(self._endpoint, world, name, timeout, owns=False)
+        return SocketCommunicator(self._endpoint, world, name, timeout, owns=False, watch=watch)
+
+    def gone(self) -> frozenset[int]:
+        self._check_process()
+        if self.size == 1:
+            return frozenset()
+        node, text = self._endpoint.node, ffi.new("char **")
+        with self.shortcut:
+            group = self._checked()
+            if lib.acomm_node_peer(node, self._endpoint.rank, text):
+                raise Aborted(f"rank {self.rank} of {self.size} in group {self.name!r}: {printable(ffi.string(text[0]))}",
+                              members=self._members)
+            return frozenset(rank for rank, member in enumerate(self._members) if rank != self.rank and
+                             (lib.acomm_node_peer(node, member, text) or lib.acomm_group_left(group, rank)))
 
     def algorithm(self, operation: int, count: int, dtype: int, op: int) -> str:
         """Name of the algorithm that the engine's table picks."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import io
 import os
 import select
 import socket
@@ -16,13 +15,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
 from arraycomm.core import kernel, settings, threads
 from arraycomm.core.auth import Acceptor, HandshakeBroken, Hello, Purpose
-from arraycomm.core.errors import AuthFailed, DistNetworkError, PeerLost, ResourceError
+from arraycomm.core.errors import DistNetworkError, PeerLost, ResourceError
 from arraycomm.core.log import log
 from arraycomm.core.notice import Notice
 from arraycomm.core.patience import grown
@@ -34,6 +33,7 @@ from . import late, limits, local, peers, segment
 from .arrivals import Arrivals
 from .late import Registered
 from .outgoing import Outgoing
+from .sharing import Sharing
 
 _JOIN = 0.3  # s for the connector to notice that the endpoint is closed; it may be in a connect()
 _DATA_CHANNELS = (1, 2)  # enum channel of link.h
@@ -41,7 +41,7 @@ _DATA_CHANNELS = (1, 2)  # enum channel of link.h
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # for fork and exit, which know no owners
 
 
-class Endpoint:
+class Endpoint(Sharing):
     """Opens with all `size` ranks at once: returns when the control ring of the world stands.
 
     store: of this world's own, see rendezvous(). addresses: numeric addresses to listen on, one per interface to use.
@@ -196,113 +196,6 @@ class Endpoint:
             for purpose in (Purpose.DATA, Purpose.SEGMENT):
                 for sock, _ in self._arrivals.take(group_id, purpose):
                     sock.close()
-
-    def share_segment(self, group_id: int, members: Sequence[int], local_members: Sequence[int], size: int, least: int, *,
-                      world: bool = False) -> io.FileIO:
-        """Shared memory of those members of a group (world ranks) that are on this host, as this rank is; the caller closes it.
-        `world`: of all ranks.
-
-        It has `size` bytes, or `least` where a limit of the rank that makes it forbids so long a file.
-        The lowest of them makes it and returns when all others have it: nobody may leave while it is needed.
-        Raises ResourceError, DistNetworkError, and PeerLost when a member is lost, whichever it is: others may have heard of that
-        before they came, and do not come. All come to a world, though one may be through with it, and dead.
-        """
-        owner = min(local_members)
-        if owner != self.rank:
-            lent = segment.take(self.peers[owner].pid, self.peers[owner].lent, size, self.rank, least) if world else None
-            return lent or self._fetch_segment(owner, group_id, (size, least), watched=(owner,) if world else members)
-        made = self._lent.take(size, least) if world and self._lent else segment.create(size, least)
-        with self._lock:
-            self._offers.offer(group_id, made, set(local_members) - {self.rank})
-            for sock, hello in self._arrivals.take(group_id, Purpose.SEGMENT):
-                self._offers.hand_out(sock, hello)
-        try:
-            self._await_fetched(group_id, members, world=world)
-            return made
-        except BaseException:
-            made.close()
-            raise
-
-    def _await_fetched(self, group_id: int, members: Sequence[int], *, world: bool) -> None:
-        end, awaited = time.monotonic() + self.timeout, set[int]()
-        notice = Notice(lambda waited: self._waits_for(awaited, waited))
-        while awaited := self._await_some(group_id, members, min(end, time.monotonic() + notice.left()), world=world):
-            notice.tell()
-            if time.monotonic() >= end:
-                raise DistNetworkError(f"rank {self.rank}: {self._named(awaited)} did not fetch the shared memory within "
-                                       f"{self.timeout:g} s: not in init() or split() (or new_group) for the same ranks as "
-                                       "this one is, or stopped")
-
-    def _await_some(self, group_id: int, members: Sequence[int], end: float, *, world: bool) -> set[int]:
-        """Waits until then at most: who has not fetched it."""
-        with self._changed:
-            while awaited := self._awaited(group_id, world=world):
-                if any(lib.acomm_node_peer(self.node, other, ffi.new("char **")) for other in members):
-                    awaited = self._awaited(group_id, world=world)  # who took it said so before it left
-                    for other in awaited if world else members:
-                        if other != self.rank:
-                            self._check_there(other, may_leave=other not in awaited)
-                if not self._changed.wait(end - time.monotonic()):
-                    return awaited
-            self._offers.withdraw(group_id)
-            return awaited
-
-    def _named(self, ranks: Iterable[int]) -> str:
-        return ", ".join(f"rank {other} ({self.place(other)})" for other in sorted(ranks))
-
-    def _waits_for(self, ranks: Iterable[int], waited: float) -> str:
-        return (f"rank {self.rank} of {self.size} has waited {waited:.3g} s for {self._named(ranks)} to call init(), split() or "
-                "new_group() for the same ranks as it has")
-
-    def _awaited(self, group_id: int, *, world: bool) -> set[int]:
-        """Who has not fetched it. With the lock held."""
-        awaited = self._offers.awaited(group_id)
-        if world and self._lent:
-            self._lent.hear()
-            awaited -= self._lent.taken
-        return awaited
-
-    def _fetch_segment(self, owner: int, group_id: int, sizes: tuple[int, int], *, watched: Sequence[int]) -> io.FileIO:
-        who = f"rank {self.rank}: rank {owner} ({self.place(owner)})"
-        try:
-            with self._outgoing.connect(owner, Purpose.SEGMENT, group=group_id) as sock:
-                self._await_owner(sock, owner, watched)
-                return segment.receive(sock, *sizes)
-        except TimeoutError:
-            raise DistNetworkError(f"{who} did not share its memory within {self.timeout:g} s: it has not called init() "
-                                   "or split() (or new_group) for the same ranks as this one has, or it is stopped") from None
-        except (OSError, DistNetworkError) as error:
-            with self._changed:  # a rank that ends says so a moment after its sockets are closed
-                self._changed.wait_for(lambda: lib.acomm_node_peer(self.node, owner, ffi.new("char **")), 1.0)
-            self._check_there(owner)
-            kind = AuthFailed if isinstance(error, AuthFailed) else DistNetworkError
-            raise kind(f"{who} could not share its memory: {error} (did it ask for a group of the same ranks?)") from error
-
-    def _await_owner(self, sock: socket.socket, owner: int, watched: Sequence[int]) -> None:
-        """Until it sends. Raises TimeoutError, and PeerLost for a watched member."""
-        notice = Notice(lambda waited: self._waits_for([owner], waited))
-        end, news, poll = time.monotonic() + self.timeout, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), select.poll()
-        poll.register(sock, select.POLLIN)
-        poll.register(news, select.POLLIN)
-        with self._lock:
-            self._news.add(news)
-        try:
-            while True:
-                for other in watched:
-                    if other != self.rank:
-                        self._check_there(other, may_leave=True)
-                ready = [found for found, _ in poll.poll(max(0.0, min(end - time.monotonic(), notice.left())) * 1000)]
-                if sock.fileno() in ready:
-                    return
-                if not ready and time.monotonic() >= end:
-                    raise TimeoutError
-                notice.tell()
-                if ready:
-                    os.eventfd_read(news)
-        finally:
-            with self._lock:
-                self._news.discard(news)
-            os.close(news)
 
     # ---- connections from others; in the acceptor's thread ----
 

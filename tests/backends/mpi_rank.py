@@ -171,7 +171,9 @@ def shrinks(group: arraycomm.Group) -> None:
         group.all_reduce(np.ones(_LONG))
     except arraycomm.PeerLost as error:
         say(group, f"PeerLost {error.ranks}")
-    with group.subgroup([rank for rank in range(group.size) if rank != 1], "rest") as rest:
+    group.subgroup([rank for rank in range(group.size) if rank != 1], "rest").barrier()
+    with group.shrink().shrink() as rest:
+        say(group, f"left {rest.ranks}")
         part = rest.split(rest.rank % 2)
         assert part is not None
         found = (rest.all_reduce(np.array([group.rank])).item(), part.all_reduce(np.ones(_LONG))[-1].item())

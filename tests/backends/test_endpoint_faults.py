@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -139,7 +140,7 @@ def test_memory_that_an_owner_who_is_there_does_not_share(monkeypatch: pytest.Mo
                              peers=[SimpleNamespace(place="host h, pid 7")], _outgoing=SimpleNamespace(connect=refuses))
     monkeypatch.setattr("arraycomm.backends.socket.endpoint.lib", SimpleNamespace(acomm_node_peer=lambda *_: 0))
     with pytest.raises(DistNetworkError, match=r"rank 0 \(host h, pid 7\) could not share its memory: it sent 2") as raised:
-        endpoint._fetch_segment(0, 5, (4096, 4096), watched=(0, 1))
+        endpoint._fetch_segment(0, 5, (4096, 4096), lambda awaited: None, math.inf)
     assert type(raised.value) is kind
 
 

@@ -244,7 +244,7 @@ def test_killed_rank_with_ulfm() -> None:
 def test_going_on_without_a_killed_rank() -> None:
     printed = run("openmpi", 4, PROGRAM, "shrinks", options=("--with-ft", "ulfm"))
     for rank, alike in ((0, 2.0), (2, 1.0), (3, 2.0)):
-        assert lines(printed, rank) == ["PeerLost (1,)", f"sums {(5, alike)}"], printed
+        assert lines(printed, rank) == ["PeerLost (1,)", "left (0, 2, 3)", f"sums {(5, alike)}"], printed
 
 
 @pytest.mark.parametrize("library", list(mpi.WHEELS))

@@ -7,13 +7,11 @@ import functools
 import itertools
 import os
 import pickle
-import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -171,23 +169,6 @@ def try_again(context: Context) -> float:
 
 
 # ---- going on without the lost ----
-
-
-def recipe() -> str:
-    page = Path(__file__).resolve().parents[2] / "docs" / "semantics.md"
-    (found,) = (block for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "survivors" in block)
-    return str(found)
-
-
-def go_on(context: Context, known: list[int] | None = None) -> list[Any]:
-    """What docs/semantics.md says: who is left, and the sum over them. known: whom this rank has heard of, and no other."""
-    program = recipe()
-    if known:
-        program = program.replace("while True:", f"members = [m for m in members if m not in {known}]\ngroup = None\nwhile True:")
-    found = {"group": context.world, "x": np.ones(3), "arraycomm": arraycomm}
-    context.say()
-    exec(compile(program, "semantics.md", "exec"), found)
-    return [found["members"], int(found["y"][0])]
 
 
 def announced_subgroup(context: Context, members: list[int]) -> None:

@@ -1,15 +1,34 @@
-"""Several ranks die at once, and the others make a group of themselves: as docs/semantics.md shows it."""
+"""Ranks die, and the others go on in a group of themselves: as docs/semantics.md shows it."""
 
 from __future__ import annotations
 
+import functools
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
-from .job import Job
+import arraycomm
+from arraycomm.core.store import HashStore
+
+from ..threads import at_once
+from . import survivors
+from .job import Job, closed_jobs
 
 Jobs = Callable[..., Job]
+WHERE = ({"transport": "shm", "hosts": ""}, {"transport": "tcp", "hosts": ""}, {"transport": "auto", "hosts": "two"})
+
+
+@pytest.fixture
+def job() -> Iterator[Jobs]:
+    """job(size, transport, ...) -> Job."""
+    yield from closed_jobs(functools.partial(Job, tasks=survivors))
+
+
+@pytest.fixture(params=WHERE, ids=("shm", "tcp", "hosts"))
+def where(request: pytest.FixtureRequest) -> dict[str, str]:
+    return dict(request.param)
 
 
 @pytest.mark.parametrize("size, victims", [(4, (1, 2)), (5, (0, 3)), (5, (1, 2, 4))])
@@ -25,20 +44,144 @@ def test_several_die_at_once(job: Jobs, transport: str, size: int, victims: tupl
     ranks.call("close_group", others)
 
 
-@pytest.mark.parametrize("transport", ["shm"])
-def test_survivors_who_have_heard_of_different_ranks(job: Jobs, transport: str) -> None:
+def test_survivors_who_have_heard_of_different_ranks(job: Jobs) -> None:
     """Each asks for a group with one whose death it has not heard of, of which the other waits for nothing any more."""
-    ranks = job(6, transport)
+    ranks = job(6, "shm")
     ranks.signal(1, signal.SIGSTOP)
     ranks.signal(3, signal.SIGSTOP)
     for rank, known in ((0, [1]), (2, [3]), (5, [3]), (4, [1])):
         ranks.begin("go_on", [rank], known=known)
-        ranks.answer(rank)
     ranks.kill(1)
     ranks.kill(3)
-    answers = ranks.answers([0, 2, 4, 5])
-    for answer in answers.values():
-        assert answer.value == [[0, 2, 4, 5], 4], answers
+    others = [0, 2, 4, 5]
+    ranks.answers(others)
+    for answer in ranks.answers(others).values():
+        assert answer.value == [others, 4], answer
+
+
+def _shrunk(ranks: Job, others: list[int]) -> None:
+    """What they told them to do ends so: their sum is the number of them."""
+    answers = ranks.answers(others)
+    assert {rank: answer.value for rank, answer in answers.items()} == dict.fromkeys(others, [*others, len(others)]), answers
+
+
+def _announced(ranks: Job, task: str, rank: int, **parameters: object) -> None:
+    ranks.begin(task, [rank], **parameters)
+    ranks.answer(rank)
+
+
+def test_shrinking_again_and_again(job: Jobs, where: dict[str, str]) -> None:
+    """One dies before, one during it; then all are aborted, twice; then a rank has the new group when another one loses it."""
+    ranks = job(6, where["transport"], of_rank=lambda rank: {"ARRAYCOMM_HOSTID": str(rank % 2)} if where["hosts"] else {})
+    ranks.kill(5)
+    _announced(ranks, "shrink", 0)
+    _announced(ranks, "shrink", 3)
+    ranks.kill(4)
+    for rank in (1, 2):
+        _announced(ranks, "shrink", rank)
+    _shrunk(ranks, [0, 1, 2, 3])
+    for aborts in (1, 2):  # the others are told of nothing else
+        for rank in (0, 1, 2, 3):
+            _announced(ranks, "shrink", rank, abort=rank == aborts)
+        _shrunk(ranks, [0, 1, 2, 3])
+    for rank in (0, 1, 2, 3):
+        _announced(ranks, "shrink", rank, fails="PeerLost" if rank == 2 else "")
+    _shrunk(ranks, [0, 1, 2, 3])
+    ranks.kill(0)
+    for rank in (1, 2, 3):
+        _announced(ranks, "shrink", rank)
+    _shrunk(ranks, [1, 2, 3])
+    ranks.call("close_part", [2])  # the newest, and with it all of them
+    for rank in (1, 3):
+        _announced(ranks, "shrink", rank)
+    _shrunk(ranks, [1, 3])
+    ranks.call("close_part", [1, 3])
+    assert ranks.call("is_closed", [1, 2, 3]) == dict.fromkeys((1, 2, 3), True)
+
+
+def test_who_closed_the_group_is_gone(job: Jobs, transport: str) -> None:
+    """A part of the world, whose ranks stay in the world: in good order, and by Ctrl-C inside shrink(), while others wait."""
+    ranks = job(5, transport)
+    ranks.call("begin_part", [4, 3, 2, 1], members=[4, 3, 2, 1])
+    _announced(ranks, "shrink", 4)
+    _announced(ranks, "shrink", 1)
+    ranks.call("close_part", [3])
+    _announced(ranks, "shrink", 2)
+    answers = ranks.answers([4, 2, 1])
+    assert all(answer.value == [4, 2, 1, 3] for answer in answers.values()), answers
+    for rank in (1, 2, 4):
+        _announced(ranks, "shrink", rank, fails="KeyboardInterrupt" if rank == 2 else "")
+    assert ranks.answer(2).error == "KeyboardInterrupt"
+    answers = ranks.answers([4, 1])
+    assert all(answer.value == [4, 1, 2] for answer in answers.values()), answers
+    ranks.begin("shrink", [2])
+    ranks.answer(2)
+    answer = ranks.answer(2)
+    assert answer.error == "Aborted" and "is closed" in answer.text, answer
+    assert ranks.call("total") is not None  # the world is as it was
+
+
+def test_a_late_rank_finds_nobody(job: Jobs, transport: str) -> None:
+    ranks = job(3, transport)
+    for rank in (0, 2):
+        _announced(ranks, "shrink", rank, timeout=1.0)
+    for answer in ranks.answers([0, 2]).values():
+        assert answer.error in ("CollectiveTimeout", "PeerLost"), answer
+        assert answer.error == "PeerLost" or answer.ranks == (1,), answer
+    assert ranks.call("is_closed", [0, 2]) == {0: True, 2: True}
+    _announced(ranks, "shrink", 1)
+    _shrunk(ranks, [1])
+
+
+def test_a_rank_that_was_only_stopped(job: Jobs, transport: str) -> None:
+    """The others hold it for dead, and go on; it learns so, in whatever it asks for."""
+    ranks = job(4, transport, environ={"ARRAYCOMM_HEARTBEAT": "0.1", "ARRAYCOMM_SILENCE": "1"})
+    ranks.signal(1, signal.SIGSTOP)
+    others = [0, 2, 3]
+    ranks.begin("go_on", others)
+    ranks.answers(others)
+    answers = ranks.answers(others)
+    assert {rank: answer.value for rank, answer in answers.items()} == dict.fromkeys(others, [others, 3]), answers
+    ranks.begin("shrink", [1])
+    ranks.signal(1, signal.SIGCONT)
+    ranks.answer(1)
+    answer = ranks.answer(1)
+    assert answer.error == "Aborted" and "declared lost by the others" in answer.text, answer
+
+
+def test_threads_shrink() -> None:
+    store = HashStore()
+
+    def work(rank: int) -> list[int]:
+        with arraycomm.init(rank=rank, world_size=8, store=store) as group:
+            group.barrier()
+            if rank in (2, 5):
+                raise ValueError("leaves")
+            with pytest.raises(arraycomm.PeerLost):
+                group.all_reduce(np.ones(3))
+            left = group.shrink()
+            return [*left.ranks, int(left.all_reduce(np.ones(1))[0])]
+
+    def caught(rank: int) -> list[int] | None:
+        try:
+            return work(rank)
+        except ValueError:
+            return None
+
+    others = [0, 1, 3, 4, 6, 7]
+    assert at_once(8, caught) == [[*others, 6] if rank in others else None for rank in range(8)]
+
+
+def test_what_cannot_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+    with arraycomm.init(rank=0, world_size=1, store=HashStore()) as group:
+        assert group.shrink().ranks == (0,) and group.shrink().shrink().size == 1
+        with pytest.raises(ValueError, match="timeout"):
+            group.shrink(timeout=0)
+        assert not group.closed
+        monkeypatch.delattr(type(group._communicator), "gone")
+        with pytest.raises(arraycomm.DistBackendError, match="backend 'socket' does not say which ranks are gone"):
+            group.shrink()
+        assert not group.closed
 
 
 @pytest.mark.parametrize("asking", [0, 3])

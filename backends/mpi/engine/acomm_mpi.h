@@ -44,6 +44,9 @@ typedef struct acomm_mpi_options {
 /* A group of all ranks of a communicator, which is duplicated. *out is NULL and *failure filled when it fails. */
 int acomm_mpi_open(acomm_mpi *mpi, uintptr_t comm, const acomm_mpi_options *options, acomm_group **out,
                    acomm_failure *failure);
+/* gone: 1 for each rank that has died or left, 0 for the others. Where one has died all that live call it, and agree. 0, a code, or
+ * an error of the library. */
+int acomm_mpi_gone(acomm_group *group, uint8_t *gone);
 /* A group of these ranks of a group, who alone call it; blocks until all have. */
 int acomm_mpi_part(acomm_group *group, const int32_t *members, int size, const acomm_mpi_options *options,
                    acomm_group **out, acomm_failure *failure);

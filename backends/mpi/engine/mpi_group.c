@@ -313,6 +313,43 @@ static int leave_out_dead(struct acomm_group *g, int members, uint64_t *made)
     return g->mpi->Comm_shrink(g->comm, made);
 }
 
+/* Ranks that have left it, by what they said; in a group without deaths. */
+static void note_left(struct acomm_group *g, uint8_t *gone)
+{
+    acomm_failure failure;
+    messages_left(g, gone);
+    if (acomm_mpi_failure(g, &failure) && failure.code == ACOMM_LOST && failure.culprit >= 0)
+        gone[failure.culprit] = 1;
+}
+
+int acomm_mpi_gone(struct acomm_group *g, uint8_t *gone)
+{
+    acomm_mpi *mpi = g->mpi;
+    uint64_t all = 0, some = 0, whole = 0;
+    int left = 0, ranks[1], found[1];
+    note_left(g, gone);
+    int rc = leave_out_dead(g, g->size - 1, &whole);
+    if (rc || !whole)
+        return rc;
+    mpi_handle living = mpi_read(mpi, &whole);
+    rc = mpi->Comm_group(g->comm, &all);
+    if (!rc)
+        rc = mpi->Comm_group(living, &some);
+    if (!rc)
+        rc = mpi->Group_size(mpi_read(mpi, &some), &left);
+    memset(gone, 1, (size_t)g->size);
+    for (*ranks = 0; !rc && *ranks < left; ++*ranks) {
+        rc = mpi->Group_translate_ranks(mpi_read(mpi, &some), 1, ranks, mpi_read(mpi, &all), found);
+        gone[*found] = 0;
+    }
+    if (some)
+        mpi->Group_free(&some);
+    if (all)
+        mpi->Group_free(&all);
+    mpi->Comm_free(&whole);
+    return rc;
+}
+
 int acomm_mpi_part(struct acomm_group *parent, const int32_t *members, int size, const acomm_mpi_options *options,
                    struct acomm_group **out, acomm_failure *failure)
 {
@@ -337,6 +374,8 @@ int acomm_mpi_part(struct acomm_group *parent, const int32_t *members, int size,
         mpi->Comm_free(&whole);
     if (rc)
         refuse(g, rc < 0 ? rc : ACOMM_LIBRARY, rc < 0 ? 0 : rc, failure);
+    if (rc > 0 && mpi_tells_of_death(mpi, rc))
+        failure->code = ACOMM_LOST, failure->culprit = dead_rank(parent);
     if (rc == ACOMM_ARGUMENT)
         snprintf(failure->text, sizeof failure->text, "%d rank(s) have died: a new group needs all others",
                  count_dead(parent));

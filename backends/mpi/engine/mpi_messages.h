@@ -42,6 +42,8 @@ void messages_call(struct acomm_group *g, const struct mpi_record *mine, bool as
 int messages_behind(struct acomm_group *g, uint64_t sequence, bool *gone);
 /* A rank that has said goodbye or is known to be dead, or -1. */
 int messages_missing(struct acomm_group *g);
+/* 1 for each of those, 0 for the others. */
+void messages_left(struct acomm_group *g, uint8_t *left);
 /* Ends every operation with the group's failure. */
 void messages_end(struct acomm_group *g);
 /* Whether all peers have said goodbye, so that no message can come any more. Where one may lie here that nobody has received, the group

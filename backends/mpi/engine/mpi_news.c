@@ -118,3 +118,10 @@ int messages_missing(struct acomm_group *g)
             return rank;
     return -1;
 }
+
+void messages_left(struct acomm_group *g, uint8_t *left)
+{
+    messages_progress(g);
+    for (int rank = 0; rank < g->size; rank++)
+        left[rank] = g->messages->left[rank] != 0;
+}

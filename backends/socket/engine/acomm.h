@@ -166,6 +166,8 @@ int acomm_group_abort(acomm_group *group, const char *text);
 int acomm_group_failure(acomm_group *group, acomm_failure *out);
 /* Collectives that this rank has called, those that wait for their turn among them. */
 uint64_t acomm_group_calls(acomm_group *group);
+/* Whether a rank has closed the group, as far as is known here. */
+int acomm_group_left(acomm_group *group, int rank);
 /* Name of the algorithm the table picks, for logs, tests and the benchmark. */
 const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop);
 /* A row of the algorithm table: the first of a kind that fits wins. */

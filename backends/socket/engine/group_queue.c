@@ -383,6 +383,11 @@ int group_run(struct acomm_op *op)
     return rc;
 }
 
+int acomm_group_left(struct acomm_group *g, int rank)
+{
+    return node_left(g->node, g, rank, UINT64_MAX) >= 0;
+}
+
 uint64_t acomm_group_calls(struct acomm_group *g)
 {
     pthread_mutex_lock(&g->lock);

@@ -1,0 +1,84 @@
+"""What the ranks of test_survivors.py do: tasks for job.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import arraycomm
+
+from .job import Context
+
+
+def recipe() -> str:
+    page = Path(__file__).resolve().parents[2] / "docs" / "semantics.md"
+    (found,) = (block for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "shrink" in block)
+    return str(found)
+
+
+def go_on(context: Context, known: list[int] | None = None) -> list[Any]:
+    """What docs/semantics.md says: who is left, and the sum over them. known: whom this rank has heard of when it asks first."""
+    if known:
+        _hear_of(context.world, known)
+    found = {"group": context.world if not known else context.world.shrink(), "x": np.ones(3), "arraycomm": arraycomm}
+    context.say()
+    exec(compile(recipe(), "semantics.md", "exec"), found)
+    return [list(found["group"].ranks), int(found["y"][0])]
+
+
+def _hear_of(group: arraycomm.Group, known: list[int]) -> None:
+    """The first look at who is gone finds these."""
+    communicator = group._communicator
+    told = [frozenset(known)]
+    plain = communicator.gone
+    communicator.gone = lambda: told.pop() if told else plain()
+
+
+_shrunk: list[arraycomm.Group] = []  # from the world, or from a part of it
+
+
+def begin_part(context: Context, members: list[int]) -> None:
+    _shrunk[:] = [context.world.subgroup(members, "part")]
+
+
+def shrink(context: Context, timeout: float | None = None, abort: bool = False, fails: str = "") -> list[int]:
+    """Of the newest group: who is left, and the sum of one of each. abort: the group first. fails: what the first group that it
+    gets ends with, on this rank alone."""
+    group = _shrunk[-1] if _shrunk else context.world
+    if abort:
+        group.abort()
+    if fails:
+        _fail_first(group, {"PeerLost": arraycomm.PeerLost, "KeyboardInterrupt": KeyboardInterrupt}[fails])
+    context.say()
+    while True:
+        _shrunk.append(group := group.shrink(timeout=timeout))
+        try:
+            return [*group.ranks, int(group.all_reduce(np.ones(1))[0])]
+        except arraycomm.PeerLost:
+            continue  # of a rank that others lost already
+
+
+def _fail_first(group: arraycomm.Group, error: type[BaseException]) -> None:
+    """As on a rank that hears of a death when its peers have returned."""
+    meet, failed = group._meet, list[int]()
+
+    def once(*arguments: Any) -> arraycomm.Group:
+        made = meet(*arguments)
+        if not failed:
+            failed.append(0)
+            made._end(error.__name__)
+            raise error("here")
+        return made
+
+    group._meet = once  # type: ignore[method-assign]
+
+
+def close_part(context: Context, reason: str = "") -> None:
+    _shrunk[-1].close(reason)
+
+
+def is_closed(context: Context) -> bool:
+    return context.world.closed
