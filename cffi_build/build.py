@@ -17,6 +17,8 @@ FOLDERS = (ENGINE, MPI, NATIVE, FRAMEWORKS)
 INTERFACE = runpy.run_path(str(ROOT / "arraycomm" / "core" / "interface.py"))
 HEADERS = [ROOT / name for name in INTERFACE["HEADERS"]]
 MODULE = "arraycomm._engine"
+# What the engine calls in Python, from threads without the GIL: see arraycomm/frameworks/native/mpi_calls.c.
+CALLED = 'extern "Python+C" int64_t acomm_mpi_join(int32_t *devices, int size, int rank, char *text);'
 
 
 def declarations() -> str:
@@ -28,7 +30,7 @@ def declarations() -> str:
 def generate(target: Path) -> None:
     """Writes the C source of the cffi module. An unchanged file keeps its time, so that it is not compiled again."""
     ffi = FFI()
-    ffi.cdef(declarations() + "\n#define ACOMM_INTERFACE ...\n")
+    ffi.cdef(f"{declarations()}\n#define ACOMM_INTERFACE ...\n{CALLED}\n")
     # The init function is ours (native/module.c): it calls cffi's and adds the functions that read arrays.
     ffi.set_source(MODULE, '#define PyInit__engine engine_cffi_init\n'
                    f"#define ACOMM_INTERFACE {INTERFACE['interface'](str(ROOT / 'arraycomm'), hashlib.sha256):#x}LL\n"

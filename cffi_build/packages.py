@@ -5,7 +5,8 @@ from __future__ import annotations
 from setuptools import find_packages
 
 PLACES = {"arraycomm": "arraycomm", "backends": "arraycomm.backends", "bench": "arraycomm.bench"}
-ELSEWHERE = {"arraycomm.frameworks.torch_plugin": "arraycomm_torch"}  # see there why
+# See there why.
+ELSEWHERE = {"arraycomm.frameworks.torch_plugin": "arraycomm_torch", "arraycomm.frameworks.jax_plugin": "arraycomm_jax"}
 
 
 def packages() -> list[str]:

@@ -82,6 +82,8 @@ TABLE: dict[str, Setting] = {
                 "how ranks use it, see docs/gpu.md", ranks="on where all ranks have it on", flag=True),
         Setting("ARRAYCOMM_BACKEND", "", "the backend when init() is not told one",
                 ranks="equal; compared where ranks meet, but for ranks over MPI on several hosts"),
+        Setting("ARRAYCOMM_JAX", "0", "1: JAX's own collectives between processes on CPUs run over arraycomm, see docs/jax.md; "
+                "set by `arraycomm-run --jax`", ranks="equal", flag=True),
         Setting("ARRAYCOMM_CUDA_IPC", "1", "0: ranks of a host do not copy from each other's GPUs; all arrays there are staged",
                 ranks="on where all ranks of a host have it on", flag=True),
         Setting("ARRAYCOMM_CUDART_LIBRARY", "", "path of libcudart.so, for arrays on GPUs; empty: it is searched for"),

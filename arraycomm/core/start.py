@@ -39,12 +39,13 @@ def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: st
     if module.COMM_WORLD.Get_size() == 1 and place is not None and place.size > 1:
         log().warning("MPI has started this process alone, as a world of one rank, where %s has started %d: use mpirun (or "
                       "arraycomm-run --mpi) with from_mpi4py(), or arraycomm.init()", place.launcher, place.size)
-    seconds, backend = _seconds(timeout), registry.get("mpi")
+    seconds, backend = seconds_of(timeout), registry.get("mpi")
     mpi: Any = backend  # no other one wraps what has been made elsewhere
     return Group(Routes([Route(backend, mpi.wrap(module._addressof(comm), name=name, timeout=seconds))], seconds), seconds)
 
 
-def _seconds(timeout: float | timedelta | None) -> float:
+def seconds_of(timeout: float | timedelta | None) -> float:
+    """A timeout as callers give it; None is ARRAYCOMM_TIMEOUT's. Raises TypeError and ValueError."""
     if timeout is None:
         timeout = settings.get_number("ARRAYCOMM_TIMEOUT")
     if isinstance(timeout, timedelta):
@@ -72,7 +73,7 @@ def init(init_method: str | None = None, *, rank: int | None = None, world_size:
     time or the store is lost, PeerLost when another one fails meanwhile, DistNetworkError and AuthFailed from connecting,
     DistBackendError when the backend cannot be used.
     """
-    seconds = _seconds(timeout)
+    seconds = seconds_of(timeout)
     asked = backend or settings.get("ARRAYCOMM_BACKEND") or registry.names()[0]
     chosen = registry.choose(asked)
     told = (init_method, rank, world_size, store) != (None,) * 4

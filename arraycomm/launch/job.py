@@ -32,6 +32,7 @@ class Extras:
     """
 
     restarts = 0
+    runner = ""  # a module that runs a Python program in its place, given the program as Python is
     news = -1  # a descriptor that becomes readable when blocked() may have changed
 
     def arguments(self, place: Place) -> Sequence[str]:
@@ -128,7 +129,7 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
                       meeting.address, meeting.port)
         environs.append({**base, _TORCH_JOINS: "True", **extras.variables(place, attempt),
                          **place.variables(meeting.secret_fd)})
-        commands.append(_command(options, extras.arguments(place)))
+        commands.append(_command(options, extras.arguments(place), extras.runner))
         inherit.append((*secret, *extras.descriptors(place)))
     return Plan(commands, environs, inherit, prefix=options.prefix, logs=logs, keep_going=options.keep_going,
                 ended=partial(meeting.ended, options.nnodes * local), news=extras.news, blocked=extras.blocked)
@@ -165,7 +166,7 @@ def _is_binary(path: Path) -> bool:
         return file.read(4) == b"\x7fELF"
 
 
-def _command(options: argparse.Namespace, extra: Sequence[str]) -> list[str]:
+def _command(options: argparse.Namespace, extra: Sequence[str], runner: str) -> list[str]:
     program = [options.program, *extra, *options.arguments]
     if options.no_python:
         if shutil.which(options.program) is None:
@@ -176,4 +177,4 @@ def _command(options: argparse.Namespace, extra: Sequence[str]) -> list[str]:
     if not options.module and _is_binary(Path(options.program)):
         raise ValueError(f"{options.program!r} is no Python script; it runs by itself with --no-python")
     # Unbuffered, because behind a pipe Python keeps 8 KiB back, and loses them when it is killed.
-    return [sys.executable, "-u", *(["-m"] if options.module else []), *program]
+    return [sys.executable, "-u", *(["-m", runner] if runner else []), *(["-m"] if options.module else []), *program]

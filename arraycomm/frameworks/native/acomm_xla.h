@@ -33,4 +33,7 @@ int64_t acomm_xla_threads(void); /* how many they are; 0: not known yet */
 int64_t acomm_xla_waiting(void); /* calls that keep one now */
 int acomm_xla_inside(int64_t group); /* of these and others, those of a group */
 
+/* 1: jaxlib takes the functions of MPI from this library, see mpi_calls.c. */
+int acomm_mpi_used(void);
+
 #endif

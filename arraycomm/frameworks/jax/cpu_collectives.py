@@ -1,0 +1,242 @@
+"""JAX's own collectives between processes on CPUs (psum in shard_map, sharded jit), over the engine. See docs/jax.md.
+
+jaxlib's "mpi" implementation takes MPI's functions from a library that a variable names, and that is the engine
+(../native/mpi_calls.c). Each device is a rank; where a process has several, they are ranks that are threads of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import jax
+from jax._src import clusters, distributed, xla_bridge
+from jax._src.lib import _jax
+
+from arraycomm._engine import ffi
+from arraycomm.core import registry, settings
+from arraycomm.core import secret as secrets
+from arraycomm.core.digest import sha256
+from arraycomm.core.environment import detect
+from arraycomm.core.gathering import Gathering
+from arraycomm.core.group import Group
+from arraycomm.core.log import log
+from arraycomm.core.rendezvous import Rendezvous, rendezvous
+from arraycomm.core.start import open_group, seconds_of
+from arraycomm.core.store import PrefixStore, TCPStore
+
+from . import doors, trampoline
+from .errors import report
+
+_NAME = "jax"  # of its worlds
+
+
+class _Devices:
+    """The world of one backend of JAX: a rank for each device of all processes, in the order of their ids."""
+
+    def __init__(self, devices: Sequence[int], here: Sequence[int], open_rank: Callable[[int, int], Group]) -> None:
+        """devices: the ids of all; here: of those of this process. open_rank(rank, size): all ranks at once."""
+        self._ranks = {device: rank for rank, device in enumerate(sorted(devices))}
+        with ThreadPoolExecutor(len(here)) as pool:
+            opened = [pool.submit(open_rank, self._ranks[device], len(devices)) for device in here]
+        self._worlds = {device: world.result() for device, world in zip(here, opened, strict=True)}
+
+    def join(self, clique: Sequence[int], index: int) -> int:
+        """The number of the group of these devices, for the one at `index`."""
+        members = [self._ranks[device] for device in clique]
+        world = self._worlds[clique[index]]
+        if members != list(range(world.size)):
+            world = world.subgroup(members, ",".join(map(str, members)))
+        return doors.number(world, "cpu")
+
+    def close(self) -> None:
+        for world in self._worlds.values():
+            world.close()
+
+
+class _State:
+    """Of this process: where the ranks meet, once they do; the open world; how often there was one."""
+
+    meeting: Rendezvous | None = None
+    devices: _Devices | None = None
+    turn = 0
+    timeout: float | None = None
+    failure: BaseException | None = None
+
+
+@ffi.def_extern()
+def acomm_mpi_join(devices: Any, size: int, index: int, text: Any) -> int:
+    """Called from C when XLA makes a communicator; text: of 1024 bytes."""
+    try:
+        if _State.devices is None:
+            raise RuntimeError("there is no world of JAX's devices: JAX's backend was not made through arraycomm")
+        return _State.devices.join([devices[i] for i in range(size)], index)
+    except BaseException as error:
+        words = report(0, error).encode()[:1023]
+        ffi.memmove(text, words + b"\0", len(words) + 1)
+        return 0
+
+
+def meet() -> Rendezvous:
+    """Where the processes meet, by what the environment says: once, by all of them."""
+    if _State.meeting is None:
+        _State.meeting = rendezvous(name=_NAME, timeout=timedelta(seconds=seconds_of(_State.timeout)))
+    return _State.meeting
+
+
+def coordinator() -> str:
+    """The address of JAX's coordinator, which rank 0 chooses, on all ranks. It listens there and nowhere else."""
+    meeting = meet()
+    if meeting.rank == 0:
+        family, host = (socket.AF_INET6, f"[{meeting.addresses[0]}]") if ":" in meeting.addresses[0] else (
+            socket.AF_INET, meeting.addresses[0])
+        with socket.socket(family) as free:
+            free.bind((meeting.addresses[0], 0))
+            meeting.store.set("coordinator", f"{host}:{free.getsockname()[1]}")
+    address = meeting.store.get("coordinator").decode()
+    os.environ.setdefault("JAX_COORDINATOR_BIND_ADDRESS", address)
+    return address
+
+
+def initialize(*, timeout: float | timedelta | None = None) -> None:
+    """JAX's collectives between processes on CPUs run over arraycomm from now on. Every process calls it before it uses JAX.
+
+    It calls jax.distributed.initialize() by what the launcher has set (arraycomm-run, torchrun, mpirun, srun, a Kubernetes
+    indexed job, RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT), unless the program has. A process that nothing says anything
+    about stays alone.
+
+    timeout: of the collectives, seconds or a timedelta; None takes ARRAYCOMM_TIMEOUT (1800).
+
+    Raises RuntimeError where JAX's backend has been made, or jaxlib has no "mpi" collectives; what arraycomm.init() raises where
+    the ranks do not meet.
+    """
+    if xla_bridge.backends_are_initialized():
+        raise RuntimeError("JAX's backend has been made, with other collectives: call arraycomm.frameworks.jax.initialize() "
+                           "before anything that makes it, as jax.devices(), jnp.zeros() and jax.device_put() do")
+    _State.timeout = seconds_of(timeout)
+    register()
+    _join()
+
+
+def register() -> None:
+    """The next CPU backend that JAX makes has our collectives, where it has other processes."""
+    if not hasattr(_jax, "make_mpi_collectives"):
+        raise RuntimeError(f'jaxlib {jax.lib.__version__} has no "mpi" collectives, which arraycomm takes the place of: '
+                           "docs/jax.md names the versions that have them")
+    xla_bridge.register_backend_factory("cpu", _make_client, priority=0, fail_quietly=False)
+
+
+def plug() -> None:
+    """What ARRAYCOMM_JAX asks for, before JAX makes its backend. JAX would log what is raised here, and go on without."""
+    try:
+        register()
+        _join()
+    except Exception as error:
+        _State.failure = error
+        xla_bridge.register_backend_factory("cpu", _make_client, priority=0, fail_quietly=False)
+
+
+def _join() -> None:
+    """JAX knows the other processes, where it does not yet."""
+    if not jax.distributed.is_initialized() and meet().size > 1:
+        jax.distributed.initialize(coordinator(), meet().size, meet().rank, cluster_detection_method="deactivate")
+
+
+class _Cluster(clusters.ClusterEnv):
+    """Tells jax.distributed.initialize() what our launcher, or another one, has set: where ARRAYCOMM_JAX is set."""
+
+    name = "arraycomm"
+
+    @classmethod
+    def is_env_present(cls) -> bool:
+        return settings.get_flag("ARRAYCOMM_JAX") and detect(os.environ) is not None
+
+    @classmethod
+    def get_coordinator_address(cls, timeout_secs: int | None, override_coordinator_port: str | None) -> str:
+        return coordinator()
+
+    @classmethod
+    def get_process_count(cls) -> int:
+        return meet().size
+
+    @classmethod
+    def get_process_id(cls) -> int:
+        return meet().rank
+
+
+clusters.ClusterEnv._cluster_types.insert(0, clusters.ClusterEnv._cluster_types.pop())  # the first that knows is asked
+
+
+def _make_client() -> Any:
+    if _State.failure is not None:
+        raise _State.failure
+    if distributed.global_state.client is None or distributed.global_state.num_processes == 1:
+        return xla_bridge.make_cpu_client()
+    if _State.devices is not None:
+        _State.devices.close()  # of a backend that JAX has dropped
+        _State.devices = None
+    trampoline.use()
+    jax.config.update("jax_cpu_collectives_implementation", "mpi")
+    with _enough_threads():
+        client = xla_bridge.make_cpu_client()
+    if _State.meeting is None:
+        _State.meeting = _meet_by_jax()
+    _State.turn += 1
+    ids = [device.id for device in client.devices()]
+    _State.devices = _Devices(ids, [device.id for device in client.local_devices()],
+                              partial(_open_rank, _State.meeting, _State.turn))
+    log().info("JAX's CPU collectives run over arraycomm: process %d of %d, %d devices, %d of them here",
+               distributed.global_state.process_id, distributed.global_state.num_processes, len(ids),
+               len(client.local_devices()))
+    return client
+
+
+@contextlib.contextmanager
+def _enough_threads() -> Iterator[None]:
+    """While the backend is made. XLA's threads are as many as the processors; a program of a device keeps one while it waits for
+    the others, and with fewer than two a device those of one process wait for each other for good."""
+    flag = re.search(r"xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    told = xla_bridge.num_cpu_devices.value
+    wanted = 2 * (told if told >= 0 else int(flag[1]) if flag else 1)
+    before = os.environ.get("PJRT_NPROC")
+    if wanted > int(before or os.environ.get("NPROC") or len(os.sched_getaffinity(0))):
+        os.environ["PJRT_NPROC"] = str(wanted)
+    try:
+        yield
+    finally:
+        os.environ.pop("PJRT_NPROC", None)
+        if before is not None:
+            os.environ["PJRT_NPROC"] = before
+
+
+def _meet_by_jax() -> Rendezvous:
+    """For a program that has told jax.distributed.initialize() itself who it is: JAX's coordinator says where rank 0 serves a
+    store, and its secret, to whoever may ask the coordinator."""
+    state = distributed.global_state
+    timeout = timedelta(seconds=seconds_of(_State.timeout))
+    host = str(state.coordinator_address).rpartition(":")[0].strip("[]")
+    if state.process_id == 0:
+        secret = secrets.find(os.environ) or os.urandom(32)
+        store = TCPStore(host, 0, is_master=True, timeout=timeout, secret=secret)
+        state.client.key_value_set("arraycomm", f"{store.port} {secret.hex()}")
+    else:
+        told = state.client.blocking_key_value_get("arraycomm", round(timeout.total_seconds() * 1000))
+        port, secret = int(told.split()[0]), bytes.fromhex(told.split()[1])
+        store = TCPStore(host, port, timeout=timeout, secret=secret)
+    return rendezvous(store=store, rank=state.process_id, world_size=state.num_processes, name=_NAME, timeout=timeout,
+                      environ={"ARRAYCOMM_SECRET": secret.hex()})
+
+
+def _open_rank(meeting: Rendezvous, turn: int, rank: int, size: int) -> Group:
+    store = PrefixStore(f"devices/{turn}", meeting.store)
+    Gathering(store, rank, size, meeting.secret).enter()
+    job = sha256(f"{meeting.job}/devices/{turn}".encode()).hexdigest()[:32]
+    where = meeting._replace(rank=rank, size=size, store=store, job=job, local_rank=None, close=lambda: None)
+    return open_group(where, registry.choose("socket"), seconds_of(_State.timeout), _NAME)

@@ -1,0 +1,324 @@
+/* The dozen functions of MPI by which jaxlib's "mpi" collectives communicate, over our engine: MPItrampoline, which is a part of
+ * jaxlib, takes them from the library that MPITRAMPOLINE_LIB names, and that is this one. They come from XLA's threads, without the
+ * GIL, and XLA's buffers are the engine's: nothing is copied. A communicator's group is made by Python, once. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "acomm_xla.h"
+#include "door.h"
+#include "mpi_clique.h"
+#include "mpi_names.h"
+
+enum { MPI_ERROR = 1, MPI_TEXT = 1024, MPI_ROOM = 1 << 16 }; /* TEXT: the caller's room; ROOM: devices of a clique */
+
+struct mpi_comm {
+    int64_t number; /* of its group, see door.h */
+    int rank, size;
+    char *why;      /* it could not be made, and every call says so; else NULL */
+};
+
+/* A message that has been begun. Its group's door stays open for it. */
+struct mpi_request {
+    const struct mpi_comm *comm;
+    struct door *door;
+    acomm_op *op;
+    struct mpi_request *next; /* of those that this thread has begun and not waited for */
+};
+
+static _Thread_local char mpi_text[MPI_TEXT];
+static _Thread_local struct mpi_request *mpi_open;
+/* Of Python (frameworks/jax/cpu_collectives.py), with the GIL: the number of the group of these devices, this rank being the one
+ * of devices[rank]. 0: *text says why not. */
+int64_t acomm_mpi_join(int32_t *devices, int size, int rank, char *text);
+
+int mpi_failed(const char *text)
+{
+    size_t length = strnlen(text, MPI_TEXT - 1);
+    while (length == MPI_TEXT - 1 && length && ((unsigned char)text[length] & 0xc0) == 0x80)
+        length--; /* whole letters */
+    memcpy(mpi_text, text, length);
+    mpi_text[length] = 0;
+    return MPI_ERROR;
+}
+
+/* ---- the world and its parts ---- */
+
+MPI_EXPORTED int MPIABI_Init_thread(int *argc, char ***argv, int required, int *provided)
+{
+    (void)argc, (void)argv, (void)required;
+    *provided = MPI_VALUE_THREAD_MULTIPLE;
+    return 0;
+}
+
+MPI_EXPORTED int MPIABI_Query_thread(int *provided)
+{
+    *provided = MPI_VALUE_THREAD_MULTIPLE;
+    return 0;
+}
+
+static int mpi_give(int *to, int value)
+{
+    *to = value;
+    return 0;
+}
+
+MPI_EXPORTED int MPIABI_Is_thread_main(int *flag) { return mpi_give(flag, 1); } /* jaxlib asks whether this thread may call */
+MPI_EXPORTED int MPIABI_Initialized(int *flag) { return mpi_give(flag, 1); }
+MPI_EXPORTED int MPIABI_Finalized(int *flag) { return mpi_give(flag, 0); }
+MPI_EXPORTED int MPIABI_Finalize(void) { return 0; } /* the groups are Python's */
+
+MPI_EXPORTED int MPIABI_Get_library_version(char *text, int *length)
+{
+    return mpi_give(length, sprintf(text, "arraycomm (docs/jax.md)"));
+}
+
+MPI_EXPORTED int MPIABI_Error_string(int code, char *text, int *length)
+{
+    (void)code;
+    strcpy(text, mpi_text);
+    return mpi_give(length, (int)strlen(text));
+}
+
+static bool mpi_is_world(const struct mpi_comm *comm)
+{
+    return (intptr_t)comm == MPI_VALUE_COMM_WORLD;
+}
+
+/* Of the world jaxlib asks for its log alone. */
+MPI_EXPORTED int MPIABI_Comm_rank(struct mpi_comm *comm, int *rank)
+{
+    return mpi_give(rank, mpi_is_world(comm) ? 0 : comm->rank);
+}
+
+MPI_EXPORTED int MPIABI_Comm_size(struct mpi_comm *comm, int *size)
+{
+    return mpi_give(size, mpi_is_world(comm) ? 1 : comm->size);
+}
+
+/* XLA looks at no code of this one: a communicator that cannot be made says why in each of its calls. */
+MPI_EXPORTED int MPIABI_Comm_split(struct mpi_comm *parent, int color, int key, struct mpi_comm **out)
+{
+    static const char unknown[] =
+        "the members of this communicator are not known: this jaxlib keeps them in another way than those that arraycomm knows "
+        "(docs/jax.md names the versions). Use one of these, or jax_cpu_collectives_implementation=gloo";
+    struct mpi_comm *comm = calloc(1, sizeof *comm);
+    int32_t *devices = malloc(MPI_ROOM * sizeof *devices);
+    (void)parent;
+    *out = comm;
+    if (!comm || !devices)
+        abort(); /* there is no way to say it */
+    comm->rank = key;
+    comm->size = mpi_clique_find(color, key, __builtin_return_address(0), devices, MPI_ROOM);
+    if (!comm->size)
+        comm->why = strdup(unknown);
+    else if (!(comm->number = acomm_mpi_join(devices, comm->size, key, mpi_text)))
+        comm->why = strdup(mpi_text);
+    free(devices);
+    return 0;
+}
+
+MPI_EXPORTED int MPIABI_Comm_free(struct mpi_comm **comm)
+{
+    if (!mpi_is_world(*comm) && *comm) {
+        free((*comm)->why);
+        free(*comm);
+    }
+    *comm = NULL;
+    return 0;
+}
+
+/* ---- calls ---- */
+
+static int mpi_dtype(intptr_t type)
+{
+    switch (type) {
+    case MPI_VALUE_INT8_T: return ACOMM_INT8;
+    case MPI_VALUE_INT16_T: return ACOMM_INT16;
+    case MPI_VALUE_INT32_T: return ACOMM_INT32;
+    case MPI_VALUE_INT64_T: return ACOMM_INT64;
+    case MPI_VALUE_BYTE:
+    case MPI_VALUE_UINT8_T: return ACOMM_UINT8;
+    case MPI_VALUE_UINT16_T: return ACOMM_UINT16;
+    case MPI_VALUE_UINT32_T: return ACOMM_UINT32;
+    case MPI_VALUE_UINT64_T: return ACOMM_UINT64;
+    case MPI_VALUE_FLOAT: return ACOMM_FLOAT32;
+    case MPI_VALUE_DOUBLE: return ACOMM_FLOAT64;
+    case MPI_VALUE_C_COMPLEX: return ACOMM_COMPLEX64;
+    case MPI_VALUE_C_DOUBLE_COMPLEX: return ACOMM_COMPLEX128;
+    }
+    return -1;
+}
+
+static int mpi_redop(intptr_t op)
+{
+    switch (op) {
+    case MPI_VALUE_SUM: return ACOMM_SUM;
+    case MPI_VALUE_PROD: return ACOMM_PRODUCT;
+    case MPI_VALUE_MIN: return ACOMM_MIN;
+    case MPI_VALUE_MAX: return ACOMM_MAX;
+    }
+    return -1;
+}
+
+/* The message reads and writes the program's memory: it has ended, well or not, before this returns. A signal's exception waits. */
+static int mpi_wait(const struct door *door, acomm_op *op, acomm_failure *failure)
+{
+    int code, interrupted = 0, rank;
+    int64_t tag;
+    uint64_t bytes;
+    while (code = door->entries->wait(op, INT64_MAX / 4), door->entries->source(op, &rank, &tag, &bytes))
+        interrupted = code == ACOMM_INTERRUPTED ? code : interrupted;
+    if (code)
+        door->entries->failure(op, failure);
+    door->entries->free(op);
+    return code ? code : interrupted;
+}
+
+static int mpi_finish(struct mpi_request *request, acomm_failure *failure)
+{
+    struct mpi_request **at = &mpi_open;
+    while (*at != request)
+        at = &(*at)->next;
+    *at = request->next;
+    int code = mpi_wait(request->door, request->op, failure);
+    door_leave(request->door);
+    free(request);
+    return code;
+}
+
+/* Notes the error's text. XLA waits for none of the messages that this thread has begun, and frees their memory: they end here. */
+static int mpi_explain(const struct mpi_comm *comm, struct door *door, int code, const acomm_failure *failure, bool closed)
+{
+    acomm_failure other;
+    while (mpi_open)
+        mpi_finish(mpi_open, &other);
+    char *text = door_explain(door, comm->number, 0, code, failure, closed);
+    mpi_failed(text ? text : acomm_code_text(code));
+    free(text);
+    return MPI_ERROR;
+}
+
+/* Why a call cannot be carried; NULL where it can. */
+static const char *mpi_refusal(const struct mpi_comm *comm, int count, const acomm_call *call)
+{
+    static const char negative[] =
+        "jaxlib counts in 32-bit integers here, in bytes in lax.ppermute and lax.all_to_all, in elements elsewhere, and this array is "
+        "too long for that: its count has come as a negative number. From 2^32 on jaxlib moves a part of an array without an error. "
+        "Use several shorter arrays, or arraycomm's own operations in jit (docs/jax.md)";
+    if (comm->why)
+        return comm->why;
+    if (count < 0)
+        return negative;
+    return call->dtype < 0 || call->redop < 0 ? "arraycomm does not know this MPI type or operation" : NULL;
+}
+
+/* Runs `call`, and `second`, where there is one, while it is under way. begun: the call is only begun. */
+static int mpi_call(struct mpi_comm *comm, int count, acomm_call *call, acomm_call *second, struct mpi_request *begun)
+{
+    const char *refusal = mpi_refusal(comm, count, call);
+    if (refusal)
+        return mpi_failed(refusal);
+    acomm_group *group;
+    struct door *door = door_enter(comm->number, &group);
+    acomm_failure failure = {0};
+    acomm_op *op = NULL;
+    call->failure = &failure;
+    call->count = (uint64_t)count;
+    call->timeout = -1;
+    int code = !group ? ACOMM_CLOSED : interrupt_between() ? ACOMM_INTERRUPTED
+             : second || begun ? door->entries->start(group, call, &op) : door->entries->run(group, call);
+    if (!code && begun) {
+        *begun = (struct mpi_request){.comm = comm, .door = door, .op = op, .next = mpi_open};
+        mpi_open = begun;
+        return 0;
+    }
+    if (!code && second) {
+        second->failure = &failure;
+        second->timeout = -1;
+        code = door->entries->run(group, second);
+        int sent = mpi_wait(door, op, &failure);
+        code = code ? code : sent;
+    }
+    if (code)
+        mpi_explain(comm, door, code, &failure, !group);
+    door_leave(door);
+    return code ? MPI_ERROR : 0;
+}
+
+MPI_EXPORTED int MPIABI_Allreduce(const void *in, void *out, int count, intptr_t type, intptr_t op, struct mpi_comm *comm)
+{
+    acomm_call call = {.in = (intptr_t)in == MPI_VALUE_IN_PLACE ? (uintptr_t)out : (uintptr_t)in, .out = (uintptr_t)out,
+                       .kind = ACOMM_ALL_REDUCE, .dtype = mpi_dtype(type), .redop = mpi_redop(op), .root = -1};
+    return mpi_call(comm, count, &call, NULL, NULL);
+}
+
+MPI_EXPORTED int MPIABI_Allgather(const void *in, int count, intptr_t type, void *out, int counts, intptr_t types,
+                                  struct mpi_comm *comm)
+{
+    acomm_call call = {.in = (uintptr_t)in, .out = (uintptr_t)out, .kind = ACOMM_ALL_GATHER, .dtype = mpi_dtype(type), .root = -1};
+    (void)counts, (void)types; /* as those that are given */
+    return mpi_call(comm, count, &call, NULL, NULL);
+}
+
+/* XLA's counts are equal. */
+MPI_EXPORTED int MPIABI_Reduce_scatter(const void *in, void *out, const int *counts, intptr_t type, intptr_t op,
+                                       struct mpi_comm *comm)
+{
+    acomm_call call = {.in = (uintptr_t)in, .out = (uintptr_t)out, .kind = ACOMM_REDUCE_SCATTER, .dtype = mpi_dtype(type),
+                       .redop = mpi_redop(op), .root = -1};
+    return mpi_call(comm, counts[0], &call, NULL, NULL);
+}
+
+static acomm_call mpi_message(int kind, const void *data, intptr_t type, int peer, int tag)
+{
+    return (acomm_call){.in = kind == ACOMM_SEND ? (uintptr_t)data : 0, .out = kind == ACOMM_SEND ? 0 : (uintptr_t)data,
+                        .kind = kind, .dtype = mpi_dtype(type), .root = peer, .tag = tag};
+}
+
+MPI_EXPORTED int MPIABI_Sendrecv(const void *in, int count, intptr_t type, int to, int tag, void *out, int count_in,
+                                 intptr_t type_in, int from, int tag_in, struct mpi_comm *comm, void *status)
+{
+    acomm_call send = mpi_message(ACOMM_SEND, in, type, to, tag), receive = mpi_message(ACOMM_RECV, out, type_in, from, tag_in);
+    (void)status; /* ignored */
+    receive.count = (uint64_t)count_in;
+    return mpi_call(comm, count, &send, &receive, NULL);
+}
+
+static int mpi_begin(struct mpi_comm *comm, int count, acomm_call *call, struct mpi_request **out)
+{
+    *out = malloc(sizeof **out);
+    int code = *out ? mpi_call(comm, count, call, NULL, *out) : mpi_failed("no memory");
+    if (code)
+        free(*out);
+    return code;
+}
+
+MPI_EXPORTED int MPIABI_Isend(const void *in, int count, intptr_t type, int to, int tag, struct mpi_comm *comm,
+                              struct mpi_request **out)
+{
+    acomm_call call = mpi_message(ACOMM_SEND, in, type, to, tag);
+    return mpi_begin(comm, count, &call, out);
+}
+
+MPI_EXPORTED int MPIABI_Irecv(void *data, int count, intptr_t type, int from, int tag, struct mpi_comm *comm,
+                              struct mpi_request **out)
+{
+    acomm_call call = mpi_message(ACOMM_RECV, data, type, from, tag);
+    return mpi_begin(comm, count, &call, out);
+}
+
+MPI_EXPORTED int MPIABI_Wait(struct mpi_request **out, void *status)
+{
+    const struct mpi_comm *comm = (*out)->comm;
+    acomm_group *group;
+    struct door *door = door_enter(comm->number, &group);
+    acomm_failure failure = {0};
+    int code = mpi_finish(*out, &failure);
+    (void)status; /* ignored */
+    *out = NULL;
+    if (code)
+        mpi_explain(comm, door, code, &failure, false);
+    door_leave(door);
+    return code ? MPI_ERROR : 0;
+}
