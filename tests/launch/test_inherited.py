@@ -152,11 +152,13 @@ def test_help_on_a_pipe_that_does_not_block_and_is_full():
 
 
 @pytest.mark.parametrize("program_text", ["sys.exit(5)", "time.sleep(60)"])
-def test_a_full_pipe_keeps_from_no_signal_and_no_end(program_text, program):
+def test_a_full_pipe_keeps_from_no_signal_and_no_end(program_text, program, tmp_path):
     """Nobody reads: the first ends by itself, and its peer, which would print for ever, with it; the second by the signal."""
+    os.mkfifo(tmp_path / "both")  # rank 1 goes on when both have written who they are
     process = start("-n", "2", program(f"""if True:
         import os, sys, time
         print('pid', os.getpid(), flush=True)
+        open({str(tmp_path / "both")!r}, 'rw'[int(os.environ['RANK']) == 0])
         if os.environ['RANK'] == '1': {program_text}
         while True: print('x' * 1000)
         """))

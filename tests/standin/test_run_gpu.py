@@ -27,7 +27,7 @@ def test_the_parts_and_the_report(tmp_path: Path) -> None:
     environ = {"OUT": str(tmp_path), "ARRAYCOMM_MPI_LIBRARY": str(mpi.library_file("mpich")),
                "ARRAYCOMM_CUDART_LIBRARY": build.cudart(), "ARRAYCOMM_NCCL_LIBRARY": build.nccl()}
     done = subprocess.run([sys.executable, str(run.ROOT / "tests/gpu/run.py"), "--standin", *only], capture_output=True,
-                          text=True, timeout=240, env=os.environ | environ)
+                          text=True, timeout=1200, env=os.environ | environ)
     report = (tmp_path / "gpu.md").read_text()
     assert done.returncode == 0, (tmp_path / "gpu.log").read_text()
     assert done.stdout.strip() == report.strip() and report.count("| ok |") == len(PARTS)
