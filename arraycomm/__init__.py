@@ -64,9 +64,21 @@ __version__ = "0.1.0"
 __all__ = [
     "ANY_TAG", "Aborted", "AuthFailed", "CollectiveMismatch", "CollectiveTimeout", "DType", "DeviceError", "DistBackendError",
     "DistError", "DistNetworkError", "DistStoreError", "GradientReducer", "Group", "GroupError", "Message", "PeerLost",
-    "QueueEmptyError", "Received", "ReduceOp", "RemoteError", "ResourceError", "Work", "from_mpi4py", "init", "premul_sum",
-    "register_type", "spawn", "wait_all", "wait_any", "writable",
+    "QueueEmptyError", "Received", "ReduceOp", "RemoteError", "ResourceError", "Work", "from_mpi4py", "get_include",
+    "get_library", "init", "premul_sum", "register_type", "spawn", "wait_all", "wait_any", "writable",
 ]
+
+
+def get_include() -> str:
+    """The folder of arraycomm.h, the C API (docs/c-api.md)."""
+    return f"{__path__[0]}/include"
+
+
+def get_library() -> str:
+    """The file in which C code finds the C API. This process has loaded it: dlopen(path, RTLD_NOW | RTLD_NOLOAD)."""
+    from . import _engine
+
+    return str(_engine.__file__)
 
 
 def __getattr__(name: str) -> Any:

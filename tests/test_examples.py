@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-EXAMPLES = [ROOT / "examples" / name for name in ("data_parallel_arrays.py", "data_parallel_torch.py")]
+EXAMPLES = [ROOT / "examples" / name for name in ("data_parallel_arrays.py", "data_parallel_torch.py", "c_api.py")]
 
 
 def command(path: Path) -> list[str]:

@@ -421,6 +421,17 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         self._children = [group for group in self._children if not group.closed] + [child]
         return child
 
+    def handle(self) -> int:
+        """The group's number for native code, which calls it from any thread by arraycomm.h (docs/c-api.md).
+
+        The same one each time. Then the group lives until it is closed, referred to or not. TypeError where its backend moves no
+        arrays of the host.
+        """
+        shortcut = self._communicator.shortcut
+        if shortcut is None or DeviceType.CPU not in self._movers:
+            raise TypeError(f"group {self.name!r} has no handle: native code calls the CPU's backends, not {self.backend!r}")
+        return int(shortcut.number(self))
+
     def check_peers(self) -> None:
         """PeerLost when a rank of the group is known to have died or left. Does not block."""
         with counted_in(self.ranks, self.name):

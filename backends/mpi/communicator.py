@@ -60,30 +60,32 @@ class MpiCommunicator(EngineCommunicator):
              owners: tuple[object, ...], op: ReduceOp | None = None, root: int = -1, tag: int = 0, counts: Any = NULL,
              received: Any = NULL) -> Operation | None:
         redop, factor = (0, 1.0) if op is None else (op.code, op.factor)
-        call = ffi.new("acomm_call *", {"kind": kind, "in": src, "out": dst, "count": count, "dtype": dtype, "redop": redop,
-                                        "factor": factor, "root": root, "tag": tag, "layout": layout,
+        call = ffi.new("acomm_call *", {"kind": kind, "in": ffi.cast("void *", src), "out": ffi.cast("void *", dst),
+                                        "count": count, "counts": counts, "receives": received, "dtype": dtype,
+                                        "redop": redop, "factor": factor, "root": root, "tag": tag, "layout": layout,
                                         "timeout": nanoseconds(timeout)})
-        extent = ffi.new("acomm_mpi_extent *", {"counts": counts, "receives": received, **self._device(owners)})
+        device = self._device(owners)
         with self.lock if async_op else self.shortcut:  # see EngineCommunicator
             group = self._checked()
             if async_op:
                 out = ffi.new("acomm_op **")
-                code = lib.acomm_mpi_start(group, call, extent, out)
+                code = lib.acomm_mpi_start(group, call, device, out)
                 if not code:
                     return self.shortcut.operation(address(out[0]), owners)
             else:
-                code = lib.acomm_mpi_run(group, call, extent)
+                code = lib.acomm_mpi_run(group, call, device)
             if code and lib.acomm_mpi_stuck(group):
                 _kept.append(owners)
         if code:
             raise self.error(code)
         return None
 
-    def _device(self, owners: tuple[object, ...]) -> dict[str, Any]:
+    def _device(self, owners: tuple[object, ...]) -> Any:
         for owner in owners:
             if isinstance(owner, Buffer) and owner.device_type in _ON_DEVICE:
-                return {"enter": ffi.cast("int (*)(int)", self.enter), "device": owner.device_index}
-        return {}
+                enter = ffi.cast("int (*)(int)", self.enter)
+                return ffi.new("acomm_mpi_device *", {"enter": enter, "number": owner.device_index})
+        return NULL
 
     def meet(self, timeout: float) -> None:
         """The first call of a group: ranks learn where all of them are, and whether they compare calls.

@@ -17,6 +17,7 @@ from cffi_build.commands import FLAGS, optimised
 
 HERE = Path(__file__).resolve().parent
 ENGINE = HERE.parents[1] / "backends" / "socket" / "engine"
+PUBLIC = HERE.parents[1] / "arraycomm" / "include"
 COMPILER = os.environ.get("ARRAYCOMM_TEST_CC") or shutil.which(sysconfig.get_config_var("CC").split()[0]) or "cc"
 PYTHONS = [flag for name in ("CFLAGS", "CCSHARED") for flag in (sysconfig.get_config_var(name) or "").split()]
 OPTIMISED = optimised([])
@@ -28,7 +29,8 @@ def compile_with(command: list[str]) -> None:
 
 
 def compile_one(source: Path, target: Path, flags: list[str], compiler: str = COMPILER) -> Path:
-    compile_with([compiler, *PYTHONS, *FLAGS, *flags, f"-I{ENGINE}", f"-I{HERE}", "-c", str(source), "-o", str(target)])
+    folders = [f"-I{folder}" for folder in (ENGINE, PUBLIC, HERE)]
+    compile_with([compiler, *PYTHONS, *FLAGS, *flags, *folders, "-c", str(source), "-o", str(target)])
     return target
 
 

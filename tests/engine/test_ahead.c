@@ -10,14 +10,14 @@ static int32_t value(int turn, uint64_t i) { return (int32_t)((uint64_t)turn * 1
 
 static int broadcast(acomm_group *g, int rank, int root, int32_t *x, uint64_t count, acomm_op **op)
 {
-    acomm_call *call = CALL(ACOMM_BROADCAST, root, .in = rank == root ? P(x) : 0, .out = P(x), .count = count);
+    acomm_call *call = CALL(ACOMM_BROADCAST, root, .in = rank == root ? x : 0, .out = x, .count = count);
     return op ? acomm_start(g, call, op) : acomm_run(g, call);
 }
 
 /* The part comes to lie behind the whole. */
 static int scatter(acomm_group *g, int rank, int n, int root, int32_t *x, uint64_t each)
 {
-    return RUN(g, ACOMM_SCATTER, root, .in = rank == root ? P(x) : 0, .out = P(x + each * (uint64_t)n), .count = each);
+    return RUN(g, ACOMM_SCATTER, root, .in = rank == root ? x : 0, .out = (x + each * (uint64_t)n), .count = each);
 }
 
 static void fill(int32_t *x, int turn, uint64_t count)
@@ -89,7 +89,7 @@ static int alone(acomm_group *g, int rank, int n)
     if (rank)
         return ACOMM_TIMEOUT;
     for (; done < 2 * SHARED_SLOTS && !rc; done++)
-        rc = acomm_run(g, &(acomm_call){.kind = ACOMM_BROADCAST, .in = P(x), .out = P(x), .count = 1, .dtype = ACOMM_INT32,
+        rc = acomm_run(g, &(acomm_call){.kind = ACOMM_BROADCAST, .in = x, .out = x, .count = 1, .dtype = ACOMM_INT32,
                                         .timeout = SECOND / 20});
     acomm_failure f;
     return done == (int)shared_ahead(g->crowded) + 1 && acomm_group_failure(g, &f) && f.culprit == 1 ? rc : 1;
@@ -157,7 +157,7 @@ static int find_out(acomm_group *g, int rank)
     for (int i = 0; how == SLOTS_RUN_OUT && i <= (int)shared_ahead(g->crowded) && !rc; i++)
         rc = broadcast(g, rank, rank, x, 4, NULL);
     if (how == NEXT_WAITS)
-        rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = P(x), .out = P(x), .count = 4);
+        rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = x, .out = x, .count = 4);
     return how == CLOSES ? acomm_group_stop(g, NULL) : rc;
 }
 
@@ -168,7 +168,7 @@ static int differ(acomm_group *g, int rank, int n)
     bool odd = rank == 1, gives = rank == 0 || (odd && two_roots);
     (void)n;
     fill(x, 0, 10);
-    int rc = RUN(g, ACOMM_BROADCAST, odd && two_roots, .in = gives ? P(x) : 0, .out = P(gives ? x : y),
+    int rc = RUN(g, ACOMM_BROADCAST, odd && two_roots, .in = gives ? x : 0, .out = (gives ? x : y),
                  .count = odd && !two_roots ? 9 : 10);
     bool took = !gives && !odd && rc == 0 && wrong_values(y, 0, 0, 10) == 0; /* agrees with the root that it took from */
     if (!(gives && rc == 0) && !took && !(odd && rc == ACOMM_MISMATCH && y[0] == -1))
@@ -198,7 +198,7 @@ static int long_differ(acomm_group *g, int rank, int n)
 static int no_root(acomm_group *g, int rank, int n)
 {
     int32_t y[10] = {-1};
-    int rc = RUN(g, ACOMM_BROADCAST, (rank + 1) % n, .out = P(y), .count = 10);
+    int rc = RUN(g, ACOMM_BROADCAST, (rank + 1) % n, .out = y, .count = 10);
     return y[0] == -1 ? rc : 1;
 }
 

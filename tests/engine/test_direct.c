@@ -71,8 +71,8 @@ static int turns(acomm_group *g, int rank, int n, bool pushed)
             own[i] = value(rank, turn, i);
         if (!rank && turn == BARRED_TURN)
             atomic_store(&barred, (uintptr_t)(pushed ? all + COUNT : own));
-        found = pushed ? RUN(g, ACOMM_GATHER, 0, .in = P(own), .out = rank ? 0 : P(all), .count = COUNT)
-                       : RUN(g, ACOMM_ALL_GATHER, -1, .in = P(own), .out = P(all), .count = COUNT);
+        found = pushed ? RUN(g, ACOMM_GATHER, 0, .in = own, .out = rank ? 0 : all, .count = COUNT)
+                       : RUN(g, ACOMM_ALL_GATHER, -1, .in = own, .out = all, .count = COUNT);
         for (int other = 0; !(pushed && rank) && other < n; other++)
             found += wrong(all + COUNT * (uint64_t)other, other, turn, 0);
     }
@@ -169,7 +169,7 @@ static int tries_two_ways(acomm_group *g, int rank, int n)
     for (int turn = 0; c->tries < CHOICE_WAYS && !found; turn++) {
         for (uint64_t i = 0; i < count; i++)
             in[i] = value(rank, turn, i);
-        found = RUN(g, ACOMM_ALL_TO_ALL, -1, .in = P(in), .out = P(out), .count = COUNT);
+        found = RUN(g, ACOMM_ALL_TO_ALL, -1, .in = in, .out = out, .count = COUNT);
         for (int other = 0; other < n; other++)
             found += wrong(out + COUNT * (uint64_t)other, other, turn, COUNT * (uint64_t)rank);
         ways |= 1 << c->agreed;

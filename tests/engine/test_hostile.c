@@ -55,7 +55,7 @@ static int forge_call(acomm_group *g, int rank, int n)
 {
     static _Atomic int given;
     int32_t x[4] = {rank};
-    if (RUN_BARRIER(g) || RUN(g, ACOMM_BROADCAST, 0, .in = rank ? 0 : P(x), .out = P(x), .count = 4))
+    if (RUN_BARRIER(g) || RUN(g, ACOMM_BROADCAST, 0, .in = rank ? 0 : x, .out = x, .count = 4))
         return 1;
     given += 1;
     while (given < n)
@@ -93,7 +93,7 @@ static int forge_writing(acomm_group *g, int rank, int n)
         while (!forged)
             sched_yield();
         g->timeout = SECOND / 100; /* also of the gather, into whose result the others would write */
-        rc = RUN(g, ACOMM_GATHER, 0, .in = P(x + LONG * (uint64_t)n), .out = P(x), .count = LONG);
+        rc = RUN(g, ACOMM_GATHER, 0, .in = (x + LONG * (uint64_t)n), .out = x, .count = LONG);
         CHECK(acomm_group_failure(g, &f));
         CHECK_EQUAL(f.writer, 1 + 1);
         seen = 1;
@@ -175,7 +175,7 @@ static int forge_offer(acomm_group *g, int rank, int n)
     int32_t *x = calloc(LONG * 3, sizeof *x);
     int rc;
     if (!rank) {
-        rc = RUN(g, ACOMM_ALL_GATHER, -1, .in = P(x), .out = P(x + LONG), .count = LONG) == ACOMM_PROTOCOL && names(g, ACOMM_PROTOCOL, 1) ? 0 : 1;
+        rc = RUN(g, ACOMM_ALL_GATHER, -1, .in = x, .out = x + LONG, .count = LONG) == ACOMM_PROTOCOL && names(g, ACOMM_PROTOCOL, 1) ? 0 : 1;
     } else {
         struct acomm_op op = {.group = g, .team = &g->hosts.all, .kind = ACOMM_ALL_GATHER, .dtype = ACOMM_INT32, .redop = ACOMM_SUM,
                               .root = -1, .count = LONG, .width = 4, .sequence = 1, .timeout = 20 * SECOND};
@@ -213,7 +213,7 @@ static int forge_own_offer(acomm_group *g, int rank, int n)
         rc = rc ? rc : rounds_meet(&r, reaches, sizeof reaches);
         rc = rc ? rc : shared_all_gather(&op);
     } else {
-        rc = RUN(g, ACOMM_ALL_GATHER, -1, .in = P(x), .out = P(x + LONG), .count = LONG);
+        rc = RUN(g, ACOMM_ALL_GATHER, -1, .in = x, .out = x + LONG, .count = LONG);
     }
     rc = rc || x[LONG] != 7 || x[2 * LONG] != 8;
     (void)n;
@@ -245,7 +245,7 @@ static int offer_later(acomm_group *g, int rank, int n)
             g->direct.map = WAY_CLOSED;
         for (uint64_t i = 0; i < LONG; i++)
             given[i] = turn * 10 + rank;
-        wrong = RUN(g, ACOMM_ALL_GATHER, -1, .in = P(given), .out = P(x + LONG), .count = LONG);
+        wrong = RUN(g, ACOMM_ALL_GATHER, -1, .in = given, .out = x + LONG, .count = LONG);
         for (uint64_t i = 0; i < 2 * LONG && !wrong; i++)
             wrong = x[LONG + i] != turn * 10 + (int32_t)(i / LONG);
     }
@@ -280,7 +280,7 @@ static int forge_window(acomm_group *g, int rank, int n)
         return acomm_rma_open(g, g, P(mine), sizeof mine, -1, &r) == ACOMM_UNSUPPORTED ? 0 : 1;
     char got[2 * sizeof window];
     int rc = acomm_group_share(g, 4096, -1, &block);
-    rc = rc ? rc : acomm_run(g, &(acomm_call){.kind = ACOMM_ALL_GATHER, .in = P(&window), .out = P(got), .count = sizeof window,
+    rc = rc ? rc : acomm_run(g, &(acomm_call){.kind = ACOMM_ALL_GATHER, .in = &window, .out = got, .count = sizeof window,
                                               .dtype = ACOMM_UINT8, .root = -1, .timeout = -1});
     acomm_block_free(block);
     (void)n;

@@ -150,7 +150,7 @@ static int collective(acomm_group *g, int kind, int root, uint64_t count)
     uint64_t whole = count * (uint64_t)g->size;
     int32_t *in = take(whole), *out = take(whole);
     bool gives = kind != ACOMM_BROADCAST || root == g->rank, rooted = kind == ACOMM_GATHER || kind == ACOMM_REDUCE;
-    int rc = RUN(g, kind, root, .in = gives ? P(in) : 0, .out = rooted && root != g->rank ? 0 : P(out), .count = count);
+    int rc = RUN(g, kind, root, .in = gives ? in : 0, .out = rooted && root != g->rank ? 0 : out, .count = count);
     drop(in);
     drop(out);
     return rc;
@@ -174,11 +174,11 @@ static int uneven(acomm_group *g)
 static int symmetric(acomm_group *g)
 {
     acomm_block *block = direct_take(g, 64 << 10), *result = direct_take(g, 64 << 10);
-    int rc = block && result ? RUN(g, ACOMM_ALL_REDUCE, -1, .in = acomm_block_address(block), .out = acomm_block_address(result),
+    int rc = block && result ? RUN(g, ACOMM_ALL_REDUCE, -1, .in = (void *)acomm_block_address(block), .out = (void *)acomm_block_address(result),
                                    .count = 16 << 10) : 1;
     if (!rc && g->rank < 2)
-        rc = acomm_run(g, CALL(g->rank ? ACOMM_RECV : ACOMM_SEND, 1 - g->rank, .in = g->rank ? 0 : acomm_block_address(block),
-                               .out = g->rank ? acomm_block_address(result) : 0, .count = 12 << 10));
+        rc = acomm_run(g, CALL(g->rank ? ACOMM_RECV : ACOMM_SEND, 1 - g->rank, .in = g->rank ? 0 : (void *)acomm_block_address(block),
+                               .out = g->rank ? (void *)acomm_block_address(result) : 0, .count = 12 << 10));
     if (block)
         acomm_block_free(block);
     if (result)
@@ -193,7 +193,7 @@ static int messages(acomm_group *g, uint64_t count)
     int rc = 0;
     for (int i = 0; i < 4 && g->rank < 2 && !rc; i++) {
         bool sends = i % 2 == g->rank;
-        rc = acomm_run(g, CALL(sends ? ACOMM_SEND : ACOMM_RECV, 1 - g->rank, .in = sends ? P(data) : 0, .out = sends ? 0 : P(data),
+        rc = acomm_run(g, CALL(sends ? ACOMM_SEND : ACOMM_RECV, 1 - g->rank, .in = sends ? data : 0, .out = sends ? 0 : data,
                                .count = count));
     }
     drop(data);

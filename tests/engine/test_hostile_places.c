@@ -60,7 +60,7 @@ static int forge(acomm_group *g, int rank, int n)
     for (; turns < 20; turns++) {
         if (rank == n - 1)
             say(&g->shared, rank, PLACES[(size_t)turns % COUNT(PLACES)]);
-        if (RUN(g, ACOMM_GATHER, 0, .in = P(in), .out = P(out), .count = count) || RUN_BARRIER(g))
+        if (RUN(g, ACOMM_GATHER, 0, .in = in, .out = out, .count = count) || RUN_BARRIER(g))
             break;
     }
     free(in);

@@ -34,11 +34,11 @@ static int all_reduce(acomm_group *g, int rank, int n)
     int wrong = 0;
     for (size_t s = 0; s < SIZES; s++) {
         int32_t *x = filled(rank, COUNTS[s]), *y = filled(0, COUNTS[s]);
-        int rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = P(x), .out = P(y), .count = COUNTS[s]);
+        int rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = x, .out = y, .count = COUNTS[s]);
         wrong += rc != 0 || wrong_sum(y, 0, COUNTS[s], n);
-        rc = RUN(g, ACOMM_REDUCE, 1 % n, .in = P(x), .out = rank == 1 % n ? P(y) : 0, .count = COUNTS[s]);
+        rc = RUN(g, ACOMM_REDUCE, 1 % n, .in = x, .out = rank == 1 % n ? y : 0, .count = COUNTS[s]);
         wrong += rc != 0 || (rank == 1 % n && wrong_sum(y, 0, COUNTS[s], n));
-        rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = P(x), .out = P(x), .count = COUNTS[s]);
+        rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = x, .out = x, .count = COUNTS[s]);
         wrong += rc != 0 || wrong_sum(x, 0, COUNTS[s], n);
         free(x);
         free(y);
@@ -57,7 +57,7 @@ static int reduce_scatter(acomm_group *g, int rank, int n)
     for (size_t s = 0; s < SIZES; s++) {
         uint64_t each = COUNTS[s], counts[MAX_RANKS], whole = 0, offset = 0;
         int32_t *x = filled(rank, each * (uint64_t)n + 40), *y = filled(0, each + 40);
-        wrong += RUN(g, ACOMM_REDUCE_SCATTER, -1, .in = P(x), .out = P(y), .count = each) != 0
+        wrong += RUN(g, ACOMM_REDUCE_SCATTER, -1, .in = x, .out = y, .count = each) != 0
             || wrong_sum(y, each * (uint64_t)rank, each, n);
         for (int r = 0; r < n; r++) {
             counts[r] = r == 1 ? 0 : each + (uint64_t)r;
@@ -82,9 +82,9 @@ static int gathers(acomm_group *g, int rank, int n)
             int root = n - 1;
             for (int r = 0; r < n; r++)
                 counts[r] = form == 1 && r != 1 ? each + (uint64_t)r : form == 1 ? 0 : each;
-            int rc = form == 2 ? RUN(g, ACOMM_GATHER, root, .in = P(x), .out = rank == root ? P(y) : 0, .count = each)
+            int rc = form == 2 ? RUN(g, ACOMM_GATHER, root, .in = x, .out = rank == root ? y : 0, .count = each)
                 : form ? uneven(g, ACOMM_ALL_GATHER, x, y, counts, NULL)
-                       : RUN(g, ACOMM_ALL_GATHER, -1, .in = P(x), .out = P(y), .count = each);
+                       : RUN(g, ACOMM_ALL_GATHER, -1, .in = x, .out = y, .count = each);
             wrong += rc != 0;
             offset = 0;
             for (int r = 0; r < n && (form < 2 || rank == root); offset += counts[r++])
@@ -104,13 +104,13 @@ static int spreads(acomm_group *g, int rank, int n)
         uint64_t each = COUNTS[s];
         int32_t *x = filled(rank, each * (uint64_t)n), *y = calloc(each * (uint64_t)n + 1, sizeof *y);
         int root = n / 2;
-        wrong += RUN(g, ACOMM_BROADCAST, root, .in = rank == root ? P(x) : 0, .out = P(y), .count = each) != 0;
+        wrong += RUN(g, ACOMM_BROADCAST, root, .in = rank == root ? x : 0, .out = y, .count = each) != 0;
         for (uint64_t i = 0; i < each; i++)
             wrong += y[i] != value(root, i);
-        wrong += RUN(g, ACOMM_SCATTER, root, .in = rank == root ? P(x) : 0, .out = P(y), .count = each) != 0;
+        wrong += RUN(g, ACOMM_SCATTER, root, .in = rank == root ? x : 0, .out = y, .count = each) != 0;
         for (uint64_t i = 0; i < each; i++)
             wrong += y[i] != value(root, each * (uint64_t)rank + i);
-        wrong += RUN(g, ACOMM_ALL_TO_ALL, -1, .in = P(x), .out = P(y), .count = each) != 0;
+        wrong += RUN(g, ACOMM_ALL_TO_ALL, -1, .in = x, .out = y, .count = each) != 0;
         for (int r = 0; r < n; r++)
             for (uint64_t i = 0; i < each; i++)
                 wrong += y[each * (uint64_t)r + i] != value(r, each * (uint64_t)rank + i);
@@ -153,7 +153,7 @@ static int asynchronous(acomm_group *g, int rank, int n)
     int wrong = 0;
     for (int k = 0; k < FLIGHT; k++) {
         x[k] = filled(rank, 3000);
-        wrong += acomm_start(g, CALL(ACOMM_ALL_REDUCE, -1, .in = P(x[k]), .out = P(x[k]), .count = 3000), &op[k]) != 0;
+        wrong += acomm_start(g, CALL(ACOMM_ALL_REDUCE, -1, .in = x[k], .out = x[k], .count = 3000), &op[k]) != 0;
     }
     wrong += RUN_BARRIER(g) != 0;
     for (int k = FLIGHT - 1; k >= 0; k--) {
@@ -177,7 +177,7 @@ static int leaving(acomm_group *g, int rank, int n)
         sched_yield();
     for (int k = 0; k < FLIGHT; k++) {
         x[k] = filled(rank, counts[k]);
-        wrong += acomm_start(g, CALL(ACOMM_ALL_REDUCE, -1, .in = P(x[k]), .out = P(x[k]), .count = counts[k]), &op[k]) != 0;
+        wrong += acomm_start(g, CALL(ACOMM_ALL_REDUCE, -1, .in = x[k], .out = x[k], .count = counts[k]), &op[k]) != 0;
         if (rank == 0)
             wrong += n > 1 && (acomm_wait(op[k], 0) != 1 || acomm_wait(op[k], SECOND / 500) != 1);
         atomic_fetch_add(&left, rank == 0);
@@ -205,7 +205,7 @@ static int refused(acomm_group *g, int rank, int n)
                                    1, kinds[k] == ACOMM_GATHER ? 0 : -1, 0, 0, -1, asks ? &op : NULL);
             wrong += rc != ACOMM_ARGUMENT || op;
         }
-    wrong += RUN(g, ACOMM_ALL_REDUCE, -1, .in = P(x), .out = P(x), .count = 2) != 0 || x[0] != n * (n - 1) / 2;
+    wrong += RUN(g, ACOMM_ALL_REDUCE, -1, .in = x, .out = x, .count = 2) != 0 || x[0] != n * (n - 1) / 2;
     return wrong;
 }
 
@@ -213,7 +213,7 @@ static int mismatch(acomm_group *g, int rank, int n)
 {
     int32_t x[10] = {rank}, y[10] = {-1};
     uint64_t count = rank == n - 1 ? 9 : 10;
-    int rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = P(x), .out = P(y), .count = count);
+    int rc = RUN(g, ACOMM_ALL_REDUCE, -1, .in = x, .out = y, .count = count);
     acomm_failure f;
     int named = acomm_group_failure(g, &f) && f.mine.count != f.theirs.count;
     int again = RUN_BARRIER(g);

@@ -17,7 +17,7 @@ static void fill(int32_t *x, int rank, int turn, uint64_t count)
 static int gather(acomm_group *g, int rank, int turn, int32_t *x, int32_t *y, uint64_t count)
 {
     fill(x, rank, turn, count);
-    int wrong = RUN(g, ACOMM_ALL_GATHER, -1, .in = P(x), .out = P(y), .count = count);
+    int wrong = RUN(g, ACOMM_ALL_GATHER, -1, .in = x, .out = y, .count = count);
     for (uint64_t i = 0; i < 2 * count; i++)
         wrong += y[i] != value((int)(i / count), turn, i % count);
     return wrong;
@@ -128,7 +128,7 @@ static int runs_ahead(acomm_group *g, int rank, int n)
     for (int turn = 1; turn <= 3; turn++, ahead += !rank) {
         fill(x, 0, turn, COUNT);
         int32_t *out = rank ? y : x;
-        wrong += RUN(g, ACOMM_BROADCAST, 0, .in = rank ? 0 : P(x), .out = P(out), .count = COUNT) || memcmp(out, x, sizeof x);
+        wrong += RUN(g, ACOMM_BROADCAST, 0, .in = rank ? 0 : x, .out = out, .count = COUNT) || memcmp(out, x, sizeof x);
     }
     wrong += gather(g, rank, 4, x, y, COUNT) || g->shared.in_cell != (rank != 0);
     return wrong + (gather(g, rank, 5, x, y, COUNT) || !g->shared.in_cell);
@@ -150,7 +150,7 @@ static int reduce(acomm_group *g, int rank, int turn, int32_t *x, int32_t *y, ui
 {
     fill(x, rank, turn, count);
     bool all = root < 0;
-    int wrong = RUN(g, all ? ACOMM_ALL_REDUCE : ACOMM_REDUCE, root, .in = P(x), .out = all || rank == root ? P(y) : 0, .count = count);
+    int wrong = RUN(g, all ? ACOMM_ALL_REDUCE : ACOMM_REDUCE, root, .in = x, .out = all || rank == root ? y : 0, .count = count);
     for (uint64_t i = 0; (all || rank == root) && i < count; i++)
         wrong += y[i] != value(0, turn, i) + value(1, turn, i);
     return wrong;
@@ -180,7 +180,7 @@ static void pieces_change_hands(void) { run(2, swaps_pieces, 0); }
 static int scatter(acomm_group *g, int rank, int turn, int32_t *x, int32_t *y, uint64_t count)
 {
     fill(x, rank, turn, 2 * count);
-    int wrong = RUN(g, ACOMM_REDUCE_SCATTER, -1, .in = P(x), .out = P(y), .count = count);
+    int wrong = RUN(g, ACOMM_REDUCE_SCATTER, -1, .in = x, .out = y, .count = count);
     for (uint64_t i = 0; i < count; i++)
         wrong += y[i] != value(0, turn, (uint64_t)rank * count + i) + value(1, turn, (uint64_t)rank * count + i);
     return wrong;
@@ -189,7 +189,7 @@ static int scatter(acomm_group *g, int rank, int turn, int32_t *x, int32_t *y, u
 static int exchange(acomm_group *g, int rank, int turn, int32_t *x, int32_t *y, uint64_t count)
 {
     fill(x, rank, turn, 2 * count);
-    int wrong = RUN(g, ACOMM_ALL_TO_ALL, -1, .in = P(x), .out = P(y), .count = count);
+    int wrong = RUN(g, ACOMM_ALL_TO_ALL, -1, .in = x, .out = y, .count = count);
     for (uint64_t i = 0; i < 2 * count; i++)
         wrong += y[i] != value((int)(i / count), turn, (uint64_t)rank * count + i % count);
     return wrong;
@@ -198,7 +198,7 @@ static int exchange(acomm_group *g, int rank, int turn, int32_t *x, int32_t *y, 
 static int broadcast(acomm_group *g, int rank, int turn, int32_t *x, uint64_t count, int root)
 {
     fill(x, rank, turn, count);
-    int wrong = RUN(g, ACOMM_BROADCAST, root, .in = rank == root ? P(x) : 0, .out = P(x), .count = count);
+    int wrong = RUN(g, ACOMM_BROADCAST, root, .in = rank == root ? x : 0, .out = x, .count = count);
     for (uint64_t i = 0; i < count; i++)
         wrong += x[i] != value(root, turn, i);
     return wrong;

@@ -33,7 +33,7 @@ static int operate(acomm_group *g, int rank, int n, int turn, int kind, uint64_t
     for (uint64_t i = 0; i < given; i++)
         a.x[i] = value(rank, turn, i);
     bool gets = root < 0 || rank == root || kind == ACOMM_BROADCAST, gives = kind != ACOMM_BROADCAST || rank == root;
-    wrong += RUN(g, kind, root, .in = gives ? P(a.x) : 0, .out = gets ? P(a.y) : 0, .count = count) != 0;
+    wrong += RUN(g, kind, root, .in = gives ? a.x : 0, .out = gets ? a.y : 0, .count = count) != 0;
     if (!gets)
         return wrong;
     if (kind == ACOMM_ALL_REDUCE || kind == ACOMM_REDUCE || kind == ACOMM_REDUCE_SCATTER)

@@ -77,7 +77,7 @@ static uint64_t wrong(const struct arrays *a, int kind, int rank)
 static int call(acomm_group *g, int kind, const struct arrays *a)
 {
     bool rooted = kind == ACOMM_GATHER || kind == ACOMM_SCATTER;
-    return RUN(g, kind, rooted ? 0 : -1, .in = P(a->in), .out = P(a->out), .count = a->count);
+    return RUN(g, kind, rooted ? 0 : -1, .in = a->in, .out = a->out, .count = a->count);
 }
 
 static int learns(acomm_group *g, int rank, int n)
@@ -138,7 +138,7 @@ static int differs(acomm_group *g, int rank, int n)
     uint64_t next = stretches_of(&op, a.count * sizeof *a.in * (uint64_t)n);
     op.count += (uint64_t)rank;
     CHECK(next && next == stretches_of(&op, op.count * sizeof *a.in * (uint64_t)n));
-    CHECK(!RUN(g, ACOMM_ALL_TO_ALL, -1, .in = P(a.in), .out = P(a.out), .count = DIRECT_FROM / 4) && g->direct.reach == WAY_OPEN);
+    CHECK(!RUN(g, ACOMM_ALL_TO_ALL, -1, .in = a.in, .out = a.out, .count = DIRECT_FROM / 4) && g->direct.reach == WAY_OPEN);
     memset(a.out, 0, a.got * sizeof *a.out);
     int failed = call(g, ACOMM_ALL_TO_ALL, &a);
     for (uint64_t i = 0; i < a.got; i++)

@@ -30,7 +30,7 @@ static int gather(acomm_group *g, int rank, int turn, struct arrays a)
 {
     for (int i = 0; i < COUNT; i++)
         a.own[i] = 7 * i + rank + turn;
-    int wrong = RUN(g, ACOMM_ALL_GATHER, -1, .in = P(a.own), .out = P(a.all), .count = COUNT);
+    int wrong = RUN(g, ACOMM_ALL_GATHER, -1, .in = a.own, .out = a.all, .count = COUNT);
     for (int i = 0; i < 2 * COUNT; i++)
         wrong += a.all[i] != 7 * (i % COUNT) + i / COUNT + turn;
     return wrong;

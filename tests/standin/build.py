@@ -13,7 +13,7 @@ from tests.engine import compiling
 HERE = Path(__file__).parent
 FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread",
          "-Wl,-Bsymbolic"]  # where torch has loaded CUDA's runtime for all, its functions would come before our own
-ENGINE_FLAGS = ["-D_GNU_SOURCE", "-ffp-contract=off", f"-I{compiling.ENGINE}"]
+ENGINE_FLAGS = ["-D_GNU_SOURCE", "-ffp-contract=off", f"-I{compiling.ENGINE}", f"-I{compiling.PUBLIC}"]
 
 
 @functools.cache

@@ -49,6 +49,30 @@ bool interrupt_between(void)
     return check_signals();
 }
 
+void interrupt_keep(PyObject *error)
+{
+    Py_XDECREF(pending);
+    pending = Py_NewRef(error);
+    interrupt_raise_soon();
+}
+
+static int raise_pending(void *none)
+{
+    (void)none;
+    PyObject *error = pending;
+    pending = NULL;
+    if (!error)
+        return 0;
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+    return -1;
+}
+
+void interrupt_raise_soon(void)
+{
+    Py_AddPendingCall(raise_pending, NULL);
+}
+
 void interrupt_init(void)
 {
     acomm_set_interrupt(check_signals);

@@ -207,6 +207,11 @@ PyObject *store_python_post(PyObject *module, PyObject *const *args, Py_ssize_t 
 void interrupt_init(void);
 /* Between operations that follow each other without Python: whether a signal's handler has raised. Looks every 50 ms. */
 bool interrupt_between(void);
+/* A handler's exception that has come out of Python code, for interrupt_raise_soon(). */
+void interrupt_keep(PyObject *error);
+/* What a signal handler raised in the engine is raised when the main thread is in Python code again, unless somebody has taken it
+ * before. No GIL. */
+void interrupt_raise_soon(void);
 PyObject *interrupt_take(PyObject *module, PyObject *none);
 PyObject *interrupt_runs(PyObject *module, PyObject *none);
 void interrupt_count(int call); /* 1: this thread begins a call; -1: it has ended */

@@ -15,7 +15,7 @@ struct shortcut {
     PyObject *error;               /* error(code, address of an acomm_failure) -> exception */
     struct operation_links under_way; /* latest first; the list holds a reference to each */
     int calling;                   /* threads between the look whether the group is open and their way back from the engine */
-    struct door *door;             /* door.h; NULL: nobody has asked for the number */
+    struct handle *handle;         /* handle.h; NULL: nobody has asked for the number */
     int64_t number;
 };
 

@@ -282,7 +282,7 @@ static PyObject *into_new(struct trip *t, const struct view *view)
     Py_XDECREF(shape);
     if (!to)
         return NULL;
-    t->call.out = (uintptr_t)to->address;
+    t->call.out = (void *)(uintptr_t)to->address;
     t->owners[1] = (PyObject *)to;
     PyObject *result = answer(t, WORK_WRAPS, (PyObject *)to);
     Py_DECREF(to);
@@ -317,7 +317,7 @@ static PyObject *into_other(struct trip *t, const struct view *view, PyObject *o
     struct view to;
     if (open_view(t, &to, out))
         return refused() ? declined() : NULL;
-    t->call.out = (uintptr_t)to.data;
+    t->call.out = to.data;
     t->owners[1] = to.owner;
     PyObject *result = fits(t, view, &to) ? answer(t, WORK_GIVES, out) : declined();
     view_close(&to);
@@ -326,7 +326,7 @@ static PyObject *into_other(struct trip *t, const struct view *view, PyObject *o
 
 static PyObject *in_place(struct trip *t, const struct view *view, PyObject *x)
 {
-    t->call.out = (uintptr_t)view->data;
+    t->call.out = view->data;
     bool same = t->form->overlap == OVERLAP_SAME && t->shape == SHAPE_SAME;
     return same && !view->readonly && !view->derived ? answer(t, WORK_GIVES, x) : declined();
 }
@@ -341,7 +341,7 @@ static bool describe(struct trip *t, const struct view *view)
     if (elements < 0 || view->device_type != DL_CPU || !view_packed(view) || (!view->data && elements)
         || elements >= INT64_MAX / 16 / size || (divides && (!view->ndim || view->shape[0] % size)))
         return false;
-    t->call.in = t->gives ? (uintptr_t)view->data : 0;
+    t->call.in = t->gives ? view->data : NULL;
     t->call.count = (uint64_t)(divides ? elements / size : elements);
     t->call.dtype = view->dtype;
     return true;

@@ -5,7 +5,7 @@
  *         def all_reduce(self, ...): the long way
  *
  * A method is called by vectorcall, so a call makes no frame, tuple or dict until it goes the long way. */
-#include "door.h"
+#include "handle.h"
 #include "shortcut.h"
 #include <stddef.h>
 #include <structmember.h>
@@ -66,8 +66,8 @@ static PyObject *shortcut_close(PyObject *self, PyObject *none)
     (void)none;
     struct shortcut *s = (struct shortcut *)self;
     s->group = NULL;
-    if (s->door)
-        door_close(s->door);
+    if (s->handle)
+        handle_close(s->handle);
     return Py_NewRef(Py_None);
 }
 
@@ -92,17 +92,14 @@ static PyObject *shortcut_end(PyObject *self, PyObject *none)
     struct shortcut *s = (struct shortcut *)self;
     (void)none;
     operation_end_all(s);
-    if (s->door)
-        door_end(s->door);
+    if (s->handle)
+        handle_end(s->handle);
     return Py_NewRef(Py_None);
 }
 
-static PyObject *shortcut_number(PyObject *self, PyObject *args)
+static PyObject *shortcut_number(PyObject *self, PyObject *owner)
 {
-    PyObject *report, *enqueue;
-    if (!PyArg_ParseTuple(args, "OO:number", &report, &enqueue))
-        return NULL;
-    int64_t number = door_open((struct shortcut *)self, report, enqueue);
+    int64_t number = handle_open((struct shortcut *)self, owner);
     return number < 0 ? NULL : PyLong_FromLongLong(number);
 }
 
@@ -163,7 +160,7 @@ static PyMethodDef shortcut_methods[] = {
     {"__enter__", shortcut_enter, METH_NOARGS, "Inside, a caller of the engine finds the group: end() waits."},
     {"__exit__", shortcut_leave, METH_VARARGS, NULL},
     {"end", shortcut_end, METH_NOARGS, "The engine has ended all operations: their handles are given back. Waits for all calls."},
-    {"number", shortcut_number, METH_VARARGS, "number(report, enqueue) -> the group's number for native callers, see door.h"},
+    {"number", shortcut_number, METH_O, "number(group) -> the Group's handle for native callers, see handle.h"},
     {"operation", shortcut_operation, METH_VARARGS,
      "operation(handle, owners) -> Operation for a handle at an address, with what its memory belongs to"},
     {NULL, NULL, 0, NULL},

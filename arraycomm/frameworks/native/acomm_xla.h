@@ -5,7 +5,7 @@
 
 /* What the attribute "call" of a call in a program holds: int64s in this order. Ranks are the group's, -1 none. */
 enum acomm_xla_field {
-    ACOMM_XLA_GROUP,   /* its number, see core/native/door.h */
+    ACOMM_XLA_GROUP,   /* its handle, see arraycomm.h */
     ACOMM_XLA_KIND,    /* enum acomm_kind or enum acomm_xla_kind */
     ACOMM_XLA_COUNT,   /* as acomm_call's, and so are the next ones */
     ACOMM_XLA_DTYPE,
@@ -27,6 +27,9 @@ enum acomm_xla_kind {
 /* The handlers, of XLA's FFI (an XLA_FFI_Handler): on the host, and on CUDA devices. */
 void *acomm_xla_call(void *frame);
 void *acomm_xla_enqueue(void *frame);
+/* Addresses of Python functions (id()) that live as long as the process, before the handlers are registered. */
+void acomm_xla_report(uintptr_t function);
+void acomm_xla_enqueuer(uintptr_t function);
 
 /* XLA executes programs in few threads, and a call that waits keeps the one it is made in. */
 int64_t acomm_xla_threads(void); /* how many they are; 0: not known yet */

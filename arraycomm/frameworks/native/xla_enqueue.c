@@ -1,11 +1,50 @@
 /* A collective inside a program on a GPU: the handler of XLA's FFI. XLA calls it when it enqueues the program, and the group's
  * communicator enqueues the operation on XLA's stream, from Python: NCCL's calls are polled and watched there. */
-#include "door.h"
+#include <string.h>
+
+#include "handle.h"
 #include "xla_frame.h"
 
-static uintptr_t address(const struct xla_buffer *buffer)
+static PyObject *enqueue; /* enqueue(fields, source, target, stream) -> None, or text of the error */
+
+void acomm_xla_enqueuer(uintptr_t function)
 {
-    return buffer ? (uintptr_t)buffer->data : 0;
+    enqueue = (PyObject *)function;
+}
+
+static unsigned long long address(const struct xla_buffer *buffer)
+{
+    return buffer ? (unsigned long long)(uintptr_t)buffer->data : 0;
+}
+
+static PyObject *tuple_of(const int64_t *fields, int count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple && i < count; i++) {
+        PyObject *one = PyLong_FromLongLong(fields[i]);
+        if (!one || PyTuple_SetItem(tuple, i, one))
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+/* false: it failed; *text: why, to be freed; NULL: no memory. */
+static bool enqueued(const struct xla_frame *frame, const int64_t *fields, const void *stream, char **text)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *tuple = tuple_of(fields, ACOMM_XLA_FIELDS);
+    PyObject *said = tuple ? PyObject_CallFunction(enqueue, "OKKK", tuple, address(xla_frame_array(&frame->operands)),
+                                                   address(xla_frame_array(&frame->results)),
+                                                   (unsigned long long)(uintptr_t)stream) : NULL;
+    bool well = said == Py_None;
+    const char *words = said && !well ? PyUnicode_AsUTF8AndSize(said, NULL) : NULL;
+    *text = words ? strdup(words) : NULL;
+    if (PyErr_Occurred())
+        PyErr_WriteUnraisable(enqueue);
+    Py_XDECREF(said);
+    Py_XDECREF(tuple);
+    PyGILState_Release(state);
+    return well;
 }
 
 void *acomm_xla_enqueue(void *opaque)
@@ -13,18 +52,13 @@ void *acomm_xla_enqueue(void *opaque)
     const struct xla_frame *frame = opaque;
     if (!xla_frame_executes(frame))
         return NULL;
-    acomm_group *group;
     const int64_t *fields = xla_frame_fields(frame);
-    struct door *door = fields ? door_enter(fields[ACOMM_XLA_GROUP], &group) : NULL;
-    if (!door)
+    if (!fields || !handle_find(fields[ACOMM_XLA_GROUP]))
         return xla_frame_refused(frame);
-    door_leave(door); /* the communicator itself sees to it that nobody closes it meanwhile */
     struct xla_stream_arguments stream = {.struct_size = sizeof stream, .context = frame->context};
     xla_error *none = frame->api->get_stream(&stream);
     if (none)
         return none;
-    uintptr_t places[] = {address(xla_frame_array(&frame->operands)), address(xla_frame_array(&frame->results)),
-                          (uintptr_t)stream.stream};
-    char *text = NULL;
-    return door_enqueue(door, fields, ACOMM_XLA_FIELDS, places, &text) ? NULL : xla_frame_failed(frame, text);
+    char *text;
+    return enqueued(frame, fields, stream.stream, &text) ? NULL : xla_frame_failed(frame, text);
 }

@@ -61,18 +61,15 @@ void acomm_mpi_share_from_now(acomm_group *group, int reads);
 int acomm_mpi_rank(acomm_group *group);
 int acomm_mpi_size(acomm_group *group);
 
-/* Counts per rank, NULL where even; equal on all ranks, but for all_to_all, which has `receives` too. Borrowed until the
- * operation ends. */
-typedef struct acomm_mpi_extent {
-    const uint64_t *counts, *receives;
-    /* Where the arrays are on a device: the function by which a thread makes it its own (cudaSetDevice), otherwise NULL. What
-     * was to read or write them has ended; the library moves them, nobody here touches them. Not for reductions. */
+/* Where the arrays are on a device: the function by which a thread makes it its own (cudaSetDevice). What was to read or write them
+ * has ended; the library moves them, nobody here touches them. Not for reductions. */
+typedef struct acomm_mpi_device {
     int (*enter)(int device);
-    int32_t device;
-} acomm_mpi_extent;
-/* As acomm_run() and acomm_start(). */
-int acomm_mpi_run(acomm_group *group, acomm_call *call, const acomm_mpi_extent *extent);
-int acomm_mpi_start(acomm_group *group, const acomm_call *call, const acomm_mpi_extent *extent, acomm_op **out);
+    int32_t number;
+} acomm_mpi_device;
+/* As acomm_run() and acomm_start(). device: NULL: the host. */
+int acomm_mpi_run(acomm_group *group, acomm_call *call, const acomm_mpi_device *device);
+int acomm_mpi_start(acomm_group *group, const acomm_call *call, const acomm_mpi_device *device, acomm_op **out);
 /* As acomm_probe(). */
 int acomm_mpi_probe(acomm_group *group, int source, int64_t tag, int64_t timeout, acomm_message *out);
 const acomm_entries *acomm_mpi_lend(void);

@@ -188,19 +188,15 @@ static int await(struct mpi_op *op, int64_t timeout)
 /* ---- calls ---- */
 
 /* All but the failure, which is written before it is read: a short operation would spend a tenth of its time on zeros. */
-static void describe(struct mpi_op *op, struct acomm_group *g, const acomm_call *call, const acomm_mpi_extent *extent)
+static void describe(struct mpi_op *op, struct acomm_group *g, const acomm_call *call, const acomm_mpi_device *device)
 {
     memset(op, 0, offsetof(struct mpi_op, failure));
     op->group = g;
     op->call = *call;
-    if (extent) {
-        op->counts = extent->counts;
-        op->receives = extent->receives;
-        op->on_device = extent->enter != NULL;
-    }
+    op->on_device = device && device->enter;
     if (op->on_device) {
-        atomic_store(&g->device, extent->device);
-        atomic_store(&g->enter, extent->enter);
+        atomic_store(&g->device, device->number);
+        atomic_store(&g->enter, device->enter);
     }
     op->width = acomm_dtype_bytes(call->dtype);
     op->synchronous = true;
@@ -245,10 +241,10 @@ static int run(struct mpi_op *op)
     return rc;
 }
 
-int acomm_mpi_run(struct acomm_group *g, acomm_call *call, const acomm_mpi_extent *extent)
+int acomm_mpi_run(struct acomm_group *g, acomm_call *call, const acomm_mpi_device *device)
 {
     struct mpi_op op;
-    describe(&op, g, call, extent);
+    describe(&op, g, call, device);
     atomic_fetch_add(&g->inside, 1);
     int rc = run(&op);
     atomic_fetch_sub(&g->inside, 1);
@@ -261,12 +257,12 @@ int acomm_mpi_run(struct acomm_group *g, acomm_call *call, const acomm_mpi_exten
     return rc;
 }
 
-int acomm_mpi_start(struct acomm_group *g, const acomm_call *call, const acomm_mpi_extent *extent, acomm_op **out)
+int acomm_mpi_start(struct acomm_group *g, const acomm_call *call, const acomm_mpi_device *device, acomm_op **out)
 {
     struct mpi_op *op = malloc(sizeof *op);
     if (!op)
         return ACOMM_RESOURCE;
-    describe(op, g, call, extent);
+    describe(op, g, call, device);
     op->synchronous = false;
     op->owned = true;
     int rc = check(op);
@@ -355,6 +351,6 @@ static int stuck(acomm_group *group, const acomm_op *op)
 const acomm_entries *acomm_mpi_lend(void)
 {
     static const acomm_entries entries = {.run = run_plain, .start = start_plain, .wait = wait_for, .source = source,
-                                          .failure = failure, .free = abandon, .stuck = stuck};
+                                          .failure = failure, .free = abandon, .stuck = stuck, .group_failure = acomm_mpi_failure};
     return &entries;
 }

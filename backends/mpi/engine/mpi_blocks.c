@@ -8,7 +8,7 @@
 struct span { char *data; uint64_t bytes; };
 
 /* A rank's block in an array of blocks. */
-static struct span block(const struct mpi_op *op, uintptr_t array, const uint64_t *counts, int rank)
+static struct span block(const struct mpi_op *op, const void *array, const uint64_t *counts, int rank)
 {
     uint64_t before = 0;
     if (!array)
@@ -25,9 +25,9 @@ static struct span outgoing(const struct mpi_op *op, int rank)
     const acomm_call *c = &op->call;
     bool here = c->kind == ACOMM_ALL_GATHER || (c->kind == ACOMM_GATHER && rank == c->root);
     if (here)
-        return (struct span){(char *)c->in, mpi_count(op, op->counts, op->group->rank) * op->width};
+        return (struct span){(char *)c->in, mpi_count(op, op->call.counts, op->group->rank) * op->width};
     if (c->kind == ACOMM_ALL_TO_ALL || (c->kind == ACOMM_SCATTER && op->group->rank == c->root))
-        return block(op, c->in, op->counts, rank);
+        return block(op, c->in, op->call.counts, rank);
     return (struct span){NULL, 0};
 }
 
@@ -38,7 +38,7 @@ static struct span incoming(const struct mpi_op *op, int rank)
         return (struct span){(char *)c->out, rank == c->root ? c->count * op->width : 0};
     if (c->kind == ACOMM_GATHER && op->group->rank != c->root)
         return (struct span){NULL, 0};
-    return block(op, c->out, c->kind == ACOMM_ALL_TO_ALL ? op->receives : op->counts, rank);
+    return block(op, c->out, c->kind == ACOMM_ALL_TO_ALL ? op->call.receives : op->call.counts, rank);
 }
 
 static void keep_own(const struct mpi_op *op)

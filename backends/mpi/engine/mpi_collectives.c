@@ -9,7 +9,7 @@
 static int alone(struct mpi_op *op)
 {
     const acomm_call *c = &op->call;
-    uint64_t count = c->kind == ACOMM_BARRIER ? 0 : mpi_total(op, op->counts);
+    uint64_t count = c->kind == ACOMM_BARRIER ? 0 : mpi_total(op, op->call.counts);
     const void *input = (const void *)c->in;
     struct reduction reduction = {c->dtype, c->redop, c->factor, 1};
     if (count && mpi_reduces(op))

@@ -38,7 +38,7 @@ uint64_t mpi_given(const struct mpi_op *op)
 
 bool mpi_is_short(const struct mpi_op *op)
 {
-    if (op->counts || op->on_device)
+    if (op->call.counts || op->on_device)
         return false;
     uint64_t bytes = mpi_given(op) * op->width;
     uint64_t most = mpi_reduces(op) ? op->group->mpi->short_bytes : op->group->mpi->short_moved;

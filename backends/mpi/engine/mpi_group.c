@@ -36,13 +36,13 @@ void mpi_header(const struct mpi_op *op, acomm_header *out)
     struct acomm_op seen; /* what op_header() reads of it: all of it is several lines of zeros */
     seen.whole = NULL;
     seen.sequence = op->sequence;
-    seen.count = op->counts ? 0 : c->count;
+    seen.count = op->call.counts ? 0 : c->count;
     seen.layout = c->layout;
     seen.kind = c->kind;
     seen.dtype = c->dtype;
     seen.redop = c->redop;
     seen.factor = c->factor;
-    seen.send_counts = op->counts;
+    seen.send_counts = op->call.counts;
     seen.root = c->kind < ACOMM_SEND ? c->root : -1;
     seen.shares = false;
     op_header(&seen, out); /* the same as in the socket engine, and compared as there */

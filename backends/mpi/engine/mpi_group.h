@@ -16,7 +16,6 @@ enum { MPI_UNDER_WAY, MPI_ENDED, MPI_ABANDONED };
 struct mpi_op {
     struct acomm_group *group;
     acomm_call call;
-    const uint64_t *counts, *receives; /* per rank, or NULL when even; borrowed until the end */
     size_t width;                /* bytes of one element */
     uint64_t sequence;           /* of a collective: number in the group */
     int64_t started, deadline, next_look; /* clock_now(); 0 until it has to wait */

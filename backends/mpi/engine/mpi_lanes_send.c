@@ -162,7 +162,7 @@ static int prepare(struct mpi_op *op, struct mpi_lane *lane)
     lane->body = data;
     lane->body_bytes = is_short ? op->bytes : 0;
     if (!rc) {
-        front->at = op->on_device ? 0 : op->call.in;
+        front->at = op->on_device ? 0 : (uintptr_t)op->call.in;
         front->id = op->offer = ++lane->offers;
     }
     if (cell)

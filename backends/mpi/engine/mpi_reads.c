@@ -38,7 +38,7 @@ static bool joined_first(const struct mpi_op *op)
 uint64_t reads_array(const struct mpi_op *op)
 {
     const acomm_call *c = &op->call;
-    return joined_first(op) ? c->out + (uint64_t)op->group->rank * c->count * op->width : c->in;
+    return (uint64_t)(uintptr_t)(joined_first(op) ? (char *)c->out + (uint64_t)op->group->rank * c->count * op->width : c->in);
 }
 
 /* All have their own blocks where others read them. */

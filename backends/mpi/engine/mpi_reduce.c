@@ -128,13 +128,13 @@ static int reduce_scatter(struct mpi_op *op)
     uint64_t longest = 0, round = slice_elements(op);
     int rc = scratch(op, (uint64_t)g->size * part_bytes(op, round)) ? 0 : ACOMM_RESOURCE;
     for (int rank = 0; rank < g->size; rank++) {
-        uint64_t count = mpi_count(op, op->counts, rank);
+        uint64_t count = mpi_count(op, op->call.counts, rank);
         longest = count > longest ? count : longest;
     }
     for (uint64_t done = 0; done < longest && !rc; done += round) {
         uint64_t start = 0;
         for (int rank = 0; rank < g->size; rank++) {
-            uint64_t count = mpi_count(op, op->counts, rank), from = done < count ? done : count;
+            uint64_t count = mpi_count(op, op->call.counts, rank), from = done < count ? done : count;
             slices[rank] = (struct slice){start + from, count - from < round ? count - from : round};
             start += count;
         }

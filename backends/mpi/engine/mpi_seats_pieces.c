@@ -41,7 +41,7 @@ static uint64_t whole(const struct mpi_op *op)
 
 bool pieces_fit(const struct mpi_op *op)
 {
-    return op->group->seats && !op->counts && !op->on_device && (mpi_reduces(op) || whole(op) <= MOVED);
+    return op->group->seats && !op->call.counts && !op->on_device && (mpi_reduces(op) || whole(op) <= MOVED);
 }
 
 /* Two ranks read as much of each other either way. */

@@ -22,7 +22,7 @@ struct say {
 
 bool ways_fit(const struct mpi_op *op)
 {
-    return op->group->seats && !mpi_reduces(op) && !op->counts && !op->on_device;
+    return op->group->seats && !mpi_reduces(op) && !op->call.counts && !op->on_device;
 }
 
 /* All have called the same, and what they say is in their contents. */

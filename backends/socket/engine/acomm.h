@@ -1,4 +1,4 @@
-/* The engine's public interface: the one header that cffi reads.
+/* The engine's interface for this package; what it has in common with the public one stands in arraycomm.h. cffi reads both.
  *
  * Conventions, for every function below:
  * - It returns 0 (ACOMM_OK) or a negative code of `enum acomm_code`; what happened is then in
@@ -12,55 +12,15 @@
  */
 #ifndef ACOMM_H
 #define ACOMM_H
-#include <stddef.h>
-#include <stdint.h>
+#include "arraycomm.h"
 
 typedef struct acomm_node acomm_node;
 typedef struct acomm_group acomm_group;
 typedef struct acomm_op acomm_op;
 
-enum acomm_code {
-    ACOMM_OK = 0,
-    ACOMM_LOST = -1,         /* a peer died, was stopped or left; `culprit` says which */
-    ACOMM_TIMEOUT = -2,      /* the deadline passed; `culprit` is a rank that had not come */
-    ACOMM_MISMATCH = -3,     /* the ranks called different operations; `mine` and `theirs` say how */
-    ACOMM_ABORTED = -4,      /* abort() here or on a peer, or this rank was declared lost by the others */
-    ACOMM_CLOSED = -5,       /* the group was closed here */
-    ACOMM_ARGUMENT = -6,     /* an argument that core should have refused */
-    ACOMM_UNSUPPORTED = -7,  /* no kernel for this dtype and operation */
-    ACOMM_RESOURCE = -8,     /* memory or descriptors ran out; errnum says which */
-    ACOMM_SYSTEM = -9,       /* a system call failed; errnum */
-    ACOMM_PROTOCOL = -10,    /* a peer sent what no peer of this version sends */
-    ACOMM_INTERRUPTED = -11, /* a signal handler of the caller raised (Ctrl-C) */
-    ACOMM_FORKED = -12,      /* used in a child made by fork after init */
-    ACOMM_TRUNCATED = -13,   /* a received message has another size or dtype than the posted receive */
-    ACOMM_LIBRARY = -14      /* the library underneath (MPI) failed; its words are the failure's text */
-};
-
-/* Fixed on the wire; new ones are appended. Names in arraycomm/core/types.py follow this order. */
-enum acomm_dtype {
-    ACOMM_BOOL, ACOMM_INT8, ACOMM_INT16, ACOMM_INT32, ACOMM_INT64,
-    ACOMM_UINT8, ACOMM_UINT16, ACOMM_UINT32, ACOMM_UINT64,
-    ACOMM_FLOAT16, ACOMM_BFLOAT16, ACOMM_FLOAT32, ACOMM_FLOAT64, ACOMM_COMPLEX64, ACOMM_COMPLEX128,
-    ACOMM_FLOAT8_E3M4, ACOMM_FLOAT8_E4M3, ACOMM_FLOAT8_E4M3B11FNUZ, ACOMM_FLOAT8_E4M3FN,
-    ACOMM_FLOAT8_E4M3FNUZ, ACOMM_FLOAT8_E5M2, ACOMM_FLOAT8_E5M2FNUZ, ACOMM_FLOAT8_E8M0FNU,
-    ACOMM_DTYPES,
-    /* Numbers of types that only the caller knows, of elements of one byte each: they are compared and moved, not reduced. A
-     * header has ACOMM_OPAQUE_HEADER in their place, and the number as its factor. */
+enum { /* Numbers of types that only the caller knows, of elements of one byte each: they are compared and moved, not reduced. A
+        * header has ACOMM_OPAQUE_HEADER in their place, and the number as its factor. */
     ACOMM_OPAQUE = 256, ACOMM_OPAQUE_END = 1 << 20, ACOMM_OPAQUE_HEADER = 255
-};
-
-enum acomm_redop {
-    ACOMM_SUM, ACOMM_PRODUCT, ACOMM_MIN, ACOMM_MAX, ACOMM_BAND, ACOMM_BOR, ACOMM_BXOR,
-    ACOMM_AVG,         /* sum, divided by the group size once at the end (integers truncate toward zero) */
-    ACOMM_PREMUL_SUM,  /* every contribution times `factor`, then summed */
-    ACOMM_REDOPS
-};
-
-enum acomm_kind {
-    ACOMM_ALL_REDUCE, ACOMM_REDUCE, ACOMM_BROADCAST, ACOMM_ALL_GATHER, ACOMM_GATHER, ACOMM_SCATTER,
-    ACOMM_REDUCE_SCATTER, ACOMM_ALL_TO_ALL, ACOMM_BARRIER, ACOMM_SEND, ACOMM_RECV,
-    ACOMM_KINDS
 };
 
 /* What every rank says about its call; compared before anything is written. 32 bytes on the wire. */
@@ -189,23 +149,8 @@ int acomm_group_stop(acomm_group *group, const char *why);
 int acomm_group_close(acomm_group *group);
 
 /* ---- operations ---- */
-/* One call of an operation.
- * in == out is allowed where the sizes are equal, but not by all_to_all; other overlaps are not checked here but in core.
- * Messages are independent of the collectives' order; those between two ranks with one tag do not overtake each other. */
-typedef struct acomm_call {
-    uintptr_t in, out;   /* 0 where this rank gives or gets nothing */
-    uint64_t count;      /* elements. all_reduce, reduce, broadcast, messages: of the array. all_gather, gather: that each rank
-                            gives. scatter, reduce_scatter: that each rank gets. all_to_all: for each rank */
-    double factor;
-    int64_t timeout, tag; /* of a receive, below 0 any: see tags.h */
-    uint32_t layout;
-    int32_t kind, dtype, redop;
-    int32_t root;        /* -1 where none. Messages: the peer, -1 any source; after a receive that was run its source */
-    acomm_failure *failure; /* filled where a message has failed after it was begun; may be NULL */
-    /* A lock of the caller's (Python's), which it holds where this is not NULL: called once, before anything is waited for. */
-    void (*let_go)(void *lock);
-    void *lock;
-} acomm_call;
+/* acomm_call's last fields: `failure` is filled where a message has failed after it was begun, and may be NULL; `let_go` is called once,
+ * before anything is waited for, where the caller holds a lock (Python's), otherwise it is NULL. A timeout of 0 is over at once. */
 /* Blocks until the end. */
 int acomm_run(acomm_group *group, acomm_call *call);
 /* Returns at once with a handle, which is to be freed; acomm_wait() tells the end. */
@@ -215,11 +160,9 @@ typedef struct acomm_message { uint64_t count; int64_t tag; int32_t source, dtyp
 /* Looks for one that a receive of this source and tag would take, and leaves it: 0 and *out, or 1 when none has come within `timeout`
  * (0: just a look). Blocks. */
 int acomm_probe(acomm_group *group, int source, int64_t tag, int64_t timeout, acomm_message *out);
-/* The same for callers who have to convert each argument: as acomm_start(), or where `handle` is NULL as acomm_run().
- * counts: NULL, or where they are uneven an entry for each rank instead of `count`: of all_gather and reduce_scatter, equal on
- * all ranks, and of all_to_all, each rank's own, with those that it has `received`. They are there until the end. */
+/* The same for callers who have to convert each argument: as acomm_start(), or where `handle` is NULL as acomm_run(). */
 int acomm_operate(acomm_group *group, int kind, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
-                  const uint64_t *received, int dtype, int redop, double factor, int root, int64_t tag, uint32_t layout,
+                  const uint64_t *receives, int dtype, int redop, double factor, int root, int64_t tag, uint32_t layout,
                   int64_t timeout, acomm_op **handle);
 /* 0 or a failure code when ended within `timeout` (0: just a look), 1 when not. Blocks. */
 int acomm_wait(acomm_op *op, int64_t timeout);
@@ -235,6 +178,7 @@ typedef struct acomm_entries {
     int (*failure)(acomm_op *op, acomm_failure *out);
     void (*free)(acomm_op *op);
     uint64_t held;       /* run() takes contents of up to so many bytes a rank with the caller's lock; 0: none */
+    int (*group_failure)(acomm_group *group, acomm_failure *out); /* as acomm_group_failure() */
     /* Whether memory of a failed operation may still be used, for good; op NULL: of one that was run. NULL: never. */
     int (*stuck)(acomm_group *group, const acomm_op *op);
 } acomm_entries;

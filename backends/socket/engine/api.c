@@ -132,14 +132,27 @@ static int post(struct acomm_op *described, acomm_op *handle)
     return rc;
 }
 
-static void describe(struct acomm_op *op, acomm_group *group, const acomm_call *c)
+/* Which side uneven counts are of; all ranks compare `count`. */
+static int set_counts(struct acomm_op *op, const acomm_call *c)
+{
+    int ranks = op->group->size;
+    bool uneven = op->kind == ACOMM_ALL_GATHER || op->kind == ACOMM_REDUCE_SCATTER || op->kind == ACOMM_ALL_TO_ALL;
+    if (!uneven || !c->counts || !c->receives != (op->kind != ACOMM_ALL_TO_ALL))
+        return ACOMM_ARGUMENT;
+    op->count = c->receives ? op_largest(c->receives, op_largest(c->counts, 0, ranks), ranks) : 0;
+    op->send_counts = op->kind == ACOMM_ALL_GATHER ? NULL : c->counts;
+    op->recv_counts = op->kind == ACOMM_ALL_GATHER ? c->counts : c->receives;
+    return 0;
+}
+
+static int describe(struct acomm_op *op, acomm_group *group, const acomm_call *c)
 {
     bool message = c->kind >= ACOMM_SEND;
     memset(op, 0, offsetof(struct acomm_op, failure));
     op->group = group;
     op->kind = c->kind;
-    op->in = (const char *)c->in;
-    op->out = (char *)c->out;
+    op->in = c->in;
+    op->out = c->out;
     op->count = c->count;
     op->dtype = c->dtype;
     op->redop = c->redop;
@@ -149,17 +162,18 @@ static void describe(struct acomm_op *op, acomm_group *group, const acomm_call *
     op->peer = message ? c->root : 0;
     op->tag = c->tag;
     op->timeout = c->timeout;
+    return c->counts || c->receives ? set_counts(op, c) : 0;
 }
 
 /* A message, whose results stay in the call. */
 static int run_message(acomm_group *group, acomm_call *c)
 {
     struct acomm_op op;
-    describe(&op, group, c);
+    int rc = describe(&op, group, c);
     op.let_go = c->let_go;
     op.lock = c->lock;
     op.failure.code = 0;
-    int rc = post(&op, NULL);
+    rc = rc ? rc : post(&op, NULL);
     c->root = op.peer;
     if (rc && c->failure && op.failure.code == rc)
         *c->failure = op.failure;
@@ -171,18 +185,22 @@ int acomm_run(acomm_group *group, acomm_call *c)
     if (c->kind >= ACOMM_SEND)
         return run_message(group, c);
     struct acomm_op op;
-    describe(&op, group, c);
+    int rc = describe(&op, group, c);
     op.let_go = c->let_go;
     op.lock = c->lock;
-    return submit(&op, NULL);
+    return rc ? rc : submit(&op, NULL);
 }
 
-static int start(struct acomm_op *described, acomm_op **out)
+int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
 {
-    acomm_op *handle = group_new_op(described->group);
+    struct acomm_op op;
+    int rc = describe(&op, group, c);
+    if (rc)
+        return rc;
+    acomm_op *handle = group_new_op(group);
     if (!handle)
         return ACOMM_RESOURCE;
-    int rc = described->kind >= ACOMM_SEND ? post(described, handle) : submit(described, handle);
+    rc = op.kind >= ACOMM_SEND ? post(&op, handle) : submit(&op, handle);
     if (rc)
         op_abandon(handle);
     else
@@ -190,38 +208,13 @@ static int start(struct acomm_op *described, acomm_op **out)
     return rc;
 }
 
-int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
-{
-    struct acomm_op op;
-    describe(&op, group, c);
-    return start(&op, out);
-}
-
-/* Which side the counts are of; all ranks compare `count`. */
-static int set_counts(struct acomm_op *op, const uint64_t *counts, const uint64_t *received)
-{
-    int ranks = op->group->size;
-    bool uneven = op->kind == ACOMM_ALL_GATHER || op->kind == ACOMM_REDUCE_SCATTER || op->kind == ACOMM_ALL_TO_ALL;
-    if (!uneven || !counts || !received != (op->kind != ACOMM_ALL_TO_ALL))
-        return ACOMM_ARGUMENT;
-    op->count = received ? op_largest(received, op_largest(counts, 0, ranks), ranks) : 0;
-    op->send_counts = op->kind == ACOMM_ALL_GATHER ? NULL : counts;
-    op->recv_counts = op->kind == ACOMM_ALL_GATHER ? counts : received;
-    return 0;
-}
-
 int acomm_operate(acomm_group *group, int kind, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
-                  const uint64_t *received, int dtype, int redop, double factor, int root, int64_t tag, uint32_t layout,
+                  const uint64_t *receives, int dtype, int redop, double factor, int root, int64_t tag, uint32_t layout,
                   int64_t timeout, acomm_op **handle)
 {
-    acomm_call c = {.kind = kind, .in = in, .out = out, .count = count, .dtype = dtype, .redop = redop, .factor = factor,
-                    .root = root, .tag = tag, .layout = layout, .timeout = timeout};
-    struct acomm_op op;
-    describe(&op, group, &c);
-    int rc = counts || received ? set_counts(&op, counts, received) : 0;
-    if (rc || handle)
-        return rc ? rc : start(&op, handle);
-    return kind >= ACOMM_SEND ? post(&op, NULL) : submit(&op, NULL);
+    acomm_call c = {.kind = kind, .in = (const void *)in, .out = (void *)out, .count = count, .counts = counts, .receives = receives,
+                    .dtype = dtype, .redop = redop, .factor = factor, .root = root, .tag = tag, .layout = layout, .timeout = timeout};
+    return handle ? acomm_start(group, &c, handle) : acomm_run(group, &c);
 }
 
 int acomm_probe(acomm_group *g, int source, int64_t tag, int64_t timeout, acomm_message *out)
@@ -262,7 +255,7 @@ const acomm_entries *acomm_lend(void)
 {
     static const acomm_entries entries = {.run = acomm_run, .start = acomm_start, .wait = acomm_wait,
                                           .source = source_of, .failure = failure_of, .free = acomm_op_free,
-                                          .held = HELD_BYTES};
+                                          .held = HELD_BYTES, .group_failure = acomm_group_failure};
     return &entries;
 }
 

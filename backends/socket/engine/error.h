@@ -18,6 +18,7 @@
     X(ACOMM_INTERRUPTED, "interrupted by a signal")                                                      \
     X(ACOMM_FORKED, "a group cannot be used in a forked child")                                          \
     X(ACOMM_TRUNCATED, "the message does not fit the posted receive")                                    \
-    X(ACOMM_LIBRARY, "the library underneath failed")
+    X(ACOMM_LIBRARY, "the library underneath failed")                                                    \
+    X(ACOMM_PYTHON, "an exception of Python's")
 
 #endif

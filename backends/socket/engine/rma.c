@@ -111,7 +111,7 @@ int acomm_rma_open(acomm_group *g, acomm_group *arenas, uintptr_t data, uint64_t
     struct offer offers[ranks], own = own_offer(g, arenas, block, data, bytes);
     if (!r || !(r->taken = calloc(ranks, sizeof *r->taken)))
         own.maps = 0; /* all learn of it */
-    rc = acomm_run(g, &(acomm_call){.kind = ACOMM_ALL_GATHER, .in = (uintptr_t)&own, .out = (uintptr_t)offers, .count = sizeof own,
+    rc = acomm_run(g, &(acomm_call){.kind = ACOMM_ALL_GATHER, .in = &own, .out = offers, .count = sizeof own,
                                     .dtype = ACOMM_UINT8, .root = -1, .timeout = timeout});
     offers[g->rank] = own;
     bool open = !rc && all_reach(offers, g->size);

@@ -1,0 +1,145 @@
+/* Calls of the C API: checked, completed, run. */
+#include "c_api.h"
+#include "forms.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int call_refuse(const struct visit *v, const char *why)
+{
+    return c_api_say(v->number, ACOMM_ARGUMENT, why);
+}
+
+static bool call_has_part(const struct visit *v, int who)
+{
+    return who == WHO_ALL || (who == WHO_ROOT && v->call.root == v->handle->rank);
+}
+
+static uint64_t call_total(const struct visit *v, const uint64_t *counts)
+{
+    uint64_t sum = 0;
+    for (int i = 0; counts && i < v->handle->size; i++)
+        sum += counts[i];
+    return counts ? sum : v->call.count * (uint64_t)v->handle->size;
+}
+
+/* Elements that this rank gives and gets. */
+static void call_extent(const struct visit *v, uint64_t *in, uint64_t *out)
+{
+    const acomm_call *c = &v->call;
+    const struct form *f = &forms[c->kind];
+    bool exchanges = c->kind == ACOMM_ALL_TO_ALL;
+    uint64_t one = c->counts && !exchanges ? c->counts[v->handle->rank] : c->count;
+    *in = !call_has_part(v, f->gives) ? 0 : f->divides ? call_total(v, c->counts) : one;
+    *out = !call_has_part(v, f->gets) ? 0 : exchanges ? call_total(v, c->receives)
+         : f->shape == SHAPE_JOINED ? call_total(v, c->counts) : one;
+}
+
+static const char *call_wrong_counts(const acomm_call *c)
+{
+    bool both = c->kind == ACOMM_ALL_TO_ALL;
+    if (!c->counts)
+        return c->receives ? "receives are for an all_to_all with counts" : NULL;
+    return (both || c->kind == ACOMM_ALL_GATHER || c->kind == ACOMM_REDUCE_SCATTER) && !c->receives != both
+         ? NULL : "counts are for all_gather and reduce_scatter, and with receives for all_to_all";
+}
+
+static int call_check(struct visit *v)
+{
+    acomm_call *c = &v->call;
+    if (c->kind < 0 || c->kind >= ACOMM_KINDS)
+        return call_refuse(v, "there is no such kind of operation");
+    if (!acomm_dtype_bytes(c->dtype))
+        return call_refuse(v, "there is no such dtype");
+    bool receives = c->kind == ACOMM_RECV, names = c->kind >= ACOMM_SEND || forms[c->kind].gives == WHO_ROOT
+        || forms[c->kind].gets == WHO_ROOT;
+    c->root = names ? c->root : -1;
+    if (names && (c->root < (receives ? -1 : 0) || c->root >= v->handle->size))
+        return call_refuse(v, "root is no rank of the group");
+    if (c->tag < (receives ? -1 : 0))
+        return call_refuse(v, "a tag is 0 or more, and -1 only of a receive");
+    if (call_wrong_counts(c))
+        return call_refuse(v, call_wrong_counts(c));
+    uint64_t in, out;
+    call_extent(v, &in, &out);
+    if (in && !c->in)
+        return call_refuse(v, "in is NULL on a rank that gives something");
+    return out && !c->out ? call_refuse(v, "out is NULL on a rank that gets something") : 0;
+}
+
+/* For a backend that may use the memory of a failed operation for good (MPI), which the caller's is not for. */
+static int call_copy_in(struct visit *v)
+{
+    uint64_t in, out, width = acomm_dtype_bytes(v->call.dtype);
+    call_extent(v, &in, &out);
+    size_t start = (in * width + 63) / 64 * 64;
+    v->copy = malloc(start + out * width + 1);
+    if (!v->copy)
+        return c_api_say(v->number, ACOMM_RESOURCE, "no memory for a copy of the arrays, which the MPI backend works on");
+    v->out = v->call.out;
+    v->out_bytes = out * width;
+    v->result = v->copy + start;
+    if (in)
+        memcpy(v->copy, v->call.in, in * width);
+    v->call.in = in ? v->copy : NULL;
+    v->call.out = out ? v->result : NULL;
+    return 0;
+}
+
+void c_api_copy_out(struct visit *v, int code, bool stuck)
+{
+    if (!code && v->out_bytes)
+        memcpy(v->out, v->result, v->out_bytes);
+    if (!code || !stuck)
+        free(v->copy);
+    v->copy = NULL;
+}
+
+int c_api_enter(struct visit *v, int64_t number, const acomm_call *call)
+{
+    v->number = number;
+    v->copy = NULL;
+    v->handle = handle_enter(number, &v->group);
+    if (!v->handle)
+        return c_api_say(number, ACOMM_ARGUMENT, "no group of this process has this handle");
+    v->call = *call;
+    v->call.timeout = call->timeout > 0 ? call->timeout : -1;
+    v->call.failure = NULL;
+    int code = v->group ? call_check(v) : c_api_say(number, ACOMM_CLOSED, "the group is closed");
+    if (!code && interrupt_between())
+        code = c_api_fail(number, ACOMM_INTERRUPTED, &(acomm_failure){0});
+    if (!code && v->handle->entries->stuck)
+        code = call_copy_in(v);
+    if (code)
+        handle_leave(v->handle);
+    return code;
+}
+
+int c_api_leave(const struct visit *v, int code, acomm_failure *failure)
+{
+    if (code && !failure->code && !v->handle->entries->group_failure(v->group, failure))
+        failure->code = 0;
+    if (code)
+        c_api_fail(v->number, code, failure);
+    handle_leave(v->handle);
+    return code;
+}
+
+int c_api_run(int64_t number, acomm_call *call)
+{
+    struct visit v;
+    acomm_failure failure;
+    int code = c_api_enter(&v, number, call);
+    if (code)
+        return code;
+    failure.code = 0;
+    v.call.failure = &failure;
+    const acomm_entries *entries = v.handle->entries;
+    bool stuck = v.copy && entries->stuck(v.group, NULL); /* a group that was so before takes no memory any more */
+    code = entries->run(v.group, &v.call);
+    if (v.copy)
+        c_api_copy_out(&v, code, !stuck && entries->stuck(v.group, NULL));
+    if (call->kind == ACOMM_RECV)
+        call->root = v.call.root;
+    return c_api_leave(&v, code, &failure);
+}

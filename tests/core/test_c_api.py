@@ -1,0 +1,100 @@
+"""The C API (arraycomm.h), called from threads of C's own (c_api.c). The ranks are threads of this process."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+import arraycomm
+from arraycomm.core.store import HashStore
+
+from ..engine.compiling import COMPILER
+from ..threads import at_once
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="module")
+def callers(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    library = tmp_path_factory.mktemp("c_api") / "c_api.so"
+    subprocess.run([COMPILER, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{arraycomm.get_include()}",
+                    str(HERE / "c_api.c"), "-o", str(library), "-pthread"], check=True)
+    loaded = ctypes.CDLL(str(library))
+    assert loaded.begin(arraycomm.get_library().encode()) == 0
+    return loaded
+
+
+@pytest.mark.parametrize("command", [["cc", "-std=c99"], ["c++", "-std=c++11", "-x", "c++"]], ids=["C", "C++"])
+def test_the_header_stands_alone(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "alone.c").write_text('#include "arraycomm.h"\nconst acomm_api *use(acomm_api_function get);\n')
+    subprocess.run([*command, "-Wall", "-Wextra", "-pedantic", "-Werror", f"-I{arraycomm.get_include()}", "-c", "alone.c"],
+                   cwd=tmp_path, check=True)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", ["works", "leaves", "aborts"])
+def test_from_threads_of_c(callers: ctypes.CDLL, name: str, size: int) -> None:
+    store = HashStore()
+
+    def work(rank: int) -> int:
+        with arraycomm.init(rank=rank, world_size=size, store=store, timeout=60.0) as group:
+            return int(callers.in_a_thread(name.encode(), ctypes.c_int64(group.handle())))
+
+    assert at_once(size, work) == [0] * size
+
+
+def test_a_handle_is_never_used_again(callers: ctypes.CDLL) -> None:
+    handles = []
+    for _ in range(300):  # more than a piece of the table
+        with arraycomm.init() as group:
+            handles.append(group.handle())
+            assert group.handle() == handles[-1] and callers.barrier(ctypes.c_int64(handles[-1])) == 0
+    assert len(set(handles)) == 300
+    assert callers.barrier(ctypes.c_int64(handles[0])) == -5  # ACOMM_CLOSED
+
+
+def test_a_group_lives_while_only_its_handle_is_known(callers: ctypes.CDLL) -> None:
+    handle = arraycomm.init().handle()
+    gc.collect()
+    assert callers.in_a_thread(b"works", ctypes.c_int64(handle)) > 0  # rank 1 is none of one
+    assert callers.barrier(ctypes.c_int64(handle)) == 0
+    assert callers.close_group(ctypes.c_int64(handle)) == 0 and callers.barrier(ctypes.c_int64(handle)) == -5
+
+
+def test_in_a_child_made_by_fork(callers: ctypes.CDLL) -> None:
+    with arraycomm.init() as group:
+        handle, text = ctypes.c_int64(group.handle()), ctypes.create_string_buffer(300)
+        child = os.fork()
+        if not child:
+            code = callers.barrier(handle)
+            callers.text(text, 300)
+            os._exit(0 if code == -12 and b"made by fork" in text.value else 1)
+        assert os.waitpid(child, 0)[1] == 0 and callers.barrier(handle) == 0
+
+
+def test_ctrl_c_in_a_call_is_raised_in_python(callers: ctypes.CDLL) -> None:
+    """The first rank waits in C, in the main thread, for one that does not come."""
+    store, there = HashStore(), threading.Event()
+
+    def second() -> None:
+        with arraycomm.init(rank=1, world_size=2, store=store, timeout=60.0) as other:
+            there.wait(60)
+            os.kill(os.getpid(), signal.SIGINT)
+            with pytest.raises(arraycomm.DistError):
+                other.barrier()
+
+    peer = threading.Thread(target=second, daemon=True)
+    peer.start()
+    with pytest.raises(KeyboardInterrupt), arraycomm.init(rank=0, world_size=2, store=store, timeout=60.0) as group:
+        handle = ctypes.c_int64(group.handle())
+        there.set()
+        callers.barrier(handle)
+    peer.join(60)
+    assert not peer.is_alive()
