@@ -65,7 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, nargs="+", help="the folder tests/multiprocess of JAX's source, or files of it")
     parser.add_argument("--over", default="gloo,arraycomm", help="collectives to compare: gloo, arraycomm")
-    parser.add_argument("-n", "--processes", type=int, default=2)
+    parser.add_argument("-n", "--processes", type=int, default=4, help="(4, as in JAX's own runs)")
     parser.add_argument("--devices", type=int, default=1, help="of each process")
     parser.add_argument("--timeout", type=float, default=900, help="s for one file")
     parser.add_argument("--verbose", action="store_true", help="what processes wrote where a test passed over gloo only")
