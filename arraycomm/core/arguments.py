@@ -23,11 +23,11 @@ class Destination:
         self.array = array
 
 
-def _none() -> None:
+def nothing() -> None:
     return None
 
 
-NOWHERE = Destination(None, _none)
+NOWHERE = Destination(None, nothing)
 
 ANY_TAG = -1  # of a receive or a probe: any tag below 2**62, where those of objects begin
 _INTEGERS = frozenset((*range(DType.INT8, DType.UINT64 + 1), DType.BOOL))

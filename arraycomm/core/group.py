@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, ExitStack
 from arraycomm._engine import ShortcutMethod, Shortcuts, interrupting
 
 from . import arguments, shapes
-from .arguments import Destination
+from .arguments import Destination, nothing
 from .buffer import Buffer
 from .dlpack import adopt, allocate, resolve, wrap
 from .errors import counted_in
@@ -278,7 +278,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         """Returns when every rank has called it."""
         arguments.seconds(timeout)
         work = self._communicator.barrier(timeout=timeout, async_op=async_op)
-        return Work(work, _nothing) if async_op else None
+        return Work(work, nothing) if async_op else None
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32", *, like: Any = None,
               timeout: float | None = None) -> Any:
@@ -354,7 +354,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         dest = arguments.rank("dest", dest, self.size)
         tag = arguments.tag(tag)
         work = self._movers[src.device_type].send(src, dest, tag, timeout=timeout, async_op=True)
-        return self._started(Work(work, _nothing))
+        return self._started(Work(work, nothing))
 
     @_short(10, begins=True)
     def irecv(self, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
@@ -422,15 +422,9 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         return child
 
     def handle(self) -> int:
-        """The group's number for native code, which calls it from any thread by arraycomm.h (docs/c-api.md).
-
-        The same one each time. Then the group lives until it is closed, referred to or not. TypeError where its backend moves no
-        arrays of the host.
-        """
-        shortcut = self._communicator.shortcut
-        if shortcut is None or DeviceType.CPU not in self._movers:
-            raise TypeError(f"group {self.name!r} has no handle: native code calls the CPU's backends, not {self.backend!r}")
-        return int(shortcut.number(self))
+        """The group's number for native code (docs/c-api.md). Then it lives until it is closed, referred to or not. TypeError
+        where its backend moves no arrays of the host."""
+        return self._routes.handle(self)
 
     def check_peers(self) -> None:
         """PeerLost when a rank of the group is known to have died or left. Does not block."""
@@ -499,10 +493,6 @@ class _Batch:
         if error is None and started is not None:
             for work in started:
                 work.wait()
-
-
-def _nothing() -> None:
-    return None
 
 
 def _finish(work: Any, to: Destination, async_op: bool) -> Any:

@@ -112,7 +112,7 @@ class ObjectCollectives:
         data, number = _encode(obj, allow_pickle), next(_numbers) % _CONTENTS_TAGS
         head = array.array("q", [_PICKLED if allow_pickle else _SAFE, len(data), number])
         return Work(_Both(self.isend(head, dest, _HEADS + tag, timeout=timeout),
-                          self.isend(_readable(data), dest, _CONTENTS + number, timeout=timeout)), _nothing)
+                          self.isend(_readable(data), dest, _CONTENTS + number, timeout=timeout)), arguments.nothing)
 
     def recv_object(self, source: int | None = None, tag: int = 0, *, allow_pickle: bool = False,
                     timeout: float | None = None) -> Any:
@@ -188,7 +188,7 @@ class _Incoming:
         self._data = _bytes(length)
         tag = _CONTENTS + number
         pending = self._group._communicator.recv(self._data, self._sender, tag, timeout=self._timeout, async_op=True)
-        return Work(pending, _nothing)
+        return Work(pending, arguments.nothing)
 
     def wait(self, timeout: float | None = None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
@@ -205,10 +205,6 @@ class _Incoming:
         if pickled != self._pickled:
             raise ValueError(_unlike(self._sender, pickled))
         return _object(memoryview(self._data), self._sender, self._pickled), self._sender
-
-
-def _nothing() -> None:
-    return None
 
 
 def _check_length(sender: int, length: int) -> None:

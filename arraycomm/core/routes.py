@@ -72,6 +72,12 @@ class Routes:
             raise
         return Routes(made, timeout)
 
+    def handle(self, group: object) -> int:
+        shortcut = self.main.shortcut
+        if shortcut is None or _CPU not in self.by_type:
+            raise TypeError(f"group {self.main.name!r} has no handle: native code calls the CPU's backends, not {self.name!r}")
+        return int(shortcut.number(group))
+
     def batch(self) -> AbstractContextManager[Any]:
         return self.main.batch() if len(self._routes) == 1 else self._batches()
 

@@ -128,6 +128,9 @@ typedef struct acomm_api {
     int (*wait)(acomm_work *work, int64_t timeout);
     /* Where a receive that has ended came from, its tag and its bytes. ACOMM_ARGUMENT before the end. */
     int (*received)(acomm_work *work, int32_t *source, int64_t *tag, uint64_t *bytes);
+    /* Waits until it has ended, whatever signals come, and frees the handle: for arrays that go when the caller returns. How it ended,
+     * or ACOMM_INTERRUPTED where it went well and a signal's handler has raised meanwhile. */
+    int (*finish)(acomm_work *work);
     /* Frees the handle, not the operation: before the end its arrays are still used, until the group is closed. */
     void (*free)(acomm_work *work);
 

@@ -83,6 +83,8 @@ static int messages(int64_t group)
     CHECK(y == (r + n - 1) % n && !api->received(work[0], &source, &tag, &bytes) && source == y && tag == 5 && bytes == 4);
     api->free(work[0]);
     api->free(work[1]);
+    CHECK(!api->start(group, &receive, &work[0]) && !api->start(group, &send, &work[1]));
+    CHECK(!api->finish(work[1]) && !api->finish(work[0]));
     CHECK(!api->exchange(group, &send, &receive) && receive.root == (r + n - 1) % n);
     CHECK(!api->exchange(group, r ? NULL : &send, r == 1 ? &receive : NULL) && !api->exchange(group, NULL, NULL));
     CHECK(!api->start(group, &(acomm_call){.kind = ACOMM_ALL_REDUCE, .in = &r, .out = &x, .count = 1, .dtype = ACOMM_INT32}, &work[0]));

@@ -43,6 +43,7 @@ int c_api_run(int64_t number, acomm_call *call);
 int c_api_start(int64_t number, const acomm_call *call, acomm_work **out);
 int c_api_wait(acomm_work *work, int64_t timeout);
 int c_api_received(acomm_work *work, int32_t *source, int64_t *tag, uint64_t *bytes);
+int c_api_finish(acomm_work *work);
 void c_api_free(acomm_work *work);
 int c_api_exchange(int64_t number, const acomm_call *send, acomm_call *receive);
 #endif

@@ -153,16 +153,14 @@ void c_api_free(acomm_work *w)
         free(w);
 }
 
-/* The message has ended before this returns, as it reads the caller's memory. A signal's exception waits. */
-static int work_finish(acomm_work *sending)
+int c_api_finish(acomm_work *w)
 {
-    int code = c_api_wait(sending, -1), interrupted = 0;
-    for (; !atomic_load(&sending->ended); code = c_api_wait(sending, -1)) {
+    int code = c_api_wait(w, -1), interrupted = 0;
+    while (code == ACOMM_INTERRUPTED && !atomic_load(&w->ended)) {
         interrupted = code;
-        if (code != ACOMM_INTERRUPTED)
-            break;
+        code = c_api_wait(w, -1);
     }
-    c_api_free(sending);
+    c_api_free(w);
     return code ? code : interrupted;
 }
 
@@ -179,9 +177,9 @@ int c_api_exchange(int64_t number, const acomm_call *send, acomm_call *receive)
     if (!sending)
         return code;
     if (!code)
-        return work_finish(sending);
+        return c_api_finish(sending);
     struct error first = c_api_last; /* of the receive, which counts */
-    work_finish(sending);
+    c_api_finish(sending);
     c_api_last = first;
     return code;
 }

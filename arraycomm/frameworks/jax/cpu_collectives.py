@@ -32,7 +32,7 @@ from arraycomm.core.rendezvous import Rendezvous, rendezvous
 from arraycomm.core.start import open_group, seconds_of
 from arraycomm.core.store import PrefixStore, TCPStore
 
-from . import doors, trampoline
+from . import handles, trampoline
 from .errors import report
 
 _NAME = "jax"  # of its worlds
@@ -54,7 +54,7 @@ class _Devices:
         world = self._worlds[clique[index]]
         if members != list(range(world.size)):
             world = world.subgroup(members, ",".join(map(str, members)))
-        return doors.number(world, "cpu")
+        return handles.number(world, "cpu")
 
     def close(self) -> None:
         for world in self._worlds.values():

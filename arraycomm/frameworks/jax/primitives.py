@@ -21,12 +21,11 @@ from jax.interpreters.mlir import ir
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import arguments, shapes
-from arraycomm.core.group import Group
-from arraycomm.core.types import DeviceType
 
-from . import cuda, eager, errors
+from . import eager
 from .call import Call
 from .effect import EFFECT
+from .handles import number
 from .leaving import watch
 from .parts import reduce_in_order
 
@@ -63,17 +62,6 @@ def _abstract(*operands: Any, call: Call) -> tuple[Any, set[Any]]:
 # ---- the call in a program ----
 
 
-def _number(group: Group, platform: str) -> int:
-    """The group's handle, by which programs for this platform of JAX's know it. TypeError where they cannot call it."""
-    shortcut = group._communicator.shortcut
-    if shortcut is None or (platform == "cpu" and DeviceType.CPU not in group._movers):
-        raise TypeError(f"backend {group.backend!r} cannot be called by compiled programs; call it outside jit")
-    found = shortcut.number(group)
-    errors.place(found, group)
-    cuda.know(found, group)
-    return found
-
-
 def _gives(call: Call) -> bool:
     """Whether this rank's x takes part."""
     if call.kind == "permute":
@@ -95,7 +83,7 @@ def _fields(call: Call, operands: Any, platform: str) -> np.ndarray[Any, Any]:
     count = int(np.prod(shape, dtype=np.int64)) // (call.group.size if call.kind in _CUT else 1)
     bits = struct.unpack("=q", struct.pack("=d", call.op.factor))[0]
     layout = 0 if call.kind in ("barrier", "send", "recv", "permute") else shapes.layout(tuple(shape))
-    values = [_number(call.group, platform), _KINDS[call.kind], count, arguments.dtype(x.dtype), call.op.code, bits, call.root,
+    values = [number(call.group, platform), _KINDS[call.kind], count, arguments.dtype(x.dtype), call.op.code, bits, call.root,
               call.source, call.tag, layout, _gives(call), call.derived]
     assert len(values) == lib.ACOMM_XLA_FIELDS
     return np.array(values, np.int64)
@@ -130,8 +118,6 @@ def _lower(context: Any, *operands: Any, call: Call, platform: str) -> Any:
 def _register() -> None:
     import ctypes  # only here: jax takes ctypes' functions
 
-    lib.acomm_xla_report(id(errors.report))
-    lib.acomm_xla_enqueuer(id(cuda.enqueue))
     for platform, name in (("cpu", "acomm_xla_call"), ("CUDA", "acomm_xla_enqueue")):
         address = int(ffi.cast("uintptr_t", ffi.addressof(lib, name)))
         handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)

@@ -5,24 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "acomm_xla.h"
-#include "door.h"
+#include "handle.h"
 #include "mpi_clique.h"
 #include "mpi_names.h"
+#include "xla_frame.h"
 
 enum { MPI_ERROR = 1, MPI_TEXT = 1024, MPI_ROOM = 1 << 16 }; /* TEXT: the caller's room; ROOM: devices of a clique */
 
 struct mpi_comm {
-    int64_t number; /* of its group, see door.h */
+    int64_t number; /* the handle of its group */
     int rank, size;
     char *why;      /* it could not be made, and every call says so; else NULL */
 };
 
-/* A message that has been begun. Its group's door stays open for it. */
+/* A message that has been begun. */
 struct mpi_request {
     const struct mpi_comm *comm;
-    struct door *door;
-    acomm_op *op;
+    acomm_work *work;
     struct mpi_request *next; /* of those that this thread has begun and not waited for */
 };
 
@@ -161,41 +160,26 @@ static int mpi_redop(intptr_t op)
     return -1;
 }
 
-/* The message reads and writes the program's memory: it has ended, well or not, before this returns. A signal's exception waits. */
-static int mpi_wait(const struct door *door, acomm_op *op, acomm_failure *failure)
-{
-    int code, interrupted = 0, rank;
-    int64_t tag;
-    uint64_t bytes;
-    while (code = door->entries->wait(op, INT64_MAX / 4), door->entries->source(op, &rank, &tag, &bytes))
-        interrupted = code == ACOMM_INTERRUPTED ? code : interrupted;
-    if (code)
-        door->entries->failure(op, failure);
-    door->entries->free(op);
-    return code ? code : interrupted;
-}
-
-static int mpi_finish(struct mpi_request *request, acomm_failure *failure)
+/* The message reads and writes the program's memory: it has ended, well or not, before this returns. */
+static int mpi_finish(struct mpi_request *request)
 {
     struct mpi_request **at = &mpi_open;
     while (*at != request)
         at = &(*at)->next;
     *at = request->next;
-    int code = mpi_wait(request->door, request->op, failure);
-    door_leave(request->door);
+    int code = c_api.finish(request->work);
     free(request);
     return code;
 }
 
 /* Notes the error's text. XLA waits for none of the messages that this thread has begun, and frees their memory: they end here. */
-static int mpi_explain(const struct mpi_comm *comm, struct door *door, int code, const acomm_failure *failure, bool closed)
+static int mpi_explain(const struct mpi_comm *comm, int code)
 {
-    acomm_failure other;
-    while (mpi_open)
-        mpi_finish(mpi_open, &other);
-    char *text = door_explain(door, comm->number, 0, code, failure, closed);
+    char *text = xla_explain(comm->number, 0);
     mpi_failed(text ? text : acomm_code_text(code));
     free(text);
+    while (mpi_open)
+        mpi_finish(mpi_open);
     return MPI_ERROR;
 }
 
@@ -219,36 +203,22 @@ static int mpi_call(struct mpi_comm *comm, int count, acomm_call *call, acomm_ca
     const char *refusal = mpi_refusal(comm, count, call);
     if (refusal)
         return mpi_failed(refusal);
-    acomm_group *group;
-    struct door *door = door_enter(comm->number, &group);
-    acomm_failure failure = {0};
-    acomm_op *op = NULL;
-    call->failure = &failure;
     call->count = (uint64_t)count;
-    call->timeout = -1;
-    int code = !group ? ACOMM_CLOSED : interrupt_between() ? ACOMM_INTERRUPTED
-             : second || begun ? door->entries->start(group, call, &op) : door->entries->run(group, call);
-    if (!code && begun) {
-        *begun = (struct mpi_request){.comm = comm, .door = door, .op = op, .next = mpi_open};
-        mpi_open = begun;
-        return 0;
-    }
-    if (!code && second) {
-        second->failure = &failure;
-        second->timeout = -1;
-        code = door->entries->run(group, second);
-        int sent = mpi_wait(door, op, &failure);
-        code = code ? code : sent;
-    }
+    int code = begun ? c_api.start(comm->number, call, &begun->work)
+             : second ? c_api.exchange(comm->number, call, second) : c_api.run(comm->number, call);
     if (code)
-        mpi_explain(comm, door, code, &failure, !group);
-    door_leave(door);
-    return code ? MPI_ERROR : 0;
+        return mpi_explain(comm, code);
+    if (begun) {
+        begun->comm = comm;
+        begun->next = mpi_open;
+        mpi_open = begun;
+    }
+    return 0;
 }
 
 MPI_EXPORTED int MPIABI_Allreduce(const void *in, void *out, int count, intptr_t type, intptr_t op, struct mpi_comm *comm)
 {
-    acomm_call call = {.in = (intptr_t)in == MPI_VALUE_IN_PLACE ? (uintptr_t)out : (uintptr_t)in, .out = (uintptr_t)out,
+    acomm_call call = {.in = (intptr_t)in == MPI_VALUE_IN_PLACE ? out : in, .out = out,
                        .kind = ACOMM_ALL_REDUCE, .dtype = mpi_dtype(type), .redop = mpi_redop(op), .root = -1};
     return mpi_call(comm, count, &call, NULL, NULL);
 }
@@ -256,7 +226,7 @@ MPI_EXPORTED int MPIABI_Allreduce(const void *in, void *out, int count, intptr_t
 MPI_EXPORTED int MPIABI_Allgather(const void *in, int count, intptr_t type, void *out, int counts, intptr_t types,
                                   struct mpi_comm *comm)
 {
-    acomm_call call = {.in = (uintptr_t)in, .out = (uintptr_t)out, .kind = ACOMM_ALL_GATHER, .dtype = mpi_dtype(type), .root = -1};
+    acomm_call call = {.in = in, .out = out, .kind = ACOMM_ALL_GATHER, .dtype = mpi_dtype(type), .root = -1};
     (void)counts, (void)types; /* as those that are given */
     return mpi_call(comm, count, &call, NULL, NULL);
 }
@@ -265,21 +235,21 @@ MPI_EXPORTED int MPIABI_Allgather(const void *in, int count, intptr_t type, void
 MPI_EXPORTED int MPIABI_Reduce_scatter(const void *in, void *out, const int *counts, intptr_t type, intptr_t op,
                                        struct mpi_comm *comm)
 {
-    acomm_call call = {.in = (uintptr_t)in, .out = (uintptr_t)out, .kind = ACOMM_REDUCE_SCATTER, .dtype = mpi_dtype(type),
+    acomm_call call = {.in = in, .out = out, .kind = ACOMM_REDUCE_SCATTER, .dtype = mpi_dtype(type),
                        .redop = mpi_redop(op), .root = -1};
     return mpi_call(comm, counts[0], &call, NULL, NULL);
 }
 
-static acomm_call mpi_message(int kind, const void *data, intptr_t type, int peer, int tag)
+static acomm_call mpi_message(int kind, const void *in, void *out, intptr_t type, int peer, int tag)
 {
-    return (acomm_call){.in = kind == ACOMM_SEND ? (uintptr_t)data : 0, .out = kind == ACOMM_SEND ? 0 : (uintptr_t)data,
-                        .kind = kind, .dtype = mpi_dtype(type), .root = peer, .tag = tag};
+    return (acomm_call){.in = in, .out = out, .kind = kind, .dtype = mpi_dtype(type), .root = peer, .tag = tag};
 }
 
 MPI_EXPORTED int MPIABI_Sendrecv(const void *in, int count, intptr_t type, int to, int tag, void *out, int count_in,
                                  intptr_t type_in, int from, int tag_in, struct mpi_comm *comm, void *status)
 {
-    acomm_call send = mpi_message(ACOMM_SEND, in, type, to, tag), receive = mpi_message(ACOMM_RECV, out, type_in, from, tag_in);
+    acomm_call send = mpi_message(ACOMM_SEND, in, NULL, type, to, tag);
+    acomm_call receive = mpi_message(ACOMM_RECV, NULL, out, type_in, from, tag_in);
     (void)status; /* ignored */
     receive.count = (uint64_t)count_in;
     return mpi_call(comm, count, &send, &receive, NULL);
@@ -297,28 +267,22 @@ static int mpi_begin(struct mpi_comm *comm, int count, acomm_call *call, struct 
 MPI_EXPORTED int MPIABI_Isend(const void *in, int count, intptr_t type, int to, int tag, struct mpi_comm *comm,
                               struct mpi_request **out)
 {
-    acomm_call call = mpi_message(ACOMM_SEND, in, type, to, tag);
+    acomm_call call = mpi_message(ACOMM_SEND, in, NULL, type, to, tag);
     return mpi_begin(comm, count, &call, out);
 }
 
 MPI_EXPORTED int MPIABI_Irecv(void *data, int count, intptr_t type, int from, int tag, struct mpi_comm *comm,
                               struct mpi_request **out)
 {
-    acomm_call call = mpi_message(ACOMM_RECV, data, type, from, tag);
+    acomm_call call = mpi_message(ACOMM_RECV, NULL, data, type, from, tag);
     return mpi_begin(comm, count, &call, out);
 }
 
 MPI_EXPORTED int MPIABI_Wait(struct mpi_request **out, void *status)
 {
     const struct mpi_comm *comm = (*out)->comm;
-    acomm_group *group;
-    struct door *door = door_enter(comm->number, &group);
-    acomm_failure failure = {0};
-    int code = mpi_finish(*out, &failure);
+    int code = mpi_finish(*out);
     (void)status; /* ignored */
     *out = NULL;
-    if (code)
-        mpi_explain(comm, door, code, &failure, false);
-    door_leave(door);
-    return code ? MPI_ERROR : 0;
+    return code ? mpi_explain(comm, code) : 0;
 }

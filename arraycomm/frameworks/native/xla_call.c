@@ -68,12 +68,11 @@ void acomm_xla_report(uintptr_t function)
     report = (PyObject *)function;
 }
 
-static xla_error *explained(const struct xla_frame *frame, const int64_t *f)
+char *xla_explain(int64_t group, int64_t derived)
 {
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *error = c_api_exception();
-    PyObject *text = error ? PyObject_CallFunction(report, "LOL", (long long)f[ACOMM_XLA_GROUP], error,
-                                                   (long long)f[ACOMM_XLA_DERIVED]) : NULL;
+    PyObject *text = error ? PyObject_CallFunction(report, "LOL", (long long)group, error, (long long)derived) : NULL;
     const char *words = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
     char *copy = words ? strdup(words) : NULL;
     if (PyErr_Occurred())
@@ -81,7 +80,7 @@ static xla_error *explained(const struct xla_frame *frame, const int64_t *f)
     Py_XDECREF(text);
     Py_XDECREF(error);
     PyGILState_Release(state);
-    return xla_frame_failed(frame, copy);
+    return copy;
 }
 
 /* ---- the threads ---- */
@@ -120,7 +119,9 @@ void *acomm_xla_call(void *opaque)
     atomic_fetch_add(&waiting, keeps);
     if (!atomic_load_explicit(&threads, memory_order_relaxed))
         ask_threads(frame);
-    xla_error *failed = run(frame, fields) ? explained(frame, fields) : NULL;
+    xla_error *failed = NULL;
+    if (run(frame, fields))
+        failed = xla_frame_failed(frame, xla_explain(fields[ACOMM_XLA_GROUP], fields[ACOMM_XLA_DERIVED]));
     atomic_fetch_sub(&waiting, keeps);
     return failed;
 }

@@ -16,4 +16,7 @@ const struct xla_buffer *xla_frame_array(const struct xla_values *values);
 xla_error *xla_frame_refused(const struct xla_frame *frame);
 /* The error of an operation; takes the text over, NULL: nobody could say it. */
 xla_error *xla_frame_failed(const struct xla_frame *frame, char *text);
+/* In xla_call.c: the text for the last call of this thread that failed, of a group by its handle; to be freed, NULL: none can be made.
+ * derived: of a derivative. */
+char *xla_explain(int64_t group, int64_t derived);
 #endif
