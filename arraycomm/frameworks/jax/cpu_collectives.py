@@ -68,7 +68,6 @@ class _State:
     devices: _Devices | None = None
     turn = 0
     timeout: float | None = None
-    failure: BaseException | None = None
 
 
 @ffi.def_extern()
@@ -134,13 +133,9 @@ def register() -> None:
 
 
 def plug() -> None:
-    """What ARRAYCOMM_JAX asks for, before JAX makes its backend. JAX would log what is raised here, and go on without."""
-    try:
-        register()
-        _join()
-    except Exception as error:
-        _State.failure = error
-        xla_bridge.register_backend_factory("cpu", _make_client, priority=0, fail_quietly=False)
+    """What ARRAYCOMM_JAX asks for, before JAX makes its backend."""
+    register()
+    _join()
 
 
 def _join() -> None:
@@ -175,8 +170,6 @@ clusters.ClusterEnv._cluster_types.insert(0, clusters.ClusterEnv._cluster_types.
 
 
 def _make_client() -> Any:
-    if _State.failure is not None:
-        raise _State.failure
     if distributed.global_state.client is None or distributed.global_state.num_processes == 1:
         return xla_bridge.make_cpu_client()
     if _State.devices is not None:

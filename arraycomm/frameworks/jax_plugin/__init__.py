@@ -12,8 +12,20 @@ _OFF = ("", "0", "false", "no", "off")
 
 
 def initialize() -> None:
-    """Called by JAX."""
-    if os.environ.get("ARRAYCOMM_JAX", "").lower() not in _OFF:
+    """Called by JAX, which logs what is raised here and goes on without: over gloo, which nobody asked for. So making the backend
+    fails instead."""
+    if os.environ.get("ARRAYCOMM_JAX", "").lower() in _OFF:
+        return
+    try:
         from arraycomm.frameworks.jax import cpu_collectives
 
         cpu_collectives.plug()
+    except Exception as error:
+        from jax._src import xla_bridge
+
+        failure = error
+
+        def fail() -> None:
+            raise failure
+
+        xla_bridge.register_backend_factory("cpu", fail, priority=0, fail_quietly=False)

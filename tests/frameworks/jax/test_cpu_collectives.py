@@ -36,3 +36,10 @@ def told() -> dict[str, list[str]]:
 @pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
 def test_right_in_two_processes_of_two_devices(told: dict[str, list[str]], name: str) -> None:
     assert told[name] == ["", ""]
+
+
+def test_jax_does_not_go_on_without() -> None:
+    """It logs what a plugin raises, and would take gloo."""
+    done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['arraycomm'] = None; import jax; jax.devices()"],
+                          env={**os.environ, "ARRAYCOMM_JAX": "1"}, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 1 and "Unable to initialize backend 'cpu': import of arraycomm" in done.stderr, done.stderr
