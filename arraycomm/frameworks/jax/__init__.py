@@ -13,4 +13,5 @@ from .operations import recv as recv
 from .operations import reduce as reduce
 from .operations import reduce_scatter as reduce_scatter
 from .operations import send as send
+from .replicate import replicate as replicate
 from .trees import all_reduce_tree as all_reduce_tree

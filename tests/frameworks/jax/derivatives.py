@@ -163,3 +163,73 @@ def refused(context: Context) -> None:
     }
     for name, (function, kind, words) in cases.items():
         context.raises(name, kind, words, partial(jax.jit(jax.grad(function)).lower, x))  # traced only: nothing is sent
+
+
+def _replicated(tree: Any, data: Any) -> Any:
+    """A rank's part of a log density, of all kinds of leaves; shift is one that only rank 0's part depends on."""
+    at = tree["at"] * jnp.exp(1j * tree["phase"].astype(jnp.complex64))
+    return -jnp.sum((data - at.real[: data.shape[0]]) ** 2 * tree["scale"]) + jnp.sum(jnp.abs(at) ** 3)
+
+
+def replicated(context: Context) -> None:
+    """One value on all ranks: its gradient by every rank's copy of a parameter is that of one process with all ranks' data."""
+    group, size = context.group, context.size
+    datas = [jnp.asarray(np.random.default_rng(r).normal(size=3), jnp.float32) for r in range(size)]
+    tree = {"at": jnp.asarray([1 + 2j, 0.5, -1j], jnp.complex64), "phase": jnp.asarray([0.1, 0.2, 0.3]),
+            "scale": jnp.float32(0.7), "bf16": jnp.ones(2, jnp.bfloat16), "count": jnp.arange(3), "key": jax.random.key(1),
+            "none": None, "flag": True, "function": jnp.sin}
+    numbers = ("at", "phase", "scale", "bf16")
+
+    def join(numbers: Any) -> Any:
+        return tree | numbers
+
+    def whole(moved: Any) -> Any:
+        return sum(_replicated(join(moved), data) for data in datas) + jnp.sum(moved["bf16"].astype(jnp.float32)) * datas[0][0]
+
+    def mine(moved: Any) -> Any:
+        held = comm.replicate(join(moved), group=group)
+        part = _replicated(held, datas[context.rank])
+        if context.rank == 0:  # the others' parts do not depend on this leaf
+            part += jnp.sum(held["bf16"].astype(jnp.float32)) * datas[0][0]
+        return comm.all_reduce(part, group=group)
+
+    def ways(value: Any) -> Callable[[Any], Any]:
+        """What is done with a rank's value; one program, as each is compiled."""
+        def steps(x: Any) -> Any:
+            def body(x: Any, _: Any) -> tuple[Any, None]:
+                return jax.tree.map(lambda a, b: a + (0.01 * b).astype(a.dtype), x, jax.grad(value)(x)), None
+            return jax.lax.scan(body, x, None, length=4)[0]
+
+        def all_of_them(moved: Any) -> Any:
+            several = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), moved)
+            axes = ({name: None if name == "phase" else 0 for name in numbers},)
+
+            def curved(s: Any) -> Any:
+                return value(moved | {"scale": s * s})
+
+            scale = moved["scale"]
+            return {"value": jax.value_and_grad(value)(moved), "remat": jax.grad(jax.checkpoint(value))(moved),
+                    "vmap": jax.vmap(jax.grad(value))(several), "scan": steps(moved), "hessian": jax.hessian(curved)(scale),
+                    "vmap of some": jax.vmap(jax.grad(value), in_axes=axes)(several | {"phase": moved["phase"]}),
+                    "twice": jax.grad(jax.grad(curved))(scale), "jvp": jax.jvp(curved, (scale,), (jnp.float32(2),))}
+        return all_of_them
+
+    def check(found: Any, want: Any) -> None:
+        for (path, value), expected in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(want), strict=True):
+            context.check(value.dtype == expected.dtype and np.allclose(value, expected, rtol=1e-4, atol=1e-4),
+                          f"{jax.tree_util.keystr(path)}: {value}, not {expected}")
+
+    moved = {name: tree[name] for name in numbers}
+    want = jax.jit(ways(whole))(moved)
+    found = comm.jit(ways(mine))(moved)
+    check(found, want)
+    check(jax.grad(jax.jit(mine))(moved), want["value"][1])
+    bits = np.asarray(group.all_gather(found["scan"]["phase"]))
+    context.check((bits == np.tile(found["scan"]["phase"], size)).all(), f"ranks differ after steps: {bits}")
+    held = comm.replicate(tree, group=group)
+    context.check(all(held[name] is tree[name] for name in tree), f"{held}")
+    try:
+        comm.replicate(tree, group=object())
+        context.check(False, "took an object for a group")
+    except TypeError as error:
+        context.check("group must be an arraycomm.Group" in str(error), str(error))

@@ -7,7 +7,7 @@ import pytest
 from .conftest import Programs
 
 
-@pytest.mark.parametrize("task", ["gradients", "forward", "in_loops", "pipeline", "refused"])
+@pytest.mark.parametrize("task", ["gradients", "forward", "in_loops", "pipeline", "replicated", "refused"])
 def test_with_two_ranks(pair: Programs, task: str) -> None:
     pair.run(f"derivatives.{task}")
 
