@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .core.gradients import GradientReducer
+    from .core.thread_ranks import run
     from .launch.spawn import spawn
 
 __version__ = "0.1.0"
@@ -65,7 +66,7 @@ __all__ = [
     "ANY_TAG", "Aborted", "AuthFailed", "CollectiveMismatch", "CollectiveTimeout", "DType", "DeviceError", "DistBackendError",
     "DistError", "DistNetworkError", "DistStoreError", "GradientReducer", "Group", "GroupError", "Message", "PeerLost",
     "QueueEmptyError", "Received", "ReduceOp", "RemoteError", "ResourceError", "Work", "from_mpi4py", "get_include",
-    "get_library", "init", "premul_sum", "register_type", "spawn", "wait_all", "wait_any", "writable",
+    "get_library", "init", "premul_sum", "register_type", "run", "spawn", "wait_all", "wait_any", "writable",
 ]
 
 
@@ -86,6 +87,10 @@ def __getattr__(name: str) -> Any:
         from .launch.spawn import spawn
 
         return spawn
+    if name == "run":
+        from .core.thread_ranks import run
+
+        return run
     if name == "GradientReducer":
         from .core.gradients import GradientReducer
 

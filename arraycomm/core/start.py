@@ -105,13 +105,18 @@ def open_group(meeting: Rendezvous, chosen: Mapping[Backend, frozenset[int]], ti
         meeting.close()
         raise
     group = Group(Routes(routes, timeout), timeout, on_close=meeting.close)
-    _announce(group, name, routes)
+    began(group, routes)
+    return group
+
+
+def began(group: Group, routes: Sequence[Route]) -> None:
+    """What comes behind the opening of a world, on all its ranks."""
+    _announce(group, group.name, routes)
     for variable, likely in settings.unknown().items() if not group.rank else ():
         log().warning("%s is no setting of arraycomm and changes nothing%s", variable, f"; is {likely} meant?" if likely else "")
     folder = settings.get("ARRAYCOMM_TRACE")
     if folder:
         _trace(group, folder)
-    return group
 
 
 def _announce(group: Group, name: str, routes: Sequence[Route]) -> None:

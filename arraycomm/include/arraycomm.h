@@ -22,8 +22,8 @@
  *
  * Plain C declarations only: cffi's parser reads this file too, without the lines that begin with '#'.
  */
-#ifndef ARRAYCOMM_H
-#define ARRAYCOMM_H
+#ifndef ACOMM_API_H
+#define ACOMM_API_H
 #include <stddef.h>
 #include <stdint.h>
 

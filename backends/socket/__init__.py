@@ -24,6 +24,12 @@ class SocketBackend:
     def meet(self, timeout: float, name: str) -> Rendezvous | None:
         return None
 
+    def inside(self, size: int, *, name: str, timeout: float) -> list[SocketCommunicator]:
+        """For ranks that are threads of this process, at once."""
+        from .inside import open_inside  # few programs have such
+
+        return open_inside(size, name, timeout)
+
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> SocketCommunicator:
         endpoint = Endpoint(meeting.rank, meeting.size, meeting.store, meeting.secret, job=meeting.job, name=name,
                             timeout=timeout, addresses=meeting.addresses)

@@ -89,7 +89,7 @@ class Endpoint(Sharing):
         listeners = self._listen(addresses)
         names = [(addresses_of.own_address(listener), listener.getsockname()[1]) for listener in listeners
                  if listener.family != socket.AF_UNIX]
-        self._acceptor = Acceptor(listeners, self._secret, self.job, self._admit, check=self._welcome,
+        self._acceptor = Acceptor(listeners, self._secret, self.job, self.admit, check=self.welcome,
                                   on_shortage=self._cannot_accept, name=f"{self.name}-acceptor", ranks=self.size)
         shares = settings.get_transport() != "tcp"
         self._lent = segment.lend() if shares else None
@@ -199,7 +199,7 @@ class Endpoint(Sharing):
 
     # ---- connections from others; in the acceptor's thread ----
 
-    def _welcome(self, hello: Hello) -> str | None:
+    def welcome(self, hello: Hello) -> str | None:
         if hello.purpose is Purpose.STORE or hello.receiver != self.rank or not 0 <= hello.sender < self.size:
             return f"it looks for rank {hello.receiver} ({hello.purpose.value}), this is rank {self.rank} of {self.size}"
         if hello.sender == self.rank:
@@ -208,7 +208,7 @@ class Endpoint(Sharing):
             return f"rank {hello.sender} has left, or was declared lost"
         return None
 
-    def _admit(self, sock: socket.socket, hello: Hello) -> None:
+    def admit(self, sock: socket.socket, hello: Hello) -> None:
         if hello.purpose is Purpose.CONTROL:
             self._admit_control(sock, hello)
             return
@@ -254,16 +254,22 @@ class Endpoint(Sharing):
             poll.register(lent, select.POLLIN)
         while not self.closed:
             ready = poll.poll()
-            if not self.closed:
-                self._answer_requests()
-                while waits := self._late():
-                    late.tell(*waits, self.peers, self._outgoing)
+            if lent and any(found == lent.fileno() for found, _ in ready):
                 with self._lock:
-                    if lent and any(found == lent.fileno() for found, _ in ready):
-                        lent.hear()
-                    self._changed.notify_all()
-                    for news in self._news:
-                        os.eventfd_write(news, 1)
+                    lent.hear()
+            self.answer()
+
+    def answer(self) -> None:
+        """What the engine asks, and what it tells: for who waits here for that."""
+        if self.closed:
+            return
+        self._answer_requests()
+        while waits := self._late():
+            late.tell(*waits, self.peers, self._outgoing)
+        with self._lock:
+            self._changed.notify_all()
+            for news in self._news:
+                os.eventfd_write(news, 1)
 
     def _late(self) -> tuple[late.Late, list[int]] | None:
         with self._lock:
@@ -349,7 +355,7 @@ class Endpoint(Sharing):
         if self._connector and self._connector.is_alive():
             os.eventfd_write(self._event, 1)
             self._connector.join(_JOIN)  # it touches nothing any more even if this was too short
-        failed = bool(text) or self._any_lost()
+        failed = self._path and (text or self._any_lost())
         if self.node != ffi.NULL:
             (lib.acomm_node_exit if exits else lib.acomm_node_close)(self.node, text.encode(errors="backslashreplace")[:191])
         if self._path:

@@ -134,18 +134,21 @@ def _receive(sock: socket.socket) -> bytes:
     return answer
 
 
-def answer(sock: socket.socket) -> None:
-    """The other side, in the thread that accepts connections: it does not wait for one who does not read."""
+def answer(sock: socket.socket, thread: str = "") -> None:
+    """The other side, in the thread that accepts connections: it does not wait for one who does not read.
+
+    thread: by its name, the only one that is the rank's."""
     with sock, contextlib.suppress(OSError):
         sock.setblocking(False)
-        sock.send(_stacks().encode(errors="backslashreplace")[:_LONGEST])
+        sock.send(_stacks(thread).encode(errors="backslashreplace")[:_LONGEST])
 
 
-def _stacks() -> str:
+def _stacks(only: str) -> str:
     import traceback  # nobody asks, usually
 
     frames, main = sys._current_frames(), threading.main_thread()
-    theirs = [thread for thread in threading.enumerate() if thread is main or not thread.name.startswith("arraycomm-")]
+    theirs = [thread for thread in threading.enumerate()
+              if (thread.name == only if only else thread is main or not thread.name.startswith("arraycomm-"))]
     found = []
     for thread in sorted(theirs, key=lambda thread: thread is not main)[:_THREADS]:
         if thread.ident in frames:

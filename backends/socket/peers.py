@@ -166,7 +166,7 @@ def exchange(store: Store, rank: int, size: int, mine: Peer, timeout: float, sec
     Raises DistStoreError naming the ranks that did not come in time, PeerLost for one that failed, ValueError for settings
     that differ between ranks, AuthFailed for a card without the signature of this secret, job and rank.
     """
-    store.set(f"peer/{rank}", sign(secret, _about(job, rank), _encode(mine)))
+    store.set(f"peer/{rank}", sign(secret, _about(job, rank), encode(mine)))
     gathering = Gathering(store, rank, size, secret)
     packed = gathering.wait(CARDS, timeout, result=lambda: _pack(store.multi_get([f"peer/{other}" for other in range(size)])))
     return Peers([signed(secret, _about(job, other), card) for other, card in enumerate(_unpack(packed, size))], mine)
@@ -191,7 +191,7 @@ def _unpack(packed: bytes, size: int) -> list[bytes]:
 def alone(addresses: Sequence[tuple[str, int]]) -> Peers:
     """The cards of a world of one."""
     mine = this_process(addresses, "")
-    return Peers([_encode(mine)], mine)
+    return Peers([encode(mine)], mine)
 
 
 def _as_bytes(text: str) -> bytes:
@@ -199,7 +199,7 @@ def _as_bytes(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def _encode(peer: Peer) -> bytes:
+def encode(peer: Peer) -> bytes:
     """Strings between NULs, which neither paths nor variables can hold. json would take longer to load than to use."""
     addresses = ",".join(f"{address} {port}" for address, port in peer.addresses)
     named = f"{peer.hostname}\0{peer.pid}\0{addresses}\0"

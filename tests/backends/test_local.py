@@ -124,7 +124,7 @@ def test_without_an_abstract_name_there_is_the_path(short: Path, monkeypatch: py
     reach(path)
     os.unlink(path)
     mine = peers.this_process([("127.0.0.1", 1)], path)
-    ways = outgoing.Outgoing(0, peers.Peers([peers._encode(mine)] * 2, mine), "job", b"secret", 5)
+    ways = outgoing.Outgoing(0, peers.Peers([peers.encode(mine)] * 2, mine), "job", b"secret", 5)
     with pytest.raises(DistNetworkError, match="its socket was removed"):
         ways.connect(1, Purpose.CONTROL)
 

@@ -43,7 +43,7 @@ def test_exchange_refuses_what_is_no_card() -> None:
 @pytest.mark.parametrize("pid", ["", "x", "0", "-7", "2147483648", "9" * 5000, "7\0"])
 def test_a_card_without_a_process(pid: str) -> None:
     mine = peers.this_process([("127.0.0.1", 5)], "/path")
-    card = peers._encode(mine)
+    card = peers.encode(mine)
     known = peers.Peers([card, card.replace(f"\0{mine.pid}\0".encode(), f"\0{pid}\0".encode())], mine)
     assert known.process(0) == mine.pid
     if pid.startswith("7"):
@@ -60,7 +60,7 @@ def test_names_that_are_no_utf8(locale: str) -> None:
 import os, sys
 from arraycomm.backends.socket import peers
 mine = peers.this_process([("127.0.0.1", 5)], os.fsdecode(b"/caf\\xe9/\\xc3\\xbc"))
-card = peers._encode(mine)
+card = peers.encode(mine)
 assert b"/caf\\xe9/\\xc3\\xbc\\0" in card and b"k\\xe9/" in card, card
 found = peers.Peers([card], mine)[0]
 assert (found.path, found.pid) == (mine.path, mine.pid)
@@ -74,7 +74,7 @@ assert (found.path, found.pid) == (mine.path, mine.pid)
 def test_cards_that_somebody_else_wrote() -> None:
     """Nobody who can write to the store, and no rank under another's number, has a card believed; nor the list of all."""
     mine = peers.this_process([("127.0.0.1", 5)], "/path")
-    card = peers._encode(mine)
+    card = peers.encode(mine)
     good = sign(SECRET, peers._about("job", 1), card)
     forged = (card, good.replace(b"127.0.0.1 5", b"127.0.0.1 6"), sign(b"other", peers._about("job", 1), card),
               sign(SECRET, peers._about("job", 0), card), sign(SECRET, peers._about("an earlier job", 1), card),
@@ -103,7 +103,7 @@ def _cards(*places: tuple[str, int]) -> peers.Peers:
     """Of ranks by their hosts and, as bits, the processors that they may run on."""
     mine = peers.this_process([("127.0.0.1", 5)], "/path")
     made = [peers.Peer(host, 1, mask, *mine[3:]) for host, mask in places]
-    return peers.Peers([peers._encode(one) for one in made], made[0])
+    return peers.Peers([peers.encode(one) for one in made], made[0])
 
 
 def test_ranks_that_a_launcher_has_bound_have_a_processor_each() -> None:

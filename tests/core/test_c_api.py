@@ -16,7 +16,6 @@ import arraycomm
 from arraycomm.core.store import HashStore
 
 from ..engine.compiling import COMPILER
-from ..threads import at_once
 
 HERE = Path(__file__).resolve().parent
 
@@ -41,13 +40,10 @@ def test_the_header_stands_alone(command: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", ["works", "leaves", "aborts"])
 def test_from_threads_of_c(callers: ctypes.CDLL, name: str, size: int) -> None:
-    store = HashStore()
+    def work(group: arraycomm.Group) -> int:
+        return int(callers.in_a_thread(name.encode(), ctypes.c_int64(group.handle())))
 
-    def work(rank: int) -> int:
-        with arraycomm.init(rank=rank, world_size=size, store=store, timeout=60.0) as group:
-            return int(callers.in_a_thread(name.encode(), ctypes.c_int64(group.handle())))
-
-    assert at_once(size, work) == [0] * size
+    assert arraycomm.run(work, size, timeout=60.0) == [0] * size
 
 
 def test_a_handle_is_never_used_again(callers: ctypes.CDLL) -> None:

@@ -47,7 +47,7 @@ def test_what_must_be_equal_is_compared(monkeypatch: pytest.MonkeyPatch, name: s
         return peers.this_process([("127.0.0.1", 5)], "/path", tuned=value if name == "ARRAYCOMM_TUNING" else None)
 
     first, other = card("6"), card("7")
-    cards = [peers._encode(one) for one in (first, first, other)]
+    cards = [peers.encode(one) for one in (first, first, other)]
     for mine in (first, other):
         with pytest.raises(ValueError, match=f"{name} is '6' on rank 0 and '7' on rank 2; it must be the same on all ranks"):
             peers.Peers(cards, mine)
@@ -60,7 +60,7 @@ def test_a_trace_is_for_all_ranks_or_for_none(monkeypatch: pytest.MonkeyPatch) -
     for folder in ("", "/one", "/two"):
         monkeypatch.setenv("ARRAYCOMM_TRACE", folder)
         cards.append(peers.this_process([("127.0.0.1", 5)], "/path"))
-    encoded = [peers._encode(card) for card in cards]
+    encoded = [peers.encode(card) for card in cards]
     for mine in cards:
         with pytest.raises(ValueError, match="ARRAYCOMM_TRACE is 'not set' on rank 0 and 'set' on rank 1"):
             peers.Peers(encoded, mine)
@@ -74,7 +74,7 @@ def test_a_setting_that_one_rank_does_not_know(more: int) -> None:
     other = card._replace(alike={**card.alike, "ARRAYCOMM_NEW": "1"})
     for mine in (card, other):
         with pytest.raises(ValueError, match="ARRAYCOMM_NEW is (None|'1') on rank 0 and ('1'|None) on rank 1"):
-            peers.Peers([peers._encode(one) for one in ((card, other), (other, card))[more]], mine)
+            peers.Peers([peers.encode(one) for one in ((card, other), (other, card))[more]], mine)
 
 
 NUMBERS = [name for name, row in settings.TABLE.items() if row.least or row.most < math.inf]

@@ -5,11 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 import arraycomm
-from arraycomm.core.store import HashStore
-
-from ..threads import at_once
-
-STORE = HashStore()
 
 
 def _exchange(group: arraycomm.Group, turn: int) -> None:
@@ -24,11 +19,10 @@ def _exchange(group: arraycomm.Group, turn: int) -> None:
     group.barrier()
 
 
-def work(rank: int) -> None:
-    with arraycomm.init(rank=rank, world_size=2, store=STORE, timeout=20.0) as group:
-        for turn in range(50):
-            _exchange(group, turn)
+def work(group: arraycomm.Group) -> None:
+    for turn in range(50):
+        _exchange(group, turn)
 
 
 if __name__ == "__main__":
-    at_once(2, work)
+    arraycomm.run(work, 2, timeout=20.0)

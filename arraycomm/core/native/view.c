@@ -85,7 +85,7 @@ static struct view_type classify(PyTypeObject *type)
 
 const struct view_type *view_type(PyObject *object)
 {
-    static struct view_type stranger; /* once the table is full */
+    static _Thread_local struct view_type stranger; /* once the table is full; of each thread, as others may come in between */
     PyTypeObject *type = Py_TYPE(object);
     for (int i = 0; i < types_known; i++)
         if (types[i].type == type)
