@@ -10,6 +10,7 @@ LIBRARIES = {
     "ours": "ours",
     "ours/jit": "ours_jax",
     "ours/jax.jit": "ours_jax",
+    "ours/jax": "jax",
     "gloo": "gloo",
     "openmpi": "mpi4py",
     "mpich": "mpi4py",

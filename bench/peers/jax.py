@@ -1,4 +1,5 @@
-"""JAX's own collectives between CPU processes: jax.lax inside a jitted shard_map, one device per rank."""
+"""JAX's own collectives between CPU processes: jax.lax inside a jitted shard_map, one device per rank. "jax" is over gloo, and
+"ours/jax" over arraycomm, by the same program."""
 
 from __future__ import annotations
 
@@ -35,14 +36,19 @@ class Contender(Peer):
 
     @classmethod
     def network(cls, name: str) -> bool:
-        return True
+        return name == "jax"
+
+    @classmethod
+    def environ(cls, name: str, python: str, size: int, directory: str) -> dict[str, str]:
+        return {"ARRAYCOMM_JAX": "0" if name == "jax" else "1"}
 
     @classmethod
     def version(cls, name: str) -> str:
         import jax
         import jaxlib
 
-        return f"jax {jax.__version__}, jaxlib {jaxlib.__version__}"
+        over = "arraycomm" if name == "ours/jax" else "gloo"
+        return f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, over {over}"
 
     @classmethod
     def remedy(cls, name: str) -> str:

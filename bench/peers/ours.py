@@ -45,6 +45,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "tcp": {"ARRAYCOMM_TRANSPORT": "tcp"},
     "jit": {},  # inside JAX programs, see ours_jax.py
     "jax.jit": {},
+    "jax": {"ARRAYCOMM_JAX": "1"},  # JAX unchanged: its own collectives over ours, see jax.py
     # The MPI backend over each library, in the environment of the contender of that name, where arraycomm is installed too.
     **{library: {"ARRAYCOMM_BACKEND": "mpi"} for library in mpi.WHEELS},
 }

@@ -121,7 +121,7 @@ def test_missing_surplus_and_wrong_elements_count():
 
 @pytest.fixture(scope="module",
                 params=["ours/shm", "ours/symmetric", "ours/tcp", "gloo", "openmpi", "mpich", "impi", "mlx", "mlx-mpi", "jax",
-                        "mpi4jax", "ours/jit"])
+                        "mpi4jax", "ours/jit", "ours/jax"])
 def library(request, tmp_path_factory):
     name = request.param
     inside = Path(ENVIRONMENTS, name.removesuffix("-mpi"), "bin", "python")
