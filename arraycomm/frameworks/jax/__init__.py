@@ -1,6 +1,9 @@
-"""Collectives for JAX programs: inside jit, scan, cond, while, vmap, grad and shard_map, and outside. See docs/jax.md."""
+"""Collectives for JAX programs: inside jit, scan, cond, while, vmap, grad and shard_map, and outside. initialize(): JAX's own run
+over arraycomm. See docs/jax.md.
+"""
 
 from . import batching, derivatives  # noqa: F401  (they register their rules)
+from .cpu_collectives import initialize as initialize
 from .errors import errors as errors
 from .jit import jit as jit
 from .operations import all_gather as all_gather

@@ -6,7 +6,9 @@ jaxlib's "mpi" implementation takes MPI's functions from a library that a variab
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import os
 import re
 import socket
@@ -20,7 +22,7 @@ import jax
 from jax._src import clusters, distributed, xla_bridge
 from jax._src.lib import _jax
 
-from arraycomm._engine import ffi
+from arraycomm._engine import ffi, lib
 from arraycomm.core import registry, settings
 from arraycomm.core import secret as secrets
 from arraycomm.core.digest import sha256
@@ -36,6 +38,7 @@ from . import handles, trampoline
 from .errors import report
 
 _NAME = "jax"  # of its worlds
+_BIND = "JAX_COORDINATOR_BIND_ADDRESS"  # all addresses of the host, unless it is set
 
 
 class _Devices:
@@ -68,6 +71,16 @@ class _State:
     devices: _Devices | None = None
     turn = 0
     timeout: float | None = None
+    bound: str | None = None  # what JAX's coordinator was told by _BIND
+
+
+def _leave() -> None:
+    """At exit, after a peer was lost: JAX would wait for that one as long as it takes (300 s) to shut down together."""
+    state = distributed.global_state
+    if lib.acomm_mpi_lost():
+        for held in (state.preemption_sync_manager, state.client, state.service):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))  # their end would do the same
+        state.preemption_sync_manager = state.client = state.service = None
 
 
 @ffi.def_extern()
@@ -91,7 +104,7 @@ def meet() -> Rendezvous:
 
 
 def coordinator() -> str:
-    """The address of JAX's coordinator, which rank 0 chooses, on all ranks. It listens there and nowhere else."""
+    """The address of JAX's coordinator, which rank 0 chooses, on all ranks. It is to listen there and nowhere else."""
     meeting = meet()
     if meeting.rank == 0:
         family, host = (socket.AF_INET6, f"[{meeting.addresses[0]}]") if ":" in meeting.addresses[0] else (
@@ -99,9 +112,7 @@ def coordinator() -> str:
         with socket.socket(family) as free:
             free.bind((meeting.addresses[0], 0))
             meeting.store.set("coordinator", f"{host}:{free.getsockname()[1]}")
-    address = meeting.store.get("coordinator").decode()
-    os.environ.setdefault("JAX_COORDINATOR_BIND_ADDRESS", address)
-    return address
+    return meeting.store.get("coordinator").decode()
 
 
 def initialize(*, timeout: float | timedelta | None = None) -> None:
@@ -141,7 +152,9 @@ def plug() -> None:
 def _join() -> None:
     """JAX knows the other processes, where it does not yet."""
     if not jax.distributed.is_initialized() and meet().size > 1:
-        jax.distributed.initialize(coordinator(), meet().size, meet().rank, cluster_detection_method="deactivate")
+        address = coordinator()
+        jax.distributed.initialize(address, meet().size, meet().rank, cluster_detection_method="deactivate",
+                                   coordinator_bind_address=os.environ.get(_BIND, address))
 
 
 class _Cluster(clusters.ClusterEnv):
@@ -155,7 +168,10 @@ class _Cluster(clusters.ClusterEnv):
 
     @classmethod
     def get_coordinator_address(cls, timeout_secs: int | None, override_coordinator_port: str | None) -> str:
-        return coordinator()
+        address = coordinator()
+        if _BIND not in os.environ:
+            os.environ[_BIND] = _State.bound = address  # until the backend is made
+        return address
 
     @classmethod
     def get_process_count(cls) -> int:
@@ -175,19 +191,23 @@ def _make_client() -> Any:
     if _State.devices is not None:
         _State.devices.close()  # of a backend that JAX has dropped
         _State.devices = None
+    if _State.bound and os.environ.get(_BIND) == _State.bound:
+        del os.environ[_BIND]
     trampoline.use()
     jax.config.update("jax_cpu_collectives_implementation", "mpi")
     with _enough_threads():
         client = xla_bridge.make_cpu_client()
-    if _State.meeting is None:
-        _State.meeting = _meet_by_jax()
+    meeting, state = _State.meeting, distributed.global_state
+    if meeting is None or (meeting.rank, meeting.size) != (state.process_id, state.num_processes):
+        meeting = _State.meeting = _meet_by_jax()
+    if not _State.turn:
+        atexit.register(_leave)
     _State.turn += 1
     ids = [device.id for device in client.devices()]
     _State.devices = _Devices(ids, [device.id for device in client.local_devices()],
-                              partial(_open_rank, _State.meeting, _State.turn))
+                              partial(_open_rank, meeting, _State.turn))
     log().info("JAX's CPU collectives run over arraycomm: process %d of %d, %d devices, %d of them here",
-               distributed.global_state.process_id, distributed.global_state.num_processes, len(ids),
-               len(client.local_devices()))
+               state.process_id, state.num_processes, len(ids), len(client.local_devices()))
     return client
 
 

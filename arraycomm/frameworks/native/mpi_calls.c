@@ -1,6 +1,7 @@
 /* The dozen functions of MPI by which jaxlib's "mpi" collectives communicate, over our engine: MPItrampoline, which is a part of
  * jaxlib, takes them from the library that MPITRAMPOLINE_LIB names, and that is this one. They come from XLA's threads, without the
  * GIL, and XLA's buffers are the engine's: nothing is copied. A communicator's group is made by Python, once. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,10 @@ struct mpi_request {
 
 static _Thread_local char mpi_text[MPI_TEXT];
 static _Thread_local struct mpi_request *mpi_open;
+static atomic_bool mpi_lost;
+
+int acomm_mpi_lost(void) { return atomic_load(&mpi_lost); }
+
 /* Of Python (frameworks/jax/cpu_collectives.py), with the GIL: the number of the group of these devices, this rank being the one
  * of devices[rank]. 0: *text says why not. */
 int64_t acomm_mpi_join(int32_t *devices, int size, int rank, char *text);
@@ -172,12 +177,14 @@ static int mpi_finish(struct mpi_request *request)
     return code;
 }
 
-/* Notes the error's text. XLA waits for none of the messages that this thread has begun, and frees their memory: they end here. */
+/* Notes the error's text; of the first lost peer on stderr too, as jaxlib ends the process where that had JAX's coordinator. XLA waits for none of the messages that this thread has begun, and frees their memory: they end here. */
 static int mpi_explain(const struct mpi_comm *comm, int code)
 {
     char *text = xla_explain(comm->number, 0);
     mpi_failed(text ? text : acomm_code_text(code));
     free(text);
+    if (code == ACOMM_LOST && !atomic_exchange(&mpi_lost, true))
+        fprintf(stderr, "arraycomm: %s\n", mpi_text);
     while (mpi_open)
         mpi_finish(mpi_open);
     return MPI_ERROR;

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import arraycomm._engine as engine
 from tests.frameworks.jax.unchanged import CHECKS
 
 HERE = Path(__file__).parent
@@ -43,3 +46,119 @@ def test_jax_does_not_go_on_without(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['arraycomm'] = None; import jax; jax.devices()"],
                           env={**os.environ, "ARRAYCOMM_JAX": "1"}, cwd=tmp_path, capture_output=True, text=True, timeout=170)
     assert done.returncode == 1 and "Unable to initialize backend 'cpu': No module named 'arraycomm" in done.stderr, done.stderr
+
+
+PLAIN = ("-m", "arraycomm.launch", "-n", "2", "--no-prefix")
+RIGHT = {"process 0 of 2 is right", "process 1 of 2 is right"}
+
+
+def ending(*arguments: str, launcher: tuple[str, ...] = PLAIN, **variables: str) -> subprocess.CompletedProcess[str]:
+    return launch(str(HERE / "unchanged_ends.py"), *arguments, launcher=launcher, **variables)
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("program", ["silent", "again"])
+def test_programs_under_the_launcher(program: str) -> None:
+    done = ending(program, free_address(), launcher=(*PLAIN[:2], "--jax", *PLAIN[2:]))
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()) == RIGHT
+
+
+def test_initialize_meets_by_the_environment() -> None:
+    done = ending("ours")
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()) == RIGHT
+
+
+def test_a_program_that_says_itself_who_the_processes_are() -> None:
+    """They meet through JAX's coordinator: no launcher, no variable but one."""
+    address = free_address()
+    environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    running = [subprocess.Popen([sys.executable, str(HERE / "unchanged_ends.py"), "address", address, str(rank)], text=True,
+                                env={**environ, "ARRAYCOMM_JAX": "1", "ARRAYCOMM_TIMEOUT": "100"}, stdout=subprocess.PIPE)
+               for rank in range(2)]
+    told = [process.communicate(timeout=170)[0].strip() for process in running]
+    assert set(told) == RIGHT
+    assert [process.returncode for process in running] == [0, 0]
+
+
+@pytest.mark.parametrize("process", [0, 2])
+def test_a_dead_process_is_named_by_all_others(process: int) -> None:
+    """Where it had JAX's coordinator, jaxlib ends the others."""
+    done = ending("death", str(process), launcher=("-m", "arraycomm.launch", "--jax", "--keep-going", "-n", "3"))
+    assert done.returncode == 137, done.stderr
+    for rank in {0, 1, 2} - {process}:
+        mine = [line for line in done.stderr.splitlines() if line.startswith(f"[rank {rank}]")]
+        named = [line for line in mine if line.startswith(f"[rank {rank}] arraycomm: ") and f": rank {process} (host " in line]
+        assert len(named) == 1, "\n".join(mine)
+        if process:
+            assert any(f"PeerLost: rank {rank} of 3 in group 'jax' in all_reduce #51" in line for line in mine), "\n".join(mine)
+
+
+def test_after_the_backend_initialize_says_what_comes_first() -> None:
+    done = ending("early", launcher=())
+    assert done.returncode == 1
+    assert "JAX's backend has been made, with other collectives: call arraycomm.frameworks.jax.initialize() before" \
+        in done.stderr
+
+
+def test_another_library_for_mpi_is_refused() -> None:
+    """MPItrampoline takes one, when jaxlib is loaded."""
+    code = "from arraycomm.frameworks.jax import trampoline; trampoline.use()"
+    done = launch("-c", code, launcher=(), MPITRAMPOLINE_DELAY_INIT="1", MPITRAMPOLINE_LIB="/nowhere/libmpi.so")
+    assert done.returncode == 1
+    assert "jaxlib was loaded with MPITRAMPOLINE_LIB=/nowhere/libmpi.so" in done.stderr
+
+
+def test_no_process_that_did_not_ask_loads_arraycomm() -> None:
+    code = "import sys, jax; jax.devices(); sys.exit('arraycomm_jax' not in sys.modules or 'arraycomm' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env={k: v for k, v in os.environ.items() if k != "ARRAYCOMM_JAX"},
+                          capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+
+
+class Communicator(ctypes.Structure):
+    """struct mpi_comm of mpi_calls.c, of no group."""
+
+    _fields_ = [("number", ctypes.c_int64), ("rank", ctypes.c_int), ("size", ctypes.c_int), ("why", ctypes.c_char_p)]
+
+
+def said(library: ctypes.CDLL) -> str:
+    text, length = ctypes.create_string_buffer(1024), ctypes.c_int()
+    assert library.MPIABI_Error_string(1, text, ctypes.byref(length)) == 0
+    assert length.value == len(text.value)
+    return text.value.decode()
+
+
+@pytest.fixture
+def library() -> ctypes.CDLL:
+    return ctypes.CDLL(engine.__file__)
+
+
+def test_counts_that_jaxlib_has_cut_off_are_refused(library: ctypes.CDLL) -> None:
+    comm, data = Communicator(0, 0, 2, None), ctypes.create_string_buffer(8)
+    byte, total = (ctypes.c_ssize_t.in_dll(library, f"MPIABI_{name}") for name in ("BYTE", "SUM"))
+    request = ctypes.c_void_p()
+    assert library.MPIABI_Isend(data, -(2**31), byte, 1, 0, ctypes.byref(comm), ctypes.byref(request))
+    assert "32-bit integers here, in bytes in lax.ppermute and lax.all_to_all" in said(library)
+    assert library.MPIABI_Allreduce(data, data, -1, ctypes.c_ssize_t.in_dll(library, "MPIABI_FLOAT"), total, ctypes.byref(comm))
+    assert "its count has come as a negative number" in said(library)
+    assert library.MPIABI_Allreduce(data, data, 1, ctypes.c_ssize_t.in_dll(library, "MPIABI_LONG_DOUBLE"), total,
+                                    ctypes.byref(comm))
+    assert said(library) == "arraycomm does not know this MPI type or operation"
+
+
+def test_a_communicator_that_could_not_be_made_says_why_in_each_call(library: ctypes.CDLL) -> None:
+    comm, data = Communicator(0, 0, 2, ("é" * 600).encode()), ctypes.create_string_buffer(8)
+    assert library.MPIABI_Allgather(data, 1, 0, data, 1, 0, ctypes.byref(comm))
+    assert said(library) == "é" * 511  # whole letters
+
+
+def test_other_functions_of_mpi_say_that_they_are_absent(library: ctypes.CDLL, capfd: pytest.CaptureFixture) -> None:
+    assert library.MPIABI_Alltoallw()
+    assert said(library).startswith("arraycomm has no MPI_Alltoallw")
+    assert capfd.readouterr().err.startswith("arraycomm has no MPI_Alltoallw")
