@@ -36,9 +36,12 @@ def _need(program: str, package: str) -> None:
 
 
 def _run(path: Path, *arguments: str, **environ: str) -> str:
-    """Two ranks, and what they print; Ray starts its own."""
+    """Two ranks, and what they print. Ray starts its own; Lightning would ask mpi4py for ranks under a launcher that it does not
+    know, and fail where that has no MPI library.
+    """
     ranks = [*(["--as-gloo"] if "ARRAYCOMM_TORCH_AS" in environ else []), "-n", "2"]
-    launcher = [] if path.stem == "ray_train" else ["-m", "arraycomm.launch", *ranks]
+    launcher = {"ray_train": [], "lightning_fit": ["-m", "torch.distributed.run", "--nproc-per-node", "2"]}.get(
+        path.stem, ["-m", "arraycomm.launch", *ranks])
     quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300"}
     done = subprocess.run([sys.executable, *launcher, str(path), *arguments], env={**os.environ, **quiet, **environ},
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900)
