@@ -16,9 +16,7 @@ import tvm_ffi
 
 import arraycomm
 from arraycomm.core.dlpack import pack, resolve, resolve_out
-from arraycomm.core.store import HashStore
 
-from ..threads import at_once
 from .arrays import bits
 
 STRIDES, FORMAT = 0x18, 0x4
@@ -104,7 +102,7 @@ ARRAYS = {
 
 @pytest.fixture
 def alone() -> Iterator[arraycomm.Group]:
-    with arraycomm.init(rank=0, world_size=1, store=HashStore()) as group:
+    with arraycomm.init() as group:
         yield group
 
 
@@ -150,13 +148,7 @@ def test_no_shape_at_all(alone: arraycomm.Group) -> None:
 
 
 def on_two(work: Any) -> list[Any]:
-    store = HashStore()
-
-    def run(rank: int) -> Any:
-        with arraycomm.init(rank=rank, world_size=2, store=store, timeout=60.0) as group:
-            return work(group)
-
-    return at_once(2, run)
+    return arraycomm.run(work, 2, timeout=60.0)
 
 
 MLX: dict[str, Any] = {

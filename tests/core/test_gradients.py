@@ -24,17 +24,14 @@ def _gradients(rank: int, dtype: Any = np.float32) -> list[Any]:
 
 
 def _run(task: Callable[[arraycomm.Group], None], size: int, **environ: str) -> None:
-    spawn(_rank, (task, environ), nprocs=size, start_method="fork")
-
-
-def _rank(rank: int, task: Callable[[arraycomm.Group], None], environ: dict[str, str]) -> None:
-    import os
-
-    faulthandler.dump_traceback_later(60, exit=True)
-    os.environ.update(environ)
-    with arraycomm.init(timeout=30) as group:
+    def rank(group: arraycomm.Group) -> None:
         task(group)
         group.barrier()
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        arraycomm.run(rank, size, timeout=30.0)
 
 
 def _the_same_bits(group: arraycomm.Group) -> None:

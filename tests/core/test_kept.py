@@ -18,9 +18,6 @@ import torch
 
 import arraycomm
 from arraycomm.core import arguments
-from arraycomm.core.store import HashStore
-
-from ..threads import at_once
 
 DTYPES = ("int8", "uint8", "bool", "int16", "uint64", "float16", "float32", "float64", "complex64")
 SHAPES = ((), (0,), (1,), (5,), (7,), (2, 3), (3, 2), (2, 1, 2, 1, 3), (1, 2, 1, 2, 1, 3), (1, 2, 1, 2, 1, 5),
@@ -29,13 +26,7 @@ SHAPES = ((), (0,), (1,), (5,), (7,), (2, 3), (3, 2), (2, 1, 2, 1, 3), (1, 2, 1,
 
 def ranks(work: Callable[[arraycomm.Group], Any]) -> list[Any]:
     """work(group) on two ranks; what they return."""
-    store = HashStore()
-
-    def run(rank: int) -> Any:
-        with arraycomm.init(rank=rank, world_size=2, store=store, timeout=30.0) as group:
-            return work(group)
-
-    return at_once(2, run)
+    return arraycomm.run(work, 2, timeout=30.0)
 
 
 def values(seed: int, rank: int, shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
@@ -205,7 +196,7 @@ def test_groups_that_follow_each_other() -> None:
 
 def test_classes_are_not_kept_for_ever() -> None:
     """A program may make one for each array."""
-    with arraycomm.init(rank=0, world_size=1, store=HashStore()) as group:
+    with arraycomm.init() as group:
         def made() -> weakref.ref[type]:
             kind = type("Exporter", (), {"__dlpack__": lambda self, **given: np.ones(1).__dlpack__(**given)})
             assert group.all_reduce(kind()).tolist() == [1]

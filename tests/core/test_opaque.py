@@ -18,10 +18,7 @@ import torch
 import arraycomm
 from arraycomm.core import opaque
 from arraycomm.core.dlpack import allocate
-from arraycomm.core.store import HashStore
 from arraycomm.core.types import DType
-
-from ..threads import at_once
 
 POINT = np.dtype([("x", "<i4"), ("at", "M8[ms]"), ("name", "S3"), ("grid", ">f4", (2, 2))])
 PADDED = np.dtype([("a", "i1"), ("b", "f8")], align=True)
@@ -101,13 +98,7 @@ def joined(arrays: list[Any]) -> Any:
 
 
 def ranks(work: Callable[[arraycomm.Group], Any], size: int = 2) -> list[Any]:
-    store = HashStore()
-
-    def run(rank: int) -> Any:
-        with arraycomm.init(rank=rank, world_size=size, store=store, timeout=60.0) as group:
-            return work(group)
-
-    return at_once(size, run)
+    return arraycomm.run(work, size, timeout=60.0)
 
 
 def every_movement(group: arraycomm.Group, make: Callable[[int, int], Any]) -> None:
@@ -184,7 +175,7 @@ def test_outputs() -> None:
 
 @pytest.fixture
 def alone() -> Any:
-    with arraycomm.init(rank=0, world_size=1, store=HashStore()) as group:
+    with arraycomm.init() as group:
         yield group
 
 

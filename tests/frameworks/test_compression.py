@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import faulthandler
-
 import numpy as np
 import pytest
 
 import arraycomm
 from arraycomm.frameworks.compression import SCHEMES, compressed_all_reduce
-from arraycomm.launch.spawn import spawn
 
 from .rounding import contribution, rounding
 
 BLOCK = 64
 
 
-def _check(rank: int) -> None:
-    faulthandler.dump_traceback_later(60, exit=True)
-    with arraycomm.init(timeout=30) as group:
-        for scheme in SCHEMES:
-            for count in (0, 1, 63, 64, 1000, 20_000):
-                everybody = [contribution(r, count) for r in range(group.size)]
-                for op, exact in (("sum", sum(x.astype(float) for x in everybody)),
-                                  ("avg", sum(x.astype(float) for x in everybody) / group.size)):
-                    found = compressed_all_reduce(group, everybody[rank], scheme, op=op, block=BLOCK)
-                    assert found.dtype == np.float32 and found.shape == (count,)
-                    scale = 1 if op == "sum" else group.size
-                    inputs = sum(rounding(x, scheme, BLOCK) for x in everybody) / scale
-                    # The last rounding is of the sum, which may be off already; 1e-6: float32's own additions.
-                    limit = inputs + rounding(np.abs(exact) + inputs, scheme, BLOCK) + 1e-6 * sum(np.abs(x) for x in everybody)
-                    assert (np.abs(found - exact) <= limit).all(), (scheme, count, op)
-                    assert (group.all_reduce(found, op="max") == found).all()
-        _odd(group)
-        _large(group)
-        _differing(group)
-        group.barrier()
+def _check(group: arraycomm.Group) -> None:
+    for scheme in SCHEMES:
+        for count in (0, 1, 63, 64, 1000, 20_000):
+            everybody = [contribution(r, count) for r in range(group.size)]
+            for op, exact in (("sum", sum(x.astype(float) for x in everybody)),
+                              ("avg", sum(x.astype(float) for x in everybody) / group.size)):
+                found = compressed_all_reduce(group, everybody[group.rank], scheme, op=op, block=BLOCK)
+                assert found.dtype == np.float32 and found.shape == (count,)
+                scale = 1 if op == "sum" else group.size
+                inputs = sum(rounding(x, scheme, BLOCK) for x in everybody) / scale
+                # The last rounding is of the sum, which may be off already; 1e-6: float32's own additions.
+                limit = inputs + rounding(np.abs(exact) + inputs, scheme, BLOCK) + 1e-6 * sum(np.abs(x) for x in everybody)
+                assert (np.abs(found - exact) <= limit).all(), (scheme, count, op)
+                assert (group.all_reduce(found, op="max") == found).all()
+    _odd(group)
+    _large(group)
+    _differing(group)
+    group.barrier()
 
 
 def _odd(group: arraycomm.Group) -> None:
@@ -75,7 +70,7 @@ def _differing(group: arraycomm.Group) -> None:
 
 
 def test_compressed() -> None:
-    spawn(_check, nprocs=3, start_method="fork")
+    arraycomm.run(_check, 3, timeout=30.0)
 
 
 def test_other_libraries() -> None:

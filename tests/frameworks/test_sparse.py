@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +10,6 @@ import pytest
 
 import arraycomm
 from arraycomm.frameworks.sparse import sparse_all_reduce
-from arraycomm.launch.spawn import spawn
 
 SIZE = 3
 DTYPES = [*map(np.dtype, ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
@@ -88,16 +86,14 @@ def _refused(group: arraycomm.Group) -> None:
         assert caught.value.ranks == (2,)
 
 
-def _check(rank: int) -> None:
-    faulthandler.dump_traceback_later(60, exit=True)
-    with arraycomm.init(timeout=30) as group:
-        for check in (_compare, _plain, _refused):
-            check(group)
-        group.barrier()
+def _check(group: arraycomm.Group) -> None:
+    for check in (_compare, _plain, _refused):
+        check(group)
+    group.barrier()
 
 
 def test_sparse() -> None:
-    spawn(_check, nprocs=SIZE, start_method="fork")
+    arraycomm.run(_check, SIZE, timeout=30.0)
 
 
 def test_other_libraries() -> None:
