@@ -14,6 +14,7 @@ import pytest
 
 from arraycomm.bench.peers.mpi import clear
 from tests.conformance import mpi
+from tests.core import test_c_api as c_api
 from tests.standin import build
 
 LIMIT = 90.0  # s for one world; only ends what hangs
@@ -67,6 +68,21 @@ def test_timeout(library: str, case: str) -> None:
     for rank in range(2):
         assert [line.split(" rank ")[0] for line in lines(printed, rank)] == ["CollectiveTimeout (1,)"], printed
     assert "rank 1 did not take part" in printed and "rank 0 waited for this rank until its timeout was over" in printed, printed
+
+
+@EVERYWHERE
+def test_the_c_api(library: str, tmp_path: Path) -> None:
+    """As over the socket backend (tests/core/test_c_api.py)."""
+    code = ("import arraycomm, ctypes, os\n"
+            f"callers = ctypes.CDLL({c_api.compiled(tmp_path)!r})\n"
+            "assert callers.begin(arraycomm.get_library().encode()) == 0\n"
+            "with arraycomm.init(timeout=60) as group:\n"
+            "    parts = [(case, group.split(0)) for case in (b'works', b'leaves', b'aborts')]\n"
+            "    told = [callers.in_a_thread(case, ctypes.c_int64(part.handle())) for case, part in parts]\n"
+            "    group.barrier()\n"
+            "    os.write(1, f'rank {group.rank}: {told}\\n'.encode())")
+    printed = launched(library, 3, "--no-python", sys.executable, "-c", code)
+    assert [lines(printed, rank) for rank in range(3)] == [["[0, 0, 0]"]] * 3, printed
 
 
 def test_timeout_elsewhere() -> None:

@@ -20,12 +20,15 @@ from ..engine.compiling import COMPILER
 HERE = Path(__file__).resolve().parent
 
 
+def compiled(folder: Path) -> str:
+    subprocess.run([COMPILER, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{arraycomm.get_include()}",
+                    str(HERE / "c_api.c"), "-o", f"{folder}/c_api.so", "-pthread"], check=True)
+    return f"{folder}/c_api.so"
+
+
 @pytest.fixture(scope="module")
 def callers(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = tmp_path_factory.mktemp("c_api") / "c_api.so"
-    subprocess.run([COMPILER, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{arraycomm.get_include()}",
-                    str(HERE / "c_api.c"), "-o", str(library), "-pthread"], check=True)
-    loaded = ctypes.CDLL(str(library))
+    loaded = ctypes.CDLL(compiled(tmp_path_factory.mktemp("c_api")))
     assert loaded.begin(arraycomm.get_library().encode()) == 0
     return loaded
 
