@@ -24,9 +24,9 @@ def command(path: Path) -> list[str]:
     return shlex.split(line.replace(".venv/bin", str(Path(sys.executable).parent)))
 
 
-def run(arguments: list[str]) -> str:
+def run(arguments: list[str], limit: float = 120.0) -> str:
     environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")}
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120,
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=limit,
                           env={**environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -51,6 +51,16 @@ def test_one_rank_learns_what_four_learn() -> None:
     told = [run([sys.executable, "-m", "arraycomm.launch", "--nproc-per-node", str(n), str(path)]) for n in (1, 4)]
     losses = [[float(number) for number in re.findall(r"loss (\S+)", text)] for text in told]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4) and losses[0][-1] < losses[0][0] / 2
+
+
+def test_training_goes_on_when_ranks_die() -> None:
+    """Twenty of them, and as many new ones: the losses are those of one rank that nobody kills."""
+    path = str(ROOT / "examples" / "jax_elastic.py")
+    told = [re.findall(r"step (\d+), (\d) ranks, loss (\S+)", run([sys.executable, path, *of], 400))
+            for of in (("3", "20"), ("1", "0"))]
+    killed, alone = ({int(step): float(loss) for step, _, loss in one} for one in told)
+    assert {"2", "3"} <= {size for _, size, _ in told[0]}, told[0]
+    assert [killed[step] for step in sorted(alone)] == pytest.approx([alone[step] for step in sorted(alone)], rel=1e-2, abs=1e-4)
 
 
 _SHOW = """import ast, json, sys
