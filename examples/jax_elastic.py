@@ -3,7 +3,6 @@
     python3 -m venv .venv && .venv/bin/pip install -q '.[jax]'
     .venv/bin/python examples/jax_elastic.py 3 20   # three ranks; 20 are killed, one or two at once, and replaced
     .venv/bin/python examples/jax_elastic.py 1 0    # the same losses, but for rounding: a step's batch is the same for any ranks
-
 The process that starts the ranks serves the store in which new ones ask to be let in. No compiled program contains the group."""
 import json
 import multiprocessing
@@ -15,32 +14,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 
 import arraycomm
 import arraycomm.frameworks.jax as comm
 from arraycomm import dist2
 
-ROWS, STEPS = 60, 200
-optimizer = optax.adam(1e-3)
-gradients = jax.jit(jax.value_and_grad(lambda p, x, y: jnp.sum((jnp.tanh(x @ p["w1"]) @ p["w2"] - y) ** 2) / ROWS))
-update = jax.jit(optimizer.update)
+ROWS, STEPS, optimizer = 60, 200, optax.adam(1e-3)
+PARAMS = {"w1": np.random.default_rng(1).normal(size=(16, 32)) / 4, "w2": np.random.default_rng(2).normal(size=(32, 1)) / 6}
+LOSS_AND_PARAMS = ravel_pytree((0.0, PARAMS))[1]  # from one vector
+
+@jax.jit
+def gradients(params, x, y):  # and the loss: this rank's part, in one vector
+    return ravel_pytree(jax.value_and_grad(lambda p: jnp.sum((jnp.tanh(x @ p["w1"]) @ p["w2"] - y) ** 2) / ROWS)(params))[0]
+
+@jax.jit
+def update(params, state, vector):
+    changes, state = optimizer.update(LOSS_AND_PARAMS(vector)[1], state)
+    return optax.apply_updates(params, changes), state
 
 def work(port):
-    store, rng = dist2.TCPStore("127.0.0.1", port), np.random.default_rng(0)
-    params = {"w1": jnp.asarray(rng.normal(size=(16, 32)) / 4, "f"), "w2": jnp.asarray(rng.normal(size=(32, 1)) / 6, "f")}
-    state, step = optimizer.init(params), 0
+    store, params, state, step = dist2.TCPStore("127.0.0.1", port), PARAMS, jax.jit(optimizer.init)(PARAMS), 0
     group = meet(store, 0, 0, 1) if store.add("started", 1) == 1 else join(store)
     while True:
         try:
-            params, state, step = agree(group, (params, state, step))
+            first = int(np.argmax(group.all_gather(np.array([step]))))  # when a rank died, some had ended one step more
+            leaves, form = jax.tree.flatten((params, state, step))
+            leaves = [comm.broadcast(jnp.asarray(leaf), first, group=group) for leaf in leaves]
+            params, state, step = jax.tree.unflatten(form, [*leaves[:-1], int(leaves[-1])])
             while not (plan := group.broadcast_object(look(store, group.size, step) if group.rank == 0 else None)):
                 x = np.random.default_rng(step).normal(size=(ROWS, 16)).astype("f")
                 y, mine = np.tanh(x.sum(axis=1, keepdims=True) / 4), slice(group.rank, None, group.size)
-                loss, grads = comm.all_reduce_tree(gradients(params, x[mine], y[mine]), "sum", group=group)
-                changes, state = update(grads, state)
-                params, step = optax.apply_updates(params, changes), step + 1
+                vector = comm.all_reduce(gradients(params, x[mine], y[mine]), group=group)
+                (params, state), step = update(params, state, vector), step + 1
                 if group.rank == 0 and step % 10 == 0:
-                    print(f"step {step}, {group.size} ranks, loss {loss:.6f}", flush=True)
+                    print(f"step {step}, {group.size} ranks, loss {float(np.asarray(vector)[0]):.6f}", flush=True)
             if plan == "end":
                 return group.close()
             if larger := meet(store, plan[0], group.rank, plan[1]):
@@ -48,11 +56,6 @@ def work(port):
                 group = larger
         except (arraycomm.PeerLost, arraycomm.Aborted):
             group = group.shrink()
-
-def agree(group, tree):  # all take the state of a rank that has done most steps: one more than others when a rank died
-    first = int(np.argmax(group.all_gather(np.array([tree[2]]))))
-    params, state, step = jax.tree.map(lambda x: comm.broadcast(jnp.asarray(x), first, group=group), tree)
-    return params, state, int(step)
 
 def look(store, size, step):  # of rank 0: "end", or the number and size of the next era, when somebody is to be let in
     store.set("progress", json.dumps([size, step]))
@@ -79,9 +82,8 @@ def meet(store, era, rank, size):  # None if a rank fails before all have met: t
     return group if store.compare_set(f"era {era}", "", verdict) == b"met" else group and group.close()
 
 def main(ranks, kills):
-    context, store = multiprocessing.get_context("forkserver"), dist2.TCPStore("127.0.0.1", 0, is_master=True)
+    context, store, workers = multiprocessing.get_context("forkserver"), dist2.TCPStore("127.0.0.1", 0, is_master=True), []
     context.set_forkserver_preload(["optax", "arraycomm.frameworks.jax", "arraycomm.dist2"])  # imported once for all ranks
-    workers = []
     for step in [*sorted(random.choices(range(STEPS), k=kills)), STEPS]:
         while len(workers) < ranks:
             workers.append(context.Process(target=work, args=(store.port,)))
@@ -92,9 +94,7 @@ def main(ranks, kills):
             workers.pop(random.randrange(ranks)).kill()
             store.set("progress", "[0, 0]")  # rank 0 may be just about to tell once more of the old group: then two die
     store.set("end", "")
-    for worker in workers:
-        worker.join()
-    print(f"exit codes {[worker.exitcode for worker in workers]}")
+    print("exit codes", [worker.join() or worker.exitcode for worker in workers])
 
 if __name__ == "__main__":
     main(*map(int, sys.argv[1:]))

@@ -53,9 +53,11 @@ def test_one_rank_learns_what_four_learn() -> None:
     assert losses[0] == pytest.approx(losses[1], abs=1e-4) and losses[0][-1] < losses[0][0] / 2
 
 
-def test_training_goes_on_when_ranks_die() -> None:
+def test_training_goes_on_when_ranks_die(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty of them, and as many new ones: the losses are those of one rank that nobody kills."""
     path = str(ROOT / "examples" / "jax_elastic.py")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     told = [re.findall(r"step (\d+), (\d) ranks, loss (\S+)", run([sys.executable, path, *of], 400))
             for of in (("3", "20"), ("1", "0"))]
     killed, alone = ({int(step): float(loss) for step, _, loss in one} for one in told)
