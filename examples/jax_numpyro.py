@@ -20,7 +20,7 @@ y = x @ np.array([1.0, -2.0], "f") + np.random.default_rng(1).normal(size=50).as
 
 def model(x, y):
     weights = numpyro.sample("weights", dist.Normal(0, 1).expand([2]).to_event(1))
-    numpyro.sample("y", dist.Normal(x @ weights, numpyro.sample("noise", dist.HalfNormal(1))), obs=y)
+    numpyro.sample("y", dist.Normal(x @ weights, 0.5), obs=y)
 
 
 chain = MCMC(NUTS(model), num_warmup=50, num_samples=50, progress_bar=False)

@@ -12,6 +12,7 @@ import ctypes
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -35,7 +36,7 @@ from arraycomm.core.start import open_group, seconds_of
 from arraycomm.core.store import PrefixStore, TCPStore
 
 from . import handles, trampoline
-from .errors import report
+from .errors import FOREIGN, report
 
 _NAME = "jax"  # of its worlds
 _BIND = "JAX_COORDINATOR_BIND_ADDRESS"  # all addresses of the host, unless it is set
@@ -75,8 +76,14 @@ class _State:
 
 
 def _leave() -> None:
-    """At exit, after a peer was lost: JAX would wait for that one as long as it takes (300 s) to shut down together."""
+    """At exit, before the engine leaves. Peers may be in a program whose results this process does not look at: JAX shuts down
+    together, unless the process ends by an exception, of which they hear at once, or a peer was lost, whom JAX would await."""
     state = distributed.global_state
+    if not hasattr(sys, "last_type") and not lib.acomm_mpi_lost():
+        for array in jax.live_arrays("cpu"):
+            with contextlib.suppress(*FOREIGN):  # of a program that failed, as those have seen who looked
+                array.block_until_ready()
+        jax.distributed.shutdown()
     if lib.acomm_mpi_lost():
         for held in (state.preemption_sync_manager, state.client, state.service):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))  # their end would do the same
@@ -200,12 +207,12 @@ def _make_client() -> Any:
     meeting, state = _State.meeting, distributed.global_state
     if meeting is None or (meeting.rank, meeting.size) != (state.process_id, state.num_processes):
         meeting = _State.meeting = _meet_by_jax()
-    if not _State.turn:
-        atexit.register(_leave)
     _State.turn += 1
     ids = [device.id for device in client.devices()]
     _State.devices = _Devices(ids, [device.id for device in client.local_devices()],
                               partial(_open_rank, meeting, _State.turn))
+    atexit.unregister(_leave)
+    atexit.register(_leave)  # behind the engine's own, so it runs first
     log().info("JAX's CPU collectives run over arraycomm: process %d of %d, %d devices, %d of them here",
                state.process_id, state.num_processes, len(ids), len(client.local_devices()))
     return client
