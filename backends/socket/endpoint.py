@@ -254,8 +254,8 @@ class Endpoint(Sharing):
             poll.register(lent, select.POLLIN)
         while not self.closed:
             ready = poll.poll()
-            if lent and any(found == lent.fileno() for found, _ in ready):
-                with self._lock:
+            with self._lock:
+                if lent and not self.closed and any(found == lent.fileno() for found, _ in ready):
                     lent.hear()
             self.answer()
 
