@@ -27,7 +27,7 @@ def launch(*arguments: str, launcher: tuple[str, ...] = ("-m", "arraycomm.launch
 @pytest.fixture(scope="module")
 def told() -> dict[str, list[str]]:
     """What both processes say of each check."""
-    done = launch(str(HERE / "unchanged.py"))
+    done = launch("-m", "tests.frameworks.jax.unchanged")
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, list[str]] = {}
     for line in done.stdout.splitlines():

@@ -209,8 +209,14 @@ def eager() -> None:
     assert jax.config.jax_cpu_collectives_implementation == "mpi"
 
 
+def random_programs() -> None:
+    from tests.frameworks.jax.random_programs import run
+
+    run(12, 1)
+
+
 CHECKS = (reductions, empty, movement, partial_permutation, refused_types, meshes, submeshes, sharded_jit, donated, in_flight,
-          loops, threads, eager)
+          loops, threads, eager, random_programs)
 
 if __name__ == "__main__":
     for check in CHECKS:
