@@ -125,7 +125,8 @@ class _Monitored:
                     if not missing:
                         return self._decide({})
             if missing:
-                return self._decide({"by": self._me, "missing": missing if wait_all else missing[:1], "seconds": seconds,
+                by = self._me if 0 in missing else 0  # gloo's ranks meet at rank 0, and programs look for that in the text
+                return self._decide({"by": by, "missing": missing if wait_all else missing[:1], "seconds": seconds,
                                      "cause": cause})
 
     def _missing(self) -> list[int]:
