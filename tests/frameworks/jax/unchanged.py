@@ -73,7 +73,7 @@ def compare(fn: Callable, arrays: list[np.ndarray], expected: Callable[[np.ndarr
 
 def reductions() -> None:
     arrays = [values(length, name, 4) for name in REDUCED for length in LENGTHS]
-    ordered = [rows for rows in arrays if rows.dtype.kind != "c"]
+    ordered = [rows for rows in arrays if rows.dtype.kind != "c"] + [np.arange(12).reshape(4, 3) % 5 < 3]
     compare(lambda row: lax.psum(row, "x"), arrays, lambda rows, _: rows.sum(0, dtype=rows.dtype))
     compare(lambda row: lax.pmax(row, "x"), ordered, lambda rows, _: rows.max(0))
     compare(lambda row: lax.pmin(row, "x"), ordered, lambda rows, _: rows.min(0))
