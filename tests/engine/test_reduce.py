@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from arraycomm.core.types import OPS, DType
 
-from .compiling import COMPILER, compile_kernels, compile_with
+from .compiling import COMPILER, HERE, OPTIMISED, compile_kernels, compile_one, compile_with
 
 NARROW = [dtype for dtype in DType if dtype in (DType.FLOAT16, DType.BFLOAT16) or dtype >= DType.FLOAT8_E3M4]
 FLOAT8 = [dtype for dtype in DType if dtype >= DType.FLOAT8_E3M4]
@@ -40,19 +40,20 @@ class Reduction(ctypes.Structure):
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("reduce")
     target = folder / "reduce.so"
-    compile_with([COMPILER, "-shared", *map(str, compile_kernels(folder)), "-o", str(target)])
+    functions = compile_one(HERE / "reduce_library.c", folder / "functions.o", OPTIMISED)
+    compile_with([COMPILER, "-shared", str(functions), *map(str, compile_kernels(folder)), "-o", str(target)])
     loaded = ctypes.CDLL(str(target))
-    loaded.acomm_cpu.restype = ctypes.c_char_p
+    loaded.library_level.restype = ctypes.c_char_p
     return loaded
 
 
 @pytest.fixture(params=LEVELS)
 def kernels(library: ctypes.CDLL, request: pytest.FixtureRequest) -> Iterator[ctypes.CDLL]:
-    if library.reduce_force(request.param.encode()):
+    if library.library_force(request.param.encode()):
         pytest.skip(f"this CPU has no {request.param} kernels")
-    assert library.acomm_cpu() == request.param.encode()
+    assert library.library_level() == request.param.encode()
     yield library
-    library.reduce_force(None)
+    library.library_force(None)
 
 
 def numpy_type(dtype: DType) -> np.dtype:
@@ -62,19 +63,19 @@ def numpy_type(dtype: DType) -> np.dtype:
 def reduced(
     kernels: ctypes.CDLL, inputs: list[NDArray], dtype: DType, op: str, factor: float = 0.0, ranks: int = 0
 ) -> NDArray:
-    """reduce_all over the inputs."""
+    """library_reduce over the inputs."""
     out = np.empty_like(inputs[0])
     code = PREMUL_SUM if op == "premul_sum" else OPS[op].code
     reduction = Reduction(dtype, code, factor, ranks or len(inputs))
     pointers = (ctypes.c_void_p * len(inputs))(*[x.ctypes.data for x in inputs])
-    kernels.reduce_all(
+    kernels.library_reduce(
         ctypes.byref(reduction), ctypes.c_void_p(out.ctypes.data), pointers, len(inputs), ctypes.c_uint64(out.size)
     )
     return out
 
 
 def convert(kernels: ctypes.CDLL, function: str, x: NDArray, dtype: DType, to: np.dtype) -> NDArray:
-    """reduce_begin (widening) or reduce_finish (narrowing) of x."""
+    """library_begin (widening) or library_finish (narrowing) of x."""
     out = np.empty(x.shape, to)
     reduction = Reduction(dtype, OPS["sum"].code, 0.0, 1)
     getattr(kernels, function)(
@@ -101,7 +102,7 @@ def every_code(dtype: DType) -> NDArray:
 @pytest.mark.parametrize("dtype", NARROW, ids=lambda dtype: dtype.label)
 def test_widening_every_code(kernels: ctypes.CDLL, dtype: DType) -> None:
     x = every_code(dtype)
-    assert_same(convert(kernels, "reduce_begin", x, dtype, np.dtype("f4")), x.astype(np.float32))
+    assert_same(convert(kernels, "library_begin", x, dtype, np.dtype("f4")), x.astype(np.float32))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -114,7 +115,7 @@ def test_narrowing_rounds_as_ml_dtypes(kernels: ctypes.CDLL, dtype: DType) -> No
     if dtype is DType.FLOAT16:  # its ties lie below bit 13
         bits = np.concatenate([bits, (np.arange(1 << 19, dtype=np.uint32) << 13) | 0x1000])
     x = bits.astype(np.uint32).view(np.float32)
-    assert_same(convert(kernels, "reduce_finish", x, dtype, numpy_type(dtype)), x.astype(numpy_type(dtype)))
+    assert_same(convert(kernels, "library_finish", x, dtype, numpy_type(dtype)), x.astype(numpy_type(dtype)))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -105,7 +105,10 @@ int forms_shape(enum form_shape rule, const struct view *x, int size, int64_t *l
 int forms_layout(int ndim, const int64_t *lengths, uint32_t *layout)
 {
     static struct { int64_t lengths[SHORT]; int ndim; uint32_t layout; } known[REMEMBERED];
+    static const int64_t none[1];
     uint64_t mixed = (uint64_t)ndim;
+    if (!ndim)
+        lengths = none; /* not NULL, which memcmp() and memcpy() may not be given */
     for (int i = 0; i < ndim; i++)
         mixed = (mixed ^ (uint64_t)lengths[i]) * 0x9E3779B97F4A7C15u;
     int place = (int)(mixed >> 58); /* 6 bits: REMEMBERED */
