@@ -45,6 +45,8 @@ def test_programs_of_jax(name: str, request: pytest.FixtureRequest) -> None:
     if importlib.util.find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")
     beside, path = request.config.getoption("--over-gloo"), ROOT / "examples" / f"{name}.py"
+    if name == "jax_fsdp" and not beside:
+        pytest.skip("a minute: run by --over-gloo")
     ranks = 4 if beside and name in ("jax_fsdp", "jax_halo") else RANKS
     ours = numbers(over_arraycomm(path, ranks))
     assert len(ours) >= 4

@@ -61,7 +61,9 @@ def test_what_has_ended_well_stays_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("library", ["openmpi", "mpich"])
-def test_a_rank_that_writes_anything(library: str) -> None:
+def test_a_rank_that_writes_anything(library: str, request: pytest.FixtureRequest) -> None:
     """Neither lengths nor places come from the others."""
+    if not request.config.getoption("--mpi-all"):
+        pytest.skip("a minute: run by --mpi-all")
     printed = run(library, 2, PROGRAM, "scribbles")
     assert [lines(printed, rank) for rank in range(2)] == [["alive, its neighbours {7.0}"]] * 2, printed

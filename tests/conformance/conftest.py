@@ -14,7 +14,7 @@ from .worlds import Settings, World
 SIZES = {"shm": (1, 2, 3, 8), "tcp": (2, 3, 5)}  # without --all-sizes
 EVERY_SIZE = (1, 2, 3, 4, 5, 8)
 # Over memory that ranks share beside MPI, and by its messages alone; without --mpi-all.
-MPI_WORLDS = [("openmpi", 4, "tcp"), ("mpich", 3, "auto")]
+MPI_WORLDS = [("openmpi", 2, "tcp"), ("mpich", 3, "auto")]
 EVERY_MPI_WORLD = list(itertools.product(LIBRARIES, (1, 2, 3, 4), ("auto", "tcp")))
 
 

@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "operations" in metafunc.fixturenames:
         every = metafunc.config.getoption("--all-sizes")
         metafunc.parametrize(("operations", "transport"), itertools.product(OPERATIONS, ("shm", "tcp")) if every else
-                             [("more_than_2_gi_elements", "shm"), ("parts", "tcp")])
+                             [("more_than_2_gi_elements", "shm")])
 
 
 @pytest.mark.skipif(_available() < 10 << 30, reason="needs 10 GiB of free memory")

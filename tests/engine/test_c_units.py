@@ -127,6 +127,8 @@ CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
 
 @pytest.mark.skipif(not (shutil.which(CROSS) and shutil.which(EMULATOR)), reason=f"{CROSS} and {EMULATOR} are not installed")
 @pytest.mark.parametrize("name", ["pattern", "reduce", "shared"])
-def test_aarch64(builder: Builder, name: str, tmp_path: Path) -> None:
+def test_aarch64(builder: Builder, name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The whole engine compiles for the other processor, and its kernels and rounds run there."""
+    if name == "shared" and not request.config.getoption("--races"):
+        pytest.skip("a minute: run by --races")
     run(builder, HERE / f"test_{name}.c", tmp_path, ["-O3", "-static"], CROSS, (EMULATOR,))
