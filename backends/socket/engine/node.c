@@ -227,10 +227,8 @@ int acomm_node_close(struct acomm_node *node, const char *text)
     return ACOMM_OK;
 }
 
-/* The interpreter has gone, and only now the status is known. */
-static void close_exiting(int status, void *unused)
+static struct acomm_node *node_exiting(void)
 {
-    (void)unused;
     pthread_mutex_lock(&open_lock);
     struct acomm_node *node = open_nodes;
     while (node && !node->exiting)
@@ -238,17 +236,41 @@ static void close_exiting(int status, void *unused)
     if (node)
         node->exiting = false;
     pthread_mutex_unlock(&open_lock);
-    if (!node)
-        return;
-    node->ended = 1 + ((unsigned)status & 255);
-    acomm_node_close(node, "");
-    close_exiting(status, NULL);
+    return node;
+}
+
+static void close_exiting(unsigned ended)
+{
+    for (struct acomm_node *node; (node = node_exiting());) {
+        node->ended = ended;
+        acomm_node_close(node, "");
+    }
+}
+
+/* The interpreter has gone, and only now the status is known: to glibc. musl does not tell it, so there the others hear no more
+ * than that the rank has closed the group. */
+#ifdef __GLIBC__
+static void exits(int status, void *unused)
+{
+    (void)unused;
+    close_exiting(1 + ((unsigned)status & 255));
 }
 
 static void watch_exit(void)
 {
-    on_exit(close_exiting, NULL);
+    on_exit(exits, NULL);
 }
+#else
+static void exits(void)
+{
+    close_exiting(0);
+}
+
+static void watch_exit(void)
+{
+    atexit(exits);
+}
+#endif
 
 static bool unfinished(const struct acomm_node *node)
 {
