@@ -26,7 +26,8 @@ LIMITED = sys.version_info >= (3, 11) and not sysconfig.get_config_var("Py_GIL_D
 # No contraction of a*b+c: results must not depend on the compiler's choice, nor differ between ranks.
 FLAGS = ["-std=gnu11", "-ffp-contract=off", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-pthread"]
 JOBS = 2
-ARCHIVED = ("arraycomm", "backends", "bench", "cffi_build", "tests", "docs", "examples", ".ci")
+ARCHIVED = ("arraycomm", "backends", "bench", "cffi_build", "tests", "docs", "examples", ".ci", ".github")
+FILES = ("LICENSE", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", ".clang-format", ".editorconfig", ".pre-commit-config.yaml")
 
 
 def sanitizers() -> list[str]:
@@ -108,7 +109,7 @@ class WholeSdist(sdist):
     def make_distribution(self) -> None:
         for top in ARCHIVED:
             self.filelist.extend(str(path) for path in sorted(Path(top).rglob("*")) if archived(path))
-        self.filelist.extend(name for name in ("SECURITY.md", "LICENSE") if Path(name).exists())
+        self.filelist.extend(name for name in FILES if Path(name).exists())
         super().make_distribution()
 
 
