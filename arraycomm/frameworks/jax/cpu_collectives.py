@@ -238,18 +238,24 @@ def _enough_threads() -> Iterator[None]:
 
 def _meet_by_jax() -> Rendezvous:
     """For a program that has told jax.distributed.initialize() itself who it is: JAX's coordinator says where rank 0 serves a
-    store, and its secret, to whoever may ask the coordinator."""
+    store. Where the job has no secret it says one too, made for this, to whoever may ask the coordinator; the job's own is not
+    told to anybody."""
     state = distributed.global_state
     timeout = timedelta(seconds=seconds_of(_State.timeout))
     host = str(state.coordinator_address).rpartition(":")[0].strip("[]")
+    own = secrets.find(os.environ)
     if state.process_id == 0:
-        secret = secrets.find(os.environ) or os.urandom(32)
+        secret = own or os.urandom(32)
         store = TCPStore(host, 0, is_master=True, timeout=timeout, secret=secret)
-        state.client.key_value_set("arraycomm", f"{store.port} {secret.hex()}")
+        state.client.key_value_set("arraycomm", f"{store.port} {'' if own else secret.hex()}")
     else:
         told = state.client.blocking_key_value_get("arraycomm", round(timeout.total_seconds() * 1000))
-        port, secret = int(told.split()[0]), bytes.fromhex(told.split()[1])
-        store = TCPStore(host, port, timeout=timeout, secret=secret)
+        port, _, made = told.partition(" ")
+        if not (own or made):
+            raise RuntimeError("process 0 of this JAX program has a secret (ARRAYCOMM_SECRET, docs/settings.md), and process "
+                               f"{state.process_id} has none: give all processes the same one")
+        secret = own or bytes.fromhex(made)
+        store = TCPStore(host, int(port), timeout=timeout, secret=secret)
     return rendezvous(store=store, rank=state.process_id, world_size=state.num_processes, name=_NAME, timeout=timeout,
                       environ={"ARRAYCOMM_SECRET": secret.hex()})
 

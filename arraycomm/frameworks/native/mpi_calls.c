@@ -177,7 +177,8 @@ static int mpi_finish(struct mpi_request *request)
     return code;
 }
 
-/* Notes the error's text; of the first lost peer on stderr too, as jaxlib ends the process where that had JAX's coordinator. XLA waits for none of the messages that this thread has begun, and frees their memory: they end here. */
+/* Notes the error's text; of the first lost peer on stderr too, as jaxlib ends the process where that had JAX's coordinator.
+ * XLA waits for none of the messages that this thread has begun, and frees their memory: they end here. */
 static int mpi_explain(const struct mpi_comm *comm, int code)
 {
     char *text = xla_explain(comm->number, 0);

@@ -74,12 +74,15 @@ def test_initialize_meets_by_the_environment() -> None:
     assert set(done.stdout.splitlines()) == RIGHT
 
 
-def test_a_program_that_says_itself_who_the_processes_are() -> None:
-    """They meet through JAX's coordinator: no launcher, no variable but one."""
+@pytest.mark.parametrize("secrets", [("", ""), ("5" * 31 + "6",) * 2], ids=["told", "own"])
+def test_a_program_that_says_itself_who_the_processes_are(secrets: tuple[str, str]) -> None:
+    """They meet through JAX's coordinator: no launcher, no variable but one. A secret of the job's own is not told there."""
     address = free_address()
     environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     running = [subprocess.Popen([sys.executable, str(HERE / "unchanged_ends.py"), "address", address, str(rank)], text=True,
-                                env={**environ, "ARRAYCOMM_JAX": "1", "ARRAYCOMM_TIMEOUT": "100"}, stdout=subprocess.PIPE)
+                                env={**environ, "ARRAYCOMM_JAX": "1", "ARRAYCOMM_TIMEOUT": "100",
+                                     **({"ARRAYCOMM_SECRET": secrets[rank]} if secrets[rank] else {})},
+                                stdout=subprocess.PIPE)
                for rank in range(2)]
     told = [process.communicate(timeout=170)[0].strip() for process in running]
     assert set(told) == RIGHT
