@@ -20,10 +20,11 @@ from pathlib import Path
 from arraycomm.core.typed import Any
 
 from .core.command import add_version, command
+from .core.kinds import KINDS
 from .core.record import Record
 from .trace_flows import calls, flows
 
-_MEETINGS = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}  # nobody leaves before all have come
+_MEETINGS = {kind.name for kind in KINDS.values() if not kind.rooted and not kind.message}  # nobody leaves before all have come
 _WINDOW_US = 1_000_000.0
 
 

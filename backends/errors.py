@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from arraycomm._engine import ffi, lib
+from arraycomm.core import kinds
 from arraycomm.core.errors import (
     Aborted,
     CollectiveMismatch,
@@ -35,30 +36,27 @@ _PLAIN: dict[int, type[DistError]] = {
     lib.ACOMM_SYSTEM: DistNetworkError,
     lib.ACOMM_PROTOCOL: DistNetworkError,
 }
-KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
-          "barrier", "send", "recv")
+KINDS = tuple(kinds.KINDS.values())
 _OPS = {op.code: op.name for op in OPS.values()} | {8: "premul_sum"}
 _SHARES = 2  # OP_SHARES: the end of Group.empty()
-_CUT = ("reduce_scatter", "all_to_all")  # whose header counts a rank's part
-_WRITES_NOTHING = (lib.ACOMM_BARRIER, lib.ACOMM_SEND)
-_MESSAGES = ("send", "recv")
-_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
 
 def describe(header: Any) -> str:
     """A header in words: all_reduce #7 of 1024 float32, sum."""
-    kind = KINDS[header.kind] if header.kind < len(KINDS) else f"operation {header.kind}"
     number = f" #{header.sequence}" if header.sequence else ""
-    if kind == "barrier":
-        return f"{kind}{number}"
+    if header.kind >= len(KINDS):
+        return f"operation {header.kind}{number}"
+    kind = KINDS[header.kind]
+    if header.kind == lib.ACOMM_BARRIER:
+        return f"{kind.name}{number}"
     dtype = DType(header.dtype).label if header.dtype < len(DType) else f"dtype {header.dtype}"
     if header.flags & _SHARES:
         return f"empty{number}"
     opaque = header.dtype == lib.ACOMM_OPAQUE_HEADER
-    words = f"{kind}{number} of {header.count} {'bytes of a dtype that is moved only' if opaque else dtype}"
-    if kind in _REDUCING:
+    words = f"{kind.name}{number} of {header.count} {'bytes of a dtype that is moved only' if opaque else dtype}"
+    if kind.reduces:
         words += f", {_OPS.get(header.redop, header.redop)}"
-    return words if header.root < 0 or kind in _MESSAGES else f"{words}, root {header.root}"
+    return words if header.root < 0 or kind.message else f"{words}, root {header.root}"
 
 
 def _difference(mine: Any, theirs: Any, size: int) -> str:
@@ -79,7 +77,8 @@ def _difference(mine: Any, theirs: Any, size: int) -> str:
 def _shape(header: Any, size: int) -> tuple[int, ...] | None:
     from arraycomm.core.shapes import with_layout
 
-    return with_layout(header.layout, header.count * (size if KINDS[header.kind] in _CUT else 1))
+    kind = KINDS[header.kind]
+    return with_layout(header.layout, header.count * (size if kind.cuts and not kind.rooted else 1))
 
 
 class Translator:
@@ -145,11 +144,11 @@ class Translator:
 
     def failure(self, failure: Any) -> DistError:
         """The exception for a recorded failure."""
-        message = failure.mine.kind >= lib.ACOMM_SEND and failure.mine.count > 0  # which has no number
+        message = KINDS[failure.mine.kind].message and failure.mine.count > 0  # which has no number
         known = failure.mine.sequence or message
         doing = f" in {describe(failure.mine)}" if known else ""
         after = f" after {failure.elapsed / 1e9:.2f} s" if failure.elapsed else ""
-        writing = doing and failure.mine.kind not in _WRITES_NOTHING
+        writing = doing and KINDS[failure.mine.kind].gets != lib.ACOMM_NOBODY
         partial = "; an array that the operation was writing may hold partial data" if writing else ""
         if failure.code in (lib.ACOMM_MISMATCH, lib.ACOMM_TRUNCATED):
             doing, partial = "", ""

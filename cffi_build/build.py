@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import runpy
 from pathlib import Path
 
@@ -15,16 +16,18 @@ NATIVE = ROOT / "arraycomm" / "core" / "native"
 FRAMEWORKS = ROOT / "arraycomm" / "frameworks" / "native"
 FOLDERS = (ROOT / "arraycomm" / "include", ENGINE, MPI, NATIVE, FRAMEWORKS)
 INTERFACE = runpy.run_path(str(ROOT / "arraycomm" / "core" / "interface.py"))
-HEADERS = [ROOT / name for name in INTERFACE["HEADERS"]]
+OPERATIONS, *HEADERS = [ROOT / name for name in INTERFACE["HEADERS"]]
 MODULE = "arraycomm._engine"
 # What the engine calls in Python, from threads without the GIL: see arraycomm/frameworks/native/mpi_calls.c.
 CALLED = 'extern "Python+C" int64_t acomm_mpi_join(int32_t *devices, int size, int rank, char *text);'
 
 
 def declarations() -> str:
-    """The public headers as cffi's parser takes them: without preprocessor lines."""
-    lines = [line for header in HEADERS for line in header.read_text(encoding="utf-8").splitlines()]
-    return "\n".join(line for line in lines if not line.startswith("#"))
+    """The public headers as cffi's parser takes them: without preprocessor lines, of which one stands for the kinds."""
+    kinds = re.findall(r"^OPERATION\((\w+)", OPERATIONS.read_text(encoding="utf-8"), re.MULTILINE)
+    text = "\n".join(header.read_text(encoding="utf-8") for header in HEADERS)
+    text = text.replace('#include "operations.def"', "".join(f"ACOMM_{kind}, " for kind in kinds))
+    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
 
 
 def generate(target: Path) -> None:
@@ -51,4 +54,4 @@ def sources() -> list[Path]:
 
 
 def headers() -> list[Path]:
-    return [path for folder in FOLDERS for path in sorted(folder.rglob("*.h"))]
+    return [path for folder in FOLDERS for suffix in ("*.h", "*.def") for path in sorted(folder.rglob(suffix))]

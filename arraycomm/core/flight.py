@@ -9,8 +9,9 @@ from __future__ import annotations
 from operator import index
 
 from .group import Group
+from .kinds import RECORDED
 from .typed import TYPE_CHECKING, Any
-from .watch import OPERATIONS, Call, Watcher, array_of
+from .watch import Call, Watcher, array_of
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     Traits = tuple[str, tuple[int, ...], int]
 
-_NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
+_NUMBERS = {name: number for number, name in enumerate(RECORDED)}
 _RUNNING, _ASYNCHRONOUS = range(2)  # states of an entry
 
 

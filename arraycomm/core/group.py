@@ -30,6 +30,7 @@ from .buffer import Buffer
 from .dlpack import adopt, allocate, resolve, wrap
 from .errors import counted_in
 from .exchange import agreed_counts, first_dimensions, gather_integers
+from .kinds import KINDS, parameters
 from .messages import MessageMethods
 from .objects import ObjectCollectives
 from .opaque import elements, row
@@ -47,21 +48,19 @@ if TYPE_CHECKING:
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _short(kind: int, *, begins: bool = False) -> Callable[[_Function], _Function]:
-    """A method whose plain calls are one native step (native/shortcut.c); `kind` as in acomm.h. begins: it gives
-    a Work at once.
+def _short(function: _Function) -> _Function:
+    """A method whose plain calls are one native step (native/shortcut.c). Of isend and irecv that gives a Work at once.
 
     What that declines runs the function itself, the long way, which is the reference and explains what is wrong.
     """
-    def short(function: _Function) -> _Function:
-        method: Any = ShortcutMethod(kind, function, begins, False)
-        return method  # type: ignore[no-any-return]
+    name = function.__name__
+    begins = name not in KINDS
+    method: Any = ShortcutMethod(KINDS[name[begins:]].number, *parameters(function), function, begins, False)
+    return method  # type: ignore[no-any-return]
 
-    return short
 
-
-def _plain(kind: int) -> Any:
-    return ShortcutMethod(kind, None, False, False)
+def _plain(method: Any) -> Any:
+    return ShortcutMethod(method.kind, *parameters(method.__wrapped__), None, False, False)
 
 
 class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
@@ -111,7 +110,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
 
     # ---- collectives ----
 
-    @_short(0)
+    @_short
     def all_reduce(self, x: Any, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
                    timeout: float | None = None) -> Any:
         """The elementwise reduction of every rank's x, on every rank; any shape.
@@ -127,7 +126,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
                                                         timeout=timeout, async_op=async_op)
         return _finish(work, to, async_op)
 
-    @_short(1)
+    @_short
     def reduce(self, x: Any, root: int = 0, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
         """As all_reduce, but only `root` gets the result; the other ranks get None, and their `out` is not touched."""
@@ -140,7 +139,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
                                                     timeout=timeout, async_op=async_op)
         return _finish(work, to, async_op)
 
-    @_short(2)
+    @_short
     def broadcast(self, x: Any = None, root: int = 0, *, out: Any = None, async_op: bool = False,
                   timeout: float | None = None) -> Any:
         """The root's x on every rank. The other ranks' x tells shape, dtype and library, and is not changed.
@@ -160,7 +159,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
                                                        layout=shapes.layout(src.shape), timeout=timeout, async_op=async_op)
         return _finish(work, to, async_op)
 
-    @_short(3)
+    @_short
     def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False, counts: Sequence[int] | None = None,
                    out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:
         """Every rank's x, in rank order, on every rank.
@@ -184,7 +183,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
                                                         timeout=timeout, async_op=async_op)
         return _finish(work, shapes.listed(to, src.shape, self.size, rows) if form == "list" else to, async_op)
 
-    @_short(4)
+    @_short
     def gather(self, x: Any, root: int = 0, *, form: str = "concat", out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
         """As an even all_gather, but only `root` gets the result; the other ranks get None."""
@@ -199,7 +198,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
             to = shapes.listed(to, src.shape, self.size, None)
         return _finish(work, to, async_op)
 
-    @_short(5)
+    @_short
     def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, out: Any = None, async_op: bool = False,
                 timeout: float | None = None) -> Any:
         """The root's x cut into `size` equal parts along its first dimension; rank r gets part r.
@@ -226,7 +225,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
                                                      async_op=async_op)
         return _finish(work, to, async_op)
 
-    @_short(6)
+    @_short
     def reduce_scatter(self, x: Any, op: str | ReduceOp = "sum", *, counts: Sequence[int] | None = None,
                        out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:
         """The reduction of every rank's x, cut along the first dimension; rank r gets part r.
@@ -246,7 +245,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
                                                             async_op=async_op)
         return _finish(work, to, async_op)
 
-    @_short(7)
+    @_short
     def all_to_all(self, x: Any, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
                    out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:
         """Part d of x goes to rank d; the result joins the parts that come, in rank order, along the first dimension.
@@ -273,7 +272,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
                                                         async_op=async_op)
         return _finish(work, to, async_op)
 
-    @_short(8)
+    @_short
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Work | None:
         """Returns when every rank has called it."""
         arguments.seconds(timeout)
@@ -306,19 +305,9 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         found = self._communicator.symmetric(math.prod(lengths) * kind.itemsize, timeout=timeout)
         return wrap(adopt(lengths, kind, *found) if found else allocate(lengths, kind), template)
 
-    # Native calls that have no long way behind them: NotImplemented where that would be needed, and nothing was sent. So who has
-    # a long way of its own takes no error for a refusal: it may be a signal handler's, after the operation.
-    plain_all_reduce = _plain(0)
-    plain_broadcast = _plain(2)
-    plain_all_gather = _plain(3)
-    plain_reduce_scatter = _plain(6)
-    plain_barrier = _plain(8)
-    plain_send = _plain(9)
-    plain_recv = _plain(10)
-
     # ---- point to point: independent of the collectives' order ----
 
-    @_short(9)
+    @_short
     def send(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work | None:
         """Sends x to rank `dest`; returns when x may be changed again. Inside batch() it returns a Work at once."""
         if self._batch is not None:
@@ -330,7 +319,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         self._movers[src.device_type].send(src, dest, tag, timeout=timeout)
         return None
 
-    @_short(10)
+    @_short
     def recv(self, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
              timeout: float | None = None) -> Any:
         """Receives a message and gives Received(array, source, tag).
@@ -346,7 +335,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         work = self.irecv(source, tag, like=like, out=out, timeout=timeout)
         return work if self._batch is not None else work.result()
 
-    @_short(9, begins=True)
+    @_short
     def isend(self, x: Any, dest: int, tag: int = 0, *, timeout: float | None = None) -> Work:
         """As send(), but returns a Work at once. x must not be changed before it has ended."""
         arguments.seconds(timeout)
@@ -356,7 +345,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         work = self._movers[src.device_type].send(src, dest, tag, timeout=timeout, async_op=True)
         return self._started(Work(work, nothing))
 
-    @_short(10, begins=True)
+    @_short
     def irecv(self, source: int | None = None, tag: int = 0, *, like: Any = None, out: Any = None,
               timeout: float | None = None) -> Work:
         """As recv(), but returns a Work at once; its result() is the Received.
@@ -364,6 +353,16 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         timeout: as in recv(), it ends the group. That of result(timeout) does not: TimeoutError, and the receive goes on.
         """
         return self._receive(source, tag, like, out, timeout)
+
+    # Native calls that have no long way behind them: NotImplemented where that would be needed, and nothing was sent. So who has
+    # a long way of its own takes no error for a refusal: it may be a signal handler's, after the operation.
+    plain_all_reduce = _plain(all_reduce)
+    plain_broadcast = _plain(broadcast)
+    plain_all_gather = _plain(all_gather)
+    plain_reduce_scatter = _plain(reduce_scatter)
+    plain_barrier = _plain(barrier)
+    plain_send = _plain(send)
+    plain_recv = _plain(recv)
 
     def _started(self, work: Work) -> Work:
         if self._batch is not None:

@@ -27,9 +27,10 @@ from .digest import sha256
 from .exchange import gather_integers
 from .flight import Recording
 from .group import Group
+from .kinds import COLLECTIVES, RECORDED
 from .log import log
 from .typed import TYPE_CHECKING, Any
-from .watch import COLLECTIVES, OPERATIONS, attach, detach
+from .watch import attach, detach
 
 if TYPE_CHECKING:
     from .flight import Traits
@@ -63,7 +64,7 @@ class Trace(Recording):
         name = re.sub(r"[^\w.-]+", "_", world.name)
         self._path = folder / f"{name}-{run:016x}-rank{world.rank}.json"
         self._world, self._pid = world, os.getpid()
-        self._flight = TraceFile(_opened(self._path), tuple(_head(name, world.rank) for name in OPERATIONS), self)
+        self._flight = TraceFile(_opened(self._path), tuple(_head(name, world.rank) for name in RECORDED), self)
         self.rows = weakref.WeakKeyDictionary()
         atexit.register(self._flight.flush)
         place = f"rank {world.rank} ({socket.gethostname()}, pid {self._pid})"

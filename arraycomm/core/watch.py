@@ -13,6 +13,7 @@ from arraycomm._engine import ShortcutMethod
 from .dlpack import resolve
 from .errors import DistError
 from .group import Group
+from .kinds import COLLECTIVES, RECORDED, parameters
 from .typed import Any
 from .types import DType
 from .work import Work
@@ -42,27 +43,6 @@ class Watcher:
 
     def closed(self, group: Group) -> None:
         """After close()."""
-
-
-# The parameters of an operation that may be given without their names, in order.
-COLLECTIVES: dict[str, tuple[str, ...]] = {
-    "all_reduce": ("x", "op"),
-    "reduce": ("x", "root", "op"),
-    "broadcast": ("x", "root"),
-    "all_gather": ("x",),
-    "gather": ("x", "root"),
-    "scatter": ("x", "root"),
-    "reduce_scatter": ("x", "op"),
-    "all_to_all": ("x",),
-    "barrier": (),
-}
-MESSAGES: dict[str, tuple[str, ...]] = {
-    "send": ("x", "dest", "tag"),
-    "recv": ("source", "tag"),
-    "isend": ("x", "dest", "tag"),
-    "irecv": ("source", "tag"),
-}
-OPERATIONS = (*COLLECTIVES, *MESSAGES)  # in the order of acomm.h's kinds; isend and irecv behind
 
 
 class Call:
@@ -217,8 +197,11 @@ def _receive(group: Group, **parameters: Any) -> Any:
     return Group.irecv(group, **parameters).result()
 
 
-def _watched(name: str, positional: tuple[str, ...]) -> ShortcutMethod:
-    plain = _receive if name == "recv" else getattr(Group, name)
+def _watched(name: str) -> ShortcutMethod:
+    short = Group.__dict__[name]
+    plain = _receive if name == "recv" else short
+    names, count = parameters(short.__wrapped__)
+    positional = names[:count]
 
     def method(self: Watched, *args: Any, **named: Any) -> Any:
         # Too many arguments, or one given twice, are the plain method's to refuse.
@@ -230,14 +213,14 @@ def _watched(name: str, positional: tuple[str, ...]) -> ShortcutMethod:
         return Watched._run(self, begins, getattr(Group, begins) if begins != name else plain, {**parameters, **named})
 
     method.__name__, method.__doc__ = name, plain.__doc__
-    short = Group.__dict__[name]
-    return ShortcutMethod(short.kind, method, short.begins, True)
+    return ShortcutMethod(short.kind, names, count, method, short.begins, True)
 
 
-for _name, _positional in (COLLECTIVES | MESSAGES).items():
-    setattr(Watched, _name, _watched(_name, _positional))
+for _name in RECORDED:
+    setattr(Watched, _name, _watched(_name))
     if hasattr(Group, f"plain_{_name}"):
-        setattr(Watched, f"plain_{_name}", ShortcutMethod(Group.__dict__[_name].kind, None, False, True))
+        _short = Group.__dict__[_name]
+        setattr(Watched, f"plain_{_name}", ShortcutMethod(_short.kind, *parameters(_short.__wrapped__), None, False, True))
 
 
 def attach(group: Group, watcher: Watcher) -> None:

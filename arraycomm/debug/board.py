@@ -20,8 +20,8 @@ import struct
 
 from arraycomm._engine import Flight
 from arraycomm.core.kernel import unnamed_file
+from arraycomm.core.kinds import RECORDED
 from arraycomm.core.typed import Any
-from arraycomm.core.watch import OPERATIONS
 
 RUNNING, ASYNCHRONOUS, DONE, FAILED = range(4)  # states of a record
 OPERATION_SHIFT, ERROR_SHIFT = 8, 16  # bits of the last word below which operation and error text stand
@@ -42,7 +42,7 @@ class Board:
     def __init__(self, descriptor: int | None = None) -> None:
         self.groups = _HEAD
         self.counts = self.groups + 3 * GROUPS
-        self.links = self.counts + len(OPERATIONS) * CLASSES * _COUNT
+        self.links = self.counts + len(RECORDED) * CLASSES * _COUNT
         self.records = 8 * (self.links + LINKS)
         self.texts = self.records + RECORDS * RECORD.size
         length = self.texts + TEXT_BYTES
@@ -98,7 +98,7 @@ class Board:
     def read_counts(self) -> list[dict[str, Any]]:
         """Rows that are not empty; `buckets` without the empty ones."""
         found = []
-        for operation, name in enumerate(OPERATIONS):
+        for operation, name in enumerate(RECORDED):
             for size in range(CLASSES):
                 row = self.counts + (operation * CLASSES + size) * _COUNT
                 calls, nbytes, failures, nanoseconds, *buckets = self.words[row : row + _COUNT].tolist()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from arraycomm.core.kinds import RECORDED
 from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.watch import OPERATIONS
 
 from .board import ERROR_SHIFT, FAILED, OPERATION_SHIFT
 
@@ -24,7 +24,7 @@ def describe(record: tuple[int, ...], texts: list[dict[str, Any]], groups: dict[
     """What a record says, for the report. now: nanoseconds on the rank's clock."""
     number, begun, ended, kind, row, sequence, nbytes, what = record
     state = what & 0xFF
-    about = {"number": number, "name": OPERATIONS[what >> OPERATION_SHIFT & 0xFF], "group": groups[row]["group"], "bytes": nbytes,
+    about = {"number": number, "name": RECORDED[what >> OPERATION_SHIFT & 0xFF], "group": groups[row]["group"], "bytes": nbytes,
              "state": ("running", "asynchronous", "done", "failed")[state], "age": (now - begun) / 1e9, **texts[kind]}
     if sequence:
         about["sequence"] = sequence

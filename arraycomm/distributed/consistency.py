@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout
 from arraycomm.core.group import Group
+from arraycomm.core.kinds import KINDS
 from arraycomm.core.log import log
 from arraycomm.core.record import Record
 from arraycomm.core.typed import Any
-from arraycomm.core.watch import COLLECTIVES, Call, Watcher
+from arraycomm.core.watch import Call, Watcher
 
 _BYTES = 256  # of one rank's fingerprint, as UTF-8; longer ones (shapes of dozens of dimensions) are cut off
 _STACK_BYTES = 16384
-_FREE_FIRST = ("all_gather", "all_to_all")  # with counts, or uneven: ranks may give different numbers of rows
 
 
 class Fingerprint(Record):
@@ -54,7 +54,7 @@ class Consistency(Watcher):
         mine = fingerprint(call)
         if _wants_trace():
             log().log(_TRACE, "rank %d in group %r: %s", self._group.rank, self._group.name, mine if call.sequence else call.name)
-        if call.name not in COLLECTIVES or self._group.size == 1:
+        if not call.sequence or self._group.size == 1:
             return
         timeout = call.parameters.get("timeout")
         everyone = [_read(text) for text in self._exchange("|".join(mine), _BYTES, timeout, mine)]
@@ -98,18 +98,16 @@ def _wants_trace() -> bool:
 
 
 def fingerprint(call: Call) -> Fingerprint:
-    given = call.parameters
+    given, kind = call.parameters, KINDS.get(call.name)  # none of isend and irecv
     dtype, shape = "", ""
     found = None if call.name == "scatter" and call.group.rank == given.get("root", 0) else call.array()
     if found is not None:
         dtype, dimensions = found[0], found[1]
         told = [given.get(name) for name in ("counts", "uneven", "send_counts")]
-        free = call.name in _FREE_FIRST and any(value is not None and value is not False for value in told)
+        free = kind is not None and kind.joins and any(value is not None and value is not False for value in told)
         shape = "(" + ", ".join(["*"] * free + [str(n) for n in dimensions[free:]]) + ")"
-    rooted = "root" in COLLECTIVES.get(call.name, ())
-    reduces = "op" in COLLECTIVES.get(call.name, ())
-    return Fingerprint(str(call.sequence), call.name, dtype, shape, str(given.get("op", "sum")) if reduces else "",
-                       str(given.get("root", 0)) if rooted else "")
+    return Fingerprint(str(call.sequence), call.name, dtype, shape, str(given.get("op", "sum")) if kind and kind.reduces else "",
+                       str(given.get("root", 0)) if kind and kind.rooted else "")
 
 
 def _read(text: str) -> Fingerprint:

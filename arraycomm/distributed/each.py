@@ -8,6 +8,7 @@ from itertools import chain
 
 from arraycomm.core.errors import CollectiveMismatch
 from arraycomm.core.exchange import gather_integers
+from arraycomm.core.kinds import COLLECTIVES
 from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from .work import Several, Work
@@ -15,7 +16,7 @@ from .work import Several, Work
 if TYPE_CHECKING:
     from .process_group import ProcessGroup
 
-_BEGINS = frozenset(("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "isend", "irecv"))
+_BEGINS = COLLECTIVES | {"isend", "irecv"}
 
 
 class Later:

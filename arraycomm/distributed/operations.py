@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 
+from arraycomm.core.kinds import RECORDED
 from arraycomm.core.typed import TYPE_CHECKING, Any
 
 from .forms import forms
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
     from .process_group import ProcessGroup
     from .work import Work
 
-_TIMED = frozenset(("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all",
-                    "barrier", "send", "recv", "isend", "irecv", "plain_all_reduce", "plain_broadcast", "plain_all_gather",
-                    "plain_reduce_scatter", "plain_barrier", "plain_send", "plain_recv"))
+_TIMED = frozenset((*RECORDED, *(f"plain_{name}" for name in RECORDED)))
 
 
 class Timed:

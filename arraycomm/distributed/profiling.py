@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.log import log
 from arraycomm.core.typed import TYPE_CHECKING, Any
-from arraycomm.core.watch import COLLECTIVES, Call, Watched, Watcher, attach, detach
+from arraycomm.core.watch import Call, Watched, Watcher, attach, detach
 
 from . import devices
 from .operations import untimed
@@ -65,7 +65,7 @@ class Labels(Watcher):
         outer, inner = names(call, self._backend(call))
         runs = _runs(state.profiler)
         parameters = call.parameters
-        given = parameters.get("x") if call.name in COLLECTIVES else _array(parameters)
+        given = parameters.get("x") if call.sequence else _array(parameters)
         told = _Told([_label(outer), _label(inner, *_tensors(given))], None)
         if runs:  # the first ends before the second, by which torch knows that one to be asynchronous
             told.lasting = _Lasting(told.labels.pop(), runs)

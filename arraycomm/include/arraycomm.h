@@ -1,7 +1,7 @@
 /* arraycomm's C API: the operations of a group, for native code in a process that has opened the group in Python.
  *
  * Python gives two things: the group's handle, `group.handle()`, and the file of the library, `arraycomm.get_library()`, which
- * the process has loaded already. This header lies in `arraycomm.get_include()`; it needs nothing else, nor is anything linked:
+ * the process has loaded already. This header lies in `arraycomm.get_include()`; it needs no other library, nor is anything linked:
  *
  *     void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
  *     const acomm_api *api = ((acomm_api_function)dlsym(library, "arraycomm_api"))(ACOMM_API_VERSION);
@@ -20,7 +20,7 @@
  *   A group whose handle was asked for lives until it is closed.
  * - The table lives as long as the process. While the interpreter ends, groups are closed.
  *
- * Plain C declarations only: cffi's parser reads this file too, without the lines that begin with '#'.
+ * Plain C declarations only: cffi's parser reads this file too, without the lines that begin with '#' (cffi_build adds the kinds).
  */
 #ifndef ACOMM_API_H
 #define ACOMM_API_H
@@ -66,9 +66,10 @@ enum acomm_redop {
     ACOMM_REDOPS
 };
 
-enum acomm_kind {
-    ACOMM_ALL_REDUCE, ACOMM_REDUCE, ACOMM_BROADCAST, ACOMM_ALL_GATHER, ACOMM_GATHER, ACOMM_SCATTER,
-    ACOMM_REDUCE_SCATTER, ACOMM_ALL_TO_ALL, ACOMM_BARRIER, ACOMM_SEND, ACOMM_RECV,
+enum acomm_kind { /* ACOMM_ALL_REDUCE and so on: operations.def, which lies beside this header, says what each does */
+#define OPERATION(kind, name, gives, gets, array, reduces) ACOMM_##kind,
+#include "operations.def"
+#undef OPERATION
     ACOMM_KINDS
 };
 
@@ -76,17 +77,9 @@ struct acomm_failure;
 
 /* One call of an operation; fields that an operation does not need stay 0.
  *
- *                    in         out         count                  counts (uneven), then `count` is ignored
- *     all_reduce     all        all         of the array           -
- *     reduce         all        root        of the array           -
- *     broadcast      root       all         of the array           -
- *     all_gather     all        all         that each rank gives   each rank gives, equal on all ranks
- *     gather         all        root        that each rank gives   -
- *     scatter        root       all         that each rank gets    -
- *     reduce_scatter all        all         that each rank gets    each rank gets, equal on all ranks
- *     all_to_all     all        all         for each rank          this rank gives each; receives: gets from each
- *     send           sender     -           of the message         -
- *     recv           -          receiver    of the message         -
+ * in: of the ranks that give. out: of those that get. count: elements of the array; of one rank's block where the array is cut or
+ * joined. counts: for blocks of different lengths, that of each rank's, equal on all ranks; then `count` is ignored. Of all_gather
+ * and reduce_scatter; of all_to_all what this rank gives to each, with receives: what it gets from each.
  *
  * in == out (in place) where both are as long, but for all_to_all; of all_gather and reduce_scatter a rank's part may lie at its
  * place in the whole. Other overlaps are not allowed, and not looked for.

@@ -13,19 +13,18 @@ from .protocol import Call, Missing, Peer
 
 # "ours/NAME" on the table: the settings of its ranks. Where it wants arrays of its own, see `place`.
 _PIECE = 1 << 20
-_WAYS = {
-    "records": ("broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"),
-    "leader": ("all_reduce", "reduce"),
-    "leaders": ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"),
-}
+_FORCED = ("records", "leader", "leaders")
 
 
 def _forced(way: str) -> dict[str, str]:
-    return {"ARRAYCOMM_ALGORITHM": ",".join(f"{kind}={way}" for kind in _WAYS[way])}
+    from arraycomm.core import tuning  # not before it is known that arraycomm is there
+
+    kinds = sorted({row.kind for row in tuning.rows() if row.name == way})
+    return {"ARRAYCOMM_ALGORITHM": ",".join(f"{kind}={way}" for kind in kinds)}
 
 
 def _flat(size: int) -> dict[str, str]:
-    from arraycomm.core import tuning  # not before it is known that arraycomm is there
+    from arraycomm.core import tuning
 
     picks = [(kind, pick) for kind in tuning.operations() for pick in tuning.shipped(kind, "tcp", size)]
     return {"ARRAYCOMM_ALGORITHM": ",".join(f"{kind}={pick.name}" + ("" if pick.up_to is None else f":{pick.up_to}")
@@ -36,9 +35,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "auto": {},
     # Over several hosts: what the table would choose if it did not know of them, and each of its ways by force.
     "flat": {},  # see _flat
-    "records": _forced("records"),
-    "leader": _forced("leader"),
-    "leaders": _forced("leaders"),
+    **{way: {} for way in _FORCED},
     "4tcp": {"ARRAYCOMM_SOCKET_CONNECTIONS": "4"},
     "shm": {"ARRAYCOMM_TRANSPORT": "shm"},
     "symmetric": {"ARRAYCOMM_TRANSPORT": "shm"},
@@ -82,6 +79,8 @@ class Contender(Peer):
         library, way = _library(name), name.partition("/")[2]
         if way == "flat":
             return _flat(size)
+        if way in _FORCED:
+            return _forced(way)
         return VARIANTS[way] | (mpi.environ(library, python, directory) if library else {})
 
     @classmethod

@@ -7,8 +7,9 @@ import math
 import pytest
 
 from arraycomm._engine import ffi, lib
-from arraycomm.backends.errors import KINDS, Translator
+from arraycomm.backends.errors import Translator
 from arraycomm.core import shapes
+from arraycomm.core.kinds import KINDS
 
 SIZE = 3
 
@@ -17,7 +18,7 @@ def told(kind: str, *headers: tuple[int, int]) -> str:
     """headers: (count, layout) of two ranks."""
     failure = ffi.new("acomm_failure *", {"code": lib.ACOMM_MISMATCH, "culprit": 1, "origin": 0})
     for header, (count, layout) in zip((failure.mine, failure.theirs), headers, strict=True):
-        header.kind, header.count, header.layout, header.sequence, header.root = KINDS.index(kind), count, layout, 7, -1
+        header.kind, header.count, header.layout, header.sequence, header.root = KINDS[kind].number, count, layout, 7, -1
     return str(Translator(0, range(SIZE), "world", lambda rank: "").failure(failure))
 
 

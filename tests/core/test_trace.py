@@ -21,8 +21,9 @@ from arraycomm import trace
 from arraycomm._engine import TraceFile
 from arraycomm.core import settings
 from arraycomm.core import trace as core_trace
+from arraycomm.core.kinds import RECORDED
 from arraycomm.core.store import HashStore
-from arraycomm.core.watch import OPERATIONS, Watched, Watcher, attach, detach
+from arraycomm.core.watch import Watched, Watcher, attach, detach
 from arraycomm.trace_flows import flows
 
 RANKS = 2
@@ -345,7 +346,7 @@ class Teller:
         raise RuntimeError("no text")
 
 
-HEADS = tuple(json.dumps({"name": name})[1:-1].encode() for name in OPERATIONS)
+HEADS = tuple(json.dumps({"name": name})[1:-1].encode() for name in RECORDED)
 
 
 def test_lines_of_several_threads_are_whole(tmp_path: Path) -> None:

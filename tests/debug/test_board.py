@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 import arraycomm
+from arraycomm.core.kinds import RECORDED
 from arraycomm.core.store import HashStore
-from arraycomm.core.watch import OPERATIONS, Watcher, attach
+from arraycomm.core.watch import Watcher, attach
 from arraycomm.debug import board as boards
 from arraycomm.debug.board import BUCKETS, CLASSES, DONE, ERROR_SHIFT, FAILED, OPERATION_SHIFT, RECORDS, TEXT_BYTES, Board
 from arraycomm.debug.recorder import Recorder
@@ -76,7 +77,7 @@ def test_messages_are_counted_for_each_group_and_peer() -> None:
     flight = board.flight(Linking(board))
     for _ in range(3):
         for row, peer in pairs:
-            flight.begin(row, OPERATIONS.index("send"), peer, 0, 1 + row + 256 * peer).end(None)
+            flight.begin(row, RECORDED.index("send"), peer, 0, 1 + row + 256 * peer).end(None)
     assert asked == pairs
     assert list(board.words[board.links : board.links + len(pairs)]) == [3 * (1 + row + 256 * peer) for row, peer in pairs]
     board.close()
@@ -89,7 +90,7 @@ def test_another_process_reads_it() -> None:
     theirs = Board(os.dup(ours.descriptor))
     assert theirs.read_texts() == [{}, {"error": "no"}] and theirs.read_group(3) == {"begun": 1, "ended": 1, "bytes": 100}
     (count,) = theirs.read_counts()
-    assert [count[key] for key in ("name", "size", "calls", "bytes", "failures")] == [OPERATIONS[2], 4, 1, 100, 1]
+    assert [count[key] for key in ("name", "size", "calls", "bytes", "failures")] == [RECORDED[2], 4, 1, 100, 1]
     ((number, begun, ended, *rest),) = theirs.read_records()
     assert (number, rest, count["ns"]) == (1, [7, 3, 1, 100, FAILED | 2 << OPERATION_SHIFT | 1 << ERROR_SHIFT], ended - begun)
     for board in (ours, theirs):

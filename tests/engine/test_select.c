@@ -35,7 +35,7 @@ static void table(void)
     for (int size = 2; size < 20; size++)
         for (int one_host = 0; one_host < 2; one_host++) {
             CHECK_EQUAL(open_group(size, one_host, NULL, "", NULL), 0);
-            for (int kind = 0; kind < ACOMM_SEND; kind++)
+            for (int kind = 0; kind < ACOMM_KINDS; kind++)
                 for (int bits = 0; bits < 40; bits++)
                     for (int more = 0; more < 2; more++) {
                         uint64_t bytes = (1ull << bits) + (uint64_t)more;
@@ -43,10 +43,9 @@ static void table(void)
                         const char *want = NULL;
                         acomm_row row;
                         struct acomm_op op = {.group = &group, .team = &group.hosts.all, .kind = kind, .count = bytes, .width = 1};
-                        bool whole = kind == ACOMM_ALL_REDUCE || kind == ACOMM_REDUCE || kind == ACOMM_BROADCAST;
-                        uint64_t total = whole ? bytes : op_total(NULL, op.count, size, 1);
+                        uint64_t total = acomm_operations[kind].array == ACOMM_WHOLE ? bytes : op_total(NULL, op.count, size, 1);
                         for (size_t at = 0; !want && select_row(at, &row); at++)
-                            if (!strcmp(row.kind, select_kind_name(kind)) && total <= row.up_to
+                            if (!strcmp(row.kind, acomm_operations[kind].name) && total <= row.up_to
                                 && (row.where == NEAR || row.where <= one_host + symmetric) && (!row.max_ranks || size <= row.max_ranks))
                                 want = row.name;
                         CHECK_CHOICE(kind, bytes, symmetric, want);

@@ -10,9 +10,9 @@ static int call_refuse(const struct visit *v, const char *why)
     return c_api_say(v->number, ACOMM_ARGUMENT, why);
 }
 
-static bool call_has_part(const struct visit *v, int who)
+static bool call_has_part(const struct visit *v, int ranks)
 {
-    return who == WHO_ALL || (who == WHO_ROOT && v->call.root == v->handle->rank);
+    return ranks == ACOMM_ALL || (ranks == ACOMM_ROOT && v->call.root == v->handle->rank);
 }
 
 static uint64_t call_total(const struct visit *v, const uint64_t *counts)
@@ -27,20 +27,21 @@ static uint64_t call_total(const struct visit *v, const uint64_t *counts)
 static void call_extent(const struct visit *v, uint64_t *in, uint64_t *out)
 {
     const acomm_call *c = &v->call;
-    const struct form *f = &forms[c->kind];
-    bool exchanges = c->kind == ACOMM_ALL_TO_ALL;
+    const acomm_operation *about = &acomm_operations[c->kind];
+    bool exchanges = about->array == ACOMM_EXCHANGES;
     uint64_t one = c->counts && !exchanges ? c->counts[v->handle->rank] : c->count;
-    *in = !call_has_part(v, f->gives) ? 0 : f->divides ? call_total(v, c->counts) : one;
-    *out = !call_has_part(v, f->gets) ? 0 : exchanges ? call_total(v, c->receives)
-         : f->shape == SHAPE_JOINED ? call_total(v, c->counts) : one;
+    *in = !call_has_part(v, about->gives) ? 0 : about->array & ACOMM_CUTS ? call_total(v, c->counts) : one;
+    *out = !call_has_part(v, about->gets) ? 0 : exchanges ? call_total(v, c->receives)
+         : about->array == ACOMM_JOINS ? call_total(v, c->counts) : one;
 }
 
 static const char *call_wrong_counts(const acomm_call *c)
 {
-    bool both = c->kind == ACOMM_ALL_TO_ALL;
+    const acomm_operation *about = &acomm_operations[c->kind];
+    bool both = about->array == ACOMM_EXCHANGES, rooted = about->gives == ACOMM_ROOT || about->gets == ACOMM_ROOT;
     if (!c->counts)
         return c->receives ? "receives are for an all_to_all with counts" : NULL;
-    return (both || c->kind == ACOMM_ALL_GATHER || c->kind == ACOMM_REDUCE_SCATTER) && !c->receives != both
+    return (about->array & ACOMM_EXCHANGES) && !rooted && !c->receives != both
          ? NULL : "counts are for all_gather and reduce_scatter, and with receives for all_to_all";
 }
 
@@ -51,8 +52,9 @@ static int call_check(struct visit *v)
         return call_refuse(v, "there is no such kind of operation");
     if (!acomm_dtype_bytes(c->dtype))
         return call_refuse(v, "there is no such dtype");
-    bool receives = c->kind == ACOMM_RECV, names = c->kind >= ACOMM_SEND || forms[c->kind].gives == WHO_ROOT
-        || forms[c->kind].gets == WHO_ROOT;
+    const acomm_operation *about = &acomm_operations[c->kind];
+    bool receives = c->kind == ACOMM_RECV;
+    bool names = about->array == ACOMM_MESSAGE || about->gives == ACOMM_ROOT || about->gets == ACOMM_ROOT;
     c->root = names ? c->root : -1;
     if (names && (c->root < (receives ? -1 : 0) || c->root >= v->handle->size))
         return call_refuse(v, "root is no rank of the group");

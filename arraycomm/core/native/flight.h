@@ -70,7 +70,7 @@ void flight_forget(struct flight_entry *entry);
 /* ---- for the writers ---- */
 static inline bool flight_collective(const struct flight_entry *entry)
 {
-    return entry->operation <= ACOMM_BARRIER;
+    return entry->operation < ACOMM_KINDS && acomm_operations[entry->operation].array != ACOMM_MESSAGE;
 }
 /* The answer, or NULL where asking failed, which is reported: an operation goes on, recorded or not. */
 PyObject *flight_answer(PyObject *answer, PyObject *about);

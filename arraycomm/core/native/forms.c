@@ -1,31 +1,6 @@
 #include "forms.h"
 #include <string.h>
 
-#define COMMON ROLE_ASYNC, ROLE_TIMEOUT, ROLES
-const struct form forms[ACOMM_KINDS] = {
-    [ACOMM_ALL_REDUCE] = {{ROLE_X, ROLE_OP, ROLE_OUT, COMMON}, 2,
-                          WHO_ALL, WHO_ALL, SHAPE_SAME, OVERLAP_SAME, false, false},
-    [ACOMM_REDUCE] = {{ROLE_X, ROLE_ROOT, ROLE_OP, ROLE_OUT, COMMON}, 3,
-                      WHO_ALL, WHO_ROOT, SHAPE_SAME, OVERLAP_SAME, false, false},
-    [ACOMM_BROADCAST] = {{ROLE_X, ROLE_ROOT, ROLE_OUT, COMMON}, 2,
-                         WHO_ROOT, WHO_ALL, SHAPE_SAME, OVERLAP_SAME, false, true},
-    [ACOMM_ALL_GATHER] = {{ROLE_X, ROLE_FORM, ROLE_UNEVEN, ROLE_OUT, COMMON}, 1, WHO_ALL, WHO_ALL, SHAPE_JOINED,
-                          OVERLAP_AROUND, false, false},
-    [ACOMM_GATHER] = {{ROLE_X, ROLE_ROOT, ROLE_FORM, ROLE_OUT, COMMON}, 2, WHO_ALL, WHO_ROOT, SHAPE_JOINED,
-                      OVERLAP_AROUND, false, false},
-    [ACOMM_SCATTER] = {{ROLE_X, ROLE_ROOT, ROLE_LIKE, ROLE_OUT, COMMON}, 2, WHO_ROOT, WHO_ALL, SHAPE_DIVIDED,
-                       OVERLAP_SAME, true, true},
-    [ACOMM_REDUCE_SCATTER] = {{ROLE_X, ROLE_OP, ROLE_COUNTS, ROLE_OUT, COMMON}, 2, WHO_ALL, WHO_ALL, SHAPE_DIVIDED,
-                              OVERLAP_WITHIN, true, false},
-    [ACOMM_ALL_TO_ALL] = {{ROLE_X, ROLE_SENDS, ROLE_RECEIVES, ROLE_OUT, COMMON}, 1, WHO_ALL, WHO_ALL, SHAPE_SAME,
-                          OVERLAP_NONE, true, false},
-    [ACOMM_BARRIER] = {{COMMON}, 0, WHO_NOBODY, WHO_NOBODY, SHAPE_SAME, OVERLAP_NONE, false, true},
-    [ACOMM_SEND] = {{ROLE_X, ROLE_DEST, ROLE_TAG, ROLE_TIMEOUT, ROLES}, 3,
-                    WHO_ALL, WHO_NOBODY, SHAPE_SAME, OVERLAP_NONE, false, false},
-    [ACOMM_RECV] = {{ROLE_SOURCE, ROLE_TAG, ROLE_LIKE, ROLE_OUT, ROLE_TIMEOUT, ROLES}, 2, WHO_NOBODY, WHO_ALL, SHAPE_SAME,
-                    OVERLAP_SAME, false, true},
-};
-
 static const char *const NAMES[ROLES] = {
     "x", "like", "op", "root", "dest", "source", "tag", "out", "timeout",
     "async_op", "form", "uneven", "counts", "send_counts", "recv_counts",
@@ -46,9 +21,9 @@ int forms_init(void)
 
 static int role_of(const struct form *form, PyObject *name)
 {
-    for (const uint8_t *role = form->roles; *role < ROLES; role++)
-        if (names_of[*role] == name)
-            return *role;
+    for (int i = 0; i < form->parameters; i++)
+        if (form->roles[i] < ROLES && names_of[form->roles[i]] == name)
+            return form->roles[i];
     return ROLES;
 }
 
@@ -61,6 +36,23 @@ static bool take(PyObject **given, int role, PyObject *value)
     return true;
 }
 
+int forms_read(PyObject *names, int positional, struct form *form)
+{
+    Py_ssize_t parameters = PyTuple_Size(names);
+    if (parameters > FORMS_MOST || positional > parameters) {
+        PyErr_SetString(PyExc_ValueError, "a method has a few parameters, of which some can be given by position");
+        return -1;
+    }
+    *form = (struct form){.positional = (uint8_t)positional, .parameters = (uint8_t)parameters};
+    for (int i = 0; i < parameters; i++) {
+        int role = 0;
+        while (role < ROLES && PyUnicode_Compare(names_of[role], PyTuple_GetItem(names, i)))
+            role++;
+        form->roles[i] = (uint8_t)role;
+    }
+    return 0;
+}
+
 bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject **given)
 {
     Py_ssize_t named = names ? PyTuple_Size(names) : 0;
@@ -69,7 +61,7 @@ bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t posit
         plain = take(given, form->roles[i], args[i]);
     for (Py_ssize_t i = 0; i < named && plain; i++)
         plain = take(given, role_of(form, PyTuple_GetItem(names, i)), args[positional + i]);
-    if (!plain || !(given[form->roles[0]] || form->optional) || given[ROLE_TAG] == Py_None)
+    if (!plain || given[ROLE_TAG] == Py_None)
         return false;
     for (int role = 0; role < ROLE_ASYNC; role++)
         if (given[role] == Py_None)
@@ -86,15 +78,15 @@ PyObject *forms_parameters(PyObject *const *given)
     return parameters;
 }
 
-int forms_shape(enum form_shape rule, const struct view *x, int size, int64_t *lengths)
+int forms_shape(int array, const struct view *x, int size, int64_t *lengths)
 {
     for (int i = 0; i < x->ndim; i++)
         lengths[i] = x->shape[i];
-    if (rule == SHAPE_JOINED) {
+    if (array == ACOMM_JOINS) {
         lengths[0] = x->ndim ? lengths[0] * size : size;
         return x->ndim ? x->ndim : 1;
     }
-    if (rule == SHAPE_DIVIDED)
+    if (array == ACOMM_CUTS)
         lengths[0] /= size;
     return x->ndim;
 }

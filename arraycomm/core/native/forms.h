@@ -1,5 +1,5 @@
-/* The plain forms of a group's methods, one row each: what parameters they have, who gives and who gets, and
- * how the result's shape follows. The short way (shortcut.c) knows operations by this table only. */
+/* The plain forms of a group's methods: the parameters that their signatures have. What an operation does stands in
+ * operations.def; the short way (shortcut.c) knows it by these two only. */
 #ifndef NATIVE_FORMS_H
 #define NATIVE_FORMS_H
 #include "native.h"
@@ -9,31 +9,23 @@ enum role {
     ROLE_X, ROLE_LIKE, ROLE_OP, ROLE_ROOT, ROLE_DEST, ROLE_SOURCE, ROLE_TAG, ROLE_OUT, ROLE_TIMEOUT,
     ROLE_ASYNC, ROLE_FORM, ROLE_UNEVEN, ROLE_COUNTS, ROLE_SENDS, ROLE_RECEIVES, ROLES
 };
-enum form_who { WHO_NOBODY, WHO_ALL, WHO_ROOT };
-enum form_shape { SHAPE_SAME, SHAPE_JOINED, SHAPE_DIVIDED }; /* by the group's size, along the first dimension */
-/* Where `out` may share memory with the input: nowhere, as the same array, around it (the input is this rank's block of
- * out), or within it (out is this rank's block of the input). */
-enum form_overlap { OVERLAP_NONE, OVERLAP_SAME, OVERLAP_AROUND, OVERLAP_WITHIN };
 
+#define FORMS_MOST 10
 struct form {
-    uint8_t roles[8];      /* in the order of the signature; ROLES ends */
-    uint8_t positional;    /* so many of them may be given by position */
-    uint8_t gives, gets;   /* enum form_who */
-    uint8_t shape;         /* of the result */
-    uint8_t overlap;
-    bool divides;          /* the engine counts the elements of one rank's part of the input */
-    bool optional;         /* the first parameter may be left away */
+    uint8_t roles[FORMS_MOST];   /* in the order of the signature; ROLES: a parameter that the short way does not know */
+    uint8_t positional, parameters; /* so many may be given by position, and there are altogether */
 };
-extern const struct form forms[ACOMM_KINDS];
 
 int forms_init(void);
+/* From the names of a method's parameters (a tuple of str), as many of which may be given by position. -1 with an exception. */
+int forms_read(PyObject *names, int positional, struct form *form);
 /* Sorts the arguments of a call by role; NULL where not given, or None, which means the same but as a tag. False: they are not
  * those of the plain form. */
 bool forms_sort(const struct form *form, PyObject *const *args, Py_ssize_t positional, PyObject *names, PyObject **given);
 /* A dict of those that were given, by name; NULL with an exception. */
 PyObject *forms_parameters(PyObject *const *given);
-/* x's shape as the rule changes it; returns the number of dimensions. */
-int forms_shape(enum form_shape rule, const struct view *x, int size, int64_t *lengths);
+/* The shape of what comes of x where arrays are divided so (operations.def); returns the number of dimensions. */
+int forms_shape(int array, const struct view *x, int size, int64_t *lengths);
 /* As shapes.layout() in Python, which ranks that went the long way compare with: Python's own hash of the tuple. */
 int forms_layout(int ndim, const int64_t *lengths, uint32_t *layout);
 #endif

@@ -1,6 +1,6 @@
 /* The short way from arrays to the engine: a plain operation in one native call.
  *
- * It takes packed host arrays in the forms of forms.c, and declines everything else by returning NotImplemented: then
+ * It takes packed host arrays in the plain forms (forms.h), and declines everything else by returning NotImplemented: then
  * the method's Python code goes the long way, which is the reference, handles the rest and explains what is wrong. Ranks
  * may go different ways in one call; the engine cannot tell. The backend lends the entry points as an address, so nothing
  * here knows it. */
@@ -11,13 +11,13 @@
 /* One call on its way. */
 struct trip {
     struct shortcut *s;
-    const struct form *form;
+    const acomm_operation *about;
     PyObject **given;
     PyObject *model;       /* the array that tells shape, dtype and library; borrowed */
     bool gives, gets;      /* this rank */
     bool begins;           /* it returns a Work at once */
     PyObject *owners[2];   /* of the memory that takes part then; borrowed */
-    enum form_shape shape; /* of the result, against the model */
+    int array;             /* how it is divided, from the model to the result */
     const struct view *view; /* of the model, until anybody else may run; NULL: there is none */
     struct flight *flight;
     int row;
@@ -91,7 +91,7 @@ static bool read_numbers(struct trip *t)
 {
     acomm_call *c = &t->call;
     PyObject **given = t->given;
-    bool rooted = t->form->gives == WHO_ROOT || t->form->gets == WHO_ROOT;
+    bool rooted = t->about->gives == ACOMM_ROOT || t->about->gets == ACOMM_ROOT;
     c->root = rooted ? 0 : -1;
     PyObject *rank = given[ROLE_ROOT] ? given[ROLE_ROOT] : given[ROLE_DEST] ? given[ROLE_DEST] : given[ROLE_SOURCE];
     return read_op(given[ROLE_OP], &c->redop) && read_rank(t->s, rank, &c->root)
@@ -106,22 +106,22 @@ static bool may_overlap(const struct trip *t, const char *in, int64_t ins, const
 {
     if (in + ins <= out || out + outs <= in)
         return true;
-    switch (t->form->overlap) {
-    case OVERLAP_SAME:
-        return in == out && ins == outs;
-    case OVERLAP_AROUND:
+    switch (t->array) {
+    case ACOMM_JOINS:
         return in == out + t->s->rank * ins;
-    case OVERLAP_WITHIN:
-        return out == in + t->s->rank * outs;
+    case ACOMM_CUTS:
+        return t->about->reduces && out == in + t->s->rank * outs;
+    case ACOMM_EXCHANGES:
+        return false;
     }
-    return false;
+    return in == out && ins == outs;
 }
 
 /* Whether the result can be written there as it is: right shape and type, packed, writable. */
 static bool fits(const struct trip *t, const struct view *x, const struct view *out)
 {
     int64_t lengths[NATIVE_MAX_DIMS + 1];
-    int ndim = forms_shape(t->shape, x, t->s->size, lengths);
+    int ndim = forms_shape(t->array, x, t->s->size, lengths);
     if (out->readonly || out->derived || out->device_type != DL_CPU || out->dtype != x->dtype || out->ndim != ndim
         || !view_packed(out))
         return false;
@@ -148,7 +148,7 @@ static PyObject *failed(struct shortcut *s, int code, const acomm_failure *failu
 static bool record(struct trip *t, struct flight_entry *e)
 {
     const acomm_call *c = &t->call;
-    bool message = c->kind >= ACOMM_SEND;
+    bool message = t->about->array == ACOMM_MESSAGE;
     struct flight_kind key = {.tag = c->tag, .operation = c->kind + (message && t->begins ? ACOMM_KINDS - ACOMM_SEND : 0),
                               .dtype = c->dtype, .root = c->root, .redop = c->redop};
     int64_t elements = 0;
@@ -274,7 +274,7 @@ static PyObject *answer(struct trip *t, enum work_makes makes, PyObject *make)
 static PyObject *into_new(struct trip *t, const struct view *view)
 {
     int64_t lengths[NATIVE_MAX_DIMS + 1], count = 1;
-    int ndim = forms_shape(t->shape, view, t->s->size, lengths);
+    int ndim = forms_shape(t->array, view, t->s->size, lengths);
     for (int i = 0; i < ndim; i++)
         count *= lengths[i];
     PyObject *shape = buffer_shape(ndim, lengths);
@@ -327,7 +327,7 @@ static PyObject *into_other(struct trip *t, const struct view *view, PyObject *o
 static PyObject *in_place(struct trip *t, const struct view *view, PyObject *x)
 {
     t->call.out = view->data;
-    bool same = t->form->overlap == OVERLAP_SAME && t->shape == SHAPE_SAME;
+    bool same = t->array == ACOMM_WHOLE || t->array == ACOMM_MESSAGE;
     return same && !view->readonly && !view->derived ? answer(t, WORK_GIVES, x) : declined();
 }
 
@@ -335,7 +335,7 @@ static PyObject *in_place(struct trip *t, const struct view *view, PyObject *x)
 static bool describe(struct trip *t, const struct view *view)
 {
     int64_t elements = view_count(view), size = t->s->size;
-    bool divides = t->form->divides && (t->shape == SHAPE_DIVIDED || t->call.kind == ACOMM_ALL_TO_ALL);
+    bool divides = t->array & ACOMM_CUTS;
     if (elements < 0)
         PyErr_Clear(); /* the long way says it again */
     if (elements < 0 || view->device_type != DL_CPU || !view_packed(view) || (!view->data && elements)
@@ -351,11 +351,11 @@ static bool describe(struct trip *t, const struct view *view)
 static int set_layout(struct trip *t, const struct view *view)
 {
     int64_t lengths[NATIVE_MAX_DIMS + 1];
-    if (t->call.kind == ACOMM_SEND || t->call.kind == ACOMM_RECV)
+    if (t->array == ACOMM_MESSAGE)
         return 0;
-    if (t->call.kind != ACOMM_SCATTER)
+    if (t->array == ACOMM_WHOLE || t->about->gives != ACOMM_ROOT)
         return forms_layout(view->ndim, view->shape, &t->call.layout);
-    return forms_layout(forms_shape(t->shape, view, t->s->size, lengths), lengths, &t->call.layout);
+    return forms_layout(forms_shape(t->array, view, t->s->size, lengths), lengths, &t->call.layout);
 }
 
 static PyObject *with_array(struct trip *t)
@@ -382,22 +382,22 @@ static __attribute__((noinline)) PyObject *take(PyObject *self, const struct sho
                                                 struct flight *flight, int row)
 {
     int kind = m->kind;
-    const struct form *form = &forms[kind];
-    struct trip t = {.s = (struct shortcut *)self, .form = form, .given = given, .shape = form->shape, .begins = begins,
+    const acomm_operation *about = &acomm_operations[kind];
+    struct trip t = {.s = (struct shortcut *)self, .about = about, .given = given, .array = about->array, .begins = begins,
                      .flight = flight, .row = row, .call = {.factor = 1, .kind = kind, .timeout = -1}};
     if (Py_TYPE(self) != shortcut_type || !t.s->group || !read_numbers(&t))
         return PyErr_Occurred() ? NULL : declined();
     if (kind == ACOMM_BARRIER)
         return answer(&t, WORK_GIVES, Py_None);
     bool root = t.call.root == t.s->rank;
-    t.gives = form->gives == WHO_ALL || (form->gives == WHO_ROOT && root);
-    t.gets = form->gets == WHO_ALL || (form->gets == WHO_ROOT && root);
+    t.gives = about->gives == ACOMM_ALL || (about->gives == ACOMM_ROOT && root);
+    t.gets = about->gets == ACOMM_ALL || (about->gets == ACOMM_ROOT && root);
     t.model = given[ROLE_X] || kind != ACOMM_BROADCAST ? given[ROLE_X] : given[ROLE_OUT];
     if (kind == ACOMM_RECV && given[ROLE_LIKE] && given[ROLE_OUT])
         return declined();
     if (kind == ACOMM_RECV || (kind == ACOMM_SCATTER && !root)) {
         t.model = given[ROLE_LIKE] ? given[ROLE_LIKE] : given[ROLE_OUT];
-        t.shape = SHAPE_SAME;
+        t.array = kind == ACOMM_RECV ? ACOMM_MESSAGE : ACOMM_WHOLE;
     }
     return t.model ? with_array(&t) : declined();
 }
@@ -422,7 +422,7 @@ static PyObject *long_way(PyObject *function, PyObject *const *args, Py_ssize_t 
 /* NotImplemented: it is the long way's. */
 static PyObject *short_way(const struct shortcut_method *m, struct shortcut_base *base, PyObject **given)
 {
-    bool batched = m->kind >= ACOMM_SEND && base->batch && PyList_Check(base->batch);
+    bool message = acomm_operations[m->kind].array == ACOMM_MESSAGE, batched = message && base->batch && PyList_Check(base->batch);
     bool begins = m->begins || batched || given[ROLE_ASYNC] == Py_True;
     struct flight *flight = m->watched && flight_check(base->flight) ? (struct flight *)base->flight : NULL;
     if (!base->shortcut || (m->watched && !flight))
@@ -430,7 +430,7 @@ static PyObject *short_way(const struct shortcut_method *m, struct shortcut_base
     Py_XINCREF((PyObject *)flight); /* the group may let go of it meanwhile: detach() by another thread, or by an array's __dlpack__ */
     PyObject *result = take(base->shortcut, m, begins, given, flight, base->row);
     Py_XDECREF((PyObject *)flight);
-    if (flight && result != Py_NotImplemented && m->kind <= ACOMM_BARRIER)
+    if (flight && result != Py_NotImplemented && !message)
         base->count++;
     if (batched && result && result != Py_NotImplemented && PyList_Append(base->batch, result))
         Py_CLEAR(result);
@@ -443,7 +443,7 @@ PyObject *shortcut_call(PyObject *self, PyObject *const *args, size_t nargsf, Py
     Py_ssize_t nargs = (Py_ssize_t)(nargsf & ~ARGUMENTS_OFFSET);
     PyObject *given[ROLES] = {NULL};
     if (nargs && PyObject_TypeCheck(args[0], shortcut_base_type)
-        && forms_sort(&forms[m->kind], args + 1, nargs - 1, names, given)) {
+        && forms_sort(&m->form, args + 1, nargs - 1, names, given)) {
         PyObject *result = short_way(m, (struct shortcut_base *)args[0], given);
         if (result != Py_NotImplemented)
             return result;

@@ -19,6 +19,7 @@ struct shortcut_method { /* ShortcutMethod */
     PyObject_HEAD
     vector_call call;
     PyObject *function; /* the long way; NULL: what would go it gives NotImplemented, and nothing has been sent */
+    struct form form;
     int kind;
     bool begins;        /* returns a Work at once */
     bool watched;       /* of a watched group: the short way is open where that is told by a flight */

@@ -1,7 +1,7 @@
 /* The types behind the short way: Group's base class and methods, and what a backend lends (shortcut.c takes the calls).
  *
  *     class Group(Shortcuts):
- *         @shortcut(kind)                 ShortcutMethod(kind, function, begins, watched)
+ *         @shortcut                       ShortcutMethod(kind, names, positional, function, begins, watched)
  *         def all_reduce(self, ...): the long way
  *
  * A method is called by vectorcall, so a call makes no frame, tuple or dict until it goes the long way. */
@@ -195,21 +195,25 @@ static PyObject *bind(PyObject *self, PyObject *object, PyObject *type)
     return object ? PyObject_CallFunctionObjArgs(bound_type, self, object, NULL) : Py_NewRef(self);
 }
 
-/* ShortcutMethod(kind, function or None, begins, watched) */
+/* ShortcutMethod(kind, names of the parameters, how many may be given by position, function or None, begins, watched) */
 static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    int kind, begins, watched;
-    PyObject *function;
+    int kind, positional, begins, watched;
+    PyObject *names, *function;
+    struct form form;
     (void)kwargs, (void)type;
-    if (!PyArg_ParseTuple(args, "iOpp:ShortcutMethod", &kind, &function, &begins, &watched))
+    if (!PyArg_ParseTuple(args, "iO!iOpp:ShortcutMethod", &kind, &PyTuple_Type, &names, &positional, &function, &begins, &watched))
         return NULL;
     if (kind < 0 || kind >= ACOMM_KINDS) {
         PyErr_Format(PyExc_ValueError, "there is no operation number %d", kind);
         return NULL;
     }
+    if (forms_read(names, positional, &form))
+        return NULL;
     struct shortcut_method *m = (struct shortcut_method *)PyType_GenericAlloc(method_type, 0);
     if (!m)
         return NULL;
+    m->form = form;
     m->call = shortcut_call;
     m->function = function == Py_None ? NULL : Py_NewRef(function);
     m->kind = kind;

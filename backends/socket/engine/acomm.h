@@ -18,6 +18,15 @@ typedef struct acomm_node acomm_node;
 typedef struct acomm_group acomm_group;
 typedef struct acomm_op acomm_op;
 
+/* What is known of a kind of operation: its row in operations.def. */
+enum { ACOMM_NOBODY, ACOMM_ROOT, ACOMM_ALL };
+enum { ACOMM_WHOLE, ACOMM_JOINS, ACOMM_CUTS, ACOMM_EXCHANGES = ACOMM_JOINS | ACOMM_CUTS, ACOMM_MESSAGE };
+typedef struct acomm_operation {
+    const char *name;
+    uint8_t gives, gets, array, reduces;
+} acomm_operation;
+extern const acomm_operation acomm_operations[ACOMM_KINDS];
+
 enum { /* Numbers of types that only the caller knows, of elements of one byte each: they are compared and moved, not reduced. A
         * header has ACOMM_OPAQUE_HEADER in their place, and the number as its factor. */
     ACOMM_OPAQUE = 256, ACOMM_OPAQUE_END = 1 << 20, ACOMM_OPAQUE_HEADER = 255

@@ -30,9 +30,7 @@ uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes, int symmetric)
 static int check(const struct acomm_op *op)
 {
     const struct acomm_group *g = op->group;
-    bool rooted = op->kind == ACOMM_REDUCE || op->kind == ACOMM_BROADCAST || op->kind == ACOMM_GATHER
-               || op->kind == ACOMM_SCATTER;
-    if (!op->width || op->root < (rooted ? 0 : -1) || op->root >= g->size)
+    if (!op->width || op->root < (op_is_rooted(op->kind) ? 0 : -1) || op->root >= g->size)
         return ACOMM_ARGUMENT;
     if (op_reduces(op) && !reduce_supported(op->dtype, op->redop))
         return ACOMM_UNSUPPORTED;
@@ -136,18 +134,19 @@ static int post(struct acomm_op *described, acomm_op *handle)
 static int set_counts(struct acomm_op *op, const acomm_call *c)
 {
     int ranks = op->group->size;
-    bool uneven = op->kind == ACOMM_ALL_GATHER || op->kind == ACOMM_REDUCE_SCATTER || op->kind == ACOMM_ALL_TO_ALL;
-    if (!uneven || !c->counts || !c->receives != (op->kind != ACOMM_ALL_TO_ALL))
+    int array = op_array(op);
+    bool uneven = (array & ACOMM_EXCHANGES) && !op_is_rooted(op->kind);
+    if (!uneven || !c->counts || !c->receives != (array != ACOMM_EXCHANGES))
         return ACOMM_ARGUMENT;
     op->count = c->receives ? op_largest(c->receives, op_largest(c->counts, 0, ranks), ranks) : 0;
-    op->send_counts = op->kind == ACOMM_ALL_GATHER ? NULL : c->counts;
-    op->recv_counts = op->kind == ACOMM_ALL_GATHER ? c->counts : c->receives;
+    op->send_counts = array & ACOMM_CUTS ? c->counts : NULL;
+    op->recv_counts = array == ACOMM_JOINS ? c->counts : c->receives;
     return 0;
 }
 
 static int describe(struct acomm_op *op, acomm_group *group, const acomm_call *c)
 {
-    bool message = c->kind >= ACOMM_SEND;
+    bool message = op_is_message(c->kind);
     memset(op, 0, offsetof(struct acomm_op, failure));
     op->group = group;
     op->kind = c->kind;
@@ -182,7 +181,7 @@ static int run_message(acomm_group *group, acomm_call *c)
 
 int acomm_run(acomm_group *group, acomm_call *c)
 {
-    if (c->kind >= ACOMM_SEND)
+    if (op_is_message(c->kind))
         return run_message(group, c);
     struct acomm_op op;
     int rc = describe(&op, group, c);
@@ -200,7 +199,7 @@ int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
     acomm_op *handle = group_new_op(group);
     if (!handle)
         return ACOMM_RESOURCE;
-    rc = op.kind >= ACOMM_SEND ? post(&op, handle) : submit(&op, handle);
+    rc = op_is_message(op.kind) ? post(&op, handle) : submit(&op, handle);
     if (rc)
         op_abandon(handle);
     else
@@ -268,10 +267,10 @@ int acomm_wait(acomm_op *op, int64_t timeout)
     if (group_forked(g))
         return ACOMM_FORKED;
     atomic_fetch_add(&g->inside, 1); /* who waits, helps */
-    if (op->kind < ACOMM_SEND)
-        rc = group_wait(op, timeout);
-    else
+    if (op_is_message(op->kind))
         rc = p2p_wait_until(g->p2p, op, timeout < 0 ? INT64_MAX : clock_now() + timeout);
+    else
+        rc = group_wait(op, timeout);
     atomic_fetch_sub(&g->inside, 1);
     return rc;
 }
@@ -286,7 +285,7 @@ const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, 
     struct acomm_op op = {.group = group, .team = &group->hosts.all, .kind = kind, .count = count, .dtype = dtype,
                           .redop = redop,
                           .width = acomm_dtype_bytes(dtype)};
-    const struct algorithm *a = kind < ACOMM_SEND ? select_algorithm(group, &op)
+    const struct algorithm *a = !op_is_message(kind) ? select_algorithm(group, &op)
                               : group->shared.base ? group->selection.forced[kind] : NULL;
     return group->size == 1 ? "copy" : a ? a->name : "messages";
 }

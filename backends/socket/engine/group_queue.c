@@ -94,7 +94,7 @@ static int run_as_guest(struct acomm_op *op, int64_t until)
 static uint64_t bytes_of(const struct acomm_op *op)
 {
     int ranks = op->group->size;
-    bool whole = op->kind == ACOMM_ALL_REDUCE || op->kind == ACOMM_REDUCE || op->kind == ACOMM_BROADCAST;
+    bool whole = op_array(op) == ACOMM_WHOLE;
     if (!op->send_counts && !op->recv_counts)
         return op->count * op->width * (whole ? 1 : (uint64_t)ranks);
     return (op->send_counts ? op_total(op->send_counts, 0, ranks, op->width) : 0)

@@ -9,6 +9,12 @@
 #include "op.h"
 #include "wait.h"
 
+const acomm_operation acomm_operations[ACOMM_KINDS] = {
+#define OPERATION(kind, name, gives, gets, array, reduces) {name, gives, gets, array, reduces},
+#include "operations.def"
+#undef OPERATION
+};
+
 void op_begin(struct acomm_op *op)
 {
     if (op->started)
@@ -88,7 +94,7 @@ void op_header(const struct acomm_op *op, acomm_header *out)
     out->kind = (uint8_t)op->kind;
     out->dtype = op_header_dtype(op->dtype);
     out->redop = (uint8_t)op->redop;
-    out->flags = op->kind == ACOMM_ALL_TO_ALL && op->send_counts ? OP_UNEVEN : op->shares ? OP_SHARES : 0;
+    out->flags = op_array(op) == ACOMM_EXCHANGES && op->send_counts ? OP_UNEVEN : op->shares ? OP_SHARES : 0;
     out->root = op->root;
 }
 

@@ -105,8 +105,12 @@ static inline uint8_t op_header_dtype(int dtype)
 bool op_agrees(const acomm_header *a, const acomm_header *b);
 #define OP_SHARES 2 /* header flag: not a reduction of the caller's */
 #define OP_UNEVEN 1 /* header flag: all_to_all with counts of each rank's own; `count` is its largest block then */
-static inline bool op_reduces(const struct acomm_op *op)
+static inline bool op_is_message(int kind) { return acomm_operations[kind].array == ACOMM_MESSAGE; }
+static inline bool op_is_rooted(int kind)
 {
-    return op->kind == ACOMM_ALL_REDUCE || op->kind == ACOMM_REDUCE || op->kind == ACOMM_REDUCE_SCATTER;
+    return acomm_operations[kind].gives == ACOMM_ROOT || acomm_operations[kind].gets == ACOMM_ROOT;
 }
+static inline bool op_reduces(const struct acomm_op *op) { return acomm_operations[op->kind].reduces; }
+/* How its array is divided: enum of operations.def. */
+static inline int op_array(const struct acomm_op *op) { return acomm_operations[op->kind].array; }
 #endif

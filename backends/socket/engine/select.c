@@ -26,9 +26,6 @@ static const struct algorithm TABLE[] = {
 _Static_assert(MiB(2) == DIRECT_FROM,
                "the rows of all_gather and all_to_all, where some have symmetric arrays too");
 
-static const char *const KINDS[ACOMM_KINDS] = {"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter",
-                                               "reduce_scatter", "all_to_all", "barrier", "send", "recv"};
-
 static bool equal(const char *name, const char *text, size_t length)
 {
     return strlen(name) == length && !memcmp(name, text, length);
@@ -39,7 +36,7 @@ static const struct algorithm *find(const char *kind, size_t kind_length, const 
 {
     const struct algorithm *found = NULL;
     for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
-        if (equal(KINDS[a->kind], kind, kind_length) && equal(a->name, name, name_length) && (!found || a->where < found->where))
+        if (equal(acomm_operations[a->kind].name, kind, kind_length) && equal(a->name, name, name_length) && (!found || a->where < found->where))
             found = a;
     return found;
 }
@@ -130,7 +127,7 @@ int select_open(struct acomm_group *g, const char *algorithms, const char *tuned
         return ACOMM_RESOURCE;
     struct pick *next = s->picks;
     for (int symmetric = 0; symmetric < 2; symmetric++)
-        for (int kind = 0; kind < ACOMM_SEND; kind++) {
+        for (int kind = 0; kind < ACOMM_KINDS; kind++) {
             struct want want = {g, kind, symmetric};
             struct pick *first = next;
             s->first[symmetric][kind] = first;
@@ -151,12 +148,12 @@ void select_close(struct selection *s)
 
 static uint64_t whole_bytes(const struct acomm_op *op)
 {
-    bool whole = op->kind == ACOMM_ALL_REDUCE || op->kind == ACOMM_REDUCE || op->kind == ACOMM_BROADCAST;
-    if (op->kind == ACOMM_ALL_TO_ALL && op->send_counts)
+    int array = op_array(op);
+    if (array == ACOMM_WHOLE)
+        return op->count * op->width;
+    if (array == ACOMM_EXCHANGES && op->send_counts)
         return ALWAYS; /* each rank's own counts: ranks must not choose by them */
-    return whole ? op->count * op->width
-                 : op_total(op->kind == ACOMM_ALL_GATHER ? op->recv_counts : op->send_counts, op->count, op->team->size,
-                            op->width);
+    return op_total(array == ACOMM_JOINS ? op->recv_counts : op->send_counts, op->count, op->team->size, op->width);
 }
 
 /* By the table itself: for parts of an operation, whose teams are other than the group. */
@@ -190,8 +187,8 @@ static int run_alone(const struct acomm_op *op)
     if (!op->out || !elements)
         return 0;
     uint64_t place = op->places ? op->places[0] * op->width : 0;
-    const char *in = op->in + (op->kind == ACOMM_REDUCE_SCATTER ? place : 0);
-    char *out = op->out + (op->kind == ACOMM_ALL_GATHER ? place : 0);
+    const char *in = op->in + (op_array(op) == ACOMM_CUTS ? place : 0);
+    char *out = op->out + (op_array(op) == ACOMM_JOINS ? place : 0);
     if (scaled) {
         struct reduction r = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = 1};
         const void *inputs = in;
@@ -220,16 +217,11 @@ int select_run(struct acomm_op *op)
     return rc ? rc : op->algorithm->run(op);
 }
 
-const char *select_kind_name(int kind)
-{
-    return kind >= 0 && kind < ACOMM_KINDS ? KINDS[kind] : "unknown";
-}
-
 int select_row(size_t row, acomm_row *out)
 {
     if (row >= ROWS)
         return 0;
     const struct algorithm *a = &TABLE[row];
-    *out = (acomm_row){KINDS[a->kind], a->name, (int)a->where, a->max_ranks, a->up_to};
+    *out = (acomm_row){acomm_operations[a->kind].name, a->name, (int)a->where, a->max_ranks, a->up_to};
     return 1;
 }

@@ -22,7 +22,7 @@ static inline bool select_spans_hosts(const struct algorithm *a) { return a->whe
 struct pick { uint64_t up_to; const struct algorithm *algorithm; };
 struct selection {
     struct pick *picks;
-    const struct pick *first[2][ACOMM_SEND]; /* [arrays are symmetric][kind]: ends with a pick without a limit */
+    const struct pick *first[2][ACOMM_KINDS]; /* [arrays are symmetric][kind]: ends with a pick without a limit */
     const struct algorithm *forced[ACOMM_KINDS]; /* told, without a limit */
 };
 
@@ -33,7 +33,6 @@ void select_close(struct selection *s);
 /* Compares headers where that is to be done, and runs the algorithm that is chosen; one rank alone copies. */
 int select_run(struct acomm_op *op);
 const struct algorithm *select_algorithm(const struct acomm_group *g, const struct acomm_op *op);
-/* Name of a kind; and the rows, one by one, until 0 is returned. */
-const char *select_kind_name(int kind);
+/* The rows, one by one, until 0 is returned. */
 int select_row(size_t row, acomm_row *out);
 #endif

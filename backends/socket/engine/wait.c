@@ -99,7 +99,7 @@ static int absent(const struct acomm_op *op)
     const struct acomm_group *g = op->group;
     if (!g->node)
         return -1;
-    if (op->kind != ACOMM_SEND && op->kind != ACOMM_RECV)
+    if (!op_is_message(op->kind))
         return node_left(g->node, g, -1, op->sequence);
     return op->peer < 0 ? -1 : node_left(g->node, g, op->peer, UINT64_MAX); /* any source: see p2p_match_end_alone() */
 }
@@ -109,7 +109,7 @@ static bool blocks(const struct acomm_op *op)
 {
     while (op->whole)
         op = op->whole;
-    return op->synchronous || op->guest || op->kind >= ACOMM_SEND || atomic_load_explicit(&op->done, memory_order_relaxed) == OP_AWAITED;
+    return op->synchronous || op->guest || op_is_message(op->kind) || atomic_load_explicit(&op->done, memory_order_relaxed) == OP_AWAITED;
 }
 
 /* Who waits for long asks the others how far they are, and says so once they have answered. */
@@ -130,7 +130,7 @@ static void tell(struct acomm_op *op, int64_t now)
         op->tell_at = now + NODE_ANSWER_NS;
         return;
     }
-    acomm_late late = {.group = g->id, .waited = now - op->waits, .peer = op->peer, .all = op->kind < ACOMM_SEND};
+    acomm_late late = {.group = g->id, .waited = now - op->waits, .peer = op->peer, .all = !op_is_message(op->kind)};
     op_header(op, &late.mine);
     node_waits(g->node, g, &late);
     op->tell_at = now + g->patience * TELL_AGAIN;
