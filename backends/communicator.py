@@ -11,6 +11,7 @@ from arraycomm._engine import Operation, Shortcut, ffi, interrupted, lib
 from arraycomm.core.arguments import nanoseconds
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.errors import Aborted
+from arraycomm.core.kinds import Kind
 from arraycomm.core.typed import Any
 from arraycomm.core.types import ReduceOp
 
@@ -118,49 +119,15 @@ class EngineCommunicator:
 
     # ---- collectives ----
 
-    def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_ALL_REDUCE, src.address, dst.address, src.count, src.dtype, layout, timeout, async_op,
-                         (src, dst), op)
-
-    def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
-               timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_REDUCE, src.address, dst.address if dst else 0, src.count, src.dtype, layout, timeout,
-                         async_op, (src, dst), op, root)
-
-    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                  async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_BROADCAST, src.address if src else 0, dst.address, dst.count, dst.dtype, layout, timeout,
-                         async_op, (src, dst), root=root)
-
-    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
+    def collective(self, kind: Kind, src: Buffer | None, dst: Buffer | None, op: ReduceOp | None = None, root: int = -1,
+                   counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        each = _counts(counts)
-        return self._run(lib.ACOMM_ALL_GATHER, src.address, dst.address, src.count, src.dtype, layout, timeout, async_op,
-                         (src, dst, each), counts=each)
-
-    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
-               async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_GATHER, src.address, dst.address if dst else 0, src.count, src.dtype, layout, timeout,
-                         async_op, (src, dst), root=root)
-
-    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                async_op: bool = False) -> Operation | None:
-        return self._run(lib.ACOMM_SCATTER, src.address if src else 0, dst.address, dst.count, dst.dtype, layout, timeout,
-                         async_op, (src, dst), root=root)
-
-    def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
-                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        each = _counts(counts)
-        return self._run(lib.ACOMM_REDUCE_SCATTER, src.address, dst.address, dst.count, src.dtype, layout, timeout, async_op,
-                         (src, dst, each), op, counts=each)
-
-    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
-                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Operation | None:
-        sends, receives = _counts(send_counts), _counts(recv_counts)
-        return self._run(lib.ACOMM_ALL_TO_ALL, src.address, dst.address, src.count // self.size, src.dtype, layout, timeout,
-                         async_op, (src, dst, sends, receives), counts=sends, received=receives)
+        sides = [buffer for buffer in (src, dst) if buffer is not None]
+        part = sides[-1 if kind.cuts else 0].count  # of what is cut the result
+        count = part // self.size if kind.cuts and kind.joins else part
+        each, received = _counts(counts), _counts(receives)
+        return self._run(kind.number, src.address if src else 0, dst.address if dst else 0, count, sides[0].dtype, layout,
+                         timeout, async_op, (src, dst, each, received), op, root, counts=each, received=received)
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Operation | None:
         return self._run(lib.ACOMM_BARRIER, 0, 0, 0, 0, 0, timeout, async_op, ())

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from arraycomm._engine import Shortcut
 
 from .buffer import Buffer
+from .kinds import Kind
 from .typed import TYPE_CHECKING, Any, Literal, Protocol
 from .types import ReduceOp
 
@@ -40,28 +41,14 @@ class Work(Protocol):
 
 
 class Mover(Protocol):
-    """What moves arrays. `layout` is a 32-bit hash of shape or counts that ranks compare; 0 compares nothing."""
+    """What moves arrays."""
 
-    def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Work | None: ...
-    def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
-               timeout: float | None = None, async_op: bool = False) -> Work | None: ...
-    # src is None everywhere but at the root.
-    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                  async_op: bool = False) -> Work | None: ...
-    # counts: elements per rank, equal on all ranks; None: even.
-    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
-                   timeout: float | None = None, async_op: bool = False) -> Work | None: ...
-    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
-               async_op: bool = False) -> Work | None: ...
-    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                async_op: bool = False) -> Work | None: ...
-    def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
-                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Work | None: ...
-    # send_counts, recv_counts: this rank's own; None: even.
-    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
-                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Work | None: ...
+    def collective(self, kind: Kind, src: Buffer | None, dst: Buffer | None, op: ReduceOp | None = None, root: int = -1,
+                   counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
+                   timeout: float | None = None, async_op: bool = False) -> Work | None:
+        """What operations.def says of the kind. src, dst: None where this rank gives or gets nothing. op: of what reduces. root:
+        of what has one. counts: elements of the blocks, where they differ, equal on all ranks; of all_to_all what this rank gives
+        to each, with receives. layout: a 32-bit hash of shape or counts that ranks compare; 0 compares nothing."""
 
     # Point to point is independent of the collectives' order. peer None: any source. A receive always gives a Work
     # (ended already when async_op is False), because its source is there.

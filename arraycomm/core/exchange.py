@@ -10,6 +10,7 @@ from .backend import Communicator
 from .buffer import Buffer
 from .dlpack import resolve
 from .errors import CollectiveMismatch
+from .kinds import KINDS
 from .opaque import dtype_name
 from .typed import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ def gather_integers(communicator: Communicator, mine: Sequence[int], timeout: fl
     n, size = len(mine), communicator.size
     _, src = _int64(mine)
     everything, dst = _int64([0] * (n * size))
-    communicator.all_gather(src, dst, timeout=timeout)
+    communicator.collective(KINDS["all_gather"], src, dst, timeout=timeout)
     return [tuple(everything[i * n : (i + 1) * n]) for i in range(size)]
 
 

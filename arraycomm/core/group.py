@@ -108,6 +108,15 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
             self._routes.find(src, self.name)
         return src
 
+    def _collective(self, name: str, src: Buffer | None, to: Destination, layout: int, timeout: float | None, async_op: bool,
+                    op: ReduceOp | None = None, root: int = -1, counts: Sequence[int] | None = None,
+                    receives: Sequence[int] | None = None) -> Any:
+        """Of arguments that were checked; gives what the method gives."""
+        some: Any = src or to.buffer
+        work = self._movers[some.device_type].collective(KINDS[name], src, to.buffer, op, root, counts, receives, layout=layout,
+                                                         timeout=timeout, async_op=async_op)
+        return Work(work, to.array) if async_op else to.array()
+
     # ---- collectives ----
 
     @_short
@@ -122,9 +131,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
-        work = self._movers[src.device_type].all_reduce(src, to.buffer, reduction, layout=shapes.layout(src.shape),
-                                                        timeout=timeout, async_op=async_op)
-        return _finish(work, to, async_op)
+        return self._collective("all_reduce", src, to, shapes.layout(src.shape), timeout, async_op, reduction)
 
     @_short
     def reduce(self, x: Any, root: int = 0, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
@@ -135,9 +142,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         root = arguments.root(root, self.size)
         reduction = arguments.reduction(op, src.dtype)
         to = arguments.destination(x, src, src.shape, out) if self.rank == root else arguments.NOWHERE
-        work = self._movers[src.device_type].reduce(src, to.buffer, reduction, root, layout=shapes.layout(src.shape),
-                                                    timeout=timeout, async_op=async_op)
-        return _finish(work, to, async_op)
+        return self._collective("reduce", src, to, shapes.layout(src.shape), timeout, async_op, reduction, root)
 
     @_short
     def broadcast(self, x: Any = None, root: int = 0, *, out: Any = None, async_op: bool = False,
@@ -155,9 +160,8 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         src = self._movable(x)
         root = arguments.root(root, self.size)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
-        work = self._movers[src.device_type].broadcast(src if self.rank == root else None, to.buffer, root,
-                                                       layout=shapes.layout(src.shape), timeout=timeout, async_op=async_op)
-        return _finish(work, to, async_op)
+        return self._collective("broadcast", src if self.rank == root else None, to, shapes.layout(src.shape), timeout, async_op,
+                                root=root)
 
     @_short
     def all_gather(self, x: Any, *, form: str = "concat", uneven: bool = False, counts: Sequence[int] | None = None,
@@ -179,9 +183,9 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         shape = shapes.gathered(src.shape, self.size, form, rows)
         to = arguments.destination(x, src, shape, out, inside=self.rank if rows is None else None)
         counts = None if rows is None else [n * row(src) for n in rows]
-        work = self._movers[src.device_type].all_gather(src, to.buffer, counts, layout=shapes.layout(src.shape, rows),
-                                                        timeout=timeout, async_op=async_op)
-        return _finish(work, shapes.listed(to, src.shape, self.size, rows) if form == "list" else to, async_op)
+        if form == "list":
+            to = shapes.listed(to, src.shape, self.size, rows)
+        return self._collective("all_gather", src, to, shapes.layout(src.shape, rows), timeout, async_op, counts=counts)
 
     @_short
     def gather(self, x: Any, root: int = 0, *, form: str = "concat", out: Any = None, async_op: bool = False,
@@ -192,11 +196,9 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         root = arguments.root(root, self.size)
         shape = shapes.gathered(src.shape, self.size, form, None)
         to = arguments.destination(x, src, shape, out, inside=self.rank) if self.rank == root else arguments.NOWHERE
-        work = self._movers[src.device_type].gather(src, to.buffer, root, layout=shapes.layout(src.shape), timeout=timeout,
-                                                    async_op=async_op)
         if form == "list" and self.rank == root:
             to = shapes.listed(to, src.shape, self.size, None)
-        return _finish(work, to, async_op)
+        return self._collective("gather", src, to, shapes.layout(src.shape), timeout, async_op, root=root)
 
     @_short
     def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, out: Any = None, async_op: bool = False,
@@ -221,9 +223,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
                                  "shape and dtype of the part")
             src = self._movable(template)
             part, to = src.shape, arguments.destination(template, src, src.shape, out)
-        work = self._movers[src.device_type].scatter(whole, to.buffer, root, layout=shapes.layout(part), timeout=timeout,
-                                                     async_op=async_op)
-        return _finish(work, to, async_op)
+        return self._collective("scatter", whole, to, shapes.layout(part), timeout, async_op, root=root)
 
     @_short
     def reduce_scatter(self, x: Any, op: str | ReduceOp = "sum", *, counts: Sequence[int] | None = None,
@@ -240,10 +240,8 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         part = shapes.part(src.shape, self.size, rows, self.rank)
         to = arguments.destination(x, src, part, out, contains=self.rank if rows is None else None)
         elements = None if rows is None else [n * row(src) for n in rows]
-        work = self._movers[src.device_type].reduce_scatter(src, to.buffer, reduction, elements,
-                                                            layout=shapes.layout(src.shape, rows), timeout=timeout,
-                                                            async_op=async_op)
-        return _finish(work, to, async_op)
+        return self._collective("reduce_scatter", src, to, shapes.layout(src.shape, rows), timeout, async_op, reduction,
+                                counts=elements)
 
     @_short
     def all_to_all(self, x: Any, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,
@@ -268,9 +266,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
             receives = [n * row(src) for n in rows]
         to = arguments.destination(x, src, shape, out, distinct=True)
         layout = shapes.layout(src.shape if send_counts is None else src.shape[1:])
-        work = self._movers[src.device_type].all_to_all(src, to.buffer, sends, receives, layout=layout, timeout=timeout,
-                                                        async_op=async_op)
-        return _finish(work, to, async_op)
+        return self._collective("all_to_all", src, to, layout, timeout, async_op, counts=sends, receives=receives)
 
     @_short
     def barrier(self, *, async_op: bool = False, timeout: float | None = None) -> Work | None:
@@ -492,7 +488,3 @@ class _Batch:
         if error is None and started is not None:
             for work in started:
                 work.wait()
-
-
-def _finish(work: Any, to: Destination, async_op: bool) -> Any:
-    return Work(work, to.array) if async_op else to.array()

@@ -13,6 +13,7 @@ from datetime import timedelta
 from importlib import import_module
 
 from arraycomm.core.buffer import Buffer
+from arraycomm.core.kinds import Kind
 from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import DType
 from arraycomm.core.types import ReduceOp as CoreReduceOp
@@ -59,6 +60,19 @@ class Operation:
         return int(self._work.source_rank()) if rank < 0 else rank, tag, nbytes
 
 
+# By kind: its options, and the methods that a class may have for it; the first takes lists.
+_METHODS: dict[str, tuple[Any, ...]] = {
+    "all_reduce": (options.AllreduceOptions, "allreduce"),
+    "reduce": (options.ReduceOptions, "reduce"),
+    "broadcast": (options.BroadcastOptions, "broadcast"),
+    "all_gather": (options.AllgatherOptions, "allgather", "all_gather_single", "_allgather_base"),
+    "gather": (options.GatherOptions, "gather"),
+    "scatter": (options.ScatterOptions, "scatter"),
+    "reduce_scatter": (options.ReduceScatterOptions, "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"),
+    "all_to_all": (options.AllToAllOptions, "alltoall", "all_to_all_single", "alltoall_base"),
+}
+
+
 class DerivedCommunicator:
     """Follows arraycomm.core.backend.Communicator."""
 
@@ -86,55 +100,27 @@ class DerivedCommunicator:
 
     # ---- collectives ----
 
-    def all_reduce(self, src: Buffer, dst: Buffer, op: CoreReduceOp, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Operation | None:
-        return self._call("allreduce", [_moved(src, dst)], _opts(options.AllreduceOptions, timeout, op), async_op=async_op)
-
-    def reduce(self, src: Buffer, dst: Buffer | None, op: CoreReduceOp, root: int, *, layout: int = 0,
-               timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        x = _array(src) + 0 if dst is None else _moved(src, dst)  # at others than the root it may be overwritten
-        return self._call("reduce", [x], _opts(options.ReduceOptions, timeout, op, root), async_op=async_op)
-
-    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                  async_op: bool = False) -> Operation | None:
-        x = _array(dst) if src is None else _moved(src, dst)
-        return self._call("broadcast", [x], _opts(options.BroadcastOptions, timeout, root=root), async_op=async_op)
-
-    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
+    def collective(self, kind: Kind, src: Any, dst: Any, op: CoreReduceOp | None = None, root: int = -1,
+                   counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        opts = _opts(options.AllgatherOptions, timeout)
-        name, _ = self._method("allgather", "all_gather_single", "_allgather_base")
-        if name == "allgather":
-            return self._call(name, [self._parts(dst, counts, src.shape)], [_array(src)], opts, async_op=async_op)
-        return self._call(name, _array(dst), _array(src), opts, async_op=async_op)
-
-    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
-               async_op: bool = False) -> Operation | None:
-        return self._call("gather", [] if dst is None else [self._parts(dst, None, src.shape)], [_array(src)],
-                          _opts(options.GatherOptions, timeout, root=root), async_op=async_op)
-
-    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                async_op: bool = False) -> Operation | None:
-        return self._call("scatter", [_array(dst)], [] if src is None else [self._parts(src, None, dst.shape)],
-                          _opts(options.ScatterOptions, timeout, root=root), async_op=async_op)
-
-    def reduce_scatter(self, src: Buffer, dst: Buffer, op: CoreReduceOp, counts: Sequence[int] | None = None, *,
-                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        opts = _opts(options.ReduceScatterOptions, timeout, op)
-        name, _ = self._method("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base")
-        if name == "reduce_scatter":
-            return self._call(name, [_array(dst)], [self._parts(src, counts, dst.shape)], opts, async_op=async_op)
-        return self._call(name, _array(dst), _array(src), opts, async_op=async_op)
-
-    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
-                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Operation | None:
-        opts = _opts(options.AllToAllOptions, timeout)
-        name, _ = self._method("alltoall", "all_to_all_single", "alltoall_base")
-        if name == "alltoall":
-            return self._call(name, self._parts(dst, recv_counts), self._parts(src, send_counts), opts, async_op=async_op)
-        return self._call(name, _array(dst), _array(src), list(recv_counts or ()), list(send_counts or ()), opts,
-                          async_op=async_op)
+        if kind.name not in _METHODS:
+            raise RuntimeError(f"ProcessGroup {self.name} does not support {kind.name}, which torch's classes have not")
+        opts_class, *names = _METHODS[kind.name]
+        name, _ = self._method(*names)
+        given: tuple[Any, ...]
+        if not (kind.cuts or kind.joins):
+            given = ([_array(dst) if src is None else _array(src) + 0 if dst is None else _moved(src, dst)],)  # not over src
+        elif name != names[0]:  # of whole arrays
+            each = (list(receives or ()), list(counts or ())) if kind.cuts and kind.joins else ()
+            given = (_array(dst), _array(src), *each)
+        elif kind.cuts and kind.joins:
+            given = (self._parts(dst, receives), self._parts(src, counts))
+        elif kind.joins:
+            given = ([] if dst is None else [self._parts(dst, counts, src.shape)], [_array(src)])
+        else:
+            given = ([_array(dst)], [] if src is None else [self._parts(src, counts, dst.shape)])
+        opts = _opts(opts_class, timeout, op, root if kind.rooted else None)
+        return self._call(name, *given, opts, async_op=async_op)
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Operation | None:
         return self._call("barrier", _opts(options.BarrierOptions, timeout), async_op=async_op)

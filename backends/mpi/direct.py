@@ -14,6 +14,7 @@ from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda.staged import Staged, piece_layout
 from arraycomm.core.errors import DeviceError
 from arraycomm.core.exchange import gather_integers
+from arraycomm.core.kinds import Kind
 from arraycomm.core.log import log
 from arraycomm.core.typed import Any
 
@@ -22,7 +23,6 @@ from .communicator import MpiCommunicator
 from .library import load
 
 _UNKNOWN = 2  # beside 0 and 1: not able, able
-_MOVES = ("broadcast", "all_gather", "gather", "scatter", "all_to_all")
 
 
 class Direct(Staged):
@@ -81,16 +81,16 @@ class Direct(Staged):
 
     # ---- collectives ----
 
-    def _staged(self, name: str, src: Buffer | None, gives: list[int], dst: Buffer | None, gets: list[int], layout: int,
-                timeout: float | None, async_op: bool, *, call: Callable[..., Any], uneven: bool = False,
-                **more: Any) -> Work | None:
+    def _staged(self, kind: Kind, src: Buffer | None, gives: list[int], dst: Buffer | None, gets: list[int], layout: int,
+                timeout: float | None, async_op: bool, *, call: Callable[..., Any], uneven: bool, **more: Any) -> Work | None:
         """What moves only goes to the library, whole."""
+        name = kind.name
         touched = [buffer for buffer in (src, dst) if buffer is not None]
         try:
-            if name in _MOVES and self._everywhere is None:
+            if not kind.reduces and self._everywhere is None:
                 with self._cuda.on(touched[0].device_index):
                     self._cuda.refuse_capture(buffer.stream for buffer in touched)  # before the others are asked
-            direct = name in _MOVES and self._agree(piece_layout(layout, -1 - _MOVES.index(name), 1), timeout, async_op)
+            direct = not kind.reduces and self._agree(piece_layout(layout, -1 - kind.number, 1), timeout, async_op)
             deadline = self._deadline(timeout)
             if direct:
                 self._settle_before(touched)
@@ -103,7 +103,7 @@ class Direct(Staged):
             raise
         except BaseException as error:
             raise self._told(name, error) from error.__cause__
-        return super()._staged(name, src, gives, dst, gets, layout, max(0.0, deadline - time.monotonic()), async_op, call=call,
+        return super()._staged(kind, src, gives, dst, gets, layout, max(0.0, deadline - time.monotonic()), async_op, call=call,
                                uneven=uneven, **more)
 
     def _moving(self, work: Moving) -> Moving:

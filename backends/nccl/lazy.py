@@ -11,6 +11,7 @@ from arraycomm.core.backend import Communicator, Watch, Work
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda.runtime import runtime
 from arraycomm.core.errors import Aborted, DeviceError
+from arraycomm.core.kinds import Kind
 from arraycomm.core.rendezvous import Rendezvous
 from arraycomm.core.typed import Any
 
@@ -27,15 +28,6 @@ def open_lazily(meeting: Rendezvous, name: str, timeout: float, options: Mapping
     config.check(library(), options)
     host = registry.get(HOST).open(meeting, name=name, timeout=timeout)
     return LazyCommunicator(host, timeout, options, priority=priority)
-
-
-def _collective(name: str) -> Callable[..., Any]:
-    def method(self: LazyCommunicator, *arrays: Any, **named: Any) -> Any:
-        if self._opened is None:
-            self._open(name, next(array.device_index for array in arrays if isinstance(array, Buffer)))
-        return getattr(self._opened, name)(*arrays, **named)
-
-    return method
 
 
 def _message(name: str) -> Callable[..., Any]:
@@ -85,9 +77,10 @@ class LazyCommunicator:
             self._host.abort(f"NCCL could not be opened: {error}")
             raise
 
-    all_reduce, reduce, broadcast = _collective("all_reduce"), _collective("reduce"), _collective("broadcast")
-    all_gather, gather, scatter = _collective("all_gather"), _collective("gather"), _collective("scatter")
-    reduce_scatter, all_to_all = _collective("reduce_scatter"), _collective("all_to_all")
+    def collective(self, kind: Kind, src: Buffer | None, dst: Buffer | None, *given: Any, **named: Any) -> Work | None:
+        opened = self._opened or self._open(kind.name, next(array.device_index for array in (src, dst) if array is not None))
+        return opened.collective(kind, src, dst, *given, **named)
+
     send, recv = _message("send"), _message("recv")
 
     @property

@@ -10,6 +10,7 @@ from arraycomm.core.backend import Communicator, Watch
 from arraycomm.core.cuda.runtime import Runtime, runtime
 from arraycomm.core.dlpack import allocate
 from arraycomm.core.errors import DistBackendError, DistError
+from arraycomm.core.kinds import KINDS
 from arraycomm.core.rendezvous import Rendezvous
 from arraycomm.core.typed import Any
 from arraycomm.core.types import DType
@@ -81,7 +82,7 @@ def _unique_id(nccl: Library, host: Communicator, timeout: float) -> bytes:
         code = nccl.ncclGetUniqueId(made)
         memory[:] = bytes([1 if code else 0]) + bytes(nccl.ffi.buffer(made))
         error = DistBackendError(f"ncclGetUniqueId failed: {nccl.error_text(code)}") if code else None
-    host.broadcast(room if host.rank == 0 else None, room, 0, timeout=timeout)
+    host.collective(KINDS["broadcast"], room if host.rank == 0 else None, room, root=0, timeout=timeout)
     if error is not None:
         raise error
     if memory[0]:

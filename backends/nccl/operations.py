@@ -1,4 +1,4 @@
-"""Operations of NcclCommunicator. One method each: arguments down, a place on a stream back."""
+"""Operations of NcclCommunicator: arguments down, a place on a stream back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from arraycomm.core.backend import Communicator, Work
 from arraycomm.core.buffer import Buffer
+from arraycomm.core.kinds import Kind
 from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import DeviceType, DType, ReduceOp
 
@@ -15,25 +16,9 @@ from .library import Library
 from .reductions import UINT8, Native, native
 
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from .work import NcclWork
 
-    _Method = TypeVar("_Method", bound=Callable[..., Any])
-
 _CPU = int(DeviceType.CPU)
-
-
-def _or_by_host(method: _Method) -> _Method:
-    """The method is for arrays on the GPU; those in host memory go over the communicator there."""
-    name = method.__name__
-
-    def by_place(self: Operations, first: Any, second: Any, *more: Any, **named: Any) -> Work | None:
-        if (second if first is None else first).device_type == _CPU:  # what only the root gives comes first
-            return getattr(self.host, name)(first, second, *more, **named)
-        return method(self, first, second, *more, **named)
-
-    return by_place  # type: ignore[return-value]
 
 
 class Operations:
@@ -48,8 +33,6 @@ class Operations:
              call: Callable[..., int], *arguments: Any) -> NcclWork | None:
         """call(*arguments, comm, stream) enqueues, and gives NCCL's code."""
         raise NotImplementedError
-
-    # ---- reductions ----
 
     def _how(self, op: ReduceOp, src: Buffer) -> Native:
         """What is not among the natives yet. TypeError for what NCCL does not have, before anything is sent."""
@@ -77,67 +60,57 @@ class Operations:
 
         return scaled
 
-    @_or_by_host
-    def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Work | None:
+    # What each kind enqueues: the function and its arguments before the communicator and the stream.
+
+    def _all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, root: int, *_: Any) -> tuple[Any, ...]:
         how = self._natives.get((op, src.dtype)) or self._how(op, src)
         call = self._scaled(how, self.nccl.ncclAllReduce) if how.scalar else self.nccl.ncclAllReduce
-        return self._run("all_reduce", src, dst, timeout, async_op, call, src.address,
-                         dst.address, src.count * how.elements, how.dtype, how.op)
+        return call, src.address, dst.address, src.count * how.elements, how.dtype, how.op
 
-    @_or_by_host
-    def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
-               timeout: float | None = None, async_op: bool = False) -> Work | None:
+    def _reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *_: Any) -> tuple[Any, ...]:
         how = self._natives.get((op, src.dtype)) or self._how(op, src)
         call = self._scaled(how, self.nccl.ncclReduce) if how.scalar else self.nccl.ncclReduce
-        return self._run("reduce", src, dst, timeout, async_op, call, src.address,
-                         dst.address if dst else 0, src.count * how.elements, how.dtype, how.op, root)
+        return call, src.address, dst.address if dst else 0, src.count * how.elements, how.dtype, how.op, root
 
-    @_or_by_host
-    def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
-                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Work | None:
+    def _reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, root: int, counts: Sequence[int] | None,
+                        *_: Any) -> tuple[Any, ...]:
         how = self._natives.get((op, src.dtype)) or self._how(op, src)
         even = counts is None or len(set(counts)) == 1
         plain = self.nccl.ncclReduceScatter if even else self._grouped.reduce_scatter
         call = self._scaled(how, plain) if how.scalar else plain
         if even:
-            return self._run("reduce_scatter", src, dst, timeout, async_op, call,
-                             src.address, dst.address, dst.count * how.elements, how.dtype, how.op)
-        return self._run("reduce_scatter", src, dst, timeout, async_op, call,
-                         src, dst, counts, how, how.op, DType(src.dtype).itemsize)
+            return call, src.address, dst.address, dst.count * how.elements, how.dtype, how.op
+        return call, src, dst, counts, how, how.op, DType(src.dtype).itemsize
 
-    # ---- movement: bytes ----
+    def _broadcast(self, src: Buffer | None, dst: Buffer, op: None, root: int, *_: Any) -> tuple[Any, ...]:
+        return self.nccl.ncclBroadcast, src.address if src else dst.address, dst.address, dst.nbytes, UINT8, root
 
-    @_or_by_host
-    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                  async_op: bool = False) -> Work | None:
-        return self._run("broadcast", src, dst, timeout, async_op, self.nccl.ncclBroadcast, src.address if src else dst.address,
-                         dst.address, dst.nbytes, UINT8, root)
-
-    @_or_by_host
-    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
-                   timeout: float | None = None, async_op: bool = False) -> Work | None:
+    def _all_gather(self, src: Buffer, dst: Buffer, op: None, root: int, counts: Sequence[int] | None,
+                    *_: Any) -> tuple[Any, ...]:
         if counts is None or len(set(counts)) == 1:
-            return self._run("all_gather", src, dst, timeout, async_op, self.nccl.ncclAllGather, src.address, dst.address,
-                             src.nbytes, UINT8)
-        sizes = [count * DType(src.dtype).itemsize for count in counts]
-        return self._run("all_gather", src, dst, timeout, async_op, self._grouped.all_gather, src, dst, sizes)
+            return self.nccl.ncclAllGather, src.address, dst.address, src.nbytes, UINT8
+        return self._grouped.all_gather, src, dst, [count * DType(src.dtype).itemsize for count in counts]
 
-    @_or_by_host
-    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
-               async_op: bool = False) -> Work | None:
-        return self._run("gather", src, dst, timeout, async_op, self._grouped.gather, src, dst, root)
+    def _gather(self, src: Buffer, dst: Buffer | None, op: None, root: int, *_: Any) -> tuple[Any, ...]:
+        return self._grouped.gather, src, dst, root
 
-    @_or_by_host
-    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                async_op: bool = False) -> Work | None:
-        return self._run("scatter", src, dst, timeout, async_op, self._grouped.scatter, src, dst, root)
+    def _scatter(self, src: Buffer | None, dst: Buffer, op: None, root: int, *_: Any) -> tuple[Any, ...]:
+        return self._grouped.scatter, src, dst, root
 
-    @_or_by_host
-    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
-                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Work | None:
-        return self._run("all_to_all", src, dst, timeout, async_op, self._grouped.all_to_all, src, dst, send_counts, recv_counts)
+    def _all_to_all(self, src: Buffer, dst: Buffer, op: None, root: int, sends: Sequence[int] | None,
+                    receives: Sequence[int] | None) -> tuple[Any, ...]:
+        return self._grouped.all_to_all, src, dst, sends, receives
+
+    def collective(self, kind: Kind, src: Buffer | None, dst: Buffer | None, op: ReduceOp | None = None, root: int = -1,
+                   counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
+                   timeout: float | None = None, async_op: bool = False) -> Work | None:
+        some = src if src is not None else dst
+        assert some is not None  # an operation has one
+        if some.device_type == _CPU:
+            return self.host.collective(kind, src, dst, op, root, counts, receives, layout=layout, timeout=timeout,
+                                        async_op=async_op)
+        call = getattr(self, f"_{kind.name}")(src, dst, op, root, counts, receives)
+        return self._run(kind.name, src, dst, timeout, async_op, *call)
 
     # ---- point to point ----
 
@@ -148,15 +121,17 @@ class Operations:
             raise ValueError("NCCL's messages have no tags and no receive from any source: use tag 0 and name the source, or "
                              "send a copy in host memory")
 
-    @_or_by_host
     def send(self, src: Buffer, peer: int, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work | None:
+        if src.device_type == _CPU:
+            return self.host.send(src, peer, tag, timeout=timeout, async_op=async_op)
         self._check_message(peer, tag)
         return self._run("send", src, None, timeout, async_op, self.nccl.ncclSend, src.address, src.nbytes, UINT8, peer)
 
-    @_or_by_host
     def recv(self, dst: Buffer, peer: int | None, tag: int = 0, *, timeout: float | None = None,
              async_op: bool = False) -> Work:
+        if dst.device_type == _CPU:
+            return self.host.recv(dst, peer, tag, timeout=timeout, async_op=async_op)
         self._check_message(peer, tag)
         assert peer is not None
         work = self._run("recv", None, dst, timeout, True, self.nccl.ncclRecv, dst.address, dst.nbytes, UINT8, peer)

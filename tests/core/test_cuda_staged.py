@@ -13,6 +13,7 @@ from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda import pieces, pinned
 from arraycomm.core.cuda.staged import Staged
 from arraycomm.core.dlpack import resolve, resolve_out
+from arraycomm.core.kinds import KINDS
 from arraycomm.core.types import reduce_op
 from tests.standin import arrays
 
@@ -27,7 +28,7 @@ class _Host:
     def __init__(self, during: Callable[[int], None]) -> None:
         self._during, self.calls = during, 0
 
-    def all_reduce(self, src: Buffer, dst: Buffer, op: object, **_how: object) -> None:
+    def collective(self, kind: object, src: Buffer, dst: Buffer, *_given: object, **_how: object) -> None:
         self._during(self.calls)
         self.calls += 1
         np.frombuffer(dst, np.float32)[:] = np.frombuffer(src, np.float32) * 2
@@ -91,6 +92,6 @@ def test_the_device_copies_while_the_host_works(cuda: arrays.Cuda, monkeypatch: 
     host: Any = _Host(during)
     x = arrays.asarray(values)
     staged = Staged(host, 60)
-    staged.all_reduce(resolve(x), resolve_out(x), reduce_op("sum"))
+    staged.collective(KINDS["all_reduce"], resolve(x), resolve_out(x), reduce_op("sum"))
     assert host.calls == _PIECES and np.array_equal(x.numpy(), values * 2)
     staged.close()

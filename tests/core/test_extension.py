@@ -18,8 +18,7 @@ from arraycomm.frameworks import jax as comm
 
 from ..threads import at_once
 
-REQUIRED = ("rank", "size", "name", "closed", "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter",
-            "reduce_scatter", "all_to_all", "send", "recv", "barrier", "check_peers", "abort", "close", "batch")
+REQUIRED = ("rank", "size", "name", "closed", "collective", "send", "recv", "barrier", "check_peers", "abort", "close", "batch")
 
 
 class BareCommunicator:

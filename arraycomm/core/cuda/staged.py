@@ -13,10 +13,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from copy import copy
 
+from arraycomm._engine import lib
+
 from ..backend import Communicator, Work
 from ..buffer import Buffer
 from ..dlpack import adopt, allocate, overlaps
 from ..errors import CollectiveMismatch, DeviceError, DistBackendError, DistError, ResourceError
+from ..kinds import KINDS, Kind
 from ..log import log
 from ..typed import TYPE_CHECKING, Any
 from ..types import DType, ReduceOp, reduce_op
@@ -35,8 +38,6 @@ if TYPE_CHECKING:
 
     _Work = TypeVar("_Work", bound=Work)
 
-_COLLECTIVES = ("broadcast", "all_gather", "gather", "scatter", "all_to_all", "all_reduce", "reduce", "reduce_scatter")
-_GIVEN = ("broadcast", "scatter")  # all comes from the root
 _LONG = 1 << 20  # bytes of a block, from which on ranks try whether they reach each other's devices, and use it
 
 _pools: list[Pool] = []  # the process's one: pinned memory serves all devices and groups
@@ -77,71 +78,34 @@ class Staged:
 
     # ---- collectives ----
 
-    def all_reduce(self, src: Buffer, dst: Buffer, op: ReduceOp, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Work | None:
-        return self._staged("all_reduce", src, [src.count], dst, [dst.count], layout, timeout, async_op, together=True, op=op,
-                            call=lambda source, target, _, **more: self._host.all_reduce(source, target, op, **more))
-
-    def reduce(self, src: Buffer, dst: Buffer | None, op: ReduceOp, root: int, *, layout: int = 0,
-               timeout: float | None = None, async_op: bool = False) -> Work | None:
-        return self._staged("reduce", src, [src.count], dst, [src.count], layout, timeout, async_op, together=True, op=op,
-                            root=root, call=lambda source, target, _, **more: self._host.reduce(source, target, op, root, **more))
-
-    def broadcast(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                  async_op: bool = False) -> Work | None:
-        return self._staged("broadcast", src, [dst.count], dst, [dst.count], layout, timeout, async_op, together=True,
-                            root=root, call=lambda source, target, _, **more: self._host.broadcast(source, target, root, **more))
-
-    def all_gather(self, src: Buffer, dst: Buffer, counts: Sequence[int] | None = None, *, layout: int = 0,
+    def collective(self, kind: Kind, src: Buffer | None, dst: Buffer | None, op: ReduceOp | None = None, root: int = -1,
+                   counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Work | None:
-        each = self._each(src.count, counts)
+        sides = [buffer for buffer in (src, dst) if buffer is not None]
+        exchanges = kind.cuts and kind.joins
+        cut = not exchanges or counts is None
+        if kind.cuts or kind.joins:
+            block = sides[0].count // self._host.size if exchanges else sides[-1 if kind.cuts else 0].count
+            each = [block] * self._host.size if counts is None else list(counts)
+            gives = each if kind.cuts else [each[self._host.rank]]
+            gets = each if kind.joins else [each[self._host.rank]]
+        else:
+            gives = gets = [sides[0].count]
+        if not cut:  # nobody knows the longest part of all ranks: one piece
+            gives, gets = [sides[0].count], [sides[1].count]
 
-        def call(source: Buffer, target: Buffer, now: list[int] | None, **more: Any) -> Work | None:
-            return self._host.all_gather(source, target, now, **more)
+        def call(source: Buffer | None, target: Buffer | None, now: list[int] | None, **more: Any) -> Work | None:
+            return self._host.collective(kind, source, target, op, root, now if cut else counts, receives, **more)
 
-        return self._staged("all_gather", src, [each[self._host.rank]], dst, each, layout, timeout, async_op,
-                            uneven=counts is not None, call=call)
+        return self._staged(kind, src, gives, dst, gets, layout, timeout, async_op, call=call,
+                            uneven=cut and counts is not None, cut=cut, op=op, root=root)
 
-    def gather(self, src: Buffer, dst: Buffer | None, root: int, *, layout: int = 0, timeout: float | None = None,
-               async_op: bool = False) -> Work | None:
-        return self._staged("gather", src, [src.count], dst, self._each(src.count), layout, timeout, async_op, root=root,
-                            call=lambda source, target, _, **more: self._host.gather(source, target, root, **more))
-
-    def scatter(self, src: Buffer | None, dst: Buffer, root: int, *, layout: int = 0, timeout: float | None = None,
-                async_op: bool = False) -> Work | None:
-        return self._staged("scatter", src, self._each(dst.count), dst, [dst.count], layout, timeout, async_op, root=root,
-                            call=lambda source, target, _, **more: self._host.scatter(source, target, root, **more))
-
-    def reduce_scatter(self, src: Buffer, dst: Buffer, op: ReduceOp, counts: Sequence[int] | None = None, *,
-                       layout: int = 0, timeout: float | None = None, async_op: bool = False) -> Work | None:
-
-        def call(source: Buffer, target: Buffer, now: list[int] | None, **more: Any) -> Work | None:
-            return self._host.reduce_scatter(source, target, op, now, **more)
-
-        return self._staged("reduce_scatter", src, self._each(dst.count, counts), dst, [dst.count], layout, timeout,
-                            async_op, uneven=counts is not None, op=op, call=call)
-
-    def all_to_all(self, src: Buffer, dst: Buffer, send_counts: Sequence[int] | None = None,
-                   recv_counts: Sequence[int] | None = None, *, layout: int = 0, timeout: float | None = None,
-                   async_op: bool = False) -> Work | None:
-        if send_counts is not None:  # nobody knows the longest part of all ranks: one piece
-            return self._staged("all_to_all", src, [src.count], dst, [dst.count], layout, timeout, async_op, cut=False,
-                                call=lambda source, target, _, **more: self._host.all_to_all(
-                                    source, target, send_counts, recv_counts, **more))
-        each = self._each(src.count // self._host.size)
-        return self._staged("all_to_all", src, each, dst, each, layout, timeout, async_op,
-                            call=lambda source, target, _, **more: self._host.all_to_all(source, target, **more))
-
-    def _each(self, count: int, counts: Sequence[int] | None = None) -> list[int]:
-        return [count] * self._host.size if counts is None else list(counts)
-
-    def _staged(self, name: str, src: Buffer | None, gives: list[int], dst: Buffer | None, gets: list[int], layout: int,
-                timeout: float | None, async_op: bool, *, call: Callable[..., Any], together: bool = False,
-                uneven: bool = False, cut: bool = True, op: ReduceOp | None = None, root: int | None = None) -> Work | None:
+    def _staged(self, kind: Kind, src: Buffer | None, gives: list[int], dst: Buffer | None, gets: list[int], layout: int,
+                timeout: float | None, async_op: bool, *, call: Callable[..., Any], uneven: bool, cut: bool, op: ReduceOp | None,
+                root: int) -> Work | None:
         """gives, gets: elements of the blocks of src and of dst, on ranks that have none too. uneven: of different length.
-
-        op: what is reduced with; None: all is only copied.
-        """
+        cut: into pieces."""
+        name, together = kind.name, not (kind.cuts or kind.joins)
         any_buffer = src if src is not None else dst
         assert any_buffer is not None
         blocks = gives if len(gives) > len(gets) else gets
@@ -149,9 +113,9 @@ class Staged:
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         nbytes = longest * width * len(blocks)
         if cut and longest * width >= _LONG and self._host.size > 1 and self._may_reach(any_buffer.dtype, op, nbytes):
-            what = hash((layout, _COLLECTIVES.index(name), -1 if root is None else root, any_buffer.dtype,
+            what = hash((layout, kind.number, root, any_buffer.dtype,
                          *((op.code, *struct.pack("d", op.factor)) if op else ()), *blocks))
-            moves = Moves(name, self._host.rank, root if name in _GIVEN else None, op, gives, gets)
+            moves = Moves(name, self._host.rank, root if kind.gives == lib.ACOMM_ROOT else None, op, gives, gets)
             if self._between_devices(moves, what, src, dst, nbytes, deadline, async_op):
                 return None
         # What is reduced as a whole is read, written and read again by the host: short pieces stay in its caches.
@@ -201,8 +165,8 @@ class Staged:
         """All ranks are there, and mean the same; whether all of them wait. Who does not, goes on at once."""
         vote = self._vote if waits else allocate((1,), DType.UINT8)
         memoryview(vote)[0] = waits
-        work = self._host.all_reduce(vote, vote, reduce_op("min"), layout=layout,
-                                     timeout=max(0.0, deadline - time.monotonic()), async_op=not waits)
+        work = self._host.collective(KINDS["all_reduce"], vote, vote, reduce_op("min"), layout=layout,
+                                      timeout=max(0.0, deadline - time.monotonic()), async_op=not waits)
         if work is not None:
             self._votes = [earlier for earlier in self._votes if not earlier.done()] + [work]
         return waits and bool(memoryview(vote)[0])

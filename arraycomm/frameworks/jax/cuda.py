@@ -15,6 +15,7 @@ from arraycomm._engine import lib
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.cuda.runtime import runtime
 from arraycomm.core.group import Group
+from arraycomm.core.kinds import KINDS
 from arraycomm.core.types import CODES, OPS, DeviceType, ReduceOp, premul_sum
 
 from . import flight
@@ -22,6 +23,7 @@ from .errors import report
 
 _LEGACY = 1  # the default stream, as DLPack numbers it
 _groups: dict[int, weakref.ref[Group]] = {}  # by the numbers that programs know them by
+_KINDS = {kind.number: kind for kind in KINDS.values()}
 _ops = {CODES[name]: op for name, op in OPS.items()}
 
 
@@ -75,8 +77,7 @@ def enqueue(fields: tuple[int, ...], source: int, target: int, stream: int) -> s
 
 
 def _carry_out(group: Group, asked: _Fields, source: int, target: int, stream: int) -> None:
-    blocks = {lib.ACOMM_ALL_GATHER: (1, group.size), lib.ACOMM_REDUCE_SCATTER: (group.size, 1),
-              lib.ACOMM_ALL_TO_ALL: (group.size, group.size)}.get(asked.kind, (1, 1))
+    kind = _KINDS.get(asked.kind)  # none of a permutation
     device = runtime().pointer_type(source or target)[1] if source or target else 0
 
     def buffer(address: int, elements: int) -> Buffer:
@@ -85,17 +86,20 @@ def _carry_out(group: Group, asked: _Fields, source: int, target: int, stream: i
     if asked.kind == lib.ACOMM_BARRIER:
         group.barrier()
         return
-    gets = {lib.ACOMM_SEND: False, lib.ACOMM_REDUCE: asked.root == group.rank,
-            lib.ACOMM_XLA_PERMUTE: asked.source >= 0}.get(asked.kind, True)
-    src = buffer(source, asked.elements * blocks[0]) if asked.gives else None
-    dst = buffer(target, asked.elements * blocks[1]) if gets else None
+    gets = asked.source >= 0 if kind is None else kind.has_part(kind.gets, group.rank, asked.root)
+    src = buffer(source, asked.elements * (group.size if kind and kind.cuts else 1)) if asked.gives else None
+    dst = buffer(target, asked.elements * (group.size if kind and kind.joins else 1)) if gets else None
     some = src or dst
     if some is None:  # a permutation without this rank
         return
     if int(DeviceType.CUDA) not in group._movers:
         group._routes.find(some, group.name)
     mover = group._movers[int(DeviceType.CUDA)]
-    _RUN[asked.kind](_Enqueued(group, mover, asked, src, dst))
+    one = _Enqueued(group, mover, asked, src, dst)
+    if asked.kind in _RUN:
+        _RUN[asked.kind](one)
+    elif kind is not None:
+        mover.collective(kind, src, dst, asked.op() if kind.reduces else None, asked.root, layout=asked.layout)
     flight.enqueued(mover)
 
 
@@ -112,12 +116,6 @@ def _permute(one: _Enqueued) -> None:
 
 
 _RUN: dict[int, Callable[[_Enqueued], object]] = {
-    lib.ACOMM_ALL_REDUCE: lambda one: one.mover.all_reduce(one.src, one.dst, one.fields.op(), layout=one.fields.layout),
-    lib.ACOMM_REDUCE: lambda one: one.mover.reduce(one.src, one.dst, one.fields.op(), one.fields.root, layout=one.fields.layout),
-    lib.ACOMM_BROADCAST: lambda one: one.mover.broadcast(one.src, one.dst, one.fields.root, layout=one.fields.layout),
-    lib.ACOMM_ALL_GATHER: lambda one: one.mover.all_gather(one.src, one.dst, layout=one.fields.layout),
-    lib.ACOMM_REDUCE_SCATTER: lambda one: one.mover.reduce_scatter(one.src, one.dst, one.fields.op(), layout=one.fields.layout),
-    lib.ACOMM_ALL_TO_ALL: lambda one: one.mover.all_to_all(one.src, one.dst, layout=one.fields.layout),
     lib.ACOMM_SEND: lambda one: one.mover.send(one.src, one.fields.root, one.fields.tag),
     lib.ACOMM_RECV: lambda one: one.mover.recv(one.dst, None if one.fields.root < 0 else one.fields.root, one.fields.tag),
     lib.ACOMM_XLA_PERMUTE: _permute,
