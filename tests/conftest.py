@@ -24,5 +24,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--programs", type=int, default=1, help="run so many programs of random calls in every world (seconds each)")
     parser.addoption("--torch-tables", action="store_true", help="compare all wrong calls with torch.distributed (a minute)")
     parser.addoption("--over-gloo", action="store_true", help="compare JAX's programs of examples/ with gloo (minutes)")
+    parser.addoption("--gpu-parts", action="store_true", help="run all parts of tests/run_gpu over the stand-ins (two minutes)")
     parser.addoption("--races", action="store_true",
                      help="run all of the engine's tests in C under ThreadSanitizer, and its rounds on AArch64 (minutes)")

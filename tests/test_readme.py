@@ -1,12 +1,17 @@
-"""The Python of README.md, mpi4py's tutorial, and the way to go on without a lost rank, run as they stand there."""
+"""The programs of README.md and docs/start.md, mpi4py's tutorial, and the way to go on without a lost rank, run as they are."""
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from .ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRON = {name: value for name, value in os.environ.items()
@@ -24,24 +29,71 @@ def run(path: Path, program: str, *command: str) -> str:
     return done.stdout
 
 
-def test_the_first_program(tmp_path: Path) -> None:
-    lines = sorted(re.findall(r"\[6. 6. 6. 6.\]", run(tmp_path / "program.py", blocks("README.md")[0])))
-    assert len(lines) == 4
+LAUNCH = ("-m", "arraycomm.launch")
 
 
-def test_beside_mpi4py(tmp_path: Path) -> None:
-    given = """
-import arraycomm, numpy as np
-group = arraycomm.init()
-x, part = np.full(2, group.rank + 1.0), np.empty(1)
-whole = np.arange(2.0) if group.rank == 0 else None
-"""
-    seen = """
-if group.rank == 1:
-    print(x, part, array, source, tag, half.size, told)
-"""
-    out = run(tmp_path / "program.py", given + blocks("README.md")[1] + seen, "-m", "arraycomm.launch", "--nproc-per-node", "2")
-    assert out == "[rank 1] [3. 3.] [1.] [3. 3.] 0 0 2 {'step': 7}\n"
+def test_the_program_of_the_front_page(tmp_path: Path) -> None:
+    out = run(tmp_path / "program.py", blocks("README.md")[0], *LAUNCH, "-n", "4")
+    assert sorted(out.splitlines()) == [f"[rank {rank}] {rank} [6. 6. 6. 6.]" for rank in range(4)]
+
+
+def test_the_front_page_has_two_screens() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120 and max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/start.md"])
+def test_links(page: str) -> None:
+    text = (ROOT / page).read_text()
+    links = re.findall(r"\]\(([^)\s#]+)(?:#([^)\s]+))?\)", text)
+    assert links
+    for path, heading in links:
+        there = (ROOT / page).parent / path
+        assert there.exists(), path
+        headings = re.findall(r"^#+ (.*)", there.read_text(), re.MULTILINE) if heading else []
+        assert not heading or heading in [re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings], path
+
+
+def after(heading: str, kind: str, count: int = 1) -> list[str]:
+    """The first blocks of this kind under the heading of docs/start.md."""
+    text = (ROOT / "docs/start.md").read_text().partition(f"\n## {heading}\n")[2]
+    return re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)[:count]
+
+
+def test_start_in_a_session() -> None:
+    examples = doctest.DocTestParser().get_doctest(*after("Ranks in a session", "python"), {}, "start.md", None, None)
+    assert doctest.DocTestRunner().run(examples) == (0, 2)
+
+
+def test_start_on_one_host(tmp_path: Path) -> None:
+    out = run(tmp_path / "program.py", *after("Four ranks on one host", "python"), *LAUNCH, "-n", "4")
+    assert [out] == after("Four ranks on one host", "text")
+
+
+def test_start_on_two_hosts(tmp_path: Path) -> None:
+    """As it stands there, but for the address, the port and the hosts' names, which both are this one's."""
+    made, first, other = after("Two hosts", "bash", 3)
+    (tmp_path / "program.py").write_text(*after("Four ranks on one host", "python"))
+    subprocess.run(made, shell=True, cwd=tmp_path, check=True)
+    address, hosts = f"127.0.0.1 --master-port {free_port()}", []
+    for number, line in enumerate((first, other)):
+        line = line.replace("arraycomm-run", f"{sys.executable} -m arraycomm.launch").replace("10.0.0.1", address)
+        hosts.append(subprocess.Popen(line, shell=True, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+                                      env={**ENVIRON, "ARRAYCOMM_HOSTID": str(number)}))
+    outs = [host.communicate(timeout=60)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0]
+    assert outs == [*after("Four ranks on one host", "text"), ""]
+
+
+def test_start_with_jax(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    assert run(tmp_path / "sum.py", *after("JAX", "python"), *LAUNCH, "--jax", "-n", "2").count(" 1.0\n") == 2
+
+
+def test_start_with_torch(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out = run(tmp_path / "train.py", *after("torch", "python"), *LAUNCH, "-n", "2")
+    assert out.count("tensor([[1., 1., 1., 1.]])") == 2
 
 
 def test_from_mpi4py(tmp_path: Path) -> None:
