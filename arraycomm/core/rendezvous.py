@@ -27,7 +27,7 @@ from .printable import printable
 from .private import private_directory
 from .record import Record
 from .store import HashStore, PrefixStore, Store, TCPStore
-from .store.connections import StoreClosed
+from .store.connections import StoreClosed, StoreLost
 
 _ADVICE = "see whether they were started with the same MASTER_ADDR and MASTER_PORT, and what they printed"
 _TOGETHER = 0.5  # s: who gave up as late as that began with this rank, and does not try again, but says who did not come
@@ -54,7 +54,8 @@ class Rendezvous(Record):
         """
         store = PrefixStore(f"part/{label}", self.store)
         rank, job = list(members).index(self.rank), sha256(f"{self.job}/{label}".encode()).hexdigest()[:32]
-        Gathering(store, rank, len(members), self.secret).enter()
+        with contextlib.suppress(StoreLost):  # survivors may need no store: who does hears of it
+            Gathering(store, rank, len(members), self.secret).enter()
         return self._replace(rank=rank, size=len(members), store=store, job=job, close=lambda: None)
 
 

@@ -43,7 +43,7 @@ class Shrinking:
     def close(self, reason: str = "") -> None:
         raise NotImplementedError
 
-    def shrink(self, *, timeout: float | None = None) -> Group:
+    def shrink(self, *, exclude: Sequence[int] = (), timeout: float | None = None) -> Group:
         """A new group of the ranks that are left, in their order, after PeerLost or Aborted. All that are left call it, and only
         they. `ranks` of the new group says who they are, as ranks of the world; ranks are counted anew.
 
@@ -52,27 +52,32 @@ class Shrinking:
         abort(). A rank that goes when some have returned already may be one of their new group, whose first operation raises
         PeerLost then: shrink() of that group leads to where the others are.
 
+        exclude: ranks of this group that are to be left out though they live, the same on all that call it.
         timeout: seconds to wait for the others; None takes this group's, which is the new group's default too. The new group
         takes this one's place and its connections: closing one of them closes both.
 
-        Raises Aborted when the others have declared this rank lost (it was stopped, or not reachable) and when the group is
-        closed, CollectiveTimeout with the ranks that have not come, DistBackendError where the backend cannot go on without a
-        rank. A rank on which it raises has left: the group is closed there, and the others go on without that rank.
+        Raises ValueError, and nothing has happened, when exclude has this rank or one that the group does not have; Aborted when
+        the others have declared this rank lost (it was stopped, or not reachable) and when the group is closed, CollectiveTimeout
+        with the ranks that have not come, DistBackendError where the backend cannot go on without a rank. A rank on which it
+        raises these has left: the group is closed there, and the others go on without that rank.
         """
+        excluded = {arguments.rank("exclude", rank, self.size) for rank in exclude}
+        if self.rank in excluded:
+            raise ValueError(f"rank {self.rank} is in exclude: only the ranks that stay call shrink()")
         seconds = self.timeout if timeout is None else arguments.group_seconds(timeout)
         if not hasattr(self._communicator, "gone"):
             raise DistBackendError(f"group {self.name!r} cannot be shrunk: backend {self.backend!r} does not say which ranks are "
                                    "gone; make a group of the others by subgroup(), or a new one by init()")
         try:
             with counted_in(self.ranks, self.name):
-                return self._shrunk(time.monotonic() + seconds, seconds)
+                return self._shrunk(excluded, time.monotonic() + seconds, seconds)
         except BaseException as error:
             self.close(type(error).__name__)  # nobody is to wait for this rank
             raise
 
-    def _shrunk(self, end: float, seconds: float) -> Group:
+    def _shrunk(self, excluded: set[int], end: float, seconds: float) -> Group:
         while True:
-            gone = self._gone()
+            gone = self._gone() | excluded
             members = [rank for rank in range(self.size) if rank not in gone]
 
             def watch(awaited: Iterable[int], members: Sequence[int] = members) -> None:

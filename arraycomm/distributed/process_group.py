@@ -306,17 +306,22 @@ def open_part(parent: ProcessGroup, meeting: Rendezvous, ranks: Sequence[int], t
               timeout: float, pg_options: Any) -> Group:
     """The core group of these ranks of the default group `parent`. They alone call it.
 
-    turn: how many groups of these ranks there were before. It shares the parent's connections where the parent has its
-    backends, unless a program registered one or NCCL has options: those make a communicator for each group.
+    turn: how many groups of these ranks there were before.
     """
     _announce_ignored(config, pg_options)
     label = f"{numbered(ranks)}#{turn}"
-    own = set(Backend.plugins) if pg_options is None else {*Backend.plugins, Backend.NCCL}
-    if set(config.engines()) <= set(parent.config.engines()) - own:
+    if shares(parent, config, pg_options):
         return parent.core.subgroup(ranks, label, timeout=timeout, backends=config.engines())
     chosen, label = _chosen(config, pg_options, ranks, parent.bound_device_id), f"{config.spelled()} {label}"
     with counted_in(parent.core.ranks, parent.core.name, [parent.core.ranks[rank] for rank in ranks]):
         return open_group(meeting.part(ranks, label), chosen, timeout, label)
+
+
+def shares(parent: ProcessGroup, config: BackendConfig, pg_options: Any) -> bool:
+    """Whether a group uses the parent's connections: where the parent has its backends, unless a program registered one or NCCL
+    has options. Those make a communicator for each group."""
+    own = set(Backend.plugins) if pg_options is None else {*Backend.plugins, Backend.NCCL}
+    return set(config.engines()) <= set(parent.config.engines()) - own
 
 
 def _announce_ignored(config: BackendConfig, pg_options: Any) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from arraycomm.core.errors import counted_in
+from arraycomm.core.group import Group
 from arraycomm.core.typed import Any
 
 from . import backend as backends
 from .backend import BackendConfig
 from .groups import _meeting, _next_turn, agree, new_group
-from .process_group import ProcessGroup, check_rank, check_ranks, open_part, seconds_of
+from .operations import untimed
+from .process_group import ProcessGroup, _announce_ignored, check_rank, check_ranks, open_part, seconds_of, shares
 from .world import GroupMember, default_group, is_outside, resolve, state
 
 SHRINK_DEFAULT = 0
@@ -141,11 +143,13 @@ def _open(parent: ProcessGroup, members: Sequence[int], config: BackendConfig, s
 
 def shrink_group(ranks_to_exclude: list[int], group: Any = None, shrink_flags: int = SHRINK_DEFAULT,
                  pg_options: Any = None) -> ProcessGroup:
-    """The group without these of its ranks (group ranks), which may be dead. The remaining ranks call it, and only they.
+    """The group without these of its ranks (group ranks), dead or alive. The remaining ranks call it, and only they.
 
-    shrink_flags: SHRINK_ABORT ends what is under way in the old group first. Shrinking the default group (None) makes the
-    result the default group, with ranks counted anew, and closes all other groups. The old group stays until it is
-    destroyed, where it is not the default group.
+    Ranks that have died without being named are left out as well (Group.shrink()), but with backends that a program registered
+    and NCCL with pg_options, which raise PeerLost: name those ranks too.
+    shrink_flags: SHRINK_ABORT ends what is under way in the old group first. The result takes the old group's place, which is
+    not to be used any more. That of the default group (None) is the default group, with ranks counted anew, and all other
+    groups are closed.
     Raises TypeError when ranks_to_exclude is no list of ints, ValueError for ranks that the group does not have or that
     come twice, for none and for all of them; RuntimeError on a rank that is to be excluded; what new_group() raises.
     """
@@ -160,11 +164,14 @@ def shrink_group(ranks_to_exclude: list[int], group: Any = None, shrink_flags: i
         backends.check(name)
     if shrink_flags == SHRINK_ABORT:
         old.abort()
-    if old is state.default:
-        return _shrink_world(old, remaining, pg_options)
-    old.splits += 1
-    return _open(old, [old.ranks[rank] for rank in remaining], old.config, old.core.timeout, pg_options, old.group_desc,
-                 f"{old.group_name}:shrunk:{old.splits - 1}")
+    if shares(default_group(), old.config, pg_options):
+        _announce_ignored(old.config, pg_options)
+        core = untimed(old.core).shrink(exclude=[rank for rank in range(old.size()) if rank not in remaining],
+                                        timeout=old.core.timeout)
+        remaining = [old.core.ranks.index(rank) for rank in core.ranks]
+    else:
+        core = _of_its_own(old, remaining, pg_options)
+    return _replaced(old, core, remaining)
 
 
 def _remaining(old: ProcessGroup, excluded: list[int]) -> list[int]:
@@ -180,23 +187,38 @@ def _remaining(old: ProcessGroup, excluded: list[int]) -> list[int]:
     return [rank for rank in range(old.size()) if rank not in gone]
 
 
-def _shrink_world(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) -> ProcessGroup:
-    meeting = _meeting()
-    core = open_part(old, meeting, remaining, _next_turn(remaining), old.config, old.core.timeout, pg_options)
-    try:
-        with counted_in(old.core.ranks, old.core.name):
+def _of_its_own(old: ProcessGroup, remaining: Sequence[int], pg_options: Any) -> Group:
+    """A core group of them that has nothing of the old one's."""
+    world, members = default_group(), [old.ranks[rank] for rank in remaining]
+    with counted_in([world.core.ranks[rank] for rank in old.ranks], old.core.name):
+        core = open_part(world, _meeting(), members, _next_turn(members), old.config, old.core.timeout, pg_options)
+        try:
             core.barrier()  # where one has died as well, nobody gives the old group up: all are to try again from there
-    except BaseException as error:
-        core.close(type(error).__name__)
-        raise
-    for other in [made for made in state.groups.values() if made is not old]:
-        other.shutdown()
-    shrunk, count = [*state.shrunk, old], state.count
-    state.clear()
-    state.shrunk, state.count = shrunk, count
-    state.meeting = meeting.part(remaining, f"shrunk/{old.core.name}/{len(shrunk)}")
-    name = state.next_name()
-    state.default = ProcessGroup.of(core, range(len(remaining)), name=name, desc=old.group_desc, backend=old.backend,
-                                 config=old.config, meeting=state.meeting, bound_device_id=old.bound_device_id)
-    state.groups[name] = state.default
-    return state.default
+        except BaseException as error:
+            core.close(type(error).__name__)
+            raise
+    return core
+
+
+def _replaced(old: ProcessGroup, core: Group, remaining: Sequence[int]) -> ProcessGroup:
+    """The handle of a core group of these of the old group's ranks, which stands where the old one's stood."""
+    if old is state.default:
+        ranks = list(range(len(remaining)))
+        for other in state.groups.values():
+            if other is not old:
+                other.shutdown()
+        shrunk, count, meeting = [*state.shrunk, old], state.count, _meeting()
+        state.clear()
+        state.shrunk, state.count = shrunk, count
+        state.meeting = meeting.part(remaining, f"shrunk/{old.core.name}/{len(shrunk)}")
+        name = state.next_name()
+    else:
+        ranks = [old.ranks[rank] for rank in remaining]
+        del state.groups[old.group_name]
+        name = f"{old.group_name}:shrunk"
+    made = state.groups[name] = ProcessGroup.of(core, ranks, name=name, desc=old.group_desc, backend=old.backend,
+                                                config=old.config, meeting=_meeting(), bound_device_id=old.bound_device_id)
+    state.default = state.default or made
+    if core.timeout != old.core.timeout:
+        made.set_timeout(timedelta(seconds=old.core.timeout))
+    return made

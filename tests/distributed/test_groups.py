@@ -17,6 +17,8 @@ import pytest
 import arraycomm
 import arraycomm.distributed as dist
 
+from ..ports import free_port
+
 RANKS = 3
 LIMIT = timedelta(seconds=60)  # for everything that waits, so that a mistake fails instead of hanging
 OUTSIDE = dist.GroupMember.NON_GROUP_MEMBER
@@ -255,10 +257,14 @@ def check_shrinking(rank: int) -> None:
         (ValueError, "Invalid shrink_flags value: 7", ([0], None, 7)),
     ):
         refused(error, text, lambda arguments=arguments: dist.shrink_group(*arguments))  # type: ignore[misc]
-    part = dist.new_group([0, 1, 2])
-    if rank < 2:
+    part = dist.new_group([0, 1, 2], timeout=LIMIT)
+    if rank < 2:  # rank 2 lives, and is left out
+        if rank == 0:
+            part.set_timeout(timedelta(seconds=7))
         small = dist.shrink_group([2], part)
         assert small.ranks == (0, 1) and total(small) == 0b11 and dist.group.WORLD is world
+        assert small.core.timeout == (LIMIT.total_seconds() if rank else 7) and small.group_desc == "undefined"
+        refused(ValueError, "closed already", lambda: dist.destroy_process_group(part))  # small has its place
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(arraycomm.PeerLost):
@@ -281,24 +287,36 @@ def check_shrinking(rank: int) -> None:
 
 
 def check_shrinking_again(rank: int) -> None:
+    """Whoever died is left out, named or not; one that lives and is named, too."""
     dist.init_process_group("gloo", timeout=LIMIT)
     assert total(dist.group.WORLD) == 0b11111
     if rank in (1, 2):
         os.kill(os.getpid(), signal.SIGKILL)
-    gone = [1]  # whom this rank has heard of
-    while True:
-        try:
-            smaller = dist.shrink_group(gone)
-            break
-        except arraycomm.PeerLost as lost:
-            gone += lost.ranks
-    assert gone == [1, 2] and smaller.ranks == (0, 1, 2) and total(smaller) == 0b111
+    if rank != 4:
+        smaller = dist.shrink_group([1, 4])
+        assert smaller.ranks == (0, 1) and total(smaller) == 0b11 and dist.group.WORLD is smaller
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("check, size, killed", [(check_shrinking, 4, (1, 3)), (check_shrinking_again, 5, (1, 2))])
-def test_going_on_without_ranks_that_were_killed(check: Callable[[int], None], size: int, killed: tuple[int, ...]) -> None:
-    context = arraycomm.spawn(check, nprocs=size, join=False)
+def check_shrinking_without_a_store(rank: int, size: int, address: str) -> None:
+    """Rank 0, which serves it, is the first that dies; then one more."""
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size, timeout=LIMIT)
+    dist.barrier()
+    for left in range(size - 1, 0, -1):
+        if dist.get_rank() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        world = dist.shrink_group([0], shrink_flags=left % 2)
+        assert total(world) == (1 << left) - 1 and world is dist.group.WORLD
+        if left > 1:
+            refused(arraycomm.DistStoreError, "lost the TCPStore", dist.new_group)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("check, size, killed", [(check_shrinking, 4, (1, 3)), (check_shrinking_again, 5, (1, 2)),
+                                                 (check_shrinking_without_a_store, 3, (0, 1))])
+def test_going_on_without_ranks_that_were_killed(check: Callable[..., None], size: int, killed: tuple[int, ...]) -> None:
+    arguments = (size, f"tcp://127.0.0.1:{free_port()}") if check is check_shrinking_without_a_store else ()
+    context = arraycomm.spawn(check, arguments, nprocs=size, join=False)
     assert context is not None
     try:
         end = time.monotonic() + LIMIT.total_seconds()

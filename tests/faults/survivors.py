@@ -11,6 +11,7 @@ import numpy as np
 import arraycomm
 
 from .job import Context
+from .tasks import OPERATIONS
 
 
 def recipe() -> str:
@@ -37,6 +38,24 @@ def _hear_of(group: arraycomm.Group, known: list[int]) -> None:
     communicator.gone = lambda: told.pop() if told else plain()
 
 
+def cycle_on(context: Context, *, what: str = "mixed", counts: tuple[int, ...] = (1, 5000)) -> list[int]:
+    """As cycle_forever(), and goes on with those who are left whenever a rank is lost, until it is alone. Says who they are, each
+    time that they have summed something."""
+    group, turn = context.world, 0
+    while group.size > 1:
+        try:
+            turn = int(group.all_reduce(np.array([turn]), "max")[0])  # some had ended one more
+            context.say(list(group.ranks))
+            while True:
+                for count in counts:
+                    for operation in OPERATIONS[what]:
+                        operation(group, count, turn)
+                turn += 1
+        except (arraycomm.PeerLost, arraycomm.Aborted):
+            group = group.shrink()
+    return list(group.ranks)
+
+
 _shrunk: list[arraycomm.Group] = []  # from the world, or from a part of it
 
 
@@ -44,7 +63,8 @@ def begin_part(context: Context, members: list[int]) -> None:
     _shrunk[:] = [context.world.subgroup(members, "part")]
 
 
-def shrink(context: Context, timeout: float | None = None, abort: bool = False, fails: str = "") -> list[int]:
+def shrink(context: Context, timeout: float | None = None, abort: bool = False, fails: str = "",
+           exclude: tuple[int, ...] = ()) -> list[int]:
     """Of the newest group: who is left, and the sum of one of each. abort: the group first. fails: what the first group that it
     gets ends with, on this rank alone."""
     group = _shrunk[-1] if _shrunk else context.world
@@ -54,7 +74,8 @@ def shrink(context: Context, timeout: float | None = None, abort: bool = False, 
         _fail_first(group, {"PeerLost": arraycomm.PeerLost, "KeyboardInterrupt": KeyboardInterrupt}[fails])
     context.say()
     while True:
-        _shrunk.append(group := group.shrink(timeout=timeout))
+        _shrunk.append(group := group.shrink(exclude=exclude, timeout=timeout))
+        exclude = ()
         try:
             return [*group.ranks, int(group.all_reduce(np.ones(1))[0])]
         except arraycomm.PeerLost:

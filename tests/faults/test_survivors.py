@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import signal
 from collections.abc import Callable, Iterator
 
@@ -15,6 +16,7 @@ from arraycomm.core.store import HashStore
 from ..threads import at_once
 from . import survivors
 from .job import Job, closed_jobs
+from .shrinking import down_to_one
 
 Jobs = Callable[..., Job]
 WHERE = ({"transport": "shm", "hosts": ""}, {"transport": "tcp", "hosts": ""}, {"transport": "auto", "hosts": "two"})
@@ -149,12 +151,38 @@ def test_a_rank_that_was_only_stopped(job: Jobs, transport: str) -> None:
     assert answer.error == "Aborted" and "declared lost by the others" in answer.text, answer
 
 
+def test_ranks_that_live_are_left_out(job: Jobs, where: dict[str, str]) -> None:
+    """One that lives and is named, one that died and is not, and later the one that serves as rank 0."""
+    ranks = job(5, where["transport"], of_rank=lambda rank: {"ARRAYCOMM_HOSTID": str(rank % 2)} if where["hosts"] else {})
+    ranks.begin("shrink", [0], exclude=[0])
+    ranks.answer(0)
+    assert (answer := ranks.answer(0)).error == "ValueError" and "only the ranks that stay" in answer.text, answer
+    ranks.begin("shrink", [0], exclude=[5])
+    ranks.answer(0)
+    assert (answer := ranks.answer(0)).error == "ValueError", answer
+    assert ranks.call("total") == dict.fromkeys(range(5), 5)  # nothing has happened
+    for rank in (0, 1, 4):
+        _announced(ranks, "shrink", rank, exclude=[3])
+    ranks.kill(2)
+    _shrunk(ranks, [0, 1, 4])
+    for rank in (1, 4):
+        _announced(ranks, "shrink", rank, exclude=[0])
+    _shrunk(ranks, [1, 4])
+    ranks.call("close_group", [0, 3])
+
+
+def test_ranks_die_until_one_is_left(transport: str) -> None:
+    """A slice of `python -m tests.faults.shrinking`."""
+    assert len(down_to_one(transport, 6, random.Random(7), 5)) >= 3
+
+
 def test_threads_shrink() -> None:
     store = HashStore()
 
     def work(rank: int) -> list[int]:
-        with arraycomm.init(rank=rank, world_size=8, store=store) as group:
-            group.barrier()
+        with arraycomm.init(rank=rank, world_size=8, store=store) as world:
+            group = world.shrink()  # of nobody
+            assert group.ranks == tuple(range(8)) and group.all_reduce(np.ones(1))[0] == 8
             if rank in (2, 5):
                 raise ValueError("leaves")
             with pytest.raises(arraycomm.PeerLost):

@@ -9,6 +9,7 @@ import tempfile
 from typing import Any
 
 from ..faults.job import Context, Holdings
+from ..faults.survivors import cycle_on as cycle_on
 
 _CLONE_NEWNS, _CLONE_NEWUTS = 0x00020000, 0x04000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 1 << 18

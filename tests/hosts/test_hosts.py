@@ -146,6 +146,36 @@ def test_black_hole(job: Jobs, way: str) -> None:
         checks.clean(ranks, range(ranks.size))
 
 
+def _go_on(ranks: Job, parts: list[list[int]]) -> None:
+    """Each of these ranks goes on in a group of its part, whatever it had in between."""
+    for part in parts:
+        for rank in part:
+            while (answer := ranks.answer(rank)).value != part:
+                assert not answer.error, answer.trace
+
+
+def test_going_on_without_a_host(job: Jobs) -> None:
+    """The host of rank 0 and of the store, all of it at once; then one more rank."""
+    with Hosts(3) as hosts:
+        ranks = job(hosts)
+        ranks.begin("cycle_on")
+        ranks.answers()
+        ranks.kill(0)
+        ranks.kill(1)
+        _go_on(ranks, [[2, 3, 4, 5]])
+        ranks.kill(3)
+        _go_on(ranks, [[2, 4, 5]])
+
+
+def test_each_part_of_a_network_goes_on(job: Jobs) -> None:
+    with Hosts(2) as hosts:
+        ranks = job(hosts, {"ARRAYCOMM_SILENCE": "1", "ARRAYCOMM_HEARTBEAT": "0.2"})
+        ranks.begin("cycle_on")
+        ranks.answers()
+        hosts.unplug(1)
+        _go_on(ranks, [[0, 1], [2, 3]])
+
+
 def test_reset_connections(job: Jobs) -> None:
     with Hosts(2) as hosts:
         ranks = job(hosts)
