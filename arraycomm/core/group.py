@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 
 from arraycomm._engine import ShortcutMethod, Shortcuts, interrupting
 
@@ -127,11 +127,14 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         The result's bits are the same on all ranks and from run to run. float16, bfloat16 and float8 are accumulated in
         float32.
         """
+        return self._reduced("all_reduce", x, op, out, timeout, async_op)
+
+    def _reduced(self, name: str, x: Any, op: str | ReduceOp, out: Any, timeout: float | None, async_op: bool) -> Any:
         arguments.seconds(timeout)
         src = self._readable(x)
         reduction = arguments.reduction(op, src.dtype)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
-        return self._collective("all_reduce", src, to, shapes.layout(src.shape), timeout, async_op, reduction)
+        return self._collective(name, src, to, shapes.layout(src.shape), timeout, async_op, reduction)
 
     @_short
     def reduce(self, x: Any, root: int = 0, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
@@ -360,18 +363,6 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
     plain_send = _plain(send)
     plain_recv = _plain(recv)
 
-    def _started(self, work: Work) -> Work:
-        if self._batch is not None:
-            self._batch.append(work)
-        return work
-
-    def batch(self) -> AbstractContextManager[None]:
-        """Groups point-to-point operations: they start together, and all have ended when the context ends.
-
-        Inside, send and recv return Works. So a ring exchange cannot dead-lock, whatever the order. ValueError when nested.
-        """
-        return _Batch(self, self._routes.batch())
-
     # ---- groups ----
 
     def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Group | None:
@@ -464,27 +455,3 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
     def closed(self) -> bool:
         """Whether close() was called."""
         return self._communicator.closed
-
-
-class _Batch:
-    """Group.batch(). A class, because a generator's context costs more than the messages."""
-
-    __slots__ = ("_group", "_together")
-
-    def __init__(self, group: Group, together: AbstractContextManager[None]) -> None:
-        self._group = group
-        self._together = together
-
-    def __enter__(self) -> None:
-        if self._group._batch is not None:
-            raise ValueError("batch() cannot be nested")
-        self._together.__enter__()
-        self._group._batch = []
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: types.TracebackType | None) -> None:
-        started, self._group._batch = self._group._batch, None
-        self._together.__exit__(kind, error, trace)
-        if error is None and started is not None:
-            for work in started:
-                work.wait()

@@ -11,18 +11,24 @@ from .typed import Any
 
 
 class Kind(Record):
-    """A row. gives, gets: lib.ACOMM_ALL, _ROOT or _NOBODY; array: lib.ACOMM_WHOLE, _JOINS, _CUTS, _EXCHANGES or _MESSAGE."""
+    """A row. gives, gets: lib.ACOMM_ALL, _ROOT or _NOBODY; array: lib.ACOMM_WHOLE, _JOINS, _CUTS, _EXCHANGES or _MESSAGE;
+    reduces: lib.ACOMM_OF_ALL, _INCLUSIVE, _EXCLUSIVE or 0."""
 
     number: int
     name: str
     gives: int
     gets: int
     array: int
-    reduces: bool
+    reduces: int
 
     @property
     def rooted(self) -> bool:
         return lib.ACOMM_ROOT in (self.gives, self.gets)
+
+    @property
+    def scans(self) -> bool:
+        """It reduces the arrays of the first ranks only, for each rank of others."""
+        return bool(self.reduces > lib.ACOMM_OF_ALL)
 
     @property
     def message(self) -> bool:
@@ -45,7 +51,7 @@ class Kind(Record):
 
 def _row(number: int) -> Kind:
     row = lib.acomm_operations[number]
-    return Kind(number, ffi.string(row.name).decode(), row.gives, row.gets, row.array, bool(row.reduces))
+    return Kind(number, ffi.string(row.name).decode(), row.gives, row.gets, row.array, row.reduces)
 
 
 KINDS: dict[str, Kind] = {row.name: row for row in map(_row, range(lib.ACOMM_KINDS))}  # in the order of their numbers

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import types
+from contextlib import AbstractContextManager, nullcontext
 
 from . import arguments
 from .buffer import Buffer
@@ -10,6 +11,9 @@ from .opaque import readable
 from .typed import TYPE_CHECKING, Any
 from .types import DType
 from .work import Message, Received, Work
+
+if TYPE_CHECKING:
+    from .routes import Routes
 
 
 class MessageMethods:
@@ -23,10 +27,20 @@ class MessageMethods:
         _batch: Any
         _movers: Any
         _readable: Any
-        batch: Any
+        _routes: Routes
         isend: Any
 
-        def _started(self, work: Work) -> Work: ...
+    def batch(self) -> AbstractContextManager[None]:
+        """Groups point-to-point operations: they start together, and all have ended when the context ends.
+
+        Inside, send and recv return Works. So a ring exchange cannot dead-lock, whatever the order. ValueError when nested.
+        """
+        return _Batch(self, self._routes.batch())
+
+    def _started(self, work: Work) -> Work:
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
 
     def _movable(self, x: Any) -> Any:
         return self._readable(x, readable)
@@ -84,3 +98,27 @@ class MessageMethods:
             return Received(to.array(), rank, got)
 
         return self._started(Work(pending, received))
+
+
+class _Batch:
+    """Group.batch(). A class, because a generator's context costs more than the messages."""
+
+    __slots__ = ("_group", "_together")
+
+    def __init__(self, group: MessageMethods, together: AbstractContextManager[None]) -> None:
+        self._group = group
+        self._together = together
+
+    def __enter__(self) -> None:
+        if self._group._batch is not None:
+            raise ValueError("batch() cannot be nested")
+        self._together.__enter__()
+        self._group._batch = []
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: types.TracebackType | None) -> None:
+        started, self._group._batch = self._group._batch, None
+        self._together.__exit__(kind, error, trace)
+        if error is None and started is not None:
+            for work in started:
+                work.wait()

@@ -12,7 +12,7 @@ import importlib
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from . import arguments, codec
 from .backend import Communicator
@@ -46,7 +46,7 @@ class ObjectCollectives:
         broadcast: Any
         isend: Any
         irecv: Any
-        _started: Any
+        _started: Callable[[Work], Work]
         _batch: Any
 
     def all_gather_object(self, obj: object, *, allow_pickle: bool = False, timeout: float | None = None) -> list[Any]:

@@ -336,6 +336,8 @@ class NcclCommunicator(Operations):
             except DistBackendError as error:
                 log().info("group %r: its stream and events stay: %s", self.name, error)
         self.host.close(reason)
+        if self._staged is not None:
+            self._staged.close()
 
     def _end_blocks(self, seconds: float) -> None:
         """Registrations end with the communicator, when what uses them has ended; the memory stays until its array goes."""

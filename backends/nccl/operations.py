@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from arraycomm.core.backend import Communicator, Work
 from arraycomm.core.buffer import Buffer
+from arraycomm.core.cuda.staged import Staged
 from arraycomm.core.kinds import Kind
 from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import DeviceType, DType, ReduceOp
@@ -24,9 +25,12 @@ _CPU = int(DeviceType.CPU)
 class Operations:
     """See NcclCommunicator. The arrays of a call are all on the GPU or all in host memory."""
 
+    timeout: float
+
     def __init__(self, nccl: Library, host: Communicator) -> None:
         self.nccl, self.host = nccl, host
         self._grouped = Grouped(nccl, host.rank, host.size)
+        self._staged: Staged | None = None  # by the host, once an operation has been asked for that NCCL does not have
         self._natives: dict[tuple[ReduceOp, int], Native] = {}
 
     def _run(self, what: str, src: Buffer | None, dst: Buffer | None, timeout: float | None, async_op: bool,
@@ -109,8 +113,12 @@ class Operations:
         if some.device_type == _CPU:
             return self.host.collective(kind, src, dst, op, root, counts, receives, layout=layout, timeout=timeout,
                                         async_op=async_op)
-        call = getattr(self, f"_{kind.name}")(src, dst, op, root, counts, receives)
-        return self._run(kind.name, src, dst, timeout, async_op, *call)
+        describe = getattr(self, f"_{kind.name}", None)
+        if describe is None:  # NCCL has nothing like it
+            self._staged = self._staged or Staged(self.host, self.timeout)
+            return self._staged.collective(kind, src, dst, op, root, counts, receives, layout=layout, timeout=timeout,
+                                           async_op=async_op)
+        return self._run(kind.name, src, dst, timeout, async_op, *describe(src, dst, op, root, counts, receives))
 
     # ---- point to point ----
 

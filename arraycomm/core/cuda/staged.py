@@ -112,7 +112,8 @@ class Staged:
         longest, width = max(*gives, *gets), DType(any_buffer.dtype).itemsize
         deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
         nbytes = longest * width * len(blocks)
-        if cut and longest * width >= _LONG and self._host.size > 1 and self._may_reach(any_buffer.dtype, op, nbytes):
+        long = cut and longest * width >= _LONG and self._host.size > 1
+        if long and not kind.scans and self._may_reach(any_buffer.dtype, op, nbytes):
             what = hash((layout, kind.number, root, any_buffer.dtype,
                          *((op.code, *struct.pack("d", op.factor)) if op else ()), *blocks))
             moves = Moves(name, self._host.rank, root if kind.gives == lib.ACOMM_ROOT else None, op, gives, gets)

@@ -29,11 +29,15 @@ def run(x: Any, call: Call) -> Any:
     """The operation at once, on a concrete x."""
     effect.settle()
     try:
-        return _RUN[call.kind](call.group, x, call)
+        return _RUN.get(call.kind, _reduced)(call.group, x, call)
     except DistError as error:
         if call.derived:
             errors.derived(error)
         raise
+
+
+def _reduced(group: Any, x: Any, call: Call) -> Any:
+    return getattr(group, call.kind)(x, call.op)
 
 
 def _reduce(group: Any, x: Any, call: Call) -> Any:
@@ -80,7 +84,6 @@ def _barrier(group: Any, x: Any, call: Call) -> list[Any]:
 
 
 _RUN: dict[str, Callable[[Any, Any, Call], jax.Array | list[Any]]] = {
-    "all_reduce": lambda group, x, call: group.all_reduce(x, call.op),
     "reduce": _reduce,
     "broadcast": lambda group, x, call: group.broadcast(x, call.root),
     "all_gather": lambda group, x, call: group.all_gather(x, form="stack"),

@@ -21,6 +21,7 @@ from jax.interpreters.mlir import ir
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import arguments, shapes
+from arraycomm.core.kinds import COLLECTIVES, KINDS
 
 from . import eager
 from .call import Call
@@ -30,13 +31,12 @@ from .leaving import watch
 from .parts import reduce_in_order
 
 _TARGET = "arraycomm_call"
-_KINDS = {"all_reduce": lib.ACOMM_ALL_REDUCE, "reduce": lib.ACOMM_REDUCE, "broadcast": lib.ACOMM_BROADCAST,
-          "all_gather": lib.ACOMM_ALL_GATHER, "reduce_scatter": lib.ACOMM_REDUCE_SCATTER,
-          "all_to_all": lib.ACOMM_ALL_TO_ALL, "barrier": lib.ACOMM_BARRIER, "send": lib.ACOMM_SEND,
-          "recv": lib.ACOMM_RECV, "permute": lib.ACOMM_XLA_PERMUTE, "reduce_parts": lib.ACOMM_XLA_REDUCE_PARTS}
-_SILENT = ("barrier", "send")  # without a result
-_IN_PLACE = ("all_reduce", "broadcast")  # the engine may write the result over x
-_CUT = ("reduce_scatter", "all_to_all", "reduce_parts")
+_KINDS = {kind.name: kind.number for kind in KINDS.values() if not kind.rooted or not (kind.cuts or kind.joins)}
+_KINDS |= {"permute": lib.ACOMM_XLA_PERMUTE, "reduce_parts": lib.ACOMM_XLA_REDUCE_PARTS}
+_SILENT = tuple(name for name, kind in KINDS.items() if kind.gets == lib.ACOMM_NOBODY)  # without a result
+# The engine may write the result over x.
+_IN_PLACE = tuple(name for name, kind in KINDS.items() if kind.array == lib.ACOMM_WHOLE and kind.gets == lib.ACOMM_ALL)
+_CUT = ("reduce_parts", *(name for name, kind in KINDS.items() if kind.cuts))
 
 
 def bind(x: Any, call: Call) -> Any:
@@ -47,9 +47,9 @@ def bind(x: Any, call: Call) -> Any:
 
 
 def _shape(x: Any, call: Call) -> tuple[int, ...]:
-    if call.kind == "all_gather":
-        return (call.group.size, *x.shape)
-    return tuple(x.shape[1:] if call.kind in ("reduce_scatter", "reduce_parts") else x.shape)
+    joins = call.kind in KINDS and KINDS[call.kind].joins
+    rest = tuple(x.shape[1:] if call.kind in _CUT else x.shape)
+    return (call.group.size, *rest) if joins else rest
 
 
 def _abstract(*operands: Any, call: Call) -> tuple[Any, set[Any]]:
@@ -66,14 +66,14 @@ def _gives(call: Call) -> bool:
     """Whether this rank's x takes part."""
     if call.kind == "permute":
         return call.root >= 0
-    return call.kind not in ("barrier", "recv") and (call.kind != "broadcast" or call.root == call.group.rank)
+    return call.kind not in KINDS or KINDS[call.kind].has_part(KINDS[call.kind].gives, call.group.rank, call.root)
 
 
 def _gets(call: Call) -> bool:
     """Whether a result is written on this rank; otherwise it is zeros, which XLA makes."""
     if call.kind == "permute":
         return call.source >= 0
-    return call.kind not in _SILENT and (call.kind != "reduce" or call.root == call.group.rank)
+    return call.kind not in KINDS or KINDS[call.kind].has_part(KINDS[call.kind].gets, call.group.rank, call.root)
 
 
 def _fields(call: Call, operands: Any, platform: str) -> np.ndarray[Any, Any]:
@@ -82,9 +82,9 @@ def _fields(call: Call, operands: Any, platform: str) -> np.ndarray[Any, Any]:
     shape = eager.merged(x.shape) if call.kind in _CUT else x.shape
     count = int(np.prod(shape, dtype=np.int64)) // (call.group.size if call.kind in _CUT else 1)
     bits = struct.unpack("=q", struct.pack("=d", call.op.factor))[0]
-    layout = 0 if call.kind in ("barrier", "send", "recv", "permute") else shapes.layout(tuple(shape))
+    compared = call.kind in COLLECTIVES and operands
     values = [number(call.group, platform), _KINDS[call.kind], count, arguments.dtype(x.dtype), call.op.code, bits, call.root,
-              call.source, call.tag, layout, _gives(call), call.derived]
+              call.source, call.tag, shapes.layout(tuple(shape)) if compared else 0, _gives(call), call.derived]
     assert len(values) == lib.ACOMM_XLA_FIELDS
     return np.array(values, np.int64)
 

@@ -15,8 +15,7 @@ static int check(const struct mpi_op *op)
 {
     const struct acomm_group *g = op->group;
     const acomm_call *c = &op->call;
-    bool rooted = c->kind == ACOMM_REDUCE || c->kind == ACOMM_BROADCAST || c->kind == ACOMM_GATHER || c->kind == ACOMM_SCATTER;
-    if (!acomm_dtype_bytes(c->dtype) || c->root < (rooted || c->kind == ACOMM_SEND ? 0 : -1) || c->root >= g->size)
+    if (!acomm_dtype_bytes(c->dtype) || c->root < (op_is_rooted(c->kind) || c->kind == ACOMM_SEND ? 0 : -1) || c->root >= g->size)
         return ACOMM_ARGUMENT;
     if (mpi_reduces(op) && (op->on_device || !reduce_supported(c->dtype, c->redop)))
         return ACOMM_UNSUPPORTED;
@@ -41,7 +40,7 @@ void mpi_end_op(struct mpi_op *op, int status)
     op->status = status;
     if (status && status != ACOMM_TRUNCATED && !acomm_mpi_failure(g, &op->failure))
         op->failure.code = 0;
-    if (status && status != ACOMM_TRUNCATED && op->failure.code && op->call.kind >= ACOMM_SEND)
+    if (status && status != ACOMM_TRUNCATED && op->failure.code && op_is_message(op->call.kind))
         mpi_name(op, &op->failure);
     if (!owned) { /* its caller is there */
         atomic_store_explicit(&op->state, MPI_ENDED, memory_order_release);
@@ -180,7 +179,7 @@ static int await(struct mpi_op *op, int64_t timeout)
     if (group_was_forked(g))
         return ACOMM_FORKED;
     atomic_fetch_add(&g->inside, 1);
-    int rc = op->call.kind < ACOMM_SEND ? await_collective(op, until) : await_message(op, until);
+    int rc = !op_is_message(op->call.kind) ? await_collective(op, until) : await_message(op, until);
     atomic_fetch_sub(&g->inside, 1);
     return rc ? rc : op->status;
 }
@@ -224,7 +223,7 @@ static int run(struct mpi_op *op)
     int rc = check(op);
     if (rc)
         return rc;
-    if (op->call.kind >= ACOMM_SEND) {
+    if (op_is_message(op->call.kind)) {
         rc = messages_post(op, g->crowded ? 0 : BURST);
         if (!rc && !mpi_ended(op))
             await_message(op, INT64_MAX);
@@ -248,11 +247,11 @@ int acomm_mpi_run(struct acomm_group *g, acomm_call *call, const acomm_mpi_devic
     atomic_fetch_add(&g->inside, 1);
     int rc = run(&op);
     atomic_fetch_sub(&g->inside, 1);
-    if (call->kind >= ACOMM_SEND) {
+    if (op_is_message(call->kind)) {
         call->root = op.call.root;
         call->tag = op.call.tag;
     }
-    if (rc && call->failure && op.call.kind >= ACOMM_SEND && op.failure.code == rc)
+    if (rc && call->failure && op_is_message(op.call.kind) && op.failure.code == rc)
         *call->failure = op.failure;
     return rc;
 }
@@ -267,7 +266,7 @@ int acomm_mpi_start(struct acomm_group *g, const acomm_call *call, const acomm_m
     op->owned = true;
     int rc = check(op);
     if (!rc)
-        rc = call->kind < ACOMM_SEND ? enqueue(op) : messages_post(op, 0);
+        rc = !op_is_message(call->kind) ? enqueue(op) : messages_post(op, 0);
     if (rc)
         free(op);
     else

@@ -43,7 +43,7 @@ void mpi_header(const struct mpi_op *op, acomm_header *out)
     seen.redop = c->redop;
     seen.factor = c->factor;
     seen.send_counts = op->call.counts;
-    seen.root = c->kind < ACOMM_SEND ? c->root : -1;
+    seen.root = !op_is_message(c->kind) ? c->root : -1;
     seen.shares = false;
     op_header(&seen, out); /* the same as in the socket engine, and compared as there */
 }
@@ -110,7 +110,7 @@ static void fill(const struct mpi_op *op, acomm_failure *failure)
 
 void mpi_name(const struct mpi_op *op, acomm_failure *failure)
 {
-    if (failure->code == ACOMM_MISMATCH || (op->call.kind < ACOMM_SEND && failure->mine.sequence))
+    if (failure->code == ACOMM_MISMATCH || (!op_is_message(op->call.kind) && failure->mine.sequence))
         return;
     int origin = failure->origin;
     fill(op, failure);

@@ -224,7 +224,7 @@ static inline int mpi_neighbour(const struct acomm_group *g, int places)
 }
 static inline bool mpi_reduces(const struct mpi_op *op)
 {
-    return op->call.kind == ACOMM_ALL_REDUCE || op->call.kind == ACOMM_REDUCE || op->call.kind == ACOMM_REDUCE_SCATTER;
+    return acomm_operations[op->call.kind].reduces;
 }
 /* Elements of a rank's block. */
 static inline uint64_t mpi_count(const struct mpi_op *op, const uint64_t *counts, int rank)

@@ -254,7 +254,7 @@ static int missed(struct mpi_op *op)
 {
     struct acomm_group *g = op->group;
     const struct mpi_messages *m = g->messages;
-    bool message = op->call.kind >= ACOMM_SEND;
+    bool message = op_is_message(op->call.kind);
     if (!m->gone)
         return -1;
     if (message && op->call.root >= 0)

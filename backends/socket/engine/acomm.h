@@ -21,6 +21,7 @@ typedef struct acomm_op acomm_op;
 /* What is known of a kind of operation: its row in operations.def. */
 enum { ACOMM_NOBODY, ACOMM_ROOT, ACOMM_ALL };
 enum { ACOMM_WHOLE, ACOMM_JOINS, ACOMM_CUTS, ACOMM_EXCHANGES = ACOMM_JOINS | ACOMM_CUTS, ACOMM_MESSAGE };
+enum { ACOMM_OF_ALL = 1, ACOMM_INCLUSIVE, ACOMM_EXCLUSIVE };
 typedef struct acomm_operation {
     const char *name;
     uint8_t gives, gets, array, reduces;

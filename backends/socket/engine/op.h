@@ -111,6 +111,12 @@ static inline bool op_is_rooted(int kind)
     return acomm_operations[kind].gives == ACOMM_ROOT || acomm_operations[kind].gets == ACOMM_ROOT;
 }
 static inline bool op_reduces(const struct acomm_op *op) { return acomm_operations[op->kind].reduces; }
+/* How many ranks' arrays are reduced for `rank` of `ranks`: the first so many. */
+static inline int op_inputs(const struct acomm_op *op, int rank, int ranks)
+{
+    int reduces = acomm_operations[op->kind].reduces;
+    return reduces <= ACOMM_OF_ALL ? ranks : rank + (reduces == ACOMM_INCLUSIVE);
+}
 /* How its array is divided: enum of operations.def. */
 static inline int op_array(const struct acomm_op *op) { return acomm_operations[op->kind].array; }
 #endif

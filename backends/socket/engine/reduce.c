@@ -2,6 +2,7 @@
  *
  * Whatever a kernel does not do in one pass goes block by block through scratch memory that stays in the L1 cache:
  * float16, bfloat16 and float8 as float32, factors and divisors. Integer sums of avg wrap in their own type. */
+#include <math.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -212,10 +213,73 @@ static bool reduce_direct(const struct reduction *r, void *out, const void *cons
     return kernel != NULL;
 }
 
+/* ---- no input ---- */
+/* Of min (`highest`) or max, of a type of one byte that may have no infinity: all its values are looked at. */
+static uint8_t extreme_byte(int dtype, bool highest)
+{
+    uint8_t found = 0;
+    float best = highest ? -INFINITY : INFINITY;
+    for (int code = 0; code < 256; code++) {
+        uint8_t byte = (uint8_t)code;
+        float value;
+        kernels()->widen[dtype](&value, &byte, 1);
+        if (highest ? value > best : value < best) {
+            best = value;
+            found = byte;
+        }
+    }
+    return found;
+}
+
+static void float_identity(int dtype, double value, void *out)
+{
+    float single = (float)value;
+    bool extreme = value != 1;
+    if (extreme && widths[dtype] == 1)
+        *(uint8_t *)out = extreme_byte(dtype, value > 0);
+    else if (dtype == ACOMM_FLOAT64 || dtype == ACOMM_COMPLEX128)
+        memcpy(out, &value, sizeof value);
+    else if (dtype == ACOMM_FLOAT32 || dtype == ACOMM_COMPLEX64)
+        memcpy(out, &single, sizeof single);
+    else
+        kernels()->narrow[dtype](out, &single, 1);
+}
+
+static void integer_identity(int dtype, int redop, unsigned char *out)
+{
+    size_t width = widths[dtype];
+    bool is_signed = dtype >= ACOMM_INT8 && dtype <= ACOMM_INT64;
+    bool ones = redop == ACOMM_BAND || redop == ACOMM_MIN;
+    memset(out, ones ? 0xff : 0, width);
+    if (is_signed && (redop == ACOMM_MIN || redop == ACOMM_MAX))
+        out[width - 1] = ones ? 0x7f : 0x80; /* the highest byte is the last one here */
+    else if (redop == ACOMM_PRODUCT)
+        out[0] = 1;
+}
+
+static void fill_identity(const struct reduction *r, char *out, uint64_t count)
+{
+    unsigned char one[16] = {0};
+    size_t width = widths[r->dtype];
+    bool extreme = r->redop == ACOMM_MIN || r->redop == ACOMM_MAX, valued = extreme || r->redop == ACOMM_PRODUCT;
+    if (r->dtype == ACOMM_BOOL)
+        one[0] = r->redop == ACOMM_PRODUCT || r->redop == ACOMM_MIN || r->redop == ACOMM_BAND;
+    else if (r->dtype <= ACOMM_UINT64)
+        integer_identity(r->dtype, r->redop, one);
+    else if (valued)
+        float_identity(r->dtype, !extreme ? 1 : r->redop == ACOMM_MIN ? INFINITY : -INFINITY, one);
+    if (count)
+        memcpy(out, one, width);
+    for (uint64_t filled = 1; filled < count; filled *= 2)
+        memcpy(out + filled * width, out, (filled < count - filled ? filled : count - filled) * width);
+}
+
 void reduce_all(const struct reduction *r, void *out, const void *const *in, int inputs, uint64_t count)
 {
     bool scaled = is_scaled(r->redop);
-    if (inputs == 1 && !scaled && r->dtype != ACOMM_BOOL)
+    if (!inputs)
+        fill_identity(r, out, count);
+    else if (inputs == 1 && !scaled && r->dtype != ACOMM_BOOL)
         copy(out, in[0], count * widths[r->dtype]);
     else if (inputs == 1 && !scaled)
         reduce_begin(r, out, in[0], count);

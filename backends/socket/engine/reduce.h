@@ -18,7 +18,9 @@ struct reduction { int dtype, redop; double factor; int ranks; /* divisor of avg
 /* Whether the table has this pair. */
 bool reduce_supported(int dtype, int redop);
 
-/* Complete reduction: out[i] = in[0][i] op in[1][i] op ... in rank order; inputs >= 1. Types narrower than 32 bits
+/* Complete reduction: out[i] = in[0][i] op in[1][i] op ... in rank order; without inputs the
+ * reduction's identity, the value that changes nothing (infinities for min and max, where the type has them, else its largest and
+ * smallest), and zeros where it has none. Types narrower than 32 bits
  * are accumulated in float32 and rounded once; premul and avg applied. out may be one of the inputs (same address),
  * otherwise no overlap. Unaligned addresses are allowed. */
 void reduce_all(const struct reduction *r, void *out, const void *const *in, int inputs, uint64_t count);

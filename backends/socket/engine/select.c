@@ -189,10 +189,11 @@ static int run_alone(const struct acomm_op *op)
     uint64_t place = op->places ? op->places[0] * op->width : 0;
     const char *in = op->in + (op_array(op) == ACOMM_CUTS ? place : 0);
     char *out = op->out + (op_array(op) == ACOMM_JOINS ? place : 0);
-    if (scaled) {
+    int contributions = op_inputs(op, 0, 1);
+    if (scaled || !contributions) {
         struct reduction r = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = 1};
         const void *inputs = in;
-        reduce_all(&r, out, &inputs, 1, elements);
+        reduce_all(&r, out, &inputs, contributions, elements);
     } else if (out != in) {
         memcpy(out, in, elements * op->width);
     }

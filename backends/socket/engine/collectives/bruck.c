@@ -114,10 +114,10 @@ static int gather(struct records *r, struct acomm_op *op, uint64_t bytes, uint64
 static void reduce_records(const struct records *r, uint64_t offset, uint64_t bytes)
 {
     struct reduction reduction = partials_reduction(r->op);
-    for (int rank = 0; rank < r->n; rank++)
+    for (int rank = 0; rank < reduction.ranks; rank++)
         r->inputs[rank] = record(r, rank) + offset;
     if (bytes)
-        reduce_all(&reduction, r->op->out, r->inputs, r->n, bytes / r->op->width);
+        reduce_all(&reduction, r->op->out, r->inputs, reduction.ranks, bytes / r->op->width);
 }
 
 int all_reduce_bruck(struct acomm_op *op)

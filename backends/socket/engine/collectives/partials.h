@@ -8,7 +8,7 @@
 
 static inline struct reduction partials_reduction(const struct acomm_op *op)
 {
-    return (struct reduction){.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = op->team->size};
+    return (struct reduction){.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = op_inputs(op, op->team->rank, op->team->size)};
 }
 
 /* Scratch for the partials of one segment, in `buffers` buffers of `bytes`, and the buffer that combining transfers

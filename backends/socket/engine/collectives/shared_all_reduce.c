@@ -1,4 +1,4 @@
-/* all_reduce and reduce over the shared segment, in two forms.
+/* all_reduce, reduce and scans over the shared segment, in two forms, the second of which is not for scans.
  *
  * Whole: every rank puts a piece down, then everybody who wants the result reduces all pieces himself. One wait per
  * piece; reads n inputs per result. For small arrays and for two ranks, where it moves no more than the other form.
@@ -28,7 +28,9 @@ static int drain_whole(const struct rounds *r)
 {
     if (!r->op->out)
         return 0;
-    int rc = rounds_await_all(r);
+    int rc = 0, inputs = op_inputs(r->op, r->rank, r->ranks);
+    for (int rank = 0; rank < inputs && !rc; rank++)
+        rc = rounds_await(r, rank);
     size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
     if (rc || !bytes)
         return rc;
@@ -94,10 +96,11 @@ static int drain_sliced(const struct rounds *r)
     return 0;
 }
 
-/* In a reduce who only gives does not wait. */
+/* In a reduce who only gives does not wait, nor in a scan a rank for those behind it. */
 static struct rounds_plan plan_of(const struct acomm_op *op)
 {
-    return (struct rounds_plan){.block = op->count * op->width, .blocks = 1, .mutual = op->kind == ACOMM_ALL_REDUCE};
+    bool mutual = acomm_operations[op->kind].gets == ACOMM_ALL && acomm_operations[op->kind].reduces == ACOMM_OF_ALL;
+    return (struct rounds_plan){.block = op->count * op->width, .blocks = 1, .mutual = mutual};
 }
 
 int shared_all_reduce_whole(struct acomm_op *op)

@@ -44,10 +44,11 @@ static bool goes_past(const struct rounds *r, const char *out)
 static void reduce_block(const struct rounds *r, char *out, const void **in, size_t bytes, char *copy)
 {
     const struct acomm_op *op = r->op;
-    struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
+    struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor,
+                                  .ranks = op_inputs(op, r->rank, r->ranks)};
     _Alignas(64) char block[BLOCK];
     char *to = out && !goes_past(r, out) ? out : block;
-    reduce_all(&reduction, to, in, r->ranks, bytes / op->width);
+    reduce_all(&reduction, to, in, reduction.ranks, bytes / op->width);
     if (copy)
         put(r, r->shared->in_cell, r->rank, copy, to, bytes);
     if (out && to != out)
@@ -59,10 +60,11 @@ void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t of
 {
     const void *few[STACK_RANKS];
     const void **in = r->ranks <= STACK_RANKS ? few : r->inputs;
+    int inputs = op_inputs(r->op, r->rank, r->ranks);
     size_t step = copy || goes_past(r, out) ? BLOCK : bytes;
     for (size_t at = 0; at < bytes; at += step) {
         size_t part = bytes - at < step ? bytes - at : step;
-        for (int rank = 0; rank < r->ranks; rank++)
+        for (int rank = 0; rank < inputs; rank++)
             in[rank] = rank == r->rank ? own + at : rounds_given(r, rank, r->rank, offset, slot) + at;
         reduce_block(r, out ? out + at : NULL, in, part, copy ? copy + at : NULL);
     }

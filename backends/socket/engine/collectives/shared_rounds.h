@@ -80,7 +80,7 @@ static inline char *rounds_given(const struct rounds *r, int from, int to, size_
 {
     return r->pairs ? shared_pair(r->shared, from, to) : rounds_slot(r, from, bytes) + offset;
 }
-/* out[0..bytes) = what every rank gives to this one, or all (rounds_given), reduced in rank order.
+/* out[0..bytes) = what every rank (op_inputs) gives to this one, or all (rounds_given), reduced in rank order.
  * This rank's own contribution is read from `own`, which lies in its caches; out may be own, or NULL where only `copy` is
  * wanted: a place in this rank's slot that gets the same, or NULL. */
 void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t offset, size_t bytes, size_t slot,
