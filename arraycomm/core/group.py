@@ -137,6 +137,25 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         return self._collective(name, src, to, shapes.layout(src.shape), timeout, async_op, reduction)
 
     @_short
+    def scan(self, x: Any, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
+             timeout: float | None = None) -> Any:
+        """The elementwise reduction, in rank order, of the x of this rank and of those before it; any shape.
+
+        avg divides by their number. The last rank's result has all_reduce's bits where that reduces in rank order.
+        """
+        return self._reduced("scan", x, op, out, timeout, async_op)
+
+    @_short
+    def exscan(self, x: Any, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
+               timeout: float | None = None) -> Any:
+        """As scan(), of the ranks before this one only.
+
+        Rank 0 gets the reduction's identity: zeros of sum, bor and bxor, ones of product, all bits of band, of min and max
+        infinity and minus infinity, or the dtype's largest and smallest value. avg and premul_sum have none: zeros.
+        """
+        return self._reduced("exscan", x, op, out, timeout, async_op)
+
+    @_short
     def reduce(self, x: Any, root: int = 0, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
         """As all_reduce, but only `root` gets the result; the other ranks get None, and their `out` is not touched."""

@@ -12,7 +12,7 @@ COUNTS = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 12
 _ROWS = [[1], [3, 0], [0, 0, 5], [300, 1, 0]]
 
 _REDUCING = {"all_reduce": reductions.all_reduce, "reduce": reductions.reduce,
-             "reduce_scatter": reductions.reduce_scatter}
+             "reduce_scatter": reductions.reduce_scatter, "scan": reductions.scan, "exscan": reductions.exscan}
 _MOVING = {"broadcast": movement.broadcast, "all_gather": movement.all_gather, "gather": movement.gather,
            "scatter": movement.scatter, "all_to_all": movement.all_to_all}
 
@@ -33,12 +33,12 @@ def forced(context: Context, kind: str, name: str, exact: bool, folder: str) -> 
 def _reducing(context: Context, kind: str, exact: bool) -> None:
     one = _REDUCING[kind]
     for dtype in ("float32", "bfloat16", "int64"):
-        close = slack(context, dtype, "sum", rough=True, exact=exact)
+        close = slack(context, dtype, "sum", rough=True, exact=exact or kind.endswith("scan"))
         for count in COUNTS:
             one(context, "numpy", dtype, "sum", 1.0, (count,), True, close)
     for dtype in ("float16", "float64", "complex64", "uint8"):
         for op in ("product", "avg", "premul_sum"):
-            close = slack(context, dtype, op, rough=False, exact=exact)
+            close = slack(context, dtype, op, rough=False, exact=exact or kind.endswith("scan"))
             one(context, "numpy", dtype, op, 3.0, (37,), False, close)
     if kind == "reduce_scatter":
         reductions.uneven_scatter(context, _ROWS, exact=exact)

@@ -34,6 +34,9 @@ CASES: dict[str, _Call] = {
     "count of scatter": lambda g, odd, x, out: g.scatter(x[:g.size * 2] if g.rank == 0 else None, 0,
                                                          like=None if g.rank == 0 else x[:1] if odd else x[:2]),
     "count of all_to_all": lambda g, odd, x, out: g.all_to_all(x[: g.size * (1 if odd else 2)]),
+    "inclusive": lambda g, odd, x, out: g.scan(x, out=out) if odd else g.exscan(x, out=out),
+    "shape of scan": lambda g, odd, x, out: g.scan(x.reshape(4, 6) if odd else x, out=out.reshape(4, 6) if odd else out),
+    "op of exscan": lambda g, odd, x, out: g.exscan(x, "max" if odd else "sum", out=out),
     "count of reduce_scatter": lambda g, odd, x, out: g.reduce_scatter(x[: g.size * (1 if odd else 2)]),
     "counts": lambda g, odd, x, out: g.reduce_scatter(
         x[: 2 * g.size], counts=[1, 3, *[2] * (g.size - 2)] if odd else [2] * g.size),

@@ -1,4 +1,4 @@
-"""Tasks: all_reduce, reduce and reduce_scatter."""
+"""Tasks: all_reduce, reduce, reduce_scatter, scan and exscan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .data import NARROW, OPS, contents, defined, reduced, supports
+from .data import NARROW, OPS, back, contents, defined, reduced, supports
 from .expect import expect, given, operation, slack, untouched
 from .worlds import Context
 
@@ -26,6 +26,9 @@ def matrix(context: Context, framework: str, dtypes: Sequence[str], shape: tuple
                 all_reduce(context, framework, dtype, op, factor, shape, rough, close)
                 reduce(context, framework, dtype, op, factor, shape, rough, close)
                 reduce_scatter(context, framework, dtype, op, factor, shape, rough, close)
+                if framework in ("numpy", "mixed"):
+                    scan(context, framework, dtype, op, factor, shape, rough, 0.0)
+                    exscan(context, framework, dtype, op, factor, shape, rough, 0.0)
 
 
 def all_reduce(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...],
@@ -64,6 +67,59 @@ def reduce_scatter(context: Context, framework: str, dtype: str, op: str, factor
     untouched(context, label, x, inputs[context.rank])
 
 
+def scan(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...], rough: bool,
+         close: float) -> None:
+    """In rank order by every algorithm."""
+    label = f"scan {dtype} {op} {framework} {list(shape)}"
+    inputs = [contents(dtype, shape, rank, 4, rough) for rank in range(context.size)]
+    x = given(context, framework, inputs[context.rank])
+    y = context.group.scan(x, operation(op, factor))
+    expect(context, label, y, reduced(op, inputs[: context.rank + 1], factor), like=x, close=close)
+    untouched(context, label, x, inputs[context.rank])
+
+
+def exscan(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...], rough: bool,
+           close: float) -> None:
+    label = f"exscan {dtype} {op} {framework} {list(shape)}"
+    inputs = [contents(dtype, shape, rank, 4, rough) for rank in range(context.size)]
+    x = given(context, framework, inputs[context.rank])
+    y = context.group.exscan(x, operation(op, factor))
+    if context.rank:
+        want = reduced(op, inputs[: context.rank], factor)
+    elif op in ("avg", "premul_sum"):  # without an identity
+        want = np.zeros(shape, np.uint8).repeat(inputs[0].itemsize, -1).view(inputs[0].dtype)
+    else:  # what changes nothing
+        want = inputs[0]
+        y = reduced(op, [back(y), want]) if want.size else y
+    expect(context, label, y, want, close=close)
+    untouched(context, label, x, inputs[context.rank])
+
+
+def scans_elsewhere(context: Context) -> None:
+    """Asynchronous, in place, into out, beside other operations, and with shapes that differ."""
+    group, rank = context.group, context.rank
+    xs = [contents("float32", (1000, 7), r, 8, True) for r in range(context.size)]
+    works = [group.scan(xs[rank], async_op=True), group.all_reduce(xs[rank], async_op=True),
+             group.exscan(xs[rank], "max", async_op=True)]
+    expect(context, "async scan", works[0].result(60), reduced("sum", xs[: rank + 1]))
+    if rank:
+        expect(context, "async exscan", works[2].result(60), reduced("max", xs[:rank]))
+    else:
+        context.check((works[2].result(60) == -np.inf).all(), "the identity of max")
+    x, out = xs[rank].copy(), np.empty_like(xs[rank])
+    context.check(group.scan(x, "min", out=out) is out, "out is returned")
+    expect(context, "scan into out", out, reduced("min", xs[: rank + 1]))
+    group.scan(x, "min", out=x)
+    expect(context, "scan in place", x, out)
+    x = xs[rank].copy()
+    group.exscan(x, out=x)
+    expect(context, "exscan in place", x, reduced("sum", xs[:rank]) if rank else np.zeros_like(x))
+    expect(context, "scan of a strided array", group.scan(xs[rank].T), reduced("sum", xs[: rank + 1]).T)
+    expect(context, "scan of 0-d", group.scan(np.array(rank + 1)), np.array((rank + 1) * (rank + 2) // 2))
+    context.raises("scan of bits of floats", TypeError, "bxor", lambda: group.scan(xs[rank], "bxor"))
+    context.raises("exscan into another shape", ValueError, "shape", lambda: group.exscan(xs[rank], out=out[1:]))
+
+
 def sizes(context: Context, counts: Sequence[int], dtypes: Sequence[str] = ("float32", "bfloat16", "int8"),
           ops: Sequence[str] = ("sum", "max"), *, exact: bool = True, rough: bool = True) -> None:
     """Reductions of arrays of these many elements, with rough numbers: every edge of an algorithm is some count."""
@@ -74,6 +130,9 @@ def sizes(context: Context, counts: Sequence[int], dtypes: Sequence[str] = ("flo
                 all_reduce(context, "numpy", dtype, op, 1.0, (count,), rough, close)
                 reduce(context, "numpy", dtype, op, 1.0, (count,), rough, close)
                 reduce_scatter(context, "numpy", dtype, op, 1.0, (count,), rough, close)
+                if op == "sum":
+                    scan(context, "numpy", dtype, op, 1.0, (count,), rough, 0.0)
+                    exscan(context, "numpy", dtype, op, 1.0, (count,), rough, 0.0)
 
 
 def uneven_scatter(context: Context, rows: Sequence[Sequence[int]], dtype: str = "float32", *,

@@ -62,7 +62,7 @@ def test_forced_over_hosts(special: Special, hosts: str, tmp_path: Path) -> None
 def test_the_table_is_covered() -> None:
     """A new algorithm is tested from the row in the table on; a new collective needs its task here."""
     assert {kind for kind, _ in table()} == {"all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter",
-                                             "reduce_scatter", "all_to_all", "barrier", "recv"}
+                                             "reduce_scatter", "all_to_all", "barrier", "recv", "scan", "exscan"}
 
 
 @only(share)

@@ -34,6 +34,10 @@ def test_special_values(world: World) -> None:
     world.run("reductions.wrapping")
 
 
+def test_scans(world: World) -> None:
+    world.run("reductions.scans_elsewhere")
+
+
 def test_sizes(world: World) -> None:
     """Around the units of the engine: vectors, lines, pages, staging pieces."""
     counts = [0, 1, 2, 5, 31, 64, 65, 1023, 1024, 1025, 4096, 4097, 16_385, 70_001]

@@ -11,10 +11,12 @@ from .operations import all_reduce as all_reduce
 from .operations import all_to_all as all_to_all
 from .operations import barrier as barrier
 from .operations import broadcast as broadcast
+from .operations import exscan as exscan
 from .operations import permute as permute
 from .operations import recv as recv
 from .operations import reduce as reduce
 from .operations import reduce_scatter as reduce_scatter
+from .operations import scan as scan
 from .operations import send as send
 from .replicate import replicate as replicate
 from .trees import all_reduce_tree as all_reduce_tree

@@ -11,13 +11,13 @@ from typing import Any
 import jax.numpy as jnp
 from jax.interpreters import ad
 
+from arraycomm.core.kinds import KINDS
 from arraycomm.core.types import OPS
 
 from .call import Call
 from .primitives import PRIMITIVES, bind
 
 _LINEAR = ("sum", "avg", "premul_sum")
-_REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_parts")
 _SUM = OPS["sum"]
 
 
@@ -37,10 +37,31 @@ def _transposed(call: Call) -> Call:
     return call
 
 
+def _reduces(call: Call) -> bool:
+    return call.kind == "reduce_parts" or (call.kind in KINDS and KINDS[call.kind].reduces > 0)
+
+
+def _scans(call: Call) -> bool:
+    return call.kind in KINDS and KINDS[call.kind].scans
+
+
+def _from_the_last(cotangent: Any, call: Call) -> Any:
+    """A scan's cotangents: their sum over the ranks from this one on, which is a scan of the ranks in reverse order."""
+    group = call.group
+    other = group.size - 1 - group.rank
+    reverse = Call("permute", group, root=other, source=other, derived=True)
+    terms = group.rank + (call.kind == "scan")
+    if call.op.name == "avg":
+        cotangent = cotangent * jnp.asarray(1 / terms if terms else 0.0, cotangent.dtype)
+    return bind(bind(bind(cotangent, reverse), call._replace(op=_SUM, derived=True)), reverse)
+
+
 def _factor(call: Call) -> float:
     """What avg and premul_sum multiply by where the transpose moves and does not reduce."""
-    if call.kind not in ("reduce", "reduce_scatter", "reduce_parts"):
+    if not _reduces(call) or call.kind == "all_reduce":
         return 1.0
+    if _scans(call):
+        return 1.0 if call.op.name == "avg" else call.op.factor
     return 1 / call.group.size if call.op.name == "avg" else call.op.factor
 
 
@@ -49,6 +70,8 @@ def _transpose(cotangent: Any, x: Any, *, call: Call) -> list[Any]:
     cotangent = ad.instantiate_zeros(cotangent)
     if call.kind == "reduce_parts":
         back = jnp.broadcast_to(cotangent, (call.group.size, *cotangent.shape))
+    elif _scans(call):
+        back = _from_the_last(cotangent, call)
     else:
         back = bind(cotangent, _transposed(call))
     return [back if factor == 1.0 else back * jnp.asarray(factor, back.dtype)]
@@ -66,7 +89,7 @@ def _jvp(primals: Any, tangents: Any, *, call: Call) -> tuple[Any, Any]:
     result = bind(x, call)
     if isinstance(tangent, ad.Zero):
         return result, ad.Zero.from_primal_value(result)
-    if call.kind in _REDUCING and call.op.name not in _LINEAR:
+    if _reduces(call) and call.op.name not in _LINEAR:
         if call.kind == "all_reduce" and call.op.name in ("min", "max"):
             return result, _along_extremes(x, tangent, result, call)
         raise NotImplementedError(f"{call.kind} has no derivative for op {call.op.name!r}; it has for {', '.join(_LINEAR)}"

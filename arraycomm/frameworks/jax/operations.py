@@ -68,6 +68,18 @@ def all_reduce(x: Any, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array
     return _run(x, Call("all_reduce", group, _reduction(x, op)))
 
 
+def scan(x: Any, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
+    """The reduction of the x of this rank and of those before it, in rank order; see Group.scan()."""
+    x = _array(x, group)
+    return _run(x, Call("scan", group, _reduction(x, op)))
+
+
+def exscan(x: Any, op: str | ReduceOp = "sum", *, group: Group) -> jax.Array:
+    """As scan(), without this rank's own; rank 0 gets the reduction's identity, see Group.exscan()."""
+    x = _array(x, group)
+    return _run(x, Call("exscan", group, _reduction(x, op)))
+
+
 def all_gather(x: Any, *, form: str = "concat", group: Group) -> jax.Array:
     """Every rank's x, in rank order: joined along the first dimension ("concat"), or along a new one in front ("stack").
 

@@ -13,7 +13,7 @@ static int alone(struct mpi_op *op)
     const void *input = (const void *)c->in;
     struct reduction reduction = {c->dtype, c->redop, c->factor, 1};
     if (count && mpi_reduces(op))
-        reduce_all(&reduction, (void *)c->out, &input, 1, count);
+        reduce_all(&reduction, (void *)c->out, &input, acomm_operations[c->kind].reduces != ACOMM_EXCLUSIVE, count);
     else if (count && c->in != c->out)
         memmove((void *)c->out, input, count * op->width);
     return 0;
@@ -91,12 +91,13 @@ int mpi_collective(struct mpi_op *op)
         return move_on_device(op);
     if (g->size == 1)
         return alone(op);
-    if (pieces_fit(op))
+    bool scans = acomm_operations[op->call.kind].reduces > ACOMM_OF_ALL; /* in a chain, whatever the bytes */
+    if (!scans && pieces_fit(op))
         return pieces_collective(op);
-    if (ways_fit(op))
+    if (!scans && ways_fit(op))
         return ways_collective(op);
-    op->is_short = mpi_is_short(op);
-    if (ahead_fits(op))
+    op->is_short = !scans && mpi_is_short(op);
+    if (!scans && ahead_fits(op))
         return ahead_broadcast(op);
     int rc = op->is_short || g->check ? mpi_exchange(op) : 0;
     if (rc || op->is_short)

@@ -147,7 +147,39 @@ static int reduce_scatter(struct mpi_op *op)
     return rc;
 }
 
+/* scan and exscan, from rank to rank, piece by piece: one goes on while the next one comes. */
+static int scan(struct mpi_op *op)
+{
+    struct acomm_group *g = op->group;
+    const acomm_call *c = &op->call;
+    int inputs = g->rank + (acomm_operations[c->kind].reduces == ACOMM_INCLUSIVE);
+    struct reduction reduction = {c->dtype, c->redop, c->factor, inputs};
+    uint64_t wide = acomm_dtype_bytes(reduce_partial_dtype(c->dtype)), piece = op->group->mpi->slice / wide;
+    int rc = scratch(op, 2 * piece * wide) ? 0 : ACOMM_RESOURCE;
+    for (uint64_t at = 0; at < c->count && !rc; at += piece) {
+        uint64_t count = c->count - at < piece ? c->count - at : piece;
+        char *before = g->scratch, *with = g->scratch + piece * wide, *out = (char *)c->out + at * op->width;
+        const void *in = (const char *)c->in + at * op->width;
+        rc = g->rank ? mpi_take(op, before, count * wide, g->rank - 1) : 0;
+        int waited = mpi_wait(op);
+        if (rc || waited)
+            return rc ? rc : waited;
+        reduce_begin(&reduction, with, in, count);
+        if (g->rank)
+            reduce_combine(&reduction, with, before, count, true);
+        if (g->rank)
+            reduce_finish(&reduction, out, inputs > g->rank ? with : before, count);
+        else
+            reduce_all(&reduction, out, &in, inputs, count);
+        rc = g->rank + 1 < g->size ? mpi_give(op, with, count * wide, g->rank + 1) : 0;
+    }
+    int waited = mpi_wait(op);
+    return rc ? rc : waited;
+}
+
 int mpi_reduction(struct mpi_op *op)
 {
+    if (acomm_operations[op->call.kind].reduces > ACOMM_OF_ALL)
+        return scan(op);
     return op->call.kind == ACOMM_REDUCE_SCATTER ? reduce_scatter(op) : reduce_all_of_it(op);
 }

@@ -38,6 +38,8 @@ def _expected(context: Context) -> dict[str, np.ndarray]:
         "all_reduce": total,
         "all_reduce max": np.max(all_x, axis=0),
         "all_reduce avg": total / np.float32(size),
+        "scan": sum(all_x[: rank + 1]),
+        "exscan max": np.max(all_x[:rank], axis=0) if rank else np.full_like(total, -np.inf),
         "all_gather": np.concatenate(all_x),
         "all_gather stack": np.stack(all_x),
         "reduce_scatter": total[rank * part:(rank + 1) * part],
@@ -56,6 +58,8 @@ def _all_operations(context: Context, x: Any) -> dict[str, Any]:
         "all_reduce": comm.all_reduce(x, group=group),
         "all_reduce max": comm.all_reduce(x, "max", group=group),
         "all_reduce avg": comm.all_reduce(x, "avg", group=group),
+        "scan": comm.scan(x, group=group),
+        "exscan max": comm.exscan(x, "max", group=group),
         "all_gather": comm.all_gather(x, group=group),
         "all_gather stack": comm.all_gather(x, form="stack", group=group),
         "reduce_scatter": comm.reduce_scatter(x, group=group),
@@ -188,6 +192,7 @@ def mapped(context: Context) -> None:
     pairs = [(r, (r + 1) % size) for r in range(size)]
     functions: dict[str, Callable[[Any], Any]] = {
         "all_reduce": lambda x: comm.all_reduce(x, group=group),
+        "scan": lambda x: comm.scan(x, group=group),
         "all_gather": lambda x: comm.all_gather(x, group=group),
         "reduce_scatter": lambda x: comm.reduce_scatter(x, group=group),
         "all_to_all": lambda x: comm.all_to_all(x, group=group),
@@ -344,7 +349,7 @@ def trees_and_keys(context: Context) -> None:
     """One array a call; keys are moved, and not reduced."""
     group, rank, x = context.group, context.rank, jnp.ones(2)
     keys = [jax.random.split(jax.random.key(r, impl=impl), 2) for impl in ("threefry2x32", "rbg") for r in range(2)]
-    reductions = (comm.all_reduce, comm.reduce, comm.reduce_scatter)
+    reductions = (comm.all_reduce, comm.reduce, comm.reduce_scatter, comm.scan, comm.exscan)
     for way, wrap in WAYS.items():
         for tree in ([x, x], (x,), {"a": x}, [[1.0, 2.0], [1.0]], [1.0, 2.0], Pair(x, x), [keys[0]]):
             for function in (*reductions, comm.all_gather, comm.all_to_all, comm.broadcast):
