@@ -36,7 +36,7 @@ static void table(void)
         for (int one_host = 0; one_host < 2; one_host++) {
             CHECK_EQUAL(open_group(size, one_host, NULL, "", NULL), 0);
             for (int kind = 0; kind < ACOMM_KINDS; kind++)
-                for (int bits = 0; bits < 40; bits++)
+                for (int bits = op_is_message(kind) ? 40 : 0; bits < 40; bits++)
                     for (int more = 0; more < 2; more++) {
                         uint64_t bytes = (1ull << bits) + (uint64_t)more;
                         bool symmetric = one_host && bits % 2;
