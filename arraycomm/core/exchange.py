@@ -5,13 +5,13 @@ from __future__ import annotations
 import array
 from collections.abc import Sequence
 
-from . import arguments
+from . import arguments, shapes
 from .backend import Communicator
 from .buffer import Buffer
 from .dlpack import resolve
 from .errors import CollectiveMismatch
 from .kinds import KINDS
-from .opaque import dtype_name
+from .opaque import dtype_name, row
 from .typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,6 +44,34 @@ def first_dimensions(group: Group, src: Buffer, timeout: float | None) -> list[i
     answers = gather_integers(group._communicator, [src.shape[0], _tail(src)], timeout)
     _same_tail(group, src, [answer[1] for answer in answers])
     return [answer[0] for answer in answers]
+
+
+def given_rows(group: Group, src: Buffer, counts: Sequence[int] | None, uneven: bool, timeout: float | None) -> list[int] | None:
+    """The first dimension of every rank's array, where they may differ."""
+    if counts is not None:
+        return shapes.check_rows(src.shape, group.rank, group.size, counts)
+    return first_dimensions(group, src, timeout) if uneven else None
+
+
+def scattered_rows(group: Group, src: Buffer, root: int, counts: Sequence[int] | None, timeout: float | None) -> list[int]:
+    """The rows that each rank gets of the root's array. counts: as given; None: those of the ranks' own arrays, and for the root
+    what is left."""
+    if counts is not None and group.rank == root:
+        return shapes.check_counts(src.shape, group.size, counts, "counts")
+    if counts is not None:
+        return arguments.counts("counts", counts, group.size)
+    rows = first_dimensions(group, src, timeout)
+    rows[root] -= sum(rows) - rows[root]
+    if rows[root] < 0:  # on all ranks
+        raise ValueError(f"scatter: the ranks other than the root {root} take {-rows[root]} rows more than its x has")
+    return rows
+
+
+def blocks_of_root(group: Group, root: int, src: Buffer, rows: Sequence[int]) -> tuple[list[int], list[int]]:
+    """As counts of an all_to_all between the root, which has the blocks of all ranks, and each of them: (one way, the other)."""
+    whole = [n * row(src) for n in rows]
+    own = [whole[group.rank] if rank == root else 0 for rank in range(group.size)]
+    return own, whole if group.rank == root else [0] * group.size
 
 
 def _same_tail(group: Group, src: Buffer, tails: Sequence[int]) -> None:

@@ -29,11 +29,11 @@ from .arguments import Destination, nothing
 from .buffer import Buffer
 from .dlpack import adopt, allocate, resolve, wrap
 from .errors import counted_in
-from .exchange import agreed_counts, first_dimensions, gather_integers
+from .exchange import agreed_counts, blocks_of_root, gather_integers, given_rows, scattered_rows
 from .kinds import KINDS, parameters
 from .messages import MessageMethods
 from .objects import ObjectCollectives
-from .opaque import elements, row
+from .opaque import elements, nothing_of, row
 from .routes import Routes
 from .survivors import Shrinking
 from .typed import TYPE_CHECKING, Any
@@ -197,11 +197,7 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         """
         arguments.seconds(timeout)
         src = self._movable(x)
-        rows = None
-        if counts is not None:
-            rows = shapes.check_rows(src.shape, self.rank, self.size, counts)
-        elif uneven:
-            rows = first_dimensions(self, src, timeout)
+        rows = given_rows(self, src, counts, uneven, timeout)
         shape = shapes.gathered(src.shape, self.size, form, rows)
         to = arguments.destination(x, src, shape, out, inside=self.rank if rows is None else None)
         counts = None if rows is None else [n * row(src) for n in rows]
@@ -210,41 +206,59 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         return self._collective("all_gather", src, to, shapes.layout(src.shape, rows), timeout, async_op, counts=counts)
 
     @_short
-    def gather(self, x: Any, root: int = 0, *, form: str = "concat", out: Any = None, async_op: bool = False,
-               timeout: float | None = None) -> Any:
-        """As an even all_gather, but only `root` gets the result; the other ranks get None."""
+    def gather(self, x: Any, root: int = 0, *, form: str = "concat", uneven: bool = False, counts: Sequence[int] | None = None,
+               out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:
+        """As all_gather, but only `root` gets the result; the other ranks get None.
+
+        With uneven or counts it is an all_to_all, and errors call it so: out must not overlap x.
+        """
         arguments.seconds(timeout)
         src = self._movable(x)
         root = arguments.root(root, self.size)
-        shape = shapes.gathered(src.shape, self.size, form, None)
-        to = arguments.destination(x, src, shape, out, inside=self.rank) if self.rank == root else arguments.NOWHERE
-        if form == "list" and self.rank == root:
-            to = shapes.listed(to, src.shape, self.size, None)
-        return self._collective("gather", src, to, shapes.layout(src.shape), timeout, async_op, root=root)
+        rows = given_rows(self, src, counts, uneven, timeout)
+        shape = shapes.gathered(src.shape, self.size, form, rows)
+        to, even = arguments.NOWHERE, rows is None
+        if self.rank == root:
+            to = arguments.destination(x, src, shape, out, inside=self.rank if even else None, distinct=not even)
+            if form == "list":
+                to = shapes.listed(to, src.shape, self.size, rows)
+        if rows is None:
+            return self._collective("gather", src, to, shapes.layout(src.shape), timeout, async_op, root=root)
+        counts, receives = blocks_of_root(self, root, src, rows)
+        to = Destination(nothing_of(src) if to.buffer is None else to.buffer, to.array)
+        layout = shapes.layout(src.shape, [root, *rows])
+        return self._collective("all_to_all", src, to, layout, timeout, async_op, counts=counts, receives=receives)
 
     @_short
-    def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, out: Any = None, async_op: bool = False,
+    def scatter(self, x: Any = None, root: int = 0, *, like: Any = None, uneven: bool = False,
+                counts: Sequence[int] | None = None, out: Any = None, async_op: bool = False,
                 timeout: float | None = None) -> Any:
-        """The root's x cut into `size` equal parts along its first dimension; rank r gets part r.
+        """The root's x cut along its first dimension into `size` equal parts, or as counts or uneven say; rank r gets part r.
 
-        x: at the root, an array whose first dimension is a multiple of the group's size; elsewhere it is ignored.
-        like: on the other ranks, an array that tells shape, dtype and library of the part; `out` does as well.
-        The root may return before the others have come, see broadcast().
+        x: elsewhere it is ignored. like: on the other ranks, an array that tells shape, dtype and library of a part; or out.
+        counts: rows for each rank, equal on all ranks; like's own first dimension says nothing then.
+        uneven: each rank's like or out has the rows that it gets, and the root what is left; costs a small exchange first.
+        The root may return before the others have come, see broadcast(); not with counts or uneven, which are an all_to_all.
         """
         arguments.seconds(timeout)
         root = arguments.root(root, self.size)
+        template = x if self.rank == root else out if like is None else like
+        if template is None and self.rank != root:
+            raise ValueError("scatter needs like= or out= on the ranks other than the root: nothing else tells "
+                             "shape and dtype of the part")
+        src = self._movable(template)
+        if uneven or counts is not None:
+            rows = scattered_rows(self, src, root, counts, timeout)
+            to = arguments.destination(template, src, (rows[self.rank], *src.shape[1:]), out, distinct=self.rank == root)
+            receives, counts = blocks_of_root(self, root, src, rows)
+            layout = shapes.layout(src.shape, [root, *rows])
+            src = src if self.rank == root else nothing_of(src)
+            return self._collective("all_to_all", src, to, layout, timeout, async_op, counts=counts, receives=receives)
+        part = src.shape
         if self.rank == root:
-            src = self._movable(x)
-            whole: Buffer | None = src
-            part = shapes.divided(src.shape, self.size, "scatter", "make x longer, or send parts of other lengths by send()")
-            to = arguments.destination(x, src, part, out)
-        else:
-            whole, template = None, out if like is None else like
-            if template is None:
-                raise ValueError("scatter needs like= or out= on the ranks other than the root: nothing else tells "
-                                 "shape and dtype of the part")
-            src = self._movable(template)
-            part, to = src.shape, arguments.destination(template, src, src.shape, out)
+            part = shapes.divided(part, self.size, "scatter", "give counts, or uneven=True, for uneven parts")
+        to = arguments.destination(template, src, part, out)
+        whole = src if self.rank == root else None
         return self._collective("scatter", whole, to, shapes.layout(part), timeout, async_op, root=root)
 
     @_short

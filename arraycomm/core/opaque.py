@@ -83,6 +83,13 @@ def elements(dtype: Any, template: Any) -> Opaque | None:
     return made if isinstance(made, Opaque) else None
 
 
+def nothing_of(buffer: Any) -> Any:
+    """No elements of its dtype, on its device: a Buffer, or an Opaque."""
+    if isinstance(buffer, Opaque):
+        return buffer.over(buffer.buffer.part(0, (0, buffer.units)))
+    return buffer.part(0, (0,))
+
+
 def dtype_name(buffer: Any) -> str:
     """What an error calls the dtype of a Buffer or an Opaque."""
     return buffer.name if isinstance(buffer, Opaque) else DType(buffer.dtype).label

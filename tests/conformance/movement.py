@@ -105,9 +105,11 @@ def all_to_all(context: Context, framework: str, dtype: str, shape: tuple[int, .
 
 
 def uneven(context: Context, framework: str, rows: Sequence[Sequence[int]], dtype: str = "float32") -> None:
-    """all_gather and all_to_all with numbers of rows that differ; each entry of `rows` is repeated over the ranks."""
+    """What takes numbers of rows that differ, with them; each entry of `rows` is repeated over the ranks."""
     for pattern in rows:
-        uneven_gather(context, framework, dtype, [pattern[rank % len(pattern)] for rank in range(context.size)])
+        counts = [pattern[rank % len(pattern)] for rank in range(context.size)]
+        uneven_gather(context, framework, dtype, counts)
+        uneven_with_root(context, framework, dtype, counts, len(pattern) % context.size)
         table = [[pattern[(s + 2 * d) % len(pattern)] for d in range(context.size)] for s in range(context.size)]
         uneven_all_to_all(context, framework, dtype, table, tell=sum(pattern) % 2 == 0)
 
@@ -124,6 +126,37 @@ def uneven_gather(context: Context, framework: str, dtype: str, counts: list[int
     context.check(len(parts) == context.size, f"{label}: a list of {len(parts)}")
     for rank, (part, want) in enumerate(zip(parts, inputs, strict=False)):
         expect(context, f"{label} list[{rank}]", part, want, like=x)
+
+
+def uneven_with_root(context: Context, framework: str, dtype: str, counts: list[int], root: int) -> None:
+    label, group, mine = f"uneven {dtype} {framework} {counts} root {root}", context.group, context.rank == root
+    inputs = [contents(dtype, (n, 3), rank, 19, True) for rank, n in enumerate(counts)]
+    whole, here = np.concatenate(inputs), inputs[context.rank]
+    x = given(context, framework, here)
+    ways: dict[str, Any] = {"found out": {"uneven": True}, "counts": {"counts": counts},
+                            "async": {"counts": counts, "async_op": True}}
+    for way, how in ways.items():
+        y = group.gather(x, root, **how)
+        y = y.result(60) if way == "async" else y
+        if mine:
+            expect(context, f"gather {label}, {way}", y, whole, like=x)
+        else:
+            context.check(y is None, f"gather {label}, {way}: {y!r} on another rank")
+        y = group.scatter(given(context, framework, whole) if mine else None, root, like=None if mine else x, **how)
+        expect(context, f"scatter {label}, {way}", y.result(60) if way == "async" else y, here, like=x)
+    out = np.empty_like(here)
+    group.scatter(whole if mine else None, root, out=out, uneven=True)
+    expect(context, f"scatter {label} into out", out, here)
+    parts = group.gather(x, root, counts=counts, form="list")
+    for rank, part in enumerate(parts or ()):
+        expect(context, f"gather {label} list[{rank}]", part, inputs[rank], like=x)
+    if context.size > 1:
+        few = whole[: sum(counts) - counts[root] - 1] if mine else None
+        if sum(counts) > counts[root]:
+            context.raises(f"scatter {label} of too few", ValueError, "1 rows more than its x has",
+                           lambda: group.scatter(few, root, like=None if mine else x, uneven=True))
+        context.raises(f"gather {label} of wrong counts", ValueError, "counts says that rank",
+                       lambda: group.gather(x, root, counts=[n + 1 for n in counts]))
 
 
 def uneven_all_to_all(context: Context, framework: str, dtype: str, table: list[list[int]], tell: bool) -> None:

@@ -121,6 +121,10 @@ def every_movement(group: arraycomm.Group, make: Callable[[int, int], Any]) -> N
     same(group.all_to_all(mine), joined([x[2 * rank: 2 * rank + 2] for x in everybody]))
     uneven = [make(other, 1 + other) for other in range(size)]
     same(group.all_gather(uneven[rank], uneven=True), joined(uneven))
+    gathered = group.gather(uneven[rank], 1, uneven=True)
+    if rank == 1:
+        same(gathered, joined(uneven))
+    same(group.scatter(joined(uneven) if rank == 1 else None, 1, like=uneven[rank], uneven=True), uneven[rank])
     sends = [2 * size if other == size - 1 - rank else 0 for other in range(size)]
     same(group.all_to_all(mine, send_counts=sends), everybody[size - 1 - rank])
     with group.batch():
