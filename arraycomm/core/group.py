@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from .backend import Watch
+    from .cart import Cart
 
     _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -439,6 +440,15 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         child.ranks = tuple(self.ranks[member] for member in members)
         self._children = [group for group in self._children if not group.closed] + [child]
         return child
+
+    def cart(self, dims: Sequence[int], periods: bool | Sequence[bool] = False) -> Cart:
+        """The ranks as a grid of these lengths (0: one to be found), in row-major order. Nothing is sent; see Cart.
+
+        periods: of all dimensions or of each one, whether its ends are neighbours. ValueError where dims are not of all ranks.
+        """
+        from .cart import Cart  # not for programs that have none
+
+        return Cart(self, dims, periods)
 
     def handle(self) -> int:
         """The group's number for native code (docs/c-api.md). Then it lives until it is closed, referred to or not. TypeError
