@@ -19,11 +19,15 @@ struct mpi_comm {
     char *why;      /* it could not be made, and every call says so; else NULL */
 };
 
-/* A message that has been begun. */
+/* A message that is to be moved. XLA waits for all that it has begun at once, so that they are moved together then: one that is alone
+ * is a plain call, which costs less than one that is begun. Where XLA gives up in between, none has been begun. */
 struct mpi_request {
-    const struct mpi_comm *comm;
+    struct mpi_comm *comm;
+    acomm_call call;
     acomm_work *work;
-    struct mpi_request *next; /* of those that this thread has begun and not waited for */
+    struct mpi_request *next; /* of this thread's, in the order of the calls */
+    bool over;
+    int code;
 };
 
 static _Thread_local char mpi_text[MPI_TEXT];
@@ -165,20 +169,7 @@ static int mpi_redop(intptr_t op)
     return -1;
 }
 
-/* The message reads and writes the program's memory: it has ended, well or not, before this returns. */
-static int mpi_finish(struct mpi_request *request)
-{
-    struct mpi_request **at = &mpi_open;
-    while (*at != request)
-        at = &(*at)->next;
-    *at = request->next;
-    int code = c_api.finish(request->work);
-    free(request);
-    return code;
-}
-
-/* Notes the error's text; of the first lost peer on stderr too, as jaxlib ends the process where that had JAX's coordinator.
- * XLA waits for none of the messages that this thread has begun, and frees their memory: they end here. */
+/* Notes the error's text; of the first lost peer on stderr too, as jaxlib ends the process where that had JAX's coordinator. */
 static int mpi_explain(const struct mpi_comm *comm, int code)
 {
     char *text = xla_explain(comm->number, 0);
@@ -186,9 +177,25 @@ static int mpi_explain(const struct mpi_comm *comm, int code)
     free(text);
     if (code == ACOMM_LOST && !atomic_exchange(&mpi_lost, true))
         fprintf(stderr, "arraycomm: %s\n", mpi_text);
-    while (mpi_open)
-        mpi_finish(mpi_open);
     return MPI_ERROR;
+}
+
+/* The request's call has returned this code. XLA asks for the text of the first failure only. */
+static void mpi_over(struct mpi_request *request, int code, bool *failed)
+{
+    request->over = true;
+    request->code = code ? MPI_ERROR : 0;
+    if (code && !*failed)
+        mpi_explain(request->comm, code);
+    *failed |= code != 0;
+}
+
+static void mpi_forget(void)
+{
+    for (struct mpi_request *next; mpi_open; mpi_open = next) {
+        next = mpi_open->next;
+        free(mpi_open);
+    }
 }
 
 /* Why a call cannot be carried; NULL where it can. */
@@ -205,30 +212,22 @@ static const char *mpi_refusal(const struct mpi_comm *comm, int count, const aco
     return call->dtype < 0 || call->redop < 0 ? "arraycomm does not know this MPI type or operation" : NULL;
 }
 
-/* Runs `call`, and `second`, where there is one, while it is under way. begun: the call is only begun. */
-static int mpi_call(struct mpi_comm *comm, int count, acomm_call *call, acomm_call *second, struct mpi_request *begun)
+/* Runs `call`, and `second`, where there is one, at the same time. */
+static int mpi_call(struct mpi_comm *comm, int count, acomm_call *call, acomm_call *second)
 {
     const char *refusal = mpi_refusal(comm, count, call);
     if (refusal)
         return mpi_failed(refusal);
     call->count = (uint64_t)count;
-    int code = begun ? c_api.start(comm->number, call, &begun->work)
-             : second ? c_api.exchange(comm->number, call, second) : c_api.run(comm->number, call);
-    if (code)
-        return mpi_explain(comm, code);
-    if (begun) {
-        begun->comm = comm;
-        begun->next = mpi_open;
-        mpi_open = begun;
-    }
-    return 0;
+    int code = second ? c_api.exchange(comm->number, call, second) : c_api.run(comm->number, call);
+    return code ? mpi_explain(comm, code) : 0;
 }
 
 MPI_EXPORTED int MPIABI_Allreduce(const void *in, void *out, int count, intptr_t type, intptr_t op, struct mpi_comm *comm)
 {
     acomm_call call = {.in = (intptr_t)in == MPI_VALUE_IN_PLACE ? out : in, .out = out,
                        .kind = ACOMM_ALL_REDUCE, .dtype = mpi_dtype(type), .redop = mpi_redop(op), .root = -1};
-    return mpi_call(comm, count, &call, NULL, NULL);
+    return mpi_call(comm, count, &call, NULL);
 }
 
 MPI_EXPORTED int MPIABI_Allgather(const void *in, int count, intptr_t type, void *out, int counts, intptr_t types,
@@ -236,7 +235,7 @@ MPI_EXPORTED int MPIABI_Allgather(const void *in, int count, intptr_t type, void
 {
     acomm_call call = {.in = in, .out = out, .kind = ACOMM_ALL_GATHER, .dtype = mpi_dtype(type), .root = -1};
     (void)counts, (void)types; /* as those that are given */
-    return mpi_call(comm, count, &call, NULL, NULL);
+    return mpi_call(comm, count, &call, NULL);
 }
 
 /* XLA's counts are equal. */
@@ -245,7 +244,7 @@ MPI_EXPORTED int MPIABI_Reduce_scatter(const void *in, void *out, const int *cou
 {
     acomm_call call = {.in = in, .out = out, .kind = ACOMM_REDUCE_SCATTER, .dtype = mpi_dtype(type),
                        .redop = mpi_redop(op), .root = -1};
-    return mpi_call(comm, counts[0], &call, NULL, NULL);
+    return mpi_call(comm, counts[0], &call, NULL);
 }
 
 static acomm_call mpi_message(int kind, const void *in, void *out, intptr_t type, int peer, int tag)
@@ -260,16 +259,39 @@ MPI_EXPORTED int MPIABI_Sendrecv(const void *in, int count, intptr_t type, int t
     acomm_call receive = mpi_message(ACOMM_RECV, NULL, out, type_in, from, tag_in);
     (void)status; /* ignored */
     receive.count = (uint64_t)count_in;
-    return mpi_call(comm, count, &send, &receive, NULL);
+    return mpi_call(comm, count, &send, &receive);
 }
 
-static int mpi_begin(struct mpi_comm *comm, int count, acomm_call *call, struct mpi_request **out)
+static int mpi_begin(struct mpi_comm *comm, int count, const acomm_call *call, struct mpi_request **out)
 {
-    *out = malloc(sizeof **out);
-    int code = *out ? mpi_call(comm, count, call, NULL, *out) : mpi_failed("no memory");
-    if (code)
-        free(*out);
-    return code;
+    const char *refusal = mpi_refusal(comm, count, call);
+    struct mpi_request *request = malloc(sizeof *request), **end = &mpi_open;
+    if (refusal || !request) {
+        free(request);
+        mpi_forget();
+        return mpi_failed(refusal ? refusal : "no memory");
+    }
+    *request = (struct mpi_request){.comm = comm, .call = *call};
+    request->call.count = (uint64_t)count;
+    while (*end)
+        end = &(*end)->next;
+    *out = *end = request;
+    return 0;
+}
+
+/* Moves all that this thread has begun, in the order of the calls: the last one is run, while those before it are under way. All
+ * have ended, well or not, before this returns, as they read and write the program's memory. */
+static void mpi_move(void)
+{
+    struct mpi_request *open = mpi_open, *last = open;
+    mpi_open = NULL;
+    bool failed = false;
+    for (; last->next; last = last->next)
+        mpi_over(last, c_api.start(last->comm->number, &last->call, &last->work), &failed);
+    mpi_over(last, c_api.run(last->comm->number, &last->call), &failed);
+    for (struct mpi_request *r = open; r != last; r = r->next)
+        if (!r->code)
+            mpi_over(r, c_api.finish(r->work), &failed);
 }
 
 MPI_EXPORTED int MPIABI_Isend(const void *in, int count, intptr_t type, int to, int tag, struct mpi_comm *comm,
@@ -288,9 +310,12 @@ MPI_EXPORTED int MPIABI_Irecv(void *data, int count, intptr_t type, int from, in
 
 MPI_EXPORTED int MPIABI_Wait(struct mpi_request **out, void *status)
 {
-    const struct mpi_comm *comm = (*out)->comm;
-    int code = mpi_finish(*out);
+    struct mpi_request *request = *out;
     (void)status; /* ignored */
+    if (!request->over)
+        mpi_move();
+    int code = request->code;
+    free(request);
     *out = NULL;
-    return code ? mpi_explain(comm, code) : 0;
+    return code;
 }
