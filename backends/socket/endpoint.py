@@ -148,8 +148,7 @@ class Endpoint(Sharing):
                                        f"{self._mine()}")
             notice.tell()
             self._answer_requests()  # which takes the event away: so before the look at what it told
-            for other in range(self.size):
-                self._check_there(other, may_leave=True)
+            self.check_failed(" while the group was set up")
             if lib.acomm_node_peer(self.node, before, ffi.new("char **")):
                 break  # it left in good order, so it had connected; its connection came too late to be of use
 
@@ -163,6 +162,25 @@ class Endpoint(Sharing):
         for member in members:
             if member != self.rank:
                 self._check_there(member, when="")
+
+    def check_failed(self, when: str = "") -> None:
+        """Raises PeerLost when a process was lost, or has left by an exception. Not while close() is called."""
+        for other in range(self.size):
+            self._check_there(other, may_leave=True, when=when)
+
+    def await_failure(self) -> None:
+        """Blocks until check_failed() raises PeerLost; returns once this endpoint is closed."""
+        with self._changed:
+            while not self.closed:
+                self.check_failed()
+                self._changed.wait()
+
+    def await_others(self, others: Sequence[int], seconds: float) -> None:
+        """Blocks until these world ranks have left or were lost."""
+        text = ffi.new("char **")
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed or all(lib.acomm_node_peer(self.node, other, text) for other in others),
+                                   seconds)
 
     def _check_there(self, other: int, *, may_leave: bool = False, when: str = " while the group was set up") -> None:
         """Raises PeerLost when a rank was lost or has left; `may_leave`: unless it did so in good order."""
@@ -345,6 +363,7 @@ class Endpoint(Sharing):
             if self.closed:
                 return
             self.closed = True
+            self._changed.notify_all()
         if self._pid == os.getpid():
             self._stop(text, exits=exits)
         self._close_descriptors()

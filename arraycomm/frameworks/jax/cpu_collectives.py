@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -24,10 +25,11 @@ from jax._src import clusters, distributed, xla_bridge
 from jax._src.lib import _jax
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core import registry, settings
+from arraycomm.core import registry, settings, threads
 from arraycomm.core import secret as secrets
 from arraycomm.core.digest import sha256
 from arraycomm.core.environment import detect
+from arraycomm.core.errors import PeerLost
 from arraycomm.core.gathering import Gathering
 from arraycomm.core.group import Group
 from arraycomm.core.log import log
@@ -39,6 +41,8 @@ from . import handles, trampoline
 from .errors import FOREIGN, report
 
 _NAME = "jax"  # of its worlds
+_SOON = 10.0  # s for a thread that has nothing to wait for
+_PATIENCE = 100.0  # s, after which jaxlib ends processes that have lost one
 _BIND = "JAX_COORDINATOR_BIND_ADDRESS"  # all addresses of the host, unless it is set
 
 
@@ -51,6 +55,20 @@ class _Devices:
         with ThreadPoolExecutor(len(here)) as pool:
             opened = [pool.submit(open_rank, self._ranks[device], len(devices)) for device in here]
         self._worlds = {device: world.result() for device, world in zip(here, opened, strict=True)}
+        self._joined: list[Group] = []
+        self._endpoint: Any = self._worlds[here[0]]._communicator._endpoint  # type: ignore[attr-defined]
+        self._watcher = threading.Thread(target=self._watch, name="arraycomm-jax-watch", daemon=True)
+        threads.start(self._watcher)
+
+    def _watch(self) -> None:
+        """Says who is lost when it happens: where that had JAX's coordinator, jaxlib ends this process, whatever it does."""
+        lib.acomm_mpi_will_say()
+        try:
+            self._endpoint.await_failure()
+        except PeerLost as error:
+            print(f"arraycomm: {error}", file=sys.stderr, flush=True)
+        finally:
+            lib.acomm_mpi_said()
 
     def join(self, clique: Sequence[int], index: int) -> int:
         """The number of the group of these devices, for the one at `index`."""
@@ -58,7 +76,23 @@ class _Devices:
         world = self._worlds[clique[index]]
         if members != list(range(world.size)):
             world = world.subgroup(members, ",".join(map(str, members)))
+        self._joined.append(world)
         return handles.number(world, "cpu")
+
+    def lost(self) -> PeerLost | None:
+        try:
+            self._endpoint.check_failed()
+        except PeerLost as error:
+            self._watcher.join(_SOON)  # it has said so
+            return error
+        return None
+
+    def outlive(self, reason: str) -> None:
+        """This process does nothing any more. Returns when the others have gone, which hear of that where they wait for it."""
+        for group in self._joined:
+            group.abort(reason)
+        here = [self._ranks[device] for device in self._worlds]
+        self._endpoint.await_others([rank for rank in self._ranks.values() if rank not in here], _PATIENCE)
 
     def close(self) -> None:
         for world in self._worlds.values():
@@ -77,14 +111,19 @@ class _State:
 
 def _leave() -> None:
     """At exit, before the engine leaves. Peers may be in a program whose results this process does not look at: JAX shuts down
-    together, unless the process ends by an exception, of which they hear at once, or a peer was lost, whom JAX would await."""
-    state = distributed.global_state
-    if not hasattr(sys, "last_type") and not lib.acomm_mpi_lost():
+    together, unless the process ends by an exception, of which they hear at once, or a peer was lost, whom JAX would await.
+    jaxlib ends them when the process that has the coordinator leaves, so that one is the last."""
+    state, devices, well = distributed.global_state, _State.devices, not hasattr(sys, "last_type")
+    if well:
         for array in jax.live_arrays("cpu"):
             with contextlib.suppress(*FOREIGN):  # of a program that failed, as those have seen who looked
                 array.block_until_ready()
+    lost = devices and devices.lost()
+    if well and not lost:
         jax.distributed.shutdown()
-    if lib.acomm_mpi_lost():
+    if devices and lost:
+        if state.service is not None:
+            devices.outlive(str(lost))
         for held in (state.preemption_sync_manager, state.client, state.service):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))  # their end would do the same
         state.preemption_sync_manager = state.client = state.service = None

@@ -38,7 +38,8 @@ int acomm_xla_inside(int64_t group); /* of these and others, those of a group */
 
 /* 1: jaxlib takes the functions of MPI from this library, see mpi_calls.c. */
 int acomm_mpi_used(void);
-/* 1: one of its calls has failed because a peer was lost. */
-int acomm_mpi_lost(void);
+/* From the first on jaxlib's abort() waits for the second, up to 1 s. */
+void acomm_mpi_will_say(void);
+void acomm_mpi_said(void);
 
 #endif

@@ -1,7 +1,6 @@
 /* The dozen functions of MPI by which jaxlib's "mpi" collectives communicate, over our engine: MPItrampoline, which is a part of
  * jaxlib, takes them from the library that MPITRAMPOLINE_LIB names, and that is this one. They come from XLA's threads, without the
  * GIL, and XLA's buffers are the engine's: nothing is copied. A communicator's group is made by Python, once. */
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,9 +31,6 @@ struct mpi_request {
 
 static _Thread_local char mpi_text[MPI_TEXT];
 static _Thread_local struct mpi_request *mpi_open;
-static atomic_bool mpi_lost;
-
-int acomm_mpi_lost(void) { return atomic_load(&mpi_lost); }
 
 /* Of Python (frameworks/jax/cpu_collectives.py), with the GIL: the number of the group of these devices, this rank being the one
  * of devices[rank]. 0: *text says why not. */
@@ -169,14 +165,12 @@ static int mpi_redop(intptr_t op)
     return -1;
 }
 
-/* Notes the error's text; of the first lost peer on stderr too, as jaxlib ends the process where that had JAX's coordinator. */
+/* Notes the error's text. */
 static int mpi_explain(const struct mpi_comm *comm, int code)
 {
     char *text = xla_explain(comm->number, 0);
     mpi_failed(text ? text : acomm_code_text(code));
     free(text);
-    if (code == ACOMM_LOST && !atomic_exchange(&mpi_lost, true))
-        fprintf(stderr, "arraycomm: %s\n", mpi_text);
     return MPI_ERROR;
 }
 

@@ -1,26 +1,38 @@
 """Kills a process of a sharded program at a random point, again and again: python -m tests.frameworks.jax.kills COUNT [SEED].
 
-Every survivor has to name the dead one in JAX's error, and to end by itself; nothing may be left behind. A fixed point
-of it is in test_cpu_collectives.py. With argument `rank` it is one of the processes.
+Every survivor names the dead one: in JAX's error, where it is in a collective, or in the next that it enters; and on stderr where
+jaxlib ends it first, as process 0, which is killed too, had JAX's coordinator. All end by themselves, and nothing is left behind.
+With argument `rank` it is one of the processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 SIZE = 3
 LIMIT = 120  # s, for all to end: processes start slowly on a busy machine
-LAST = re.compile(rb"raised after ([0-9.]+) s: .*rank (\d+) \(host ")
+OUTSIDE = {"": 0.0, "asleep": 0.5, "computing": 0.5}  # s of what a process does beside collectives now and then
 
 
-def rank() -> None:
-    """Sums and permutations until something is wrong. process 0 has JAX's coordinator: without it jaxlib ends the others."""
+def outside(how: str) -> None:
+    end = time.monotonic() + OUTSIDE[how]
+    while time.monotonic() < end:
+        if how == "asleep":
+            time.sleep(end - time.monotonic())
+
+
+def rank(how: str) -> None:
+    """Sums and permutations until something is wrong."""
     import jax
     from jax import lax
 
@@ -35,56 +47,85 @@ def rank() -> None:
     for step in steps:
         step(x).block_until_ready()
     print("ready", flush=True)
-    began, number = time.monotonic(), 0
+    entered, number = 0.0, 0
     try:
         while True:
-            began, number = time.monotonic(), number + 1
+            number += 1
+            if number % 10 == 0:
+                outside(how)
+            entered = time.monotonic()
             steps[number % 2](x).block_until_ready()
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        print(f"raised after {time.monotonic() - began:.2f} s: {error}".replace("\n", " "), flush=True)
+        print(f"entered {entered} raised {time.monotonic()}: {error}".replace("\n", " "), flush=True)
 
 
-def left() -> set[str]:
-    """Segments and sockets of the file system that could stay behind."""
-    return {str(path) for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob("*arraycomm*")}
-
-
-def once(draw: random.Random) -> list[float]:
-    """How long the survivors waited in the operation that failed, seconds."""
+@contextlib.contextmanager
+def processes(draw: random.Random, folder: str) -> Iterator[list[subprocess.Popen[str]]]:
+    """They are there, and one of them may be outside of collectives for half of the time."""
     from arraycomm.launch.environ import Place
     from arraycomm.launch.nodes import meet
 
-    before, victim = left(), draw.randrange(1, SIZE)
+    hows = ["", "", draw.choice(list(OUTSIDE))]
+    draw.shuffle(hows)
     with meet(1, 0, SIZE) as meeting:
         running = []
-        for number in range(SIZE):
+        for number, how in enumerate(hows):
             variables = Place(number, SIZE, number, SIZE, 0, meeting.address, meeting.port).variables(meeting.secret_fd)
-            running.append(subprocess.Popen([sys.executable, "-m", "arraycomm_jax", "-m", "tests.frameworks.jax.kills", "rank"],
-                                            env={**os.environ, **variables, "ARRAYCOMM_JAX": "1", "OMP_NUM_THREADS": "1"},
-                                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[meeting.secret_fd or 0]))
-        for process in running:
-            assert process.stdout and process.stdout.readline() == b"ready\n", process.communicate()
-        time.sleep(draw.uniform(0, 0.2))
+            command = [sys.executable, "-m", "arraycomm_jax", "-m", "tests.frameworks.jax.kills", "rank", how]
+            running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={
+                **os.environ, **variables, "ARRAYCOMM_JAX": "1", "OMP_NUM_THREADS": "1", "TMPDIR": folder,
+            }, pass_fds=[meeting.secret_fd or 0]))
+        try:
+            for process in running:
+                assert process.stdout and process.stdout.readline() == "ready\n", process.communicate()
+            yield running
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
+
+
+def once(draw: random.Random, folder: str) -> list[float | None]:
+    """How long each survivor was in a collective when a peer was dead, seconds; None: jaxlib has ended it before."""
+    victim, waited = draw.randrange(SIZE), list[float | None]()
+    with processes(draw, folder) as running:
+        time.sleep(draw.uniform(0, 1))
+        killed = time.monotonic()
         running[victim].kill()
-        waited = []
-        for number, process in enumerate(running):
-            out, err = process.communicate(timeout=LIMIT)
-            if number != victim:
-                found = LAST.search(out)
-                assert found and int(found[2]) == victim, (number, victim, out, err)
-                assert process.returncode == 0, err
-                waited.append(float(found[1]))
-    assert left() <= before, left() - before
+        told = [process.communicate(timeout=LIMIT) for process in running]
+        for number, (out, err) in enumerate(told):
+            if number == victim:
+                continue
+            name, code = rf"rank {victim} \(host ", running[number].returncode
+            found = re.search(rf"entered (\S+) raised (\S+): .*{name}", out)
+            assert len(re.findall(rf"^arraycomm: .*{name}", err, re.MULTILINE)) == 1, (number, victim, code, out, err)
+            assert (found and code == 0) or (victim == 0 and code == -signal.SIGABRT), (number, victim, code, out, err)
+            waited.append(float(found[2]) - max(killed, float(found[1])) if found else None)
     return waited
 
 
-def main() -> None:
-    count, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    draw, waited = random.Random(seed), []
-    for _ in range(count):
-        waited += once(draw)
-    print(f"{count} kills, {len(waited)} survivors named the dead process, after {max(waited):.2f} s at most; nothing was left")
+def run(count: int, seed: int) -> str:
+    from arraycomm.backends.socket import local
+
+    draw, waited = random.Random(seed), list[float | None]()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            try:
+                waited += once(draw, folder)
+            except Exception as error:
+                raise AssertionError(f"kill {number} of seed {seed}") from error
+        names = [path for path in Path(folder).rglob("*") if not path.is_dir()]
+        if names:
+            local.sweep(str(names[0]))  # as the next world does: where all are killed, nobody was left to do so
+        assert not any(path.exists() for path in names), names
+    named = [seconds for seconds in waited if seconds is not None]
+    return (f"{count} kills of seed {seed}: {len(named)} survivors named the dead process in a collective, "
+            f"{sum(seconds > 1 for seconds in named)} of them after more than 1 s ({max(named, default=0):.2f} s at most), "
+            f"{len(waited) - len(named)} on stderr alone; nothing was left")
 
 
 if __name__ == "__main__":
-    rank() if sys.argv[1] == "rank" else main()
+    if sys.argv[1] == "rank":
+        rank(sys.argv[2])
+    else:
+        print(run(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0))

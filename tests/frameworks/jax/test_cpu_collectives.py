@@ -102,6 +102,13 @@ def test_a_dead_process_is_named_by_all_others(process: int) -> None:
             assert any(f"PeerLost: rank {rank} of 3 in group 'jax' in all_reduce #51" in line for line in mine), "\n".join(mine)
 
 
+def test_killed_processes_are_named_in_collectives_and_outside() -> None:
+    """Two kills: of process 0 with one that is outside, and of another one."""
+    done = launch("-m", "tests.frameworks.jax.kills", "2", "43", launcher=())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 kills of seed 43: ") and done.stdout.endswith("nothing was left\n")
+
+
 def test_after_the_backend_initialize_says_what_comes_first() -> None:
     done = ending("early", launcher=())
     assert done.returncode == 1
