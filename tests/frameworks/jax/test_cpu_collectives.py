@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import arraycomm._engine as engine
+from tests.engine.compiling import COMPILER
 from tests.frameworks.jax.unchanged import CHECKS
 
 HERE = Path(__file__).parent
@@ -49,7 +51,18 @@ def test_jax_does_not_go_on_without(tmp_path: Path) -> None:
 
 
 PLAIN = ("-m", "arraycomm.launch", "-n", "2", "--no-prefix")
+SECRET = "5" * 31 + "6"
 RIGHT = {"process 0 of 2 is right", "process 1 of 2 is right"}
+
+
+def test_nothing_is_copied(tmp_path: Path) -> None:
+    between = str(tmp_path / "between.so")
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-Wall", "-Werror", f'-DENGINE="{engine.__file__}"', "-o", between,
+                    str(HERE / "addresses.c"), "-Wl,--no-as-needed", engine.__file__], check=True)
+    done = launch("-m", "tests.frameworks.jax.addresses", launcher=PLAIN, ARRAYCOMM_JAX="1", MPITRAMPOLINE_LIB=between,
+                  BETWEEN=between)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("copies nothing") == 16
 
 
 def ending(*arguments: str, launcher: tuple[str, ...] = PLAIN, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -74,19 +87,36 @@ def test_initialize_meets_by_the_environment() -> None:
     assert set(done.stdout.splitlines()) == RIGHT
 
 
-@pytest.mark.parametrize("secrets", [("", ""), ("5" * 31 + "6",) * 2], ids=["told", "own"])
-def test_a_program_that_says_itself_who_the_processes_are(secrets: tuple[str, str]) -> None:
-    """They meet through JAX's coordinator: no launcher, no variable but one. A secret of the job's own is not told there."""
+def by_address(secrets: tuple[str, str], **variables: str) -> list[subprocess.Popen[str]]:
+    """Two processes of a program that says itself who they are."""
     address = free_address()
     environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    running = [subprocess.Popen([sys.executable, str(HERE / "unchanged_ends.py"), "address", address, str(rank)], text=True,
-                                env={**environ, "ARRAYCOMM_JAX": "1", "ARRAYCOMM_TIMEOUT": "100",
-                                     **({"ARRAYCOMM_SECRET": secrets[rank]} if secrets[rank] else {})},
-                                stdout=subprocess.PIPE)
-               for rank in range(2)]
+    return [subprocess.Popen([sys.executable, str(HERE / "unchanged_ends.py"), "address", address, str(rank)], text=True,
+                             env={**environ, "ARRAYCOMM_JAX": "1", **variables,
+                                  **({"ARRAYCOMM_SECRET": secrets[rank]} if secrets[rank] else {})},
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for rank in range(2)]
+
+
+@pytest.mark.parametrize("secrets", [("", ""), (SECRET,) * 2], ids=["told", "own"])
+def test_a_program_that_says_itself_who_the_processes_are(secrets: tuple[str, str]) -> None:
+    """They meet through JAX's coordinator: no launcher, no variable but one. A secret of the job's own is not told there."""
+    running = by_address(secrets, ARRAYCOMM_TIMEOUT="100")
     told = [process.communicate(timeout=170)[0].strip() for process in running]
     assert set(told) == RIGHT
     assert [process.returncode for process in running] == [0, 0]
+
+
+@pytest.mark.parametrize(("secrets", "why"), [
+    ((SECRET, ""), "process 0 of this JAX program has a secret (ARRAYCOMM_SECRET, docs/settings.md), and process 1 has none: "),
+    (("", SECRET), "it has another secret: give all ranks of the job the same ARRAYCOMM_SECRET or ARRAYCOMM_SECRET_FILE"),
+], ids=["process 0 has it", "process 1 has it"])
+def test_a_secret_that_one_process_lacks(secrets: tuple[str, str], why: str) -> None:
+    """Process 0 waits until its timeout, and says who did not come."""
+    told = [(*process.communicate(timeout=170), process.returncode) for process in by_address(secrets, ARRAYCOMM_TIMEOUT="10")]
+    assert told[0][2] == told[1][2] == 1, told
+    assert why in told[1][1], told[1]
+    assert "these ranks did not come: 1; " in told[0][1], told[0]
 
 
 @pytest.mark.parametrize("process", [0, 2])
@@ -122,6 +152,57 @@ def test_another_library_for_mpi_is_refused() -> None:
     done = launch("-c", code, launcher=(), MPITRAMPOLINE_DELAY_INIT="1", MPITRAMPOLINE_LIB="/nowhere/libmpi.so")
     assert done.returncode == 1
     assert "jaxlib was loaded with MPITRAMPOLINE_LIB=/nowhere/libmpi.so" in done.stderr
+
+
+def test_the_door_of_this_jaxlib_is_open() -> None:
+    """All that neither JAX nor jaxlib documents and arraycomm takes from them; tests/run_jax_versions looks at other versions."""
+    code = """if True:
+        import mmap
+        from jax._src import clusters, config, distributed, xla_bridge
+        from jax._src.lib import _jax
+        from arraycomm.frameworks.jax import trampoline
+        names = {_jax: ["make_mpi_collectives"], clusters.ClusterEnv: ["_cluster_types", "get_process_count"],
+                 xla_bridge: ["register_backend_factory", "make_cpu_client", "backends_are_initialized", "num_cpu_devices"],
+                 distributed.global_state: ["client", "service", "preemption_sync_manager", "process_id", "num_processes",
+                                            "coordinator_address"]}
+        print([name for holder, wanted in names.items() for name in wanted if not hasattr(holder, name)])
+        path, _ = trampoline._loaded()
+        print([bool(found) for found in trampoline._addresses(path, b"mpitrampoline_init", b"did_init_mpitrampoline")])
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            print(data.find(b"\\0N3xla3cpu12CpuCliqueKeyE\\0") > 0)
+        config.config.update("jax_cpu_collectives_implementation", "mpi")
+    """
+    done = launch("-c", code, launcher=())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n[True, True]\nTrue\n"
+
+
+def test_a_jaxlib_without_the_door_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has no "mpi" collectives, that keeps them elsewhere, and that has no symbols and is loaded already."""
+    from jax._src.lib import _jax
+
+    from arraycomm.frameworks.jax import cpu_collectives, trampoline
+
+    monkeypatch.setenv("MPITRAMPOLINE_LIB", engine.__file__)
+    with monkeypatch.context() as patch:
+        patch.delattr(_jax, "make_mpi_collectives")
+        with pytest.raises(RuntimeError, match=r'jaxlib \S+ has no "mpi" collectives, .*docs/jax\.md names the versions that'):
+            cpu_collectives.register()
+    with monkeypatch.context() as patch:
+        maps = "00400000-004e4000 r-xp 00000000 08:02 1 /bin/x\n"
+        patch.setattr(trampoline, "open", lambda _: io.StringIO(maps), raising=False)
+        with pytest.raises(RuntimeError, match=r"no libjax_common\.so here, .*docs/jax\.md names the versions"):
+            trampoline.use()
+    monkeypatch.setattr(trampoline, "_loaded", lambda: (engine.__file__, 0))
+    with pytest.raises(RuntimeError, match=r"has no symbols by which to set it now: start with arraycomm-run --jax, or set MPI"):
+        trampoline.use()
+
+
+def test_a_jaxlib_without_the_door_ends_the_program() -> None:
+    """Where a variable asks for us nothing else is taken instead."""
+    code = "from jax._src.lib import _jax; del _jax.make_mpi_collectives; import jax; jax.devices()"
+    done = launch("-c", code, launcher=(), ARRAYCOMM_JAX="1")
+    assert done.returncode == 1 and 'has no "mpi" collectives, which arraycomm takes the place of' in done.stderr, done.stderr
 
 
 def test_no_process_that_did_not_ask_loads_arraycomm() -> None:
@@ -166,6 +247,18 @@ def test_a_communicator_that_could_not_be_made_says_why_in_each_call(library: ct
     comm, data = Communicator(0, 0, 2, ("é" * 600).encode()), ctypes.create_string_buffer(8)
     assert library.MPIABI_Allgather(data, 1, 0, data, 1, 0, ctypes.byref(comm))
     assert said(library) == "é" * 511  # whole letters
+
+
+def test_members_that_are_not_found_are_an_error_that_says_what_to_do(library: ctypes.CDLL) -> None:
+    """XLA's own description of the communicator is not at hand: as in a jaxlib that keeps it in another way."""
+    comm, data = ctypes.c_void_p(), ctypes.create_string_buffer(8)
+    byte, total = (ctypes.c_ssize_t.in_dll(library, f"MPIABI_{name}") for name in ("BYTE", "SUM"))
+    assert library.MPIABI_Comm_split(ctypes.c_void_p(1), 0, 0, ctypes.byref(comm)) == 0
+    for _ in range(2):
+        assert library.MPIABI_Allreduce(data, data, 1, byte, total, comm)
+        assert said(library).startswith("the members of this communicator are not known: this jaxlib keeps them in another way")
+        assert "docs/jax.md names the versions" in said(library) and "jax_cpu_collectives_implementation=gloo" in said(library)
+    assert library.MPIABI_Comm_free(ctypes.byref(comm)) == 0 and not comm.value
 
 
 def test_other_functions_of_mpi_say_that_they_are_absent(library: ctypes.CDLL, capfd: pytest.CaptureFixture) -> None:
