@@ -1,7 +1,7 @@
 """Training in JAX goes on when a rank dies: the others form a group of those who are left, and a new rank joins them later.
 
     python3 -m venv .venv && .venv/bin/pip install -q '.[jax]'
-    .venv/bin/python examples/jax_elastic.py 3 20   # three ranks; 20 are killed, one or two at once, and replaced
+    .venv/bin/python examples/jax_elastic.py 3 20   # three ranks; 20 are killed, one after the other, and replaced
     .venv/bin/python examples/jax_elastic.py 1 0    # the same losses, but for rounding: a step's batch is the same for any ranks
 The process that starts the ranks serves the store in which new ones ask to be let in. No compiled program contains the group."""
 import json
@@ -92,7 +92,8 @@ def main(ranks, kills):
             time.sleep(0.001)
         if step < STEPS:
             workers.pop(random.randrange(ranks)).kill()
-            store.set("progress", "[0, 0]")  # rank 0 may be just about to tell once more of the old group: then two die
+            while json.loads(store.get("progress"))[0] != len(workers):  # the others have noticed, and nobody is on the way in
+                time.sleep(0.001)
     store.set("end", "")
     print("exit codes", [worker.join() or worker.exitcode for worker in workers])
 
