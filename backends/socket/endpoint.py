@@ -164,8 +164,10 @@ class Endpoint(Sharing):
                 self._check_there(member, when="")
 
     def check_failed(self, when: str = "") -> None:
-        """Raises PeerLost when a process was lost, or has left by an exception. Not while close() is called."""
-        for other in range(self.size):
+        """Raises PeerLost when a process was lost, or has left by an exception, as others may for want of that one. Not while
+        close() is called."""
+        text = ffi.new("char **")
+        for other in sorted(range(self.size), key=lambda other: lib.acomm_node_peer(self.node, other, text)):
             self._check_there(other, may_leave=True, when=when)
 
     def await_failure(self) -> None:
