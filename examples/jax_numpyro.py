@@ -23,9 +23,15 @@ def model(x, y):
     numpyro.sample("y", dist.Normal(x @ weights, 0.5), obs=y)
 
 
-chain = MCMC(NUTS(model), num_warmup=50, num_samples=50, progress_bar=False)
-chain.run(jax.random.fold_in(jax.random.key(0), jax.process_index()), x, y)
-samples = process_allgather(chain.get_samples(), tiled=False)  # of all chains: (processes, samples, ...)
+@jax.jit  # one program to compile, instead of a hundred small ones
+def draw(key):
+    chain = MCMC(NUTS(model), num_warmup=50, num_samples=50, progress_bar=False)
+    chain.run(key, x, y)
+    return chain.get_samples()
+
+
+samples = draw(jax.random.fold_in(jax.random.key(0), jax.process_index()))
+samples = process_allgather(samples, tiled=False)  # of all chains: (processes, samples, ...)
 if jax.process_index() == 0:
     for name, found in samples.items():
         print(f"{name}: means of the chains {np.mean(found, axis=1).tolist()}, r_hat {split_gelman_rubin(found)}", flush=True)
