@@ -38,15 +38,10 @@ def _raise_interrupt(code: int) -> None:
 
 
 class EngineCommunicator:
-    """One rank's end of a group that an engine carries. See arraycomm.core.backend for the contract.
-
-    Over the socket backend's engine; who has another one puts its own in place of these functions, and of _run().
-    """
+    """One rank's end of a group that the engine carries. See arraycomm.core.backend for the contract."""
 
     shortcut: Shortcut
     _group: Any  # an acomm_group, freed with it
-    _failure, _stop, _free = lib.acomm_group_failure, lib.acomm_group_stop, lib.acomm_group_close
-    _probe = lib.acomm_probe
 
     def __init__(self, rank: int, members: Sequence[int], name: str, timeout: float, place: Callable[[int], str]) -> None:
         """members: the group's, as ranks of the world. place: of a rank of the group, for errors; "" where that is not known."""
@@ -58,10 +53,10 @@ class EngineCommunicator:
         self.lock = threading.RLock()
         self._translate = Translator(rank, self._members, name, place)
 
-    def _carry(self, group: Any, entries: Any) -> None:
-        """The group from now on. entries: what its engine lends."""
+    def _carry(self, group: Any) -> None:
+        """The group from now on."""
         self._group = group
-        self.shortcut = Shortcut(address(entries), address(group), self.rank, self.size, self._call_error)
+        self.shortcut = Shortcut(address(lib.acomm_lend()), address(group), self.rank, self.size, self._call_error)
 
     # ---- errors ----
 
@@ -70,7 +65,7 @@ class EngineCommunicator:
         _raise_interrupt(code)
         failure = ffi.new("acomm_failure *")
         with self.shortcut:
-            failed = not self._freed and self._failure(self._group, failure)
+            failed = not self._freed and lib.acomm_group_failure(self._group, failure)
         if failed:
             self._told = True
             return self._translate.failure(failure)
@@ -150,7 +145,7 @@ class EngineCommunicator:
     def probe(self, peer: int | None, tag: int, timeout: float | None) -> tuple[int, int, int, int] | None:
         out = ffi.new("acomm_message *")
         with self.shortcut:
-            code = self._probe(self._checked(), -1 if peer is None else peer, tag, nanoseconds(timeout), out)
+            code = lib.acomm_probe(self._checked(), -1 if peer is None else peer, tag, nanoseconds(timeout), out)
         if code == 1:
             return None
         if code:
@@ -173,14 +168,15 @@ class EngineCommunicator:
             self.closed = True
         self._leaving()
         self.shortcut.close()
-        code = self._stop(self._group, f"left with {reason}".encode(errors="backslashreplace")[:191] if reason else NULL)
+        why = f"left with {reason}".encode(errors="backslashreplace")[:191] if reason else NULL
+        code = lib.acomm_group_stop(self._group, why)
         try:
             self._raise_untold(code, reason)
         finally:
             with self.lock:
                 self._freed = True  # for who comes now; end() waits for the others
                 self.shortcut.end()
-            self._free(self._group)
+            lib.acomm_group_close(self._group)
             self._left(reason)
 
     def _leaving(self) -> None:
@@ -192,6 +188,6 @@ class EngineCommunicator:
     def _raise_untold(self, code: int, reason: str) -> None:
         """What came of operations that this rank left before the others had come: their last word, as no call follows."""
         failure = ffi.new("acomm_failure *")
-        refused = self._failure(self._group, failure) and failure.code == lib.ACOMM_MISMATCH
+        refused = lib.acomm_group_failure(self._group, failure) and failure.code == lib.ACOMM_MISMATCH
         if code == lib.ACOMM_INTERRUPTED or (not self._told and not reason and (code or refused)):
             raise self.error(code or failure.code)

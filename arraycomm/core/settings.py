@@ -74,9 +74,6 @@ TABLE: dict[str, Setting] = {
                 "arraycomm-run --as-gloo", ranks="set on all or on none"),
         Setting("ARRAYCOMM_MPI_LIBRARY", "", "path or name of the MPI library; else it is looked for, see docs/mpi.md",
                 ranks="the same library"),
-        Setting("ARRAYCOMM_MPI_FOLDER", "", "where ranks note their shared memory; set by our launcher", ranks="equal on a host"),
-        Setting("ARRAYCOMM_MPI_GPU", "", "arrays on GPUs over MPI: 0 stages them, 1 gives them to the library untried; else "
-                "a trial decides, see docs/mpi.md", ranks="on where all ranks can"),
         Setting("ARRAYCOMM_NCCL_LIBRARY", "", "path of libnccl.so.2; otherwise one that is loaded, a package's or the system's"),
         Setting("ARRAYCOMM_NCCL_SYMMETRIC", "0", "1: group.empty() registers memory on GPUs with NCCL, which does not compare "
                 "how ranks use it, see docs/gpu.md", ranks="on where all ranks have it on", flag=True),

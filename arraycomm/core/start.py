@@ -37,8 +37,8 @@ def from_mpi4py(comm: Any, *, timeout: float | timedelta | None = None, name: st
         raise ValueError("from_mpi4py needs an intra-communicator that is not MPI.COMM_NULL")
     place = detect(os.environ)
     if module.COMM_WORLD.Get_size() == 1 and place is not None and place.size > 1:
-        log().warning("MPI has started this process alone, as a world of one rank, where %s has started %d: use mpirun (or "
-                      "arraycomm-run --mpi) with from_mpi4py(), or arraycomm.init()", place.launcher, place.size)
+        log().warning("MPI has started this process alone, as a world of one rank, where %s has started %d: use mpirun "
+                      "with from_mpi4py(), or arraycomm.init()", place.launcher, place.size)
     seconds, backend = seconds_of(timeout), registry.get("mpi")
     mpi: Any = backend  # no other one wraps what has been made elsewhere
     return Group(Routes([Route(backend, mpi.wrap(module._addressof(comm), name=name, timeout=seconds))], seconds), seconds)

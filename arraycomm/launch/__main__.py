@@ -11,7 +11,6 @@ from pathlib import Path
 from ..core.command import add_version, command
 from .jax import launch_jax
 from .job import DEFAULT_PORT, check, launch, nproc, port
-from .mpi import launch_mpi
 
 
 @command
@@ -20,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     if options.as_gloo:
         os.environ["ARRAYCOMM_TORCH_AS"] = "gloo"  # the ranks inherit it
-    return (launch_mpi if options.mpi else launch_jax if options.jax else launch)(options)
+    return (launch_jax if options.jax else launch)(options)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -32,12 +31,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.standalone and (options.nnodes > 1 or options.master_addr):
         parser.error("--standalone is for one node, which finds its own address and port: leave --nnodes and --master-addr away")
     check(parser, options)
-    if options.mpi and options.keep_going:
-        parser.error("--mpi and --keep-going exclude each other: a world of MPI does not outlive its ranks")
-    if options.mpi and options.jax:
-        parser.error("--mpi and --jax exclude each other: JAX's collectives are carried by arraycomm's own engine")
-    if options.mpi and options.nnodes > 1:
-        parser.error("--mpi starts the ranks of one node; for several nodes use the MPI library's own mpirun")
+    if options.mpi:
+        parser.error(f"ranks over MPI are started by the MPI library's own mpirun: ARRAYCOMM_BACKEND=mpi mpirun "
+                     f"-n {options.nproc_per_node} python {options.program}")
     return options
 
 
@@ -59,7 +55,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--no-prefix", dest="prefix", action="store_false", help="pass output on without [rank R] before each line")
     add("--no-python", action="store_true", help="the program is started itself, not by Python")
     add("--as-gloo", action="store_true", help="what asks torch.distributed for gloo gets arraycomm: ARRAYCOMM_TORCH_AS=gloo")
-    add("--mpi", action="store_true", help="the ranks are a world of MPI, without mpirun; one node only")
+    add("--mpi", action="store_true", help=argparse.SUPPRESS)
     add("--jax", action="store_true", help="JAX's own collectives between the ranks run over arraycomm, see docs/jax.md")
     add_version(parser)
     parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module's name")

@@ -10,14 +10,12 @@ from collections.abc import Iterator, Mapping
 _SECRETS = ("ARRAYCOMM_SECRET", "ARRAYCOMM_SECRET_FILE", "ARRAYCOMM_SECRET_FD")  # the first would show in /proc/PID/environ
 # What another launcher has told its own rank, of which this one starts ranks: torchrun, an mpirun.
 _ANOTHER_JOBS = ("TORCHELASTIC_", "GROUP_WORLD_SIZE", "ROLE_", "PMI_", "PMIX_", "MPI_LOCAL", "OMPI_COMM_WORLD_")
-_OUR_MPI = ("ARRAYCOMM_BACKEND", "ARRAYCOMM_MPI_LIBRARY")  # as arraycomm-run --mpi sets them, with PMI_FD
 
 
 def environ(given: Mapping[str, str]) -> dict[str, str]:
     """What ranks may inherit of it: no secret, which comes in a descriptor, and nothing of a job around this one."""
-    dropped = _OUR_MPI if "PMI_FD" in given and "ARRAYCOMM_STORE" in given else ()
     return {name: value for name, value in given.items()
-            if name not in _SECRETS and name not in dropped and not name.startswith(_ANOTHER_JOBS)}
+            if name not in _SECRETS and not name.startswith(_ANOTHER_JOBS)}
 
 
 @contextlib.contextmanager

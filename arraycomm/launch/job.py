@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -27,13 +27,12 @@ _TORCH_JOINS = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 class Extras:
-    """What a launcher adds to a rank's arguments, before the user's, to its environment and to what it inherits, and how often
-    it starts all ranks again after one has failed. Only one node's: several would have to agree on it.
+    """What a launcher adds to a rank's arguments, before the user's, and to its environment, and how often it starts all ranks
+    again after one has failed. Only one node's: several would have to agree on it.
     """
 
     restarts = 0
     runner = ""  # a module that runs a Python program in its place, given the program as Python is
-    news = -1  # a descriptor that becomes readable when blocked() may have changed
 
     def arguments(self, place: Place) -> Sequence[str]:
         return ()
@@ -41,13 +40,6 @@ class Extras:
     def variables(self, place: Place, attempt: int) -> dict[str, str]:
         """attempt: from 0."""
         return {}
-
-    def descriptors(self, place: Place) -> Sequence[int]:
-        return ()
-
-    def blocked(self, ended: Collection[int]) -> tuple[int, str] | None:
-        """ended: ranks that have ended well. One of them for which others wait for good, and what it has done."""
-        return None
 
 
 def nproc(text: str) -> int:
@@ -130,9 +122,9 @@ def _plan(options: argparse.Namespace, meeting: Meeting, extras: Extras, attempt
         environs.append({**base, _TORCH_JOINS: "True", **extras.variables(place, attempt),
                          **place.variables(meeting.secret_fd)})
         commands.append(_command(options, extras.arguments(place), extras.runner))
-        inherit.append((*secret, *extras.descriptors(place)))
+        inherit.append(secret)
     return Plan(commands, environs, inherit, prefix=options.prefix, logs=logs, keep_going=options.keep_going,
-                ended=partial(meeting.ended, options.nnodes * local), news=extras.news, blocked=extras.blocked)
+                ended=partial(meeting.ended, options.nnodes * local))
 
 
 def _log_names(folder: Path, ranks: Sequence[int]) -> str:

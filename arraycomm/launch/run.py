@@ -6,13 +6,12 @@ One thread and one selector: output, the ends of processes (pidfd) and signals a
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -34,7 +33,7 @@ _DRAIN_S = 1.0  # for the output of descendants that left their rank's process g
 class Plan:
     """What to start on this node: of each local rank its command, its environment with RANK in it, and the descriptors that it
     inherits. logs: the path of a rank's log, with {} for its number. keep_going: a rank that fails does not end the others.
-    ended: is told the rank, the pid and how it ended, for the others that go on. news, blocked: see job.Extras."""
+    ended: is told the rank, the pid and how it ended, for the others that go on."""
 
     commands: Sequence[Sequence[str]]
     environs: Sequence[Mapping[str, str]]
@@ -43,8 +42,6 @@ class Plan:
     logs: str | None = None
     keep_going: bool = False
     ended: Callable[[int, int, str], None] = lambda rank, pid, how: None
-    news: int = -1
-    blocked: Callable[[Collection[int]], tuple[int, str] | None] = lambda ended: None
 
 
 class Failure(NamedTuple):
@@ -52,7 +49,6 @@ class Failure(NamedTuple):
     pid: int
     code: int
     tail: Sequence[bytes]
-    why: str = ""  # where it ended well, and too early
 
     @property
     def consequence(self) -> bool:
@@ -63,7 +59,7 @@ class Failure(NamedTuple):
         return 128 - self.code if self.code < 0 else self.code or 1
 
     def headline(self) -> str:
-        return f"rank {self.rank} (pid {self.pid} on {socket.gethostname()}) {self.why or describe_exit(self.code)}"
+        return f"rank {self.rank} (pid {self.pid} on {socket.gethostname()}) {describe_exit(self.code)}"
 
 
 @dataclass
@@ -78,7 +74,7 @@ class Job:
         self._out, self._err = Sink("stdout"), Sink("stderr")
         self._lifeline = Lifeline()
         self._ranks: list[RankProcess] = []
-        self._well: dict[int, RankProcess] = {}  # ended so
+        self._well = False  # one has ended so
         self._running = 0
         self._streams: list[Stream] = []  # that have not ended
         self._failures: list[Failure] = []
@@ -136,13 +132,6 @@ class Job:
                 self._streams.append(stream)
                 self._watch(stream.source, partial(self._pump, stream))
 
-        if self.plan.news >= 0:
-            self._watch(self.plan.news, self._heard)
-
-    def _heard(self) -> None:
-        os.read(self.plan.news, 4096)
-        self._look()
-
     def _watch(self, descriptor: int, action: Callable[[], None], *, last: bool = False) -> None:
         """last: after what else happens at the same moment."""
         self._selector.register(descriptor, selectors.EVENT_READ, (last, action))
@@ -199,15 +188,7 @@ class Job:
         if code and not self._ending:
             self._fail(Failure(rank.rank, rank.pid, code, rank.tail))
         elif not code:
-            self._well[rank.rank] = rank
-            self._look()
-
-    def _look(self) -> None:
-        """Whether those that still run wait for one that has ended."""
-        found = None if self._ending or self._failures else self.plan.blocked(self._well)
-        if found is not None:
-            rank = self._well[found[0]]
-            self._fail(Failure(rank.rank, rank.pid, 0, rank.tail, found[1]))
+            self._well = True
 
     def _fail(self, failure: Failure) -> None:
         if self.plan.keep_going:

@@ -1,26 +1,32 @@
-"""The MPI backend: Open MPI, MPICH, Intel MPI and the MPI-5 ABI, bound at run time. See docs/mpi.md."""
+"""The MPI backend: the socket backend's engine, with links over an MPI library between hosts. Open MPI, MPICH, Intel MPI and the
+MPI-5 ABI, bound at run time. See docs/mpi.md."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 from arraycomm._engine import ffi, lib
-from arraycomm.core import settings
 from arraycomm.core.errors import DistBackendError
 from arraycomm.core.rendezvous import Rendezvous, announced
 from arraycomm.core.store import HashStore
-from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.types import DeviceType
 
-from ..errors import Translator
-from . import folder, process
-from .communicator import MpiCommunicator, options
+from ..socket.communicator import SocketCommunicator
+from . import process
+from .endpoint import MpiEndpoint
 from .library import Library, load
 
-if TYPE_CHECKING:
-    from .server import Server
-
 __all__ = ["MpiBackend", "MpiCommunicator"]
+
+
+class MpiCommunicator(SocketCommunicator):
+    """See SocketCommunicator. Whoever ends MPI closes it before."""
+
+    network = "MPI"
+
+    def _carry(self, group: object) -> None:
+        super()._carry(group)
+        process.groups.add(self)
 
 
 class MpiBackend:
@@ -28,7 +34,7 @@ class MpiBackend:
 
     name = "mpi"
     devices = frozenset((int(DeviceType.CPU), int(DeviceType.CUDA_HOST), int(DeviceType.ROCM_HOST)))
-    on_gpus = "arraycomm.backends.mpi.direct:Direct"
+    on_gpus = "arraycomm.core.cuda.staged:Staged"
 
     def unavailable(self) -> str | None:
         try:
@@ -60,17 +66,7 @@ class MpiBackend:
         if (rank, size) != (meeting.rank, meeting.size):
             raise DistBackendError(f"rank {meeting.rank} of {meeting.size} was given, but this process is rank {rank} of "
                                    f"{size} in MPI's world: leave both to MPI")
-        made = _open(library, lib.acomm_mpi_world(library.handle), name, timeout)
-        if place := settings.get(folder.VARIABLE):
-            folder.note(place, rank)
-        return made
-
-    def serve(self, size: int) -> tuple[str, Server]:
-        """For a launcher: the library that its `size` processes of this host are to open, and what brings them together without
-        mpirun."""
-        from .server import Server  # for the launcher alone: ranks need none of what it loads
-
-        return load().path, Server(size)
+        return _open(library, lib.acomm_mpi_world(library.handle), name, timeout)
 
     def wrap(self, address: int, *, name: str, timeout: float) -> MpiCommunicator:
         """Of an MPI communicator whose handle lies at `address`. All its ranks call it."""
@@ -81,15 +77,9 @@ class MpiBackend:
 
 
 def _open(library: Library, comm: int, name: str, timeout: float) -> MpiCommunicator:
-    rank, size = process.place(library, comm)
-    out: Any = ffi.new("acomm_group **")
-    failure = ffi.new("acomm_failure *")
-    if lib.acomm_mpi_open(library.handle, comm, options(name, timeout), out, failure):
-        raise Translator(rank, range(size), name, lambda rank: "").failure(failure)
-    made = MpiCommunicator(library, out[0], range(size), name, timeout)
+    endpoint = MpiEndpoint(library, comm, name=name, timeout=timeout)
     try:
-        made.meet(timeout)
+        return MpiCommunicator(endpoint, range(endpoint.size), name, timeout, owns=True)
     except BaseException as error:
-        made.close(type(error).__name__)
+        endpoint.close(type(error).__name__)
         raise
-    return made

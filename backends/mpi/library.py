@@ -33,7 +33,6 @@ class Facts(Record):
     finalized: bool
     threads: str | None
     fault_tolerant: bool
-    died: bool  # a process of the world has
 
 
 class Library:
@@ -48,8 +47,7 @@ class Library:
         version = " ".join(ffi.string(found.version).decode(errors="replace").partition(",")[0].split())
         return Facts(self.path, version, ffi.string(found.family).decode(), (found.standard[0], found.standard[1]),
                      bool(found.initialized), bool(found.finalized),
-                     None if found.threads < 0 else LEVELS[found.threads], bool(found.fault_tolerant),
-                     bool(found.died))
+                     None if found.threads < 0 else LEVELS[found.threads], bool(found.fault_tolerant))
 
 
 _open: list[Library] = []  # at most one: a process can have one MPI

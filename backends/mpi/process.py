@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
-import shutil
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, MutableMapping
-from pathlib import Path
+from collections.abc import Mapping
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import environment
@@ -22,11 +19,12 @@ from arraycomm.core.typed import TYPE_CHECKING, Any
 from .library import Facts, Library, load
 
 if TYPE_CHECKING:
-    from .communicator import MpiCommunicator
+    from . import MpiCommunicator
 
 _PATIENCE = 10.0  # s that MPI_Finalize may take where it may wait for peers that never come
 _begun: dict[Library, int] = {}  # the process that has
 groups: weakref.WeakSet[MpiCommunicator] = weakref.WeakSet()
+died = threading.Event()  # a rank of a world has: MPI_Finalize may never end
 
 
 def begin() -> Library:
@@ -38,7 +36,6 @@ def begin() -> Library:
                                "arraycomm.init() before MPI_Finalize")
     if not facts.initialized:
         _refuse_launcher(facts)
-        _mpiexec(facts)  # raises where there is none
     if _begun.get(library, os.getpid()) != os.getpid():
         raise RuntimeError(f"this process was made by fork after its parent had begun with {facts.version}, which has no part in "
                            "it: make such processes before that, or not by fork")
@@ -61,41 +58,8 @@ def _refuse_launcher(facts: Facts, environ: Mapping[str, str] = os.environ) -> N
     if facts.version.startswith("MPICH") and "PMIX_NAMESPACE" in environ and not loaded("libpmix"):
         raise DistBackendError(
             f"{facts.version} ({facts.path}) was built without PMIx, which is what the launcher of this process speaks (Open "
-            "MPI's mpirun, or srun --mpi=pmix): start with the mpirun that belongs to the library, srun --mpi=pmi2 or "
-            "arraycomm-run --mpi, or name the library that belongs to the launcher in ARRAYCOMM_MPI_LIBRARY")
-
-
-def _mpiexec(facts: Facts, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder of mpiexec that PATH lacks.
-
-    Intel MPI that nobody has launched forks for an mpiexec when it makes a group of some ranks. Where PATH has none, the copy
-    of the process goes on in the program, and the process waits for it.
-    """
-    if (not facts.version.startswith("Intel") or environment.detect(environ) is not None
-            or any(name.startswith("PMI") for name in environ) or shutil.which("mpiexec", path=environ.get("PATH", ""))):
-        return None
-    for above in Path(facts.path).resolve().parents[1:3]:  # the library lies in lib, or in lib/release
-        if shutil.which("mpiexec", path=str(above / "bin")):
-            return above / "bin"
-    raise DistBackendError(f"{facts.version} ({facts.path}) needs its mpiexec even for a process alone, and finds none: "
-                           "put its bin folder in PATH, or start with mpirun or arraycomm-run --mpi")
-
-
-@contextlib.contextmanager
-def finding_mpiexec(library: Library, environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
-    """While such a group is made. PATH is the program's, and is what it was afterwards."""
-    folder, before = _mpiexec(library.facts(), environ), environ.get("PATH")
-    if folder is None:
-        yield
-        return
-    environ["PATH"] = os.pathsep.join(filter(None, (str(folder), before)))
-    try:
-        yield
-    finally:
-        if before is None:
-            del environ["PATH"]
-        else:
-            environ["PATH"] = before
+            "MPI's mpirun, or srun --mpi=pmix): start with the mpirun that belongs to the library, srun --mpi=pmi2, or "
+            "name the library that belongs to the launcher in ARRAYCOMM_MPI_LIBRARY")
 
 
 def place(library: Library, comm: int) -> tuple[int, int]:
@@ -113,7 +77,7 @@ def world(library: Library, environ: Mapping[str, str] = os.environ) -> tuple[in
     if size == 1 and told is not None and told.size > 1:
         facts = library.facts()
         start = ("srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH, Intel MPI)" if told.launcher == "srun"
-                 else "the mpirun that belongs to the library or with arraycomm-run --mpi")
+                 else "the mpirun that belongs to the library")
         raise DistBackendError(
             f"this is rank {told.rank} of {told.size} by {told.launcher}, but {facts.version} ({facts.path}) sees a world of "
             f"one process: the launcher does not speak to this MPI, and every rank would be alone. Start with {start}, or name "
@@ -143,6 +107,6 @@ def _end(library: Library, ours: bool) -> None:
     ending.start()
     # MPI_Finalize waits for all processes. After an error they may wait for us in turn: then mpirun, which sees a process
     # end without it, ends the job. After a death Open MPI's does not always end.
-    ending.join(_PATIENCE if _failed() or library.facts().died else None)
+    ending.join(_PATIENCE if _failed() or died.is_set() else None)
     if ending.is_alive():
         log().warning("MPI_Finalize has not ended within %g s: this process ends without it", _PATIENCE)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from arraycomm.core.rendezvous import Rendezvous
 from arraycomm.core.types import DeviceType
 
+from . import peers
 from .communicator import SocketCommunicator
 from .endpoint import Endpoint
+from .peers import Peer, Peers
 
 __all__ = ["SocketBackend", "SocketCommunicator"]
 
@@ -31,8 +33,11 @@ class SocketBackend:
         return open_inside(size, name, timeout)
 
     def open(self, meeting: Rendezvous, *, name: str, timeout: float) -> SocketCommunicator:
-        endpoint = Endpoint(meeting.rank, meeting.size, meeting.store, meeting.secret, job=meeting.job, name=name,
-                            timeout=timeout, addresses=meeting.addresses)
+        def exchange(mine: Peer) -> Peers:
+            return peers.exchange(meeting.store, meeting.rank, meeting.size, mine, timeout, meeting.secret, meeting.job)
+
+        endpoint = Endpoint(meeting.rank, meeting.size, exchange, meeting.secret, job=meeting.job, name=name, timeout=timeout,
+                            addresses=meeting.addresses)
         try:
             return SocketCommunicator(endpoint, range(meeting.size), name, timeout, owns=True)
         except BaseException as error:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 8  # hosts that the log names
-_ABOUT = {"shm": "shared memory", "loopback": "TCP on one host", "tcp": "TCP", "hosts": "shared memory inside hosts, TCP between"}
+_ABOUT = {"shm": "shared memory", "loopback": "{0} on one host", "tcp": "{0}", "hosts": "shared memory inside hosts, {0} between"}
 
 
 def wanted_algorithms() -> str:
@@ -60,6 +60,8 @@ def _transports(hosts: Sequence[int], inside: bool) -> tuple[str, str]:
 class SocketCommunicator(EngineCommunicator):
     """See EngineCommunicator."""
 
+    network = "TCP"  # what carries data between hosts
+
     def __init__(self, endpoint: Endpoint, members: Sequence[int], name: str, timeout: float, *, owns: bool,
                  watch: Watch | None = None) -> None:
         """`members`: world ranks in group order, this process among them. `owns`: close the endpoint too. watch: of split()."""
@@ -70,7 +72,7 @@ class SocketCommunicator(EngineCommunicator):
         self._endpoint = endpoint
         self._owns = owns
         self._id = int.from_bytes(sha256(f"{endpoint.job}/{name}".encode(errors="surrogatepass")).digest()[:8], "little")
-        self._carry(self._open(watch), lib.acomm_lend())
+        self._carry(self._open(watch))
         self._announce_ignored(settings.get("ARRAYCOMM_ALGORITHM"))
         endpoint.register(self._id, self._members, self._group, name)
 
@@ -93,7 +95,8 @@ class SocketCommunicator(EngineCommunicator):
             "local": here, "crowded": self._crowded,
             "segment_fd": -1 if segment is None else segment.fileno(),
             "segment_bytes": 0 if segment is None else os.fstat(segment.fileno()).st_size, "piece_bytes": piece,
-            "connections": self._endpoint.connections, "check": settings.get_flag("ARRAYCOMM_CHECK"),
+            "connections": self._endpoint.connections, "fabric": self._endpoint.fabric,
+            "check": settings.get_flag("ARRAYCOMM_CHECK"),
             "timeout": nanoseconds(self.timeout), "patience": nanoseconds(notice.patience()),
             "algorithms": keep[3], "tuned": keep[4], "tuned_symmetric": keep[5]})
         out = ffi.new("acomm_group **")
@@ -135,7 +138,8 @@ class SocketCommunicator(EngineCommunicator):
     def about(self) -> str:
         hosts = list(dict.fromkeys(self._endpoint.peers[member].hostname for member in self._members))
         rest = f", and {len(hosts) - _SHOWN} more" if len(hosts) > _SHOWN else ""
-        return f"{_ABOUT[self._transports[0]]}, host{'s' * (len(hosts) > 1)} {', '.join(hosts[:_SHOWN])}{rest}" \
+        over = _ABOUT[self._transports[0]].format(self.network)
+        return f"{over}, host{'s' * (len(hosts) > 1)} {', '.join(hosts[:_SHOWN])}{rest}" \
                + ", whose ranks here cannot have a processor each" * self._crowded
 
     # ---- memory ----
@@ -180,7 +184,7 @@ class SocketCommunicator(EngineCommunicator):
     def split(self, members: Sequence[int], name: str, *, timeout: float, watch: Watch | None = None) -> SocketCommunicator:
         self._check_process()
         world = [self._members[rank] for rank in members]
-        return SocketCommunicator(self._endpoint, world, name, timeout, owns=False, watch=watch)
+        return type(self)(self._endpoint, world, name, timeout, owns=False, watch=watch)
 
     def gone(self) -> frozenset[int]:
         self._check_process()

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from arraycomm._engine import ffi, lib
 from arraycomm.core import address as addresses_of
@@ -26,7 +26,6 @@ from arraycomm.core.log import log
 from arraycomm.core.notice import Notice
 from arraycomm.core.patience import grown
 from arraycomm.core.printable import printable
-from arraycomm.core.store.base import Store
 from arraycomm.core.typed import Any
 
 from . import late, limits, local, peers, segment
@@ -44,15 +43,16 @@ _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()  # for fork and e
 class Endpoint(Sharing):
     """Opens with all `size` ranks at once: returns when the control ring of the world stands.
 
-    store: of this world's own, see rendezvous(). addresses: numeric addresses to listen on, one per interface to use.
+    exchange: tells the others this rank's card, and returns everybody's.
+    addresses: numeric addresses to listen on, one per interface to use.
     timeout: seconds to wait for the other ranks, here and in share_segment().
 
-    Raises DistStoreError when a rank does not come, PeerLost when one fails meanwhile, DistNetworkError and AuthFailed when
-    one cannot be reached (the text names it, its address and what to do), ResourceError.
+    Raises what `exchange` raises when a rank does not come, PeerLost when one fails meanwhile, DistNetworkError and AuthFailed
+    when one cannot be reached (the text names it, its address and what to do), ResourceError.
     """
 
-    def __init__(self, rank: int, size: int, store: Store, secret: bytes | None, *, job: str, name: str, timeout: float,
-                 addresses: Sequence[str]) -> None:
+    def __init__(self, rank: int, size: int, exchange: Callable[[peers.Peer], peers.Peers], secret: bytes | None, *, job: str,
+                 name: str, timeout: float, addresses: Sequence[str]) -> None:
         self.rank, self.size, self.job, self.name, self.timeout = rank, size, job, name, timeout
         self.node: Any = ffi.NULL
         self.closed = False
@@ -64,6 +64,7 @@ class Endpoint(Sharing):
         self._offers = segment.Offers()
         self._lent: segment.Lent | None = None  # of the first rank of each host
         self._arrivals = Arrivals(timeout)
+        self.fabric: Any = ffi.NULL  # what carries data between hosts, where it is not TCP
         self._arrived = False  # the predecessor's control connection
         self._acceptor: Acceptor | None = None
         self._connector: threading.Thread | None = None
@@ -71,14 +72,14 @@ class Endpoint(Sharing):
         self._pid = os.getpid()
         _open_endpoints.add(self)
         try:
-            self._open(store, list(addresses))
+            self._open(exchange, list(addresses))
         except BaseException as error:
             self.close(type(error).__name__)
             raise
 
     # ---- opening ----
 
-    def _open(self, store: Store, addresses: list[str]) -> None:
+    def _open(self, exchange: Callable[[peers.Peer], peers.Peers], addresses: list[str]) -> None:
         self.tuning = peers.tuning()
         if self.size == 1:
             self.peers = peers.alone([("127.0.0.1", 0)])
@@ -95,7 +96,7 @@ class Endpoint(Sharing):
         self._lent = segment.lend() if shares else None
         mine = peers.this_process(names, self._path, self._lent.name if self._lent else "", self.tuning,
                                   apart=shares and not self._lent)
-        self.peers = peers.exchange(store, self.rank, self.size, mine, self.timeout, self._secret, self.job)
+        self.peers = exchange(mine)
         self.connections = self.peers.connections
         self._outgoing = Outgoing(self.rank, self.peers, self.job, self._secret,
                                   min(self.timeout, grown(settings.get_number("ARRAYCOMM_SILENCE"), self.size)))

@@ -19,7 +19,6 @@ from arraycomm.core import settings, threads
 from arraycomm.core.auth import Hello, Purpose
 from arraycomm.core.backend import Watch
 from arraycomm.core.errors import DistNetworkError
-from arraycomm.core.store import HashStore
 from arraycomm.core.typed import Any
 
 from . import late, peers, segment
@@ -155,11 +154,12 @@ class _Rank(Endpoint):
 
     def __init__(self, rank: int, world: _World, name: str, timeout: float) -> None:
         self._world, self.event = world, -1
-        super().__init__(rank, world.size, HashStore(), None, job=world.job, name=name, timeout=timeout, addresses=())
+        super().__init__(rank, world.size, lambda mine: world.peers, None, job=world.job, name=name, timeout=timeout,
+                         addresses=())
 
-    def _open(self, store: Any, addresses: list[str]) -> None:
+    def _open(self, exchange: Any, addresses: list[str]) -> None:
         if self.size == 1:
-            super()._open(store, addresses)
+            super()._open(exchange, addresses)
             return
         self.tuning, self.peers, self.connections = self._world.tuning, self._world.peers, 1
         self._open_node()

@@ -16,9 +16,10 @@ from datetime import timedelta
 from typing import Any
 
 from arraycomm._engine import Buffer
-from arraycomm.backends.socket import segment
+from arraycomm.backends.socket import peers, segment
 from arraycomm.backends.socket.communicator import SocketCommunicator
 from arraycomm.backends.socket.endpoint import Endpoint
+from arraycomm.core.kinds import KINDS
 from arraycomm.core.store import FileStore
 from arraycomm.core.types import OPS, DType
 
@@ -43,9 +44,12 @@ class Rank:
         self.opened += 1
         self.store = FileStore(f"{config['path']}{self.opened}", self.size, timedelta(seconds=config["timeout"]))
         secret = bytes.fromhex(config["secret"]) or None
-        self.endpoint = Endpoint(self.rank, self.size, self.store, secret, job=config["job"], name="test",
-                                 timeout=config["timeout"], addresses=config["addresses"])
+        self.endpoint = Endpoint(self.rank, self.size, lambda mine: self._exchange(mine, secret), secret, job=config["job"],
+                                 name="test", timeout=config["timeout"], addresses=config["addresses"])
         self.world = SocketCommunicator(self.endpoint, range(self.size), "world", 20.0, owns=True)
+
+    def _exchange(self, mine: peers.Peer, secret: bytes | None) -> peers.Peers:
+        return peers.exchange(self.store, self.rank, self.size, mine, self.config["timeout"], secret, self.config["job"])
 
     def barrier(self, timeout: float = 20.0) -> None:
         self.world.barrier(timeout=timeout)
@@ -148,7 +152,7 @@ def _total(world: SocketCommunicator, rank: int) -> list[float]:
     mine, out = array.array("f", [rank + 1] * COUNT), array.array("f", bytes(4 * COUNT))
     src, dst = (Buffer(values.buffer_info()[0], COUNT, DType.FLOAT32, 1, 0, False, (COUNT,), values)
                 for values in (mine, out))
-    world.all_reduce(src, dst, OPS["sum"], timeout=20.0)
+    world.collective(KINDS["all_reduce"], src, dst, OPS["sum"], timeout=20.0)
     return [out[0], out[-1]]
 
 

@@ -17,7 +17,6 @@ import arraycomm
 from arraycomm.core.cuda import pieces, staged
 from arraycomm.core.dlpack import give_back, resolve_out
 from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout, DeviceError, DistError, PeerLost
-from tests.logged import logged
 from tests.standin import arrays
 
 from .data import contents, reduced
@@ -167,14 +166,6 @@ def two_backends(context: Context) -> None:
             context.check(movers == ["MpiCommunicator", "Staged", "SocketCommunicator"], f"{movers}")
             group.check_peers()
             group.barrier()
-
-
-def announced(context: Context) -> None:
-    """That arrays of a device are staged is said once a group."""
-    with logged() as lines:
-        for _ in range(2):
-            context.group.all_reduce(given(context, "cuda", np.ones(3, np.float32)))
-    context.check(len(lines) == 1 and "pinned host memory" in lines[0], f"{lines}")
 
 
 def other_device(context: Context) -> None:

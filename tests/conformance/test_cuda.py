@@ -153,10 +153,8 @@ def over_mpi(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-# Over the other libraries: test_mpi_gpu.py, whose reductions are staged.
 @pytest.mark.parametrize("over_mpi", [("openmpi", "mpi"), ("impi", "mpi")], ids=["openmpi", "impi"], indirect=True)
 def test_staged_over_mpi(over_mpi: World) -> None:
-    over_mpi.run("cuda.announced")
     over_mpi.run("cuda.every_kind", framework="cuda")
     over_mpi.run("cuda.every_kind", framework="cupy", later=True)
     over_mpi.run("cuda.messages")

@@ -32,14 +32,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.mark.skipif(_available() < 10 << 30, reason="needs 10 GiB of free memory")
 def test_large_over_mpi(library: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """MPI's counts are ints. Without --mpi-all one library, and what is just too long for one request of ours (1 GiB)."""
-    world = World(Settings(2, mpi=library), tmp_path)
+    """Over the links, which cut everything into chunks: MPI's counts are ints."""
+    if not request.config.getoption("--mpi-all"):
+        pytest.skip("minutes: run by --mpi-all")
+    world = World(Settings(2, "tcp", mpi=library), tmp_path)
     try:
-        world.run("large.moved", count=2**30 + 9)
-        if request.config.getoption("--mpi-all"):
-            world.run("large.more_than_2_gi_elements")
-            world.run("large.more_than_3_gib")
-            world.run("large.moved", count=2**32 + 9)
+        for task, more in (("moved", {"count": 2**32 + 9}), ("more_than_2_gi_elements", {}), ("more_than_3_gib", {})):
+            world.run(f"large.{task}", **more)
     finally:
         world.close()
 

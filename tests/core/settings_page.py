@@ -10,9 +10,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings
 
 All are environment variables. `arraycomm-info` prints them with the values that are in force and where these come from. Where
-ranks must say the same, the error names the setting, two ranks and their values, and comes on all ranks; what only the socket
-engine knows is not compared over MPI. Numbers and switches that cannot be are refused by `init()`, whether they are needed or
-not; a variable ARRAYCOMM_... that stands in no row is named in a warning of rank 0.
+ranks must say the same, the error names the setting, two ranks and their values, and comes on all ranks. Numbers and
+switches that cannot be are refused by `init()`, whether they are needed or not; a variable ARRAYCOMM_... that stands in no row is
+named in a warning of rank 0.
 
 | variable | default | meaning | ranks |
 |---|---|---|---|

@@ -121,8 +121,8 @@ static void fake_sockets(struct fake_world *w, int from, int to, int connections
     for (int i = 0; i < connections; i++) {
         int fds[2];
         CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-        CHECK_EQUAL(link_tcp_attach(out, i, fds[0]), 0);
-        CHECK_EQUAL(link_tcp_attach(in, i, fds[1]), 0);
+        CHECK_EQUAL(out->ops->attach(out, i, fds[0]), 0);
+        CHECK_EQUAL(in->ops->attach(in, i, fds[1]), 0);
     }
 }
 

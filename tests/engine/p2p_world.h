@@ -56,7 +56,7 @@ struct link *group_link(struct acomm_group *g, enum channel channel, int rank, b
 
 bool group_link_ready(struct acomm_group *g, const struct link *link)
 {
-    return world_of(g)->ring || link_tcp_complete(link);
+    return world_of(g)->ring || link->ops->complete(link);
 }
 
 char *direct_map(struct acomm_group *g, int rank, uint64_t upto)
@@ -144,8 +144,8 @@ static void make_sockets(struct world *w, int from, int to)
     for (int stripe = 0; stripe < w->stripes; stripe++) {
         int fds[2];
         CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-        CHECK_EQUAL(link_tcp_attach(w->out[from][to], stripe, fds[0]), 0);
-        CHECK_EQUAL(link_tcp_attach(w->in[from][to], stripe, fds[1]), 0);
+        CHECK_EQUAL(w->out[from][to]->ops->attach(w->out[from][to], stripe, fds[0]), 0);
+        CHECK_EQUAL(w->in[from][to]->ops->attach(w->in[from][to], stripe, fds[1]), 0);
     }
 }
 

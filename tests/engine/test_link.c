@@ -51,11 +51,11 @@ static struct pair open_tcp(int connections)
     for (int i = connections - 1; i >= 0; i--) {
         int fds[2];
         tcp_pair(fds);
-        CHECK(!link_tcp_complete(p.out));
-        CHECK_EQUAL(link_tcp_attach(p.out, i, fds[0]), 0);
-        CHECK_EQUAL(link_tcp_attach(p.in, i, fds[1]), 0);
+        CHECK(!p.out->ops->complete(p.out));
+        CHECK_EQUAL(p.out->ops->attach(p.out, i, fds[0]), 0);
+        CHECK_EQUAL(p.in->ops->attach(p.in, i, fds[1]), 0);
     }
-    CHECK(link_tcp_complete(p.out) && link_tcp_complete(p.in));
+    CHECK(p.out->ops->complete(p.out) && p.in->ops->complete(p.in));
     return p;
 }
 
@@ -166,13 +166,13 @@ static void incomplete_moves_nothing(void)
     CHECK_EQUAL(link->ops->send(link, "x", 1, false), 0);
     CHECK_EQUAL(link->ops->descriptor(link), -1);
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-    CHECK_EQUAL(link_tcp_attach(link, 0, fds[0]), 0);
+    CHECK_EQUAL(link->ops->attach(link, 0, fds[0]), 0);
     CHECK_EQUAL(link->ops->send(link, "x", 1, false), 0);
-    CHECK_EQUAL(link_tcp_attach(link, 0, fds[1]), ACOMM_ARGUMENT);
-    CHECK_EQUAL(link_tcp_attach(link, 2, fds[1]), ACOMM_ARGUMENT);
-    CHECK_EQUAL(link_tcp_attach(link, -1, fds[1]), ACOMM_ARGUMENT);
-    CHECK_EQUAL(link_tcp_attach(link, 1, -1), ACOMM_SYSTEM);
-    CHECK(!link_tcp_complete(link));
+    CHECK_EQUAL(link->ops->attach(link, 0, fds[1]), ACOMM_ARGUMENT);
+    CHECK_EQUAL(link->ops->attach(link, 2, fds[1]), ACOMM_ARGUMENT);
+    CHECK_EQUAL(link->ops->attach(link, -1, fds[1]), ACOMM_ARGUMENT);
+    CHECK_EQUAL(link->ops->attach(link, 1, -1), ACOMM_SYSTEM);
+    CHECK(!link->ops->complete(link));
     close(fds[1]);
     link->ops->close(link);
 }
@@ -198,7 +198,7 @@ static void congestion(uint32_t from, char before[16], char after[16])
     socklen_t length = 16;
     CHECK_EQUAL(getsockopt(fds[0], IPPROTO_TCP, TCP_CONGESTION, before, &length), 0);
     struct link *link = link_tcp_new(1, true, 1);
-    CHECK_EQUAL(link_tcp_attach(link, 0, fds[0]), 0);
+    CHECK_EQUAL(link->ops->attach(link, 0, fds[0]), 0);
     length = 16;
     CHECK_EQUAL(getsockopt(fds[0], IPPROTO_TCP, TCP_CONGESTION, after, &length), 0);
     link->ops->close(link);
@@ -262,8 +262,8 @@ static struct pair open_spread(int out[SPREAD], int in[SPREAD])
     for (int i = 0; i < SPREAD; i++) {
         int fds[2];
         tcp_pair(fds);
-        CHECK_EQUAL(link_tcp_attach(p.out, i, out[i] = fds[0]), 0);
-        CHECK_EQUAL(link_tcp_attach(p.in, i, in[i] = fds[1]), 0);
+        CHECK_EQUAL(p.out->ops->attach(p.out, i, out[i] = fds[0]), 0);
+        CHECK_EQUAL(p.in->ops->attach(p.in, i, in[i] = fds[1]), 0);
     }
     return p;
 }

@@ -75,8 +75,8 @@ static void *attach_soon(void *argument)
     int fds[2];
     usleep(20000);
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-    CHECK_EQUAL(link_tcp_attach(w->in[1][0], 0, fds[1]), 0);
-    CHECK_EQUAL(link_tcp_attach(w->out[1][0], 0, fds[0]), 0);
+    CHECK_EQUAL(w->in[1][0]->ops->attach(w->in[1][0], 0, fds[1]), 0);
+    CHECK_EQUAL(w->out[1][0]->ops->attach(w->out[1][0], 0, fds[0]), 0);
     CHECK_EQUAL(world_do(&w->groups[1], ACOMM_SEND, &byte, 1, 0, 1), 0);
     return NULL;
 }

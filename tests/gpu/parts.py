@@ -19,7 +19,7 @@ from arraycomm.backends.nccl.library import library
 from arraycomm.core import registry
 from arraycomm.core.cuda.runtime import runtime, unavailable
 
-from . import faults, frameworks, kernels, mpi, overhead, programs, staged, sums, training
+from . import faults, frameworks, kernels, overhead, programs, staged, sums, training
 
 NOT_HERE = 3
 COUNTS, FEW = (1, 7, 1024, 1_000_003), (7, 1024)
@@ -80,9 +80,9 @@ def facade(ranks: int, framework: str) -> None:
 
 PARTS: dict[str, Callable[[int, str], None]] = {
     "machine": machine, "operations": operations, "facade": facade, "symmetric": symmetric, "compiled": compiled,
-    "overhead": overhead.compare, "kernels": kernels.start, "staged": staged.compare, "mpi": mpi.start, "faults": faults.start,
+    "overhead": overhead.compare, "kernels": kernels.start, "staged": staged.compare, "faults": faults.start,
     "sums": sums.start, "training": training.start}
-BACKENDS = {"kernels": "socket", "staged": "socket", "mpi": "mpi"}  # of the others: nccl
+BACKENDS = {"kernels": "socket", "staged": "socket"}  # of the others: nccl
 NEEDS = {"training": ("torch", "msgpack"), "kernels": ("ml_dtypes",)}  # beside a library of arrays
 
 

@@ -38,7 +38,6 @@ PARTS: list[tuple[str, list[str], int]] = [
     ("operations of torch, 1 rank", ["operations", "1", "torch"], 60),
     ("operations of torch, 2 ranks", ["operations", "2", "torch"], 90),
     ("staged over the socket engine, 2 ranks", ["staged", "2", "torch"], 60),
-    ("operations of torch over MPI, 2 ranks", ["mpi", "2", "torch"], 60),
     ("operations of cupy, 1 rank", ["operations", "1", "cupy"], 60),
     ("operations of jax, 1 rank", ["operations", "1", "jax"], 75),
     ("programs of jax, 1 rank", ["compiled", "1", "jax"], 75),

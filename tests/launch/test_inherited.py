@@ -226,7 +226,6 @@ def test_launchers_in_a_rank(program, tmp_path):
     {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "9", "PMIX_NAMESPACE": "job"},
     {"PMI_RANK": "5", "PMI_SIZE": "9", "PMI_FD": "77", "MPI_LOCALNRANKS": "9"},
     {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "9", "SLURM_STEP_NODELIST": "n[1-9]", "SLURM_JOB_ID": "1"},
-    {"ARRAYCOMM_STORE": "launcher@203.0.113.1:1", "ARRAYCOMM_SECRET_FD": "77", "PMI_FD": "78", "ARRAYCOMM_BACKEND": "mpi"},
 ])
 def test_other_launchers_variables(around, program):
     process = start("-n", "2", "--no-prefix", program(MEETS), environ=clean_environ(**around))

@@ -57,7 +57,7 @@ def xla() -> str:
 
 @functools.cache
 def mpi(library: str) -> str:
-    """Path of the stand-in for an MPI library that takes memory of devices: this one, with that added."""
+    """Path of the stand-in for an MPI library: this one, whose messages can fail."""
     made = Path(_folder().name, f"standin_{Path(library).parts[-3]}_{Path(library).name}")
     subprocess.run(["cc", *FLAGS, f'-DREAL="{library}"', str(HERE / "mpi.c"), "-Wl,--no-as-needed", library,
                     f"-Wl,-rpath,{Path(library).parent}", "-o", str(made), "-ldl"], check=True)

@@ -26,17 +26,11 @@ struct visit {
     struct handle *handle;
     acomm_group *group;
     acomm_call call;    /* the caller's, completed */
-    char *copy;         /* in its place, where the backend may keep the memory of what fails: the input, and from `result` on */
-    char *result;
-    void *out;
-    size_t out_bytes;
 };
 /* 0, then c_api_leave() follows; or a code. What the call says is looked at before anything is sent. */
 int c_api_enter(struct visit *v, int64_t number, const acomm_call *call);
 /* failure: of the call itself, its code 0: none. Returns the code. */
 int c_api_leave(const struct visit *v, int code, acomm_failure *failure);
-/* After the end. stuck: the copy is kept for good. */
-void c_api_copy_out(struct visit *v, int code, bool stuck);
 int c_api_run(int64_t number, acomm_call *call);
 
 /* ---- c_api_work.c: operations under way ---- */

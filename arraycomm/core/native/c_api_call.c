@@ -2,9 +2,6 @@
 #include "c_api.h"
 #include "forms.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int call_refuse(const struct visit *v, const char *why)
 {
     return c_api_say(v->number, ACOMM_ARGUMENT, why);
@@ -69,38 +66,9 @@ static int call_check(struct visit *v)
     return out && !c->out ? call_refuse(v, "out is NULL on a rank that gets something") : 0;
 }
 
-/* For a backend that may use the memory of a failed operation for good (MPI), which the caller's is not for. */
-static int call_copy_in(struct visit *v)
-{
-    uint64_t in, out, width = acomm_dtype_bytes(v->call.dtype);
-    call_extent(v, &in, &out);
-    size_t start = (in * width + 63) / 64 * 64;
-    v->copy = malloc(start + out * width + 1);
-    if (!v->copy)
-        return c_api_say(v->number, ACOMM_RESOURCE, "no memory for a copy of the arrays, which the MPI backend works on");
-    v->out = v->call.out;
-    v->out_bytes = out * width;
-    v->result = v->copy + start;
-    if (in)
-        memcpy(v->copy, v->call.in, in * width);
-    v->call.in = in ? v->copy : NULL;
-    v->call.out = out ? v->result : NULL;
-    return 0;
-}
-
-void c_api_copy_out(struct visit *v, int code, bool stuck)
-{
-    if (!code && v->out_bytes)
-        memcpy(v->out, v->result, v->out_bytes);
-    if (!code || !stuck)
-        free(v->copy);
-    v->copy = NULL;
-}
-
 int c_api_enter(struct visit *v, int64_t number, const acomm_call *call)
 {
     v->number = number;
-    v->copy = NULL;
     v->handle = handle_enter(number, &v->group);
     if (!v->handle)
         return c_api_say(number, ACOMM_ARGUMENT, "no group of this process has this handle");
@@ -110,8 +78,6 @@ int c_api_enter(struct visit *v, int64_t number, const acomm_call *call)
     int code = v->group ? call_check(v) : c_api_say(number, ACOMM_CLOSED, "the group is closed");
     if (!code && interrupt_between())
         code = c_api_fail(number, ACOMM_INTERRUPTED, &(acomm_failure){0});
-    if (!code && v->handle->entries->stuck)
-        code = call_copy_in(v);
     if (code)
         handle_leave(v->handle);
     return code;
@@ -136,11 +102,7 @@ int c_api_run(int64_t number, acomm_call *call)
         return code;
     failure.code = 0;
     v.call.failure = &failure;
-    const acomm_entries *entries = v.handle->entries;
-    bool stuck = v.copy && entries->stuck(v.group, NULL); /* a group that was so before takes no memory any more */
-    code = entries->run(v.group, &v.call);
-    if (v.copy)
-        c_api_copy_out(&v, code, !stuck && entries->stuck(v.group, NULL));
+    code = v.handle->entries->run(v.group, &v.call);
     if (call->kind == ACOMM_RECV)
         call->root = v.call.root;
     return c_api_leave(&v, code, &failure);

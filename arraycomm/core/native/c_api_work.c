@@ -41,8 +41,6 @@ static void work_settle(struct acomm_work *w, int code)
     if (code && !entries->failure(w->op, &w->failure))
         w->failure.code = 0;
     entries->source(w->op, &w->source, &w->tag, &w->bytes);
-    if (w->visit.copy)
-        c_api_copy_out(&w->visit, code, entries->stuck(NULL, w->op));
     entries->free(w->op);
     atomic_store(&w->ended, true);
 }
@@ -76,8 +74,6 @@ int c_api_start(int64_t number, const acomm_call *call, acomm_work **out)
     code = w->visit.handle->entries->start(w->visit.group, &w->visit.call, &w->op);
     if (!code)
         work_link(w);
-    else
-        c_api_copy_out(&w->visit, code, false);
     c_api_leave(&w->visit, code, &w->failure);
     if (code)
         free(w);

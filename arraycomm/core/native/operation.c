@@ -90,10 +90,6 @@ static void settle(struct operation *o, int code)
         o->failure->code = 0;
         entries->failure(o->op, o->failure);
     }
-    if (code && entries->stuck && entries->stuck(NULL, o->op)) { /* kept for good */
-        Py_XINCREF(o->owners[0]);
-        Py_XINCREF(o->owners[1]);
-    }
     entries->source(o->op, &o->source, &o->tag, &o->bytes);
     if (!o->waiters)
         give_back(o);

@@ -214,15 +214,9 @@ static PyObject *run(struct trip *t)
     code = t->s->entries->run(group, &t->call);
     if (thread)
         PyEval_RestoreThread(thread);
-    bool kept = code && t->s->entries->stuck && t->s->entries->stuck(group, NULL);
     t->s->calling--;
     if (code == ACOMM_UNSUPPORTED || code == ACOMM_ARGUMENT)
         return declined();
-    if (kept) { /* for good */
-        Py_XINCREF(t->model);
-        Py_XINCREF(t->given[ROLE_OUT]);
-        Py_XINCREF(t->owners[1]);
-    }
     if (code)
         return failed(t->s, code, &failure);
     return Py_NewRef(Py_None);

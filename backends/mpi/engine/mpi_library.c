@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "mpi_group.h"
+#include "mpi_fabric.h"
 
 enum family { OPEN_MPI, MPICH, MPI_ABI };
 
@@ -13,28 +13,18 @@ enum family { OPEN_MPI, MPICH, MPI_ABI };
 struct constant { const char *symbol; uintptr_t mpich, abi; };
 static const struct constant
     world = {"ompi_mpi_comm_world", 0x44000000, 0x101}, byte = {"ompi_mpi_byte", 0x4c00010d, 0x247},
-    no_request = {"ompi_request_null", 0x2c000000, 0x180}, errors_return = {"ompi_mpi_errors_return", 0x54000001, 0x143},
+    errors_return = {"ompi_mpi_errors_return", 0x54000001, 0x143},
     self = {"ompi_mpi_comm_self", 0x44000001, 0x102};
-/* short_bytes: from where on MPICH hands messages over by a handshake, one with everything loses to several small ones; the
- * others were measured to gain. short_moved: Open MPI begins with handshakes above 4 KiB, and what is only moved can go without copies then.
- * short_message: below where that library's handshakes begin; longer ones lost, or gained nothing (Intel MPI). cut, piece: several messages
- * that Open MPI takes at once instead of one with a handshake, which is a system call of the receiver; from 32 KiB on they lose between far cores.
- * first: what leaves a record that short. slice: longer ones wait less often for each other, and leave the caches: 2 MiB instead of 512 KiB made
- * Open MPI's 16 MiB 2.17 instead of 2.42 ms between far cores, and Intel MPI's slower. */
 static const struct family_facts {
     const char *name;
     size_t handle_bytes;
-    int any_source, multiple, failed; /* `failed` is followed by failed_pending and revoked */
+    int multiple, failed; /* `failed` is followed by failed_pending and revoked */
     uintptr_t ignore;
-    uint64_t short_bytes, short_moved, short_message, cut, piece, first, slice;
-    bool yields;
 } families[] = {
-    [OPEN_MPI] = {"Open MPI", sizeof(void *), -1, 3, 75, 0, 16384, 3072, 3584, 16384, 3968, 3840, 2 << 20, true},
-    [MPICH] = {"MPICH", sizeof(int), -2, 3, 101, 1, 4096, 4096, 4096, 0, 0, 4096, 1 << 20, false},
-    [MPI_ABI] = {"MPI ABI", sizeof(void *), -1, 4096, 101, 0, 4096, 4096, 4096, 0, 0, 4096, 512 << 10, false},
+    [OPEN_MPI] = {"Open MPI", sizeof(void *), 3, 75, 0},
+    [MPICH] = {"MPICH", sizeof(int), 3, 101, 1},
+    [MPI_ABI] = {"MPI ABI", sizeof(void *), 4096, 101, 0},
 };
-#define INTEL_SHORT_BYTES 16384
-#define INTEL_SLICE (512 << 10)
 
 mpi_handle mpi_read(const acomm_mpi *mpi, const void *place)
 {
@@ -59,26 +49,14 @@ static bool take(void *library, enum family family, const struct constant *c, mp
 static bool take_constants(void *library, enum family family, acomm_mpi *mpi)
 {
     bool good = take(library, family, &world, &mpi->world) && take(library, family, &byte, &mpi->byte)
-             && take(library, family, &no_request, &mpi->no_request)
              && take(library, family, &self, &mpi->self)
              && take(library, family, &errors_return, &mpi->errors_return);
     const struct family_facts *facts = &families[family];
     mpi->family = facts->name;
     mpi->handle_bytes = facts->handle_bytes;
-    mpi->any_source = facts->any_source;
     mpi->multiple = facts->multiple;
     mpi->failed = facts->failed;
-    mpi->failed_pending = facts->failed + 1;
-    mpi->revoked = facts->failed + 2;
     mpi->ignore = (void *)facts->ignore;
-    mpi->short_bytes = facts->short_bytes;
-    mpi->short_moved = facts->short_moved;
-    mpi->short_message = facts->short_message;
-    mpi->cut = facts->cut;
-    mpi->piece = facts->piece;
-    mpi->first = facts->first;
-    mpi->slice = facts->slice;
-    mpi->yields = facts->yields;
     return good;
 }
 
@@ -127,41 +105,15 @@ int acomm_mpi_load(const char *path, acomm_mpi **out, char *text)
         snprintf(text, 256, "it lacks constants of its family (%s)", loaded.family);
         return ACOMM_LIBRARY;
     }
-    acomm_mpi_facts facts;
-    acomm_mpi_ask(&loaded, &facts);
-    if (strstr(facts.version, "Intel"))
-        loaded.short_bytes = loaded.short_moved = loaded.first = INTEL_SHORT_BYTES, loaded.slice = INTEL_SLICE;
     done = true;
     return ACOMM_OK;
-}
-
-/* MPI 4.1: what memory may be given to it, "system,mpi,cuda:device" or the like. */
-static bool lists_cuda(const acomm_mpi *mpi)
-{
-    uint64_t info = 0;
-    char kinds[1024] = "";
-    int room = sizeof kinds, found = 0;
-    if (!mpi->Comm_get_info || !mpi->Info_get_string || !mpi->Info_free || mpi->Comm_get_info(mpi->world, &info))
-        return false;
-    bool lists = !mpi->Info_get_string(mpi_read(mpi, &info), "mpi_memory_alloc_kinds", &room, kinds, &found) && found
-              && strstr(kinds, "cuda");
-    mpi->Info_free(&info);
-    return lists;
-}
-
-int acomm_mpi_says_cuda(acomm_mpi *mpi)
-{
-    int flag = 0;
-    return (mpi->Query_cuda_support && mpi->Query_cuda_support() == 1)
-        || (mpi->GPU_query_support && !mpi->GPU_query_support(0, &flag) && flag) || lists_cuda(mpi);
 }
 
 void acomm_mpi_ask(acomm_mpi *mpi, acomm_mpi_facts *out)
 {
     char version[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING of any of them */
     int length = 0, level = -1;
-    *out = (acomm_mpi_facts){.family = mpi->family, .threads = -1, .fault_tolerant = mpi->Comm_get_failed && mpi->Comm_shrink,
-                             .died = mpi->died};
+    *out = (acomm_mpi_facts){.family = mpi->family, .threads = -1, .fault_tolerant = mpi->Comm_get_failed && mpi->Comm_shrink};
     mpi->Get_library_version(version, &length);
     snprintf(out->version, sizeof out->version, "%.*s", (int)strcspn(version, "\n"), version);
     mpi->Get_version(&out->standard[0], &out->standard[1]);
@@ -186,14 +138,14 @@ bool mpi_tells_of_death(const acomm_mpi *mpi, int code)
 {
     int class = 0;
     return mpi->Comm_get_failed && !mpi->Error_class(code, &class)
-        && (class == mpi->failed || class == mpi->failed_pending || class == mpi->revoked);
+        && class >= mpi->failed && class <= mpi->failed + 2;
 }
 
 int acomm_mpi_begin(acomm_mpi *mpi, int initialized, char *text)
 {
     int got = 0, rc = initialized ? 0 : mpi->Init_thread(NULL, NULL, mpi->multiple, &got);
     if (!rc)
-        rc = pace_watch_end(mpi);
+        rc = fabric_watch_end(mpi);
     if (rc)
         mpi_words(mpi, rc, text);
     return rc ? ACOMM_LIBRARY : ACOMM_OK;

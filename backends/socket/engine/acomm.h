@@ -15,6 +15,7 @@
 #include "arraycomm.h"
 
 typedef struct acomm_node acomm_node;
+typedef struct acomm_fabric acomm_fabric; /* see link.h */
 typedef struct acomm_group acomm_group;
 typedef struct acomm_op acomm_op;
 
@@ -72,6 +73,7 @@ typedef struct acomm_group_options {
     int32_t crowded;          /* 1: those cannot have a processor each, so that who waits must not spin long */
     int32_t segment_fd;       /* sealed memfd of the ranks on this host, or -1; the engine duplicates it */
     int32_t connections;      /* TCP connections per pair and direction, >= 1 */
+    acomm_fabric *fabric;     /* what carries data between hosts; NULL: TCP. It outlives the group */
     int32_t check;            /* 1: compare headers before every collective (default) */
     uint64_t segment_bytes;   /* acomm_segment_bytes() of the same ranks, with symmetric arrays or without */
     uint64_t piece_bytes;     /* staging piece, power of two; 0 = default */
@@ -189,8 +191,6 @@ typedef struct acomm_entries {
     void (*free)(acomm_op *op);
     uint64_t held;       /* run() takes contents of up to so many bytes a rank with the caller's lock; 0: none */
     int (*group_failure)(acomm_group *group, acomm_failure *out); /* as acomm_group_failure() */
-    /* Whether memory of a failed operation may still be used, for good; op NULL: of one that was run. NULL: never. */
-    int (*stuck)(acomm_group *group, const acomm_op *op);
 } acomm_entries;
 const acomm_entries *acomm_lend(void);
 

@@ -156,7 +156,8 @@ static bool over_memory(const struct acomm_group *g, int rank)
 static struct link *make_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing)
 {
     if (!over_memory(g, rank))
-        return link_tcp_new(rank, outgoing, g->connections);
+        return g->fabric ? g->fabric->link(g->fabric, g->id, rank, g->members[rank], outgoing)
+                         : link_tcp_new(rank, outgoing, g->connections);
     const int *seat = g->hosts.seat;
     int from = seat[outgoing ? g->rank : rank], to = seat[outgoing ? rank : g->rank];
     struct link_ring *ring = shared_ring(&g->shared, channel, from, to);
@@ -178,26 +179,26 @@ struct link *group_link(struct acomm_group *g, enum channel channel, int rank, b
         link = *place = make_link(g, channel, rank, outgoing);
     pthread_mutex_unlock(&g->lock);
     if (fresh && link && outgoing && !over_memory(g, rank))
-        for (int stripe = 0; stripe < g->connections; stripe++)
-            if (!node_ask(g->node, g->id, g->members[rank], channel, stripe))
+        for (int i = 0; i < link->connections; i++)
+            if (!node_ask(g->node, g->id, g->members[rank], channel, link->first + i))
                 return NULL;
     return link;
 }
 
 bool group_link_ready(struct acomm_group *g, const struct link *link)
 {
-    if (over_memory(g, link->peer))
+    if (!link->ops->complete)
         return true;
     pthread_mutex_lock(&g->lock);
-    bool ready = link_tcp_complete(link);
+    bool ready = link->ops->complete(link);
     pthread_mutex_unlock(&g->lock);
     return ready;
 }
 
 int acomm_group_attach(acomm_group *g, int rank, int channel, int stripe, int outgoing, int fd)
 {
-    if (rank < 0 || rank >= g->size || channel <= CHANNEL_CONTROL || channel >= CHANNELS || stripe < 0
-        || stripe >= g->connections || rank == g->rank || over_memory(g, rank)) {
+    if (rank < 0 || rank >= g->size || channel <= CHANNEL_CONTROL || channel >= CHANNELS || rank == g->rank
+        || over_memory(g, rank)) {
         close(fd);
         return ACOMM_ARGUMENT;
     }
@@ -205,7 +206,7 @@ int acomm_group_attach(acomm_group *g, int rank, int channel, int stripe, int ou
     pthread_mutex_lock(&g->lock);
     if (!*place)
         *place = make_link(g, channel, rank, outgoing != 0);
-    int rc = *place ? link_tcp_attach(*place, stripe, fd) : ACOMM_RESOURCE;
+    int rc = *place ? (*place)->ops->attach(*place, stripe, fd) : ACOMM_RESOURCE;
     pthread_mutex_unlock(&g->lock);
     if (rc)
         close(fd);
@@ -219,7 +220,7 @@ int acomm_group_expects(acomm_group *g)
     for (int channel = CHANNEL_COLLECTIVE; channel < CHANNELS; channel++)
         for (int rank = 0; rank < g->size; rank++) {
             const struct link *link = g->in[channel][rank];
-            expects |= link && !over_memory(g, rank) && !link_tcp_complete(link);
+            expects |= link && link->ops->complete && !link->ops->complete(link);
         }
     pthread_mutex_unlock(&g->lock);
     return expects;

@@ -26,6 +26,7 @@ struct acomm_group {
     struct shared shared;        /* base NULL when this rank is alone on its host or the transport is TCP */
     struct link **out[CHANNELS], **in[CHANNELS]; /* by rank; NULL until first needed */
     int connections;
+    struct acomm_fabric *fabric; /* NULL: TCP */
     bool loopback;               /* all ranks are on this host: where links are sockets, no network is between them */
     bool check;
     int64_t timeout, patience;

@@ -107,7 +107,7 @@ int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group
         return ACOMM_RESOURCE;
     forks_watch();
     *g = (struct acomm_group){.forks = forks_now(), .node = node, .id = o->id, .rank = o->rank, .size = o->size, .shared.fd = -1,
-                              .connections = o->connections, .loopback = o->local == o->size, .check = o->check != 0,
+                              .connections = o->connections, .fabric = o->fabric, .loopback = o->local == o->size, .check = o->check != 0,
                               .timeout = o->timeout, .patience = o->patience};
     int rc = init_locks(g);
     if (!rc)

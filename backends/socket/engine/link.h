@@ -2,7 +2,8 @@
  *
  * A link is one-way: its opener only sends, the other side only receives. Neither call blocks, needs the GIL or
  * keeps a pointer to the caller's memory after it returns. One thread at a time uses a link.
- * Implementations: link_tcp.c (one or several sockets, striped), link_shm.c (a ring in the shared segment). */
+ * Implementations: link_tcp.c (one or several sockets, striped), link_shm.c (a ring in the shared segment), and over a fabric
+ * the MPI backend's link_mpi.c. */
 #ifndef ACOMM_LINK_H
 #define ACOMM_LINK_H
 #include <stdatomic.h>
@@ -10,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include "acomm.h"
 
 #define LINK_BESIDE 56            /* bytes at most of a frame's head */
 
@@ -17,6 +19,11 @@ enum channel { CHANNEL_CONTROL, CHANNEL_COLLECTIVE, CHANNEL_P2P, CHANNELS };
 
 struct bell;
 struct link;
+/* What carries data between ranks that share no memory, other than TCP. */
+struct acomm_fabric {
+    /* A link to `peer` of this group, which is `world` in the fabric. NULL: out of memory. */
+    struct link *(*link)(struct acomm_fabric *fabric, uint64_t group, int peer, int world, bool outgoing);
+};
 /* In the memory of a link: an array on its way, of which each side copies the next part until none is left. */
 struct link_parts {
     _Alignas(64) _Atomic uint64_t taken; /* (number of the message + 1) << LINK_PARTS_BITS | parts taken; 0: no array */
@@ -38,11 +45,17 @@ struct link_ops {
     /* Sends `beside` bytes at head, whole or not at all, then the body's: without copying them together first. Returns what
      * it took of both. NULL: the link has no use for it. recv() gives the head alone. */
     ssize_t (*frame)(struct link *link, const void *head, size_t beside, const void *body, size_t bytes);
+    /* A connected, authenticated socket with this number (see `first`), which is the link's from then on, or a code. It can be used
+     * once that is complete; until then send() and recv() move nothing. NULL, both: it is complete from the beginning. */
+    int (*attach)(struct link *link, int number, int fd);
+    bool (*complete)(const struct link *link);
 };
 struct link {
     const struct link_ops *ops;
     int peer;      /* group rank */
     bool outgoing;
+    int first, connections; /* numbers of the sockets that its opener is to connect */
+    const char *why;        /* the fabric's words after a negative code, or NULL */
     /* Set by who uses it before each message: bytes that come in a row, the same on both sides; and of the array that they
      * are a part of, see stream_long(). 0: not known. */
     size_t row, whole;
@@ -55,10 +68,14 @@ struct link {
     struct bell *theirs; /* the other side's, or NULL */
 };
 
+/* Whose doing a link's negative code is: the peer's, or of no rank where the fabric itself failed. */
+static inline int link_culprit(const struct link *link, int code)
+{
+    return code == ACOMM_CLOSED || code == ACOMM_LIBRARY ? -1 : link->peer;
+}
+
 /* link_tcp.c: at most 64 `connections`, filled one by one by attach; the stream is spread over them in stripes. */
 struct link *link_tcp_new(int peer, bool outgoing, int connections);
-int link_tcp_attach(struct link *link, int stripe, int fd);
-bool link_tcp_complete(const struct link *link); /* all sockets are there */
 
 /* link_shm.c: single producer, single consumer ring of `bytes` (power of two) at `memory`; see shared.h for where. */
 struct link_ring;                                /* layout in the segment */

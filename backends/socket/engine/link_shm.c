@@ -372,7 +372,7 @@ static void shm_close(struct link *link)
     free(link); /* the ring belongs to the segment */
 }
 
-static const struct link_ops shm_ops = {shm_send, shm_recv, shm_descriptor, shm_close, shm_waiting, shm_frame};
+static const struct link_ops shm_ops = {shm_send, shm_recv, shm_descriptor, shm_close, shm_waiting, shm_frame, NULL, NULL};
 
 struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, size_t bytes, struct bell *ours,
                           struct bell *theirs)

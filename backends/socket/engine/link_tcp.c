@@ -182,20 +182,6 @@ static void tcp_close(struct link *link)
     free(t);
 }
 
-static const struct link_ops tcp_ops = {tcp_send, tcp_recv, tcp_descriptor, tcp_close, NULL, NULL};
-
-struct link *link_tcp_new(int peer, bool outgoing, int connections)
-{
-    struct link_tcp *t = calloc(1, sizeof *t + (size_t)connections * sizeof t->fds[0]);
-    if (!t)
-        return NULL;
-    t->base = (struct link){.ops = &tcp_ops, .peer = peer, .outgoing = outgoing};
-    t->connections = connections;
-    for (int i = 0; i < connections; i++)
-        t->fds[i] = -1;
-    return &t->base;
-}
-
 /* Whether both ends have the same address, so that no network is between. */
 static bool inside_host(int fd)
 {
@@ -226,7 +212,7 @@ static int prepare(int fd)
     return 0;
 }
 
-int link_tcp_attach(struct link *link, int stripe, int fd)
+static int tcp_attach(struct link *link, int stripe, int fd)
 {
     struct link_tcp *t = self(link);
     if (stripe < 0 || stripe >= t->connections || t->fds[stripe] >= 0)
@@ -239,7 +225,21 @@ int link_tcp_attach(struct link *link, int stripe, int fd)
     return 0;
 }
 
-bool link_tcp_complete(const struct link *link)
+static bool tcp_complete(const struct link *link)
 {
     return complete(self((struct link *)(uintptr_t)link));
+}
+
+static const struct link_ops tcp_ops = {tcp_send, tcp_recv, tcp_descriptor, tcp_close, NULL, NULL, tcp_attach, tcp_complete};
+
+struct link *link_tcp_new(int peer, bool outgoing, int connections)
+{
+    struct link_tcp *t = calloc(1, sizeof *t + (size_t)connections * sizeof t->fds[0]);
+    if (!t)
+        return NULL;
+    t->base = (struct link){.ops = &tcp_ops, .peer = peer, .outgoing = outgoing, .connections = connections};
+    t->connections = connections;
+    for (int i = 0; i < connections; i++)
+        t->fds[i] = -1;
+    return &t->base;
 }

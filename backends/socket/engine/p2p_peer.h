@@ -210,6 +210,11 @@ struct p2p_peer *p2p_peer_of(struct p2p *p, int rank);
 void p2p_listen(struct p2p *p, struct p2p_peer *peer);
 void p2p_listen_everyone(struct p2p *p);
 bool p2p_ready(struct p2p *p, const struct link *link, bool *ready);
+/* Why a link failed: in its own words, where it has some. */
+static inline const char *p2p_why(const struct link *link, const char *otherwise)
+{
+    return link->why ? link->why : otherwise;
+}
 /* What to say of an operation that did not end in time. */
 const char *p2p_late(const struct acomm_op *op);
 /* p2p_match.c */

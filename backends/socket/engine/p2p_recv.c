@@ -171,19 +171,25 @@ static void finish(struct p2p *p, struct p2p_peer *peer)
     }
 }
 
+/* A link in memory is read by the piece: reading ahead saves no call there, and costs a copy. */
+static bool in_memory(const struct p2p_peer *peer)
+{
+    return peer->from->ops->waiting != NULL;
+}
+
 /* Bytes from the link; 0 when there are none just now, or no more ever. */
 static size_t take(struct p2p *p, struct p2p_peer *peer, char *to, size_t bytes)
 {
     errno = 0;
     ssize_t n = peer->from->ops->recv(peer->from, to, bytes);
-    if (n == 0 && peer->left && peer->from->ops->descriptor(peer->from) < 0) /* memory has no end of file */
+    if (n == 0 && peer->left && in_memory(peer)) /* which has no end of file */
         peer->gone = true;
     if (n >= 0)
         return (size_t)n;
     if (n == ACOMM_LOST)
         peer->gone = true; /* trouble only for operations that need it: the peer may rightly be done and closed */
     else
-        p2p_trouble(p, needs(p, peer), (int)n, peer->rank, "the connection broke while receiving a message");
+        p2p_trouble(p, needs(p, peer), (int)n, link_culprit(peer->from, (int)n), p2p_why(peer->from, "the connection broke while receiving a message"));
     return 0;
 }
 
@@ -197,12 +203,6 @@ static size_t take_body(struct p2p *p, struct p2p_peer *peer, size_t bytes)
     if (timed)
         item->copying += clock_spent() - before;
     return n;
-}
-
-/* A link in memory is read by the piece: reading ahead saves no call there, and costs a copy. */
-static bool in_memory(const struct p2p_peer *peer)
-{
-    return peer->from->ops->waiting != NULL;
 }
 
 /* Reads ahead into the buffer. */

@@ -151,7 +151,7 @@ static size_t give(struct p2p *p, struct p2p_peer *peer, size_t most)
     ssize_t n = send_next(peer->to, &peer->out, most);
     if (n >= 0)
         return (size_t)n;
-    p2p_trouble(p, peer->out.item->op, (int)n, peer->rank, "the connection broke while sending a message");
+    p2p_trouble(p, peer->out.item->op, (int)n, link_culprit(peer->to, (int)n), p2p_why(peer->to, "the connection broke while sending a message"));
     return 0;
 }
 

@@ -83,9 +83,9 @@ static bool unreachable(int errnum)
 static int fail_link(struct acomm_op *op, const struct link *link, int code, int errnum)
 {
     struct acomm_group *g = op->group;
-    const char *text = code != ACOMM_LOST ? NULL
+    const char *text = code != ACOMM_LOST ? link->why
         : wait_news(g, link->peer) ? wait_closed(g, link->peer) : errnum ? "the connection broke" : "the connection was closed by the peer";
-    int rc = group_fail_op(op, code, link->peer, errnum, text);
+    int rc = group_fail_op(op, code, link_culprit(link, code), errnum, text);
     if (code == ACOMM_LOST && unreachable(errnum))
         node_lost(g->node, g->members[link->peer], "the network does not reach it");
     return rc;
@@ -161,7 +161,7 @@ static void sleep_on(const struct acomm_op *op, const struct transfer *list, int
         if (!waits_for_link(t))
             continue;
         int fd = t->link->ops->descriptor(t->link);
-        if (fd < 0 && !t->link->bell)
+        if (fd < 0 && t->link->ops->complete && !t->link->ops->complete(t->link))
             unconnected = true;
         else if (fd < 0 || n > POLLED)
             blind = true;

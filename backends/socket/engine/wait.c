@@ -20,6 +20,7 @@
 #define NEWS_LOOK_NS 1000000
 #define SPINS_LINKS 1       /* a turn looks at all links, by system calls if they are sockets; the peer may need this core */
 #define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
+#define YIELD_FABRIC_NS 20000000 /* a fabric wakes nobody: sleeps are naps, and its traffic moves by looking */
 #define TELL_AGAIN 6        /* times the patience until an operation that waits says so again */
 #define STOLEN_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
 #define STOLEN_RARELY 300   /* yields in between: their 3 ms or so cost less than as many sleeps and wake-ups */
@@ -80,8 +81,12 @@ struct wait wait_start_links(struct acomm_op *op)
     struct wait w = wait_start(op);
     if (op->group->crowded)
         w.spins = SPINS_LINKS;
-    if (op->group->crowded && op->group->hosts.all.place != TEAM_HOST)
-        w.yield_ns = YIELD_SOCKETS_NS;
+    if (op->group->hosts.all.place == TEAM_HOST)
+        return w;
+    if (op->group->crowded)
+        w.yield_ns = op->group->fabric ? w.yield_ns : YIELD_SOCKETS_NS;
+    else if (op->group->fabric && op->synchronous)
+        w.yield_ns = YIELD_FABRIC_NS;
     return w;
 }
 

@@ -57,7 +57,7 @@ static inline bool wire_control_valid(const struct wire_control *head, int size)
 /* A failure out of a frame: nothing in it may index out of a group of `size`, and its text must end. */
 static inline bool wire_failure_valid(const acomm_failure *failure, int size)
 {
-    return failure->code < 0 && failure->code >= ACOMM_TRUNCATED && failure->culprit >= -1 &&
+    return failure->code < 0 && failure->code >= ACOMM_LIBRARY && failure->culprit >= -1 &&
            failure->culprit < size && failure->origin >= 0 && failure->origin < size &&
            failure->text[sizeof failure->text - 1] == 0;
 }

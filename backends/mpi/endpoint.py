@@ -1,0 +1,120 @@
+"""MpiEndpoint: the socket backend's end of a world whose ranks meet by MPI, and whose data goes by it between hosts."""
+
+from __future__ import annotations
+
+import os
+
+from arraycomm._engine import ffi, interrupted, lib
+from arraycomm.core.address import loopback_address, outside_address, select_addresses
+from arraycomm.core.arguments import nanoseconds
+from arraycomm.core.digest import SHA256_BYTES, sha256
+from arraycomm.core.errors import DistBackendError, DistNetworkError, ResourceError
+from arraycomm.core.printable import printable
+from arraycomm.core.record import Record
+from arraycomm.core.typed import Any
+
+from ..socket.endpoint import Endpoint
+from ..socket.peers import Peer, Peers, encode
+from . import process
+from .library import Library
+
+_SECRET = 32
+_WORDS = 192
+
+
+class MpiEndpoint(Endpoint):
+    """comm: the communicator of the world's ranks, which is duplicated. All of them open it at once.
+
+    Raises DistNetworkError where not all come, DistBackendError for what MPI refuses, ValueError where names or settings differ,
+    and what Endpoint raises.
+    """
+
+    def __init__(self, library: Library, comm: int, *, name: str, timeout: float) -> None:
+        rank, size = process.place(library, comm)
+        if size == 1:
+            super().__init__(0, 1, _alone, None, job=os.urandom(16).hex(), name=name, timeout=timeout, addresses=())
+            return
+        fabric = _Fabric(library, comm, rank, size, timeout)
+        met = _meet(fabric, name)
+        self._over = fabric
+        super().__init__(rank, size, fabric.exchange, met.secret, job=met.job, name=name, timeout=timeout,
+                         addresses=met.addresses)
+
+    def _open(self, exchange: Any, addresses: list[str]) -> None:
+        super()._open(exchange, addresses)
+        if self.size > 1:
+            self.fabric, self.connections = self._over.handle, 1
+
+    def _stop(self, text: str, *, exits: bool) -> None:
+        if self._any_lost():
+            process.died.set()
+        super()._stop(text, exits=exits)
+
+
+def _alone(mine: Peer) -> Peers:
+    raise AssertionError("a world of one has nobody to meet")
+
+
+class _Fabric:
+    """A duplicate of the communicator, freed once nobody refers to it and what was sent has left."""
+
+    def __init__(self, library: Library, comm: int, rank: int, size: int, timeout: float) -> None:
+        self._place, self._timeout, self.size = f"rank {rank} of {size}", timeout, size
+        out, why, pid = ffi.new("acomm_fabric **"), ffi.new("char[]", _WORDS), os.getpid()
+        self._check(lib.acomm_fabric_open(library.handle, comm, nanoseconds(timeout), out, why), why)
+        # in a child made by fork it stays the parent's
+        self.handle = ffi.gc(out[0], lambda fabric: lib.acomm_fabric_close(fabric) if os.getpid() == pid else None)
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        """Every rank's, of one length."""
+        got, why, each = ffi.new("char[]", len(mine) * self.size), ffi.new("char[]", _WORDS), len(mine)
+        self._check(lib.acomm_fabric_gather(self.handle, mine, got, each, nanoseconds(self._timeout), why), why)
+        packed = bytes(ffi.buffer(got))
+        return [packed[at:at + each] for at in range(0, len(packed), each)]
+
+    def exchange(self, mine: Peer) -> Peers:
+        card = encode(mine)
+        lengths = [int.from_bytes(length, "little") for length in self.gather(len(card).to_bytes(4, "little"))]
+        cards = self.gather(card.ljust(max(lengths), b"\0"))
+        return Peers([card[:length] for card, length in zip(cards, lengths, strict=True)], mine)
+
+    def _check(self, code: int, why: Any) -> None:
+        if not code:
+            return
+        if code == lib.ACOMM_INTERRUPTED and (error := interrupted()) is not None:
+            raise error
+        if code == lib.ACOMM_TIMEOUT:
+            raise DistNetworkError(f"{self._place}: not all ranks came to init() or from_mpi4py() within {self._timeout:g} s; "
+                                   "see what the others printed")
+        words = printable(ffi.string(why)) or ffi.string(lib.acomm_code_text(code)).decode()
+        kind = ResourceError if code == lib.ACOMM_RESOURCE else DistBackendError
+        raise kind(f"{self._place}: MPI could not bring the ranks together: {words}")
+
+
+class _Met(Record):
+    """What all ranks know once they have met: rank 0's secret and job, and where this one listens."""
+
+    secret: bytes
+    job: str
+    addresses: list[str]
+
+
+def _meet(fabric: _Fabric, name: str) -> _Met:
+    label = sha256(name.encode(errors="surrogatepass")).digest()
+    told = fabric.gather(os.urandom(_SECRET) + label + _machine())
+    odd = next((rank for rank, other in enumerate(told) if other[_SECRET:][:SHA256_BYTES] != told[0][_SECRET:][:SHA256_BYTES]), 0)
+    if odd:
+        raise ValueError(f"rank {odd} gives the group another name than rank 0; this rank calls it {name!r}")
+    secret = told[0][:_SECRET]
+    one = len({other[-SHA256_BYTES:] for other in told}) == 1
+    job = sha256(b"arraycomm's job of " + secret).digest()[:16].hex()
+    return _Met(secret, job, select_addresses() or [loopback_address() if one else outside_address()])
+
+
+def _machine() -> bytes:
+    """Equal where loopback is the same."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
+            return bytes(sha256(file.read() + str(os.stat("/proc/self/ns/net").st_ino).encode()).digest())
+    except OSError:
+        return os.urandom(SHA256_BYTES)  # nothing is known of it, so it is one of its own

@@ -1,0 +1,364 @@
+/* A link over MPI: chunks of the stream, from a ring of buffers to a ring of buffers, by messages between two ranks of the fabric's
+ * communicator under a tag of the link's own. The opener chooses the tag; the connection that it asks for tells the other side, and
+ * is closed then. Libraries hold short messages that nobody has received yet, without limit: every SYNCHRONOUS-th chunk therefore is
+ * one whose send ends when it is received. A chunk without contents is the stream's end. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mpi_fabric.h"
+
+#define SLOTS 4
+#define CHUNK ((size_t)128 << 10)
+#define SYNCHRONOUS 16
+
+struct chunk {
+    uint64_t group; /* what an earlier link of this tag has left is not taken for ours */
+    uint64_t bytes;
+    char data[];
+};
+struct slot {
+    uint64_t request;
+    bool busy;
+    struct chunk *chunk;
+};
+struct link_mpi {
+    struct link base;
+    struct mpi_fabric *fabric;
+    struct link_mpi *next, **at;
+    uint64_t group;
+    int rank, tag;
+    _Atomic bool ready;
+    bool closed, ended, cancelled;
+    int failed;                /* a code: the fabric's thread may have met it */
+    unsigned turn, sent;
+    size_t moved;              /* bytes of the slot whose turn it is, that are filled or taken */
+    struct slot slots[SLOTS];
+    struct slot last;          /* the stream's end, of who sends */
+    char why[192];
+};
+
+static struct link_mpi *self(struct link *link)
+{
+    return (struct link_mpi *)link;
+}
+
+static struct slot *slot_now(struct link_mpi *l)
+{
+    return &l->slots[l->turn % SLOTS];
+}
+
+/* ---- inside ---- */
+
+static int link_failed(struct link_mpi *l, int rc)
+{
+    const acomm_mpi *mpi = l->fabric->mpi;
+    mpi_words(mpi, rc, l->why);
+    l->base.why = l->why;
+    l->failed = mpi_tells_of_death(mpi, rc) ? ACOMM_LOST : ACOMM_LIBRARY;
+    return l->failed;
+}
+
+static int slot_post(struct link_mpi *l, struct slot *slot)
+{
+    const struct mpi_fabric *f = l->fabric;
+    const acomm_mpi *mpi = f->mpi;
+    int rc, bytes = (int)(sizeof *slot->chunk + (l->base.outgoing ? slot->chunk->bytes : CHUNK));
+    if (l->base.outgoing) {
+        int (*send)(const void *, int, mpi_handle, int, int, mpi_handle, void *) = ++l->sent % SYNCHRONOUS ? mpi->Isend : mpi->Issend;
+        rc = send(slot->chunk, bytes, mpi->byte, l->rank, l->tag, f->comm, &slot->request);
+        fabric_wake();
+    } else {
+        rc = mpi->Irecv(slot->chunk, bytes, mpi->byte, l->rank, l->tag, f->comm, &slot->request);
+    }
+    slot->busy = !rc;
+    return rc ? link_failed(l, rc) : 0;
+}
+
+/* 1: it is under way no more, 0: it is, or a code. */
+static int slot_test(struct link_mpi *l, struct slot *slot)
+{
+    const acomm_mpi *mpi = l->fabric->mpi;
+    int flag = 0;
+    if (!slot->busy)
+        return 1;
+    int rc = mpi->Test(&slot->request, &flag, mpi->ignore);
+    if (!rc && !flag)
+        return 0;
+    slot->busy = false;
+    return rc ? link_failed(l, rc) : 1;
+}
+
+static int receives_post(struct link_mpi *l)
+{
+    int rc = 0;
+    for (int i = 0; i < SLOTS && !rc; i++)
+        rc = slot_post(l, &l->slots[i]);
+    return rc;
+}
+
+/* As slot_test() of a chunk of ours, or the stream's end. Others are dropped. */
+static int chunk_come(struct link_mpi *l)
+{
+    struct slot *slot = slot_now(l);
+    while (!l->ended) {
+        int rc = slot_test(l, slot);
+        if (rc <= 0)
+            return rc;
+        l->ended = slot->chunk->group == l->group && !slot->chunk->bytes;
+        if (slot->chunk->group == l->group && slot->chunk->bytes <= CHUNK)
+            break;
+        if ((rc = slot_post(l, slot)))
+            return rc;
+        slot = &l->slots[++l->turn % SLOTS];
+    }
+    return 1;
+}
+
+/* ---- the link's functions ---- */
+
+static ssize_t chunks_send(struct link_mpi *l, const char *data, size_t bytes, bool more)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        struct slot *slot = slot_now(l);
+        int rc = l->failed ? l->failed : l->moved ? 1 : slot_test(l, slot);
+        if (rc <= 0)
+            return done ? (ssize_t)done : rc;
+        size_t n = bytes - done < CHUNK - l->moved ? bytes - done : CHUNK - l->moved;
+        memcpy(slot->chunk->data + l->moved, data + done, n);
+        l->moved += n;
+        done += n;
+        if (l->moved < CHUNK && more)
+            break;
+        *slot->chunk = (struct chunk){l->group, l->moved};
+        l->moved = 0;
+        l->turn++;
+        if ((rc = slot_post(l, slot)) < 0)
+            return rc;
+    }
+    return (ssize_t)done;
+}
+
+static ssize_t chunks_receive(struct link_mpi *l, char *data, size_t bytes)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        int rc = l->failed ? l->failed : l->moved ? 1 : chunk_come(l);
+        rc = rc > 0 && l->ended ? ACOMM_LOST : rc;
+        if (rc <= 0)
+            return done ? (ssize_t)done : rc;
+        struct slot *slot = slot_now(l);
+        size_t left = slot->chunk->bytes - l->moved, n = bytes - done < left ? bytes - done : left;
+        memcpy(data + done, slot->chunk->data + l->moved, n);
+        l->moved += n;
+        done += n;
+        if (l->moved < slot->chunk->bytes)
+            break;
+        l->moved = 0;
+        l->turn++;
+        if ((rc = slot_post(l, slot)))
+            return rc;
+    }
+    return (ssize_t)done;
+}
+
+static bool mpi_complete(const struct link *link)
+{
+    return atomic_load_explicit(&self((struct link *)(uintptr_t)link)->ready, memory_order_acquire);
+}
+
+static int mpi_ended(struct link *link)
+{
+    link->why = "MPI has been finalised";
+    errno = 0;
+    return ACOMM_CLOSED;
+}
+
+static ssize_t mpi_send(struct link *link, const void *data, size_t bytes, bool more)
+{
+    if (!mpi_complete(link))
+        return 0;
+    if (!fabric_enter())
+        return mpi_ended(link);
+    errno = 0; /* which is for codes that have one */
+    ssize_t n = chunks_send(self(link), data, bytes, more);
+    fabric_leave();
+    return n;
+}
+
+static ssize_t mpi_recv(struct link *link, void *data, size_t bytes)
+{
+    if (!mpi_complete(link))
+        return 0;
+    if (!fabric_enter())
+        return mpi_ended(link);
+    errno = 0;
+    ssize_t n = chunks_receive(self(link), data, bytes);
+    fabric_leave();
+    return n;
+}
+
+static int mpi_descriptor(struct link *link)
+{
+    (void)link;
+    return -1;
+}
+
+/* The other side has been told the tag: of who receives, by the number of the connection. */
+static int mpi_attach(struct link *link, int number, int fd)
+{
+    struct link_mpi *l = self(link);
+    int rc = 0;
+    if (number < 1 || mpi_complete(link) || (link->outgoing && number != l->tag))
+        return ACOMM_ARGUMENT;
+    if (!fabric_enter())
+        return ACOMM_CLOSED;
+    l->tag = number;
+    if (!link->outgoing)
+        rc = receives_post(l);
+    fabric_leave();
+    atomic_store_explicit(&l->ready, !rc, memory_order_release);
+    if (!rc)
+        close(fd);
+    return rc;
+}
+
+static void link_free(struct link_mpi *l)
+{
+    if (l->at)
+        *l->at = l->next;
+    if (l->next)
+        l->next->at = l->at;
+    for (int i = 0; i < SLOTS; i++)
+        free(l->slots[i].chunk);
+    free(l->last.chunk);
+    free(l);
+}
+
+static void mpi_close(struct link *link)
+{
+    struct link_mpi *l = self(link);
+    if (!l->at) {
+        link_free(l);
+        return;
+    }
+    if (!fabric_enter())
+        return; /* MPI may have kept its memory */
+    l->closed = true;
+    if (mpi_complete(link) && link->outgoing) {
+        *l->last.chunk = (struct chunk){l->group, 0};
+        slot_post(l, &l->last);
+    }
+    if (link_mpi_look(l) != LINK_IDLE)
+        fabric_wake();
+    fabric_leave();
+}
+
+static const struct link_ops mpi_ops = {mpi_send, mpi_recv, mpi_descriptor, mpi_close, NULL, NULL, mpi_attach, mpi_complete};
+
+/* Inside. */
+static void link_join(struct link_mpi *l)
+{
+    if (l->base.outgoing) {
+        l->tag = l->base.first = fabric_tag(l->fabric, l->rank);
+        l->base.connections = 1;
+    }
+    l->next = l->fabric->links;
+    l->at = &l->fabric->links;
+    if (l->next)
+        l->next->at = &l->next;
+    l->fabric->links = l;
+}
+
+struct link *link_mpi_new(struct acomm_fabric *fabric, uint64_t group, int peer, int rank, bool outgoing)
+{
+    struct link_mpi *l = calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    *l = (struct link_mpi){.base = {.ops = &mpi_ops, .peer = peer, .outgoing = outgoing}, .fabric = (struct mpi_fabric *)fabric,
+                           .group = group, .rank = rank};
+    bool whole = (l->last.chunk = malloc(sizeof(struct chunk))) != NULL;
+    for (int i = 0; i < SLOTS && whole; i++)
+        whole = (l->slots[i].chunk = malloc(sizeof(struct chunk) + CHUNK)) != NULL;
+    if (!whole) {
+        link_free(l);
+        return NULL;
+    }
+    if (fabric_enter()) {
+        link_join(l);
+        fabric_leave();
+    } else {
+        l->ready = true; /* to fail at its first use */
+    }
+    return &l->base;
+}
+
+/* ---- of the fabric ---- */
+
+bool link_mpi_has(const struct link_mpi *l, int rank, int tag)
+{
+    return l->base.outgoing && l->rank == rank && l->tag == tag;
+}
+
+struct link_mpi *link_mpi_next(const struct link_mpi *l)
+{
+    return l->next;
+}
+
+/* Whether sends are under way. */
+static bool link_sends(struct link_mpi *l)
+{
+    bool busy = slot_test(l, &l->last) == 0;
+    for (int i = 0; i < SLOTS; i++)
+        busy |= slot_test(l, &l->slots[i]) == 0;
+    return busy;
+}
+
+void link_mpi_cancel(struct link_mpi *l)
+{
+    for (int i = 0; i < SLOTS && !l->base.outgoing && !l->cancelled; i++)
+        if (l->slots[i].busy) {
+            l->fabric->mpi->Cancel(&l->slots[i].request);
+            slot_test(l, &l->slots[i]);
+        }
+    l->cancelled = true;
+}
+
+/* Whether nothing more comes: contents that nobody wants are dropped, so that who sends them is rid of them. */
+static bool stream_ended(struct link_mpi *l)
+{
+    int rc = 1;
+    while (!l->ended && (rc = chunk_come(l)) > 0 && !l->ended) {
+        l->moved = 0;
+        rc = slot_post(l, slot_now(l));
+        l->turn++;
+        if (rc)
+            break;
+    }
+    return l->ended || rc < 0;
+}
+
+/* Receives of a closed link go on until the stream ends, so that nothing is left to a later link. */
+static bool link_drains(struct link_mpi *l)
+{
+    bool busy = false;
+    if (!mpi_complete(&l->base))
+        return false;
+    if (!stream_ended(l))
+        return true;
+    link_mpi_cancel(l);
+    for (int i = 0; i < SLOTS; i++)
+        busy |= slot_test(l, &l->slots[i]) == 0;
+    return busy;
+}
+
+enum link_state link_mpi_look(struct link_mpi *l)
+{
+    enum link_state state = l->base.outgoing ? (link_sends(l) ? LINK_SENDS : LINK_IDLE)
+                          : l->closed && link_drains(l) ? LINK_DRAINS : LINK_IDLE;
+    if (l->closed && state == LINK_IDLE)
+        link_free(l);
+    return state;
+}

@@ -1,0 +1,310 @@
+/* The fabric's communicator, and progress while nobody calls. MPI moves only inside its functions: a chunk may lie in its sender's
+ * hands though the send of the array has ended, and closed links have last chunks. One thread of the process looks after both, and
+ * sleeps where there is neither. */
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "mpi_fabric.h"
+#include "wait.h"
+
+#define PACE_NS 1000000       /* between two looks of the thread, */
+#define LINGER 100            /* and so many that find no send before it sleeps until it is woken, */
+#define DRAIN_NS 20000000     /* or for so long where links are closed here and not on the other side */
+#define LEAVE_NS 1000000000   /* for what was sent to leave before MPI ends */
+#define EAGER_NS 1000000      /* how long the ranks' first meeting yields before it naps */
+#define NAP_NS 500000
+#define TAGS 32767            /* MPI_TAG_UB is this much at least */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    struct mpi_fabric *fabrics;
+    bool runs, deep, ended;
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
+
+bool fabric_enter(void)
+{
+    pthread_mutex_lock(&all.lock);
+    if (!all.ended)
+        return true;
+    pthread_mutex_unlock(&all.lock);
+    return false;
+}
+
+void fabric_leave(void)
+{
+    pthread_mutex_unlock(&all.lock);
+}
+
+void fabric_wake(void)
+{
+    if (all.deep)
+        pthread_cond_signal(&all.work);
+}
+
+int fabric_tag(struct mpi_fabric *fabric, int rank)
+{
+    for (;;) {
+        int tag = fabric->tags[rank] = (uint16_t)(fabric->tags[rank] % TAGS + 1);
+        const struct link_mpi *link = fabric->links;
+        while (link && !link_mpi_has(link, rank, tag))
+            link = link_mpi_next(link);
+        if (!link)
+            return tag;
+    }
+}
+
+/* ---- the thread ---- */
+
+static void fabric_free(struct mpi_fabric *fabric)
+{
+    uint64_t comm = 0;
+    memcpy(&comm, &fabric->comm, fabric->mpi->handle_bytes);
+    fabric->mpi->Comm_free(&comm);
+    free(fabric->tags);
+    free(fabric);
+}
+
+static enum link_state fabric_look(struct mpi_fabric *fabric)
+{
+    enum link_state most = LINK_IDLE;
+    for (struct link_mpi *link = fabric->links, *next; link; link = next) {
+        next = link_mpi_next(link);
+        enum link_state state = link_mpi_look(link);
+        most = state > most ? state : most;
+    }
+    return most;
+}
+
+/* The busiest link's state. Closed fabrics without links are freed. */
+static enum link_state fabrics_look(void)
+{
+    enum link_state most = LINK_IDLE;
+    for (struct mpi_fabric **at = &all.fabrics; *at;) {
+        struct mpi_fabric *fabric = *at;
+        enum link_state state = fabric_look(fabric);
+        most = state > most ? state : most;
+        if (fabric->closed && !fabric->links) {
+            *at = fabric->next;
+            fabric_free(fabric);
+        } else {
+            at = &fabric->next;
+        }
+    }
+    return most;
+}
+
+/* Inside, and outside meanwhile: until the next look. Who sends wakes the thread only where it rests for long. */
+static void fabric_rest(enum link_state state, bool lingers)
+{
+    if (lingers) {
+        pthread_mutex_unlock(&all.lock);
+        nanosleep(&(struct timespec){0, PACE_NS}, NULL);
+        pthread_mutex_lock(&all.lock);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += DRAIN_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    all.deep = true;
+    if (state == LINK_DRAINS)
+        pthread_cond_timedwait(&all.work, &all.lock, &until);
+    else
+        pthread_cond_wait(&all.work, &all.lock);
+    all.deep = false;
+}
+
+static void *fabric_keep(void *unused)
+{
+    int idle = 0;
+    pthread_mutex_lock(&all.lock);
+    while (!all.ended) {
+        enum link_state state = fabrics_look();
+        idle = state == LINK_SENDS ? 0 : idle < LINGER ? idle + 1 : idle;
+        fabric_rest(state, idle < LINGER);
+    }
+    pthread_mutex_unlock(&all.lock);
+    return unused;
+}
+
+/* Inside. */
+static int fabric_start(void)
+{
+    sigset_t every, before; /* signals are for the caller's threads */
+    pthread_t thread;
+    if (all.runs)
+        return 0;
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &before);
+    all.runs = !pthread_create(&thread, NULL, fabric_keep, NULL) && !pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return all.runs ? 0 : ACOMM_RESOURCE;
+}
+
+/* ---- the ranks' first meetings ---- */
+
+static int library_failed(const acomm_mpi *mpi, int rc, char *text)
+{
+    mpi_words(mpi, rc, text);
+    return ACOMM_LIBRARY;
+}
+
+/* Until the request has ended. */
+static int request_wait(const acomm_mpi *mpi, uint64_t *request, int64_t timeout, char *text)
+{
+    int64_t began = clock_now();
+    for (int flag = 0;;) {
+        if (!fabric_enter())
+            return ACOMM_CLOSED;
+        int rc = mpi->Test(request, &flag, mpi->ignore);
+        fabric_leave();
+        if (rc)
+            return library_failed(mpi, rc, text);
+        int64_t waited = clock_now() - began;
+        if (flag)
+            return 0;
+        if (waited > timeout)
+            return ACOMM_TIMEOUT;
+        if (wait_interrupted())
+            return ACOMM_INTERRUPTED;
+        if (waited < EAGER_NS)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+    }
+}
+
+static int fabric_duplicate(struct mpi_fabric *fabric, mpi_handle comm, int64_t timeout, char *text)
+{
+    const acomm_mpi *mpi = fabric->mpi;
+    struct { uint64_t made, request; } *meeting = calloc(1, sizeof *meeting); /* MPI keeps it where the time is over */
+    if (!meeting || !fabric_enter()) {
+        free(meeting);
+        return meeting ? ACOMM_CLOSED : ACOMM_RESOURCE;
+    }
+    if (comm == mpi->world)
+        mpi->Comm_set_errhandler(comm, mpi->errors_return);
+    int rc = mpi->Comm_idup(comm, &meeting->made, &meeting->request);
+    fabric_leave();
+    rc = rc ? library_failed(mpi, rc, text) : request_wait(mpi, &meeting->request, timeout, text);
+    if (rc)
+        return rc;
+    fabric->comm = mpi_read(mpi, &meeting->made);
+    free(meeting);
+    rc = mpi->Comm_set_errhandler(fabric->comm, mpi->errors_return);
+    rc = rc ? rc : mpi->Comm_size(fabric->comm, &fabric->size);
+    return rc ? library_failed(mpi, rc, text) : 0;
+}
+
+int acomm_fabric_open(acomm_mpi *mpi, uintptr_t comm, int64_t timeout, acomm_fabric **out, char *text)
+{
+    struct mpi_fabric *fabric = calloc(1, sizeof *fabric);
+    if (!fabric)
+        return ACOMM_RESOURCE;
+    *fabric = (struct mpi_fabric){.base.link = link_mpi_new, .mpi = mpi};
+    int rc = fabric_duplicate(fabric, comm, timeout, text);
+    if (!rc && !(fabric->tags = calloc((size_t)fabric->size, sizeof *fabric->tags)))
+        rc = ACOMM_RESOURCE;
+    if (!rc && !fabric_enter())
+        rc = ACOMM_CLOSED;
+    if (!rc) {
+        rc = fabric_start();
+        if (!rc) {
+            fabric->next = all.fabrics;
+            all.fabrics = fabric;
+        }
+        fabric_leave();
+    }
+    if (rc) {
+        free(fabric->tags);
+        free(fabric);
+        return rc;
+    }
+    *out = &fabric->base;
+    return 0;
+}
+
+int acomm_fabric_gather(acomm_fabric *base, const void *mine, void *every, int bytes, int64_t timeout, char *text)
+{
+    struct mpi_fabric *fabric = (struct mpi_fabric *)base;
+    const acomm_mpi *mpi = fabric->mpi;
+    size_t size = (size_t)fabric->size, each = (size_t)bytes;
+    struct { uint64_t request; char memory[]; } *meeting = calloc(1, sizeof *meeting + (size + 1) * each);
+    if (!meeting || !fabric_enter()) {
+        free(meeting);
+        return meeting ? ACOMM_CLOSED : ACOMM_RESOURCE;
+    }
+    char *got = meeting->memory + each;
+    memcpy(meeting->memory, mine, each);
+    int rc = mpi->Iallgather(meeting->memory, bytes, mpi->byte, got, bytes, mpi->byte, fabric->comm, &meeting->request);
+    fabric_leave();
+    rc = rc ? library_failed(mpi, rc, text) : request_wait(mpi, &meeting->request, timeout, text);
+    if (rc)
+        return rc; /* MPI keeps the memory: it cannot take a collective back */
+    memcpy(every, got, size * each);
+    free(meeting);
+    return 0;
+}
+
+void acomm_fabric_close(acomm_fabric *base)
+{
+    if (!fabric_enter())
+        return;
+    ((struct mpi_fabric *)base)->closed = true;
+    fabric_wake();
+    fabric_leave();
+}
+
+/* ---- the end of MPI ---- */
+
+static void fabrics_let_go(void)
+{
+    int64_t end = clock_now() + LEAVE_NS;
+    if (!fabric_enter())
+        return;
+    while (fabrics_look() == LINK_SENDS && clock_now() < end) {
+        fabric_leave();
+        sched_yield();
+        pthread_mutex_lock(&all.lock);
+    }
+    all.ended = true;
+    for (struct mpi_fabric *fabric = all.fabrics; fabric; fabric = fabric->next)
+        for (struct link_mpi *link = fabric->links; link; link = link_mpi_next(link))
+            link_mpi_cancel(link); /* or MPI_Finalize would find a receive under way */
+    pthread_cond_signal(&all.work);
+    fabric_leave();
+}
+
+static int copy_none(mpi_handle comm, int key, void *extra, void *in, void *out, int *flag)
+{
+    (void)comm, (void)key, (void)extra, (void)in, (void)out;
+    *flag = 0;
+    return 0;
+}
+
+static int leave(mpi_handle comm, int key, void *value, void *extra)
+{
+    (void)comm, (void)key, (void)value, (void)extra;
+    fabrics_let_go();
+    return 0;
+}
+
+/* MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else. */
+int fabric_watch_end(acomm_mpi *mpi)
+{
+    int key, rc = mpi->Comm_create_keyval(copy_none, leave, &key, NULL);
+    return rc ? rc : mpi->Comm_set_attr(mpi->self, key, mpi);
+}
+
+void acomm_mpi_end(acomm_mpi *mpi, int finalizes)
+{
+    fabrics_let_go();
+    if (finalizes)
+        mpi->Finalize();
+}

@@ -1,0 +1,41 @@
+/* The fabric: a communicator of a world's own, the links over it, and who carries on what nobody waits for. */
+#ifndef MPI_FABRIC_H
+#define MPI_FABRIC_H
+#include <pthread.h>
+#include <stdatomic.h>
+#include "link.h"
+#include "mpi_library.h"
+
+struct link_mpi;
+struct mpi_fabric {
+    struct acomm_fabric base;
+    acomm_mpi *mpi;
+    mpi_handle comm;
+    int size;
+    uint16_t *tags;              /* the last one of each rank that we send to */
+    struct link_mpi *links;      /* open ones, and closed ones whose last chunks are under way */
+    bool closed;
+    struct mpi_fabric *next;
+};
+
+/* Around every call of MPI: its end waits for who is inside. False: it has ended, and nobody is inside. */
+bool fabric_enter(void);
+void fabric_leave(void);
+/* Inside: something is under way from now on, which takes calls of MPI: the thread that carries on is to look. */
+void fabric_wake(void);
+/* Inside: a tag between 1 and what every library has at least, of no other link to this rank. */
+int fabric_tag(struct mpi_fabric *fabric, int rank);
+/* Calls acomm_mpi_end()'s first half when the program itself finalises MPI. A code of the library. */
+int fabric_watch_end(acomm_mpi *mpi);
+
+/* link_mpi.c */
+struct link *link_mpi_new(struct acomm_fabric *fabric, uint64_t group, int peer, int rank, bool outgoing);
+/* Inside: whether a link to this rank has the tag. */
+bool link_mpi_has(const struct link_mpi *link, int rank, int tag);
+struct link_mpi *link_mpi_next(const struct link_mpi *link);
+enum link_state { LINK_IDLE, LINK_DRAINS, LINK_SENDS }; /* DRAINS: a closed one takes what still comes, and drops it */
+/* Inside: moves what is under way though nobody waits for it. A closed link that is idle is freed. */
+enum link_state link_mpi_look(struct link_mpi *link);
+/* Inside: takes receives back, before MPI ends. */
+void link_mpi_cancel(struct link_mpi *link);
+#endif
