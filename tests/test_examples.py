@@ -53,7 +53,9 @@ def test_one_rank_learns_what_four_learn() -> None:
     assert losses[0] == pytest.approx(losses[1], abs=1e-4) and losses[0][-1] < losses[0][0] / 2
 
 
-_ALONE = {50: 0.435742, 100: 0.107942, 150: 0.041293, 200: 0.033222}  # what `jax_elastic.py 1 0` tells
+_ALONE = dict(zip(range(10, 201, 10), [  # what `jax_elastic.py 1 0` tells
+    1.139047, 0.625878, 0.709330, 0.530753, 0.435742, 0.283122, 0.286817, 0.184039, 0.145242, 0.107942, 0.125180, 0.059768,
+    0.065414, 0.052418, 0.041293, 0.043579, 0.030890, 0.045256, 0.037507, 0.033222], strict=True))
 
 
 def test_training_goes_on_when_ranks_die(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +66,8 @@ def test_training_goes_on_when_ranks_die(tmp_path: Path, monkeypatch: pytest.Mon
     told = run([sys.executable, path, "3", "20"], 400)  # each kill waits until all three are in
     assert "exit codes [0, 0, 0]" in told
     losses = {int(step): float(loss) for step, loss in re.findall(r"step (\d+), \d ranks, loss (\S+)", told)}
-    assert {step: losses[step] for step in _ALONE} == pytest.approx(_ALONE, rel=1e-2, abs=1e-4)
+    known = {step: loss for step, loss in _ALONE.items() if step in losses}  # who was to tell may have been killed before it did
+    assert len(known) > len(_ALONE) / 2 and {step: losses[step] for step in known} == pytest.approx(known, rel=1e-2, abs=1e-4)
 
 
 _SHOW = """import ast, json, sys
