@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
             return int(_module(given[0]).main(given[1:]))
         return int(_module("ranks").run(_module("options").parse(given)))
     except ModuleNotFoundError as error:
-        remedy = "; pip install 'arraycomm[bench]'" if error.name == "numpy" else ""
+        remedy = "; pip install numpy" if error.name == "numpy" else ""
         print(f"arraycomm-bench: {error}{remedy}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -83,10 +83,10 @@ def _present() -> tuple[str, ...]:
     present = tuple(name for name in _LIBRARIES if find_spec(name) is not None)
     if not present:
         raise ModuleNotFoundError("`arrays` compares other libraries' arrays with NumPy's, and there are none: "
-                                  + " or ".join(f"pip install 'arraycomm[{name}]'" for name in _LIBRARIES))
+                                  + " or ".join(f"pip install {name}" for name in _LIBRARIES))
     for name in _LIBRARIES:
         if name not in present:
-            print(f"# {name} is left out, as it is not installed: pip install 'arraycomm[{name}]'")
+            print(f"# {name} is left out, as it is not installed: pip install {name}")
     return present
 
 

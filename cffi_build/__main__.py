@@ -1,13 +1,16 @@
-"""`python -m cffi_build`: builds the engine into the source tree, compiling only what changed. `wheels`: a release."""
+"""`python -m cffi_build`: builds the engine into the source tree, compiling only what changed. `wheels`, `release`: see there."""
 
 import sys
 
-from setuptools import setup
+from cffi_build import release, wheels
 
-from cffi_build import wheels
-from cffi_build.packages import packages
+COMMANDS = {"wheels": wheels.main, "release": release.main}
 
-if sys.argv[1:2] == ["wheels"]:
-    wheels.main(sys.argv[2:])
-else:
+if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+    COMMANDS[sys.argv[1]](sys.argv[2:])
+else:  # these need nothing but pip, this the packages that builds need
+    from setuptools import setup
+
+    from cffi_build.packages import packages
+
     setup(packages=packages(), script_args=["--quiet", "build_ext", "--inplace"])

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from cffi import FFI
 
-ROOT = Path(__file__).resolve().parent.parent
+from cffi_build import ROOT
+
 ENGINE = ROOT / "backends" / "socket" / "engine"
 MPI = ROOT / "backends" / "mpi" / "engine"
 NATIVE = ROOT / "arraycomm" / "core" / "native"

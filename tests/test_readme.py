@@ -42,18 +42,6 @@ def test_the_front_page_has_two_screens() -> None:
     assert len(lines) <= 120 and max(map(len, lines)) <= 100
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/start.md"])
-def test_links(page: str) -> None:
-    text = (ROOT / page).read_text()
-    links = re.findall(r"\]\(([^)\s#]+)(?:#([^)\s]+))?\)", text)
-    assert links
-    for path, heading in links:
-        there = (ROOT / page).parent / path
-        assert there.exists(), path
-        headings = re.findall(r"^#+ (.*)", there.read_text(), re.MULTILINE) if heading else []
-        assert not heading or heading in [re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings], path
-
-
 def after(heading: str, kind: str, count: int = 1) -> list[str]:
     """The first blocks of this kind under the heading of docs/start.md."""
     text = (ROOT / "docs/start.md").read_text().partition(f"\n## {heading}\n")[2]

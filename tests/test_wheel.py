@@ -108,4 +108,4 @@ def test_commands_of_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert "socket       available" in run(installed / "arraycomm-info", cwd=tmp_path)
     done = subprocess.run([installed / "arraycomm-bench", "all_reduce"], cwd=tmp_path, capture_output=True, text=True,
                           timeout=LIMIT)
-    assert done.returncode == 2 and "pip install 'arraycomm[bench]'" in done.stderr  # there is no NumPy
+    assert done.returncode == 2 and "; pip install numpy" in done.stderr  # there is no NumPy

@@ -34,7 +34,7 @@ class Contender(ours.Contender):
         try:
             import jax
         except ImportError as error:
-            raise Missing(f"{error}: pip install 'arraycomm[jax]'") from error
+            raise Missing(f"{error}: pip install jax") from error
         return f"{super().version(name)}, jax {jax.__version__}"
 
     def place(self, values: NDArray[np.float32], dtype: str) -> Any:
