@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conformance import mpi
 from tests.gpu import frameworks, overhead, run
 from tests.standin import build
 
@@ -25,19 +24,17 @@ PARTS = {  # and what the report has of each
     "functions, 2 ranks": "functions, 2 ranks | ok",
     "symmetric memory, 2": "| symmetric memory, 2",
     "programs of jax, 2": "| programs of jax, 2",
-    "over MPI, 2 ranks": "| the host, over MPICH",
     "a peer dies": "| nccl | is killed | first | wait | PeerLost | ",
     "modules of torch, 2": "| powerSGD_hook | 2 | ",
     "windows, 2": f"| sparse_all_reduce | {frameworks.STANDIN} | nccl | 2 | ",
 }
-FEW = ("reductions on the device", "functions, 2 ranks", "over MPI, 2 ranks", "a peer dies")
+FEW = ("reductions on the device", "functions, 2 ranks", "a peer dies")
 
 
 def test_the_parts_and_the_report(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     parts = PARTS if pytestconfig.getoption("--gpu-parts") else [part for part in PARTS if part in FEW]
     only = [word for part in parts for word in ("--only", part)]
-    environ = {"OUT": str(tmp_path), "ARRAYCOMM_MPI_LIBRARY": str(mpi.library_file("mpich")),
-               "ARRAYCOMM_CUDART_LIBRARY": build.cudart(), "ARRAYCOMM_NCCL_LIBRARY": build.nccl()}
+    environ = {"OUT": str(tmp_path), "ARRAYCOMM_CUDART_LIBRARY": build.cudart(), "ARRAYCOMM_NCCL_LIBRARY": build.nccl()}
     done = subprocess.run([sys.executable, str(run.ROOT / "tests/gpu/run.py"), "--standin", *only], capture_output=True,
                           text=True, timeout=1200, env=os.environ | environ)
     report = (tmp_path / "gpu.md").read_text()
