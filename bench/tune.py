@@ -25,6 +25,7 @@ from arraycomm.core.environment import Place, detect
 
 from . import tune_hosts, tune_table
 from .arguments import at_least, numbers, parse_sizes, some_of
+from .collectives import COLLECTIVES
 from .options import require_writable
 from .report import figure
 from .spaces import SpaceError
@@ -32,7 +33,7 @@ from .tune_choose import Cell, Decision, as_samples, at, decide, from_samples
 from .tune_measure import Plan, measure
 from .worlds import run
 
-OPERATIONS = tuple(tuning.operations())
+OPERATIONS = tuple(name for name in tuning.operations() if name in COLLECTIVES)  # that it can measure
 INSIDE = ("shm", "symmetric", "loopback")  # what one host has
 SIZES = "64,256,1K,4K,16K,64K,256K,1M,4M,16M"
 _LEAST_ROUNDS = 3  # a range over fewer says nothing

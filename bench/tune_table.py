@@ -17,7 +17,7 @@ _EVEN = "EVEN_HOSTS"  # of section hosts, and not seen where hosts have differen
 _SEEN = {"symmetric": ("SYMMETRIC", "ONE_HOST", "NEAR", "ANYWHERE"), "shm": ("ONE_HOST", "NEAR", "ANYWHERE"),
          "loopback": ("NEAR", "ANYWHERE"), "hosts": ("HOSTS", _EVEN, "ANYWHERE"), "uneven": ("HOSTS", "ANYWHERE"),
          "tcp": ("ANYWHERE",)}
-_ROW = re.compile(r'^ROW\((\w+), "(\w+)", (\w+), (\w+), (true|false), ([^,]+), (\d+)\)$', re.MULTILINE)
+_ROW = re.compile(r'^ROW\((\w+), "(\w+)", (\w+), (\w+), ([A-Z |]+|0), ([^,]+), (\d+)\)$', re.MULTILINE)
 _UNITS = {"MiB": 20, "KiB": 10}
 _ALWAYS = 2**64 - 1
 _MOST_RANKS = 1024  # beyond which rows are not compared
@@ -30,12 +30,12 @@ class Row(NamedTuple):
     name: str
     function: str
     where: str
-    checks: str
+    does: str
     up_to: int
     max_ranks: int
 
     def __str__(self) -> str:
-        return (f'ROW({self.kind.upper()}, "{self.name}", {self.function}, {self.where}, {self.checks}, '
+        return (f'ROW({self.kind.upper()}, "{self.name}", {self.function}, {self.where}, {self.does}, '
                 f"{_bytes(self.up_to)}, {self.max_ranks})")
 
     def fits(self, transport: str, ranks: int, size: int) -> bool:
@@ -47,8 +47,8 @@ def source_rows() -> list[Row]:
     """Of the clone that this benchmark is in. Raises ValueError where there is none."""
     if not SOURCE.is_file():
         raise ValueError(f"--table needs a clone of arraycomm: there is no {SOURCE}")
-    return [Row(kind.lower(), name, function, where, checks, _number(up_to), int(ranks))
-            for kind, name, function, where, checks, up_to, ranks in _ROW.findall(SOURCE.read_text())]
+    return [Row(kind.lower(), name, function, where, does, _number(up_to), int(ranks))
+            for kind, name, function, where, does, up_to, ranks in _ROW.findall(SOURCE.read_text())]
 
 
 def _number(text: str) -> int:

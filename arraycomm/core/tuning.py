@@ -44,6 +44,7 @@ class Row(Record):
     near: bool  # over tcp too where there are two ranks
     max_ranks: int  # 0: any
     up_to: int | None  # bytes; None: any
+    ordered: bool  # reduces each element in the order of the ranks
 
 
 class Pick(Record):
@@ -107,7 +108,7 @@ def rows() -> list[Row]:
     found: list[Row] = []
     while lib.acomm_algorithm(len(found), row):
         found.append(Row(ffi.string(row.kind).decode(), ffi.string(row.name).decode(), _RUNS[row.where], row.where == _NEAR,
-                         row.max_ranks, None if row.up_to == _ALWAYS else row.up_to))
+                         row.max_ranks, None if row.up_to == _ALWAYS else row.up_to, bool(row.ordered)))
     return found
 
 

@@ -144,7 +144,7 @@ def test_rows_say_what_was_chosen_and_no_more():
     assert [found["loopback", ranks, 32 << 10] for ranks in (2, 3, 8, 9)] == ["bruck", "ring", "ring", "bruck"]
     assert [found["symmetric", ranks, 32 << 10] for ranks in (2, 3, 8, 9)] == ["direct", "direct", "shared", "shared"]
     assert [found["shm", ranks, 32 << 10] for ranks in (2, 3, 8, 9)] == ["shared"] * 4
-    assert str(made[0]) == 'ROW(ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, true, KiB(8), 4)'
+    assert str(made[0]) == 'ROW(ALL_GATHER, "shared", shared_all_gather, SYMMETRIC, CHECKS, KiB(8), 4)'
 
 
 def test_several_hosts_have_a_section():
@@ -152,7 +152,7 @@ def test_several_hosts_have_a_section():
     made = tune_table.derived(given, [Choice("reduce_scatter", "hosts", 4, (Pick("pairwise", 100), Pick("leaders", None)))])
     first = [tune_table._first(made, where, 4, size) for where in ("hosts", "uneven", "tcp") for size in (50, 1 << 30)]
     assert first == ["pairwise", "leaders", "pairwise", "pairwise", "bruck", "pairwise"]
-    assert 'ROW(REDUCE_SCATTER, "leaders", hosts_reduce_scatter, EVEN_HOSTS, true, ALWAYS, 0)' in map(str, made)
+    assert 'ROW(REDUCE_SCATTER, "leaders", hosts_reduce_scatter, EVEN_HOSTS, CHECKS, ALWAYS, 0)' in map(str, made)
 
 
 def test_without_a_clone_there_is_no_table(monkeypatch, tmp_path):
@@ -189,7 +189,7 @@ def test_as_a_user_runs_it(tmp_path):
     assert again.returncode == 0 and "# scatter over loopback, 2 ranks: us per call, median of 6 rounds" in again.stdout
     shown = run("arraycomm.bench", "tune", "--rounds=0", "--samples", str(samples), "--table")
     assert "# scatter over loopback, 2 ranks: us per call, median of 6 rounds" in shown.stdout
-    assert 'ROW(BARRIER, "shared", shared_barrier, ONE_HOST, true, ALWAYS, 0)' in shown.stdout.splitlines()
+    assert 'ROW(BARRIER, "shared", shared_barrier, ONE_HOST, CHECKS, ALWAYS, 0)' in shown.stdout.splitlines()
     used = run("arraycomm.bench", "all_reduce", "--nproc=2", "-b=64", "-e=4K", "-f=64", "-n=2", ARRAYCOMM_TUNING=str(file))
     assert "# Out of bounds values : 0 OK" in used.stdout, used.stderr
     info = run("arraycomm.info", ARRAYCOMM_TUNING=str(file))

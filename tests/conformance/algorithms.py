@@ -33,12 +33,12 @@ def forced(context: Context, kind: str, name: str, exact: bool, folder: str) -> 
 def _reducing(context: Context, kind: str, exact: bool) -> None:
     one = _REDUCING[kind]
     for dtype in ("float32", "bfloat16", "int64"):
-        close = slack(context, dtype, "sum", rough=True, exact=exact or kind.endswith("scan"))
+        close = slack(context, dtype, "sum", rough=True, exact=exact)
         for count in COUNTS:
             one(context, "numpy", dtype, "sum", 1.0, (count,), True, close)
     for dtype in ("float16", "float64", "complex64", "uint8"):
         for op in ("product", "avg", "premul_sum"):
-            close = slack(context, dtype, op, rough=False, exact=exact or kind.endswith("scan"))
+            close = slack(context, dtype, op, rough=False, exact=exact)
             one(context, "numpy", dtype, op, 3.0, (37,), False, close)
     if kind == "reduce_scatter":
         reductions.uneven_scatter(context, _ROWS, exact=exact)

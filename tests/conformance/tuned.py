@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from arraycomm.core import tuning
+from arraycomm.core.kinds import KINDS
 
 from .worlds import Context
 
-_OPERATIONS = list(tuning.names())
 _FLOAT32 = 11  # enum acomm_dtype
 
 
@@ -18,7 +17,7 @@ def chosen(context: Context, expected: Mapping[str, Mapping[str, str]]) -> None:
     engine: Any = context.group._communicator
     for operation, by_count in expected.items():
         for count, name in by_count.items():
-            found = engine.algorithm(_OPERATIONS.index(operation), int(count), _FLOAT32, 0)
+            found = engine.algorithm(KINDS[operation].number, int(count), _FLOAT32, 0)
             context.check(found == name, f"{operation} of {count}: {found}, expected {name}")
 
 
@@ -28,6 +27,6 @@ def of_half(context: Context, operation: str, name: str) -> None:
     assert half is not None
     with half:
         engine: Any = half._communicator
-        found = engine.algorithm(_OPERATIONS.index(operation), 1, _FLOAT32, 0)
+        found = engine.algorithm(KINDS[operation].number, 1, _FLOAT32, 0)
         context.check(found == name, f"{operation} in a half: {found}, expected {name}")
         half.barrier()

@@ -251,7 +251,7 @@ static inline bool as_wanted(const struct call *c)
 
 static inline int run_like_group(const struct algorithm_case *a, struct acomm_op *op)
 {
-    const struct algorithm row = {.kind = a->kind, .name = a->name, .run = a->run, .checks = a->checks};
+    const struct algorithm row = {.kind = a->kind, .name = a->name, .run = a->run, .does = a->checks ? CHECKS : 0};
     op->algorithm = &row;
     int rc = a->checks ? 0 : agree(op);
     return rc ? rc : a->run(op);

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax._src.core import trace_ctx
 
-from arraycomm.core import arguments, arrays
+from arraycomm.core import arguments, arrays, tuning
 from arraycomm.core.group import Group
+from arraycomm.core.kinds import KINDS
 from arraycomm.core.types import DType, ReduceOp
 
 from . import effect
 from .operations import all_gather, all_reduce, all_to_all, check_group, is_key, reduce_parts
 
-_RANK_ORDER = ("whole", "direct", "sliced", "pairwise")  # algorithms that reduce each element in rank order
 _EXACT = ("min", "max", "band", "bor", "bxor")
 
 
@@ -85,7 +85,9 @@ def _same_bits(x: Any, op: ReduceOp, group: Group) -> bool:
         return True
     ask: Callable[..., str] | None = getattr(group._communicator, "algorithm", None)
     dtype = arguments.dtype(x.dtype)
-    return ask is not None and all(ask(0, 1 << bits, dtype, op.code) in _RANK_ORDER for bits in range(40))
+    kind = KINDS["all_reduce"]
+    ordered = {row.name for row in tuning.rows() if row.kind == kind.name and row.ordered}
+    return ask is not None and all(ask(kind.number, 1 << bits, dtype, op.code) in ordered for bits in range(40))
 
 
 def _in_rank_order(x: Any, op: ReduceOp, group: Group) -> Any:

@@ -149,6 +149,7 @@ typedef struct acomm_row {
                            3: on several hosts of several ranks, 4: of as many each, 5: on one host, or of two ranks */
     int32_t max_ranks;  /* 0: any number */
     uint64_t up_to;     /* bytes; UINT64_MAX: any number */
+    int32_t ordered;    /* 1: it reduces each element in the order of the ranks */
 } acomm_row;
 /* The rows one by one from 0: 1 and *out filled, or 0 past the end. */
 int acomm_algorithm(int row, acomm_row *out);

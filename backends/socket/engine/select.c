@@ -15,12 +15,11 @@
 #define KiB(n) ((uint64_t)(n) << 10)
 
 static const struct algorithm TABLE[] = {
-#define ROW(kind, name, function, where, checks, up_to, max_ranks) \
-    {ACOMM_##kind, name, function, where, checks, up_to, max_ranks},
+#define ROW(kind, name, function, where, does, up_to, max_ranks) {ACOMM_##kind, name, function, where, does, up_to, max_ranks},
 #include "collectives/table.h"
 #undef ROW
-    {ACOMM_RECV, "staged", NULL, ANYWHERE, true, ALWAYS, 0}, /* how long messages come, see p2p_offer.c */
-    {ACOMM_RECV, "read", NULL, ANYWHERE, true, ALWAYS, 0},
+    {ACOMM_RECV, "staged", NULL, ANYWHERE, CHECKS, ALWAYS, 0}, /* how long messages come, see p2p_offer.c */
+    {ACOMM_RECV, "read", NULL, ANYWHERE, CHECKS, ALWAYS, 0},
 };
 #define ROWS (sizeof TABLE / sizeof *TABLE)
 _Static_assert(MiB(2) == DIRECT_FROM,
@@ -203,7 +202,7 @@ static int run_alone(const struct acomm_op *op)
 /* Whether the algorithm compares headers while it runs, and begins as all do in this team. */
 static bool begins_right(const struct acomm_op *op)
 {
-    return op->algorithm->checks && (op->team->place != TEAM_HOSTS || select_spans_hosts(op->algorithm));
+    return (op->algorithm->does & CHECKS) && (op->team->place != TEAM_HOSTS || select_spans_hosts(op->algorithm));
 }
 
 int select_run(struct acomm_op *op)
@@ -223,6 +222,6 @@ int select_row(size_t row, acomm_row *out)
     if (row >= ROWS)
         return 0;
     const struct algorithm *a = &TABLE[row];
-    *out = (acomm_row){acomm_operations[a->kind].name, a->name, (int)a->where, a->max_ranks, a->up_to};
+    *out = (acomm_row){acomm_operations[a->kind].name, a->name, (int)a->where, a->max_ranks, a->up_to, (a->does & ORDERED) != 0};
     return 1;
 }
