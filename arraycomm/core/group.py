@@ -17,7 +17,6 @@ PeerLost, CollectiveTimeout, CollectiveMismatch, Aborted; the group cannot be us
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,17 +26,18 @@ from arraycomm._engine import ShortcutMethod, Shortcuts, interrupting
 from . import arguments, shapes
 from .arguments import Destination, nothing
 from .buffer import Buffer
-from .dlpack import adopt, allocate, resolve, wrap
+from .dlpack import resolve
 from .errors import counted_in
 from .exchange import agreed_counts, blocks_of_root, gather_integers, given_rows, scattered_rows
 from .kinds import KINDS, parameters
 from .messages import MessageMethods
 from .objects import ObjectCollectives
-from .opaque import elements, nothing_of, row
+from .opaque import nothing_of, row
 from .routes import Routes
 from .survivors import Shrinking
+from .symmetric import SymmetricArrays
 from .typed import TYPE_CHECKING, Any
-from .types import DeviceType, DType, ReduceOp
+from .types import ReduceOp
 from .work import Work
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _plain(method: Any) -> Any:
     return ShortcutMethod(method.kind, *parameters(method.__wrapped__), None, False, False)
 
 
-class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
+class Group(ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Shortcuts):
     """One rank's end of a group of ranks. Made by arraycomm.init() and Group.split(); a context manager that closes.
 
     Attributes: rank, size, ranks (its members' in the world, in order), name, backend (its name),
@@ -121,13 +121,23 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
     # ---- collectives ----
 
     @_short
-    def all_reduce(self, x: Any, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
+    def all_reduce(self, x: Any, op: str | ReduceOp = "sum", *, index: Any = None, out: Any = None, async_op: bool = False,
                    timeout: float | None = None) -> Any:
         """The elementwise reduction of every rank's x, on every rank; any shape.
+
+        op "minloc" or "maxloc" gives (extremes, ranks): of each element also the lowest rank that has it, as int64. With index,
+        an int or an int64 array of x's shape, (extremes, indices): the lowest index of those that have it. NaN is an extreme, as
+        for min. out is a pair then, arrays are of the host, and async_op is a ValueError.
 
         The result's bits are the same on all ranks and from run to run. float16, bfloat16 and float8 are accumulated in
         float32.
         """
+        if op in ("minloc", "maxloc"):
+            from .locations import located
+
+            return located(self, x, str(op), index, out, timeout, async_op=async_op)
+        if index is not None:
+            raise ValueError(f"index is for minloc and maxloc, not for {op}")
         return self._reduced("all_reduce", x, op, out, timeout, async_op)
 
     def _reduced(self, name: str, x: Any, op: str | ReduceOp, out: Any, timeout: float | None, async_op: bool) -> Any:
@@ -311,32 +321,6 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, Shortcuts):
         arguments.seconds(timeout)
         work = self._communicator.barrier(timeout=timeout, async_op=async_op)
         return Work(work, nothing) if async_op else None
-
-    def empty(self, shape: int | Sequence[int], dtype: Any = "float32", *, like: Any = None,
-              timeout: float | None = None) -> Any:
-        """A symmetric array, uninitialised, in memory that the group's ranks reach without a copy. Every rank calls it.
-
-        Collectives whose arrays are all symmetric read and write the peers' arrays in place; for everything else it is an
-        array like any other. Where not all ranks are on one host and share memory it is one, and with a warning where a rank's
-        address space is limited (`ulimit -v`); on GPUs, unless ARRAYCOMM_NCCL_SYMMETRIC is 1 on all ranks (docs/gpu.md: what
-        the program must see to then).
-
-        shape: an int or ints; may differ between ranks. dtype: a name ("bfloat16"), a DType, or NumPy's or torch's dtype object.
-        like: an array whose library the new one is of, and on whose type of device it lies; None: NumPy.
-        The memory is freed with the array, and stays valid when the group is closed before. Raises ResourceError on all
-        ranks when one of them has no memory.
-        """
-        arguments.seconds(timeout)
-        lengths, template = arguments.lengths(shape), arguments.template(like)
-        if of := elements(dtype, template):
-            return of.restore(self.empty((*lengths, of.units), DType.UINT8, like=of.carrier, timeout=timeout))
-        kind, src = arguments.dtype(dtype), self._readable(template)
-        if src.device_type != DeviceType.CPU:
-            from .cuda.memory import symmetric_on  # not for those whose arrays are on the host
-
-            return wrap(symmetric_on(self._movers[src.device_type], src, lengths, kind, timeout), template)
-        found = self._communicator.symmetric(math.prod(lengths) * kind.itemsize, timeout=timeout)
-        return wrap(adopt(lengths, kind, *found) if found else allocate(lengths, kind), template)
 
     # ---- point to point: independent of the collectives' order ----
 

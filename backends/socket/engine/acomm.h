@@ -243,6 +243,8 @@ uint64_t acomm_dtype_bytes(int dtype);
 int acomm_can_reduce(int dtype, int redop);
 /* out[i] = reduction over k of in[k][i], in rank order, accumulated in float32 where narrower, rounded once. For tests and bench. */
 int acomm_reduce_local(uintptr_t out, const uintptr_t *in, int inputs, uint64_t count, int dtype, int redop, double factor);
+/* out[i] = own[i] is extreme[i], the result of a min or max of all ranks' own (NaN is NaN) ? index[i] : INT64_MAX. index 0: `rank`. */
+int acomm_locate(uintptr_t out, uintptr_t own, uintptr_t extreme, uintptr_t index, int64_t rank, uint64_t count, int dtype);
 /* "avx512", "avx2", "neon" or "portable": what the kernels were chosen for. */
 const char *acomm_cpu(void);
 /* Called from waiting threads about every 50 ms; non-zero ends the operation with ACOMM_INTERRUPTED. */

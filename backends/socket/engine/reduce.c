@@ -311,3 +311,23 @@ int acomm_reduce_local(uintptr_t out, const uintptr_t *in, int inputs, uint64_t 
     reduce_all(&r, (void *)out, (const void *const *)in, inputs, count);
     return ACOMM_OK;
 }
+
+int acomm_locate(uintptr_t out, uintptr_t own, uintptr_t extreme, uintptr_t index, int64_t rank, uint64_t count, int dtype)
+{
+    if (!reduce_supported(dtype, ACOMM_MIN))
+        return ACOMM_UNSUPPORTED;
+    char block[BLOCK]; /* a reduction's NaN is the canonical one */
+    struct reduction r = {dtype, ACOMM_MIN, 1, 2};
+    size_t width = widths[dtype];
+    for (uint64_t at = 0; at < count; at += BLOCK / width) {
+        uint64_t part = count - at < BLOCK / width ? count - at : BLOCK / width;
+        const char *in = (const char *)own + at * width, *found = (const char *)extreme + at * width;
+        const void *twice[] = {in, in};
+        reduce_all(&r, block, twice, 2, part);
+        for (uint64_t i = 0; i < part; i++) {
+            int64_t here = index ? ((const int64_t *)index)[at + i] : rank;
+            ((int64_t *)out)[at + i] = memcmp(block + i * width, found + i * width, width) ? INT64_MAX : here;
+        }
+    }
+    return ACOMM_OK;
+}
