@@ -13,14 +13,13 @@ from importlib import metadata
 from typing import Any
 
 from .core import address, environment, registry, secret, settings, tuning
-from .core.backend import Communicator, Mover
 from .core.command import add_version, command
 from .core.errors import DistBackendError, DistError
+from .core.kinds import KINDS
 from .core.types import DeviceType
 
 _PACKAGES = ("cffi", "numpy", "ml_dtypes", "torch", "jax", "cupy", "msgpack", "rich", "matplotlib")
 _HIDDEN = ("ARRAYCOMM_SECRET",)  # its value must not end in a log or a bug report
-_NO_DATA = ("split", "abort", "close", "batch")
 
 
 def versions() -> dict[str, str | None]:
@@ -62,8 +61,7 @@ def gpus() -> dict[str, str]:
 
 def operations() -> list[str]:
     """The operations of the interface; every backend has all of them."""
-    return [name for part in (Mover, Communicator) for name, slot in vars(part).items()
-            if callable(slot) and not name.startswith("_") and name not in _NO_DATA]
+    return list(KINDS)
 
 
 def table() -> dict[str, dict[str, list[str]]]:
