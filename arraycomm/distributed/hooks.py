@@ -31,6 +31,8 @@ class HookOpName(enum.IntEnum):
     BARRIER = 8
     SCATTER = 9
     GATHER = 10
+    SCAN = 11
+    EXSCAN = 12
 
 
 _NAMES = {"all_reduce": HookOpName.ALLREDUCE, "all_gather": HookOpName.ALLGATHER, "all_to_all": HookOpName.ALLTOALL,

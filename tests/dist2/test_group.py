@@ -12,6 +12,8 @@ import pytest
 import arraycomm
 import arraycomm.distributed as dist
 from arraycomm import dist2
+from arraycomm.core.kinds import RECORDED
+from arraycomm.distributed.hooks import _NAMES
 from tests.threads import at_once
 
 from .groups import LIMIT, on_ranks, open_group
@@ -115,6 +117,10 @@ def test_devices_of_new_group() -> None:
 
 
 # ---- hooks ----
+
+def test_hooks_have_a_name_for_each_operation() -> None:
+    assert set(RECORDED) <= set(_NAMES)
+
 
 def test_hooks_are_called_around_each_operation() -> None:
     def work(group: Any) -> None:
