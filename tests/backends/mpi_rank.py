@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import random
+import shutil
 import signal
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -23,11 +27,29 @@ def say(group: arraycomm.Group, text: str) -> None:
 _SHORT, _LONG = 5, 200_000  # elements: of one chunk of a link, and of more than its ring has
 
 
+def events(group: arraycomm.Group, *names: str) -> list[Path]:
+    """Named pipes, by which ranks 0 and 1 wait for each other without a call of MPI's: a reader goes on when one writes."""
+    folder = group.broadcast_object(tempfile.mkdtemp() if group.rank == 0 else None)
+    paths = [Path(folder, name) for name in names]
+    if group.rank == 0:
+        atexit.register(shutil.rmtree, folder)
+        for path in paths:
+            os.mkfifo(path)
+    group.barrier()
+    return paths
+
+
 def late(group: arraycomm.Group) -> None:
     """Rank 1 comes after rank 0 has given up; then it hears of that."""
+    (given_up,) = events(group, "given up")
     if group.rank == 1:
-        time.sleep(1.5)
-    group.all_reduce(np.ones(_SHORT), timeout=0.5 if group.rank == 0 else 20)
+        given_up.read_text()
+        while True:  # what rank 0 has given is there, its word that it has given up may still be on its way
+            group.all_reduce(np.ones(_SHORT))
+    try:
+        group.all_reduce(np.ones(_SHORT), timeout=0.5)
+    finally:
+        given_up.write_text("")
 
 
 def refused(rank: int, name: str) -> None:
@@ -218,22 +240,21 @@ def in_flight(group: arraycomm.Group) -> None:
     """What a rank sends moves though it calls nothing any more, and arrives though it has closed the group."""
     part = group.split(0)
     assert part is not None
+    got_first, closed = events(group, "got first", "closed")
     if group.rank == 0:
-        works = [part.isend(np.full(_LONG, float(number)), 1) for number in range(3)]
-        time.sleep(1)
-        say(group, f"sent {all(work.done() for work in works[:1])}")
+        for number in range(3):
+            part.isend(np.full(_LONG, float(number)), 1)
+        got_first.read_text()
         part.send(np.ones(_SHORT), 1)
         part.close()
+        closed.write_text("")
     else:
-        time.sleep(0.2)
-        began = time.monotonic()
-        got = [part.recv(0, like=np.empty(_LONG)).array[-1] for _ in range(1)]
-        early = time.monotonic() - began < 0.7
-        time.sleep(1.5)
+        got = [part.recv(0, like=np.empty(_LONG)).array[-1]]
+        got_first.write_text("")
         got += [part.recv(0, like=np.empty(_LONG)).array[-1] for _ in range(2)]
+        closed.read_text()
         got.append(part.recv(0, like=np.empty(_SHORT)).array.sum() / _SHORT)
-        say(group, f"got {[int(x) for x in got]} early {early}")
-        part.close()
+        say(group, f"got {[int(x) for x in got]}")
 
 
 def many(group: arraycomm.Group) -> None:
@@ -255,20 +276,26 @@ def frees(group: arraycomm.Group) -> None:
     import gc
 
     library = ctypes.CDLL(load().facts().path)
-    numbers = []
-    for _ in range(2):
+
+    def number() -> int:
+        """Of the next communicator, the larger of the ranks'; 0: one of the first few."""
         comm = ctypes.c_int()
         group.barrier()
         library.MPI_Comm_dup(ctypes.c_int(0x44000000), ctypes.byref(comm))  # MPI_COMM_WORLD
-        numbers.append(comm.value & 0xFFFFFF if comm.value & 0x40000000 else 0)  # beyond the first few
+        found = comm.value & 0xFFFFFF if comm.value & 0x40000000 else 0
         library.MPI_Comm_free(ctypes.byref(comm))
-        for number in range(20):
-            with arraycomm.init(name=f"world {number}", timeout=60) as world:
-                world.all_reduce(np.ones(_SHORT))
-            del world
-            gc.collect()
-        time.sleep(0.2)
-    say(group, f"communicators {'freed' if numbers[1] < 12 else numbers}")
+        return int(group.all_reduce(np.array(found), op="max"))
+
+    for name in range(20):
+        with arraycomm.init(name=f"world {name}", timeout=60) as world:
+            world.all_reduce(np.ones(_SHORT))
+        del world
+        gc.collect()
+    looks = 0
+    while number() >= 12 and looks < 600:
+        looks += 1
+        time.sleep(0.05)
+    say(group, f"communicators {'freed' if looks < 600 else number()}")
 
 
 def hosts(group: arraycomm.Group) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -67,32 +68,26 @@ def reduce_scatter(context: Context, framework: str, dtype: str, op: str, factor
     untouched(context, label, x, inputs[context.rank])
 
 
-def scan(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...], rough: bool,
-         close: float) -> None:
+def _scanned(kind: str, context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...], rough: bool,
+             close: float) -> None:
     """In rank order by every algorithm."""
-    label = f"scan {dtype} {op} {framework} {list(shape)}"
+    ranks = context.rank + (kind == "scan")
+    label = f"{kind} {dtype} {op} {framework} {list(shape)}"
     inputs = [contents(dtype, shape, rank, 4, rough) for rank in range(context.size)]
     x = given(context, framework, inputs[context.rank])
-    y = context.group.scan(x, operation(op, factor))
-    expect(context, label, y, reduced(op, inputs[: context.rank + 1], factor), like=x, close=close)
-    untouched(context, label, x, inputs[context.rank])
-
-
-def exscan(context: Context, framework: str, dtype: str, op: str, factor: float, shape: tuple[int, ...], rough: bool,
-           close: float) -> None:
-    label = f"exscan {dtype} {op} {framework} {list(shape)}"
-    inputs = [contents(dtype, shape, rank, 4, rough) for rank in range(context.size)]
-    x = given(context, framework, inputs[context.rank])
-    y = context.group.exscan(x, operation(op, factor))
-    if context.rank:
-        want = reduced(op, inputs[: context.rank], factor)
+    y = getattr(context.group, kind)(x, operation(op, factor))
+    if ranks:
+        want = reduced(op, inputs[:ranks], factor)
     elif op in ("avg", "premul_sum"):  # without an identity
         want = np.zeros(shape, np.uint8).repeat(inputs[0].itemsize, -1).view(inputs[0].dtype)
     else:  # what changes nothing
         want = inputs[0]
         y = reduced(op, [back(y), want]) if want.size else y
-    expect(context, label, y, want, close=close)
+    expect(context, label, y, want, like=x if ranks else None, close=close)
     untouched(context, label, x, inputs[context.rank])
+
+
+scan, exscan = partial(_scanned, "scan"), partial(_scanned, "exscan")
 
 
 def scans_elsewhere(context: Context) -> None:

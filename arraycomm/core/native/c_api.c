@@ -108,7 +108,7 @@ static int group_close(int64_t number, const char *reason)
 const acomm_api c_api = {
     .version = ACOMM_API_VERSION, .bytes = sizeof c_api, .place = group_place, .run = c_api_run, .exchange = c_api_exchange,
     .start = c_api_start, .wait = c_api_wait, .received = c_api_received, .finish = c_api_finish, .free = c_api_free,
-    .error = c_api_error,    .split = group_split, .subgroup = group_subgroup, .abort = group_abort, .close = group_close,
+    .error = c_api_error, .split = group_split, .subgroup = group_subgroup, .abort = group_abort, .close = group_close,
 };
 
 __attribute__((visibility("default"))) const acomm_api *arraycomm_api(uint32_t version)

@@ -192,7 +192,11 @@ static int fabric_duplicate(struct mpi_fabric *fabric, mpi_handle comm, int64_t 
         mpi->Comm_set_errhandler(comm, mpi->errors_return);
     int rc = mpi->Comm_idup(comm, &meeting->made, &meeting->request);
     fabric_leave();
-    rc = rc ? library_failed(mpi, rc, text) : request_wait(mpi, &meeting->request, timeout, text);
+    if (rc) {
+        free(meeting);
+        return library_failed(mpi, rc, text);
+    }
+    rc = request_wait(mpi, &meeting->request, timeout, text);
     if (rc)
         return rc;
     fabric->comm = mpi_read(mpi, &meeting->made);
