@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from arraycomm.core.tuning import Choice, Pick, Tuning
 
-SOURCE = Path(__file__).resolve().parents[1] / "backends" / "socket" / "engine" / "collectives" / "table.h"
+SOURCE = Path(__file__).resolve().parents[1] / "backends" / "engine" / "collectives" / "table.h"
 # The sections of a kind's rows: what each counts for, and whose rows are seen there. Between hosts ("tcp") they go by what is
 # known of other networks than the one measured.
 _SECTIONS = {"symmetric": "SYMMETRIC", "shm": "ONE_HOST", "hosts": "HOSTS", "loopback": "NEAR"}

@@ -11,7 +11,7 @@ from cffi import FFI
 
 from cffi_build import ROOT
 
-ENGINE = ROOT / "backends" / "socket" / "engine"
+ENGINE = ROOT / "backends" / "engine"
 MPI = ROOT / "backends" / "mpi" / "engine"
 NATIVE = ROOT / "arraycomm" / "core" / "native"
 FRAMEWORKS = ROOT / "arraycomm" / "frameworks" / "native"

@@ -59,7 +59,7 @@ def test_source_archive_is_the_whole_checkout(checkout: Path, built: Path) -> No
     there = {path.relative_to(checkout).as_posix() for path in checkout.rglob("*") if path.is_file()}
     made = {name for name in there | packed if "__pycache__" in name or name.startswith("arraycomm.egg-info/")}
     assert packed - made - {"PKG-INFO", "setup.cfg"} == there - made - {".gitignore"}
-    assert {"arraycomm/py.typed", "backends/socket/engine/acomm.h", "cffi_build/build.py", "tests/run"} <= packed
+    assert {"arraycomm/py.typed", "backends/engine/acomm.h", "cffi_build/build.py", "tests/run"} <= packed
 
 
 def test_wheel_holds_what_runs_and_nothing_else(built: Path) -> None:

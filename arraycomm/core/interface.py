@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-HEADERS = ("arraycomm/include/operations.def", "arraycomm/include/arraycomm.h", "backends/socket/engine/acomm.h",
+HEADERS = ("arraycomm/include/operations.def", "arraycomm/include/arraycomm.h", "backends/engine/acomm.h",
            "backends/mpi/engine/acomm_mpi.h", "arraycomm/frameworks/native/acomm_xla.h")
 _PYTHON = "arraycomm/_engine.pyi"
 

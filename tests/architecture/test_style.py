@@ -13,7 +13,7 @@ import pytest
 from .test_layers import MODULES, ROOT
 
 FILE_LINES, FUNCTION_LINES, MEDIAN_LINES = 500, 60, 12
-C_FOLDERS = ("backends/socket/engine", "backends/mpi/engine", "arraycomm/core/native", "arraycomm/frameworks/native")
+C_FOLDERS = ("backends/engine", "backends/mpi/engine", "arraycomm/core/native", "arraycomm/frameworks/native")
 NOT_INSTALLED = ("cffi_build", "tests")
 
 

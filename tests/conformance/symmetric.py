@@ -102,7 +102,7 @@ def long_exchanges(context: Context) -> None:
             context.check(np.array_equal(x, given[context.rank]), f"an input was changed, {label}")
 
 
-# Bytes: below what peers map, above it, and where both sides copy (p2p_share.c), by ordinary stores and past the caches.
+# Bytes: below what peers map, above it, and where both sides copy (p2p/share.c), by ordinary stores and past the caches.
 MESSAGES = (30_000, 100_000, 3_000_001, (5 << 20) + 20)
 
 

@@ -1,10 +1,10 @@
 /* The algorithms over links, and calls of them: what a rank gives, and what it must get. */
 #ifndef COLLECTIVE_CALLS_H
 #define COLLECTIVE_CALLS_H
-#include "agree.h"
+#include "group/agree.h"
 #include "collectives/collectives.h"
 #include "fake_group.h"
-#include "reduce.h"
+#include "reduce/reduce.h"
 
 struct algorithm_case { const char *name; int kind; int (*run)(struct acomm_op *op); bool checks, uneven; };
 static const struct algorithm_case algorithms[] = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from cffi_build.commands import FLAGS, optimised
 
 HERE = Path(__file__).resolve().parent
-ENGINE = HERE.parents[1] / "backends" / "socket" / "engine"
+ENGINE = HERE.parents[1] / "backends" / "engine"
 PUBLIC = HERE.parents[1] / "arraycomm" / "include"
 COMPILER = os.environ.get("ARRAYCOMM_TEST_CC") or shutil.which(sysconfig.get_config_var("CC").split()[0]) or "cc"
 PYTHONS = [flag for name in ("CFLAGS", "CCSHARED") for flag in (sysconfig.get_config_var(name) or "").split()]
@@ -37,4 +37,4 @@ def compile_one(source: Path, target: Path, flags: list[str], compiler: str = CO
 def compile_kernels(folder: Path) -> list[Path]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(lambda source: compile_one(source, folder / f"{source.stem}.o", OPTIMISED),
-                             sorted(ENGINE.glob("reduce*.c"))))
+                             sorted(ENGINE.glob("reduce/*.c"))))

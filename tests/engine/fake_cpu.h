@@ -4,11 +4,11 @@
 #define FAKE_CPU_H
 #include <sched.h>
 
-#include "clock.h"
-#include "cpu.h"
-#include "group.h"
-#include "p2p_peer.h"
-#include "shared.h"
+#include "base/clock.h"
+#include "group/cpu.h"
+#include "group/group.h"
+#include "p2p/peer.h"
+#include "group/shared.h"
 #include "shared_world.h"
 
 #define RANKS 5

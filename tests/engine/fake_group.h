@@ -9,11 +9,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "check.h"
-#include "clock.h"
-#include "group.h"
-#include "node.h"
-#include "op.h"
-#include "wait.h"
+#include "base/clock.h"
+#include "group/group.h"
+#include "membership/node.h"
+#include "group/op.h"
+#include "group/wait.h"
 #include "fake_node.h"
 
 #define FAKE_RANKS 9

@@ -1,7 +1,7 @@
 /* What worlds of groups without nodes say in a node's place: nobody is waited for, and nothing is known of ends. */
 #pragma once
 #include <stdint.h>
-#include "node.h"
+#include "membership/node.h"
 
 void node_waits(struct acomm_node *node, const struct acomm_group *group, const acomm_late *late)
 {

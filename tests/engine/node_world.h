@@ -7,10 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "check.h"
-#include "clock.h"
-#include "group.h"
-#include "node.h"
-#include "wire_control.h"
+#include "base/clock.h"
+#include "group/group.h"
+#include "membership/node.h"
+#include "membership/wire_control.h"
 
 #define MS 1000000ll
 #define BEAT (20 * MS)

@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "clock.h"
-#include "group.h"
-#include "node.h"
-#include "p2p_peer.h"
+#include "base/clock.h"
+#include "group/group.h"
+#include "membership/node.h"
+#include "p2p/peer.h"
 #include "fake_node.h"
 
 #define RANKS 8

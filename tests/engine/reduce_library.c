@@ -1,6 +1,6 @@
 /* The functions of the kernels that test_reduce.py calls: in a library, whose own symbols the package's build hides. */
 #include "acomm.h"
-#include "reduce_table.h"
+#include "reduce/table.h"
 
 #define VISIBLE __attribute__((visibility("default")))
 

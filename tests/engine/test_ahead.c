@@ -2,8 +2,8 @@
 /* Roots that leave a broadcast or scatter before the others have come: what they gave, how far they get, and who is told
  * when the ranks differ. */
 #include <sched.h>
-#include "group.h"
-#include "shared.h"
+#include "group/group.h"
+#include "group/shared.h"
 #include "shared_world.h"
 
 static int32_t value(int turn, uint64_t i) { return (int32_t)((uint64_t)turn * 1000003u + i * 7u); }

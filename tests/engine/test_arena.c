@@ -1,4 +1,4 @@
-/* engine: arena.c */
+/* engine: memory/arena.c */
 /* Blocks of a memory file: where they lie, what is freed, and who keeps the mapping. */
 #include <errno.h>
 #include <linux/filter.h>
@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "arena.h"
+#include "memory/arena.h"
 #include "check.h"
 
 #ifndef MADV_POPULATE_WRITE /* Linux 5.14 */

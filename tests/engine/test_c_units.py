@@ -35,7 +35,7 @@ def first_line(test: Path) -> tuple[list[Path], bool]:
     first = test.read_text().split("\n", 1)[0]
     match = re.fullmatch(r"/\* engine:((?: [\w/*]+(?:\.c|/))*| all)(; also -O3)? \*/", first)
     assert match, f"{test.name}: the first line must be '/* engine: a.c b.c */' and name the engine files it needs"
-    patterns = ["**/*.c"] if match[1] == " all" else [re.sub("/$", "/*.c", name) for name in match[1].split()]
+    patterns = ["**/*.c"] if match[1] == " all" else [re.sub("/$", "/**/*.c", name) for name in match[1].split()]
     found = {pattern: sorted(ENGINE.glob(pattern)) for pattern in patterns}
     assert all(found.values()), f"{test.name}: the engine has no {[name for name in found if not found[name]]}"
     return [path for paths in found.values() for path in paths], match[2] is not None

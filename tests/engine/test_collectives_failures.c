@@ -1,4 +1,4 @@
-/* engine: link_tcp.c detour.c link_shm.c bell.c stores.c stream.c transfer.c agree.c part.c select.c op.c wait.c cpu.c shared.c shared_claim.c direct.c arena.c window.c peer_memory.c reduce*.c collectives/ stretches.c trial.c */
+/* engine: link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/transfer.c group/agree.c group/part.c group/select.c group/op.c group/wait.c group/cpu.c group/shared.c group/shared_claim.c memory/arena.c memory/window.c memory/peer_memory.c reduce/ collectives/ */
 #include "collective_calls.h"
 
 static size_t call_of_most, call_of_odd;

@@ -1,9 +1,9 @@
 /* engine: all */
 /* A rank tells which processor it is on: who waits for it there yields at once. No rank moves anybody. */
-#include "clock.h"
+#include "base/clock.h"
 #include "fake_cpu.h"
-#include "group.h"
-#include "p2p_peer.h"
+#include "group/group.h"
+#include "p2p/peer.h"
 
 #define FEW 3      /* in which no yield lasts by chance */
 #define ATTEMPTS 100 /* a wait does not come so far each time on a busy machine */

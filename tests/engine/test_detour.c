@@ -1,11 +1,11 @@
-/* engine: detour.c stream.c */
+/* engine: memory/detour.c memory/stream.c */
 /* What the kernel's copy stumbles over goes by way of the cache; what it does not goes straight; and all of it arrives. */
 #include <stdlib.h>
 #include <string.h>
 #include "check.h"
-#include "clock.h"
-#include "detour.h"
-#include "stream.h"
+#include "base/clock.h"
+#include "memory/detour.h"
+#include "memory/stream.h"
 
 #define PAGE 4096u
 #define SIZE ((size_t)1 << 20)

@@ -2,9 +2,9 @@
 /* Arrays that the system lets nobody but their owner reach, which shows when they are first copied; and what trials cost. */
 #include <errno.h>
 #include <sys/uio.h>
-#include "choice.h"
-#include "direct.h"
-#include "group.h"
+#include "base/choice.h"
+#include "collectives/shared/direct.h"
+#include "group/group.h"
 #include "shared_world.h"
 
 #define BARRED_TURN 6 /* when the arrays are barred: the second of two tries by the kernel's copy begins, each of two runs (trial.h) */

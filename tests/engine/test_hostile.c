@@ -1,9 +1,9 @@
 /* engine: all */
 /* A rank that writes into the shared memory what no rank would: the others get an error that names it, and touch nothing outside. */
 #include "collectives/collectives.h"
-#include "collectives/shared_rounds.h"
-#include "direct.h"
-#include "group.h"
+#include "collectives/shared/rounds.h"
+#include "collectives/shared/direct.h"
+#include "group/group.h"
 #include "shared_world.h"
 
 #define LONG ((uint64_t)300000) /* int32: goes directly */

@@ -4,12 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/uio.h>
-#include "clock.h"
-#include "direct.h"
-#include "group.h"
-#include "p2p_peer.h"
+#include "base/clock.h"
+#include "collectives/shared/direct.h"
+#include "group/group.h"
+#include "p2p/peer.h"
 #define PIECE 8192
-#include "shared_seat.h"
+#include "group/shared_seat.h"
 #include "shared_world.h"
 
 #define RUNS 180

@@ -1,10 +1,10 @@
 /* engine: all */
 /* A rank that says of contents of any length that they lie in a cell, or beyond its area: the others read and write inside the
  * mapping. Where a rank's own contents lie it knows by itself, whatever stands where the others may write. */
-#include "collectives/shared_rounds.h"
-#include "group.h"
+#include "collectives/shared/rounds.h"
+#include "group/group.h"
 #define PIECE (1 << 20) /* longer than a cell */
-#include "shared_seat.h"
+#include "group/shared_seat.h"
 #include "shared_world.h"
 
 static const uint32_t PLACES[] = {SEAT_CELL, SEAT_CELL + 1, SEAT_CELL + 2, UINT32_MAX, SEAT_CELL - 1, INT32_MAX, 1u << 14, SHARED_SHORTS};

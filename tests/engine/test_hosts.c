@@ -1,6 +1,6 @@
-/* engine: hosts.c */
+/* engine: group/hosts.c */
 #include "check.h"
-#include "hosts.h"
+#include "group/hosts.h"
 
 static void check_team(const struct team *team, int rank, int size, const int *members)
 {

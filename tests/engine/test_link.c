@@ -1,4 +1,4 @@
-/* engine: link_tcp.c detour.c link_shm.c bell.c stores.c stream.c */
+/* engine: link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include "acomm.h"
 #include "check.h"
-#include "link.h"
+#include "link/link.h"
 
 #define STREAM ((size_t)3 << 20) /* more than every buffer on the way */
 #define RING ((size_t)8 << 10)

@@ -1,16 +1,16 @@
-/* engine: link_shm.c bell.c stores.c stream.c */
+/* engine: link/shm.c base/bell.c memory/stores.c memory/stream.c */
 /* Messages between two ends that lie where those of the other way lay. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include "acomm.h"
 #include "check.h"
-#include "link.h"
+#include "link/link.h"
 
 #define RING ((size_t)64 << 10)
 #define CELL (RING / 8 + 64)     /* bytes behind each ring */
 #define MOST ((size_t)20 << 10)
-enum { NONE, OURS, THEIRS };     /* what a stamp says of a piece: link_shm.c */
+enum { NONE, OURS, THEIRS };     /* what a stamp says of a piece: link/shm.c */
 
 /* Both ends, the ring that each sends through, and how many pieces went through that. */
 struct pair { struct link *out[2], *in[2]; char *ring[2]; uint64_t pieces[2]; };

@@ -1,10 +1,10 @@
-/* engine: link_shm.c bell.c stores.c stream.c */
+/* engine: link/shm.c base/bell.c memory/stores.c memory/stream.c */
 /* Heads that travel beside a stamp, and what is behind them. */
 #include <stdlib.h>
 #include <string.h>
 #include "acomm.h"
 #include "check.h"
-#include "link.h"
+#include "link/link.h"
 
 #define RING ((size_t)8 << 10)
 

@@ -1,4 +1,4 @@
-/* engine: forks.c */
+/* engine: base/forks.c */
 /* The MPI backend's links, over a stand-in for MPI in this process: both ends are here, each with a fabric of its own. */
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* engine: node*.c loop.c */
+/* engine: membership/ base/loop.c */
 #include <fcntl.h>
 #include <poll.h>
 #include "node_world.h"

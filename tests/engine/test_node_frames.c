@@ -1,9 +1,9 @@
-/* engine: node*.c loop.c */
+/* engine: membership/ base/loop.c */
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include "node_state.h"
+#include "membership/node_state.h"
 #include "node_world.h"
 
 static int unwatched = -1; /* a descriptor that the kernel has no memory for */

@@ -1,6 +1,6 @@
-/* engine: node*.c loop.c */
+/* engine: membership/ base/loop.c */
 #include <poll.h>
-#include "node_state.h"
+#include "membership/node_state.h"
 #include "node_world.h"
 
 /* It does not look after the ring again and again, but as often as something happens to it. */

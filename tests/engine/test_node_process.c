@@ -1,4 +1,4 @@
-/* engine: node*.c loop.c */
+/* engine: membership/ base/loop.c */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,12 +1,12 @@
-/* engine: p2p*.c window.c cpu.c shared.c hosts.c arena.c link_tcp.c detour.c link_shm.c bell.c stores.c stream.c op.c wait.c */
+/* engine: p2p/ memory/window.c group/cpu.c group/shared.c group/hosts.c memory/arena.c link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/op.c group/wait.c */
 /* Messages that the receiver reads where they lie. */
 #include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "p2p_world.h"
-#include "clock.h"
-#include "peer_memory.h"
-#include "stream.h"
+#include "base/clock.h"
+#include "memory/peer_memory.h"
+#include "memory/stream.h"
 
 #define BYTES ((size_t)3 << 20 | 12345)
 

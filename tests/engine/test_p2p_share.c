@@ -1,12 +1,12 @@
-/* engine: p2p*.c cpu.c shared.c hosts.c arena.c link_tcp.c detour.c link_shm.c bell.c stores.c stream.c op.c wait.c */
+/* engine: p2p/ group/cpu.c group/shared.c group/hosts.c memory/arena.c link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/op.c group/wait.c */
 /* Long messages that both sides copy. */
 #include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "clock.h"
+#include "base/clock.h"
 #include "p2p_world.h"
-#include "shared.h"
+#include "group/shared.h"
 
 #define BYTES ((size_t)3 << 20 | 12345)
 #define RING ((size_t)256 << 10)

@@ -1,6 +1,6 @@
 /* engine: */
 #include "check.h"
-#include "pattern.h"
+#include "collectives/pattern.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* engine: peer_memory.c */
+/* engine: memory/peer_memory.c */
 /* Memory of a process, this one's, read and written by the kernel: straight, where its copy stumbles by ways around, and past the caches. */
 #include <errno.h>
 #include <pthread.h>
@@ -9,8 +9,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 #include "check.h"
-#include "peer_memory.h"
-#include "stream.h"
+#include "memory/peer_memory.h"
+#include "memory/stream.h"
 
 #define ROOM ((size_t)4 << 20)
 #define GUARD 64

@@ -1,6 +1,6 @@
-/* engine: reduce*.c; also -O3 */
+/* engine: reduce/; also -O3 */
 #include "check.h"
-#include "reduce_table.h"
+#include "reduce/table.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* engine: all */
 #include <string.h>
 #include "check.h"
-#include "group.h"
-#include "select.h"
+#include "group/group.h"
+#include "group/select.h"
 
 static struct acomm_group group;
 static char segment[1];

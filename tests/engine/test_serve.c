@@ -1,5 +1,5 @@
-/* engine: p2p*.c serve.c peer_memory.c window.c cpu.c shared.c hosts.c arena.c link_tcp.c detour.c link_shm.c bell.c stores.c stream.c op.c wait.c */
-#include "serve.h"
+/* engine: p2p/ rma/serve.c memory/peer_memory.c memory/window.c group/cpu.c group/shared.c group/hosts.c memory/arena.c link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/op.c group/wait.c */
+#include "rma/serve.h"
 #include "p2p_world.h"
 
 #include <limits.h>

@@ -1,6 +1,6 @@
-/* engine: p2p.c p2p_m*.c p2p_o*.c p2p_p*.c p2p_r*.c p2p_s*.c serve.c peer_memory.c window.c cpu.c shared.c hosts.c arena.c link_*.c detour.c bell.c stores.c stream.c op.c wait.c */
+/* engine: p2p/p2p.c p2p/match.c p2p/offer.c p2p/probe.c p2p/progress.c p2p/recv.c p2p/send.c p2p/share.c rma/serve.c memory/peer_memory.c memory/window.c group/cpu.c group/shared.c group/hosts.c memory/arena.c link/ memory/detour.c base/bell.c memory/stores.c memory/stream.c group/op.c group/wait.c */
 /* Signals that come in the moment in which a wait for them ends: they are taken by who waited, or stay for another. */
-#include "serve.h"
+#include "rma/serve.h"
 #include "p2p_world.h"
 
 #include <sched.h>
@@ -33,7 +33,7 @@ static void bring_signal(void)
     CHECK(op_ended(&op));
 }
 
-/* In the place of p2p_wait.c: when it has given the lock up for good the signal comes. */
+/* In the place of p2p/wait.c: when it has given the lock up for good the signal comes. */
 int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
 {
     (void)p;

@@ -1,6 +1,6 @@
 /* engine: all */
 /* Two ranks whose contents change hands: each fills what it has just read. */
-#include "group.h"
+#include "group/group.h"
 #include "shared_world.h"
 
 #define COUNT 1000 /* int32 */

@@ -1,6 +1,6 @@
 /* engine: all */
 /* More than two ranks: what each gives to another changes hands, and ranks that share cores keep to the first places of their area. */
-#include "group.h"
+#include "group/group.h"
 #include "shared_world.h"
 
 #define LENGTH 30000 /* int32, of several pieces */

@@ -1,8 +1,8 @@
-/* engine: stream.c */
+/* engine: memory/stream.c */
 /* The stores into a ring are those that cost writer and reader least together, whatever each of them finds alone. */
 #include <stdlib.h>
 #include <string.h>
-#include "../../backends/socket/engine/stores.c"
+#include "memory/stores.c"
 #include "check.h"
 
 #define ROOM ((uint64_t)1 << 20)

@@ -1,9 +1,9 @@
-/* engine: stream.c; also -O3 */
+/* engine: memory/stream.c; also -O3 */
 /* Copies by all ways of storing: what arrives, and that nothing beside it is touched. */
 #include <stdlib.h>
 #include <string.h>
 #include "check.h"
-#include "stream.h"
+#include "memory/stream.h"
 
 #define ROOM ((size_t)6 << 20) /* more than is written past the caches until ordinary stores are tried again */
 #define EDGE 64

@@ -2,10 +2,10 @@
 /* Long operations in stretches: results, what the first one has learnt at its end, and failures in the middle. */
 #include <errno.h>
 #include <sys/uio.h>
-#include "group.h"
+#include "group/group.h"
 #define PIECE (512 << 10)
 #include "shared_world.h"
-#include "stretches.h"
+#include "collectives/shared/stretches.h"
 
 #define LONG 2120007 /* elements of some 34 MB in one of four blocks, no multiple of a page */
 

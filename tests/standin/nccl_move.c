@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "reduce.h"
+#include "reduce/reduce.h"
 
 struct message {
     struct message *next;

@@ -2,7 +2,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include "clock.h"
+#include "base/clock.h"
 
 #define ASKED (1u << 31) /* in the kind of an operation: this place is taken */
 

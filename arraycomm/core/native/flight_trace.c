@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "clock.h"
+#include "base/clock.h"
 
 #define INTERVAL_NS 1000000000u /* between writes */
 #define MOST ((size_t)1 << 20)  /* bytes kept */

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "mpi_fabric.h"
-#include "wait.h"
+#include "group/wait.h"
 
 #define PACE_NS 1000000       /* between two looks of the thread, */
 #define LINGER 100            /* and so many that find no send before it sleeps until it is woken, */

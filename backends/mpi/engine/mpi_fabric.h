@@ -3,7 +3,7 @@
 #define MPI_FABRIC_H
 #include <pthread.h>
 #include <stdatomic.h>
-#include "link.h"
+#include "link/link.h"
 #include "mpi_library.h"
 
 struct link_mpi;

@@ -1,0 +1,21 @@
+#include "base/forks.h"
+
+#include <pthread.h>
+
+_Atomic unsigned forks_made;
+
+static void count(void)
+{
+    atomic_fetch_add(&forks_made, 1);
+}
+
+static void watch(void)
+{
+    pthread_atfork(NULL, NULL, count);
+}
+
+void forks_watch(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch);
+}

@@ -1,0 +1,211 @@
+/* Direct all_reduce: every rank owns a slice, gets everybody's part of it, reduces it in rank order with one rounding
+ * at the end, and gives the result to all. Moves as little as the ring, narrow types unwidened, in two steps whatever
+ * the number of ranks; but each rank talks to all others at once. The bits are those of the shared-memory forms.
+ * reduce does the same and gives the result to the root only.
+ *
+ * The results of one segment travel together with the parts of the next. Between hosts parts go further ahead, so that links do not
+ * idle while a segment is waited for: it comes a network's delay after it was sent, and of several connections one is always late
+ * (docs/tcp.md). Inside a host that gains nothing, as more bytes under way are fewer in the caches.
+ *
+ * Headers travel before the first parts, which nobody takes from a peer whose header differs, and nothing is written into the
+ * array before all have been compared: a turn of all ranks less than comparing first. */
+#include <errno.h>
+#include <string.h>
+
+#include "group/agree.h"
+#include "collectives/partials.h"
+
+#define SLICES ((size_t)2 << 20)      /* bytes of all ranks' parts of a slice together, at most; */
+#define SLICES_FAR ((size_t)256 << 10) /* between hosts at least this, so that short arrays too are several segments, */
+#define AHEAD_FAR 4                   /* whose parts are sent before the first of them is reduced */
+#define SLICE_MIN ((size_t)4 << 10)
+#define LINE ((size_t)64)
+
+struct direct {
+    struct acomm_op *op;
+    struct reduction reduction;
+    int rank, n;
+    bool everybody;           /* gets the result; otherwise the root */
+    uint64_t slice;           /* elements of a whole slice */
+    uint64_t segments, ahead; /* in all; whose parts are under way */
+    char *parts;              /* n slices of each segment under way; the own one holds the result where there is no output */
+    const void **inputs;      /* n, in rank order */
+    struct transfer *list;    /* of ahead + 1 steps, each of PEER_TRANSFERS a peer */
+    acomm_header mine, *theirs; /* n */
+};
+/* A step's transfers with a peer: headers or the results of a segment, to and from; parts of a later segment, to and from. */
+#define PEER_TRANSFERS 4
+
+static uint64_t ahead(const struct acomm_op *op)
+{
+    return op->group->loopback ? 1 : AHEAD_FAR;
+}
+
+static size_t slice_bytes(const struct acomm_op *op)
+{
+    size_t bytes = SLICES, share = op->count * op->width / ahead(op);
+    if (ahead(op) > 1 && share < bytes)
+        bytes = share < SLICES_FAR ? SLICES_FAR : share;
+    bytes = bytes / (size_t)op->team->size / LINE * LINE;
+    if (bytes < SLICE_MIN)
+        bytes = SLICE_MIN;
+    uint64_t needed = pattern_block(op->count, op->team->size, 0).count * op->width;
+    return needed < bytes ? (size_t)needed : bytes;
+}
+
+static int open_direct(struct direct *d, struct acomm_op *op)
+{
+    size_t n = (size_t)op->team->size, slice = slice_bytes(op);
+    *d = (struct direct){.op = op, .reduction = partials_reduction(op), .rank = op->team->rank, .n = (int)n};
+    d->everybody = op->kind == ACOMM_ALL_REDUCE;
+    d->slice = slice / op->width;
+    if (!d->slice)
+        return 0;
+    d->segments = (op->count + d->slice * n - 1) / (d->slice * n);
+    d->ahead = d->segments < ahead(op) ? d->segments : ahead(op);
+    size_t steps = d->ahead + 1;
+    d->list = group_scratch(op, n * (steps * PEER_TRANSFERS * sizeof *d->list + sizeof *d->inputs + sizeof *d->theirs
+                                     + d->ahead * slice));
+    if (!d->list)
+        return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
+    memset(d->list, 0, n * steps * PEER_TRANSFERS * sizeof *d->list);
+    d->inputs = (const void **)(d->list + n * steps * PEER_TRANSFERS);
+    d->theirs = (acomm_header *)(d->inputs + n);
+    d->parts = (char *)(d->theirs + n);
+    op_header(op, &d->mine);
+    return 0;
+}
+
+/* Where the slice of `rank` in a segment lies in the array. Segments but the last are full. */
+static struct span slice_of(const struct direct *d, uint64_t segment, int rank)
+{
+    uint64_t whole = d->slice * (uint64_t)d->n, first = segment * whole;
+    uint64_t count = d->op->count - first < whole ? d->op->count - first : whole;
+    struct pattern_range r = pattern_block(count, d->n, rank);
+    return (struct span){(first + r.first) * d->op->width, r.count * d->op->width};
+}
+
+static char *part_of(const struct direct *d, uint64_t segment, int rank)
+{
+    return d->parts + ((segment % d->ahead) * (uint64_t)d->n + (uint64_t)rank) * d->slice * d->op->width;
+}
+
+static char *result_of(const struct direct *d, uint64_t segment)
+{
+    return d->op->out ? d->op->out + slice_of(d, segment, d->rank).offset : part_of(d, segment, d->rank);
+}
+
+static bool gets_result(const struct direct *d, int rank)
+{
+    return d->everybody || rank == d->op->root;
+}
+
+static struct transfer *step_list(const struct direct *d, uint64_t step)
+{
+    return d->list + (step % (d->ahead + 1)) * (uint64_t)(PEER_TRANSFERS * (d->n - 1));
+}
+
+static void add_headers(struct direct *d, int peer, struct transfer *list)
+{
+    list[0] = transfer_to(d->op, peer, &d->mine, sizeof d->mine);
+    list[1] = transfer_from(d->op, peer, &d->theirs[peer], sizeof d->mine);
+    list[1].checked = true;
+}
+
+static void add_results(const struct direct *d, uint64_t segment, int peer, struct transfer *list)
+{
+    struct span theirs = slice_of(d, segment, peer);
+    if (gets_result(d, peer))
+        list[0] = transfer_to(d->op, peer, result_of(d, segment), slice_of(d, segment, d->rank).bytes);
+    if (gets_result(d, d->rank))
+        list[1] = transfer_from(d->op, peer, d->op->out + theirs.offset, theirs.bytes);
+}
+
+static void add_parts(const struct direct *d, uint64_t segment, int peer, struct transfer *list)
+{
+    struct span theirs = slice_of(d, segment, peer);
+    list[2] = transfer_to(d->op, peer, d->op->in + theirs.offset, theirs.bytes);
+    list[3] = transfer_from(d->op, peer, part_of(d, segment, peer), slice_of(d, segment, d->rank).bytes);
+}
+
+/* Transfers over one link go one after the other; empty ones are passed over. */
+static void put_in_order(struct transfer *list, struct transfer *before)
+{
+    for (int way = 0; way < 2; way++) {
+        struct transfer *first = &list[way], *second = &list[2 + way];
+        first->after = before[2 + way].bytes ? &before[2 + way] : before[way].bytes ? &before[way] : before[way].after;
+        second->after = first->bytes ? first : first->after;
+    }
+    list[0].more = list[2].bytes > 0;
+}
+
+/* The parts of segment `step`, and the results of the one whose place they take, behind what the step before has. */
+static void add_step(struct direct *d, uint64_t step, bool tells)
+{
+    for (int i = 0; i < d->n - 1; i++) {
+        int peer = pattern_pairwise_to(d->rank, d->n, i);
+        struct transfer *list = step_list(d, step) + i * PEER_TRANSFERS;
+        for (int k = 0; k < PEER_TRANSFERS; k++)
+            list[k] = (struct transfer){0};
+        if (step >= d->ahead && step - d->ahead < d->segments)
+            add_results(d, step - d->ahead, peer, list);
+        if (step == 0 && tells)
+            add_headers(d, peer, list);
+        if (step < d->segments)
+            add_parts(d, step, peer, list);
+        put_in_order(list, step_list(d, step + d->ahead) + i * PEER_TRANSFERS);
+    }
+}
+
+/* Waits for a step's transfers while those of the next ones go on. Its place is free then: none of theirs looks at it any more. */
+static int run_step(const struct direct *d, uint64_t step)
+{
+    int transfers = PEER_TRANSFERS * (d->n - 1), all = transfers * (int)(d->ahead + 1);
+    const struct transfer *first = step_list(d, step);
+    for (struct transfer *t = d->list; t < d->list + all; t++)
+        t->aside = t < first || t >= first + transfers;
+    int rc = transfer_run(d->op, d->list, all);
+    for (struct transfer *t = d->list; t < d->list + all; t++)
+        if (t->after && t->after->done == t->after->bytes)
+            t->after = NULL;
+    return rc;
+}
+
+static void reduce_slice(const struct direct *d, uint64_t segment)
+{
+    struct span own = slice_of(d, segment, d->rank);
+    if (!own.bytes)
+        return;
+    for (int rank = 0; rank < d->n; rank++)
+        d->inputs[rank] = rank == d->rank ? d->op->in + own.offset : part_of(d, segment, rank);
+    reduce_all(&d->reduction, result_of(d, segment), d->inputs, d->n, own.bytes / d->op->width);
+}
+
+static int run_direct(struct acomm_op *op)
+{
+    struct direct d;
+    int rc = open_direct(&d, op);
+    bool tells = op->group->check && !op->compared;
+    if (rc || !d.segments)
+        return rc || !tells ? rc : agree(op);
+    for (uint64_t step = 0; step < d.ahead; step++)
+        add_step(&d, step, tells);
+    for (uint64_t step = 0; step < d.segments + d.ahead && !rc; step++) {
+        rc = run_step(&d, step);
+        if (!rc && step < d.segments)
+            reduce_slice(&d, step);
+        if (!rc)
+            add_step(&d, step + d.ahead, tells);
+    }
+    return rc;
+}
+
+int all_reduce_pairwise(struct acomm_op *op)
+{
+    return run_direct(op);
+}
+
+int reduce_pairwise(struct acomm_op *op)
+{
+    return run_direct(op);
+}

@@ -1,0 +1,40 @@
+/* scan and exscan along a chain: each rank takes what the ranks before it have come to, combines it with its own array and passes
+ * that on. n - 1 steps, but every link carries the array once, and one segment goes on while the next one comes: for long arrays.
+ * In rank order. */
+#include "collectives/partials.h"
+
+#define SEGMENT ((size_t)256 << 10) /* bytes; three such buffers */
+
+/* What this rank gets of one segment: `with` its own array, or what came `before` it; rank 0 has nothing before. */
+static void write_result(const struct partials *p, const char *in, char *out, const char *before, const char *with, uint64_t count)
+{
+    int inputs = p->reduction.ranks;
+    const void *own = in;
+    if (p->op->team->rank == 0)
+        reduce_all(&p->reduction, out, &own, inputs, count);
+    else
+        reduce_finish(&p->reduction, out, inputs > p->op->team->rank ? with : before, count);
+}
+
+int scan_chain(struct acomm_op *op)
+{
+    int rank = op->team->rank;
+    struct transfer on = {0}; /* the segment before, on its way to the next rank */
+    struct partials p;
+    int rc = partials_open(&p, op, 3, SEGMENT);
+    for (uint64_t at = 0, turn = 0; at < op->count && !rc; at += p.segment, turn++) {
+        uint64_t count = op->count - at < p.segment ? op->count - at : p.segment;
+        char *before = p.buffer, *with = p.buffer + (1 + turn % 2) * p.bytes;
+        const char *in = op->in + at * op->width;
+        struct transfer list[] = {on, rank ? transfer_from(op, rank - 1, before, count * p.width) : (struct transfer){0}};
+        rc = transfer_run(op, list, 2);
+        if (rc)
+            break;
+        reduce_begin(&p.reduction, with, in, count);
+        if (rank)
+            reduce_combine(&p.reduction, with, before, count, true);
+        write_result(&p, in, op->out + at * op->width, before, with, count);
+        on = rank + 1 < op->team->size ? partials_to(&p, rank + 1, with, count) : (struct transfer){0};
+    }
+    return rc ? rc : transfer_run(op, &on, 1);
+}

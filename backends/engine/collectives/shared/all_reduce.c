@@ -1,0 +1,122 @@
+/* all_reduce, reduce and scans over the shared segment, in two forms, the second of which is not for scans.
+ *
+ * Whole: every rank puts a piece down, then everybody who wants the result reduces all pieces himself. One wait per
+ * piece; reads n inputs per result. For small arrays and for two ranks, where it moves no more than the other form.
+ *
+ * Sliced: every rank gets its own slice of everybody's piece, reduces it, puts the result into its slot, and one round later all
+ * copy the finished slices out of each other's slots. Reads 2 inputs per result however many ranks there are.
+ *
+ * Both reduce each element in rank order, so their bits are the same. */
+#include "collectives/pattern.h"
+#include "memory/stream.h"
+#include "collectives/collectives.h"
+#include "collectives/shared/rounds.h"
+
+static uint64_t whole_bytes(const struct rounds *r)
+{
+    return r->op->count * r->op->width;
+}
+
+static void fill(const struct rounds *r)
+{
+    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
+    if (bytes)
+        rounds_fill(r, r->rank, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
+}
+
+static int drain_whole(const struct rounds *r)
+{
+    if (!r->op->out)
+        return 0;
+    int rc = 0, inputs = op_inputs(r->op, r->rank, r->ranks);
+    for (int rank = 0; rank < inputs && !rc; rank++)
+        rc = rounds_await(r, rank);
+    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
+    if (rc || !bytes)
+        return rc;
+    rounds_reduce(r, r->op->out + r->index * r->piece, r->op->in + r->index * r->piece, 0, bytes, bytes,
+                  NULL);
+    return 0;
+}
+
+/* Slice of `rank` in a piece of `bytes`. */
+static struct span slice(const struct rounds *r, size_t bytes, int rank)
+{
+    struct pattern_range s = pattern_block(bytes / r->op->width, r->ranks, rank);
+    return (struct span){s.first * r->op->width, s.count * r->op->width};
+}
+
+/* Where a rank's finished slice of a piece of `bytes` lies in its slot, and how long that is. */
+struct finished { size_t offset, slot; };
+
+static struct finished finished(const struct rounds *r, size_t bytes, int rank)
+{
+    return r->pairs ? (struct finished){0, slice(r, bytes, 0).bytes} : (struct finished){slice(r, bytes, rank).offset, bytes};
+}
+
+/* What the others reduce: all but this rank's own slice, whose place in the slot is for its result. */
+static void fill_sliced(const struct rounds *r)
+{
+    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
+    const char *in = r->op->in + r->index * r->piece;
+    for (int rank = 0; rank < r->ranks; rank++) {
+        struct span s = slice(r, bytes, rank);
+        if (rank != r->rank && s.bytes)
+            rounds_fill(r, rank, rounds_given(r, r->rank, rank, s.offset, bytes), in + s.offset, s.bytes);
+    }
+}
+
+static void copy_finished(const struct rounds *r)
+{
+    uint64_t index = r->index - 1;
+    size_t bytes = rounds_piece(r, whole_bytes(r), index);
+    for (int i = 1; i < r->ranks; i++) {
+        int rank = (r->rank + i) % r->ranks; /* not everybody reads the same slot at once */
+        struct span s = slice(r, bytes, rank);
+        struct finished f = finished(r, bytes, rank);
+        const char *slot = shared_data(r->shared, rank, r->round - 1, f.slot);
+        stream_keep(r->op->out + index * r->piece + s.offset, slot + f.offset, s.bytes);
+    }
+}
+
+static int drain_sliced(const struct rounds *r)
+{
+    int rc = rounds_await_all(r);
+    if (rc)
+        return rc;
+    if (r->index && r->op->out)
+        copy_finished(r);
+    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
+    struct span s = slice(r, bytes, r->rank);
+    struct finished f = finished(r, bytes, r->rank);
+    uint64_t place = r->index * r->piece + s.offset;
+    if (s.bytes)
+        rounds_reduce(r, r->op->out ? r->op->out + place : NULL, r->op->in + place, s.offset, s.bytes, bytes,
+                      rounds_slot(r, r->rank, f.slot) + f.offset);
+    return 0;
+}
+
+/* In a reduce who only gives does not wait, nor in a scan a rank for those behind it. */
+static struct rounds_plan plan_of(const struct acomm_op *op)
+{
+    bool mutual = acomm_operations[op->kind].gets == ACOMM_ALL && acomm_operations[op->kind].reduces == ACOMM_OF_ALL;
+    return (struct rounds_plan){.block = op->count * op->width, .blocks = 1, .mutual = mutual};
+}
+
+int shared_all_reduce_whole(struct acomm_op *op)
+{
+    struct rounds_plan plan = plan_of(op);
+    plan.fill = fill;
+    plan.drain = drain_whole;
+    return rounds_run(op, &plan);
+}
+
+int shared_all_reduce_sliced(struct acomm_op *op)
+{
+    struct rounds_plan plan = plan_of(op);
+    plan.extra = 1;
+    plan.pairwise = true;
+    plan.fill = fill_sliced;
+    plan.drain = drain_sliced;
+    return rounds_run(op, &plan);
+}

@@ -1,0 +1,291 @@
+#include "collectives/shared/direct.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "collectives/shared/rounds.h"
+#include "group/group.h"
+#include "memory/peer_memory.h"
+#include "memory/stream.h"
+#include "collectives/shared/stretches.h"
+#include "group/wait.h"
+#include "memory/window.h"
+
+#define CHUNK ((size_t)4 << 20) /* of a long copy; between two we look at signals and at the group */
+
+/* ---- reading ---- */
+
+/* Memory that only its owner can reach is no failure where all can still go through slots. */
+static int broken(struct rounds *r, int rank, int errnum)
+{
+    struct direct_state *d = &r->op->group->direct;
+    int peer = team_member(r->op->team, rank);
+    if (d->repeats && (errnum == EFAULT || errnum == EPERM)) {
+        d->barred = true;
+        return ACOMM_SYSTEM;
+    }
+    if (errnum == ESRCH || errnum == ECANCELED) { /* it has gone, or failed: the reason is under way */
+        bool closed = wait_news(r->op->group, peer);
+        return group_fail_op(r->op, ACOMM_LOST, peer, 0, closed ? wait_closed(r->op->group, peer) : "its process has gone");
+    }
+    return group_fail_op(r->op, ACOMM_SYSTEM, peer, errnum, "its array could not be reached");
+}
+
+/* Past the caches, where more ranks than cores copy what each of them alone reads: what several read is found in a cache. */
+static int read_private(struct rounds *r, int rank, uint64_t from, char *to, size_t bytes, size_t whole)
+{
+    bool alone = r->op->kind == ACOMM_ALL_TO_ALL;
+    bool past = r->op->group->crowded && alone && whole >= STREAM_LONG && bytes >= PEER_MEMORY_PAST;
+    int errnum = peer_memory_read(window_process(r->shared, rank), from, to, bytes, past);
+    return errnum ? broken(r, rank, errnum) : 0;
+}
+
+static int write_private(struct rounds *r, int rank, uint64_t to, const char *from, size_t bytes)
+{
+    int errnum = window_write(r->shared, rank, to, from, bytes);
+    return errnum ? broken(r, rank, errnum) : 0;
+}
+
+char *direct_mapped(const struct rounds *r, int rank, struct direct_place place)
+{
+    if (place.how != DIRECT_MAPPED)
+        return NULL;
+    struct direct_state *d = &r->op->group->direct;
+    return rank == r->rank ? (char *)(uintptr_t)place.at : d->mapped[rank].base + place.at;
+}
+
+int direct_read(struct rounds *r, int rank, struct direct_place from, uint64_t offset, char *to, size_t bytes, size_t whole)
+{
+    const char *mapped = direct_mapped(r, rank, from);
+    int rc = 0;
+    for (size_t at = 0; at < bytes && !rc; at += CHUNK) {
+        size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
+        if (mapped)
+            stream_long(to + at, mapped + offset + at, part, whole);
+        else
+            rc = read_private(r, rank, from.at + offset + at, to + at, part, whole);
+        rc = rc ? rc : wait_look(r->op);
+    }
+    return rc;
+}
+
+int direct_write(struct rounds *r, int rank, struct direct_place to, uint64_t offset, const char *from, size_t bytes)
+{
+    char *mapped = direct_mapped(r, rank, to);
+    int rc = 0;
+    for (size_t at = 0; at < bytes && !rc; at += CHUNK) {
+        size_t part = bytes - at < CHUNK ? bytes - at : CHUNK;
+        if (mapped)
+            stream_copy(mapped + offset + at, from + at, part);
+        else
+            rc = write_private(r, rank, to.at + offset + at, from + at, part);
+        rc = rc ? rc : wait_look(r->op);
+    }
+    return rc;
+}
+
+const struct direct_offer *direct_offer(const struct rounds *r, int rank)
+{
+    return &r->op->group->direct.offers[rank];
+}
+
+/* ---- offers ---- */
+
+static bool possible(const struct direct_place *place)
+{
+    return place->how <= DIRECT_PRIVATE || (place->how == DIRECT_MAPPED && place->at <= ARENA_ROOM);
+}
+
+/* Every rank's offer, copied once, then judged: a peer must not make us reach beyond its arena. Our own is known here, and its arrays are
+ * used where we have them. */
+static int take_offers(struct rounds *r, const struct direct_offer *own)
+{
+    struct direct_state *d = &r->op->group->direct;
+    for (int rank = 0; rank < r->ranks; rank++) {
+        struct direct_offer *o = &d->offers[rank];
+        shared_copy(o, rank == r->rank ? (const char *)own : rounds_slot(r, rank, sizeof *o), sizeof *o);
+        if (!possible(&o->in) || !possible(&o->out))
+            return group_fail_op(r->op, ACOMM_PROTOCOL, team_member(r->op->team, rank), 0, "it offered an array outside its arena");
+    }
+    d->offers[r->rank].in.at = (uint64_t)(uintptr_t)r->op->in;
+    d->offers[r->rank].out.at = (uint64_t)(uintptr_t)r->op->out;
+    return 0;
+}
+
+static bool any(const struct rounds *r, enum direct_how how)
+{
+    for (int rank = 0; rank < r->ranks; rank++)
+        if (direct_offer(r, rank)->in.how == how || direct_offer(r, rank)->out.how == how)
+            return true;
+    return false;
+}
+
+static bool may_reach(const struct rounds *r)
+{
+    for (int rank = 0; rank < r->ranks; rank++)
+        if (rank != r->rank && !window_reaches(r->shared, rank))
+            return false;
+    return true;
+}
+
+static bool may_map(const struct rounds *r)
+{
+    struct acomm_group *g = r->op->group;
+    for (int rank = 0; rank < r->ranks; rank++) {
+        if (rank != r->rank && !direct_map(g, rank, 0))
+            return false;
+    }
+    return true;
+}
+
+/* Tries what has not been tried yet, and agrees on it: one rank that cannot makes all use the slots, for good. */
+static int try_ways(struct rounds *r, bool reaches, bool maps)
+{
+    struct direct_state *d = &r->op->group->direct;
+    uint8_t can[2] = {reaches && may_reach(r), maps && may_map(r)};
+    int rc = rounds_meet(r, can, sizeof can);
+    for (int rank = 0; rank < r->ranks && !rc; rank++) {
+        const uint8_t *theirs = (const uint8_t *)rounds_slot(r, rank, sizeof can);
+        can[0] &= theirs[0];
+        can[1] &= theirs[1];
+    }
+    if (!rc && reaches)
+        d->reach = can[0] ? WAY_OPEN : WAY_CLOSED;
+    if (!rc && maps)
+        d->map = can[1] ? WAY_OPEN : WAY_CLOSED;
+    return rc;
+}
+
+/* ---- running ---- */
+
+/* The last round: everybody has done, or what could not be done for one goes through slots, and so do private arrays from then on. */
+static int end(struct rounds *r, const struct direct_plan *plan)
+{
+    struct direct_state *d = &r->op->group->direct;
+    uint8_t barred = d->barred;
+    int rc = rounds_meet(r, &barred, sizeof barred);
+    for (int rank = 0; rank < r->ranks && !rc; rank++)
+        barred |= *(const uint8_t *)rounds_slot(r, rank, sizeof barred);
+    if (rc || !barred)
+        return rc;
+    d->reach = WAY_CLOSED;
+    return plan->staged(r->op);
+}
+
+char *direct_map(struct acomm_group *g, int seat, uint64_t upto)
+{
+    struct direct_state *d = &g->direct;
+    pthread_mutex_lock(&g->lock);
+    if (!d->mapped && g->shared.arenas)
+        d->mapped = calloc((size_t)g->size, sizeof *d->mapped);
+    char *base = d->mapped ? arena_view_open(&d->mapped[seat], g->shared.fd, shared_arena_offset(&g->shared, seat), upto) : NULL;
+    pthread_mutex_unlock(&g->lock);
+    return base;
+}
+
+/* Opens the addresses of what the peers have offered, each no longer than `bytes`. */
+static int open_offers(struct rounds *r, uint64_t bytes)
+{
+    for (int rank = 0; rank < r->ranks; rank++) {
+        const struct direct_offer *o = direct_offer(r, rank);
+        uint64_t in = o->in.how == DIRECT_MAPPED ? o->in.at : 0, out = o->out.how == DIRECT_MAPPED ? o->out.at : 0;
+        bool maps = rank != r->rank && (o->in.how == DIRECT_MAPPED || o->out.how == DIRECT_MAPPED);
+        if (maps && !direct_map(r->op->group, rank, (in > out ? in : out) + bytes))
+            return group_fail_op(r->op, ACOMM_RESOURCE, r->op->group->rank, errno, "no addresses for a peer's symmetric array");
+    }
+    return 0;
+}
+
+/* Everybody's offer, and whether all arrays can be reached. */
+static int meet(struct rounds *r, const struct direct_plan *plan, bool *open)
+{
+    struct acomm_group *g = r->op->group;
+    struct direct_state *d = &g->direct;
+    struct direct_offer own = {.in = direct_place(d, r->op->in, plan->offered),
+                               .out = direct_place(d, r->op->out, plan->offered_out), .pushes = plan->pushes};
+    if (!d->offers && !(d->offers = calloc((size_t)g->size, sizeof *d->offers)))
+        return group_fail_op(r->op, ACOMM_RESOURCE, g->rank, ENOMEM, NULL);
+    int rc = rounds_meet(r, &own, sizeof own);
+    rc = rc ? rc : take_offers(r, &own);
+    if (rc)
+        return rc;
+    bool reaches = any(r, DIRECT_PRIVATE), maps = any(r, DIRECT_MAPPED);
+    bool new_reach = reaches && d->reach == WAY_UNKNOWN, new_map = maps && d->map == WAY_UNKNOWN;
+    rc = new_reach || new_map ? try_ways(r, new_reach, new_map) : 0;
+    *open = (!reaches || d->reach == WAY_OPEN) && (!maps || d->map == WAY_OPEN);
+    return rc || !maps || !*open ? rc : open_offers(r, plan->bytes);
+}
+
+static int run_direct(struct rounds *r, const struct direct_plan *plan)
+{
+    struct direct_state *d = &r->op->group->direct;
+    d->repeats = plan->repeats;
+    d->barred = false;
+    int rc = plan->move(r);
+    return rc && !d->barred ? rc : end(r, plan);
+}
+
+/* Private arrays that all can reach. `met`: everybody's offer is known. */
+static int run_trial(struct rounds *r, const struct direct_plan *plan, bool met)
+{
+    struct trial trial;
+    bool open = true;
+    int rc = trial_begin(&trial, r, plan->bytes);
+    if (!rc && trial.way == TRIAL_DIRECT && !met)
+        rc = meet(r, plan, &open); /* shut by a rank that offers what it should not have: nothing may be mapped */
+    if (!rc)
+        rc = trial.way == TRIAL_DIRECT && open ? run_direct(r, plan) : plan->staged(r->op);
+    if (!rc)
+        trial_end(&trial, r);
+    return rc;
+}
+
+static int run(struct acomm_op *op, const struct direct_plan *plan)
+{
+    struct acomm_group *g = op->group;
+    struct direct_state *d = &g->direct;
+    struct rounds r = rounds_start(op);
+    bool forced = op->algorithm == g->selection.forced[op->kind], open = d->reach == WAY_OPEN;
+    bool known = plan->bytes && !forced && !d->symmetric && d->reach != WAY_UNKNOWN; /* what all offer: private arrays */
+    int rc = 0;
+    if (!known && (rc = meet(&r, plan, &open)))
+        return rc;
+    bool private = known || any(&r, DIRECT_PRIVATE);
+    if (!open || (private && plan->shared && d->symmetric && !forced))
+        return plan->staged(op);
+    if (!private || forced)
+        return run_direct(&r, plan);
+    return stretches_of(op, plan->bytes) ? stretches_run(op, plan->bytes) : run_trial(&r, plan, !known);
+}
+
+int direct_run(struct acomm_op *op, const struct direct_plan *plan)
+{
+    int rc = plan->bytes > ARENA_ROOM ? plan->staged(op) : run(op, plan); /* more than an arena is checked for */
+    if (rc < 0 && plan->pushed)
+        group_close_window(op->group); /* the caller may free the array that peers are writing to */
+    return rc;
+}
+
+struct acomm_block *direct_take(struct acomm_group *g, uint64_t bytes)
+{
+    pthread_mutex_lock(&g->lock);
+    errno = EFBIG;
+    if (!g->direct.arena && g->shared.arenas)
+        g->direct.arena = arena_open(g->shared.fd, shared_arena_offset(&g->shared, g->rank));
+    struct arena *arena = g->direct.arena;
+    pthread_mutex_unlock(&g->lock);
+    return arena ? arena_take(arena, bytes) : NULL;
+}
+
+void direct_close(struct acomm_group *g)
+{
+    struct direct_state *d = &g->direct;
+    for (int rank = 0; d->mapped && rank < g->size; rank++)
+        arena_view_close(&d->mapped[rank]);
+    free(d->mapped);
+    free(d->offers);
+    arena_close(d->arena);
+}

@@ -1,0 +1,83 @@
+#include "collectives/shared/trial.h"
+
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "collectives/shared/rounds.h"
+#include "group/group.h"
+
+#define NEW ((uint64_t)4 << 20) /* an array with more than a fault in as many bytes is new: bringing its pages in, huge ones too, takes longer than
+                                 * copying (2 ranks, all_gather of 64 MiB: 0.2 to 3 ns a byte instead of 0.1), and first calls would tell nothing
+                                 * else. A program may have new ones in every call, so later they count */
+
+/* What a rank says when a try begins. */
+struct say {
+    float cost[TRIAL_WAYS];      /* ns per byte; 0: not tried yet */
+    uint32_t crowded;            /* they are of processor time */
+};
+
+/* What a run costs a rank. Where ranks take turns on the cores that is processor time, which they share: who comes last finds
+ * the arrays of all others, and is done in the time of its own copies, however long they had its core before. */
+static int64_t spent(const struct acomm_group *g)
+{
+    return g->crowded ? clock_spent() : clock_now();
+}
+
+/* Pages that the system has brought in for this thread, while they matter. */
+static int64_t faults(const struct choice *c)
+{
+    struct rusage usage;
+    return c->tries >= CHOICE_KNOWN || getrusage(RUSAGE_THREAD, &usage) ? 0 : usage.ru_minflt;
+}
+
+/* The same on all ranks: it depends on what all have said, and on counts that go in step. By the slowest rank, because who only
+ * gives leaves slots long before who takes; by the sum of all, where that is what they share. */
+static int choose(const struct rounds *r, uint32_t try, uint64_t bytes)
+{
+    float costs[TRIAL_WAYS] = {0};
+    struct say first, say;
+    shared_copy(&first, rounds_slot(r, 0, sizeof first), sizeof first);
+    for (int rank = 0; rank < r->ranks; rank++) {
+        shared_copy(&say, rounds_slot(r, rank, sizeof say), sizeof say);
+        for (int way = 0; way < TRIAL_WAYS; way++) {
+            float most = say.cost[way] > costs[way] ? say.cost[way] : costs[way];
+            costs[way] = first.crowded ? costs[way] + say.cost[way] : most;
+        }
+    }
+    return choice_way(try, bytes, costs, TRIAL_WAYS);
+}
+
+static int agree(struct rounds *r, struct choice *c, uint64_t bytes)
+{
+    struct say say = {.crowded = r->op->group->crowded};
+    memcpy(say.cost, c->cost, sizeof say.cost);
+    int rc = rounds_meet(r, &say, sizeof say);
+    if (!rc)
+        c->agreed = choose(r, c->tries, bytes);
+    return rc;
+}
+
+int trial_begin(struct trial *t, struct rounds *r, uint64_t bytes)
+{
+    struct acomm_group *g = r->op->group;
+    uint64_t apart = r->op->stride ? r->op->stride : r->op->count, whole = r->op->stride ? bytes / r->op->count * apart : bytes;
+    bool odd = apart * r->op->width % SHARED_LINE; /* blocks lie at different places in their pages, over which the kernel's copy may stumble */
+    struct choice *c = choice_for(g->choices[r->op->kind][odd], whole);
+    int rc = c->moved ? 0 : agree(r, c, bytes);
+    *t = (struct trial){.choice = c, .bytes = bytes, .way = (enum trial_way)c->agreed};
+    if (choice_counts(c, bytes)) {
+        t->faults = faults(c);
+        t->before = spent(g);
+    }
+    return rc;
+}
+
+void trial_end(const struct trial *t, const struct rounds *r)
+{
+    bool counts = choice_counts(t->choice, t->bytes);
+    int64_t ns = counts ? spent(r->op->group) - t->before : 0;
+    if (counts && faults(t->choice) - t->faults > (int64_t)(t->bytes / NEW))
+        ns = CHOICE_SPOILT;
+    choice_learn(t->choice, (int)t->way, t->bytes, ns);
+}

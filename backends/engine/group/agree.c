@@ -1,0 +1,63 @@
+#include "group/agree.h"
+
+#include <string.h>
+
+#include "group/group.h"
+#include "group/part.h"
+#include "collectives/pattern.h"
+#include "group/transfer.h"
+
+_Static_assert(sizeof(acomm_header) == 32, "headers travel as they lie in memory");
+
+static int differ(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
+{
+    acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = peer, .origin = op->group->rank, .mine = *mine,
+                             .theirs = *theirs, .sequence = mine->sequence, .peer_sequence = theirs->sequence,
+                             .elapsed = op_elapsed(op)};
+    return group_fail(op->group, &failure, true);
+}
+
+int agree_compare_earlier(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
+{
+    return !op->group->check || op_agrees(mine, theirs) ? 0 : differ(op, peer, mine, theirs);
+}
+
+int agree_compare(struct acomm_op *op, int peer, const void *header)
+{
+    acomm_header mine, theirs;
+    op_header(op, &mine);
+    memcpy(&theirs, header, sizeof theirs);
+    return agree_compare_earlier(op, peer, &mine, &theirs);
+}
+
+/* Among the ranks of each host; then seat 0 of all hosts; and once more in the host, whose ranks may go on then. */
+static int agree_hosts(struct acomm_op *op)
+{
+    const struct hosts *hosts = &op->group->hosts;
+    struct acomm_op inside = part_of(op, &hosts->host, ACOMM_BARRIER, NULL, NULL, 0), after = inside;
+    struct acomm_op between = part_of(op, &hosts->column, ACOMM_BARRIER, NULL, NULL, 0);
+    int rc = part_run(op, &inside);
+    if (!rc && hosts->host.rank == 0)
+        rc = part_run(op, &between);
+    op->compared = true;
+    return rc ? rc : part_run(op, &after);
+}
+
+int agree(struct acomm_op *op)
+{
+    if (op->team->place == TEAM_HOSTS)
+        return agree_hosts(op);
+    int rank = op->team->rank, n = op->team->size;
+    acomm_header mine, theirs;
+    op_header(op, &mine);
+    for (int step = 0; step < pattern_steps(n); step++) {
+        struct pattern_bruck plan = pattern_bruck(rank, n, step);
+        struct transfer list[] = {transfer_to(op, plan.to, &mine, sizeof mine),
+                                  transfer_from(op, plan.from, &theirs, sizeof theirs)};
+        list[1].checked = true;
+        int rc = transfer_run(op, list, 2);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}

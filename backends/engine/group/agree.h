@@ -1,0 +1,21 @@
+/* The ranks compare what they were called for before anything is written.
+ *
+ * Step k sends the own header to rank - 2^k and receives that of rank + 2^k (dissemination, in the direction of the
+ * Bruck all-gather). A rank goes on to step k+1 only while all headers it saw agree with its own. So a header
+ * received in step k vouches for the 2^k ranks from its sender on, and who ends step k knows that the next 2^(k+1)
+ * ranks agree with it. Whoever sees a difference poisons the group, which ends the wait of those that its silence
+ * stopped.
+ *
+ * Every checked algorithm starts its messages with a header and goes the same way in its first step: whatever the
+ * ranks were called for, each reads the header of the rank after it, and a difference is always seen by somebody.
+ * In groups over several hosts, all algorithms begin in the host instead (part.h). */
+#ifndef ACOMM_AGREE_H
+#define ACOMM_AGREE_H
+#include "group/op.h"
+
+int agree(struct acomm_op *op);
+/* 0, or the group's failure when the header of rank `peer` (any alignment) differs from the operation's own. */
+int agree_compare(struct acomm_op *op, int peer, const void *theirs);
+/* The same for an earlier operation, whose header was `mine`. */
+int agree_compare_earlier(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs);
+#endif

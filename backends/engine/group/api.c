@@ -1,0 +1,296 @@
+/* Entry points: take the arguments down, run or queue. */
+
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "group/group.h"
+#include "p2p/p2p.h"
+#include "reduce/reduce.h"
+
+#define HELD_BYTES 65536 /* copied in some microseconds */
+
+const char *acomm_code_text(int code)
+{
+    switch (code) {
+#define CASE(name, text) case name: return text;
+        ERROR_CODES(CASE)
+#undef CASE
+    }
+    return "unknown error";
+}
+
+uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes, int symmetric)
+{
+    return shared_bytes(local, shared_piece(local, piece_bytes), symmetric);
+}
+
+static int check(const struct acomm_op *op)
+{
+    const struct acomm_group *g = op->group;
+    if (!op->width || op->root < (op_is_rooted(op->kind) ? 0 : -1) || op->root >= g->size)
+        return ACOMM_ARGUMENT;
+    if (op_reduces(op) && !reduce_supported(op->dtype, op->redop))
+        return ACOMM_UNSUPPORTED;
+    if (group_forked(g))
+        return ACOMM_FORKED;
+    return 0;
+}
+
+/* A handle whose operation never started counts as ended, so that it can be freed. */
+static int refused(acomm_op *handle, int rc)
+{
+    if (rc && handle) {
+        handle->status = rc;
+        atomic_store(&handle->done, OP_ENDED);
+    }
+    return rc;
+}
+
+/* Runs the described operation in the caller's thread, or hands it to the worker when there is a handle. Without one the
+ * description itself is the operation, and holds what came of it. */
+static int submit(struct acomm_op *described, acomm_op *handle)
+{
+    struct acomm_op *op = handle ? handle : described;
+    struct acomm_group *g = described->group;
+    if (handle)
+        *handle = *described;
+    op->width = acomm_dtype_bytes(op->dtype);
+    if (op->timeout < 0)
+        op->timeout = g->timeout;
+    int rc = check(op);
+    if (rc)
+        return refused(handle, rc);
+    if (!handle)
+        return group_run(op);
+    op_begin(op);
+    return refused(handle, group_enqueue(op));
+}
+
+/* What a rank has got of a symmetric array; the least of all ranks' counts. */
+enum { SHARE_NOTHING, SHARE_NO_ADDRESSES, SHARE_MEMORY };
+
+int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm_block **out)
+{
+    if (group_forked(group))
+        return ACOMM_FORKED;
+    errno = 0;
+    if (group->hosts.all.place != TEAM_HOST)
+        return ACOMM_UNSUPPORTED;
+    acomm_block *block = direct_take(group, bytes);
+    int saved = errno;
+    bool addresses = block || group->direct.arena || (saved != ENOMEM && saved != EAGAIN && saved != EFBIG);
+    int32_t held = block ? SHARE_MEMORY : addresses ? SHARE_NOTHING : SHARE_NO_ADDRESSES;
+    struct acomm_op op = {.group = group, .kind = ACOMM_ALL_REDUCE, .in = (const char *)&held, .out = (char *)&held,
+                          .count = 1, .dtype = ACOMM_INT32, .redop = ACOMM_MIN, .root = -1, .timeout = timeout,
+                          .shares = true};
+    int rc = submit(&op, NULL);
+    if (!rc && held == SHARE_MEMORY) {
+        *out = block;
+        return 0;
+    }
+    if (block)
+        arena_give(block);
+    errno = held == SHARE_NO_ADDRESSES ? ENOMEM : block ? 0 : saved;
+    return rc ? rc : held == SHARE_NO_ADDRESSES ? ACOMM_UNSUPPORTED : ACOMM_RESOURCE;
+}
+
+uintptr_t acomm_block_address(const acomm_block *block)
+{
+    return (uintptr_t)arena_address(block);
+}
+
+void acomm_block_free(acomm_block *block)
+{
+    arena_give(block);
+}
+
+/* The same for messages. */
+static int post(struct acomm_op *described, acomm_op *handle)
+{
+    struct acomm_op *op = handle ? handle : described;
+    struct acomm_group *g = described->group;
+    if (handle)
+        *handle = *described;
+    op->width = acomm_dtype_bytes(op->dtype);
+    op->root = -1;
+    op->synchronous = !handle;
+    if (op->timeout < 0)
+        op->timeout = g->timeout;
+    int rc = op->peer < -1 || op->peer >= g->size ? ACOMM_ARGUMENT : check(op);
+    atomic_fetch_add(&g->inside, 1);
+    if (!rc)
+        rc = atomic_load(&g->poisoned);
+    if (!rc)
+        rc = p2p_post(g->p2p, op);
+    rc = rc || handle ? refused(handle, rc) : p2p_wait(g->p2p, op);
+    atomic_fetch_sub(&g->inside, 1);
+    return rc;
+}
+
+/* Which side uneven counts are of; all ranks compare `count`. */
+static int set_counts(struct acomm_op *op, const acomm_call *c)
+{
+    int ranks = op->group->size;
+    int array = op_array(op);
+    bool uneven = (array & ACOMM_EXCHANGES) && !op_is_rooted(op->kind);
+    if (!uneven || !c->counts || !c->receives != (array != ACOMM_EXCHANGES))
+        return ACOMM_ARGUMENT;
+    op->count = c->receives ? op_largest(c->receives, op_largest(c->counts, 0, ranks), ranks) : 0;
+    op->send_counts = array & ACOMM_CUTS ? c->counts : NULL;
+    op->recv_counts = array == ACOMM_JOINS ? c->counts : c->receives;
+    return 0;
+}
+
+static int describe(struct acomm_op *op, acomm_group *group, const acomm_call *c)
+{
+    bool message = op_is_message(c->kind);
+    memset(op, 0, offsetof(struct acomm_op, failure));
+    op->group = group;
+    op->kind = c->kind;
+    op->in = c->in;
+    op->out = c->out;
+    op->count = c->count;
+    op->dtype = c->dtype;
+    op->redop = c->redop;
+    op->factor = c->factor;
+    op->layout = c->layout;
+    op->root = message ? -1 : c->root;
+    op->peer = message ? c->root : 0;
+    op->tag = c->tag;
+    op->timeout = c->timeout;
+    return c->counts || c->receives ? set_counts(op, c) : 0;
+}
+
+/* A message, whose results stay in the call. */
+static int run_message(acomm_group *group, acomm_call *c)
+{
+    struct acomm_op op;
+    int rc = describe(&op, group, c);
+    op.let_go = c->let_go;
+    op.lock = c->lock;
+    op.failure.code = 0;
+    rc = rc ? rc : post(&op, NULL);
+    c->root = op.peer;
+    if (rc && c->failure && op.failure.code == rc)
+        *c->failure = op.failure;
+    return rc;
+}
+
+int acomm_run(acomm_group *group, acomm_call *c)
+{
+    if (op_is_message(c->kind))
+        return run_message(group, c);
+    struct acomm_op op;
+    int rc = describe(&op, group, c);
+    op.let_go = c->let_go;
+    op.lock = c->lock;
+    return rc ? rc : submit(&op, NULL);
+}
+
+int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
+{
+    struct acomm_op op;
+    int rc = describe(&op, group, c);
+    if (rc)
+        return rc;
+    acomm_op *handle = group_new_op(group);
+    if (!handle)
+        return ACOMM_RESOURCE;
+    rc = op_is_message(op.kind) ? post(&op, handle) : submit(&op, handle);
+    if (rc)
+        op_abandon(handle);
+    else
+        *out = handle;
+    return rc;
+}
+
+int acomm_operate(acomm_group *group, int kind, uintptr_t in, uintptr_t out, uint64_t count, const uint64_t *counts,
+                  const uint64_t *receives, int dtype, int redop, double factor, int root, int64_t tag, uint32_t layout,
+                  int64_t timeout, acomm_op **handle)
+{
+    acomm_call c = {.kind = kind, .in = (const void *)in, .out = (void *)out, .count = count, .counts = counts, .receives = receives,
+                    .dtype = dtype, .redop = redop, .factor = factor, .root = root, .tag = tag, .layout = layout, .timeout = timeout};
+    return handle ? acomm_start(group, &c, handle) : acomm_run(group, &c);
+}
+
+int acomm_probe(acomm_group *g, int source, int64_t tag, int64_t timeout, acomm_message *out)
+{
+    struct acomm_op op;
+    acomm_call c = {.kind = ACOMM_RECV, .root = source, .tag = tag};
+    describe(&op, g, &c);
+    int64_t wait = timeout < 0 ? g->timeout : timeout;
+    if (source < -1 || source >= g->size)
+        return ACOMM_ARGUMENT;
+    atomic_fetch_add(&g->inside, 1);
+    int rc = atomic_load(&g->poisoned);
+    rc = rc ? rc : p2p_probe(g->p2p, &op, clock_now() + wait);
+    atomic_fetch_sub(&g->inside, 1);
+    *out = (acomm_message){.count = op.count, .tag = op.tag, .source = op.peer, .dtype = op.dtype};
+    return rc;
+}
+
+static int source_of(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes)
+{
+    if (atomic_load(&op->done) != OP_ENDED)
+        return ACOMM_ARGUMENT;
+    *rank = op->peer;
+    *tag = op->tag;
+    *bytes = op->bytes;
+    return 0;
+}
+
+static int failure_of(acomm_op *op, acomm_failure *out)
+{
+    if (atomic_load(&op->done) != OP_ENDED || op->status >= 0)
+        return 0;
+    *out = op->failure;
+    return 1;
+}
+
+const acomm_entries *acomm_lend(void)
+{
+    static const acomm_entries entries = {.run = acomm_run, .start = acomm_start, .wait = acomm_wait,
+                                          .source = source_of, .failure = failure_of, .free = acomm_op_free,
+                                          .held = HELD_BYTES, .group_failure = acomm_group_failure};
+    return &entries;
+}
+
+int acomm_wait(acomm_op *op, int64_t timeout)
+{
+    struct acomm_group *g = op->group;
+    int rc;
+    if (op_ended(op))
+        return op->status;
+    if (group_forked(g))
+        return ACOMM_FORKED;
+    atomic_fetch_add(&g->inside, 1); /* who waits, helps */
+    if (op_is_message(op->kind))
+        rc = p2p_wait_until(g->p2p, op, timeout < 0 ? INT64_MAX : clock_now() + timeout);
+    else
+        rc = group_wait(op, timeout);
+    atomic_fetch_sub(&g->inside, 1);
+    return rc;
+}
+
+void acomm_op_free(acomm_op *op)
+{
+    op_abandon(op);
+}
+
+const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, int dtype, int redop)
+{
+    struct acomm_op op = {.group = group, .team = &group->hosts.all, .kind = kind, .count = count, .dtype = dtype,
+                          .redop = redop,
+                          .width = acomm_dtype_bytes(dtype)};
+    const struct algorithm *a = !op_is_message(kind) ? select_algorithm(group, &op)
+                              : group->shared.base ? group->selection.forced[kind] : NULL;
+    return group->size == 1 ? "copy" : a ? a->name : "messages";
+}
+
+int acomm_algorithm(int row, acomm_row *out)
+{
+    return row < 0 ? 0 : select_row((size_t)row, out);
+}

@@ -1,0 +1,95 @@
+/* A group: its peers, its queue, its state. Everything that belongs to one communicator. */
+#ifndef ACOMM_GROUP_H
+#define ACOMM_GROUP_H
+#include <pthread.h>
+#include "collectives/shared/direct.h"
+#include "group/hosts.h"
+#include "link/link.h"
+#include "group/op.h"
+#include "group/select.h"
+#include "group/shared.h"
+#include "memory/stream.h"
+#include "collectives/shared/trial.h"
+#include "group/wait.h"
+
+struct p2p;
+struct acomm_node;
+
+struct acomm_group {
+    struct acomm_node *node;
+    uint64_t id;
+    int rank, size;
+    int *members;                /* world ranks */
+    struct hosts hosts;
+    bool crowded;                /* the ranks on this host cannot have a core each */
+    struct wait_stolen stolen;
+    struct shared shared;        /* base NULL when this rank is alone on its host or the transport is TCP */
+    struct link **out[CHANNELS], **in[CHANNELS]; /* by rank; NULL until first needed */
+    int connections;
+    struct acomm_fabric *fabric; /* NULL: TCP */
+    bool loopback;               /* all ranks are on this host: where links are sockets, no network is between them */
+    bool check;
+    int64_t timeout, patience;
+    _Atomic uint64_t sequence;   /* collectives begun; written by who has the turn, read by the node */
+    struct selection selection;  /* which algorithm from how many bytes on */
+
+    _Atomic int poisoned;        /* 0, or the code of the failure; read in every wait */
+    acomm_failure failure;       /* first failure; under lock */
+    bool failed;
+    int wake_fd;                 /* eventfd, readable for good once poisoned: ends a poll() */
+    struct bell *bell;           /* this rank's in the segment, NULL without one */
+    pthread_mutex_t lock;        /* never held while calling the node, whose lock comes first */
+    /* queue of collectives, see group/queue.c */
+    _Atomic int busy;            /* somebody runs a collective; taken by compare and swap, without the lock */
+    _Atomic int claims;          /* threads that wait for the turn */
+    _Atomic int inside;          /* threads in a call about an operation: closing waits for them */
+    _Atomic int pending;         /* operations in the queue, or run out of it */
+    struct acomm_op *head, *tail;
+    uint64_t posts, pops;        /* into and out of the queue, ever */
+    struct acomm_op *spare;      /* free list */
+    unsigned forks;              /* see group_forked */
+    pthread_t worker;
+    pthread_cond_t work;         /* the worker, and who waits for the turn */
+    bool worker_started, stopping;
+    bool hurry;                  /* the worker is to run what is queued now */
+    bool deep;                   /* it sleeps until it is told */
+    struct p2p *p2p;
+    struct stream_way *stores;   /* how slots are filled that do not change hands, by who reads them (rounds_fill) */
+    struct choice choices[ACOMM_KINDS][2][CHOICE_CLASSES]; /* of trials; blocks that do not end with a line have their own, see trial_begin() */
+    struct direct_state direct;        /* reading the peers' arrays where they lie */
+    struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */
+    struct acomm_rma *rmas;      /* memory of ours that peers use until we stop; under lock */
+};
+
+/* Records the first failure (later ones are dropped), poisons, wakes all waiters, and tells the peers through the node
+ * unless they told us (`tell` false). Returns the code that is now the group's. */
+int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell);
+/* group_fail with the fields that an operation's own wait knows. */
+int group_fail_op(struct acomm_op *op, int code, int culprit, int errnum, const char *text);
+/* window_close() with the group's timeout; the failure of a group that has failed names who still writes then. */
+void group_close_window(struct acomm_group *g);
+
+/* The link, created on first use. Asks the node for a connection where one is needed; it may not be complete yet.
+ * NULL: out of memory. */
+struct link *group_link(struct acomm_group *g, enum channel channel, int rank, bool outgoing);
+/* Whether it can be used now (shared memory: always). */
+bool group_link_ready(struct acomm_group *g, const struct link *link);
+
+/* Whether this process is a child made by fork after the group: threads and connections stayed with the parent. */
+bool group_forked(const struct acomm_group *g);
+
+/* Runs the collective now when the group is idle, else after those that are queued. Blocks. */
+int group_run(struct acomm_op *op);
+/* Begins or queues it; op_complete() ends it. Does not block. */
+int group_enqueue(struct acomm_op *op);
+/* As op_wait(), and runs what is queued before it where that is shorter than waking the worker. */
+int group_wait(struct acomm_op *op, int64_t timeout);
+
+/* An operation for asynchronous use, and back to the free list. */
+struct acomm_op *group_new_op(struct acomm_group *g);
+void group_recycle(struct acomm_group *g, struct acomm_op *op);
+
+/* At least `bytes` of 64-byte aligned scratch, kept for later calls; NULL when memory is out. One collective at a time
+ * runs in a group, so there is one such area, and one for the part under way. Contents are undefined. */
+void *group_scratch(const struct acomm_op *op, size_t bytes);
+#endif

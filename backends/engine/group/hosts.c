@@ -1,0 +1,88 @@
+#include "group/hosts.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "acomm.h"
+
+/* Host of a rank, found by the ranks before it. */
+static int number_host(const struct hosts *h, const int32_t *keys, int rank)
+{
+    for (int before = 0; before < rank; before++)
+        if (keys[before] == keys[rank])
+            return h->of[before];
+    return h->count;
+}
+
+/* Host by host, in rank order. */
+static void sort_ranks(struct hosts *h, int size)
+{
+    int filled = 0;
+    for (int host = 0; host < h->count; host++) {
+        h->first[host] = filled;
+        for (int rank = 0; rank < size; rank++) {
+            if (h->of[rank] != host)
+                continue;
+            h->seat[rank] = filled - h->first[host];
+            h->ranks[filled++] = rank;
+        }
+    }
+    h->first[h->count] = filled;
+}
+
+static void measure(struct hosts *h)
+{
+    h->least = h->most = hosts_ranks(h, 0);
+    for (int host = 1; host < h->count; host++) {
+        int ranks = hosts_ranks(h, host);
+        h->least = ranks < h->least ? ranks : h->least;
+        h->most = ranks > h->most ? ranks : h->most;
+    }
+}
+
+static int allocate(struct hosts *h, size_t size)
+{
+    int *memory = malloc((5 * size + 1) * sizeof *memory);
+    if (!memory)
+        return ACOMM_RESOURCE;
+    h->of = memory;
+    h->seat = memory + size;
+    h->ranks = memory + 2 * size;
+    h->first = memory + 3 * size; /* one more than hosts */
+    return 0;
+}
+
+static void make_teams(struct hosts *h, int rank, int size)
+{
+    int own = h->of[rank], seat = h->seat[rank], *column = h->first + size + 1;
+    bool alone = h->most == 1;
+    h->all = (struct team){.rank = rank, .size = size,
+                           .place = alone ? TEAM_APART : h->count > 1 ? TEAM_HOSTS : TEAM_HOST};
+    h->host = (struct team){.rank = seat, .size = hosts_ranks(h, own), .members = h->ranks + h->first[own],
+                            .place = TEAM_HOST};
+    for (int host = 0; seat < h->least && host < h->count; host++)
+        column[host] = hosts_rank(h, host, seat);
+    h->column = (struct team){.rank = own, .size = seat < h->least ? h->count : 0, .members = column,
+                              .place = TEAM_APART};
+}
+
+int hosts_open(struct hosts *h, const int32_t *keys, int rank, int size)
+{
+    int rc = allocate(h, (size_t)size);
+    if (rc)
+        return rc;
+    for (int i = 0; i < size; i++) {
+        h->of[i] = number_host(h, keys, i);
+        h->count += h->of[i] == h->count;
+    }
+    sort_ranks(h, size);
+    measure(h);
+    make_teams(h, rank, size);
+    return 0;
+}
+
+void hosts_close(struct hosts *h)
+{
+    free(h->of);
+    *h = (struct hosts){0};
+}

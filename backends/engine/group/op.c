@@ -1,0 +1,159 @@
+#include <linux/futex.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "group/group.h"
+#include "group/op.h"
+#include "group/wait.h"
+
+const acomm_operation acomm_operations[ACOMM_KINDS] = {
+#define OPERATION(kind, name, gives, gets, array, reduces) {name, gives, gets, array, reduces},
+#include "operations.def"
+#undef OPERATION
+};
+
+void op_begin(struct acomm_op *op)
+{
+    if (op->started)
+        return;
+    op->started = clock_now();
+    op->deadline = op->timeout > INT64_MAX - op->started ? INT64_MAX : op->started + op->timeout;
+}
+
+int64_t op_elapsed(const struct acomm_op *op)
+{
+    return op->started ? clock_now() - op->started : 0;
+}
+
+struct span op_block(const uint64_t *counts, uint64_t count, int rank, size_t width)
+{
+    if (!counts)
+        return (struct span){count * width * (uint64_t)rank, count * width};
+    return (struct span){op_total(counts, 0, rank, width), counts[rank] * width};
+}
+
+static struct span placed(const struct acomm_op *op, const uint64_t *counts, int rank)
+{
+    if (op->places)
+        return (struct span){op->places[rank] * op->width, counts[rank] * op->width};
+    if (op->stride)
+        return (struct span){op->stride * (uint64_t)rank * op->width, op->count * op->width};
+    return op_block(counts, op->count, rank, op->width);
+}
+
+struct span op_gathered(const struct acomm_op *op, int rank)
+{
+    return placed(op, op->recv_counts, rank);
+}
+
+struct span op_scattered(const struct acomm_op *op, int rank)
+{
+    return placed(op, op->send_counts, rank);
+}
+
+uint64_t op_total(const uint64_t *counts, uint64_t count, int ranks, size_t width)
+{
+    if (!counts)
+        return count * width * (uint64_t)ranks;
+    uint64_t total = 0;
+    for (int i = 0; i < ranks; i++)
+        total += counts[i];
+    return total * width;
+}
+
+uint64_t op_largest(const uint64_t *counts, uint64_t count, int ranks)
+{
+    for (int i = 0; counts && i < ranks; i++)
+        if (counts[i] > count)
+            count = counts[i];
+    return count;
+}
+
+/* FNV-1a: any difference between two factors must show in 32 bits; nothing here is adversarial. */
+static uint32_t hash(const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+    uint32_t h = 2166136261u;
+    while (bytes--)
+        h = (h ^ *p++) * 16777619u;
+    return h;
+}
+
+void op_header(const struct acomm_op *op, acomm_header *out)
+{
+    while (op->whole)
+        op = op->whole;
+    out->sequence = op->sequence;
+    out->count = op->count;
+    out->layout = op->layout;
+    bool opaque = op->dtype >= ACOMM_OPAQUE;
+    out->factor = opaque ? (uint32_t)op->dtype : op->redop == ACOMM_PREMUL_SUM ? hash(&op->factor, sizeof op->factor) : 0;
+    out->kind = (uint8_t)op->kind;
+    out->dtype = op_header_dtype(op->dtype);
+    out->redop = (uint8_t)op->redop;
+    out->flags = op_array(op) == ACOMM_EXCHANGES && op->send_counts ? OP_UNEVEN : op->shares ? OP_SHARES : 0;
+    out->root = op->root;
+}
+
+bool op_agrees(const acomm_header *a, const acomm_header *b)
+{
+    if (!memcmp(a, b, sizeof *a))
+        return true;
+    bool uneven = (a->flags & b->flags & OP_UNEVEN) != 0; /* each rank's own counts: they differ rightly */
+    bool layouts = a->layout == b->layout || !a->layout || !b->layout;
+    return a->sequence == b->sequence && (uneven || a->count == b->count) && layouts && a->factor == b->factor
+        && a->kind == b->kind && a->dtype == b->dtype && a->redop == b->redop && a->flags == b->flags
+        && a->root == b->root;
+}
+
+static void futex_sleep(_Atomic int *word, int value, int64_t ns)
+{
+    struct timespec t = {ns / 1000000000, ns % 1000000000};
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &t, NULL, 0);
+}
+
+void op_complete(struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    if (op->then) {
+        op->then(op);
+        return;
+    }
+    int before = atomic_exchange(&op->done, OP_ENDED);
+    if (before == OP_ABANDONED)
+        group_recycle(g, op);
+    else if (before == OP_AWAITED)
+        syscall(SYS_futex, &op->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+int op_wait(struct acomm_op *op, int64_t timeout)
+{
+    int64_t end = timeout < 0 ? INT64_MAX : clock_now() + timeout;
+    for (int turn = 0; !op_ended(op); turn++) {
+        if (turn < 200 && timeout) {
+            wait_relax();
+            continue;
+        }
+        int64_t left = end - clock_now();
+        if (left <= 0)
+            return 1;
+        int under_way = OP_UNDER_WAY;
+        if (atomic_compare_exchange_strong(&op->done, &under_way, OP_AWAITED) || under_way == OP_AWAITED)
+            futex_sleep(&op->done, OP_AWAITED, left < WAIT_LOOK_NS ? left : WAIT_LOOK_NS);
+        if (wait_interrupted())
+            return ACOMM_INTERRUPTED;
+    }
+    return op->status;
+}
+
+void op_abandon(struct acomm_op *op)
+{
+    int state = atomic_load(&op->done);
+    while (state != OP_ENDED)
+        if (atomic_compare_exchange_weak(&op->done, &state, OP_ABANDONED))
+            return;
+    group_recycle(op->group, op);
+}

@@ -1,0 +1,227 @@
+/* Which algorithm a group runs from how many bytes on, by what it was told, the selection file, and the table
+ * (collectives/table.h); and that it runs. */
+#include "group/select.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "group/agree.h"
+#include "collectives/collectives.h"
+#include "group/group.h"
+#include "reduce/reduce.h"
+
+#define ALWAYS UINT64_MAX
+#define MiB(n) ((uint64_t)(n) << 20)
+#define KiB(n) ((uint64_t)(n) << 10)
+
+static const struct algorithm TABLE[] = {
+#define ROW(kind, name, function, where, does, up_to, max_ranks) {ACOMM_##kind, name, function, where, does, up_to, max_ranks},
+#include "collectives/table.h"
+#undef ROW
+    {ACOMM_RECV, "staged", NULL, ANYWHERE, CHECKS, ALWAYS, 0}, /* how long messages come, see p2p/offer.c */
+    {ACOMM_RECV, "read", NULL, ANYWHERE, CHECKS, ALWAYS, 0},
+};
+#define ROWS (sizeof TABLE / sizeof *TABLE)
+_Static_assert(MiB(2) == DIRECT_FROM,
+               "the rows of all_gather and all_to_all, where some have symmetric arrays too");
+
+static bool equal(const char *name, const char *text, size_t length)
+{
+    return strlen(name) == length && !memcmp(name, text, length);
+}
+
+/* A row of the table by its names, or NULL; of several the one that runs in most places. */
+static const struct algorithm *find(const char *kind, size_t kind_length, const char *name, size_t name_length)
+{
+    const struct algorithm *found = NULL;
+    for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
+        if (equal(acomm_operations[a->kind].name, kind, kind_length) && equal(a->name, name, name_length) && (!found || a->where < found->where))
+            found = a;
+    return found;
+}
+
+/* Takes "all_reduce=whole:4096" or "all_reduce=ring" from a list. Returns what follows; NULL where it names no row: a typing
+ * mistake must not run something else. */
+static const char *take(const char *list, struct pick *out, bool *limited)
+{
+    size_t kind = strcspn(list, "=,");
+    const char *name = list + kind + (list[kind] == '='), *end = name + strcspn(name, ":,");
+    *limited = *end == ':';
+    out->algorithm = find(list, kind, name, (size_t)(end - name));
+    out->up_to = ALWAYS;
+    if (*limited) {
+        char *after;
+        out->up_to = strtoull(end + 1, &after, 10);
+        end = after == end + 1 ? NULL : after;
+    }
+    if (!out->algorithm || !end || (*end && *end != ','))
+        return NULL;
+    return end + (*end == ',');
+}
+
+/* How many items a list has; negative: ACOMM_ARGUMENT. forced: where to note those without a limit, or NULL. */
+static int check(const char *list, const struct algorithm **forced)
+{
+    struct pick pick;
+    bool limited;
+    int items = 0;
+    for (; list && *list; items++) {
+        if (!(list = take(list, &pick, &limited)))
+            return ACOMM_ARGUMENT;
+        if (forced && !limited)
+            forced[pick.algorithm->kind] = pick.algorithm;
+    }
+    return items;
+}
+
+static bool runs_here(const struct acomm_group *g, const struct team *team, const struct algorithm *a, bool symmetric)
+{
+    switch (a->where) {
+    case ANYWHERE: return true;
+    case NEAR: return g->loopback || team->size <= 2;
+    case ONE_HOST: return team->place == TEAM_HOST;
+    case SYMMETRIC: return team->place == TEAM_HOST && symmetric;
+    case HOSTS: return team->place == TEAM_HOSTS;
+    case EVEN_HOSTS: return team->place == TEAM_HOSTS && g->hosts.least == g->hosts.most;
+    }
+    return false;
+}
+
+/* What picks are gathered for. The functions below write them at `next` and return their end. */
+struct want { const struct acomm_group *g; int kind; bool symmetric; };
+
+static struct pick *from_list(struct pick *next, struct want want, const char *list)
+{
+    while (list && *list) {
+        bool limited;
+        list = take(list, next, &limited);
+        next += next->algorithm->kind == want.kind && runs_here(want.g, &want.g->hosts.all, next->algorithm, want.symmetric);
+    }
+    return next;
+}
+
+static struct pick *from_table(struct pick *next, struct want want)
+{
+    for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
+        if (a->kind == want.kind && runs_here(want.g, &want.g->hosts.all, a, want.symmetric)
+            && (!a->max_ranks || want.g->size <= a->max_ranks))
+            *next++ = (struct pick){a->up_to, a};
+    return next;
+}
+
+static bool ends(const struct pick *first, const struct pick *next)
+{
+    return next > first && next[-1].up_to == ALWAYS;
+}
+
+int select_open(struct acomm_group *g, const char *algorithms, const char *tuned[2])
+{
+    struct selection *s = &g->selection;
+    int items[3] = {check(algorithms, s->forced), check(tuned[0], NULL), check(tuned[1], NULL)};
+    if (items[0] < 0 || items[1] < 0 || items[2] < 0)
+        return ACOMM_ARGUMENT;
+    /* One more than can be picked: an item is written before it is known to be of the kind. */
+    s->picks = malloc((2 * (ROWS + (size_t)items[0]) + (size_t)items[1] + (size_t)items[2] + 1) * sizeof *s->picks);
+    if (!s->picks)
+        return ACOMM_RESOURCE;
+    struct pick *next = s->picks;
+    for (int symmetric = 0; symmetric < 2; symmetric++)
+        for (int kind = 0; kind < ACOMM_KINDS; kind++) {
+            struct want want = {g, kind, symmetric};
+            struct pick *first = next;
+            s->first[symmetric][kind] = first;
+            next = from_list(next, want, algorithms);
+            if (!ends(first, next))
+                next = from_list(next, want, tuned[symmetric]);
+            if (!ends(first, next))
+                next = from_table(next, want);
+        }
+    return 0;
+}
+
+void select_close(struct selection *s)
+{
+    free(s->picks);
+    s->picks = NULL;
+}
+
+static uint64_t whole_bytes(const struct acomm_op *op)
+{
+    int array = op_array(op);
+    if (array == ACOMM_WHOLE)
+        return op->count * op->width;
+    if (array == ACOMM_EXCHANGES && op->send_counts)
+        return ALWAYS; /* each rank's own counts: ranks must not choose by them */
+    return op_total(array == ACOMM_JOINS ? op->recv_counts : op->send_counts, op->count, op->team->size, op->width);
+}
+
+/* By the table itself: for parts of an operation, whose teams are other than the group. */
+static const struct algorithm *of_part(const struct acomm_group *g, const struct acomm_op *op)
+{
+    uint64_t bytes = whole_bytes(op);
+    for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
+        if (a->kind == op->kind && bytes <= a->up_to && runs_here(g, op->team, a, g->direct.symmetric)
+            && (!a->max_ranks || op->team->size <= a->max_ranks))
+            return a;
+    return NULL; /* every kind ends with an unlimited row, so only a point-to-point kind comes here */
+}
+
+const struct algorithm *select_algorithm(const struct acomm_group *g, const struct acomm_op *op)
+{
+    if (op->whole)
+        return of_part(g, op);
+    const struct pick *pick = g->selection.first[g->direct.symmetric][op->kind];
+    uint64_t bytes = whole_bytes(op);
+    while (bytes > pick->up_to)
+        pick++;
+    return pick->algorithm;
+}
+
+/* A team of one: the result is a copy, with what the reduction does to a single contribution. */
+static int run_alone(const struct acomm_op *op)
+{
+    uint64_t elements = op->count ? op->count : op->send_counts ? op->send_counts[0]
+                                          : op->recv_counts     ? op->recv_counts[0] : 0;
+    bool scaled = op_reduces(op) && (op->redop == ACOMM_PREMUL_SUM || op->dtype == ACOMM_BOOL);
+    if (!op->out || !elements)
+        return 0;
+    uint64_t place = op->places ? op->places[0] * op->width : 0;
+    const char *in = op->in + (op_array(op) == ACOMM_CUTS ? place : 0);
+    char *out = op->out + (op_array(op) == ACOMM_JOINS ? place : 0);
+    int contributions = op_inputs(op, 0, 1);
+    if (scaled || !contributions) {
+        struct reduction r = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = 1};
+        const void *inputs = in;
+        reduce_all(&r, out, &inputs, contributions, elements);
+    } else if (out != in) {
+        memcpy(out, in, elements * op->width);
+    }
+    return 0;
+}
+
+/* Whether the algorithm compares headers while it runs, and begins as all do in this team. */
+static bool begins_right(const struct acomm_op *op)
+{
+    return (op->algorithm->does & CHECKS) && (op->team->place != TEAM_HOSTS || select_spans_hosts(op->algorithm));
+}
+
+int select_run(struct acomm_op *op)
+{
+    struct acomm_group *g = op->group;
+    if (op->team->size == 1)
+        return run_alone(op);
+    op->algorithm = select_algorithm(g, op);
+    if (op->algorithm->where != ONE_HOST && op->algorithm->where != SYMMETRIC)
+        op_let_go(op); /* it waits in parts, and for links that others make */
+    int rc = !begins_right(op) && g->check && !op->compared ? agree(op) : 0;
+    return rc ? rc : op->algorithm->run(op);
+}
+
+int select_row(size_t row, acomm_row *out)
+{
+    if (row >= ROWS)
+        return 0;
+    const struct algorithm *a = &TABLE[row];
+    *out = (acomm_row){acomm_operations[a->kind].name, a->name, (int)a->where, a->max_ranks, a->up_to, (a->does & ORDERED) != 0};
+    return 1;
+}

@@ -1,0 +1,40 @@
+/* One table: collective, bytes, ranks, layout -> algorithm. */
+#ifndef ACOMM_SELECT_H
+#define ACOMM_SELECT_H
+#include "group/op.h"
+
+struct acomm_group;
+struct algorithm {
+    int kind;
+    const char *name;
+    int (*run)(struct acomm_op *op);
+    /* Where the row counts. ONE_HOST: where all ranks share memory. SYMMETRIC: there, once arrays lie in it (group.empty).
+     * HOSTS: of parts (part.h), for several hosts; EVEN_HOSTS: with as many ranks on each. NEAR: on one host, though over
+     * sockets, or of two ranks. An algorithm runs where its least demanding row counts. */
+    enum { ANYWHERE, ONE_HOST, SYMMETRIC, HOSTS, EVEN_HOSTS, NEAR } where;
+    /* CHECKS: compares headers itself, while it runs; otherwise agree() runs before it. ORDERED: reduces each element in the order
+     * of the ranks, so that its bits are those of all others that do. */
+    enum { CHECKS = 1, ORDERED = 2 } does;
+    uint64_t up_to;    /* bytes up to which the table picks it */
+    int max_ranks;     /* 0: any */
+};
+/* Made of parts, for several hosts. */
+static inline bool select_spans_hosts(const struct algorithm *a) { return a->where == HOSTS || a->where == EVEN_HOSTS; }
+/* What a group runs: settled when it is opened, so that a call compares bytes and nothing else. */
+struct pick { uint64_t up_to; const struct algorithm *algorithm; };
+struct selection {
+    struct pick *picks;
+    const struct pick *first[2][ACOMM_KINDS]; /* [arrays are symmetric][kind]: ends with a pick without a limit */
+    const struct algorithm *forced[ACOMM_KINDS]; /* told, without a limit */
+};
+
+/* Lists as in acomm_group_options (tuned: for [symmetric] arrays), into g->selection; the group's places and shared memory
+ * are known. What an earlier list leaves open, the later ones and then the table say. ACOMM_ARGUMENT when one names no row. */
+int select_open(struct acomm_group *g, const char *algorithms, const char *tuned[2]);
+void select_close(struct selection *s);
+/* Compares headers where that is to be done, and runs the algorithm that is chosen; one rank alone copies. */
+int select_run(struct acomm_op *op);
+const struct algorithm *select_algorithm(const struct acomm_group *g, const struct acomm_op *op);
+/* The rows, one by one, until 0 is returned. */
+int select_row(size_t row, acomm_row *out);
+#endif

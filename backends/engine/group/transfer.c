@@ -1,0 +1,246 @@
+#include "group/transfer.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <time.h>
+
+#include "group/agree.h"
+#include "base/bell.h"
+#include "base/clock.h"
+#include "group/group.h"
+#include "membership/node.h"
+#include "group/wait.h"
+
+#define TURN_MOST ((size_t)1 << 20) /* bytes per turn, so that a long one does not keep the others waiting */
+#define POLLED 64       /* descriptors that one sleep watches; with more transfers it is a short one */
+#define NAP_MIN_NS 50000 /* first and longest sleep where no descriptor says that a ring has moved */
+#define NAP_MAX_NS 1000000
+                         /* for a connection that is to be made we sleep longer and longer, at most as long again as it has taken */
+
+enum turn { TURN_DONE, TURN_MOVED, TURN_IDLE };
+
+struct transfer transfer_to(struct acomm_op *op, int peer, const void *data, uint64_t bytes)
+{
+    struct link *link = bytes ? group_link(op->group, CHANNEL_COLLECTIVE, team_member(op->team, peer), true) : NULL;
+    return (struct transfer){.link = link, .data = (char *)(uintptr_t)data, .bytes = bytes};
+}
+
+struct transfer transfer_from(struct acomm_op *op, int peer, void *data, uint64_t bytes)
+{
+    struct link *link = bytes ? group_link(op->group, CHANNEL_COLLECTIVE, team_member(op->team, peer), false) : NULL;
+    return (struct transfer){.link = link, .data = data, .bytes = bytes};
+}
+
+/* Combines the whole elements of what lies in the buffer; the rest of one moves to its front. */
+static void combine(struct transfer *t)
+{
+    size_t width = acomm_dtype_bytes(reduce_partial_dtype(t->reduction->dtype));
+    size_t filled = t->done - t->combined, whole = filled - filled % width;
+    reduce_combine(t->reduction, t->partial + t->combined, t->data, whole / width, t->swap);
+    memmove(t->data, t->data + whole, filled - whole);
+    t->combined += whole;
+}
+
+static size_t at_most(size_t bytes, size_t most)
+{
+    return bytes < most ? bytes : most;
+}
+
+static ssize_t receive(struct transfer *t)
+{
+    size_t left = t->bytes - t->done;
+    t->link->row = t->bytes;
+    t->link->whole = t->reduction ? 0 : t->bytes;
+    if (!t->reduction)
+        return t->link->ops->recv(t->link, t->data + t->done, at_most(left, TURN_MOST));
+    size_t filled = t->done - t->combined, room = TRANSFER_PIECE - filled;
+    return t->link->ops->recv(t->link, t->data + filled, at_most(left, room));
+}
+
+/* Bytes that a send may give now. */
+static size_t ready(const struct transfer *t)
+{
+    return (t->behind ? t->behind->done : t->bytes) - t->done;
+}
+
+static ssize_t give(struct transfer *t)
+{
+    size_t left = ready(t);
+    if (!left)
+        return 0;
+    t->link->row = t->bytes;
+    return t->link->ops->send(t->link, t->data + t->done, at_most(left, TURN_MOST), t->more);
+}
+
+/* Errors of the network tell of a lost host. A closed connection does not: a process that ends is noticed by the node,
+ * and one that only closed this group is alive in others. */
+static bool unreachable(int errnum)
+{
+    return errnum == ETIMEDOUT || errnum == EHOSTUNREACH || errnum == ENETUNREACH || errnum == EHOSTDOWN;
+}
+
+static int fail_link(struct acomm_op *op, const struct link *link, int code, int errnum)
+{
+    struct acomm_group *g = op->group;
+    const char *text = code != ACOMM_LOST ? link->why
+        : wait_news(g, link->peer) ? wait_closed(g, link->peer) : errnum ? "the connection broke" : "the connection was closed by the peer";
+    int rc = group_fail_op(op, code, link_culprit(link, code), errnum, text);
+    if (code == ACOMM_LOST && unreachable(errnum))
+        node_lost(g->node, g->members[link->peer], "the network does not reach it");
+    return rc;
+}
+
+static bool finished(const struct transfer *t)
+{
+    return t->done == t->bytes;
+}
+
+/* Bytes moved, or the group's failure. */
+static ssize_t advance(struct acomm_op *op, struct transfer *t)
+{
+    if (!t->link)
+        return group_fail_op(op, ACOMM_RESOURCE, -1, ENOMEM, NULL);
+    size_t before = t->done;
+    ssize_t n = t->link->outgoing ? give(t) : receive(t);
+    if (n < 0)
+        return fail_link(op, t->link, (int)n, errno);
+    t->done += (size_t)n;
+    op->unseen += (size_t)n;
+    if (n && t->reduction)
+        combine(t);
+    if (t->checked && before < sizeof(acomm_header) && t->done >= sizeof(acomm_header)) {
+        int rc = agree_compare(op, t->link->peer, t->data);
+        if (rc)
+            return rc;
+    }
+    return n;
+}
+
+static int take_turn(struct acomm_op *op, struct transfer *list, int transfers)
+{
+    int state = TURN_DONE;
+    for (struct transfer *t = list; t < list + transfers; t++) {
+        if (finished(t))
+            continue;
+        if (state == TURN_DONE && !t->aside)
+            state = TURN_IDLE;
+        if (t->after && !finished(t->after))
+            continue;
+        ssize_t n = advance(op, t);
+        if (n < 0)
+            return (int)n;
+        if (n > 0)
+            state = TURN_MOVED;
+    }
+    return state;
+}
+
+/* Whether it can go on as soon as its link can. */
+static bool waits_for_link(const struct transfer *t)
+{
+    return !finished(t) && !(t->after && !finished(t->after)) && (!t->link->outgoing || ready(t));
+}
+
+/* A peer that is waited for; -1 where the last turn was the last. */
+static int awaited_peer(const struct transfer *list, int transfers)
+{
+    for (const struct transfer *t = list; t < list + transfers; t++)
+        if (!finished(t) && !t->aside)
+            return t->link->peer;
+    return -1;
+}
+
+/* Sleeps until a descriptor can go on, the group is poisoned, or time is up. */
+static void sleep_on(const struct acomm_op *op, const struct transfer *list, int transfers, int64_t *nap)
+{
+    struct pollfd fds[1 + POLLED] = {{.fd = op->group->wake_fd, .events = POLLIN}};
+    nfds_t n = 1;
+    bool blind = false, unconnected = false;
+    for (const struct transfer *t = list; t < list + transfers; t++) {
+        if (!waits_for_link(t))
+            continue;
+        int fd = t->link->ops->descriptor(t->link);
+        if (fd < 0 && t->link->ops->complete && !t->link->ops->complete(t->link))
+            unconnected = true;
+        else if (fd < 0 || n > POLLED)
+            blind = true;
+        else
+            fds[n++] = (struct pollfd){.fd = fd, .events = t->link->outgoing ? POLLOUT : POLLIN};
+    }
+    int64_t longest = blind ? NAP_MAX_NS : WAIT_SLEEP_NS, left = op->deadline - clock_now();
+    int64_t most = blind || unconnected ? *nap : WAIT_SLEEP_NS;
+    struct timespec time = {0, left < 0 ? 0 : left < most ? left : most};
+    ppoll(fds, n, &time, NULL);
+    *nap = *nap * 2 < longest ? *nap * 2 : longest;
+}
+
+/* Whether all links that are waited for are in memory. */
+static bool bell_tells(const struct acomm_op *op, const struct transfer *list, int transfers)
+{
+    for (const struct transfer *t = list; t < list + transfers; t++)
+        if (waits_for_link(t) && !t->link->bell)
+            return false;
+    return op->group->bell != NULL;
+}
+
+/* The state of one more turn, or TURN_IDLE after a sleep. */
+static int sleep_by_bell(struct acomm_op *op, struct transfer *list, int transfers)
+{
+    struct bell *bell = op->group->bell;
+    uint32_t seen = bell_listen(bell);
+    int state = take_turn(op, list, transfers);
+    if (state == TURN_IDLE) {
+        int64_t left = op->deadline - clock_now();
+        bell_sleep(bell, seen, left < WAIT_SLEEP_NS ? left : WAIT_SLEEP_NS);
+    }
+    bell_leave(bell);
+    return state;
+}
+
+/* After a turn that moved something. */
+static bool look_is_due(struct acomm_op *op)
+{
+    if (++op->moves % WAIT_MOVES && op->unseen < WAIT_MOVED)
+        return false;
+    op->unseen = 0;
+    return true;
+}
+
+int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
+{
+    struct wait w = wait_start_links(op);
+    int64_t nap = NAP_MIN_NS;
+    for (;;) {
+        int state = take_turn(op, list, transfers);
+        if (state < 0 || state == TURN_DONE)
+            return state;
+        if (state == TURN_MOVED) {
+            wait_reset(&w);
+            nap = NAP_MIN_NS;
+            if (look_is_due(op))
+                w.turns = w.spins; /* the next step looks at everything, though there is progress */
+        }
+        int rc = wait_step(&w);
+        if (rc)
+            return group_fail_op(op, rc, rc == ACOMM_TIMEOUT ? awaited_peer(list, transfers) : -1, 0, NULL);
+        if (!w.sleepy || state != TURN_IDLE)
+            continue;
+        if (!bell_tells(op, list, transfers))
+            sleep_on(op, list, transfers, &nap);
+        else if ((state = sleep_by_bell(op, list, transfers)) < 0 || state == TURN_DONE)
+            return state;
+        wait_woke(&w);
+    }
+}
+
+int transfer_exchange(struct acomm_op *op, int to, const void *send, size_t send_bytes, int from, void *recv,
+                      size_t recv_bytes)
+{
+    struct transfer list[2] = {{0}};
+    if (to >= 0)
+        list[0] = transfer_to(op, to, send, send_bytes);
+    if (from >= 0)
+        list[1] = transfer_from(op, from, recv, recv_bytes);
+    return transfer_run(op, list, 2);
+}

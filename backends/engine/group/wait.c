@@ -1,0 +1,245 @@
+#include <poll.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "group/cpu.h"
+#include "group/group.h"
+#include "membership/node.h"
+#include "group/wait.h"
+
+#define SPINS 100           /* turns of about 20-40 ns; after them a yield costs little where nobody else wants the core */
+#define SPINS_CROWDED 60    /* 1.5 us, what a yield takes: who is awaited runs elsewhere, or we do not know where */
+#define YIELD_NS 200000     /* how long to yield before sleeping, with a core for every rank */
+#define SHORT_NS 4000000    /* a sleep as short as this was not worth it: we yield for twice as long next time, up to this */
+#define YIELD_TURN_NS 125000 /* for each rank, where they take turns: a sleeping rank costs a wake-up per step, but who yields
+                              * makes its core look busy, and so the ranks that work are not spread over all cores */
+#define YIELD_CROWDED_NS 2000000 /* at most */
+#define NEWS_NS 500000000   /* how long a closed link waits for the reason, which travels another way; the promise is 1 s where ranks are few */
+#define NEWS_LOOK_NS 1000000
+#define SPINS_LINKS 1       /* a turn looks at all links, by system calls if they are sockets; the peer may need this core */
+#define YIELD_SOCKETS_NS 20000 /* poll() hands the core over at less cost than many yields with calls between */
+#define YIELD_FABRIC_NS 20000000 /* a fabric wakes nobody: sleeps are naps, and its traffic moves by looking */
+#define TELL_AGAIN 6        /* times the patience until an operation that waits says so again */
+#define STOLEN_NS 500000    /* a yield as long as this went to somebody who is not waiting for anything */
+#define STOLEN_RARELY 300   /* yields in between: their 3 ms or so cost less than as many sleeps and wake-ups */
+#define STOLEN_MIN_NS 1000000 /* how long to sleep at once then, */
+#define STOLEN_MAX_NS 64000000 /* doubled up to here while every trial is stolen again */
+
+static int (*interrupt_hook)(void);
+
+void acomm_set_interrupt(int (*check)(void))
+{
+    interrupt_hook = check;
+}
+
+bool wait_interrupted(void)
+{
+    return interrupt_hook && interrupt_hook();
+}
+
+bool wait_news(const struct acomm_group *g, int rank)
+{
+    int64_t end = clock_now() + node_patience(g->node, NEWS_NS);
+    for (int64_t now = clock_now(); now < end && !atomic_load(&g->poisoned); now = clock_now()) {
+        if (g->node && node_left(g->node, g, rank, UINT64_MAX) >= 0)
+            return true; /* it would have told of a failure before */
+        struct pollfd wake = {.fd = g->wake_fd, .events = POLLIN};
+        struct timespec t = {0, end - now < NEWS_LOOK_NS ? end - now : NEWS_LOOK_NS};
+        ppoll(&wake, 1, &t, NULL);
+    }
+    return false;
+}
+
+const char *wait_closed(const struct acomm_group *g, int rank)
+{
+    static _Thread_local char text[96];
+    int status = g->node ? node_exit_status(g->node, g, rank) : -1;
+    if (status < 0)
+        return "it has closed the group";
+    snprintf(text, sizeof text, "its process ended with exit status %d while others waited, before it closed the group", status);
+    return text;
+}
+
+static bool may_leave(const struct acomm_op *op)
+{
+    return op->guest && !op->compared;
+}
+
+struct wait wait_start(struct acomm_op *op)
+{
+    bool crowded = op->group->crowded, leaves = may_leave(op) && !op->leave_at;
+    int64_t turns = (int64_t)op->group->size * YIELD_TURN_NS;
+    int64_t patience = atomic_load_explicit(&op->group->stolen.patience, memory_order_relaxed);
+    return (struct wait){.op = op, .spins = leaves ? 0 : crowded ? SPINS_CROWDED : SPINS,
+                         .yield_ns = !crowded ? (patience ? patience : YIELD_NS) : turns < YIELD_CROWDED_NS ? turns : YIELD_CROWDED_NS};
+}
+
+struct wait wait_start_links(struct acomm_op *op)
+{
+    struct wait w = wait_start(op);
+    if (op->group->crowded)
+        w.spins = SPINS_LINKS;
+    if (op->group->hosts.all.place == TEAM_HOST)
+        return w;
+    if (op->group->crowded)
+        w.yield_ns = op->group->fabric ? w.yield_ns : YIELD_SOCKETS_NS;
+    else if (op->group->fabric && op->synchronous)
+        w.yield_ns = YIELD_FABRIC_NS;
+    return w;
+}
+
+void wait_reset(struct wait *w)
+{
+    w->turns = 0;
+    w->sleep_at = 0;
+    w->sleepy = false;
+    w->op->tell_at = 0;
+}
+
+/* A rank that this operation needs and that will never come: it has closed the group or left the world. -1: none. */
+static int absent(const struct acomm_op *op)
+{
+    const struct acomm_group *g = op->group;
+    if (!g->node)
+        return -1;
+    if (!op_is_message(op->kind))
+        return node_left(g->node, g, -1, op->sequence);
+    return op->peer < 0 ? -1 : node_left(g->node, g, op->peer, UINT64_MAX); /* any source: see p2p_match_end_alone() */
+}
+
+/* Whether a thread of the program does nothing else meanwhile. */
+static bool blocks(const struct acomm_op *op)
+{
+    while (op->whole)
+        op = op->whole;
+    return op->synchronous || op->guest || op_is_message(op->kind) || atomic_load_explicit(&op->done, memory_order_relaxed) == OP_AWAITED;
+}
+
+/* Who waits for long asks the others how far they are, and says so once they have answered. */
+static void tell(struct acomm_op *op, int64_t now)
+{
+    struct acomm_group *g = op->group;
+    if (!op->tell_at || !blocks(op)) {
+        op->waits = now;
+        op->tell_at = now + g->patience;
+        op->asked = false;
+        return;
+    }
+    if (now < op->tell_at)
+        return;
+    op->asked = !op->asked;
+    if (op->asked) {
+        node_ask_members(g->node, g);
+        op->tell_at = now + NODE_ANSWER_NS;
+        return;
+    }
+    acomm_late late = {.group = g->id, .waited = now - op->waits, .peer = op->peer, .all = !op_is_message(op->kind)};
+    op_header(op, &late.mine);
+    node_waits(g->node, g, &late);
+    op->tell_at = now + g->patience * TELL_AGAIN;
+}
+
+/* Every 50 ms of an operation, which may consist of many short waits. */
+static int look_around(struct acomm_op *op, int64_t now)
+{
+    if (!op->next_look)
+        op->next_look = now + WAIT_LOOK_NS;
+    if (now < op->next_look)
+        return 0;
+    op->next_look = now + WAIT_LOOK_NS;
+    if (op->group->patience && op->group->node)
+        tell(op, now);
+    if ((op->synchronous || may_leave(op)) && wait_interrupted()) {
+        op->interrupted = true;
+        return op->synchronous ? ACOMM_INTERRUPTED : WAIT_LEAVE;
+    }
+    int rank = absent(op);
+    return rank < 0 ? 0 : group_fail_op(op, ACOMM_LOST, rank, 0, wait_closed(op->group, rank));
+}
+
+int wait_look(struct acomm_op *op)
+{
+    int rc = atomic_load_explicit(&op->group->poisoned, memory_order_relaxed);
+    rc = rc ? rc : look_around(op, clock_now());
+    return rc ? group_fail_op(op, rc, -1, 0, NULL) : 0;
+}
+
+/* This rank runs again: after how long. */
+static int64_t resume(struct acomm_group *g, int64_t now)
+{
+    return g->shared.base ? cpu_resume(&g->shared, now) : 0;
+}
+
+void wait_woke(const struct wait *w)
+{
+    struct acomm_group *g = w->op->group;
+    int64_t now = clock_now(), rest = resume(g, now), known = atomic_load_explicit(&g->stolen.patience, memory_order_relaxed);
+    int64_t twice = 2 * (known ? known : YIELD_NS);
+    if (!rest || g->crowded || now < atomic_load_explicit(&g->stolen.until, memory_order_relaxed)) /* it slept at once, for others */
+        return;
+    atomic_store_explicit(&g->stolen.patience, rest >= SHORT_NS ? 0 : twice < SHORT_NS ? twice : SHORT_NS, memory_order_relaxed);
+}
+
+/* Whether somebody else had our core that long: other ranks may copy long arrays there. */
+static bool took(struct acomm_group *g, int64_t from, int64_t to)
+{
+    return to - from > STOLEN_NS && (!g->shared.base || to - from - cpu_lent(&g->shared, from, to) > STOLEN_NS);
+}
+
+/* Several threads may count at once: a count that is lost does no harm. */
+static void yield(const struct wait *w, int64_t now)
+{
+    struct wait_stolen *stolen = &w->op->group->stolen;
+    sched_yield();
+    int64_t after = clock_now();
+    bool taken = took(w->op->group, now, after);
+    resume(w->op->group, after);
+    uint32_t yields = atomic_load_explicit(&stolen->yields, memory_order_relaxed);
+    atomic_store_explicit(&stolen->yields, taken ? 0 : yields + (yields < STOLEN_RARELY), memory_order_relaxed);
+    if (!taken)
+        return;
+    int64_t span = 2 * atomic_load_explicit(&stolen->span, memory_order_relaxed);
+    span = yields == STOLEN_RARELY ? 0 : span < STOLEN_MIN_NS ? STOLEN_MIN_NS : span < STOLEN_MAX_NS ? span : STOLEN_MAX_NS;
+    atomic_store_explicit(&stolen->span, span, memory_order_relaxed);
+    atomic_store_explicit(&stolen->until, after + span, memory_order_relaxed);
+}
+
+/* The slow half: yields, and looks at clock, signals and peers that have left. */
+static int look(struct wait *w)
+{
+    struct acomm_op *op = w->op;
+    op_let_go(op);
+    op_begin(op);
+    int64_t now = clock_now();
+    if (now >= op->deadline)
+        return ACOMM_TIMEOUT;
+    if (may_leave(op) && now >= op->leave_at)
+        return WAIT_LEAVE;
+    if (!w->sleep_at)
+        w->sleep_at = now + w->yield_ns;
+    int rc = look_around(op, now);
+    if (rc)
+        return rc;
+    if (op->group->shared.base)
+        cpu_rest(&op->group->shared, now);
+    w->sleepy = now >= w->sleep_at || now < atomic_load_explicit(&op->group->stolen.until, memory_order_relaxed);
+    if (!w->sleepy)
+        yield(w, now);
+    return 0;
+}
+
+int wait_step(struct wait *w)
+{
+    int poisoned = atomic_load_explicit(&w->op->group->poisoned, memory_order_relaxed);
+    if (poisoned)
+        return poisoned;
+    if (w->where != WAIT_HERE && !w->sleepy && w->turns++ < w->spins) {
+        wait_relax();
+        return 0;
+    }
+    if (w->where == WAIT_APART)
+        w->turns = 0;
+    return look(w);
+}

@@ -1,0 +1,245 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "acomm.h"
+#include "memory/detour.h"
+#include "link/link.h"
+
+#define LINK_STRIPE ((size_t)256 << 10) /* bytes on one connection before the next one's turn */
+
+/* With several connections the stream goes in stripes, and behind each stripe one byte says which connection has the
+ * next one: the sender takes the one with the least waiting to leave, so that each carries what it can. Taking turns
+ * would make all as slow as the slowest is just now. */
+struct link_tcp {
+    struct link base;
+    _Atomic int attached;
+    int connections;
+    int current;
+    size_t filled;      /* bytes of the stripe that have moved; LINK_STRIPE: the byte behind it has not */
+    unsigned char next; /* that byte */
+    struct detour detour; /* of the only connection */
+    int fds[];
+};
+
+static struct link_tcp *self(struct link *link)
+{
+    return (struct link_tcp *)link;
+}
+
+static bool complete(struct link_tcp *t)
+{
+    return atomic_load_explicit(&t->attached, memory_order_acquire) == t->connections;
+}
+
+static int translate(int errnum)
+{
+    switch (errnum) {
+    case EPIPE:
+    case ECONNRESET:
+    case ECONNABORTED:
+    case ECONNREFUSED:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EHOSTDOWN:
+    case ENETDOWN:
+        return ACOMM_LOST;
+    }
+    return ACOMM_SYSTEM;
+}
+
+/* Seconds until a stripe that is given to the connection now will have arrived, by what it has delivered so far; 0 when
+ * nothing is waiting to leave, or nothing is known. */
+static double delay(int fd)
+{
+    struct tcp_info info = {0};
+    socklen_t size = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) || !info.tcpi_notsent_bytes || !info.tcpi_delivery_rate)
+        return 0;
+    double ahead = (double)info.tcpi_notsent_bytes + (double)info.tcpi_unacked * info.tcpi_snd_mss;
+    return (ahead + (double)LINK_STRIPE) / (double)info.tcpi_delivery_rate;
+}
+
+/* The connection for the next stripe. The same again as long as all that it was given has left at once: short messages
+ * gain nothing from several, and on each a loss at the end costs a timeout. */
+static int pick(const struct link_tcp *t)
+{
+    int best = t->current;
+    double least = delay(t->fds[best]);
+    for (int i = 0; i < t->connections && least > 0; i++) {
+        double seconds = delay(t->fds[i]);
+        if (seconds < least) {
+            least = seconds;
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* One system call in one direction: bytes moved, 0 none just now, or a code. `last`: a stripe's last ones, with the byte
+ * behind it. Those must not wait for more, which may take another connection. */
+static ssize_t move(struct link_tcp *t, char *data, size_t bytes, bool last, bool more)
+{
+    struct iovec parts[] = {{data, bytes}, {&t->next, 1}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = last ? 2 : 1};
+    int fd = t->fds[t->current], flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more && !last ? MSG_MORE : 0);
+    ssize_t n;
+    do
+        n = t->base.outgoing ? sendmsg(fd, &message, flags) : recvmsg(fd, &message, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n > 0)
+        return n;
+    if (n == 0) {
+        errno = 0; /* the peer closed in good order */
+        return ACOMM_LOST;
+    }
+    return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : translate(errno);
+}
+
+/* As much of the stripe as there is: bytes of the stream, and through `all` whether that was all that was tried. */
+static ssize_t move_stripe(struct link_tcp *t, char *data, size_t bytes, bool more, bool *all)
+{
+    size_t left = LINK_STRIPE - t->filled;
+    bool last = bytes >= left;
+    if (t->next >= t->connections) {
+        errno = EPROTO;
+        return ACOMM_PROTOCOL;
+    }
+    if (last) {
+        bytes = left;
+        t->next = (unsigned char)(t->base.outgoing ? pick(t) : 0);
+    }
+    ssize_t n = move(t, data, bytes, last, more);
+    *all = n == (ssize_t)(bytes + last);
+    if (n <= 0)
+        return n;
+    t->filled += (size_t)n - (last && *all);
+    if (!last || !*all)
+        return n;
+    if (t->next < t->connections) /* or it fails at the next turn */
+        t->current = t->next;
+    t->filled = 0;
+    return n - 1;
+}
+
+static ssize_t move_all(struct link *link, char *data, size_t bytes, bool more)
+{
+    struct link_tcp *t = self(link);
+    if (!complete(t))
+        return 0;
+    if (t->connections == 1)
+        return bytes ? move(t, data, bytes, false, more) : 0;
+    size_t moved = 0;
+    bool all = true; /* else the kernel has no more: spares a call that would say so */
+    while (moved < bytes && all) {
+        ssize_t n = move_stripe(t, data + moved, bytes - moved, more, &all);
+        if (n < 0 && !moved)
+            return n;
+        if (n < 0)
+            break; /* after progress, an error shows again at the next call */
+        moved += (size_t)n;
+    }
+    return (ssize_t)moved;
+}
+
+static ssize_t tcp_send(struct link *link, const void *data, size_t bytes, bool more)
+{
+    return move_all(link, (char *)(uintptr_t)data, bytes, more);
+}
+
+static ssize_t receive(void *link, char *data, size_t bytes)
+{
+    return move_all(link, data, bytes, false);
+}
+
+static ssize_t tcp_recv(struct link *link, void *data, size_t bytes)
+{
+    struct link_tcp *t = self(link);
+    return t->connections > 1 ? receive(link, data, bytes) : detour_receive(&t->detour, receive, link, data, bytes);
+}
+
+static int tcp_descriptor(struct link *link)
+{
+    struct link_tcp *t = self(link);
+    return complete(t) ? t->fds[t->current] : -1;
+}
+
+static void tcp_close(struct link *link)
+{
+    struct link_tcp *t = self(link);
+    for (int i = 0; i < t->connections; i++)
+        if (t->fds[i] >= 0)
+            close(t->fds[i]);
+    free(t);
+}
+
+/* Whether both ends have the same address, so that no network is between. */
+static bool inside_host(int fd)
+{
+    struct sockaddr_storage ours = {0}, theirs = {0};
+    socklen_t size = sizeof ours, peer_size = sizeof theirs;
+    if (getsockname(fd, (struct sockaddr *)&ours, &size) || getpeername(fd, (struct sockaddr *)&theirs, &peer_size))
+        return false;
+    if (ours.ss_family == AF_INET && theirs.ss_family == AF_INET)
+        return ((struct sockaddr_in *)&ours)->sin_addr.s_addr == ((struct sockaddr_in *)&theirs)->sin_addr.s_addr;
+    return ours.ss_family == AF_INET6 && theirs.ss_family == AF_INET6
+        && !memcmp(&((struct sockaddr_in6 *)&ours)->sin6_addr, &((struct sockaddr_in6 *)&theirs)->sin6_addr,
+                   sizeof(struct in6_addr));
+}
+
+/* Socket buffers keep the kernel's own sizing: SO_SNDBUF and SO_RCVBUF would end it, at a lower limit than it reaches,
+ * and pieces that stay in the cache cost more in wake-ups than they save. Inside a host there is nothing to be careful
+ * of: where the system's choice is BBR, its pacing costs up to 40% more processor time for a byte. reno is in every
+ * kernel and open to every user; should it be refused all the same, the system's choice stays. */
+static int prepare(int fd)
+{
+    int on = 1, flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK))
+        return ACOMM_SYSTEM;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) && errno != EOPNOTSUPP && errno != ENOPROTOOPT)
+        return ACOMM_SYSTEM; /* a Unix socket has no such option and needs none */
+    if (inside_host(fd))
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", sizeof "reno" - 1);
+    return 0;
+}
+
+static int tcp_attach(struct link *link, int stripe, int fd)
+{
+    struct link_tcp *t = self(link);
+    if (stripe < 0 || stripe >= t->connections || t->fds[stripe] >= 0)
+        return ACOMM_ARGUMENT;
+    int rc = prepare(fd);
+    if (rc)
+        return rc;
+    t->fds[stripe] = fd;
+    atomic_fetch_add_explicit(&t->attached, 1, memory_order_release);
+    return 0;
+}
+
+static bool tcp_complete(const struct link *link)
+{
+    return complete(self((struct link *)(uintptr_t)link));
+}
+
+static const struct link_ops tcp_ops = {tcp_send, tcp_recv, tcp_descriptor, tcp_close, NULL, NULL, tcp_attach, tcp_complete};
+
+struct link *link_tcp_new(int peer, bool outgoing, int connections)
+{
+    struct link_tcp *t = calloc(1, sizeof *t + (size_t)connections * sizeof t->fds[0]);
+    if (!t)
+        return NULL;
+    t->base = (struct link){.ops = &tcp_ops, .peer = peer, .outgoing = outgoing, .connections = connections};
+    t->connections = connections;
+    for (int i = 0; i < connections; i++)
+        t->fds[i] = -1;
+    return &t->base;
+}

@@ -1,0 +1,424 @@
+#include "rma/rma.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "group/group.h"
+#include "memory/peer_memory.h"
+#include "group/wait.h"
+#include "memory/window.h"
+
+#define CHUNK ((size_t)1 << 20) /* of a long copy; between two we look at signals and at the group, and let an owner close */
+#define SPINS 4 /* times what others spin: callers are programs between whose calls microseconds pass */
+#define PART ((size_t)16 << 10) /* of an accumulate into memory that has to be fetched and brought back */
+
+struct told { _Alignas(64) _Atomic uint64_t signals, fences; }; /* by one rank to another, ever */
+struct control {
+    _Alignas(64) _Atomic uint32_t lock; /* 0 free, 1 taken, 2 taken and awaited; futex */
+    struct told told[];                 /* by rank */
+};
+
+struct reached {                        /* a rank's memory, as we get at it */
+    struct control *control;
+    char *mapped;                       /* or NULL: */
+    uint64_t at, bytes;
+};
+
+struct acomm_rma {
+    struct acomm_group *group;
+    struct acomm_block *block;          /* of our control */
+    _Atomic int inside;                 /* threads in a call */
+    _Atomic int closed;
+    _Atomic uint64_t *taken;            /* signals by rank, of those that came */
+    _Atomic uint64_t epoch;             /* fences that we came to */
+    struct acomm_rma *next;             /* of the group */
+    struct reached ranks[];
+};
+
+/* What a rank tells the others when the memory is made reachable. */
+struct offer { uint64_t control, at, bytes; int32_t mapped, maps, reaches; };
+
+/* ---- opening ---- */
+
+static struct offer own_offer(struct acomm_group *g, struct acomm_group *arenas, const acomm_block *block, uintptr_t data, uint64_t bytes)
+{
+    struct direct_place control = direct_place(&g->direct, (const char *)acomm_block_address(block), 1);
+    struct direct_place place = direct_place(&arenas->direct, (const char *)data, bytes);
+    struct offer own = {.control = control.at, .at = place.at, .bytes = bytes, .mapped = place.how == DIRECT_MAPPED,
+                        .maps = control.how == DIRECT_MAPPED, .reaches = 1};
+    for (int rank = 0; rank < g->size; rank++) {
+        int seat = g->hosts.seat[rank];
+        own.maps = own.maps && direct_map(g, seat, 0) && (!arenas->direct.arena || direct_map(arenas, seat, 0));
+        own.reaches = own.reaches && (rank == g->rank || window_reaches(&g->shared, seat));
+    }
+    return own;
+}
+
+/* The same on all ranks. */
+static bool all_reach(const struct offer *offers, int ranks)
+{
+    bool maps = true, reaches = true, private = false;
+    for (int rank = 0; rank < ranks; rank++) {
+        maps = maps && offers[rank].maps && offers[rank].control <= ARENA_ROOM && !(offers[rank].control % _Alignof(struct control))
+            && (!offers[rank].mapped || (offers[rank].at <= ARENA_ROOM && offers[rank].bytes <= ARENA_ROOM));
+        reaches = reaches && offers[rank].reaches;
+        private = private || (!offers[rank].mapped && offers[rank].bytes);
+    }
+    return maps && (reaches || !private);
+}
+
+/* False where there is no room for the page tables of what peers offer. */
+static bool fill(struct acomm_rma *r, struct acomm_group *arenas, const struct offer *offers)
+{
+    struct acomm_group *g = r->group;
+    size_t told = sizeof(struct control) + (size_t)g->size * sizeof(struct told);
+    for (int rank = 0; rank < g->size; rank++) {
+        const struct offer *o = &offers[rank];
+        int seat = g->hosts.seat[rank];
+        char *control = direct_map(g, seat, o->control + told), *data = o->mapped ? direct_map(arenas, seat, o->at + o->bytes) : NULL;
+        if (!control || (o->mapped && !data))
+            return false;
+        r->ranks[rank] = (struct reached){.control = (struct control *)(void *)(control + o->control),
+                                          .mapped = o->mapped ? data + o->at : NULL, .at = o->at, .bytes = o->bytes};
+    }
+    return true;
+}
+
+static void add(struct acomm_rma *r)
+{
+    pthread_mutex_lock(&r->group->lock);
+    r->next = r->group->rmas;
+    r->group->rmas = r;
+    pthread_mutex_unlock(&r->group->lock);
+}
+
+int acomm_rma_open(acomm_group *g, acomm_group *arenas, uintptr_t data, uint64_t bytes, int64_t timeout, acomm_rma **out)
+{
+    acomm_block *block = NULL;
+    size_t ranks = (size_t)g->size;
+    int rc = acomm_group_share(g, sizeof(struct control) + ranks * sizeof(struct told), timeout, &block);
+    if (rc)
+        return rc;
+    struct acomm_rma *r = calloc(1, sizeof *r + ranks * sizeof r->ranks[0]);
+    struct offer offers[ranks], own = own_offer(g, arenas, block, data, bytes);
+    if (!r || !(r->taken = calloc(ranks, sizeof *r->taken)))
+        own.maps = 0; /* all learn of it */
+    rc = acomm_run(g, &(acomm_call){.kind = ACOMM_ALL_GATHER, .in = &own, .out = offers, .count = sizeof own,
+                                    .dtype = ACOMM_UINT8, .root = -1, .timeout = timeout});
+    offers[g->rank] = own;
+    bool open = !rc && all_reach(offers, g->size);
+    if (open) {
+        r->group = g;
+        r->block = block;
+        open = fill(r, arenas, offers);
+        rc = open ? 0 : ACOMM_RESOURCE;
+    }
+    if (open) {
+        add(r);
+        *out = r;
+    } else {
+        if (r)
+            free(r->taken);
+        free(r);
+        arena_give(block);
+        errno = 0; /* addresses are not what is missing */
+    }
+    return rc ? rc : open ? 0 : ACOMM_UNSUPPORTED;
+}
+
+/* ---- calls ---- */
+
+/* 0 or why there is nothing to be done; otherwise leave() ends it. */
+static int come(struct acomm_rma *r, int rank, struct acomm_op *op)
+{
+    atomic_fetch_add(&r->inside, 1);
+    int rc = atomic_load(&r->closed) ? ACOMM_CLOSED : rank < 0 || rank >= r->group->size ? ACOMM_ARGUMENT
+           : group_forked(r->group) ? ACOMM_FORKED : 0;
+    if (rc)
+        atomic_fetch_sub(&r->inside, 1);
+    *op = (struct acomm_op){.group = r->group, .kind = ACOMM_RECV, .peer = rank, .root = -1, .synchronous = true, .timeout = -1};
+    return rc;
+}
+
+static int leave(struct acomm_rma *r, int rc)
+{
+    atomic_fetch_sub(&r->inside, 1);
+    return rc;
+}
+
+/* The same where a group that has failed ends the call. */
+static int begin(struct acomm_rma *r, int rank, struct acomm_op *op)
+{
+    int rc = come(r, rank, op), poisoned = rc ? 0 : atomic_load(&r->group->poisoned);
+    return poisoned ? leave(r, poisoned) : rc;
+}
+
+static int broken(struct acomm_op *op, int errnum)
+{
+    if (errnum == ESRCH || errnum == ECANCELED) { /* it has gone, or failed: the reason is under way */
+        bool closed = wait_news(op->group, op->peer);
+        return group_fail_op(op, ACOMM_LOST, op->peer, 0, closed ? wait_closed(op->group, op->peer) : "its process has gone");
+    }
+    return group_fail_op(op, ACOMM_SYSTEM, op->peer, errnum, "its array could not be reached");
+}
+
+/* One part of a copy: 0 or errno. */
+static int copy(struct acomm_rma *r, int rank, uint64_t at, char *mine, size_t bytes, bool put)
+{
+    struct shared *s = &r->group->shared;
+    struct reached *to = &r->ranks[rank];
+    int seat = r->group->hosts.seat[rank];
+    if (!to->mapped && rank != r->group->rank && put)
+        return window_write(s, seat, to->at + at, mine, bytes);
+    if (!window_enter(s, seat))
+        return ECANCELED;
+    int errnum = 0;
+    char *there = to->mapped ? to->mapped + at : (char *)(uintptr_t)(to->at + at);
+    if (!to->mapped && rank != r->group->rank)
+        errnum = peer_memory_read(window_process(s, seat), to->at + at, mine, bytes, false);
+    else if (put)
+        memmove(there, mine, bytes);
+    else
+        memmove(mine, there, bytes);
+    window_leave(s);
+    return errnum;
+}
+
+static int move(struct acomm_rma *r, int rank, uint64_t at, char *mine, uint64_t bytes, bool put)
+{
+    struct acomm_op op;
+    int rc = begin(r, rank, &op);
+    if (rc)
+        return rc;
+    if (at > r->ranks[rank].bytes || bytes > r->ranks[rank].bytes - at)
+        return leave(r, ACOMM_ARGUMENT);
+    for (uint64_t done = 0; done < bytes && !rc; done += CHUNK) {
+        size_t part = bytes - done < CHUNK ? bytes - done : CHUNK;
+        int errnum = copy(r, rank, at + done, mine + done, part, put);
+        rc = errnum ? broken(&op, errnum) : bytes > CHUNK ? wait_look(&op) : 0;
+    }
+    return leave(r, rc);
+}
+
+int acomm_rma_put(acomm_rma *r, int rank, uint64_t at, uintptr_t from, uint64_t bytes)
+{
+    return move(r, rank, at, (char *)from, bytes, true);
+}
+
+int acomm_rma_get(acomm_rma *r, int rank, uint64_t at, uintptr_t to, uint64_t bytes)
+{
+    return move(r, rank, at, (char *)to, bytes, false);
+}
+
+/* ---- accumulate ---- */
+
+static int lock_control(struct acomm_op *op, struct control *c)
+{
+    uint32_t unlocked = 0;
+    struct timespec t = {0, WAIT_SLEEP_NS};
+    op->timeout = op->group->timeout;
+    /* Who has slept does not know who else does. */
+    for (struct wait w = wait_start(op); !atomic_compare_exchange_strong(&c->lock, &unlocked, w.sleepy ? 2 : 1); unlocked = 0) {
+        int rc = wait_step(&w); /* a holder that died: the group fails */
+        if (rc == ACOMM_INTERRUPTED)
+            return rc;
+        if (rc)
+            return group_fail_op(op, rc, -1, 0, "another rank accumulates there");
+        if (!w.sleepy)
+            continue;
+        if (atomic_exchange(&c->lock, 2) == 0)
+            return 0;
+        syscall(SYS_futex, &c->lock, FUTEX_WAIT, 2, &t, NULL, 0);
+        wait_woke(&w);
+    }
+    return 0;
+}
+
+static void unlock_control(struct control *c)
+{
+    if (atomic_exchange(&c->lock, 0) == 2)
+        syscall(SYS_futex, &c->lock, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+/* With the lock. 0 or errno. */
+static int reduce_part(struct acomm_rma *r, int rank, uint64_t at, char *mine, size_t bytes, int dtype, int redop)
+{
+    struct shared *s = &r->group->shared;
+    struct reached *to = &r->ranks[rank];
+    int seat = r->group->hosts.seat[rank], errnum = 0;
+    char *there = to->mapped ? to->mapped + at : rank == r->group->rank ? (char *)(uintptr_t)(to->at + at) : NULL;
+    _Alignas(64) char fetched[PART];
+    char *place = there ? there : fetched;
+    if (!there && (errnum = copy(r, rank, at, fetched, bytes, false)))
+        return errnum;
+    if (there && !window_enter(s, seat))
+        return ECANCELED;
+    uintptr_t inputs[2] = {(uintptr_t)place, (uintptr_t)mine};
+    acomm_reduce_local((uintptr_t)place, inputs, 2, bytes / acomm_dtype_bytes(dtype), dtype, redop, 1);
+    if (there)
+        window_leave(s);
+    return there ? 0 : copy(r, rank, at, fetched, bytes, true);
+}
+
+int acomm_rma_accumulate(acomm_rma *r, int rank, uint64_t at, uintptr_t from, uint64_t count, int dtype, int redop)
+{
+    uint64_t width = dtype < 0 || dtype >= ACOMM_DTYPES ? 0 : acomm_dtype_bytes(dtype), bytes = count * width;
+    if (!width || !acomm_can_reduce(dtype, redop))
+        return ACOMM_UNSUPPORTED;
+    struct acomm_op op;
+    int rc = begin(r, rank, &op);
+    if (rc)
+        return rc;
+    if (count > r->ranks[rank].bytes || at > r->ranks[rank].bytes || bytes > r->ranks[rank].bytes - at)
+        return leave(r, ACOMM_ARGUMENT);
+    struct control *c = r->ranks[rank].control;
+    if ((rc = lock_control(&op, c)))
+        return leave(r, rc);
+    for (uint64_t done = 0; done < bytes && !rc; done += PART) {
+        size_t part = bytes - done < PART ? bytes - done : PART;
+        int errnum = reduce_part(r, rank, at + done, (char *)from + done, part, dtype, redop);
+        rc = errnum ? broken(&op, errnum) : 0;
+    }
+    unlock_control(c);
+    return leave(r, rc);
+}
+
+/* ---- signals and fences ---- */
+
+static void tell(struct acomm_rma *r, int rank, bool fence)
+{
+    struct told *told = &r->ranks[rank].control->told[r->group->rank];
+    atomic_fetch_add(fence ? &told->fences : &told->signals, 1);
+    bell_ring(shared_bell(&r->group->shared, r->group->hosts.seat[rank]));
+}
+
+int acomm_rma_signal(acomm_rma *r, int rank)
+{
+    struct acomm_op op;
+    int rc = begin(r, rank, &op);
+    if (rc)
+        return rc;
+    tell(r, rank, false);
+    return leave(r, 0);
+}
+
+static bool take(struct acomm_rma *r, int rank, uint64_t unused)
+{
+    (void)unused;
+    const struct told *told = &r->ranks[r->group->rank].control->told[rank];
+    uint64_t taken = atomic_load(&r->taken[rank]);
+    while (taken < atomic_load(&told->signals))
+        if (atomic_compare_exchange_weak(&r->taken[rank], &taken, taken + 1))
+            return true;
+    return false;
+}
+
+static bool fenced(struct acomm_rma *r, int rank, uint64_t epoch)
+{
+    return atomic_load(&r->ranks[r->group->rank].control->told[rank].fences) >= epoch;
+}
+
+static void sleep_until(struct acomm_rma *r, struct acomm_op *op, bool (*there)(struct acomm_rma *, int, uint64_t), uint64_t epoch,
+                        bool *found)
+{
+    struct bell *bell = r->group->bell;
+    int64_t left = op->deadline - clock_now();
+    uint32_t seen = bell_listen(bell);
+    *found = there(r, op->peer, epoch);
+    if (!*found && !atomic_load(&r->group->poisoned))
+        bell_sleep(bell, seen, left < WAIT_SLEEP_NS ? left : WAIT_SLEEP_NS);
+    bell_leave(bell);
+}
+
+/* 0, 1 when the deadline has passed, or a code. */
+static int await(struct acomm_rma *r, struct acomm_op *op, bool (*there)(struct acomm_rma *, int, uint64_t), uint64_t epoch)
+{
+    bool found = there(r, op->peer, epoch);
+    struct wait w = wait_start(op);
+    w.spins *= r->group->crowded ? 1 : SPINS;
+    for (; !found; found = found || there(r, op->peer, epoch)) {
+        int rc = atomic_load(&r->closed) ? ACOMM_CLOSED : wait_step(&w);
+        if (rc == ACOMM_INTERRUPTED)
+            return rc; /* what a handler raised comes out; a signal that came is for who asks next */
+        if (rc && there(r, op->peer, epoch)) /* it came before the end that we saw */
+            return 0;
+        if (rc == ACOMM_TIMEOUT)
+            return 1;
+        if (rc == ACOMM_CLOSED)
+            return rc;
+        if (rc)
+            return group_fail_op(op, rc, -1, 0, NULL);
+        if (!w.sleepy)
+            continue;
+        sleep_until(r, op, there, epoch, &found);
+        wait_woke(&w);
+    }
+    return 0;
+}
+
+int acomm_rma_wait(acomm_rma *r, int rank, int64_t timeout)
+{
+    struct acomm_op op;
+    int rc = come(r, rank, &op);
+    if (rc)
+        return rc;
+    if (take(r, rank, 0))
+        return leave(r, 0); /* also where the group has failed since */
+    op.timeout = timeout;
+    rc = atomic_load(&r->group->poisoned);
+    return leave(r, rc ? rc : timeout <= 0 ? 1 : await(r, &op, take, 0));
+}
+
+int acomm_rma_fence(acomm_rma *r, int64_t timeout, int32_t *late)
+{
+    struct acomm_op op;
+    int rc = begin(r, 0, &op);
+    if (rc)
+        return rc;
+    uint64_t epoch = atomic_fetch_add(&r->epoch, 1) + 1;
+    for (int rank = 0; rank < r->group->size; rank++)
+        tell(r, rank, true);
+    op.timeout = timeout;
+    for (int rank = 0; rank < r->group->size && !rc; rank++) {
+        op.peer = *late = rank;
+        rc = await(r, &op, fenced, epoch);
+    }
+    return leave(r, rc);
+}
+
+/* ---- the end ---- */
+
+static void close_one(struct acomm_rma *r)
+{
+    if (atomic_exchange(&r->closed, 1))
+        return;
+    bell_ring(r->group->bell);
+    while (atomic_load(&r->inside))
+        sched_yield(); /* it sees that it is closed within WAIT_SLEEP_NS */
+    arena_give(r->block);
+}
+
+void rma_close_all(struct acomm_group *g)
+{
+    if (group_forked(g))
+        return; /* it is the parent's, who goes on */
+    for (struct acomm_rma *r = g->rmas; r; r = r->next)
+        close_one(r);
+    if (g->rmas)
+        group_close_window(g); /* the owner of the memory may free it from here on */
+    g->rmas = NULL;
+}
+
+void acomm_rma_free(acomm_rma *r)
+{
+    free(r->taken);
+    free(r);
+}
