@@ -56,6 +56,7 @@ TYPE_CHECKING = False  # as typing's, which takes longer to load than this packa
 if TYPE_CHECKING:
     from typing import Any
 
+    from .core.functions import reduction
     from .core.gradients import GradientReducer
     from .core.thread_ranks import run
     from .launch.spawn import spawn
@@ -66,7 +67,7 @@ __all__ = [
     "ANY_TAG", "Aborted", "AuthFailed", "CollectiveMismatch", "CollectiveTimeout", "DType", "DeviceError", "DistBackendError",
     "DistError", "DistNetworkError", "DistStoreError", "GradientReducer", "Group", "GroupError", "Message", "PeerLost",
     "QueueEmptyError", "Received", "ReduceOp", "RemoteError", "ResourceError", "Work", "from_mpi4py", "get_include",
-    "get_library", "init", "premul_sum", "register_type", "run", "spawn", "wait_all", "wait_any", "writable",
+    "get_library", "init", "premul_sum", "reduction", "register_type", "run", "spawn", "wait_all", "wait_any", "writable",
 ]
 
 
@@ -82,19 +83,16 @@ def get_library() -> str:
     return str(_engine.__file__)
 
 
+_LATER = {  # what most programs do not need, and its module: spawn brings multiprocessing
+    "GradientReducer": "core.gradients", "reduction": "core.functions", "run": "core.thread_ranks", "spawn": "launch.spawn",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "spawn":  # brings multiprocessing, which most programs do not need
-        from .launch.spawn import spawn
+    if name in _LATER:
+        from importlib import import_module
 
-        return spawn
-    if name == "run":
-        from .core.thread_ranks import run
-
-        return run
-    if name == "GradientReducer":
-        from .core.gradients import GradientReducer
-
-        return GradientReducer
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -23,12 +23,13 @@ def _int64(values: Sequence[int]) -> tuple[array.array[int], Buffer]:
     return memory, resolve(memory)
 
 
-def gather_integers(communicator: Communicator, mine: Sequence[int], timeout: float | None) -> list[tuple[int, ...]]:
-    """Every rank's integers (64-bit, as many on each), in rank order."""
+def gather_integers(communicator: Communicator, mine: Sequence[int], timeout: float | None,
+                    layout: int = 0) -> list[tuple[int, ...]]:
+    """Every rank's integers (64-bit, as many on each), in rank order. layout: see Communicator.collective()."""
     n, size = len(mine), communicator.size
     _, src = _int64(mine)
     everything, dst = _int64([0] * (n * size))
-    communicator.collective(KINDS["all_gather"], src, dst, timeout=timeout)
+    communicator.collective(KINDS["all_gather"], src, dst, layout=layout, timeout=timeout)
     return [tuple(everything[i * n : (i + 1) * n]) for i in range(size)]
 
 
@@ -74,14 +75,18 @@ def blocks_of_root(group: Group, root: int, src: Buffer, rows: Sequence[int]) ->
     return own, whole if group.rank == root else [0] * group.size
 
 
-def _same_tail(group: Group, src: Buffer, tails: Sequence[int]) -> None:
-    # Every rank looks at the same list and finds the same two ranks, so all raise and the group stays usable.
-    odd = [rank for rank, tail in enumerate(tails) if tail != tails[0]]
+def same_values(group: Group, values: Sequence[int], otherwise: str) -> None:
+    """CollectiveMismatch (on all ranks; the group stays usable) unless all are equal. values: every rank's. otherwise: what ranks
+    do whose values differ."""
+    odd = [rank for rank, value in enumerate(values) if value != values[0]]
     if odd:
-        raise CollectiveMismatch(
-            f"rank {group.rank} of {group.size} in group {group.name!r}: ranks 0 and {odd[0]} give "
-            f"arrays of different dtype or different dimensions after the first; here it is {dtype_name(src)} "
-            f"of shape {src.shape}", ranks=tuple(odd), members=group.ranks)
+        raise CollectiveMismatch(f"rank {group.rank} of {group.size} in group {group.name!r}: ranks 0 and {odd[0]} {otherwise}",
+                                 ranks=tuple(odd), members=group.ranks)
+
+
+def _same_tail(group: Group, src: Buffer, tails: Sequence[int]) -> None:
+    same_values(group, tails, "give arrays of different dtype or different dimensions after the first; here it is "
+                f"{dtype_name(src)} of shape {src.shape}")
 
 
 def agreed_counts(group: Group, src: Buffer, send: Sequence[int], recv: Sequence[int] | None,

@@ -37,7 +37,7 @@ from .routes import Routes
 from .survivors import Shrinking
 from .symmetric import SymmetricArrays
 from .typed import TYPE_CHECKING, Any
-from .types import ReduceOp
+from .types import LOCATING, ReduceOp
 from .work import Work
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .cart import Cart
 
     _Function = TypeVar("_Function", bound=Callable[..., Any])
+    _Op = str | ReduceOp | Callable[[Any, Any], Any]  # a function: see Group.all_reduce()
 
 
 def _short(function: _Function) -> _Function:
@@ -111,44 +112,55 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Short
 
     def _collective(self, name: str, src: Buffer | None, to: Destination, layout: int, timeout: float | None, async_op: bool,
                     op: ReduceOp | None = None, root: int = -1, counts: Sequence[int] | None = None,
-                    receives: Sequence[int] | None = None) -> Any:
-        """Of arguments that were checked; gives what the method gives."""
+                    receives: Sequence[int] | None = None, mover: Any = None) -> Any:
+        """Of arguments that were checked; gives what the method gives. mover: None takes that of the arrays' device."""
         some: Any = src or to.buffer
-        work = self._movers[some.device_type].collective(KINDS[name], src, to.buffer, op, root, counts, receives, layout=layout,
-                                                         timeout=timeout, async_op=async_op)
+        work = (mover or self._movers[some.device_type]).collective(
+            KINDS[name], src, to.buffer, op, root, counts, receives, layout=layout, timeout=timeout, async_op=async_op)
         return Work(work, to.array) if async_op else to.array()
+
+    def _reducible(self, x: Any, op: _Op, timeout: float | None) -> tuple[Any, ReduceOp | None, Any]:
+        """x, read; what reduces it, and the mover, where that is not that of the array's device."""
+        arguments.seconds(timeout)
+        if callable(op):
+            from .functions import Chain  # not for programs that have none
+
+            return self._movable(x), None, Chain(self, op, x)
+        src = self._readable(x)
+        return src, arguments.reduction(op, src.dtype), None
 
     # ---- collectives ----
 
     @_short
-    def all_reduce(self, x: Any, op: str | ReduceOp = "sum", *, index: Any = None, out: Any = None, async_op: bool = False,
+    def all_reduce(self, x: Any, op: _Op = "sum", *, index: Any = None, out: Any = None, async_op: bool = False,
                    timeout: float | None = None) -> Any:
         """The elementwise reduction of every rank's x, on every rank; any shape.
 
         op "minloc" or "maxloc" gives (extremes, ranks): of each element also the lowest rank that has it, as int64. With index,
         an int or an int64 array of x's shape, (extremes, indices): the lowest index of those that have it. NaN is an extreme, as
-        for min. out is a pair then, arrays are of the host, and async_op is a ValueError.
+        for min. out is a pair then, async_op is a ValueError, and arrays on a GPU are compared on the host.
+
+        op may also be a function of two arrays of x's library, which gives one of x's shape and dtype: op(op(x0, x1), x2), each
+        call on one rank. It need not be commutative, may write to its first argument only, and is slow: the ranks take turns.
+        For one in C see arraycomm.reduction(). Any dtype; timeout is of each step; async_op is a ValueError. An error of the
+        function is raised on all ranks (a RemoteError on the others), and the group stays usable.
 
         The result's bits are the same on all ranks and from run to run. float16, bfloat16 and float8 are accumulated in
         float32.
         """
-        if op in ("minloc", "maxloc"):
+        if op in LOCATING or index is not None:
             from .locations import located
 
-            return located(self, x, str(op), index, out, timeout, async_op=async_op)
-        if index is not None:
-            raise ValueError(f"index is for minloc and maxloc, not for {op}")
+            return located(self, x, op, index, -1, out, timeout, async_op=async_op)
         return self._reduced("all_reduce", x, op, out, timeout, async_op)
 
-    def _reduced(self, name: str, x: Any, op: str | ReduceOp, out: Any, timeout: float | None, async_op: bool) -> Any:
-        arguments.seconds(timeout)
-        src = self._readable(x)
-        reduction = arguments.reduction(op, src.dtype)
+    def _reduced(self, name: str, x: Any, op: _Op, out: Any, timeout: float | None, async_op: bool) -> Any:
+        src, reduction, mover = self._reducible(x, op, timeout)
         to = arguments.in_place(x, src) if out is x else arguments.destination(x, src, src.shape, out)
-        return self._collective(name, src, to, shapes.layout(src.shape), timeout, async_op, reduction)
+        return self._collective(name, src, to, shapes.layout(src.shape), timeout, async_op, reduction, mover=mover)
 
     @_short
-    def scan(self, x: Any, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
+    def scan(self, x: Any, op: _Op = "sum", *, out: Any = None, async_op: bool = False,
              timeout: float | None = None) -> Any:
         """The elementwise reduction, in rank order, of the x of this rank and of those before it; any shape.
 
@@ -157,25 +169,27 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Short
         return self._reduced("scan", x, op, out, timeout, async_op)
 
     @_short
-    def exscan(self, x: Any, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
+    def exscan(self, x: Any, op: _Op = "sum", *, out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
         """As scan(), of the ranks before this one only.
 
         Rank 0 gets the reduction's identity: zeros of sum, bor and bxor, ones of product, all bits of band, of min and max
-        infinity and minus infinity, or the dtype's largest and smallest value. avg and premul_sum have none: zeros.
+        infinity and minus infinity, or the dtype's largest and smallest value. avg, premul_sum and functions have none: zeros.
         """
         return self._reduced("exscan", x, op, out, timeout, async_op)
 
     @_short
-    def reduce(self, x: Any, root: int = 0, op: str | ReduceOp = "sum", *, out: Any = None, async_op: bool = False,
+    def reduce(self, x: Any, root: int = 0, op: _Op = "sum", *, index: Any = None, out: Any = None, async_op: bool = False,
                timeout: float | None = None) -> Any:
         """As all_reduce, but only `root` gets the result; the other ranks get None, and their `out` is not touched."""
-        arguments.seconds(timeout)
-        src = self._readable(x)
         root = arguments.root(root, self.size)
-        reduction = arguments.reduction(op, src.dtype)
+        if op in LOCATING or index is not None:
+            from .locations import located
+
+            return located(self, x, op, index, root, out, timeout, async_op=async_op)
+        src, reduction, mover = self._reducible(x, op, timeout)
         to = arguments.destination(x, src, src.shape, out) if self.rank == root else arguments.NOWHERE
-        return self._collective("reduce", src, to, shapes.layout(src.shape), timeout, async_op, reduction, root)
+        return self._collective("reduce", src, to, shapes.layout(src.shape), timeout, async_op, reduction, root, mover=mover)
 
     @_short
     def broadcast(self, x: Any = None, root: int = 0, *, out: Any = None, async_op: bool = False,
@@ -273,22 +287,20 @@ class Group(ObjectCollectives, MessageMethods, Shrinking, SymmetricArrays, Short
         return self._collective("scatter", whole, to, shapes.layout(part), timeout, async_op, root=root)
 
     @_short
-    def reduce_scatter(self, x: Any, op: str | ReduceOp = "sum", *, counts: Sequence[int] | None = None,
+    def reduce_scatter(self, x: Any, op: _Op = "sum", *, counts: Sequence[int] | None = None,
                        out: Any = None, async_op: bool = False, timeout: float | None = None) -> Any:
         """The reduction of every rank's x, cut along the first dimension; rank r gets part r.
 
         counts: rows of the first dimension for each rank, equal on all ranks; None cuts into equal parts, and the first
         dimension must be a multiple of the group's size.
         """
-        arguments.seconds(timeout)
-        src = self._readable(x)
-        reduction = arguments.reduction(op, src.dtype)
+        src, reduction, mover = self._reducible(x, op, timeout)
         rows = None if counts is None else shapes.check_counts(src.shape, self.size, counts, "counts")
         part = shapes.part(src.shape, self.size, rows, self.rank)
         to = arguments.destination(x, src, part, out, contains=self.rank if rows is None else None)
         elements = None if rows is None else [n * row(src) for n in rows]
         return self._collective("reduce_scatter", src, to, shapes.layout(src.shape, rows), timeout, async_op, reduction,
-                                counts=elements)
+                                counts=elements, mover=mover)
 
     @_short
     def all_to_all(self, x: Any, *, send_counts: Sequence[int] | None = None, recv_counts: Sequence[int] | None = None,

@@ -5,7 +5,8 @@ Collectives move one run of elements; list forms give many arrays. Slices of one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from .buffer import Buffer
 from .codec import as_bytes
@@ -39,8 +40,9 @@ def flat(buffer: Buffer) -> Buffer:
 
 
 def copy(source: Buffer, to: Buffer) -> None:
-    """As many bytes, within host memory or on a CUDA device; there it is done in the order of both Buffers' streams."""
-    if to.device_type == _CPU:
+    """As many bytes, within host memory, on a CUDA device or between them, in the order of both Buffers' streams. In host memory
+    they are there when this returns."""
+    if source.device_type == to.device_type == _CPU:
         memoryview(as_bytes(to))[:] = memoryview(as_bytes(source))
         return
     from .cuda.memory import copy_on  # not for those whose arrays are on the host
@@ -48,14 +50,39 @@ def copy(source: Buffer, to: Buffer) -> None:
     copy_on(source, to)
 
 
+def on_host(buffer: Buffer) -> Buffer:
+    """Itself, or a copy of what lies on a device."""
+    if buffer.device_type == _CPU:
+        return buffer
+    made = allocate(buffer.shape, DType(buffer.dtype))
+    copy(buffer, made)
+    return made
+
+
+@contextmanager
+def through_host(to: Buffer) -> Iterator[Buffer]:
+    """Host memory for what is to be written there: itself, or what is copied to the device afterwards."""
+    memory = to if to.device_type == _CPU else allocate(to.shape, DType(to.dtype))
+    yield memory
+    if memory is not to:
+        copy(memory, to)
+
+
+def clear(to: Buffer) -> None:
+    """Zeros."""
+    with through_host(to) as memory:
+        memoryview(as_bytes(memory))[:] = bytes(to.nbytes)
+
+
 def duplicate(source: Buffer) -> Buffer:
     """The same in memory of its own that may be written, on the same device."""
-    made = _room(source, source.shape)
+    made = room(source, source.shape)
     copy(source, made)
     return made
 
 
-def _room(like: Buffer, shape: tuple[int, ...]) -> Buffer:
+def room(like: Buffer, shape: tuple[int, ...]) -> Buffer:
+    """Uninitialised memory of the dtype, on the device and in the order of the stream of `like`."""
     if like.device_type == _CPU:
         return allocate(shape, DType(like.dtype))
     if like.device_type not in _CUDA:
@@ -70,7 +97,7 @@ def _together(buffers: Sequence[Buffer]) -> Buffer:
     first = buffers[0]
     if any(_place(one) != _place(first) for one in buffers):
         raise ValueError("the arrays of one list must be on one device")
-    return _room(first, (sum(buffer.count for buffer in buffers),))
+    return room(first, (sum(buffer.count for buffer in buffers),))
 
 
 def _over(buffers: Sequence[Buffer]) -> Buffer:

@@ -1,49 +1,66 @@
-"""all_reduce with "minloc" and "maxloc": the extremes, and which rank or index has them."""
+"""all_reduce and reduce with "minloc" and "maxloc": the extremes, and which rank or index has them."""
 
 from __future__ import annotations
 
 from arraycomm._engine import lib
 
 from . import arguments, shapes
+from .arguments import Destination
+from .buffer import Buffer
 from .dlpack import allocate, wrap
+from .joined import copy, on_host, room
+from .kinds import KINDS
 from .typed import TYPE_CHECKING, Any
-from .types import OPS, DeviceType, DType
+from .types import LOCATING, OPS, DType
 
 if TYPE_CHECKING:
     from .group import Group
 
-OPERATIONS = ("minloc", "maxloc")
-_HOST = (int(DeviceType.CPU), int(DeviceType.CUDA_HOST), int(DeviceType.ROCM_HOST))
 
-
-def located(group: Group, x: Any, op: str, index: Any, out: Any, timeout: float | None, *, async_op: bool) -> tuple[Any, Any]:
-    """See Group.all_reduce()."""
+def located(group: Group, x: Any, op: Any, index: Any, root: int, out: Any, timeout: float | None, *,
+            async_op: bool) -> tuple[Any, Any] | None:
+    """See Group.all_reduce() and reduce(). root: -1 where all ranks get the result."""
     arguments.seconds(timeout)
+    if op not in LOCATING:
+        raise ValueError(f"index is for minloc and maxloc, not for {op}")
     if async_op:
         raise ValueError(f"{op} is two reductions, one of what the other has found, and cannot be asynchronous")
     src = group._readable(x)
-    if src.device_type not in _HOST:
-        raise TypeError(f"{op} is for arrays in host memory: copy x there, or compare x with its all_reduce(x, {op[:3]!r})")
     reduction = arguments.reduction(op[:3], src.dtype)
-    where = None if index is None or isinstance(index, int) else _indices(group, index, src.shape)
-    values, places = (None, None) if out is None else out
+    gets = root in (-1, group.rank)
+    values, places = out if gets and out is not None else (None, None)
     to = arguments.destination(x, src, src.shape, values, distinct=True)
-    mine = allocate(src.shape, DType.INT64)
-    at = arguments.destination(x, mine, src.shape, places)
+    at = _places(x, src, places) if gets else arguments.NOWHERE
+    indices = None if index is None or isinstance(index, int) else _indices(group, index, src.shape)
+    number = group.rank if index is None or indices else arguments.integer("index", index)
     layout = shapes.layout(src.shape, [1])
     group._collective("all_reduce", src, to, layout, timeout, False, reduction)
-    number = group.rank if index is None or where is not None else arguments.integer("index", index)
-    indices = where.address if where else 0
-    code = lib.acomm_locate(mine.address, src.address, to.buffer.address, indices, number, src.count, src.dtype)
+    mine, found = allocate(src.shape, DType.INT64), allocate(src.shape, DType.INT64)
+    own, extremes = on_host(src), on_host(to.buffer)
+    code = lib.acomm_locate(mine.address, own.address, extremes.address, indices.address if indices else 0, number, src.count,
+                            src.dtype)
     assert code == 0, code  # operation and dtype have been checked
-    group._collective("all_reduce", mine, at, layout, timeout, False, OPS["min"])
-    return to.array(), at.array() if places is not None else wrap(at.buffer, x)
+    kind = KINDS["all_reduce" if root < 0 else "reduce"]
+    group._communicator.collective(kind, mine, found if gets else None, OPS["min"], root, layout=layout, timeout=timeout)
+    if not gets:
+        return None
+    copy(found, at.buffer)
+    return to.array(), at.array()
 
 
-def _indices(group: Group, index: Any, shape: tuple[int, ...]) -> Any:
+def _places(x: Any, src: Buffer, out: Any) -> Destination:
+    """Where the ranks or indices go, on the device of x."""
+    like = Buffer(0, 0, DType.INT64, src.device_type, src.device_index, False, (0,), None, src.stream)
+    if out is not None:
+        return arguments.destination(x, like, src.shape, out)
+    made = room(like, src.shape)
+    return Destination(made, lambda: wrap(made, x))
+
+
+def _indices(group: Group, index: Any, shape: tuple[int, ...]) -> Buffer:
     found = group._readable(index)
-    if found.dtype != DType.INT64 or found.device_type not in _HOST:
-        raise TypeError(f"index must be an int, or an array of int64 in host memory, got {DType(found.dtype).label}")
+    if found.dtype != DType.INT64:
+        raise TypeError(f"index must be an int, or an array of int64, got {DType(found.dtype).label}")
     if found.shape != shape:
         raise ValueError(f"index has shape {found.shape}, but x has shape {shape}")
-    return found
+    return on_host(found)

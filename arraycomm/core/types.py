@@ -91,6 +91,8 @@ class ReduceOp(Record):
 _NAMES = ("sum", "product", "min", "max", "band", "bor", "bxor", "avg")
 OPS: dict[str, ReduceOp] = {name: ReduceOp(name, code) for code, name in enumerate(_NAMES)}
 OPS["prod"] = OPS["product"]
+LOCATING = ("minloc", "maxloc")  # made of these, see locations.py
+_CHOICE = f"choose from {', '.join(_NAMES)}, or arraycomm.premul_sum(factor)"
 CODES: dict[object, int] = {name: op.code for name, op in OPS.items()} | {op: op.code for op in OPS.values()}
 
 
@@ -105,12 +107,16 @@ def premul_sum(factor: float) -> ReduceOp:
 
 
 def reduce_op(op: str | ReduceOp) -> ReduceOp:
-    """The ReduceOp of a name. Raises ValueError for an unknown name, naming the known ones."""
+    """The ReduceOp of a name. Raises ValueError for an unknown name, naming the known ones, TypeError for a function."""
     if isinstance(op, ReduceOp):
         return op
+    if callable(op):
+        raise TypeError("functions reduce in all_reduce, reduce, reduce_scatter, scan and exscan of a Group, outside of compiled "
+                        f"code; here {_CHOICE}")
+    if op in LOCATING:
+        raise ValueError(f"{op} is for all_reduce and reduce of a Group, outside of compiled code. Here reduce by {op[:3]}, then "
+                         "take the min of where(x == extremes, rank, size)")
     try:
         return OPS[op]
     except (KeyError, TypeError):
-        raise ValueError(
-            f"unknown reduction {op!r}; choose from {', '.join(_NAMES)}, or arraycomm.premul_sum(factor)"
-        ) from None
+        raise ValueError(f"unknown reduction {op!r}; {_CHOICE}") from None

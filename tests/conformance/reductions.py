@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from .data import NARROW, OPS, back, contents, defined, reduced, supports
+from .data import NARROW, OPS, back, contents, defined, make, reduced, supports
 from .expect import expect, given, operation, slack, untouched
 from .worlds import Context
 
@@ -113,6 +114,35 @@ def scans_elsewhere(context: Context) -> None:
     expect(context, "scan of 0-d", group.scan(np.array(rank + 1)), np.array((rank + 1) * (rank + 2) // 2))
     context.raises("scan of bits of floats", TypeError, "bxor", lambda: group.scan(xs[rank], "bxor"))
     context.raises("exscan into another shape", ValueError, "shape", lambda: group.exscan(xs[rank], out=out[1:]))
+
+
+def functions_and_locations(context: Context, framework: str) -> None:
+    """A function that is not commutative, in all that reduce; minloc and maxloc; scan and exscan; of arrays of any device."""
+    group, size, me = context.group, context.size, context.rank
+    xs = [contents("float32", (size * 5, 3), rank, 9) for rank in range(size)]
+    x = given(context, framework, xs[me])
+    less = lambda left, right: make(framework, back(left) * 2 - back(right))  # noqa: E731
+    upto = list(itertools.accumulate(xs, lambda left, right: left * 2 - right))
+    expect(context, "all_reduce by a function", group.all_reduce(x, less), upto[-1], like=x, shared=True)
+    expect(context, "scan by a function", group.scan(x, less), upto[me], like=x)
+    expect(context, "exscan by a function", group.exscan(x, less), upto[me - 1] if me else np.zeros_like(xs[0]))
+    expect(context, "reduce_scatter by a function", group.reduce_scatter(x, less), upto[-1][me * 5 : me * 5 + 5])
+    found = group.reduce(x, size - 1, less)
+    context.check((found is None) == (me < size - 1), "reduce by a function gives the root alone")
+    if found is not None:
+        expect(context, "reduce by a function", found, upto[-1], like=x)
+    expect(context, "scan", group.scan(x), reduced("sum", xs[: me + 1]), like=x)
+    expect(context, "exscan", group.exscan(x), reduced("sum", xs[:me]) if me else np.zeros_like(xs[0]))
+    for op, extreme in (("minloc", np.min(xs, 0)), ("maxloc", np.max(xs, 0))):
+        ranks = np.argmax(np.array(xs) == extreme, 0).astype(np.int64)
+        values, places = group.all_reduce(x, op)
+        expect(context, op, values, extreme, like=x, shared=True)
+        expect(context, f"ranks of {op}", places, ranks, shared=True)
+        at_root = group.reduce(x, 0, op, index=given(context, framework, np.full_like(ranks, 7 - me)))
+        context.check((at_root is None) == (me > 0), f"reduce {op} gives the root alone")
+        if at_root is not None:
+            last = size - 1 - np.argmax(np.array(xs)[::-1] == extreme, 0)
+            expect(context, f"indices of {op}", at_root[1], 7 - last.astype(np.int64))
 
 
 def sizes(context: Context, counts: Sequence[int], dtypes: Sequence[str] = ("float32", "bfloat16", "int8"),

@@ -44,6 +44,11 @@ def test_operations(cuda_world: World, framework: str) -> None:
     cuda_world.run("movement.matrix", framework=framework, dtypes=dtypes)
 
 
+def test_functions_and_locations(cuda_world: World) -> None:
+    for framework in CUDA:
+        cuda_world.run("reductions.functions_and_locations", framework=framework)
+
+
 @pytest.mark.parametrize("framework", CUDA)
 def test_shapes(cuda_world: World, framework: str) -> None:
     cuda_world.run("layouts.small", framework=framework)

@@ -34,8 +34,10 @@ def test_special_values(world: World) -> None:
     world.run("reductions.wrapping")
 
 
-def test_scans(world: World) -> None:
+def test_scans_functions_and_locations(world: World) -> None:
     world.run("reductions.scans_elsewhere")
+    for framework in FRAMEWORKS if world.size == 2 and not world.settings.hosts else ("numpy",):
+        world.run("reductions.functions_and_locations", framework=framework)
 
 
 def test_sizes(world: World) -> None:

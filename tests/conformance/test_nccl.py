@@ -44,6 +44,10 @@ def test_reductions(gpus: World) -> None:
     gpus.run("gpus.reductions", dtypes=reduced_there(gpus))
 
 
+def test_functions_locations_and_scans(gpus: World) -> None:
+    gpus.run("reductions.functions_and_locations", framework="cuda")
+
+
 def test_movement(gpus: World) -> None:
     gpus.run("movement.matrix", framework="cuda", dtypes=DTYPES)
 

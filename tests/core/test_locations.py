@@ -46,6 +46,26 @@ def test_the_lowest_rank_and_the_lowest_index() -> None:
     ranks(work)
 
 
+def test_reduce_gives_them_to_the_root() -> None:
+    def work(group: arraycomm.Group) -> None:
+        x, root = _x(group.rank, "float32"), group.size - 1
+        extremes, wanted = group.all_reduce(x, "maxloc")
+        out = np.empty_like(x), np.empty(x.shape, np.int64)
+        for found in (group.reduce(x, root, "maxloc"), group.reduce(x, root, "maxloc", index=group.rank, out=out)):
+            assert (found is None) == (group.rank != root)
+            if found is not None:
+                np.testing.assert_array_equal(found[0], extremes)
+                np.testing.assert_array_equal(found[1], wanted)
+        part = group.split(int(group.rank == 0), key=-group.rank)  # groups of one rank and of two, the last rank first
+        assert part is not None
+        with part:
+            found = part.reduce(np.array([group.rank, 1]), 0, "minloc")
+            assert (found is None) == (part.rank > 0)
+            assert found is None or [y.tolist() for y in found] == ([[0, 1], [0, 0]] if group.rank == 0 else [[1, 1], [1, 0]])
+
+    ranks(work)
+
+
 def test_special_values() -> None:
     """NaN of any payload is an extreme; -0 is below +0; 0-d and empty arrays; strided ones; out."""
     def work(group: arraycomm.Group) -> None:
@@ -72,7 +92,9 @@ WRONG: list[tuple[Callable[[arraycomm.Group, np.ndarray], Any], type[Exception],
     (lambda g, x: g.all_reduce(x, "minloc", index=np.zeros(2, np.int64)), ValueError, "shape"),
     (lambda g, x: g.all_reduce(x, index=3), ValueError, "index is for minloc"),
     (lambda g, x: g.all_reduce(x, "minloc", out=(x, np.empty(3, np.int64))), ValueError, "overlap"),
-    (lambda g, x: g.reduce(x, 0, "minloc"), ValueError, "unknown reduction"),
+    (lambda g, x: g.reduce(x, 0, "sum", index=1), ValueError, "index is for minloc"),
+    (lambda g, x: g.reduce(x, 9, "minloc"), ValueError, "root 9"),
+    (lambda g, x: g.reduce_scatter(x, "minloc"), ValueError, "take the min of where"),
 ]
 
 

@@ -9,11 +9,12 @@ from contextlib import suppress
 
 from ..backend import Mover
 from ..buffer import Buffer
+from ..codec import as_bytes
 from ..dlpack import adopt, give_back
 from ..errors import DistError, ResourceError
 from ..typed import Any
 from ..types import DeviceType, DType
-from .runtime import ON_DEVICE, Runtime, runtime
+from .runtime import ON_DEVICE, TO_DEVICE, TO_HOST, Runtime, runtime
 
 _LEGACY = 1  # the default stream, as DLPack numbers it
 
@@ -63,10 +64,33 @@ def _malloc(cuda: Runtime, nbytes: int, device: int) -> int:
 
 
 def copy_on(source: Buffer, to: Buffer) -> None:
-    """Enqueues a copy of as many bytes, on the stream of `to`, after what is under way on the other's."""
-    if source.nbytes:
-        cuda = runtime()
-        with cuda.on(to.device_index):  # a default stream is the current device's
-            if source.stream != to.stream:
-                cuda.order(after=source.stream, stream=to.stream, device=to.device_index)
-            cuda.copy(to.address, source.address, source.nbytes, ON_DEVICE, to.stream)
+    """Enqueues a copy of as many bytes, on the stream of `to`, after what is under way on the other's. One of them may be host
+    memory: such a copy has ended on return."""
+    if not source.nbytes:
+        return
+    if DeviceType.CPU in (source.device_type, to.device_type):
+        _copy_across(source, to)
+        return
+    cuda = runtime()
+    with cuda.on(to.device_index):  # a default stream is the current device's
+        if source.stream != to.stream:
+            cuda.order(after=source.stream, stream=to.stream, device=to.device_index)
+        cuda.copy(to.address, source.address, source.nbytes, ON_DEVICE, to.stream)
+
+
+def _copy_across(source: Buffer, to: Buffer) -> None:
+    """Through pinned memory for the time being: for what is seldom copied. Operations are staged (staged.py)."""
+    cuda, down, nbytes = runtime(), to.device_type == DeviceType.CPU, source.nbytes
+    there, here = (source, to) if down else (to, source)
+    with cuda.on(there.device_index):
+        pinned = cuda.host_alloc(nbytes)
+        try:
+            if not down:
+                cuda.ffi.memmove(cuda.ffi.cast("char *", pinned), memoryview(as_bytes(here)), nbytes)
+            cuda.copy(*((pinned, there.address) if down else (there.address, pinned)), nbytes, TO_HOST if down else TO_DEVICE,
+                      there.stream)
+            cuda.synchronize(there.stream, there.device_index)
+            if down:
+                memoryview(as_bytes(here))[:] = cuda.ffi.buffer(cuda.ffi.cast("char *", pinned), nbytes)
+        finally:
+            cuda.free_host(pinned)

@@ -316,17 +316,17 @@ int acomm_locate(uintptr_t out, uintptr_t own, uintptr_t extreme, uintptr_t inde
 {
     if (!reduce_supported(dtype, ACOMM_MIN))
         return ACOMM_UNSUPPORTED;
-    char block[BLOCK]; /* a reduction's NaN is the canonical one */
+    char block[BLOCK], extremes[BLOCK]; /* a reduction's NaN is the canonical one */
     struct reduction r = {dtype, ACOMM_MIN, 1, 2};
     size_t width = widths[dtype];
     for (uint64_t at = 0; at < count; at += BLOCK / width) {
         uint64_t part = count - at < BLOCK / width ? count - at : BLOCK / width;
         const char *in = (const char *)own + at * width, *found = (const char *)extreme + at * width;
-        const void *twice[] = {in, in};
-        reduce_all(&r, block, twice, 2, part);
+        reduce_all(&r, block, (const void *[]){in, in}, 2, part);
+        reduce_all(&r, extremes, (const void *[]){found, found}, 2, part);
         for (uint64_t i = 0; i < part; i++) {
             int64_t here = index ? ((const int64_t *)index)[at + i] : rank;
-            ((int64_t *)out)[at + i] = memcmp(block + i * width, found + i * width, width) ? INT64_MAX : here;
+            ((int64_t *)out)[at + i] = memcmp(block + i * width, extremes + i * width, width) ? INT64_MAX : here;
         }
     }
     return ACOMM_OK;

@@ -128,7 +128,8 @@ def many(context: Context, way: str) -> float:
 def wrong_calls(context: Context) -> list[str]:
     """Refused when the program is traced."""
     group, said = context.world, []
-    calls = [lambda x: comm.all_reduce(x, "median", group=group), lambda x: comm.all_reduce(x, "bor", group=group),
+    calls = [lambda x: comm.all_reduce(x, "median", group=group), lambda x: comm.all_reduce(x, jnp.matmul, group=group),
+             lambda x: comm.all_reduce(x, "minloc", group=group), lambda x: comm.all_reduce(x, "bor", group=group),
              lambda x: comm.reduce_scatter(x, group=group), lambda x: comm.broadcast(x, 7, group=group),
              lambda x: comm.all_reduce(x.astype(jnp.int4), group=group),
              lambda x: comm.permute(x, [(0, 1), (0, 0)], group=group), lambda x: comm.permute(x, [(0,)], group=group),
