@@ -11,6 +11,7 @@ from .broadcast import Broadcast
 from .gather import Gather
 from .reduce import Reduce
 from .reduce_scatter import ReduceScatter
+from .scan import Exscan, Scan
 from .scatter import Scatter
 from .sendrecv import SendRecv
 
@@ -24,6 +25,8 @@ COLLECTIVES: dict[str, Collective] = {
         Gather(),
         Scatter(),
         ReduceScatter(),
+        Scan(),
+        Exscan(),
         AllToAll(),
         SendRecv(),
         Barrier(),

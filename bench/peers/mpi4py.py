@@ -10,10 +10,12 @@ from functools import partial
 from typing import Any
 
 from . import mpi
-from .protocol import Call, Missing, Peer
+from .protocol import OPERATIONS, Call, Missing, Peer
 
 
 class Contender(Peer):
+    operations: tuple[str, ...] = OPERATIONS
+
     def __init__(self, name: str) -> None:
         from mpi4py import MPI
 
@@ -71,6 +73,8 @@ class Contender(Peer):
             "reduce_scatter": partial(comm.Reduce_scatter_block, given, got),
             "all_to_all": partial(comm.Alltoall, given, got),
             "broadcast": partial(comm.Bcast, got, 0),
+            "scan": partial(comm.Scan, given, got),
+            "exscan": partial(comm.Exscan, given, got),
             "barrier": comm.Barrier,
         }
         if operation == "sendrecv":

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import mpi
-from .protocol import Call, Missing, Peer
+from .protocol import OPERATIONS, Call, Missing, Peer
 
 # "ours/NAME" on the table: the settings of its ranks. Where it wants arrays of its own, see `place`.
 _PIECE = 1 << 20
@@ -55,6 +55,7 @@ def _library(name: str) -> str | None:
 
 
 class Contender(Peer):
+    operations: tuple[str, ...] = OPERATIONS
     dtypes = ("float32", "bfloat16")
 
     def __init__(self, name: str) -> None:

@@ -31,9 +31,10 @@ class Pattern:
         begin, partner = self.rank * share, self.rank ^ 1
         if operation == "barrier" or (operation == "sendrecv" and partner >= self.size):
             return []
-        if operation in ("all_reduce", "reduce_scatter"):
-            total = np.sum([self._period(rank) for rank in range(self.size)], axis=0)
-            return [(total, begin if operation == "reduce_scatter" else 0, share)]
+        ranks = {"all_reduce": self.size, "reduce_scatter": self.size, "scan": self.rank + 1, "exscan": self.rank}.get(operation)
+        if ranks is not None:  # MPI's exscan gives rank 0 nothing
+            total = np.sum([self._period(rank) for rank in range(ranks)], axis=0)
+            return [(total, begin if operation == "reduce_scatter" else 0, share)] if ranks else []
         if operation in ("all_gather", "all_to_all"):
             return [(self._period(rank), begin if operation == "all_to_all" else 0, share) for rank in range(self.size)]
         return [(self._period(0 if operation == "broadcast" else partner), 0, share)]

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from .pattern import Pattern
 
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv", "barrier")
+_COMMON = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv", "barrier")
+OPERATIONS = (*_COMMON, "scan", "exscan")
 DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")  # the size is the whole array's
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 IN_PLACE = ("all_reduce", "broadcast")
@@ -47,7 +48,7 @@ class Missing(Exception):
 class Peer(abc.ABC):
     """One rank of a contender. Every call blocks until this rank's part is done."""
 
-    operations: tuple[str, ...] = OPERATIONS  # what the library offers
+    operations: tuple[str, ...] = _COMMON  # what the library offers
     dtypes: tuple[str, ...] = ("float32",)
     functional = False  # arrays are immutable: a call returns its result, and `out` is None
 

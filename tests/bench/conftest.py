@@ -47,11 +47,12 @@ class FakeGroup:
         self.barrier()
         return everything
 
-    def _reduced(self, x: Any, op: Any) -> Any:
-        wide = [self._wide(entry) for entry in self._exchange(x)]
+    def _reduced(self, x: Any, op: Any, ranks: int | None = None) -> Any:
+        wide = [self._wide(entry) for entry in self._exchange(x)][:ranks] or [x]
         if op.name == "avg":
             total = np.add.reduce(wide)
-            result = total / self.size if total.dtype.kind in "fc" else total // self.size
+            double = total.astype(complex) if total.dtype.kind == "c" else total  # NumPy multiplies complex numbers by 1/n
+            result = double / len(wide) if total.dtype.kind in "fc" else total // len(wide)
         elif op.name == "premul_sum":
             result = np.add.reduce(wide) * op.factor
         else:
@@ -77,6 +78,12 @@ class FakeGroup:
 
     def all_reduce(self, x: Any, op: Any, *, out: Any = None) -> Any:
         return self._give(self._reduced(x, op), out)
+
+    def scan(self, x: Any, op: Any, *, out: Any = None) -> Any:
+        return self._give(self._reduced(x, op, self.rank + 1), out)
+
+    def exscan(self, x: Any, op: Any, *, out: Any = None) -> Any:
+        return self._give(self._reduced(x, op, self.rank), out)
 
     def reduce(self, x: Any, root: int, op: Any, *, out: Any = None) -> Any:
         result = self._reduced(x, op)

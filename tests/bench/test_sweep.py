@@ -41,7 +41,8 @@ def test_all_operations_are_right(run_world, size):
 @pytest.mark.parametrize("size", [2, 3, 8])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_dtypes_and_reductions_are_exact(run_world, dtype, size):
-    rows, _ = measure(run_world, size, ["all_reduce,reduce_scatter", "-b", "9K", "-e", "9K", "-o", "all", "-d", dtype])
+    operations = "all_reduce,reduce_scatter,scan,exscan"
+    rows, _ = measure(run_world, size, [operations, "-b", "9K", "-e", "9K", "-o", "all", "-d", dtype])
     assert rows
     assert wrong(rows) == []
 
@@ -94,7 +95,7 @@ def test_bus_bandwidth(run_world, operation, factor):
 def test_in_place_forms(run_world):
     rows, _ = measure(run_world, 2, ["all", "-b", "64", "-e", "64"])
     assert {row.operation for row in rows if row.in_place} == {
-        "all_reduce", "reduce", "broadcast", "all_gather", "gather", "reduce_scatter"}
+        "all_reduce", "reduce", "broadcast", "all_gather", "gather", "reduce_scatter", "scan", "exscan"}
 
 
 def test_undefined_combinations_are_skipped_with_the_reason(run_world):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 from collections.abc import Sequence
 from datetime import timedelta
@@ -46,6 +47,7 @@ def everything(rank: int, counts: Sequence[int], framework: str) -> None:
             for dtype in DTYPES:
                 operations(group, name, dtype, counts)
             streams(group, name, 4 * counts[-1])
+            in_rank_order(group, name, counts[0])
             gradients(group, name, counts)
             with group.split(0) as part:
                 operations(part, name, "float32", counts[:2])
@@ -73,6 +75,24 @@ def operations(group: arraycomm.Group, name: str, dtype: str, counts: Sequence[i
             group.isend(x, (me + 1) % size)
             work = group.irecv((me - 1) % size, like=x)
         close(frameworks.back(work.result().array), inputs[me - 1], f"batch {label}")
+
+
+def in_rank_order(group: arraycomm.Group, name: str, count: int) -> None:
+    """What NCCL does not have."""
+    me, inputs = group.rank, [np.arange(count, dtype=np.float32) * (rank + 1) for rank in range(group.size)]
+    x = frameworks.make(name, inputs[me])
+
+    def less(left: Any, right: Any) -> Any:
+        return frameworks.make(name, frameworks.back(left) * 2 - frameworks.back(right))
+
+    upto = list(itertools.accumulate(inputs, lambda left, right: left * 2 - right))
+    close(frameworks.back(group.scan(x)), sum(inputs[: me + 1]), f"scan {name}")
+    close(frameworks.back(group.exscan(x)), sum(inputs[:me], np.zeros(count, np.float32)), f"exscan {name}")
+    close(frameworks.back(group.all_reduce(x, less)), upto[-1], f"all_reduce by a function {name}")
+    close(frameworks.back(group.exscan(x, less)), upto[me - 1] if me else np.zeros(count, np.float32), f"exscan by one {name}")
+    greatest, ranks = group.all_reduce(x, "maxloc")
+    close(frameworks.back(greatest), inputs[-1], f"maxloc {name}")
+    close(frameworks.back(ranks), np.where(inputs[0] == 0, 0, group.size - 1), f"ranks of maxloc {name}")
 
 
 def streams(group: arraycomm.Group, name: str, count: int) -> None:
