@@ -10,6 +10,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 
+from arraycomm._engine import lib
 from arraycomm.core.errors import CollectiveMismatch, CollectiveTimeout
 from arraycomm.core.group import Group
 from arraycomm.core.kinds import KINDS
@@ -100,7 +101,8 @@ def _wants_trace() -> bool:
 def fingerprint(call: Call) -> Fingerprint:
     given, kind = call.parameters, KINDS.get(call.name)  # none of isend and irecv
     dtype, shape = "", ""
-    found = None if call.name == "scatter" and call.group.rank == given.get("root", 0) else call.array()
+    of_root = kind is not None and kind.cuts and kind.gives == lib.ACOMM_ROOT  # the others know a part
+    found = None if of_root and call.group.rank == given.get("root", 0) else call.array()
     if found is not None:
         dtype, dimensions = found[0], found[1]
         told = [given.get(name) for name in ("counts", "uneven", "send_counts")]

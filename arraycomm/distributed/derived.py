@@ -60,19 +60,6 @@ class Operation:
         return int(self._work.source_rank()) if rank < 0 else rank, tag, nbytes
 
 
-# By kind: its options, and the methods that a class may have for it; the first takes lists.
-_METHODS: dict[str, tuple[Any, ...]] = {
-    "all_reduce": (options.AllreduceOptions, "allreduce"),
-    "reduce": (options.ReduceOptions, "reduce"),
-    "broadcast": (options.BroadcastOptions, "broadcast"),
-    "all_gather": (options.AllgatherOptions, "allgather", "all_gather_single", "_allgather_base"),
-    "gather": (options.GatherOptions, "gather"),
-    "scatter": (options.ScatterOptions, "scatter"),
-    "reduce_scatter": (options.ReduceScatterOptions, "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"),
-    "all_to_all": (options.AllToAllOptions, "alltoall", "all_to_all_single", "alltoall_base"),
-}
-
-
 class DerivedCommunicator:
     """Follows arraycomm.core.backend.Communicator."""
 
@@ -103,14 +90,16 @@ class DerivedCommunicator:
     def collective(self, kind: Kind, src: Any, dst: Any, op: CoreReduceOp | None = None, root: int = -1,
                    counts: Sequence[int] | None = None, receives: Sequence[int] | None = None, *, layout: int = 0,
                    timeout: float | None = None, async_op: bool = False) -> Operation | None:
-        if kind.name not in _METHODS:
+        opts_class = options.of(kind.name)
+        if opts_class is None:
             raise RuntimeError(f"ProcessGroup {self.name} does not support {kind.name}, which torch's classes have not")
-        opts_class, *names = _METHODS[kind.name]
-        name, _ = self._method(*names)
+        of_lists = options.method(kind.name)
+        whole = (f"{kind.name}_single", options.BASE[kind.name]) if kind.name in options.BASE else ()
+        name, _ = self._method(of_lists, *whole)
         given: tuple[Any, ...]
         if not (kind.cuts or kind.joins):
             given = ([_array(dst) if src is None else _array(src) + 0 if dst is None else _moved(src, dst)],)  # not over src
-        elif name != names[0]:  # of whole arrays
+        elif name != of_lists:  # of whole arrays
             each = (list(receives or ()), list(counts or ())) if kind.cuts and kind.joins else ()
             given = (_array(dst), _array(src), *each)
         elif kind.cuts and kind.joins:

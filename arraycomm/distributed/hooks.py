@@ -11,10 +11,13 @@ from collections.abc import Callable
 
 from arraycomm.core.buffer import Buffer
 from arraycomm.core.errors import GroupError
+from arraycomm.core.kinds import KINDS, RECORDED
 from arraycomm.core.log import log
 from arraycomm.core.record import Record
 from arraycomm.core.typed import Any
 from arraycomm.core.watch import Call, Watcher
+
+from .options import method
 
 
 class HookOpName(enum.IntEnum):
@@ -35,9 +38,7 @@ class HookOpName(enum.IntEnum):
     EXSCAN = 12
 
 
-_NAMES = {"all_reduce": HookOpName.ALLREDUCE, "all_gather": HookOpName.ALLGATHER, "all_to_all": HookOpName.ALLTOALL,
-          "isend": HookOpName.SEND, "irecv": HookOpName.RECV,
-          **{name.lower(): member for name, member in HookOpName.__members__.items()}}
+_NAMES = {name: HookOpName[method(name if name in KINDS else name.removeprefix("i")).upper()] for name in RECORDED}
 _OWN_TAGS = 2**62  # from here on messages are this package's, of objects
 
 

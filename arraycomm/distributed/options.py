@@ -9,6 +9,20 @@ from arraycomm.core.typed import Any
 
 from .reduce_op import ReduceOp
 
+# The methods of whole arrays, under torch's older names; the newer ones are KIND_single.
+BASE = {"all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "all_to_all": "alltoall_base"}
+
+
+def method(kind: str) -> str:
+    """torch's method of a kind, which takes lists where the kind cuts or joins: "allreduce"."""
+    return kind.replace("_", "") if kind.startswith("all_") else kind
+
+
+def of(kind: str) -> Any:
+    """The class of its options; None where torch has no such operation."""
+    wanted = f"{kind.replace('_', '')}options"
+    return next((value for name, value in globals().items() if name.lower() == wanted), None)
+
 
 class Options:
     """timeout: for this operation; below 0 takes the group's. asyncOp: without effect, methods always give a Work."""

@@ -17,12 +17,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from arraycomm._engine import lib
 from arraycomm.core.buffer import Buffer
+from arraycomm.core.kinds import KINDS
 from arraycomm.core.log import log
 from arraycomm.core.typed import TYPE_CHECKING, Any
 from arraycomm.core.watch import Call, Watched, Watcher, attach, detach
 
-from . import devices
+from . import devices, options
 from .operations import untimed
 from .world import state
 
@@ -31,18 +33,6 @@ if TYPE_CHECKING:
 
     from .backend import BackendConfig
     from .process_group import ProcessGroup
-
-# Where torch's name of the operation is not the core's with an underscore behind.
-_OPERATORS = {"all_reduce": "allreduce_", "all_gather": "allgather_", "all_to_all": "alltoall_", "barrier": "barrier",
-              "send": "send", "isend": "send", "irecv": "recv_"}
-# Where it is the function's that the program called, of several that are one in the core.
-_BY_FUNCTION = {("all_gather_single", "all_gather"): "_allgather_base_",
-                ("reduce_scatter_single", "reduce_scatter"): "_reduce_scatter_base_",
-                ("all_to_all_single", "all_to_all"): "alltoall_base_",
-                ("all_reduce_coalesced", "all_reduce"): "allreduce_coalesced_",
-                ("all_gather_coalesced", "all_gather"): "allgather_coalesced_"}
-_PLAIN = {"isend": "send", "irecv": "recv"}
-
 
 def follow(group: ProcessGroup, function: str) -> None:
     """Labels the group's operations while the profiler runs; this thread's next ones are of this function."""
@@ -204,9 +194,14 @@ def record_comm(name: str) -> Iterator[None]:
 
 
 def names(call: Call, backend: str) -> tuple[str, str]:
-    """The outer and the inner label."""
-    any_source = call.name in ("recv", "irecv") and call.parameters.get("source") is None
-    operator = "recv_any_source_" if any_source else _OPERATORS.get(call.name, f"{call.name}_")
-    operator = _BY_FUNCTION.get((getattr(_given, "function", ""), call.name), operator)
-    plain = f"{backend}:{'recvAnySource' if any_source else _PLAIN.get(call.name, call.name)}"
-    return f"c10d::{operator}", getattr(_given, "name", None) or plain
+    """The outer and the inner label. The outer one is the called function's, where several are one in the core."""
+    kind = call.name if call.name in KINDS else call.name.removeprefix("i")
+    function, plain = getattr(_given, "function", ""), kind
+    operator = options.method(kind) + ("" if KINDS[kind].gets == lib.ACOMM_NOBODY else "_")
+    if kind == "recv" and call.parameters.get("source") is None:
+        operator, plain = "recv_any_source_", "recvAnySource"
+    elif function == f"{kind}_single":
+        operator = f"{options.BASE[kind]}_"
+    elif function == f"{kind}_coalesced":
+        operator = f"{options.method(kind)}_coalesced_"
+    return f"c10d::{operator}", getattr(_given, "name", None) or f"{backend}:{plain}"

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from arraycomm.core.kinds import COLLECTIVES
 from arraycomm.distributed import options
 from arraycomm.distributed.operations import Operations
 from arraycomm.distributed.process_group import ProcessGroup as FacadeGroup
@@ -139,13 +140,13 @@ def _passed_on(name: str) -> Any:
 
 
 _long_allreduce = _passed_on("allreduce")
-for _name in ("broadcast", "reduce", "allgather", "gather", "scatter", "reduce_scatter", "alltoall", "all_gather_single",
-              "reduce_scatter_single", "all_to_all_single", "allreduce_coalesced", "allgather_coalesced",
-              "all_gather_single_coalesced", "reduce_scatter_single_coalesced", "barrier", "send", "recv", "recv_anysource"):
-    setattr(ProcessGroup, _name, _passed_on(_name))
+for _name in (*map(options.method, COLLECTIVES), *(f"{_kind}_single" for _kind in options.BASE), "send", "recv", "recv_anysource",
+              "allreduce_coalesced", "allgather_coalesced", "all_gather_single_coalesced", "reduce_scatter_single_coalesced"):
+    if hasattr(Operations, _name) and _name not in vars(ProcessGroup):
+        setattr(ProcessGroup, _name, _passed_on(_name))
 # Names that torch has given up and still uses.
-for _old, _new in (("_allgather_base", "all_gather_single"), ("_reduce_scatter_base", "reduce_scatter_single"),
-                   ("alltoall_base", "all_to_all_single"), ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
+for _old, _new in (*((_base, f"{_kind}_single") for _kind, _base in options.BASE.items()),
+                   ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
                    ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced")):
     setattr(ProcessGroup, _old, getattr(ProcessGroup, _new))
 keep_uncompiled(ProcessGroup)
