@@ -115,6 +115,9 @@ int acomm_node_late(acomm_node *node, acomm_late *out, uint64_t *begun);
 /* What is known of a world rank: 0 it is there, 1 it said goodbye, ACOMM_LOST; of this one ACOMM_ABORTED when the others
  * declared it lost. *text: why, or NULL; valid until the node is closed. A change makes the eventfd readable too. */
 int acomm_node_peer(acomm_node *node, int world_rank, const char **text);
+/* The world rank that failed first: this one, where the others declared it lost; one that died; or the first that was heard to have
+ * left for a reason. -1: none has. */
+int acomm_node_failed(acomm_node *node);
 /* Says goodbye to the peers (`text`: why, e.g. an exception's type; empty when all is well), stops the thread. Blocks < 1 s.
  * Groups are to be closed first. When a process exits with groups open, the peers are told so, and the node's memory
  * stays until the last of them is closed. */

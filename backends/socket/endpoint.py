@@ -165,11 +165,9 @@ class Endpoint(Sharing):
                 self._check_there(member, when="")
 
     def check_failed(self, when: str = "") -> None:
-        """Raises PeerLost when a process was lost, or has left by an exception, as others may for want of that one. Not while
-        close() is called."""
-        text = ffi.new("char **")
-        for other in sorted(range(self.size), key=lambda other: lib.acomm_node_peer(self.node, other, text)):
-            self._check_there(other, may_leave=True, when=when)
+        """Raises PeerLost, for the first, when a process was lost, or has left by an exception. Not while close() is called."""
+        if (first := lib.acomm_node_failed(self.node)) >= 0:
+            self._check_there(first, may_leave=True, when=when)
 
     def await_failure(self) -> None:
         """Blocks until check_failed() raises PeerLost; returns once this endpoint is closed."""

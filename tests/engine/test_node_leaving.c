@@ -131,6 +131,33 @@ static void what_is_known_of_a_peer(void)
     world_close(&w);
 }
 
+/* Others leave by exceptions because one did: the groups that are still to be opened, late comers and who asks hear of that one. */
+static void the_first_that_failed(void)
+{
+    struct world w;
+    world_open(&w, 1 << 0 | 1 << 1 | 1 << 4, 20 * SILENCE);
+    CHECK_EQUAL(acomm_node_failed(w.node[3]), -1);
+    send_frame(w.bare[4][0], WIRE_BYE, 4, "");
+    send_frame(w.bare[4][0], WIRE_BYE, 1, "left with ValueError");
+    send_frame(w.bare[4][0], WIRE_BYE, 0, "left with PeerLost");
+    const char *text;
+    AWAIT(&w, acomm_node_peer(w.node[2], 0, &text) == 1);
+    CHECK_EQUAL(acomm_node_failed(w.node[2]), 1);
+    CHECK_EQUAL(acomm_node_failed(w.node[3]), 1);
+    struct groups all = groups_open(&w, 7, everybody, RANKS), others = groups_open(&w, 8, (int[]){3, 0, 2}, 3);
+    CHECK_EQUAL(all.of[2]->failure.culprit, 1);
+    CHECK(!strcmp(all.of[2]->failure.text, "left with ValueError"));
+    CHECK_EQUAL(others.of[3]->failure.culprit, 1);
+    CHECK(!strcmp(others.of[3]->failure.text, "left with PeerLost"));
+    send_frame(w.bare[1][1], WIRE_LOST, 0, "process died"); /* has left */
+    AWAIT(&w, acomm_node_failed(w.node[2]) == 1);
+    send_frame(w.bare[1][1], WIRE_LOST, 3, "process died");
+    AWAIT(&w, acomm_node_failed(w.node[2]) == 3 && acomm_node_failed(w.node[3]) == 3); /* 3: of itself */
+    groups_close(&others);
+    groups_close(&all);
+    world_close(&w);
+}
+
 /* A bare rank's connection to a node that it had none with. */
 static int connected(struct world *w, int rank, int to)
 {
@@ -248,6 +275,7 @@ int main(void)
     TEST(leaving_by_an_exception_fails_the_groups);
     TEST(exiting_with_groups_open);
     TEST(what_is_known_of_a_peer);
+    TEST(the_first_that_failed);
     TEST(one_that_was_closing_when_it_connected);
     TEST(one_that_ends_as_soon_as_it_has_heard);
     TEST(a_connection_given_up_is_looked_into);

@@ -130,9 +130,10 @@ static int start_thread(struct acomm_node *node)
 
 static struct acomm_node *allocate(int rank, int size, int64_t heartbeat, int64_t silence)
 {
-    struct acomm_node *node = calloc(1, sizeof *node + (size_t)size * sizeof node->peers[0]);
+    struct acomm_node *node = calloc(1, sizeof *node + (size_t)size * (sizeof node->peers[0] + sizeof *node->gone));
     if (!node)
         return NULL;
+    node->gone = (int *)&node->peers[size];
     node->rank = rank;
     node->size = size;
     node->heartbeat = heartbeat;
@@ -441,6 +442,16 @@ int acomm_node_peer(struct acomm_node *node, int world_rank, const char **text)
     pthread_mutex_unlock(&node->lock);
     *text = why;
     return state;
+}
+
+int acomm_node_failed(struct acomm_node *node)
+{
+    if (node_forked(node))
+        return -1;
+    pthread_mutex_lock(&node->lock);
+    int rank = node->condemned ? node->rank : node_first_failed(node, NULL);
+    pthread_mutex_unlock(&node->lock);
+    return rank;
 }
 
 bool node_ask(struct acomm_node *node, uint64_t group, int world_rank, enum channel channel, int stripe)

@@ -114,14 +114,14 @@ void node_ask_begun(struct acomm_node *node, struct node_watch *watch)
     spread_begun(node, WIRE_ASK, watch);
 }
 
-/* A frame of this kind for each rank that it fits. */
+/* A frame of this kind for each rank that it fits, as this rank heard of it. */
 static void brief_of(const struct acomm_node *node, struct node_link *link, int kind)
 {
-    for (int r = 0; r < node->size; r++) {
-        const struct node_peer *peer = &node->peers[r];
+    for (int i = 0; i < node->gone_count; i++) {
+        const struct node_peer *peer = &node->peers[node->gone[i]];
         if (peer->state != (kind == WIRE_LOST ? PEER_LOST : PEER_GONE))
             continue;
-        struct wire_control head = node_frame(node, kind, r, peer->text ? strlen(peer->text) : 0);
+        struct wire_control head = node_frame(node, kind, node->gone[i], peer->text ? strlen(peer->text) : 0);
         head.sequence = peer->ended;
         node_link_put(link, &head, peer->text);
     }
@@ -166,9 +166,19 @@ static acomm_failure failure_of(const struct acomm_group *group, int code, int c
     return failure;
 }
 
-static bool fatal(const struct node_peer *peer)
+int node_first_failed(const struct acomm_node *node, const struct acomm_group *group)
 {
-    return peer->state == PEER_LOST || (peer->state == PEER_GONE && peer->text);
+    int left = -1;
+    for (int i = 0; i < node->gone_count; i++) {
+        int rank = node->gone[i];
+        if (group && node_group_rank(group, rank) < 0)
+            continue;
+        if (node->peers[rank].state == PEER_LOST)
+            return rank;
+        if (node->peers[rank].text && left < 0)
+            left = rank;
+    }
+    return left;
 }
 
 bool node_doomed(struct acomm_node *node, const struct acomm_group *group, acomm_failure *out)
@@ -177,12 +187,10 @@ bool node_doomed(struct acomm_node *node, const struct acomm_group *group, acomm
         *out = failure_of(group, ACOMM_ABORTED, -1, node->condemned);
         return true;
     }
-    for (int r = 0; r < group->size; r++) {
-        const struct node_peer *peer = &node->peers[group->members[r]];
-        if (fatal(peer)) {
-            *out = failure_of(group, ACOMM_LOST, r, peer->text);
-            return true;
-        }
+    int first = node_first_failed(node, group);
+    if (first >= 0) {
+        *out = failure_of(group, ACOMM_LOST, node_group_rank(group, first), node->peers[first].text);
+        return true;
     }
     for (int i = 0; i < NODE_NOTES; i++) {
         const struct node_note *note = node->notes[i];
@@ -224,6 +232,7 @@ static void settle(struct acomm_node *node, int rank, int state, const char *tex
 {
     node_suspect(node, rank, 0, text);
     node->peers[rank].state = state;
+    node->gone[node->gone_count++] = rank;
     atomic_fetch_add(&node->departures, 1);
     pthread_cond_broadcast(&node->returned);
     node_call(node);

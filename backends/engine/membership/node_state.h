@@ -91,6 +91,7 @@ struct acomm_node {
     struct node_note *notes[NODE_NOTES]; /* a ring, oldest first */
     unsigned notes_next;
     struct acomm_node *next_open;     /* list for fork */
+    int *gone, gone_count;            /* world ranks that have gone or are lost, as this rank heard of it */
     struct node_peer peers[];
 };
 
@@ -127,6 +128,9 @@ void node_fail(struct acomm_node *node, struct node_watch *watch, const acomm_fa
 /* The reason why this group cannot work any more, as far as the node knows. */
 bool node_doomed(struct acomm_node *node, const struct acomm_group *group, acomm_failure *out);
 int node_group_rank(const struct acomm_group *group, int world_rank);
+/* The world rank that failed first, of a group's members or (NULL) of all: one that died, or else that left for a reason, as others
+ * may have done for want of it. -1: none has. */
+int node_first_failed(const struct acomm_node *node, const struct acomm_group *group);
 struct node_watch *node_find(struct acomm_node *node, uint64_t group);
 /* Sees to a link to the next living rank in ring order. */
 void node_mend_ring(struct acomm_node *node);
