@@ -328,7 +328,7 @@ class Acceptor:
             data = sock.recv(handshake.wanted)
             reply = handshake.feed(data) if data else b""
             if handshake.hello is not None and _has_left(sock):
-                handshake.hello, handshake.error = None, "it closed the connection before it was admitted"
+                handshake.hello, data = None, b""
             elif reply and sock.send(reply) != len(reply):
                 handshake.error = "it does not read"
         except BlockingIOError:
@@ -339,8 +339,8 @@ class Acceptor:
             data, handshake.error = b"", str(error.strerror)
         if handshake.hello is not None:
             self._admit(sock, handshake.hello)
-        elif handshake.error or not data:
-            self._drop(sock, handshake.error or "it closed the connection before it said who it is")
+        elif handshake.error or not data:  # one of this job that has gone has ended, or given up: nobody need look into that
+            self._drop(sock, handshake.error or ("" if handshake.ours else "it closed the connection before it said who it is"))
 
     def _admit(self, sock: socket.socket, hello: Hello) -> None:
         self._forget(sock)
@@ -369,7 +369,8 @@ class Acceptor:
 
     def _drop(self, sock: socket.socket, reason: str) -> None:
         self._forget(sock)
-        self._complain(sock, reason)
+        if reason:
+            self._complain(sock, reason)
         sock.close()
 
     def _expire(self) -> None:

@@ -127,6 +127,7 @@ class ServerHandshake:
         self._secret, self._job, self._check, self._where = secret, job, check, where
         self._received = bytearray()
         self._nonce = os.urandom(NONCE_BYTES)
+        self.ours = False  # the client says that it belongs to this job
         self.hello: Hello | None = None
         self.error: str | None = None
 
@@ -152,7 +153,7 @@ class ServerHandshake:
 
     def _challenge(self) -> bytes:
         try:
-            _decode(bytes(self._received[:_HELLO.size]), self._job)
+            self.ours = _decode(bytes(self._received[:_HELLO.size]), self._job)[1]
         except AuthFailed as error:
             self.error = str(error)
             return b""

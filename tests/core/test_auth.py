@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -20,6 +21,7 @@ from arraycomm.core.handshake import HELLO_BYTES, TAG_BYTES, Check, ServerHandsh
 from arraycomm.core.patience import Patience
 
 SECRET = bytes(range(32))
+_closed = functools.partial(contextlib.suppress, ConnectionError)  # the other side ended the connection, maybe by a reset
 HELLO = Hello("job", Purpose.DATA, sender=3, receiver=1, group=2**63 + 5, channel=2, stripe=7)
 
 
@@ -375,13 +377,19 @@ def test_acceptor_admits_while_strangers_drip(served: tuple[Acceptor, Members, t
     assert len([r for r in caplog.records if "was refused" in r.getMessage()]) == 1
 
 
-class _closed:
-    """The other side ended the connection, with or without a reset."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        return kind is not None and issubclass(kind, ConnectionError)
+def test_members_that_end_inside_the_handshake_are_not_complained_of(served: tuple[Acceptor, Members, tuple[str, int]],
+                                                                     caplog: pytest.LogCaptureFixture) -> None:
+    """As ranks that are killed, or give a group up. Strangers, who have not said this job's name, are."""
+    _, members, address = served
+    caplog.set_level(logging.WARNING, "arraycomm")
+    other = Hello("another", Purpose.DATA)
+    for count, (hello, complaints) in enumerate([(HELLO, 0), (HELLO, 0), (other, 1)], 1):
+        with socket.create_connection(address) as member:
+            member.sendall(hello.encode() + os.urandom(32))
+            assert len(member.recv(32, socket.MSG_WAITALL)) == 32
+        auth.connect(*address, SECRET, HELLO, deadline=5).close()
+        members.wait(count)
+        assert len([r for r in caplog.records if "was refused" in r.getMessage()]) == complaints
 
 
 @pytest.mark.parametrize("ranks, room", [(1, auth.MAX_HALF_OPEN), (100, 100)])
