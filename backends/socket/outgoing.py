@@ -29,10 +29,10 @@ os.register_at_fork(after_in_child=_renew)  # who was inside is not there
 
 
 class Outgoing:
-    """Of one rank of a world. patience: s for one connection."""
+    """Of one rank of a world. patience: s for one connection, and for word of why there is none."""
 
     def __init__(self, rank: int, peers: Peers, job: str, secret: bytes | None, patience: float) -> None:
-        self._rank, self._peers, self._job, self._secret, self._patience = rank, peers, job, secret, patience
+        self._rank, self._peers, self._job, self._secret, self.patience = rank, peers, job, secret, patience
 
     def connect(self, peer: int, purpose: Purpose, *, group: int = 0, channel: int = 0, stripe: int = 0,
                 patience: float | None = None) -> socket.socket:
@@ -46,7 +46,7 @@ class Outgoing:
         address, port = card.addresses[stripe % len(card.addresses)]
         own = mine.addresses[stripe % len(mine.addresses)][0]
         address = from_here(address, own)
-        deadline = self._patience if patience is None else patience
+        deadline = self.patience if patience is None else patience
         where = card.path if inside else f"{address} port {port}"
         try:
             with _turns:

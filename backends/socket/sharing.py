@@ -24,7 +24,6 @@ from .outgoing import Outgoing
 from .peers import Peers
 
 _LOOK = 0.1  # s between looks at those who are awaited
-_WORD = 1.0  # s for word of a rank's end to arrive
 
 
 class Sharing:
@@ -142,7 +141,7 @@ class Sharing:
             raise DistNetworkError(f"{who} did not share its memory within {self.timeout:g} s: it has not called init() "
                                    "or split() (or new_group) for the same ranks as this one has, or it is stopped") from None
         except (OSError, DistNetworkError) as error:
-            until = time.monotonic() + _WORD
+            until = time.monotonic() + self._outgoing.patience
             with self._changed:  # who ends, or has heard of an end, is through with its sockets a moment before we know
                 while (left := until - time.monotonic()) > 0:
                     self._check_there(owner)

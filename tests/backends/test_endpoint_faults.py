@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +17,8 @@ import pytest
 
 from arraycomm.backends.socket import local, outgoing
 from arraycomm.backends.socket.endpoint import Endpoint
-from arraycomm.core.auth import Purpose
-from arraycomm.core.errors import AuthFailed, DistNetworkError
+from arraycomm.core.auth import HandshakeBroken, Purpose
+from arraycomm.core.errors import AuthFailed, DistError, DistNetworkError, PeerLost
 
 from ..threads import at_once
 from .world import TRANSPORTS, over
@@ -132,16 +134,28 @@ def test_the_owner_of_new_shared_memory_leaves(start: Any) -> None:
     assert world.ranks[0].child.wait(10) == 1
 
 
+def refused_memory(monkeypatch: pytest.MonkeyPatch, error: Exception, patience: float, states: Iterator[int]) -> Exception:
+    """What fetching it raises. states: what is known of its owner, at each look."""
+    endpoint, ways = object.__new__(Endpoint), SimpleNamespace(connect=Mock(side_effect=error), patience=patience)
+    endpoint.__dict__.update(rank=1, size=2, timeout=1.0, node=None, _changed=threading.Condition(),
+                             peers=[SimpleNamespace(place="host h, pid 7")], _outgoing=ways)
+    monkeypatch.setattr("arraycomm.backends.socket.endpoint.lib", SimpleNamespace(acomm_node_peer=lambda *_: next(states)))
+    with pytest.raises(DistError) as raised:
+        endpoint._fetch_segment(0, 5, (4096, 4096), lambda awaited: None, math.inf)
+    return raised.value
+
+
 @pytest.mark.parametrize("kind", [AuthFailed, DistNetworkError])
 def test_memory_that_an_owner_who_is_there_does_not_share(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
-    endpoint = object.__new__(Endpoint)
-    refuses = Mock(side_effect=kind("it sent 2 descriptors, not one"))
-    endpoint.__dict__.update(rank=1, size=2, timeout=1.0, node=None, _changed=threading.Condition(),
-                             peers=[SimpleNamespace(place="host h, pid 7")], _outgoing=SimpleNamespace(connect=refuses))
-    monkeypatch.setattr("arraycomm.backends.socket.endpoint.lib", SimpleNamespace(acomm_node_peer=lambda *_: 0))
-    with pytest.raises(DistNetworkError, match=r"rank 0 \(host h, pid 7\) could not share its memory: it sent 2") as raised:
-        endpoint._fetch_segment(0, 5, (4096, 4096), lambda awaited: None, math.inf)
-    assert type(raised.value) is kind
+    error = refused_memory(monkeypatch, kind("it sent 2 descriptors, not one"), 0.2, itertools.repeat(0))
+    assert type(error) is kind and "rank 0 (host h, pid 7) could not share its memory: it sent 2" in str(error)
+
+
+@pytest.mark.parametrize("kind", [HandshakeBroken, DistNetworkError])
+def test_memory_of_an_owner_of_whose_end_word_comes_late(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
+    """As on a busy machine, by more than a second."""
+    error = refused_memory(monkeypatch, kind("it closed the connection"), 60, itertools.chain([0] * 15, [-1]))
+    assert isinstance(error, PeerLost) and error.ranks == (0,) and "rank 0 (host h, pid 7) failed" in str(error)
 
 
 def test_ranks_of_one_process_connect_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
