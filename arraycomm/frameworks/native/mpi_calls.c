@@ -253,7 +253,7 @@ MPI_EXPORTED int MPIABI_Sendrecv(const void *in, int count, intptr_t type, int t
     acomm_call receive = mpi_message(ACOMM_RECV, NULL, out, type_in, from, tag_in);
     (void)status; /* ignored */
     receive.count = (uint64_t)count_in;
-    return mpi_call(comm, count, &send, &receive);
+    return mpi_call(comm, count_in < 0 ? count_in : count, &send, &receive);
 }
 
 static int mpi_begin(struct mpi_comm *comm, int count, const acomm_call *call, struct mpi_request **out)

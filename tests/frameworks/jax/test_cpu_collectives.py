@@ -227,11 +227,21 @@ def library() -> ctypes.CDLL:
 def test_counts_that_jaxlib_has_cut_off_are_refused(library: ctypes.CDLL) -> None:
     comm, data = Communicator(0, 0, 2, None), ctypes.create_string_buffer(8)
     byte, total = (ctypes.c_ssize_t.in_dll(library, f"MPIABI_{name}") for name in ("BYTE", "SUM"))
-    request = ctypes.c_void_p()
-    assert library.MPIABI_Isend(data, -(2**31), byte, 1, 0, ctypes.byref(comm), ctypes.byref(request))
-    assert "32-bit integers here, in bytes in lax.ppermute and lax.all_to_all" in said(library)
-    assert library.MPIABI_Allreduce(data, data, -1, ctypes.c_ssize_t.in_dll(library, "MPIABI_FLOAT"), total, ctypes.byref(comm))
-    assert "its count has come as a negative number" in said(library)
+    request, cut = ctypes.c_void_p(), -(2**31)
+    for name, arguments in {
+        "Isend": (data, cut, byte, 1, 0, ctypes.byref(comm), ctypes.byref(request)),  # of ppermute
+        "Irecv": (data, cut, byte, 1, 0, ctypes.byref(comm), ctypes.byref(request)),
+        "Sendrecv": (data, cut, byte, 1, 0, data, cut, byte, 1, 0, ctypes.byref(comm), None),  # of all_to_all
+        "Allreduce": (data, data, -1, byte, total, ctypes.byref(comm)),
+        "Allgather": (data, cut, byte, data, cut, byte, ctypes.byref(comm)),
+        "Reduce_scatter": (data, data, (ctypes.c_int * 2)(cut, cut), byte, total, ctypes.byref(comm)),
+    }.items():
+        library.MPIABI_Allreduce(data, data, 1, -1, total, ctypes.byref(comm))
+        assert getattr(library, f"MPIABI_{name}")(*arguments), name
+        assert "32-bit integers here, in bytes in lax.ppermute and lax.all_to_all" in said(library), name
+        assert "its count has come as a negative number" in said(library), name
+    assert library.MPIABI_Sendrecv(data, 8, byte, 1, 0, data, cut, byte, 1, 0, ctypes.byref(comm), None)
+    assert "negative number" in said(library)
     assert library.MPIABI_Allreduce(data, data, 1, ctypes.c_ssize_t.in_dll(library, "MPIABI_LONG_DOUBLE"), total,
                                     ctypes.byref(comm))
     assert said(library) == "arraycomm does not know this MPI type or operation"
