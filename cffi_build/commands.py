@@ -12,6 +12,7 @@ import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from logging import INFO
 from pathlib import Path
+from zlib import crc32
 
 from setuptools import Extension
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -51,8 +52,9 @@ class BuildEngine(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         self.find_compiler()
-        # Sanitized objects lie apart, so that both kinds of build stay incremental.
-        folder = Path(self.build_temp, "_".join(["engine", *sanitizers()[:1]]).replace("=", "-").replace(",", "-"))
+        # Objects of other flags lie apart, so that each kind of build stays incremental and none is taken for another.
+        flags = " ".join([*sanitizers(), *filter(None, map(os.environ.get, ("CC", "CFLAGS")))])
+        folder = Path(self.build_temp, f"engine_{crc32(flags.encode()):08x}" if flags else "engine")
         generated = folder / "_engine.c"
         build.generate(generated)
         target = Path(self.get_ext_fullpath(ext.name))

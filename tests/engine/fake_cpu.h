@@ -5,10 +5,10 @@
 #include <sched.h>
 
 #include "base/clock.h"
-#include "group/cpu.h"
+#include "group/shared/cpu.h"
 #include "group/group.h"
 #include "p2p/peer.h"
-#include "group/shared.h"
+#include "group/shared/shared.h"
 #include "shared_world.h"
 
 #define RANKS 5

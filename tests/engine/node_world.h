@@ -149,7 +149,7 @@ static inline struct acomm_group *group_make(acomm_node *node, uint64_t id, int 
     g->members = malloc((size_t)size * sizeof(int));
     memcpy(g->members, members, (size_t)size * sizeof(int));
     pthread_mutex_init(&g->lock, NULL);
-    CHECK_EQUAL(node_add(node, g), 0);
+    CHECK_EQUAL(node_add(node, g, group_fail), 0);
     return g;
 }
 

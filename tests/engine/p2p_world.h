@@ -59,7 +59,7 @@ bool group_link_ready(struct acomm_group *g, const struct link *link)
     return world_of(g)->ring || link->ops->complete(link);
 }
 
-char *direct_map(struct acomm_group *g, int rank, uint64_t upto)
+char *symmetric_map(struct acomm_group *g, int rank, uint64_t upto)
 {
     CHECK(upto <= ARENA_BYTES);
     return world_of(g)->arenas[rank];

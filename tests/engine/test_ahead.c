@@ -3,7 +3,7 @@
  * when the ranks differ. */
 #include <sched.h>
 #include "group/group.h"
-#include "group/shared.h"
+#include "group/shared/shared.h"
 #include "shared_world.h"
 
 static int32_t value(int turn, uint64_t i) { return (int32_t)((uint64_t)turn * 1000003u + i * 7u); }

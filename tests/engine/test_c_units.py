@@ -21,6 +21,7 @@ import pytest
 
 from cffi_build.commands import optimised
 
+from . import symbols
 from .compiling import COMPILER, ENGINE, HERE, OPTIMISED, compile_one, compile_with
 
 CHECKED = optimised(["-fsanitize=address,undefined"])
@@ -49,10 +50,13 @@ class Builder:
         self._objects: dict[tuple[Path, str, tuple[str, ...]], Path] = {}
 
     def program(self, test: Path, target: Path, flags: list[str], compiler: str = COMPILER) -> Path:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(lambda source: self._object(source, flags, compiler), [test, *first_line(test)[0]]))
+        objects = self.objects([test, *first_line(test)[0]], flags, compiler)
         compile_with([compiler, *flags, *map(str, objects), "-o", str(target), "-lm", "-pthread"])
         return target
+
+    def objects(self, sources: list[Path], flags: list[str], compiler: str = COMPILER) -> list[Path]:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return list(pool.map(lambda source: self._object(source, flags, compiler), sources))
 
     def _object(self, source: Path, flags: list[str], compiler: str) -> Path:
         key = (source, compiler, tuple(flags))
@@ -120,6 +124,26 @@ def test_races(builder: Builder, test: Path, tmp_path: Path, request: pytest.Fix
 @pytest.mark.parametrize("test", [test for test in TESTS if first_line(test)[1]], ids=lambda path: path.stem)
 def test_optimised(builder: Builder, test: Path, tmp_path: Path) -> None:
     run(builder, test, tmp_path, OPTIMISED)
+
+
+MPI = ENGINE.parent / "mpi" / "engine"
+# What each folder's objects may use: those of its own level and of all before it.
+LEVELS = [{"base"}, {"memory", "reduce"}, {"link", "mpi"}, {"membership"}, {"group", "p2p"}, {"collectives"}, {"rma"},
+          {"engine.c"}]
+LONGEST = 6  # objects of a cycle
+
+
+def test_layers(builder: Builder) -> None:
+    """No object uses one of a higher layer, and few use each other."""
+    sources = [*sorted(ENGINE.rglob("*.c")), *sorted(MPI.glob("*.c"))]
+    graph = symbols.uses(dict(zip(sources, builder.objects(sources, sanitizers()), strict=True)))
+    level = {name: number for number, names in enumerate(LEVELS) for name in names}
+    layer = {source: "mpi" if source.parent == MPI else source.relative_to(ENGINE).parts[0] for source in sources}
+    upward = [f"{source.relative_to(ENGINE.parent)} uses {sorted(used)} of {to.relative_to(ENGINE.parent)}"
+              for source, targets in graph.items() for to, used in targets.items() if level[layer[to]] > level[layer[source]]]
+    assert not upward, "\n".join(upward)
+    long = [sorted(path.name for path in cycle) for cycle in symbols.cycles(graph) if len(cycle) > LONGEST]
+    assert not long, long
 
 
 CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"

@@ -237,8 +237,8 @@ static int offer_later(acomm_group *g, int rank, int n)
     int wrong = 0;
     for (int turn = 0; turn < 16 && !wrong; turn++) {
         if (turn == LATER && rank) {
-            first = direct_take(g, 1); /* so that the array does not begin where the arena does */
-            block = direct_take(g, LONG * sizeof *x);
+            first = symmetric_take(g, 1); /* so that the array does not begin where the arena does */
+            block = symmetric_take(g, LONG * sizeof *x);
             given = (int32_t *)acomm_block_address(block);
         }
         if (turn == LATER)

@@ -9,7 +9,7 @@
 #include "group/group.h"
 #include "p2p/peer.h"
 #define PIECE 8192
-#include "group/shared_seat.h"
+#include "group/shared/seat.h"
 #include "shared_world.h"
 
 #define RUNS 180
@@ -173,7 +173,7 @@ static int uneven(acomm_group *g)
 
 static int symmetric(acomm_group *g)
 {
-    acomm_block *block = direct_take(g, 64 << 10), *result = direct_take(g, 64 << 10);
+    acomm_block *block = symmetric_take(g, 64 << 10), *result = symmetric_take(g, 64 << 10);
     int rc = block && result ? RUN(g, ACOMM_ALL_REDUCE, -1, .in = (void *)acomm_block_address(block), .out = (void *)acomm_block_address(result),
                                    .count = 16 << 10) : 1;
     if (!rc && g->rank < 2)

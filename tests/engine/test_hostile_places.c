@@ -4,7 +4,7 @@
 #include "collectives/shared/rounds.h"
 #include "group/group.h"
 #define PIECE (1 << 20) /* longer than a cell */
-#include "group/shared_seat.h"
+#include "group/shared/seat.h"
 #include "shared_world.h"
 
 static const uint32_t PLACES[] = {SEAT_CELL, SEAT_CELL + 1, SEAT_CELL + 2, UINT32_MAX, SEAT_CELL - 1, INT32_MAX, 1u << 14, SHARED_SHORTS};

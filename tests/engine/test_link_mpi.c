@@ -112,7 +112,7 @@ mpi_handle mpi_read(const acomm_mpi *mpi, const void *place)
     return *(const mpi_handle *)place;
 }
 
-bool wait_interrupted(void)
+bool interrupt_pending(void)
 {
     return false;
 }

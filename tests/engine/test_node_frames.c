@@ -101,10 +101,10 @@ static void bad_arguments(void)
     CHECK_EQUAL(acomm_node_attach(node, 0, open("/dev/null", O_RDONLY)), ACOMM_ARGUMENT);
     CHECK_EQUAL(acomm_node_attach(node, 1, open("/dev/null", O_RDONLY)), ACOMM_ARGUMENT);
     struct acomm_group *g = group_make(node, 7, 0, (int[]){0}, 1), twin = {.id = 7, .size = 1, .members = (int[]){0}};
-    CHECK_EQUAL(node_add(node, &twin), ACOMM_ARGUMENT);
+    CHECK_EQUAL(node_add(node, &twin, group_fail), ACOMM_ARGUMENT);
     twin.id = 8;
     twin.members[0] = 1;
-    CHECK_EQUAL(node_add(node, &twin), ACOMM_ARGUMENT);
+    CHECK_EQUAL(node_add(node, &twin, group_fail), ACOMM_ARGUMENT);
     group_drop(g);
     CHECK_EQUAL(acomm_node_close(node, NULL), 0);
 }

@@ -1,4 +1,4 @@
-/* engine: p2p/ group/cpu.c group/shared.c group/hosts.c memory/arena.c link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/op.c group/wait.c */
+/* engine: p2p/ group/shared/cpu.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/op.c group/completion.c group/wait.c base/interrupt.c */
 /* Long messages that both sides copy. */
 #include <errno.h>
 #include <sched.h>
@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "p2p_world.h"
-#include "group/shared.h"
+#include "group/shared/shared.h"
 
 #define BYTES ((size_t)3 << 20 | 12345)
 #define RING ((size_t)256 << 10)
@@ -147,7 +147,7 @@ struct symmetric {
     struct p2p_peer to, from; /* of the sender; of the receiver */
 };
 
-static void symmetric_open(struct symmetric *s, bool mapped, char *out)
+static void pair_open(struct symmetric *s, bool mapped, char *out)
 {
     *s = (struct symmetric){.w = open_world(&s->fd)};
     world_arenas(s->w, s->blocks, BYTES, mapped);
@@ -176,7 +176,7 @@ static int symmetric_push(struct symmetric *s)
     return parts;
 }
 
-static void symmetric_close(struct symmetric *s)
+static void pair_close(struct symmetric *s)
 {
     world_close_arenas(s->w, s->blocks);
     close_world(s->w, s->fd);
@@ -185,7 +185,7 @@ static void symmetric_close(struct symmetric *s)
 static void a_symmetric_array_is_written_into_another(void)
 {
     struct symmetric s;
-    symmetric_open(&s, true, NULL);
+    pair_open(&s, true, NULL);
     uint64_t offset, bytes;
     CHECK(s.takes.shared);
     CHECK(p2p_share_take(&s.from, &s.takes, &offset, &bytes)); /* one part is the receiver's */
@@ -196,17 +196,17 @@ static void a_symmetric_array_is_written_into_another(void)
     CHECK(!s.takes.whole);
     CHECK(!memcmp(s.receive.out + bytes, s.send.in + bytes, BYTES - bytes));
     CHECK_EQUAL(s.receive.out[1], 0);
-    symmetric_close(&s);
+    pair_close(&s);
 }
 
 static void into_a_private_array_the_receiver_copies_alone(void)
 {
     struct symmetric s;
     char *out = malloc(BYTES);
-    symmetric_open(&s, true, out);
+    pair_open(&s, true, out);
     CHECK(!s.takes.shared);
     CHECK_EQUAL(symmetric_push(&s), 0);
-    symmetric_close(&s);
+    pair_close(&s);
     free(out);
 }
 
@@ -215,7 +215,7 @@ static void what_cannot_be_mapped_or_is_not_admitted_is_not_written(void)
 {
     for (int hindrance = 0; hindrance < 3; hindrance++) { /* no mapping; no admission; a place beyond the arena */
         struct symmetric s;
-        symmetric_open(&s, hindrance > 0, NULL);
+        pair_open(&s, hindrance > 0, NULL);
         admits = hindrance != 1;
         if (hindrance == 2)
             atomic_store(&s.w->in[1][0]->parts->to, ARENA_ROOM + 4096);
@@ -224,7 +224,7 @@ static void what_cannot_be_mapped_or_is_not_admitted_is_not_written(void)
         CHECK(s.takes.whole);
         CHECK_EQUAL(s.receive.out[1], 0);
         admits = true;
-        symmetric_close(&s);
+        pair_close(&s);
     }
 }
 
@@ -233,13 +233,13 @@ static void short_messages_are_not_shared(void)
 {
     static const size_t lengths[] = {0, 1, 4096, 32 << 10, WIRE_EAGER_NEAR, (size_t)1 << 50};
     struct symmetric s;
-    symmetric_open(&s, true, NULL);
+    pair_open(&s, true, NULL);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         s.gives.bytes = lengths[i];
         atomic_store(&s.w->in[1][0]->parts->taken, (s.gives.id + 1) << LINK_PARTS_BITS);
         CHECK(!p2p_share_push(s.w->groups[1].p2p, &s.to));
     }
-    symmetric_close(&s);
+    pair_close(&s);
 }
 
 static void both_sides_copy(void) { exchange(0, 0); }

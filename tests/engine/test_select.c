@@ -1,9 +1,11 @@
 /* engine: all */
 #include <string.h>
 #include "check.h"
+#include "collectives/collectives.h"
 #include "group/group.h"
 #include "group/select.h"
 
+static const struct group_above above = {.algorithms = collectives_table};
 static struct acomm_group group;
 static char segment[1];
 
@@ -11,7 +13,7 @@ static bool network; /* between the ranks of the next group */
 
 static int open_group(int size, bool one_host, const char *algorithms, const char *tuned, const char *tuned_symmetric)
 {
-    group = (struct acomm_group){.size = size, .loopback = !network, .shared.base = one_host ? segment : NULL};
+    group = (struct acomm_group){.above = &above, .size = size, .loopback = !network, .shared.base = one_host ? segment : NULL};
     group.hosts.all = (struct team){.size = size, .place = one_host ? TEAM_HOST : TEAM_APART};
     return select_open(&group, algorithms, (const char *[]){tuned, tuned_symmetric});
 }
@@ -44,7 +46,7 @@ static void table(void)
                         acomm_row row;
                         struct acomm_op op = {.group = &group, .team = &group.hosts.all, .kind = kind, .count = bytes, .width = 1};
                         uint64_t total = acomm_operations[kind].array == ACOMM_WHOLE ? bytes : op_total(NULL, op.count, size, 1);
-                        for (size_t at = 0; !want && select_row(at, &row); at++)
+                        for (size_t at = 0; !want && acomm_algorithm((int)at, &row); at++)
                             if (!strcmp(row.kind, acomm_operations[kind].name) && total <= row.up_to
                                 && (row.where == NEAR || row.where <= one_host + symmetric) && (!row.max_ranks || size <= row.max_ranks))
                                 want = row.name;

@@ -1,4 +1,4 @@
-/* engine: p2p/ rma/serve.c memory/peer_memory.c memory/window.c group/cpu.c group/shared.c group/hosts.c memory/arena.c link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/op.c group/wait.c */
+/* engine: p2p/ rma/serve.c base/forks.c memory/peer_memory.c group/shared/window.c group/shared/cpu.c group/shared/shared.c group/hosts.c memory/arena.c link/tcp.c memory/detour.c link/shm.c base/bell.c memory/stores.c memory/stream.c group/op.c group/completion.c group/wait.c base/interrupt.c */
 #include "rma/serve.h"
 #include "p2p_world.h"
 
@@ -18,12 +18,6 @@ void *malloc(size_t bytes)
     if (left != INT_MAX && left-- <= 0)
         return NULL;
     return __interceptor_malloc ? __interceptor_malloc(bytes) : __libc_malloc(bytes);
-}
-
-bool group_forked(const struct acomm_group *g)
-{
-    (void)g;
-    return false;
 }
 
 bool reduce_supported(int dtype, int redop)

@@ -1,4 +1,4 @@
-/* engine: memory/window.c memory/peer_memory.c memory/stream.c */
+/* engine: group/shared/window.c memory/peer_memory.c memory/stream.c */
 /* Writing to a peer's memory, and keeping its writes out. */
 #include <errno.h>
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "check.h"
-#include "group/shared.h"
+#include "group/shared/shared.h"
 
 #define LONG ((int64_t)100 * 1000000000)
 #define BYTES ((size_t)1 << 20) /* one write of the system's */

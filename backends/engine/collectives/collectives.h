@@ -16,4 +16,7 @@
 #include "collectives/table.h"
 #undef ROW
 
+/* Their rows; the last has no name. */
+extern const struct algorithm collectives_table[];
+
 #endif

@@ -79,7 +79,7 @@ int acomm_group_share(acomm_group *group, uint64_t bytes, int64_t timeout, acomm
     errno = 0;
     if (group->hosts.all.place != TEAM_HOST)
         return ACOMM_UNSUPPORTED;
-    acomm_block *block = direct_take(group, bytes);
+    acomm_block *block = symmetric_take(group, bytes);
     int saved = errno;
     bool addresses = block || group->direct.arena || (saved != ENOMEM && saved != EAGAIN && saved != EFBIG);
     int32_t held = block ? SHARE_MEMORY : addresses ? SHARE_NOTHING : SHARE_NO_ADDRESSES;
@@ -288,9 +288,4 @@ const char *acomm_group_algorithm(acomm_group *group, int kind, uint64_t count, 
     const struct algorithm *a = !op_is_message(kind) ? select_algorithm(group, &op)
                               : group->shared.base ? group->selection.forced[kind] : NULL;
     return group->size == 1 ? "copy" : a ? a->name : "messages";
-}
-
-int acomm_algorithm(int row, acomm_row *out)
-{
-    return row < 0 ? 0 : select_row((size_t)row, out);
 }

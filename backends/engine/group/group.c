@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "membership/node.h"
-#include "p2p/p2p.h"
 
 /* ---- failure ---- */
 
@@ -52,7 +51,7 @@ int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
     if (record(g, failure)) {
         kick(g);
         if (g->p2p)
-            p2p_fail(g->p2p);
+            g->fail_messages(g->p2p);
         if (tell && g->node)
             node_tell(g->node, g, failure);
     }

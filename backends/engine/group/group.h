@@ -2,12 +2,13 @@
 #ifndef ACOMM_GROUP_H
 #define ACOMM_GROUP_H
 #include <pthread.h>
-#include "collectives/shared/direct.h"
+#include "base/forks.h"
 #include "group/hosts.h"
 #include "link/link.h"
 #include "group/op.h"
 #include "group/select.h"
-#include "group/shared.h"
+#include "group/shared/shared.h"
+#include "group/shared/symmetric.h"
 #include "memory/stream.h"
 #include "collectives/shared/trial.h"
 #include "group/wait.h"
@@ -15,7 +16,15 @@
 struct p2p;
 struct acomm_node;
 
+/* What the layers above a group lend it. */
+struct group_above {
+    const struct algorithm *algorithms;           /* the last row has no name */
+    int (*settle)(struct acomm_group *g);         /* rounds_settle() */
+    void (*close_windows)(struct acomm_group *g); /* rma_close_all() */
+};
+
 struct acomm_group {
+    const struct group_above *above;
     struct acomm_node *node;
     uint64_t id;
     int rank, size;
@@ -54,12 +63,16 @@ struct acomm_group {
     bool hurry;                  /* the worker is to run what is queued now */
     bool deep;                   /* it sleeps until it is told */
     struct p2p *p2p;
+    void (*fail_messages)(struct p2p *p2p); /* p2p_fail() */
     struct stream_way *stores;   /* how slots are filled that do not change hands, by who reads them (rounds_fill) */
     struct choice choices[ACOMM_KINDS][2][CHOICE_CLASSES]; /* of trials; blocks that do not end with a line have their own, see trial_begin() */
     struct direct_state direct;        /* reading the peers' arrays where they lie */
     struct scratch { char *data; size_t bytes; } scratch[2]; /* of operations and of their parts; kept from call to call */
     struct acomm_rma *rmas;      /* memory of ours that peers use until we stop; under lock */
 };
+
+/* acomm_group_open() without what is above. */
+int group_open(acomm_node *node, const acomm_group_options *o, const struct group_above *above, acomm_group **out);
 
 /* Records the first failure (later ones are dropped), poisons, wakes all waiters, and tells the peers through the node
  * unless they told us (`tell` false). Returns the code that is now the group's. */
@@ -76,7 +89,7 @@ struct link *group_link(struct acomm_group *g, enum channel channel, int rank, b
 bool group_link_ready(struct acomm_group *g, const struct link *link);
 
 /* Whether this process is a child made by fork after the group: threads and connections stayed with the parent. */
-bool group_forked(const struct acomm_group *g);
+static inline bool group_forked(const struct acomm_group *g) { return forks_now() != g->forks; }
 
 /* Runs the collective now when the group is idle, else after those that are queued. Blocks. */
 int group_run(struct acomm_op *op);

@@ -11,11 +11,6 @@
 #include "p2p/p2p.h"
 #include "group/wait.h"
 
-bool group_forked(const struct acomm_group *g)
-{
-    return forks_now() != g->forks;
-}
-
 static int copy_places(struct acomm_group *g, const acomm_group_options *o)
 {
     size_t n = (size_t)o->size;
@@ -80,7 +75,7 @@ static void free_group(struct acomm_group *g)
     if (g->p2p)
         p2p_close(g->p2p);
     free_links(g);
-    direct_close(g);
+    symmetric_close(g);
     shared_close(&g->shared);
     select_close(&g->selection);
     while (g->spare) {
@@ -100,13 +95,13 @@ static void free_group(struct acomm_group *g)
     free(g);
 }
 
-int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group **out)
+int group_open(acomm_node *node, const acomm_group_options *o, const struct group_above *above, acomm_group **out)
 {
     struct acomm_group *g = calloc(1, sizeof *g);
     if (!g)
         return ACOMM_RESOURCE;
     forks_watch();
-    *g = (struct acomm_group){.forks = forks_now(), .node = node, .id = o->id, .rank = o->rank, .size = o->size, .shared.fd = -1,
+    *g = (struct acomm_group){.above = above, .forks = forks_now(), .node = node, .id = o->id, .rank = o->rank, .size = o->size, .shared.fd = -1,
                               .connections = o->connections, .fabric = o->fabric, .loopback = o->local == o->size, .check = o->check != 0,
                               .timeout = o->timeout, .patience = o->patience};
     int rc = init_locks(g);
@@ -119,7 +114,7 @@ int acomm_group_open(acomm_node *node, const acomm_group_options *o, acomm_group
     if (!rc && !(g->p2p = p2p_open(g)))
         rc = ACOMM_RESOURCE;
     if (!rc && node)
-        rc = node_add(node, g);
+        rc = node_add(node, g, group_fail);
     if (rc) {
         int saved = errno;
         free_group(g);

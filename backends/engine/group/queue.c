@@ -15,10 +15,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "collectives/shared/rounds.h"
 #include "group/group.h"
 #include "membership/node.h"
-#include "rma/rma.h"
 #include "group/wait.h"
 
 #define BEGIN_BYTES (64u << 10) /* begun by the call: copying so much takes less than waking the worker */
@@ -431,7 +429,7 @@ static int settle(struct acomm_group *g)
     int failed = atomic_load(&g->poisoned);
     if ((failed && failed != ACOMM_LOST) || atomic_load(&g->pending) || !take_turn(g))
         return 0;
-    int rc = rounds_settle(g);
+    int rc = g->above->settle(g);
     end_turn(g);
     return rc;
 }
@@ -455,7 +453,7 @@ int acomm_group_stop(acomm_group *g, const char *why)
         pthread_join(g->worker, NULL);
     g->worker_started = false;
     await_turn(g);
-    rma_close_all(g);
+    g->above->close_windows(g);
     while (atomic_load(&g->inside))
         sched_yield(); /* their operations have ended: they are on their way out */
     return rc;

@@ -1,4 +1,4 @@
-/* Which algorithm a group runs from how many bytes on, by what it was told, the selection file, and the table
+/* Which algorithm a group runs from how many bytes on, by what it was told, the selection file, and the table of all
  * (collectives/table.h); and that it runs. */
 #include "group/select.h"
 
@@ -6,24 +6,10 @@
 #include <string.h>
 
 #include "group/agree.h"
-#include "collectives/collectives.h"
 #include "group/group.h"
 #include "reduce/reduce.h"
 
 #define ALWAYS UINT64_MAX
-#define MiB(n) ((uint64_t)(n) << 20)
-#define KiB(n) ((uint64_t)(n) << 10)
-
-static const struct algorithm TABLE[] = {
-#define ROW(kind, name, function, where, does, up_to, max_ranks) {ACOMM_##kind, name, function, where, does, up_to, max_ranks},
-#include "collectives/table.h"
-#undef ROW
-    {ACOMM_RECV, "staged", NULL, ANYWHERE, CHECKS, ALWAYS, 0}, /* how long messages come, see p2p/offer.c */
-    {ACOMM_RECV, "read", NULL, ANYWHERE, CHECKS, ALWAYS, 0},
-};
-#define ROWS (sizeof TABLE / sizeof *TABLE)
-_Static_assert(MiB(2) == DIRECT_FROM,
-               "the rows of all_gather and all_to_all, where some have symmetric arrays too");
 
 static bool equal(const char *name, const char *text, size_t length)
 {
@@ -31,10 +17,10 @@ static bool equal(const char *name, const char *text, size_t length)
 }
 
 /* A row of the table by its names, or NULL; of several the one that runs in most places. */
-static const struct algorithm *find(const char *kind, size_t kind_length, const char *name, size_t name_length)
+static const struct algorithm *find(const struct algorithm *table, const char *kind, size_t kind_length, const char *name, size_t name_length)
 {
     const struct algorithm *found = NULL;
-    for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
+    for (const struct algorithm *a = table; a->name; a++)
         if (equal(acomm_operations[a->kind].name, kind, kind_length) && equal(a->name, name, name_length) && (!found || a->where < found->where))
             found = a;
     return found;
@@ -42,12 +28,12 @@ static const struct algorithm *find(const char *kind, size_t kind_length, const 
 
 /* Takes "all_reduce=whole:4096" or "all_reduce=ring" from a list. Returns what follows; NULL where it names no row: a typing
  * mistake must not run something else. */
-static const char *take(const char *list, struct pick *out, bool *limited)
+static const char *take(const struct algorithm *table, const char *list, struct pick *out, bool *limited)
 {
     size_t kind = strcspn(list, "=,");
     const char *name = list + kind + (list[kind] == '='), *end = name + strcspn(name, ":,");
     *limited = *end == ':';
-    out->algorithm = find(list, kind, name, (size_t)(end - name));
+    out->algorithm = find(table, list, kind, name, (size_t)(end - name));
     out->up_to = ALWAYS;
     if (*limited) {
         char *after;
@@ -60,13 +46,13 @@ static const char *take(const char *list, struct pick *out, bool *limited)
 }
 
 /* How many items a list has; negative: ACOMM_ARGUMENT. forced: where to note those without a limit, or NULL. */
-static int check(const char *list, const struct algorithm **forced)
+static int check(const struct algorithm *table, const char *list, const struct algorithm **forced)
 {
     struct pick pick;
     bool limited;
     int items = 0;
     for (; list && *list; items++) {
-        if (!(list = take(list, &pick, &limited)))
+        if (!(list = take(table, list, &pick, &limited)))
             return ACOMM_ARGUMENT;
         if (forced && !limited)
             forced[pick.algorithm->kind] = pick.algorithm;
@@ -94,7 +80,7 @@ static struct pick *from_list(struct pick *next, struct want want, const char *l
 {
     while (list && *list) {
         bool limited;
-        list = take(list, next, &limited);
+        list = take(want.g->above->algorithms, list, next, &limited);
         next += next->algorithm->kind == want.kind && runs_here(want.g, &want.g->hosts.all, next->algorithm, want.symmetric);
     }
     return next;
@@ -102,7 +88,7 @@ static struct pick *from_list(struct pick *next, struct want want, const char *l
 
 static struct pick *from_table(struct pick *next, struct want want)
 {
-    for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
+    for (const struct algorithm *a = want.g->above->algorithms; a->name; a++)
         if (a->kind == want.kind && runs_here(want.g, &want.g->hosts.all, a, want.symmetric)
             && (!a->max_ranks || want.g->size <= a->max_ranks))
             *next++ = (struct pick){a->up_to, a};
@@ -117,11 +103,15 @@ static bool ends(const struct pick *first, const struct pick *next)
 int select_open(struct acomm_group *g, const char *algorithms, const char *tuned[2])
 {
     struct selection *s = &g->selection;
-    int items[3] = {check(algorithms, s->forced), check(tuned[0], NULL), check(tuned[1], NULL)};
+    const struct algorithm *table = g->above->algorithms;
+    int items[3] = {check(table, algorithms, s->forced), check(table, tuned[0], NULL), check(table, tuned[1], NULL)};
+    size_t rows = 0;
+    while (table[rows].name)
+        rows++;
     if (items[0] < 0 || items[1] < 0 || items[2] < 0)
         return ACOMM_ARGUMENT;
     /* One more than can be picked: an item is written before it is known to be of the kind. */
-    s->picks = malloc((2 * (ROWS + (size_t)items[0]) + (size_t)items[1] + (size_t)items[2] + 1) * sizeof *s->picks);
+    s->picks = malloc((2 * (rows + (size_t)items[0]) + (size_t)items[1] + (size_t)items[2] + 1) * sizeof *s->picks);
     if (!s->picks)
         return ACOMM_RESOURCE;
     struct pick *next = s->picks;
@@ -159,7 +149,7 @@ static uint64_t whole_bytes(const struct acomm_op *op)
 static const struct algorithm *of_part(const struct acomm_group *g, const struct acomm_op *op)
 {
     uint64_t bytes = whole_bytes(op);
-    for (const struct algorithm *a = TABLE; a < TABLE + ROWS; a++)
+    for (const struct algorithm *a = g->above->algorithms; a->name; a++)
         if (a->kind == op->kind && bytes <= a->up_to && runs_here(g, op->team, a, g->direct.symmetric)
             && (!a->max_ranks || op->team->size <= a->max_ranks))
             return a;
@@ -215,13 +205,4 @@ int select_run(struct acomm_op *op)
         op_let_go(op); /* it waits in parts, and for links that others make */
     int rc = !begins_right(op) && g->check && !op->compared ? agree(op) : 0;
     return rc ? rc : op->algorithm->run(op);
-}
-
-int select_row(size_t row, acomm_row *out)
-{
-    if (row >= ROWS)
-        return 0;
-    const struct algorithm *a = &TABLE[row];
-    *out = (acomm_row){acomm_operations[a->kind].name, a->name, (int)a->where, a->max_ranks, a->up_to, (a->does & ORDERED) != 0};
-    return 1;
 }

@@ -35,6 +35,4 @@ void select_close(struct selection *s);
 /* Compares headers where that is to be done, and runs the algorithm that is chosen; one rank alone copies. */
 int select_run(struct acomm_op *op);
 const struct algorithm *select_algorithm(const struct acomm_group *g, const struct acomm_op *op);
-/* The rows, one by one, until 0 is returned. */
-int select_row(size_t row, acomm_row *out);
 #endif

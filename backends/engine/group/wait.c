@@ -4,7 +4,8 @@
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "group/cpu.h"
+#include "base/interrupt.h"
+#include "group/shared/cpu.h"
 #include "group/group.h"
 #include "membership/node.h"
 #include "group/wait.h"
@@ -26,18 +27,6 @@
 #define STOLEN_RARELY 300   /* yields in between: their 3 ms or so cost less than as many sleeps and wake-ups */
 #define STOLEN_MIN_NS 1000000 /* how long to sleep at once then, */
 #define STOLEN_MAX_NS 64000000 /* doubled up to here while every trial is stolen again */
-
-static int (*interrupt_hook)(void);
-
-void acomm_set_interrupt(int (*check)(void))
-{
-    interrupt_hook = check;
-}
-
-bool wait_interrupted(void)
-{
-    return interrupt_hook && interrupt_hook();
-}
 
 bool wait_news(const struct acomm_group *g, int rank)
 {
@@ -151,7 +140,7 @@ static int look_around(struct acomm_op *op, int64_t now)
     op->next_look = now + WAIT_LOOK_NS;
     if (op->group->patience && op->group->node)
         tell(op, now);
-    if ((op->synchronous || may_leave(op)) && wait_interrupted()) {
+    if ((op->synchronous || may_leave(op)) && interrupt_pending()) {
         op->interrupted = true;
         return op->synchronous ? ACOMM_INTERRUPTED : WAIT_LEAVE;
     }

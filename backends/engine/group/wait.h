@@ -61,8 +61,6 @@ void wait_woke(const struct wait *w);
 int wait_look(struct acomm_op *op);
 /* After progress was made: start again with spinning. */
 void wait_reset(struct wait *w);
-/* Whether the caller's signal handlers raised. Only for threads of the caller. */
-bool wait_interrupted(void);
 /* A peer's connection was closed. Its own word of why, which comes over the control connections, is a better reason than
  * ours: waits a moment for the group to fail by it. True when all it says is that it has closed the group.
  * rank -1: any. */

@@ -4,8 +4,11 @@
 #include "acomm.h"
 #include "link/link.h"
 
-/* After this, losses of members poison the group (group_fail with tell=false). A member that is lost already poisons at once. */
-int node_add(struct acomm_node *node, struct acomm_group *group);
+/* What a lost member does to its group: group_fail(). */
+typedef int node_fail_group(struct acomm_group *group, const acomm_failure *failure, bool tell);
+
+/* After this, losses of members fail the group (`fail` with tell=false). A member that is lost already poisons at once. */
+int node_add(struct acomm_node *node, struct acomm_group *group, node_fail_group *fail);
 /* No call into the group happens after this returns. */
 void node_remove(struct acomm_node *node, struct acomm_group *group);
 /* Tells the members of the group of its failure, over the control connections. Does not block. */

@@ -153,7 +153,7 @@ void node_fail(struct acomm_node *node, struct node_watch *watch, const acomm_fa
     flush_all(node); /* the failure may end this process, whose end must not come to the neighbours before its cause */
     watch->calls++;
     pthread_mutex_unlock(&node->lock);
-    group_fail(watch->group, failure, tell);
+    watch->fail(watch->group, failure, tell);
     pthread_mutex_lock(&node->lock);
     if (--watch->calls == 0)
         pthread_cond_broadcast(&node->returned);

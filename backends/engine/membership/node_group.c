@@ -4,12 +4,13 @@
 #include "group/group.h"
 #include "membership/node_state.h"
 
-static struct node_watch *watch_new(struct acomm_node *node, struct acomm_group *group)
+static struct node_watch *watch_new(struct acomm_node *node, struct acomm_group *group, node_fail_group *fail)
 {
     struct node_watch *watch = calloc(1, sizeof *watch + (size_t)group->size * sizeof watch->members[0]);
     if (!watch)
         return NULL;
     watch->group = group;
+    watch->fail = fail;
     for (int r = 0; r < group->size; r++)
         watch->members[r] = (struct node_member){NODE_PRESENT, NODE_SILENT};
     for (int i = 0; i < NODE_NOTES; i++) {
@@ -24,7 +25,7 @@ static struct node_watch *watch_new(struct acomm_node *node, struct acomm_group 
     return watch;
 }
 
-int node_add(struct acomm_node *node, struct acomm_group *group)
+int node_add(struct acomm_node *node, struct acomm_group *group, node_fail_group *fail)
 {
     acomm_failure failure;
     if (node_forked(node))
@@ -33,7 +34,7 @@ int node_add(struct acomm_node *node, struct acomm_group *group)
         if (group->members[r] < 0 || group->members[r] >= node->size)
             return ACOMM_ARGUMENT;
     pthread_mutex_lock(&node->lock);
-    struct node_watch *watch = node_find(node, group->id) ? NULL : watch_new(node, group);
+    struct node_watch *watch = node_find(node, group->id) ? NULL : watch_new(node, group, fail);
     if (watch) {
         watch->next = node->watches;
         node->watches = watch;

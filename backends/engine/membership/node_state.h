@@ -47,6 +47,7 @@ struct node_peer {
 struct node_watch {                   /* a registered group */
     struct node_watch *next;
     struct acomm_group *group;
+    node_fail_group *fail;
     int calls;                        /* under way into the group; node_remove waits for 0 */
     int64_t asked;                    /* when a member last asked all how far they are */
     uint8_t told;                     /* questions and answers of this rank, ever */

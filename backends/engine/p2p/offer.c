@@ -56,7 +56,7 @@ static bool reaches(const struct acomm_group *g, struct p2p_peer *peer)
 static int choose(struct p2p *p, struct p2p_peer *peer, const struct p2p_item *item)
 {
     bool mapped = item->place.how == DIRECT_MAPPED;
-    if (mapped ? !direct_map(p->group, p->group->hosts.seat[peer->rank], item->place.at + item->bytes) : !reaches(p->group, peer))
+    if (mapped ? !symmetric_map(p->group, p->group->hosts.seat[peer->rank], item->place.at + item->bytes) : !reaches(p->group, peer))
         return STAGED;
     if (p->forced)
         return strcmp(p->forced, "read") ? STAGED : READ;
@@ -118,7 +118,7 @@ static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
     if (item->place.how == DIRECT_PRIVATE)
         errnum = peer_memory_read(window_process(&p->group->shared, seat), from, to, bytes, past);
     else
-        stream_long(to, direct_map(p->group, seat, from + bytes) + from, bytes, item->bytes);
+        stream_long(to, symmetric_map(p->group, seat, from + bytes) + from, bytes, item->bytes);
     if (timed)
         item->copying += clock_spent() - before;
     return errnum;

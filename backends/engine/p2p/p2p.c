@@ -143,6 +143,7 @@ struct p2p *p2p_open(struct acomm_group *group)
     if (!p)
         return NULL;
     p->group = group;
+    group->fail_messages = p2p_fail;
     p->wake_fd = -1;
     p->credit = wire_credit(group->size);
     p->next_deadline = INT64_MAX;

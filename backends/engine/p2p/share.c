@@ -12,7 +12,7 @@
 #include "base/bell.h"
 #include "p2p/peer.h"
 #include "memory/stream.h"
-#include "memory/window.h"
+#include "group/shared/window.h"
 
 #define PARTS 16                     /* of 64 KiB and more, because shorter messages are eager: system calls hardly show */
 #define PART_MAX ((uint64_t)1 << 20) /* between two every peer has its turn and failures are seen */
@@ -120,7 +120,7 @@ static bool write_part(struct p2p *p, const struct p2p_peer *peer, const struct 
     if (to.how == DIRECT_PRIVATE)
         return !window_write(&p->group->shared, seat, to.at + offset, from, bytes);
     bool inside = to.at <= ARENA_ROOM && item->bytes <= ARENA_ROOM;
-    char *arena = inside ? direct_map(p->group, seat, to.at + item->bytes) : NULL;
+    char *arena = inside ? symmetric_map(p->group, seat, to.at + item->bytes) : NULL;
     if (!arena || !window_enter(&p->group->shared, seat))
         return false;
     stream_long(arena + to.at + offset, from, bytes, item->bytes);

@@ -2,6 +2,7 @@
 
 #include "base/bell.h"
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "p2p/peer.h"
 
 #define PEEKS 50          /* of 20 to 40 ns: no longer than a switch of processes takes */
@@ -33,7 +34,7 @@ static bool interrupted(struct waiter *w)
     if (now < w->next_look)
         return false;
     w->next_look = now + WAIT_LOOK_NS;
-    return wait_interrupted();
+    return interrupt_pending();
 }
 
 /* Without the lock, as the step may yield: the peers see that we have no core then. */

@@ -14,7 +14,7 @@
 #include "group/group.h"
 #include "memory/peer_memory.h"
 #include "group/wait.h"
-#include "memory/window.h"
+#include "group/shared/window.h"
 
 #define CHUNK ((size_t)1 << 20) /* of a long copy; between two we look at signals and at the group, and let an owner close */
 #define SPINS 4 /* times what others spin: callers are programs between whose calls microseconds pass */
@@ -56,7 +56,7 @@ static struct offer own_offer(struct acomm_group *g, struct acomm_group *arenas,
                         .maps = control.how == DIRECT_MAPPED, .reaches = 1};
     for (int rank = 0; rank < g->size; rank++) {
         int seat = g->hosts.seat[rank];
-        own.maps = own.maps && direct_map(g, seat, 0) && (!arenas->direct.arena || direct_map(arenas, seat, 0));
+        own.maps = own.maps && symmetric_map(g, seat, 0) && (!arenas->direct.arena || symmetric_map(arenas, seat, 0));
         own.reaches = own.reaches && (rank == g->rank || window_reaches(&g->shared, seat));
     }
     return own;
@@ -83,7 +83,7 @@ static bool fill(struct acomm_rma *r, struct acomm_group *arenas, const struct o
     for (int rank = 0; rank < g->size; rank++) {
         const struct offer *o = &offers[rank];
         int seat = g->hosts.seat[rank];
-        char *control = direct_map(g, seat, o->control + told), *data = o->mapped ? direct_map(arenas, seat, o->at + o->bytes) : NULL;
+        char *control = symmetric_map(g, seat, o->control + told), *data = o->mapped ? symmetric_map(arenas, seat, o->at + o->bytes) : NULL;
         if (!control || (o->mapped && !data))
             return false;
         r->ranks[rank] = (struct reached){.control = (struct control *)(void *)(control + o->control),

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "mpi_fabric.h"
-#include "group/wait.h"
+#include "base/interrupt.h"
 
 #define PACE_NS 1000000       /* between two looks of the thread, */
 #define LINGER 100            /* and so many that find no send before it sleeps until it is woken, */
@@ -171,7 +171,7 @@ static int request_wait(const acomm_mpi *mpi, uint64_t *request, int64_t timeout
             return 0;
         if (waited > timeout)
             return ACOMM_TIMEOUT;
-        if (wait_interrupted())
+        if (interrupt_pending())
             return ACOMM_INTERRUPTED;
         if (waited < EAGER_NS)
             sched_yield();

@@ -12,7 +12,7 @@
 #include "memory/stream.h"
 #include "collectives/shared/stretches.h"
 #include "group/wait.h"
-#include "memory/window.h"
+#include "group/shared/window.h"
 
 #define CHUNK ((size_t)4 << 20) /* of a long copy; between two we look at signals and at the group */
 
@@ -135,7 +135,7 @@ static bool may_map(const struct rounds *r)
 {
     struct acomm_group *g = r->op->group;
     for (int rank = 0; rank < r->ranks; rank++) {
-        if (rank != r->rank && !direct_map(g, rank, 0))
+        if (rank != r->rank && !symmetric_map(g, rank, 0))
             return false;
     }
     return true;
@@ -175,17 +175,6 @@ static int end(struct rounds *r, const struct direct_plan *plan)
     return plan->staged(r->op);
 }
 
-char *direct_map(struct acomm_group *g, int seat, uint64_t upto)
-{
-    struct direct_state *d = &g->direct;
-    pthread_mutex_lock(&g->lock);
-    if (!d->mapped && g->shared.arenas)
-        d->mapped = calloc((size_t)g->size, sizeof *d->mapped);
-    char *base = d->mapped ? arena_view_open(&d->mapped[seat], g->shared.fd, shared_arena_offset(&g->shared, seat), upto) : NULL;
-    pthread_mutex_unlock(&g->lock);
-    return base;
-}
-
 /* Opens the addresses of what the peers have offered, each no longer than `bytes`. */
 static int open_offers(struct rounds *r, uint64_t bytes)
 {
@@ -193,7 +182,7 @@ static int open_offers(struct rounds *r, uint64_t bytes)
         const struct direct_offer *o = direct_offer(r, rank);
         uint64_t in = o->in.how == DIRECT_MAPPED ? o->in.at : 0, out = o->out.how == DIRECT_MAPPED ? o->out.at : 0;
         bool maps = rank != r->rank && (o->in.how == DIRECT_MAPPED || o->out.how == DIRECT_MAPPED);
-        if (maps && !direct_map(r->op->group, rank, (in > out ? in : out) + bytes))
+        if (maps && !symmetric_map(r->op->group, rank, (in > out ? in : out) + bytes))
             return group_fail_op(r->op, ACOMM_RESOURCE, r->op->group->rank, errno, "no addresses for a peer's symmetric array");
     }
     return 0;
@@ -267,25 +256,4 @@ int direct_run(struct acomm_op *op, const struct direct_plan *plan)
     if (rc < 0 && plan->pushed)
         group_close_window(op->group); /* the caller may free the array that peers are writing to */
     return rc;
-}
-
-struct acomm_block *direct_take(struct acomm_group *g, uint64_t bytes)
-{
-    pthread_mutex_lock(&g->lock);
-    errno = EFBIG;
-    if (!g->direct.arena && g->shared.arenas)
-        g->direct.arena = arena_open(g->shared.fd, shared_arena_offset(&g->shared, g->rank));
-    struct arena *arena = g->direct.arena;
-    pthread_mutex_unlock(&g->lock);
-    return arena ? arena_take(arena, bytes) : NULL;
-}
-
-void direct_close(struct acomm_group *g)
-{
-    struct direct_state *d = &g->direct;
-    for (int rank = 0; d->mapped && rank < g->size; rank++)
-        arena_view_close(&d->mapped[rank]);
-    free(d->mapped);
-    free(d->offers);
-    arena_close(d->arena);
 }

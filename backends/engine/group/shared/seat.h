@@ -1,8 +1,8 @@
 /* How a rank's seat in the shared segment is laid out (shared.h): its state, the heads of its slots, places for short contents, the area
- * for long ones, and at its end what changes hands. For shared.c and shared_claim.c alone. */
+ * for long ones, and at its end what changes hands. For shared.c and shared/claim.c alone. */
 #ifndef ACOMM_SHARED_SEAT_H
 #define ACOMM_SHARED_SEAT_H
-#include "group/shared.h"
+#include "group/shared/shared.h"
 
 #define SEAT_PAGE 4096u
 #define SEAT_AREA_PIECES 4       /* see shared.h */

@@ -1,4 +1,4 @@
-#include "memory/window.h"
+#include "group/shared/window.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "group/shared.h"
+#include "group/shared/shared.h"
 
 #define CHUNK ((size_t)1 << 20) /* bytes of one write: tens of microseconds */
 #define YIELDS 200      /* then somebody else has the writer's core, or it is stopped */

@@ -1,10 +1,10 @@
 /* See cpu.h. */
-#include "group/cpu.h"
+#include "group/shared/cpu.h"
 
 #include <sched.h>
 
 #include "base/clock.h"
-#include "group/shared.h"
+#include "group/shared/shared.h"
 
 int32_t cpu_tell(struct shared *s)
 {

@@ -32,10 +32,10 @@
 #include <stdatomic.h>
 #include <string.h>
 #include "base/bell.h"
-#include "group/cpu.h"
+#include "group/shared/cpu.h"
 #include "link/link.h"
 #include "group/op.h"
-#include "memory/window.h"
+#include "group/shared/window.h"
 
 #define SHARED_LINE 64
 #define SHARED_SLOTS 128
@@ -59,7 +59,7 @@ struct shared {
     uint64_t next[2];            /* where in the large and the small part of the area its next long contents go */
     struct { uint64_t from, to; bool later; } laid[SHARED_SLOTS]; /* where those of the last rounds lie; empty for short ones. Read later: in
                                   * the next round too */
-    struct shared_place { uint32_t place, line; } posted[SHARED_SLOTS]; /* where this rank's contents of them lie, see shared_seat.h: what it
+    struct shared_place { uint32_t place, line; } posted[SHARED_SLOTS]; /* where this rank's contents of them lie, see shared/seat.h: what it
                                   * told the others stands where they may write */
     uint64_t used[SHARED_SHORTS]; /* the round in which each place of short contents was filled last */
     uint64_t past;               /* all ranks are known to have published it */

@@ -1,6 +1,6 @@
 /* Where this rank's next contents go in its seat (shared.h). */
 #include "group/group.h"
-#include "group/shared_seat.h"
+#include "group/shared/seat.h"
 
 #define PLACES 512 /* of the large part of the area, at most */
 

@@ -11,7 +11,7 @@
 #include "memory/arena.h"
 #include "group/group.h"
 #include "memory/pages.h"
-#include "group/shared_seat.h"
+#include "group/shared/seat.h"
 #include "group/wait.h"
 
 #define RINGS_BUDGET (64u << 20) /* bytes of all rings of a channel together; they cost memory only once used */

@@ -1,0 +1,28 @@
+/* The algorithms as a group is given them. */
+#include "collectives/collectives.h"
+#include "collectives/shared/direct.h"
+
+#define ALWAYS UINT64_MAX
+#define MiB(n) ((uint64_t)(n) << 20)
+#define KiB(n) ((uint64_t)(n) << 10)
+
+const struct algorithm collectives_table[] = {
+#define ROW(kind, name, function, where, does, up_to, max_ranks) {ACOMM_##kind, name, function, where, does, up_to, max_ranks},
+#include "collectives/table.h"
+#undef ROW
+    {ACOMM_RECV, "staged", NULL, ANYWHERE, CHECKS, ALWAYS, 0}, /* how long messages come, see p2p/offer.c */
+    {ACOMM_RECV, "read", NULL, ANYWHERE, CHECKS, ALWAYS, 0},
+    {.name = NULL},
+};
+_Static_assert(MiB(2) == DIRECT_FROM,
+               "the rows of all_gather and all_to_all, where some have symmetric arrays too");
+
+int acomm_algorithm(int row, acomm_row *out)
+{
+    int rows = (int)(sizeof collectives_table / sizeof *collectives_table) - 1;
+    if (row < 0 || row >= rows)
+        return 0;
+    const struct algorithm *a = &collectives_table[row];
+    *out = (acomm_row){acomm_operations[a->kind].name, a->name, (int)a->where, a->max_ranks, a->up_to, (a->does & ORDERED) != 0};
+    return 1;
+}

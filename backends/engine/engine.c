@@ -1,0 +1,12 @@
+/* The whole engine: a group with every algorithm and with one-sided operations. */
+#include "collectives/collectives.h"
+#include "collectives/shared/rounds.h"
+#include "group/group.h"
+#include "rma/rma.h"
+
+static const struct group_above ABOVE = {collectives_table, rounds_settle, rma_close_all};
+
+int acomm_group_open(acomm_node *node, const acomm_group_options *options, acomm_group **out)
+{
+    return group_open(node, options, &ABOVE, out);
+}
