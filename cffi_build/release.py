@@ -10,15 +10,17 @@ from pathlib import Path
 
 from cffi_build import ROOT, wheels
 
+TAGS = [f"{python}-{target.platform}" for python in ("cp310-cp310", "cp311-abi3") for target in wheels.TARGETS]
+RUNS = Path("docs/lab/wheels.md")
+
 
 def main(arguments: list[str]) -> None:
-    found = [*version_problems(ROOT), *tree_problems(ROOT), *document_problems(ROOT)]
+    found = [*version_problems(ROOT), *tree_problems(ROOT), *document_problems(ROOT), *page_problems(ROOT)]
     if found:
         raise SystemExit("\n".join(found))
-    names = " ".join(path.name for path in wheels.main(arguments))
-    for tag in ("cp310-cp310", "cp311-abi3"):
-        if any(f"{tag}-{target.platform}" not in names for target in wheels.TARGETS):
-            raise SystemExit(f"there are not all wheels of {tag}: name its interpreter by --python, and no --platform")
+    found = [*wheel_problems(ROOT, wheels.main(arguments))]
+    if found:
+        raise SystemExit("\n".join(found))
     print(f"version {version(ROOT)} can be released; tests/run_wheels runs its wheels where they are meant for")
 
 
@@ -63,6 +65,24 @@ def document_problems(root: Path) -> Iterator[str]:
     for command in sorted(set(re.findall(r"\btests/run\w*", readme))):
         if not os.access(root / command, os.X_OK):
             yield f"README.md: {command} is no command"
+
+
+def page_problems(root: Path) -> Iterator[str]:
+    """Each wheel of this version is on the page of those that were run, as run or not run."""
+    page = (root / RUNS).read_text()
+    for named in (f"version {version(root)}", *TAGS):
+        if named not in page:
+            yield f"{RUNS} does not have {named}: run tests/run_wheels"
+
+
+def wheel_problems(root: Path, made: list[Path]) -> Iterator[str]:
+    """All wheels of a release are there, and beside them nothing that could be published with them."""
+    folder, prefix, names = made[0].parent, f"arraycomm-{version(root)}", {path.name for path in made}
+    for tag in TAGS:
+        if (name := f"{prefix}-{tag}.whl") not in names:
+            yield f"{name} was not built: name its interpreter by --python, and no --platform"
+    for name in sorted({path.name for path in folder.iterdir()} - names - {f"{prefix}.tar.gz"}):
+        yield f"{folder / name} is none of this release's: remove it"
 
 
 def anchors(page: Path) -> set[str]:

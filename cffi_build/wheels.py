@@ -104,13 +104,15 @@ def main(arguments: list[str]) -> list[Path]:
     made = []
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
+        # All at once: an interpreter that is not there is told before anything is built.
+        pythons = [environment(interpreter, scratch / str(number), BUILDS) / "python" for number, interpreter in
+                   enumerate(options.python)]
         tools = environment(sys.executable, scratch / "tools", TOOLS)
         run(tools / "python", "-m", "build", "--sdist", "--outdir", scratch / "archive", ROOT)
         (archive,) = (scratch / "archive").iterdir()
         archive = archive.replace(options.output / archive.name)
         print(archive, flush=True)
-        for number, interpreter in enumerate(options.python):
-            python = environment(interpreter, scratch / str(number), BUILDS) / "python"
+        for number, python in enumerate(pythons):
             for target in TARGETS:
                 if target.platform in options.platform:
                     wheel = built(archive.resolve(), target, python, tools, scratch / f"{number}-{target.platform}")

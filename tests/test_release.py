@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from cffi_build import release
+from cffi_build import release, wheels
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,12 +30,13 @@ def tree(tmp_path: Path) -> Path:
         "CHANGELOG.md": "# Changes\n\n## 1.2, 2026-11-28\n\nA change.\n\n## 1.1, unreleased\n",
         "README.md": "# A\n[a](docs/a.md#two-words) [b](#a) [c](https://a.example)\n\n    arraycomm-run\n    tests/run_it\n",
         "docs/a.md": "## Two words\n[a](../README.md)\n",
+        "docs/lab/wheels.md": f"version 1.2: {', '.join(release.TAGS)}\n",
         "pyproject.toml": '[project.scripts]\narraycomm-run = "a:b"\n',
         "tests/run_it": "#!/bin/sh\n",
     }
     for name, text in files.items():
         path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "tests/run_it").chmod(0o755)
     git(tmp_path, "init", "--quiet")
@@ -49,7 +51,8 @@ def git(tree: Path, *arguments: str) -> None:
 
 
 def problems(tree: Path) -> list[str]:
-    return [*release.version_problems(tree), *release.tree_problems(tree), *release.document_problems(tree)]
+    return [*release.version_problems(tree), *release.tree_problems(tree), *release.document_problems(tree),
+            *release.page_problems(tree)]
 
 
 def test_nothing_is_wrong(tree: Path) -> None:
@@ -70,6 +73,9 @@ def test_nothing_is_wrong(tree: Path) -> None:
     ("README.md", "arraycomm-run", "arraycomm-ran", "README.md: arraycomm-ran is none of pyproject.toml's scripts"),
     ("README.md", "run_it", "run_that", "README.md: tests/run_that is no command"),
     ("arraycomm/__init__.py", "", "\n", "v1.2 is the tag of another commit: arraycomm/__init__.py needs a new version"),
+    ("docs/lab/wheels.md", "version 1.2", "version 1.1", "docs/lab/wheels.md does not have version 1.2: run tests/run_wheels"),
+    ("docs/lab/wheels.md", "cp310-cp310-musllinux_1_2_aarch64", "",
+     "docs/lab/wheels.md does not have cp310-cp310-musllinux_1_2_aarch64: run tests/run_wheels"),
 ])
 def test_what_is_wrong(tree: Path, name: str, old: str, new: str, told: str) -> None:
     path = tree / name
@@ -78,3 +84,26 @@ def test_what_is_wrong(tree: Path, name: str, old: str, new: str, told: str) -> 
     git(tree, "commit", "--quiet", "--all", "-m", "b")
     git(tree, "tag", "--force", "v1.2", "HEAD~" if "tag" in told else "HEAD")
     assert told in problems(tree)
+
+
+def test_the_wheels_of_a_release(tree: Path) -> None:
+    dist = tree / "dist"
+    dist.mkdir()
+    (dist / "arraycomm-1.2.tar.gz").touch()
+    made = [dist / f"arraycomm-1.2-{tag}.whl" for tag in (*release.TAGS, "cp314-cp314t-manylinux_2_26_x86_64")]
+    for path in made:
+        path.touch()
+    assert list(release.wheel_problems(tree, made)) == []
+    missing = made.pop(0)
+    assert list(release.wheel_problems(tree, made)) == [
+        f"{missing.name} was not built: name its interpreter by --python, and no --platform",
+        f"{missing} is none of this release's: remove it"]
+    missing.rename(dist / "arraycomm-1.1.tar.gz")
+    assert f"{dist}/arraycomm-1.1.tar.gz is none of this release's: remove it" in release.wheel_problems(tree, made)
+
+
+def test_an_interpreter_that_is_not_there_is_told_first(tmp_path: Path) -> None:
+    """Before the other one's wheels are built, which takes minutes."""
+    with pytest.raises(FileNotFoundError, match="python3.none"):
+        wheels.main(["-o", str(tmp_path), "--python", "python3.none", sys.executable])
+    assert list(tmp_path.iterdir()) == []

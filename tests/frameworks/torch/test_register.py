@@ -35,6 +35,17 @@ dist.destroy_process_group()
     assert done.stdout.split(" ", 1) == ["arraycomm.frameworks.torch.process_group", "[1.0, 1.0, 1.0]\n"], done.stderr
 
 
+def test_the_flight_recorder_of_later_torches_leaves_our_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of 2.15 fails in groups that are a class of their own, unless their backend is in this set."""
+    import torch.distributed.distributed_c10d as c10d
+
+    import arraycomm.frameworks.torch
+
+    monkeypatch.setattr(c10d, "_FR_SELF_RECORDING_BACKENDS", {"gloo"}, raising=False)
+    arraycomm.frameworks.torch.register()
+    assert "arraycomm" in c10d._FR_SELF_RECORDING_BACKENDS
+
+
 def test_import_torch_goes_on_without_the_package(tmp_path: Path) -> None:
     """As in a source tree that hides the installed package and has no engine."""
     (tmp_path / "arraycomm").mkdir()
