@@ -4,18 +4,18 @@
 
 _Atomic unsigned forks_made;
 
-static void count(void)
+static void forks_count(void)
 {
     atomic_fetch_add(&forks_made, 1);
 }
 
-static void watch(void)
+static void forks_install(void)
 {
-    pthread_atfork(NULL, NULL, count);
+    pthread_atfork(NULL, NULL, forks_count);
 }
 
 void forks_watch(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch);
+    pthread_once(&once, forks_install);
 }

@@ -2,24 +2,18 @@
 
 #include <string.h>
 
-#include "group/group.h"
 #include "group/part.h"
 #include "collectives/pattern.h"
 #include "group/transfer.h"
 
 _Static_assert(sizeof(acomm_header) == 32, "headers travel as they lie in memory");
 
-static int differ(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
+int agree_differ(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
 {
     acomm_failure failure = {.code = ACOMM_MISMATCH, .culprit = peer, .origin = op->group->rank, .mine = *mine,
                              .theirs = *theirs, .sequence = mine->sequence, .peer_sequence = theirs->sequence,
                              .elapsed = op_elapsed(op)};
     return group_fail(op->group, &failure, true);
-}
-
-int agree_compare_earlier(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
-{
-    return !op->group->check || op_agrees(mine, theirs) ? 0 : differ(op, peer, mine, theirs);
 }
 
 int agree_compare(struct acomm_op *op, int peer, const void *header)

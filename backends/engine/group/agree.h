@@ -11,11 +11,16 @@
  * In groups over several hosts, all algorithms begin in the host instead (part.h). */
 #ifndef ACOMM_AGREE_H
 #define ACOMM_AGREE_H
-#include "group/op.h"
+#include "group/group.h"
 
 int agree(struct acomm_op *op);
+/* Records that the two headers differ: the group's failure. */
+int agree_differ(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs);
 /* 0, or the group's failure when the header of rank `peer` (any alignment) differs from the operation's own. */
 int agree_compare(struct acomm_op *op, int peer, const void *theirs);
 /* The same for an earlier operation, whose header was `mine`. */
-int agree_compare_earlier(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs);
+static inline int agree_compare_earlier(struct acomm_op *op, int peer, const acomm_header *mine, const acomm_header *theirs)
+{
+    return !op->group->check || op_agrees(mine, theirs) ? 0 : agree_differ(op, peer, mine, theirs);
+}
 #endif

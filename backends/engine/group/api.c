@@ -27,7 +27,7 @@ uint64_t acomm_segment_bytes(int local, uint64_t piece_bytes, int symmetric)
     return shared_bytes(local, shared_piece(local, piece_bytes), symmetric);
 }
 
-static int check(const struct acomm_op *op)
+static int api_check(const struct acomm_op *op)
 {
     const struct acomm_group *g = op->group;
     if (!op->width || op->root < (op_is_rooted(op->kind) ? 0 : -1) || op->root >= g->size)
@@ -40,7 +40,7 @@ static int check(const struct acomm_op *op)
 }
 
 /* A handle whose operation never started counts as ended, so that it can be freed. */
-static int refused(acomm_op *handle, int rc)
+static int api_refused(acomm_op *handle, int rc)
 {
     if (rc && handle) {
         handle->status = rc;
@@ -60,13 +60,13 @@ static int submit(struct acomm_op *described, acomm_op *handle)
     op->width = acomm_dtype_bytes(op->dtype);
     if (op->timeout < 0)
         op->timeout = g->timeout;
-    int rc = check(op);
+    int rc = api_check(op);
     if (rc)
-        return refused(handle, rc);
+        return api_refused(handle, rc);
     if (!handle)
         return group_run(op);
     op_begin(op);
-    return refused(handle, group_enqueue(op));
+    return api_refused(handle, group_enqueue(op));
 }
 
 /* What a rank has got of a symmetric array; the least of all ranks' counts. */
@@ -108,7 +108,7 @@ void acomm_block_free(acomm_block *block)
 }
 
 /* The same for messages. */
-static int post(struct acomm_op *described, acomm_op *handle)
+static int api_post(struct acomm_op *described, acomm_op *handle)
 {
     struct acomm_op *op = handle ? handle : described;
     struct acomm_group *g = described->group;
@@ -119,13 +119,13 @@ static int post(struct acomm_op *described, acomm_op *handle)
     op->synchronous = !handle;
     if (op->timeout < 0)
         op->timeout = g->timeout;
-    int rc = op->peer < -1 || op->peer >= g->size ? ACOMM_ARGUMENT : check(op);
+    int rc = op->peer < -1 || op->peer >= g->size ? ACOMM_ARGUMENT : api_check(op);
     atomic_fetch_add(&g->inside, 1);
     if (!rc)
         rc = atomic_load(&g->poisoned);
     if (!rc)
         rc = p2p_post(g->p2p, op);
-    rc = rc || handle ? refused(handle, rc) : p2p_wait(g->p2p, op);
+    rc = rc || handle ? api_refused(handle, rc) : p2p_wait(g->p2p, op);
     atomic_fetch_sub(&g->inside, 1);
     return rc;
 }
@@ -144,7 +144,7 @@ static int set_counts(struct acomm_op *op, const acomm_call *c)
     return 0;
 }
 
-static int describe(struct acomm_op *op, acomm_group *group, const acomm_call *c)
+static int api_describe(struct acomm_op *op, acomm_group *group, const acomm_call *c)
 {
     bool message = op_is_message(c->kind);
     memset(op, 0, offsetof(struct acomm_op, failure));
@@ -168,11 +168,11 @@ static int describe(struct acomm_op *op, acomm_group *group, const acomm_call *c
 static int run_message(acomm_group *group, acomm_call *c)
 {
     struct acomm_op op;
-    int rc = describe(&op, group, c);
+    int rc = api_describe(&op, group, c);
     op.let_go = c->let_go;
     op.lock = c->lock;
     op.failure.code = 0;
-    rc = rc ? rc : post(&op, NULL);
+    rc = rc ? rc : api_post(&op, NULL);
     c->root = op.peer;
     if (rc && c->failure && op.failure.code == rc)
         *c->failure = op.failure;
@@ -184,7 +184,7 @@ int acomm_run(acomm_group *group, acomm_call *c)
     if (op_is_message(c->kind))
         return run_message(group, c);
     struct acomm_op op;
-    int rc = describe(&op, group, c);
+    int rc = api_describe(&op, group, c);
     op.let_go = c->let_go;
     op.lock = c->lock;
     return rc ? rc : submit(&op, NULL);
@@ -193,13 +193,13 @@ int acomm_run(acomm_group *group, acomm_call *c)
 int acomm_start(acomm_group *group, const acomm_call *c, acomm_op **out)
 {
     struct acomm_op op;
-    int rc = describe(&op, group, c);
+    int rc = api_describe(&op, group, c);
     if (rc)
         return rc;
     acomm_op *handle = group_new_op(group);
     if (!handle)
         return ACOMM_RESOURCE;
-    rc = op_is_message(op.kind) ? post(&op, handle) : submit(&op, handle);
+    rc = op_is_message(op.kind) ? api_post(&op, handle) : submit(&op, handle);
     if (rc)
         op_abandon(handle);
     else
@@ -220,7 +220,7 @@ int acomm_probe(acomm_group *g, int source, int64_t tag, int64_t timeout, acomm_
 {
     struct acomm_op op;
     acomm_call c = {.kind = ACOMM_RECV, .root = source, .tag = tag};
-    describe(&op, g, &c);
+    api_describe(&op, g, &c);
     int64_t wait = timeout < 0 ? g->timeout : timeout;
     if (source < -1 || source >= g->size)
         return ACOMM_ARGUMENT;
@@ -242,7 +242,7 @@ static int source_of(acomm_op *op, int32_t *rank, int64_t *tag, uint64_t *bytes)
     return 0;
 }
 
-static int failure_of(acomm_op *op, acomm_failure *out)
+static int api_failure_of(acomm_op *op, acomm_failure *out)
 {
     if (atomic_load(&op->done) != OP_ENDED || op->status >= 0)
         return 0;
@@ -253,7 +253,7 @@ static int failure_of(acomm_op *op, acomm_failure *out)
 const acomm_entries *acomm_lend(void)
 {
     static const acomm_entries entries = {.run = acomm_run, .start = acomm_start, .wait = acomm_wait,
-                                          .source = source_of, .failure = failure_of, .free = acomm_op_free,
+                                          .source = source_of, .failure = api_failure_of, .free = acomm_op_free,
                                           .held = HELD_BYTES, .group_failure = acomm_group_failure};
     return &entries;
 }

@@ -19,7 +19,7 @@ static void heard(acomm_failure *failure)
 }
 
 /* True when this was the first failure: only that one is kept and acted on. */
-static bool record(struct acomm_group *g, const acomm_failure *failure)
+static bool group_record(struct acomm_group *g, const acomm_failure *failure)
 {
     pthread_mutex_lock(&g->lock);
     bool first = !g->failed;
@@ -48,7 +48,7 @@ static void kick(struct acomm_group *g)
 
 int group_fail(struct acomm_group *g, const acomm_failure *failure, bool tell)
 {
-    if (record(g, failure)) {
+    if (group_record(g, failure)) {
         kick(g);
         if (g->p2p)
             g->fail_messages(g->p2p);

@@ -40,7 +40,7 @@ static void measure(struct hosts *h)
     }
 }
 
-static int allocate(struct hosts *h, size_t size)
+static int hosts_allocate(struct hosts *h, size_t size)
 {
     int *memory = malloc((5 * size + 1) * sizeof *memory);
     if (!memory)
@@ -68,7 +68,7 @@ static void make_teams(struct hosts *h, int rank, int size)
 
 int hosts_open(struct hosts *h, const int32_t *keys, int rank, int size)
 {
-    int rc = allocate(h, (size_t)size);
+    int rc = hosts_allocate(h, (size_t)size);
     if (rc)
         return rc;
     for (int i = 0; i < size; i++) {

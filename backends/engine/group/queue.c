@@ -26,7 +26,7 @@
 
 /* ---- the turn ---- */
 
-static bool take_turn(struct acomm_group *g)
+static bool queue_take_turn(struct acomm_group *g)
 {
     int idle = 0;
     return atomic_compare_exchange_strong(&g->busy, &idle, 1);
@@ -47,7 +47,7 @@ static bool claim_turn(struct acomm_group *g, bool worker)
 {
     bool taken;
     atomic_fetch_add(&g->claims, 1);
-    while (!(taken = take_turn(g)) && !(worker && g->stopping))
+    while (!(taken = queue_take_turn(g)) && !(worker && g->stopping))
         pthread_cond_wait(&g->work, &g->lock);
     atomic_fetch_sub(&g->claims, 1);
     return taken;
@@ -66,7 +66,7 @@ static void number(struct acomm_op *op)
 }
 
 /* The caller has the turn. */
-static int run(struct acomm_op *op)
+static int queue_run(struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
     int poisoned = atomic_load_explicit(&g->poisoned, memory_order_relaxed);
@@ -84,12 +84,12 @@ static int run_as_guest(struct acomm_op *op, int64_t until)
 {
     op->guest = true;
     op->leave_at = until;
-    int rc = run(op);
+    int rc = queue_run(op);
     op->guest = false;
     return rc;
 }
 
-static uint64_t bytes_of(const struct acomm_op *op)
+static uint64_t queue_bytes_of(const struct acomm_op *op)
 {
     int ranks = op->group->size;
     bool whole = op_array(op) == ACOMM_WHOLE;
@@ -104,13 +104,13 @@ static bool takes_guests(struct acomm_op *op, uint64_t most)
 {
     struct acomm_group *g = op->group;
     op->team = &g->hosts.all;
-    if (g->size == 1 || bytes_of(op) > most)
-        return bytes_of(op) <= most;
+    if (g->size == 1 || queue_bytes_of(op) > most)
+        return queue_bytes_of(op) <= most;
     const struct algorithm *algorithm = select_algorithm(g, op);
     return algorithm->where == ONE_HOST || algorithm->where == SYMMETRIC;
 }
 
-static void finish(struct acomm_op *op, int status)
+static void queue_finish(struct acomm_op *op, int status)
 {
     op->status = status;
     if (status < 0) {
@@ -127,12 +127,12 @@ static void retire(struct acomm_op *op, int status)
     struct acomm_group *g = op->group;
     atomic_fetch_sub(&g->pending, 1);
     end_turn(g);
-    finish(op, status);
+    queue_finish(op, status);
 }
 
 /* ---- the queue; with the lock ---- */
 
-static void append(struct acomm_op *op)
+static void queue_append(struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
     op->next = NULL;
@@ -155,7 +155,7 @@ static void prepend(struct acomm_op *op)
 }
 
 /* The caller has the turn. */
-static struct acomm_op *pop(struct acomm_group *g)
+static struct acomm_op *queue_pop(struct acomm_group *g)
 {
     struct acomm_op *op = g->head;
     if (op) {
@@ -181,7 +181,7 @@ static void tell_worker(struct acomm_group *g, bool now)
 struct rest { uint64_t posts, pops; int64_t since; };
 
 /* Until there may be something left to us. */
-static void rest(struct acomm_group *g, struct rest *r)
+static void queue_rest(struct acomm_group *g, struct rest *r)
 {
     int64_t now = clock_now(), next = now + LOOK_NS;
     struct timespec t = {next / 1000000000, next % 1000000000};
@@ -208,21 +208,21 @@ static struct acomm_op *next_op(struct acomm_group *g, struct rest *r)
         bool left = g->head && r->pops == g->pops; /* nobody has run any for a while */
         g->hurry = g->head && (g->hurry || left);
         if (!g->hurry)
-            rest(g, r);
-        else if (claim_turn(g, true) && !(op = pop(g)))
+            queue_rest(g, r);
+        else if (claim_turn(g, true) && !(op = queue_pop(g)))
             atomic_store(&g->busy, 0); /* only the worker claims turns until the group stops */
     }
     pthread_mutex_unlock(&g->lock);
     return op;
 }
 
-static void *work(void *argument)
+static void *queue_work(void *argument)
 {
     struct acomm_group *g = argument;
     struct acomm_op *op;
     struct rest r = {.since = clock_now(), .pops = UINT64_MAX};
     while ((op = next_op(g, &r)))
-        retire(op, run(op));
+        retire(op, queue_run(op));
     return NULL;
 }
 
@@ -232,7 +232,7 @@ static int start_worker(struct acomm_group *g)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&g->worker, NULL, work, g);
+    int rc = pthread_create(&g->worker, NULL, queue_work, g);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     g->worker_started = rc == 0;
     return rc ? (errno = rc, ACOMM_RESOURCE) : 0;
@@ -246,7 +246,7 @@ static int enqueue(struct acomm_op *op, bool urgent)
     pthread_mutex_lock(&g->lock);
     int rc = g->stopping ? ACOMM_CLOSED : g->worker_started ? 0 : start_worker(g);
     if (!rc) {
-        append(op);
+        queue_append(op);
         atomic_fetch_add(&g->pending, 1);
         tell_worker(g, urgent);
     }
@@ -281,10 +281,10 @@ static int need_worker(struct acomm_group *g)
 }
 
 /* Whether it was begun, and perhaps ended. */
-static bool begin(struct acomm_op *op)
+static bool queue_begin(struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
-    if (atomic_load(&g->pending) || !take_turn(g))
+    if (atomic_load(&g->pending) || !queue_take_turn(g))
         return false;
     if (!takes_guests(op, BEGIN_BYTES)) {
         end_turn(g);
@@ -305,8 +305,8 @@ int group_enqueue(struct acomm_op *op)
     bool anywhere = g->size > 1 && g->hosts.all.place != TEAM_HOST;
     atomic_fetch_add(&g->inside, 1);
     int rc = need_worker(g);
-    if (!rc && !begin(op))
-        rc = enqueue(op, anywhere || bytes_of(op) > BEGIN_BYTES);
+    if (!rc && !queue_begin(op))
+        rc = enqueue(op, anywhere || queue_bytes_of(op) > BEGIN_BYTES);
     atomic_fetch_sub(&g->inside, 1);
     return rc;
 }
@@ -316,11 +316,11 @@ enum { RAN, NOT_OURS = 2 }; /* WAIT_LEAVE and codes beside them */
 /* Runs the first operation of the queue if it takes guests. */
 static int help(struct acomm_group *g, int64_t until)
 {
-    if (!take_turn(g))
+    if (!queue_take_turn(g))
         return NOT_OURS;
     pthread_mutex_lock(&g->lock);
     bool ours = g->head && takes_guests(g->head, until ? HELP_BYTES : BEGIN_BYTES);
-    struct acomm_op *op = ours ? pop(g) : NULL;
+    struct acomm_op *op = ours ? queue_pop(g) : NULL;
     pthread_mutex_unlock(&g->lock);
     if (!op) {
         end_turn(g);
@@ -365,9 +365,9 @@ int group_wait(struct acomm_op *op, int64_t timeout)
 int group_run(struct acomm_op *op)
 {
     struct acomm_group *g = op->group;
-    if (!atomic_load(&g->pending) && take_turn(g)) {
+    if (!atomic_load(&g->pending) && queue_take_turn(g)) {
         op->synchronous = true;
-        int rc = run(op);
+        int rc = queue_run(op);
         end_turn(g);
         return rc;
     }
@@ -410,7 +410,7 @@ static void drain_queue(struct acomm_group *g)
     while (queued) {
         struct acomm_op *op = queued;
         queued = op->next;
-        finish(op, ACOMM_CLOSED);
+        queue_finish(op, ACOMM_CLOSED);
     }
 }
 
@@ -424,10 +424,10 @@ static void await_turn(struct acomm_group *g)
 
 /* In good order only: what this rank gave in operations that it left before the others had come. A rank that was lost may have come
  * to them before. */
-static int settle(struct acomm_group *g)
+static int queue_settle(struct acomm_group *g)
 {
     int failed = atomic_load(&g->poisoned);
-    if ((failed && failed != ACOMM_LOST) || atomic_load(&g->pending) || !take_turn(g))
+    if ((failed && failed != ACOMM_LOST) || atomic_load(&g->pending) || !queue_take_turn(g))
         return 0;
     int rc = g->above->settle(g);
     end_turn(g);
@@ -438,7 +438,7 @@ int acomm_group_stop(acomm_group *g, const char *why)
 {
     if (group_forked(g))
         return ACOMM_FORKED;
-    int rc = why && *why ? 0 : settle(g);
+    int rc = why && *why ? 0 : queue_settle(g);
     bool busy = atomic_load(&g->busy) || atomic_load(&g->pending);
     acomm_failure closed = {.code = ACOMM_CLOSED, .culprit = -1, .origin = g->rank, .sequence = g->sequence};
     acomm_failure lost = {.code = ACOMM_LOST, .culprit = g->rank, .origin = g->rank};

@@ -17,7 +17,7 @@ static bool equal(const char *name, const char *text, size_t length)
 }
 
 /* A row of the table by its names, or NULL; of several the one that runs in most places. */
-static const struct algorithm *find(const struct algorithm *table, const char *kind, size_t kind_length, const char *name, size_t name_length)
+static const struct algorithm *select_find(const struct algorithm *table, const char *kind, size_t kind_length, const char *name, size_t name_length)
 {
     const struct algorithm *found = NULL;
     for (const struct algorithm *a = table; a->name; a++)
@@ -28,12 +28,12 @@ static const struct algorithm *find(const struct algorithm *table, const char *k
 
 /* Takes "all_reduce=whole:4096" or "all_reduce=ring" from a list. Returns what follows; NULL where it names no row: a typing
  * mistake must not run something else. */
-static const char *take(const struct algorithm *table, const char *list, struct pick *out, bool *limited)
+static const char *select_take(const struct algorithm *table, const char *list, struct pick *out, bool *limited)
 {
     size_t kind = strcspn(list, "=,");
     const char *name = list + kind + (list[kind] == '='), *end = name + strcspn(name, ":,");
     *limited = *end == ':';
-    out->algorithm = find(table, list, kind, name, (size_t)(end - name));
+    out->algorithm = select_find(table, list, kind, name, (size_t)(end - name));
     out->up_to = ALWAYS;
     if (*limited) {
         char *after;
@@ -46,13 +46,13 @@ static const char *take(const struct algorithm *table, const char *list, struct 
 }
 
 /* How many items a list has; negative: ACOMM_ARGUMENT. forced: where to note those without a limit, or NULL. */
-static int check(const struct algorithm *table, const char *list, const struct algorithm **forced)
+static int select_check(const struct algorithm *table, const char *list, const struct algorithm **forced)
 {
     struct pick pick;
     bool limited;
     int items = 0;
     for (; list && *list; items++) {
-        if (!(list = take(table, list, &pick, &limited)))
+        if (!(list = select_take(table, list, &pick, &limited)))
             return ACOMM_ARGUMENT;
         if (forced && !limited)
             forced[pick.algorithm->kind] = pick.algorithm;
@@ -60,7 +60,7 @@ static int check(const struct algorithm *table, const char *list, const struct a
     return items;
 }
 
-static bool runs_here(const struct acomm_group *g, const struct team *team, const struct algorithm *a, bool symmetric)
+static bool select_runs_here(const struct acomm_group *g, const struct team *team, const struct algorithm *a, bool symmetric)
 {
     switch (a->where) {
     case ANYWHERE: return true;
@@ -80,8 +80,8 @@ static struct pick *from_list(struct pick *next, struct want want, const char *l
 {
     while (list && *list) {
         bool limited;
-        list = take(want.g->above->algorithms, list, next, &limited);
-        next += next->algorithm->kind == want.kind && runs_here(want.g, &want.g->hosts.all, next->algorithm, want.symmetric);
+        list = select_take(want.g->above->algorithms, list, next, &limited);
+        next += next->algorithm->kind == want.kind && select_runs_here(want.g, &want.g->hosts.all, next->algorithm, want.symmetric);
     }
     return next;
 }
@@ -89,7 +89,7 @@ static struct pick *from_list(struct pick *next, struct want want, const char *l
 static struct pick *from_table(struct pick *next, struct want want)
 {
     for (const struct algorithm *a = want.g->above->algorithms; a->name; a++)
-        if (a->kind == want.kind && runs_here(want.g, &want.g->hosts.all, a, want.symmetric)
+        if (a->kind == want.kind && select_runs_here(want.g, &want.g->hosts.all, a, want.symmetric)
             && (!a->max_ranks || want.g->size <= a->max_ranks))
             *next++ = (struct pick){a->up_to, a};
     return next;
@@ -104,7 +104,7 @@ int select_open(struct acomm_group *g, const char *algorithms, const char *tuned
 {
     struct selection *s = &g->selection;
     const struct algorithm *table = g->above->algorithms;
-    int items[3] = {check(table, algorithms, s->forced), check(table, tuned[0], NULL), check(table, tuned[1], NULL)};
+    int items[3] = {select_check(table, algorithms, s->forced), select_check(table, tuned[0], NULL), select_check(table, tuned[1], NULL)};
     size_t rows = 0;
     while (table[rows].name)
         rows++;
@@ -135,7 +135,7 @@ void select_close(struct selection *s)
     s->picks = NULL;
 }
 
-static uint64_t whole_bytes(const struct acomm_op *op)
+static uint64_t select_whole_bytes(const struct acomm_op *op)
 {
     int array = op_array(op);
     if (array == ACOMM_WHOLE)
@@ -148,9 +148,9 @@ static uint64_t whole_bytes(const struct acomm_op *op)
 /* By the table itself: for parts of an operation, whose teams are other than the group. */
 static const struct algorithm *of_part(const struct acomm_group *g, const struct acomm_op *op)
 {
-    uint64_t bytes = whole_bytes(op);
+    uint64_t bytes = select_whole_bytes(op);
     for (const struct algorithm *a = g->above->algorithms; a->name; a++)
-        if (a->kind == op->kind && bytes <= a->up_to && runs_here(g, op->team, a, g->direct.symmetric)
+        if (a->kind == op->kind && bytes <= a->up_to && select_runs_here(g, op->team, a, g->direct.symmetric)
             && (!a->max_ranks || op->team->size <= a->max_ranks))
             return a;
     return NULL; /* every kind ends with an unlimited row, so only a point-to-point kind comes here */
@@ -161,7 +161,7 @@ const struct algorithm *select_algorithm(const struct acomm_group *g, const stru
     if (op->whole)
         return of_part(g, op);
     const struct pick *pick = g->selection.first[g->direct.symmetric][op->kind];
-    uint64_t bytes = whole_bytes(op);
+    uint64_t bytes = select_whole_bytes(op);
     while (bytes > pick->up_to)
         pick++;
     return pick->algorithm;

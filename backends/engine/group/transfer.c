@@ -42,20 +42,20 @@ static void combine(struct transfer *t)
     t->combined += whole;
 }
 
-static size_t at_most(size_t bytes, size_t most)
+static size_t transfer_at_most(size_t bytes, size_t most)
 {
     return bytes < most ? bytes : most;
 }
 
-static ssize_t receive(struct transfer *t)
+static ssize_t transfer_receive(struct transfer *t)
 {
     size_t left = t->bytes - t->done;
     t->link->row = t->bytes;
     t->link->whole = t->reduction ? 0 : t->bytes;
     if (!t->reduction)
-        return t->link->ops->recv(t->link, t->data + t->done, at_most(left, TURN_MOST));
+        return t->link->ops->recv(t->link, t->data + t->done, transfer_at_most(left, TURN_MOST));
     size_t filled = t->done - t->combined, room = TRANSFER_PIECE - filled;
-    return t->link->ops->recv(t->link, t->data + filled, at_most(left, room));
+    return t->link->ops->recv(t->link, t->data + filled, transfer_at_most(left, room));
 }
 
 /* Bytes that a send may give now. */
@@ -64,13 +64,13 @@ static size_t ready(const struct transfer *t)
     return (t->behind ? t->behind->done : t->bytes) - t->done;
 }
 
-static ssize_t give(struct transfer *t)
+static ssize_t transfer_give(struct transfer *t)
 {
     size_t left = ready(t);
     if (!left)
         return 0;
     t->link->row = t->bytes;
-    return t->link->ops->send(t->link, t->data + t->done, at_most(left, TURN_MOST), t->more);
+    return t->link->ops->send(t->link, t->data + t->done, transfer_at_most(left, TURN_MOST), t->more);
 }
 
 /* Errors of the network tell of a lost host. A closed connection does not: a process that ends is noticed by the node,
@@ -91,7 +91,7 @@ static int fail_link(struct acomm_op *op, const struct link *link, int code, int
     return rc;
 }
 
-static bool finished(const struct transfer *t)
+static bool transfer_finished(const struct transfer *t)
 {
     return t->done == t->bytes;
 }
@@ -102,7 +102,7 @@ static ssize_t advance(struct acomm_op *op, struct transfer *t)
     if (!t->link)
         return group_fail_op(op, ACOMM_RESOURCE, -1, ENOMEM, NULL);
     size_t before = t->done;
-    ssize_t n = t->link->outgoing ? give(t) : receive(t);
+    ssize_t n = t->link->outgoing ? transfer_give(t) : transfer_receive(t);
     if (n < 0)
         return fail_link(op, t->link, (int)n, errno);
     t->done += (size_t)n;
@@ -117,15 +117,15 @@ static ssize_t advance(struct acomm_op *op, struct transfer *t)
     return n;
 }
 
-static int take_turn(struct acomm_op *op, struct transfer *list, int transfers)
+static int transfer_take_turn(struct acomm_op *op, struct transfer *list, int transfers)
 {
     int state = TURN_DONE;
     for (struct transfer *t = list; t < list + transfers; t++) {
-        if (finished(t))
+        if (transfer_finished(t))
             continue;
         if (state == TURN_DONE && !t->aside)
             state = TURN_IDLE;
-        if (t->after && !finished(t->after))
+        if (t->after && !transfer_finished(t->after))
             continue;
         ssize_t n = advance(op, t);
         if (n < 0)
@@ -139,20 +139,20 @@ static int take_turn(struct acomm_op *op, struct transfer *list, int transfers)
 /* Whether it can go on as soon as its link can. */
 static bool waits_for_link(const struct transfer *t)
 {
-    return !finished(t) && !(t->after && !finished(t->after)) && (!t->link->outgoing || ready(t));
+    return !transfer_finished(t) && !(t->after && !transfer_finished(t->after)) && (!t->link->outgoing || ready(t));
 }
 
 /* A peer that is waited for; -1 where the last turn was the last. */
 static int awaited_peer(const struct transfer *list, int transfers)
 {
     for (const struct transfer *t = list; t < list + transfers; t++)
-        if (!finished(t) && !t->aside)
+        if (!transfer_finished(t) && !t->aside)
             return t->link->peer;
     return -1;
 }
 
 /* Sleeps until a descriptor can go on, the group is poisoned, or time is up. */
-static void sleep_on(const struct acomm_op *op, const struct transfer *list, int transfers, int64_t *nap)
+static void transfer_sleep_on(const struct acomm_op *op, const struct transfer *list, int transfers, int64_t *nap)
 {
     struct pollfd fds[1 + POLLED] = {{.fd = op->group->wake_fd, .events = POLLIN}};
     nfds_t n = 1;
@@ -176,7 +176,7 @@ static void sleep_on(const struct acomm_op *op, const struct transfer *list, int
 }
 
 /* Whether all links that are waited for are in memory. */
-static bool bell_tells(const struct acomm_op *op, const struct transfer *list, int transfers)
+static bool transfer_bell_tells(const struct acomm_op *op, const struct transfer *list, int transfers)
 {
     for (const struct transfer *t = list; t < list + transfers; t++)
         if (waits_for_link(t) && !t->link->bell)
@@ -185,11 +185,11 @@ static bool bell_tells(const struct acomm_op *op, const struct transfer *list, i
 }
 
 /* The state of one more turn, or TURN_IDLE after a sleep. */
-static int sleep_by_bell(struct acomm_op *op, struct transfer *list, int transfers)
+static int transfer_sleep_by_bell(struct acomm_op *op, struct transfer *list, int transfers)
 {
     struct bell *bell = op->group->bell;
     uint32_t seen = bell_listen(bell);
-    int state = take_turn(op, list, transfers);
+    int state = transfer_take_turn(op, list, transfers);
     if (state == TURN_IDLE) {
         int64_t left = op->deadline - clock_now();
         bell_sleep(bell, seen, left < WAIT_SLEEP_NS ? left : WAIT_SLEEP_NS);
@@ -212,7 +212,7 @@ int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
     struct wait w = wait_start_links(op);
     int64_t nap = NAP_MIN_NS;
     for (;;) {
-        int state = take_turn(op, list, transfers);
+        int state = transfer_take_turn(op, list, transfers);
         if (state < 0 || state == TURN_DONE)
             return state;
         if (state == TURN_MOVED) {
@@ -226,9 +226,9 @@ int transfer_run(struct acomm_op *op, struct transfer *list, int transfers)
             return group_fail_op(op, rc, rc == ACOMM_TIMEOUT ? awaited_peer(list, transfers) : -1, 0, NULL);
         if (!w.sleepy || state != TURN_IDLE)
             continue;
-        if (!bell_tells(op, list, transfers))
-            sleep_on(op, list, transfers, &nap);
-        else if ((state = sleep_by_bell(op, list, transfers)) < 0 || state == TURN_DONE)
+        if (!transfer_bell_tells(op, list, transfers))
+            transfer_sleep_on(op, list, transfers, &nap);
+        else if ((state = transfer_sleep_by_bell(op, list, transfers)) < 0 || state == TURN_DONE)
             return state;
         wait_woke(&w);
     }

@@ -99,7 +99,7 @@ static int absent(const struct acomm_op *op)
 }
 
 /* Whether a thread of the program does nothing else meanwhile. */
-static bool blocks(const struct acomm_op *op)
+static bool wait_blocks(const struct acomm_op *op)
 {
     while (op->whole)
         op = op->whole;
@@ -107,10 +107,10 @@ static bool blocks(const struct acomm_op *op)
 }
 
 /* Who waits for long asks the others how far they are, and says so once they have answered. */
-static void tell(struct acomm_op *op, int64_t now)
+static void wait_tell(struct acomm_op *op, int64_t now)
 {
     struct acomm_group *g = op->group;
-    if (!op->tell_at || !blocks(op)) {
+    if (!op->tell_at || !wait_blocks(op)) {
         op->waits = now;
         op->tell_at = now + g->patience;
         op->asked = false;
@@ -139,7 +139,7 @@ static int look_around(struct acomm_op *op, int64_t now)
         return 0;
     op->next_look = now + WAIT_LOOK_NS;
     if (op->group->patience && op->group->node)
-        tell(op, now);
+        wait_tell(op, now);
     if ((op->synchronous || may_leave(op)) && interrupt_pending()) {
         op->interrupted = true;
         return op->synchronous ? ACOMM_INTERRUPTED : WAIT_LEAVE;
@@ -196,7 +196,7 @@ static void yield(const struct wait *w, int64_t now)
 }
 
 /* The slow half: yields, and looks at clock, signals and peers that have left. */
-static int look(struct wait *w)
+static int wait_look_again(struct wait *w)
 {
     struct acomm_op *op = w->op;
     op_let_go(op);
@@ -230,5 +230,5 @@ int wait_step(struct wait *w)
     }
     if (w->where == WAIT_APART)
         w->turns = 0;
-    return look(w);
+    return wait_look_again(w);
 }

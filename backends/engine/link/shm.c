@@ -79,7 +79,7 @@ struct link_shm {
  * question lay, and two who talk to each other use the same lines again and again, in both directions. A message in a cell gives
  * the cell away; who has none sends through the ring. */
 
-static struct link_shm *self(const struct link *link)
+static struct link_shm *shm_self(const struct link *link)
 {
     return (struct link_shm *)(uintptr_t)link;
 }
@@ -94,13 +94,13 @@ static size_t cell_bytes(size_t ring)
     return lines(ring / LINK_CELL_PART) + LINE; /* contents begin within a line */
 }
 
-static char *cell_of(const struct link_shm *s)
+static char *shm_cell_of(const struct link_shm *s)
 {
     struct link_ring *ring = s->cell == CELL_OURS ? s->ring : s->reverse->ring;
     return ring->data + s->size + s->cell_place;
 }
 
-static int broken(void)
+static int shm_broken(void)
 {
     errno = EPROTO;
     return ACOMM_PROTOCOL;
@@ -113,7 +113,7 @@ static int refresh(struct link_shm *s)
 {
     uint64_t taken = atomic_load_explicit(&s->ring->taken, memory_order_acquire);
     if (taken - s->taken > s->pieces - s->taken)
-        return broken();
+        return shm_broken();
     if (taken != s->taken)
         s->freed = s->ends[(taken - 1) % SLOTS];
     s->taken = taken;
@@ -127,7 +127,7 @@ static size_t skew_of(const char *body, size_t sent, size_t bytes)
 }
 
 /* Whether there is room for a piece, and for how many of `bytes` in `data`, from `skew` on in a line. */
-static bool fits(const struct link_shm *s, size_t bytes, size_t skew, size_t *piece)
+static bool shm_fits(const struct link_shm *s, size_t bytes, size_t skew, size_t *piece)
 {
     size_t offset = s->place & (s->size - 1), free = s->size - (size_t)(s->place - s->freed);
     size_t run = s->size - offset < free ? s->size - offset : free;
@@ -145,10 +145,10 @@ static bool fits(const struct link_shm *s, size_t bytes, size_t skew, size_t *pi
 /* The same, 1 or 0, after a look at how far the receiver is if need be; or a code. */
 static int room(struct link_shm *s, size_t bytes, size_t skew, size_t *piece)
 {
-    if (fits(s, bytes, skew, piece))
+    if (shm_fits(s, bytes, skew, piece))
         return 1;
     int rc = refresh(s);
-    return rc ? rc : fits(s, bytes, skew, piece);
+    return rc ? rc : shm_fits(s, bytes, skew, piece);
 }
 
 /* Whether there are slots for all pieces of a message in a cell. */
@@ -172,7 +172,7 @@ static void put_data(struct link_shm *s, const char *from, size_t bytes, size_t 
     uint64_t whole = s->base.whole > bytes ? s->base.whole : bytes;
     char *data = s->ring->data + (s->place & (s->size - 1)) + skew;
     if (s->cell) {
-        stream_store(STREAM_KEPT, cell_of(s) + skew, from, bytes);
+        stream_store(STREAM_KEPT, shm_cell_of(s) + skew, from, bytes);
         s->cell_place += lines(skew + bytes);
         return;
     }
@@ -180,7 +180,7 @@ static void put_data(struct link_shm *s, const char *from, size_t bytes, size_t 
     s->place += lines(skew + bytes);
 }
 
-static void put(struct link_shm *s, const char *head, size_t beside, const char *from, size_t bytes, size_t skew, bool last)
+static void shm_put(struct link_shm *s, const char *head, size_t beside, const char *from, size_t bytes, size_t skew, bool last)
 {
     struct slot *slot = &s->ring->slots[s->pieces % SLOTS];
     put_data(s, from, bytes, skew);
@@ -195,14 +195,14 @@ static void put(struct link_shm *s, const char *head, size_t beside, const char 
 
 static ssize_t shm_frame(struct link *link, const void *head, size_t beside, const void *body, size_t bytes)
 {
-    struct link_shm *s = self(link);
+    struct link_shm *s = shm_self(link);
     size_t sent = 0, piece, skew;
     int pieces = 0, rc = 1;
     s->cell = beside && bytes == s->base.row ? choose_cell(s, bytes, skew_of(body, 0, bytes)) : CELL_NONE;
     s->cells &= ~s->cell;
     s->cell_place = 0;
     while ((sent < bytes || !pieces) && (rc = room(s, bytes - sent, skew = skew_of(body, sent, bytes), &piece)) > 0) {
-        put(s, head, pieces ? 0 : beside, bytes ? (const char *)body + sent : NULL, piece, skew, sent + piece == bytes);
+        shm_put(s, head, pieces ? 0 : beside, bytes ? (const char *)body + sent : NULL, piece, skew, sent + piece == bytes);
         sent += piece;
         /* Once more when all is there, but not after every piece: the fence waits until all stores have left. */
         if (!pieces++ || sent == bytes)
@@ -224,7 +224,7 @@ static ssize_t shm_send(struct link *link, const void *data, size_t bytes, bool 
 /* ---- the receiver ---- */
 
 /* What has come in cells of ours on the way `in` may go out in them. */
-static void hand_over(struct link_shm *in, struct link_shm *out)
+static void shm_hand_over(struct link_shm *in, struct link_shm *out)
 {
     out->cells |= (in->cells & CELL_OURS ? CELL_THEIRS : 0) | (in->cells & CELL_THEIRS ? CELL_OURS : 0);
     in->cells = 0;
@@ -258,8 +258,8 @@ static int open_piece(struct link_shm *s)
     size_t room = s->cell ? cell_bytes(s->size) - s->cell_place : s->size - offset;
     bool known = (s->cell < CELL_THEIRS || (s->cell == CELL_THEIRS && s->reverse)) && !(stamp & UNUSED);
     if (!(bytes + beside) || beside > LINK_BESIDE || bytes > s->piece + REST || skew + bytes > room || !known)
-        return broken();
-    s->data = (s->cell ? cell_of(s) : s->ring->data + offset) + skew;
+        return shm_broken();
+    s->data = (s->cell ? shm_cell_of(s) : s->ring->data + offset) + skew;
     open_data(s, bytes);
     s->beside = beside > 0;
     if (beside) {
@@ -279,7 +279,7 @@ static void take_cell(struct link_shm *s)
     s->cells |= s->cell;
     s->cell_place = 0;
     if (s->reverse)
-        hand_over(s, s->reverse);
+        shm_hand_over(s, s->reverse);
 }
 
 /* The sender may wait for room: it learns of every eighth of the ring, and of short pieces before the slots run out. */
@@ -328,7 +328,7 @@ static void copy_out(struct link_shm *s, char *to, size_t bytes)
 
 static ssize_t shm_recv(struct link *link, void *data, size_t bytes)
 {
-    struct link_shm *s = self(link);
+    struct link_shm *s = shm_self(link);
     size_t moved = 0;
     while (moved < bytes) {
         int rc = s->left ? 1 : moved ? open_next(s) : open_piece(s);
@@ -354,7 +354,7 @@ static ssize_t shm_recv(struct link *link, void *data, size_t bytes)
 
 static bool shm_waiting(const struct link *link)
 {
-    const struct link_shm *s = self(link);
+    const struct link_shm *s = shm_self(link);
     uint64_t stamp;
     return s->left || next_is_there(s, &stamp);
 }
@@ -391,9 +391,9 @@ struct link *link_shm_new(int peer, bool outgoing, struct link_ring *memory, siz
 
 void link_shm_join(struct link *out, struct link *in)
 {
-    self(out)->reverse = self(in);
-    self(in)->reverse = self(out);
-    hand_over(self(in), self(out));
+    shm_self(out)->reverse = shm_self(in);
+    shm_self(in)->reverse = shm_self(out);
+    shm_hand_over(shm_self(in), shm_self(out));
 }
 
 size_t link_shm_footprint(size_t bytes)

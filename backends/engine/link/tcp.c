@@ -30,17 +30,17 @@ struct link_tcp {
     int fds[];
 };
 
-static struct link_tcp *self(struct link *link)
+static struct link_tcp *tcp_self(struct link *link)
 {
     return (struct link_tcp *)link;
 }
 
-static bool complete(struct link_tcp *t)
+static bool tcp_connected(struct link_tcp *t)
 {
     return atomic_load_explicit(&t->attached, memory_order_acquire) == t->connections;
 }
 
-static int translate(int errnum)
+static int tcp_translate(int errnum)
 {
     switch (errnum) {
     case EPIPE:
@@ -87,7 +87,7 @@ static int pick(const struct link_tcp *t)
 
 /* One system call in one direction: bytes moved, 0 none just now, or a code. `last`: a stripe's last ones, with the byte
  * behind it. Those must not wait for more, which may take another connection. */
-static ssize_t move(struct link_tcp *t, char *data, size_t bytes, bool last, bool more)
+static ssize_t tcp_move(struct link_tcp *t, char *data, size_t bytes, bool last, bool more)
 {
     struct iovec parts[] = {{data, bytes}, {&t->next, 1}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = last ? 2 : 1};
@@ -102,7 +102,7 @@ static ssize_t move(struct link_tcp *t, char *data, size_t bytes, bool last, boo
         errno = 0; /* the peer closed in good order */
         return ACOMM_LOST;
     }
-    return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : translate(errno);
+    return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : tcp_translate(errno);
 }
 
 /* As much of the stripe as there is: bytes of the stream, and through `all` whether that was all that was tried. */
@@ -118,7 +118,7 @@ static ssize_t move_stripe(struct link_tcp *t, char *data, size_t bytes, bool mo
         bytes = left;
         t->next = (unsigned char)(t->base.outgoing ? pick(t) : 0);
     }
-    ssize_t n = move(t, data, bytes, last, more);
+    ssize_t n = tcp_move(t, data, bytes, last, more);
     *all = n == (ssize_t)(bytes + last);
     if (n <= 0)
         return n;
@@ -133,11 +133,11 @@ static ssize_t move_stripe(struct link_tcp *t, char *data, size_t bytes, bool mo
 
 static ssize_t move_all(struct link *link, char *data, size_t bytes, bool more)
 {
-    struct link_tcp *t = self(link);
-    if (!complete(t))
+    struct link_tcp *t = tcp_self(link);
+    if (!tcp_connected(t))
         return 0;
     if (t->connections == 1)
-        return bytes ? move(t, data, bytes, false, more) : 0;
+        return bytes ? tcp_move(t, data, bytes, false, more) : 0;
     size_t moved = 0;
     bool all = true; /* else the kernel has no more: spares a call that would say so */
     while (moved < bytes && all) {
@@ -156,26 +156,26 @@ static ssize_t tcp_send(struct link *link, const void *data, size_t bytes, bool 
     return move_all(link, (char *)(uintptr_t)data, bytes, more);
 }
 
-static ssize_t receive(void *link, char *data, size_t bytes)
+static ssize_t tcp_receive(void *link, char *data, size_t bytes)
 {
     return move_all(link, data, bytes, false);
 }
 
 static ssize_t tcp_recv(struct link *link, void *data, size_t bytes)
 {
-    struct link_tcp *t = self(link);
-    return t->connections > 1 ? receive(link, data, bytes) : detour_receive(&t->detour, receive, link, data, bytes);
+    struct link_tcp *t = tcp_self(link);
+    return t->connections > 1 ? tcp_receive(link, data, bytes) : detour_receive(&t->detour, tcp_receive, link, data, bytes);
 }
 
 static int tcp_descriptor(struct link *link)
 {
-    struct link_tcp *t = self(link);
-    return complete(t) ? t->fds[t->current] : -1;
+    struct link_tcp *t = tcp_self(link);
+    return tcp_connected(t) ? t->fds[t->current] : -1;
 }
 
 static void tcp_close(struct link *link)
 {
-    struct link_tcp *t = self(link);
+    struct link_tcp *t = tcp_self(link);
     for (int i = 0; i < t->connections; i++)
         if (t->fds[i] >= 0)
             close(t->fds[i]);
@@ -200,7 +200,7 @@ static bool inside_host(int fd)
  * and pieces that stay in the cache cost more in wake-ups than they save. Inside a host there is nothing to be careful
  * of: where the system's choice is BBR, its pacing costs up to 40% more processor time for a byte. reno is in every
  * kernel and open to every user; should it be refused all the same, the system's choice stays. */
-static int prepare(int fd)
+static int tcp_prepare(int fd)
 {
     int on = 1, flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK))
@@ -214,10 +214,10 @@ static int prepare(int fd)
 
 static int tcp_attach(struct link *link, int stripe, int fd)
 {
-    struct link_tcp *t = self(link);
+    struct link_tcp *t = tcp_self(link);
     if (stripe < 0 || stripe >= t->connections || t->fds[stripe] >= 0)
         return ACOMM_ARGUMENT;
-    int rc = prepare(fd);
+    int rc = tcp_prepare(fd);
     if (rc)
         return rc;
     t->fds[stripe] = fd;
@@ -227,7 +227,7 @@ static int tcp_attach(struct link *link, int stripe, int fd)
 
 static bool tcp_complete(const struct link *link)
 {
-    return complete(self((struct link *)(uintptr_t)link));
+    return tcp_connected(tcp_self((struct link *)(uintptr_t)link));
 }
 
 static const struct link_ops tcp_ops = {tcp_send, tcp_recv, tcp_descriptor, tcp_close, NULL, NULL, tcp_attach, tcp_complete};

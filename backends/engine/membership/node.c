@@ -113,7 +113,7 @@ void node_release(struct acomm_node *node)
 }
 
 /* Signals stay with the application's threads: handlers of Python must not run in one that it does not know. */
-static int start_thread(struct acomm_node *node)
+static int node_start_thread(struct acomm_node *node)
 {
     sigset_t all, before;
     pthread_attr_t attributes;
@@ -128,7 +128,7 @@ static int start_thread(struct acomm_node *node)
     return error ? ACOMM_RESOURCE : ACOMM_OK;
 }
 
-static struct acomm_node *allocate(int rank, int size, int64_t heartbeat, int64_t silence)
+static struct acomm_node *node_allocate(int rank, int size, int64_t heartbeat, int64_t silence)
 {
     struct acomm_node *node = calloc(1, sizeof *node + (size_t)size * (sizeof node->peers[0] + sizeof *node->gone));
     if (!node)
@@ -155,7 +155,7 @@ int acomm_node_open(int rank, int size, int64_t heartbeat, int64_t silence, acom
     *out = NULL;
     if (size < 1 || rank < 0 || rank >= size || heartbeat <= 0 || silence < 2 * heartbeat)
         return ACOMM_ARGUMENT;
-    struct acomm_node *node = allocate(rank, size, heartbeat, silence);
+    struct acomm_node *node = node_allocate(rank, size, heartbeat, silence);
     if (!node)
         return ACOMM_RESOURCE;
     node->asking = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -163,7 +163,7 @@ int acomm_node_open(int rank, int size, int64_t heartbeat, int64_t silence, acom
     if (node->asking < 0 || loop_open(&node->loop) < 0)
         goto fail;
     enlist(node);
-    if (start_thread(node) < 0) {
+    if (node_start_thread(node) < 0) {
         delist(node);
         goto fail;
     }
@@ -302,7 +302,7 @@ int acomm_node_exit(struct acomm_node *node, const char *text)
 
 /* ---- connections ---- */
 
-static int admit(struct acomm_node *node, int world_rank, int fd)
+static int node_admit(struct acomm_node *node, int world_rank, int fd)
 {
     if (node->condemned)
         return ACOMM_ABORTED;
@@ -346,7 +346,7 @@ int acomm_node_attach(struct acomm_node *node, int world_rank, int fd)
         rc = ACOMM_FORKED;
     else if (world_rank >= 0 && world_rank < node->size && world_rank != node->rank) {
         pthread_mutex_lock(&node->lock);
-        rc = admit(node, world_rank, fd);
+        rc = node_admit(node, world_rank, fd);
         pthread_mutex_unlock(&node->lock);
     }
     if (rc == ACOMM_RESOURCE)

@@ -42,7 +42,7 @@ static bool same_news(const struct wire_control *a, const struct wire_control *b
 }
 
 /* A LEFT or FAIL frame, or a question how far the ranks are, and its answers. False when it is known already. */
-static bool remember(struct acomm_node *node, const struct wire_control *head, const void *payload)
+static bool node_gossip_remember(struct acomm_node *node, const struct wire_control *head, const void *payload)
 {
     for (int i = 0; i < NODE_NOTES; i++)
         if (node->notes[i] && same_news(&node->notes[i]->head, head)) {
@@ -75,7 +75,7 @@ void node_spread_left(struct acomm_node *node, const struct acomm_group *group)
     struct wire_control head = node_frame(node, WIRE_LEFT, node->rank, 0);
     head.group = group->id;
     head.sequence = group->sequence;
-    if (group->size > 1 && remember(node, &head, NULL))
+    if (group->size > 1 && node_gossip_remember(node, &head, NULL))
         node_spread(node, NULL, head, NULL);
 }
 
@@ -83,7 +83,7 @@ void node_spread_fail(struct acomm_node *node, const struct acomm_group *group, 
 {
     struct wire_control head = node_frame(node, WIRE_FAIL, node->rank, sizeof *failure);
     head.group = group->id;
-    if (group->size > 1 && remember(node, &head, failure))
+    if (group->size > 1 && node_gossip_remember(node, &head, failure))
         node_spread(node, NULL, head, failure);
 }
 
@@ -93,7 +93,7 @@ static void spread_begun(struct acomm_node *node, int kind, struct node_watch *w
     head.group = watch->group->id;
     head.sequence = watch->group->sequence;
     head.number = ++watch->told;
-    if (remember(node, &head, NULL))
+    if (node_gossip_remember(node, &head, NULL))
         node_spread(node, NULL, head, NULL);
 }
 
@@ -159,7 +159,7 @@ void node_fail(struct acomm_node *node, struct node_watch *watch, const acomm_fa
         pthread_cond_broadcast(&node->returned);
 }
 
-static acomm_failure failure_of(const struct acomm_group *group, int code, int culprit, const char *text)
+static acomm_failure node_gossip_failure_of(const struct acomm_group *group, int code, int culprit, const char *text)
 {
     acomm_failure failure = {.code = code, .culprit = culprit, .origin = group->rank};
     snprintf(failure.text, sizeof failure.text, "%s", text ? text : "");
@@ -184,12 +184,12 @@ int node_first_failed(const struct acomm_node *node, const struct acomm_group *g
 bool node_doomed(struct acomm_node *node, const struct acomm_group *group, acomm_failure *out)
 {
     if (node->condemned) {
-        *out = failure_of(group, ACOMM_ABORTED, -1, node->condemned);
+        *out = node_gossip_failure_of(group, ACOMM_ABORTED, -1, node->condemned);
         return true;
     }
     int first = node_first_failed(node, group);
     if (first >= 0) {
-        *out = failure_of(group, ACOMM_LOST, node_group_rank(group, first), node->peers[first].text);
+        *out = node_gossip_failure_of(group, ACOMM_LOST, node_group_rank(group, first), node->peers[first].text);
         return true;
     }
     for (int i = 0; i < NODE_NOTES; i++) {
@@ -228,7 +228,7 @@ void node_suspect(struct acomm_node *node, int rank, int64_t verdict, const char
     peer->verdict = verdict;
 }
 
-static void settle(struct acomm_node *node, int rank, int state, const char *text)
+static void node_gossip_settle(struct acomm_node *node, int rank, int state, const char *text)
 {
     node_suspect(node, rank, 0, text);
     node->peers[rank].state = state;
@@ -262,7 +262,7 @@ void node_declare_lost(struct acomm_node *node, const struct node_link *from, in
         condemn(node, text);
         return;
     }
-    settle(node, rank, PEER_LOST, text);
+    node_gossip_settle(node, rank, PEER_LOST, text);
     for (struct node_link *link = node->links; link; link = link->next)
         if (link->peer == rank && !link->broken) {
             node_link_flush(link);
@@ -277,7 +277,7 @@ static void hear_bye(struct acomm_node *node, const struct node_link *link, cons
 {
     if (head->rank == node->rank || node->peers[head->rank].state != PEER_THERE)
         return;
-    settle(node, head->rank, PEER_GONE, text);
+    node_gossip_settle(node, head->rank, PEER_GONE, text);
     node->peers[head->rank].ended = head->sequence <= 256 ? (unsigned)head->sequence : 0;
     node_spread(node, link, *head, text);
     if (*text)
@@ -288,7 +288,7 @@ static void hear_bye(struct acomm_node *node, const struct node_link *link, cons
 
 static void hear_left(struct acomm_node *node, const struct node_link *link, const struct wire_control *head)
 {
-    if (!remember(node, head, NULL))
+    if (!node_gossip_remember(node, head, NULL))
         return;
     node_spread(node, link, *head, NULL);
     atomic_fetch_add(&node->departures, 1);
@@ -308,7 +308,7 @@ static void note_begun(struct acomm_node *node, struct node_watch *watch, const 
 
 /* Many ranks may ask at once: one answer is for all of them. They ask again after twice as long as is looked at here, because
  * they may have heard of the first question earlier than this rank. */
-static void answer(struct acomm_node *node, struct node_watch *watch)
+static void node_gossip_answer(struct acomm_node *node, struct node_watch *watch)
 {
     int64_t now = clock_now();
     if (now - watch->asked < NODE_ANSWER_NS / 2)
@@ -320,11 +320,11 @@ static void answer(struct acomm_node *node, struct node_watch *watch)
 static void hear_begun(struct acomm_node *node, const struct node_link *link, const struct wire_control *head)
 {
     struct node_watch *watch = node_find(node, head->group);
-    if (!remember(node, head, NULL))
+    if (!node_gossip_remember(node, head, NULL))
         return;
     node_spread(node, link, *head, NULL);
     if (head->kind == WIRE_ASK && watch)
-        answer(node, watch);
+        node_gossip_answer(node, watch);
     note_begun(node, watch, head);
 }
 
@@ -332,7 +332,7 @@ static void hear_fail(struct acomm_node *node, const struct node_link *link, con
                       const void *payload)
 {
     acomm_failure failure;
-    if (!remember(node, head, payload))
+    if (!node_gossip_remember(node, head, payload))
         return;
     node_spread(node, link, *head, payload);
     memcpy(&failure, payload, sizeof failure);

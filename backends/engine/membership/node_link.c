@@ -77,7 +77,7 @@ static const char *why_broken(int fd, int error)
 }
 
 /* Reads up to a frame's end, never beyond, so that `in` needs no more room than one frame. */
-static bool fill(struct node_link *link, size_t wanted)
+static bool node_link_fill(struct node_link *link, size_t wanted)
 {
     while (link->in_bytes < wanted) {
         ssize_t got = recv(link->fd, link->in + link->in_bytes, wanted - link->in_bytes, MSG_DONTWAIT);
@@ -98,14 +98,14 @@ static bool fill(struct node_link *link, size_t wanted)
 
 int node_link_take(struct node_link *link, int size, struct wire_control *head, const void **payload)
 {
-    if (link->broken || !fill(link, sizeof *head))
+    if (link->broken || !node_link_fill(link, sizeof *head))
         return 0;
     memcpy(head, link->in, sizeof *head);
     if (!wire_control_valid(head, size)) {
         link->broken = "it sent an invalid control frame";
         return 0;
     }
-    if (!fill(link, sizeof *head + head->bytes))
+    if (!node_link_fill(link, sizeof *head + head->bytes))
         return 0;
     *payload = link->in + sizeof *head;
     link->in_bytes = 0;

@@ -31,7 +31,7 @@ struct arena {
     struct acomm_block *blocks;
 };
 
-static char *reserve(int fd, uint64_t offset)
+static char *arena_reserve(int fd, uint64_t offset)
 {
     char *base = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset);
     if (base == MAP_FAILED)
@@ -46,7 +46,7 @@ struct arena *arena_open(int fd, uint64_t offset)
     if (!a)
         return NULL;
     a->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    a->base = a->fd < 0 ? NULL : reserve(a->fd, offset);
+    a->base = a->fd < 0 ? NULL : arena_reserve(a->fd, offset);
     if (!a->base) {
         int saved = errno;
         if (a->fd >= 0)
@@ -63,7 +63,7 @@ struct arena *arena_open(int fd, uint64_t offset)
 }
 
 /* With the lock, which is gone afterwards. */
-static void leave(struct arena *a)
+static void arena_leave(struct arena *a)
 {
     bool last = !a->open && !a->blocks;
     pthread_mutex_unlock(&a->lock);
@@ -81,11 +81,11 @@ void arena_close(struct arena *a)
         return;
     pthread_mutex_lock(&a->lock);
     a->open = false;
-    leave(a);
+    arena_leave(a);
 }
 
 /* First fit. With the lock. */
-static bool place(struct arena *a, struct acomm_block *block, uint64_t align)
+static bool arena_place(struct arena *a, struct acomm_block *block, uint64_t align)
 {
     struct acomm_block **at = &a->blocks;
     uint64_t free_from = 0;
@@ -128,7 +128,7 @@ static struct acomm_block *new_block(struct arena *a, uint64_t bytes)
         return NULL;
     *block = (struct acomm_block){.arena = a, .bytes = bytes ? (bytes + align - 1) / align * align : PAGE};
     pthread_mutex_lock(&a->lock);
-    bool placed = place(a, block, align);
+    bool placed = arena_place(a, block, align);
     pthread_mutex_unlock(&a->lock);
     if (placed)
         return block;
@@ -163,7 +163,7 @@ void arena_give(struct acomm_block *block)
     (void)!fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(a->start + block->offset),
                      (off_t)block->bytes);
     free(block);
-    leave(a);
+    arena_leave(a);
 }
 
 bool arena_holds(const struct arena *a, const char *at, uint64_t bytes, uint64_t *offset)
@@ -179,7 +179,7 @@ char *arena_view_open(struct arena_view *view, int fd, uint64_t offset, uint64_t
     uint64_t end = (upto + HUGE - 1) / HUGE * HUGE;
     if (upto > ARENA_BYTES)
         return errno = ENOMEM, NULL;
-    if (!view->base && !(view->base = reserve(fd, offset)))
+    if (!view->base && !(view->base = arena_reserve(fd, offset)))
         return NULL;
     if (end <= view->open)
         return view->base;

@@ -43,7 +43,7 @@ void detour_learn(struct detour *d, size_t bytes, int64_t ns)
     d->best = !d->best || cost < d->best ? cost : d->best + (cost - d->best) * FADING;
 }
 
-static size_t at_most(size_t bytes, size_t most)
+static size_t detour_at_most(size_t bytes, size_t most)
 {
     return bytes < most ? bytes : most;
 }
@@ -52,7 +52,7 @@ static ssize_t receive_around(detour_recv *recv, void *stream, char *to, size_t 
 {
     _Alignas(PAGE) char scratch[PAGE + DETOUR_PIECE];
     char *here = scratch + ((uintptr_t)to + PAGE / 2) % PAGE;
-    ssize_t n = recv(stream, here, at_most(bytes, DETOUR_PIECE));
+    ssize_t n = recv(stream, here, detour_at_most(bytes, DETOUR_PIECE));
     if (n > 0)
         stream_keep(to, here, (size_t)n);
     return n;
@@ -65,7 +65,7 @@ ssize_t detour_receive(struct detour *d, detour_recv *recv, void *stream, char *
     bool around = way == DETOUR_TRY_AROUND || way == DETOUR_AROUND;
     int64_t before = matters ? clock_now() : 0;
     ssize_t n = around ? receive_around(recv, stream, to, bytes)
-                       : recv(stream, to, way == DETOUR_TRY_STRAIGHT ? at_most(bytes, DETOUR_LEAST) : bytes);
+                       : recv(stream, to, way == DETOUR_TRY_STRAIGHT ? detour_at_most(bytes, DETOUR_LEAST) : bytes);
     if (n <= 0)
         return n;
     d->received += (uint64_t)n;

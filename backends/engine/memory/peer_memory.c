@@ -26,7 +26,7 @@ static char *take_scratch(uint64_t at)
     return atomic_flag_test_and_set_explicit(&taken, memory_order_acquire) ? NULL : scratch + at % PAGE;
 }
 
-static void give_back(const char *scratch)
+static void peer_memory_give_back(const char *scratch)
 {
     if (scratch)
         atomic_flag_clear_explicit(&taken, memory_order_release);
@@ -62,7 +62,7 @@ static ssize_t read_past(int32_t pid, uint64_t from, char *to, size_t bytes)
     ssize_t n = read_some(pid, from, here ? here : to, part);
     if (here && n > 0)
         stream_copy(to, here, (size_t)n);
-    give_back(here);
+    peer_memory_give_back(here);
     return n;
 }
 
@@ -94,7 +94,7 @@ static ssize_t write_by_detour(int32_t pid, uint64_t to, const char *from, size_
     if (here)
         stream_keep(here, from, part);
     ssize_t n = write_some(pid, to, here ? here : from, part);
-    give_back(here);
+    peer_memory_give_back(here);
     return n;
 }
 

@@ -22,7 +22,7 @@ static int ways(void)
 
 /* One that comes for the first time begins with what is known of the next smaller one, but tries all once more: cores may have
  * moved since. */
-static struct choice *choice_of(struct stores *s, uint64_t whole)
+static struct choice *stores_choice_of(struct stores *s, uint64_t whole)
 {
     int class = choice_class(whole / STREAM_MIN);
     struct choice *c = &s->choices[class < STORES_CLASSES ? class : STORES_CLASSES - 1];
@@ -49,7 +49,7 @@ static bool awaited(struct stores *s, struct stores_talk *talk)
 }
 
 /* The reader may not have come so far: it takes no other piece for this one, because their bytes of the ring differ. */
-static void ask(struct stores *s, struct stores_talk *talk, uint64_t at, size_t bytes)
+static void stores_ask(struct stores *s, struct stores_talk *talk, uint64_t at, size_t bytes)
 {
     s->number = s->number == UINT32_MAX ? 1 : s->number + 1;
     atomic_store_explicit(&talk->at, at, memory_order_relaxed);
@@ -64,7 +64,7 @@ void stores_write(struct stores *s, struct stores_talk *talk, uint64_t at, char 
         stream_fill(&s->alone, to, from, bytes);
         return;
     }
-    struct choice *c = choice_of(s, whole);
+    struct choice *c = stores_choice_of(s, whole);
     bool wait = awaited(s, talk);
     if (!c->moved)
         c->agreed = choice_way_again(c->tries, bytes, c->cost, ways(), SELDOM);
@@ -73,7 +73,7 @@ void stores_write(struct stores *s, struct stores_talk *talk, uint64_t at, char 
         stream_store(WAYS[c->agreed], to, from, bytes);
         return;
     }
-    ask(s, talk, at, bytes);
+    stores_ask(s, talk, at, bytes);
     int64_t before = clock_now();
     stream_store(WAYS[c->agreed], to, from, bytes);
     s->trial.ns = clock_now() - before;
@@ -83,7 +83,7 @@ void stores_write(struct stores *s, struct stores_talk *talk, uint64_t at, char 
     s->trial.passed = 0;
 }
 
-static void tell(struct stores_reader *r, struct stores_talk *talk, uint64_t asked, uint64_t bytes, int64_t ns)
+static void stores_tell(struct stores_reader *r, struct stores_talk *talk, uint64_t asked, uint64_t bytes, int64_t ns)
 {
     if (asked != r->asked)
         *r = (struct stores_reader){.asked = asked};
@@ -94,7 +94,7 @@ static void tell(struct stores_reader *r, struct stores_talk *talk, uint64_t ask
 }
 
 /* Of `bytes` bytes those that are all of the piece that is asked about, from `offset` on in it, or all no part of it. */
-static size_t alike(uint64_t offset, uint64_t length, size_t bytes)
+static size_t stores_alike(uint64_t offset, uint64_t length, size_t bytes)
 {
     uint64_t most = offset < length ? length - offset : -offset; /* which is 0 where nothing was ever asked */
     return most && most < bytes ? (size_t)most : bytes;
@@ -106,10 +106,10 @@ void stores_read(struct stores_reader *r, struct stores_talk *talk, uint64_t at,
     uint64_t offset = at - atomic_load_explicit(&talk->at, memory_order_relaxed), length = (uint32_t)asked;
     for (size_t n; bytes; bytes -= n, to += n, from += n, offset += n) {
         bool timed = offset < length;
-        n = alike(offset, length, bytes);
+        n = stores_alike(offset, length, bytes);
         int64_t before = timed ? clock_now() : 0;
         stream_long(to, from, n, whole);
         if (timed)
-            tell(r, talk, asked, n, clock_now() - before);
+            stores_tell(r, talk, asked, n, clock_now() - before);
     }
 }

@@ -195,7 +195,7 @@ void p2p_match_arrived(struct p2p *p, struct p2p_peer *peer, struct p2p_message 
 }
 
 /* Send and receive of this rank meet: one copy. */
-static void exchange(struct p2p *p, struct p2p_item *from, struct p2p_item *to)
+static void match_exchange(struct p2p *p, struct p2p_item *from, struct p2p_item *to)
 {
     struct acomm_op *sender = from->op, *receiver = to->op;
     if (!p2p_match_agrees(to, sender->dtype, sender->count)) {
@@ -212,7 +212,7 @@ static void exchange(struct p2p *p, struct p2p_item *from, struct p2p_item *to)
 }
 
 /* The receive has this message, which leaves the list. */
-static void take(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m, struct p2p_item *item)
+static void match_take(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m, struct p2p_item *item)
 {
     p2p_list_remove(&m->here);
     item->op->peer = peer->rank;
@@ -225,7 +225,7 @@ static void take(struct p2p *p, struct p2p_peer *peer, struct p2p_message *m, st
         return;
     }
     if (m->sender) {
-        exchange(p, m->sender, item);
+        match_exchange(p, m->sender, item);
     } else {
         p2p_match_reply(p, peer, item, m);
         peer->remembered--;
@@ -269,7 +269,7 @@ void p2p_match_receive(struct p2p *p, struct p2p_item *item)
     struct p2p_message *m = earliest(p, item->op, &peer);
     item->order = p->orders++;
     if (m)
-        take(p, peer, m, item);
+        match_take(p, peer, m, item);
     else
         p2p_list_move(source < 0 ? &p->any : &peer->posted, &item->here);
 }
@@ -289,7 +289,7 @@ void p2p_match_self(struct p2p *p, struct p2p_peer *self, struct p2p_item *item)
     struct acomm_op *op = item->op;
     struct p2p_item *receiver = p2p_match_posted(p, self, op->tag);
     if (receiver) {
-        exchange(p, item, receiver);
+        match_exchange(p, item, receiver);
         return;
     }
     uint64_t open = self->arrived - self->consumed + wire_charge(item->bytes);

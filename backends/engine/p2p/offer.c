@@ -38,7 +38,7 @@ bool p2p_offer_valid(const struct wire_place *place, uint64_t bytes)
     return place->how == DIRECT_PRIVATE;
 }
 
-static struct choice *choice_of(struct p2p *p, const struct p2p_item *item)
+static struct choice *offer_choice_of(struct p2p *p, const struct p2p_item *item)
 {
     return choice_for(p->ways[item->place.how == DIRECT_MAPPED], item->bytes);
 }
@@ -53,7 +53,7 @@ static bool reaches(const struct acomm_group *g, struct p2p_peer *peer)
 }
 
 /* By trials, but for what two copies never cost less: long arrays that are mapped, which lie in no cache of the sender's. */
-static int choose(struct p2p *p, struct p2p_peer *peer, const struct p2p_item *item)
+static int offer_choose(struct p2p *p, struct p2p_peer *peer, const struct p2p_item *item)
 {
     bool mapped = item->place.how == DIRECT_MAPPED;
     if (mapped ? !symmetric_map(p->group, p->group->hosts.seat[peer->rank], item->place.at + item->bytes) : !reaches(p->group, peer))
@@ -62,7 +62,7 @@ static int choose(struct p2p *p, struct p2p_peer *peer, const struct p2p_item *i
         return strcmp(p->forced, "read") ? STAGED : READ;
     if (mapped && item->bytes >= STREAM_LONG)
         return READ;
-    struct choice *c = choice_of(p, item);
+    struct choice *c = offer_choice_of(p, item);
     return choice_way(c->tries, item->bytes, c->cost, WAYS);
 }
 
@@ -74,7 +74,7 @@ bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
     item->spent = p->group->crowded ? clock_spent() : 0;
     item->copying = 0;
     item->thread = pthread_self();
-    item->staged = choose(p, peer, item) == STAGED;
+    item->staged = offer_choose(p, peer, item) == STAGED;
     if (!item->staged)
         p2p_list_move(&peer->reading, &item->here);
     return !item->staged;
@@ -86,7 +86,7 @@ bool p2p_offer_accept(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
  * receiver's part of that counts where it did nothing else. (What a message of 2 and 16 MiB keeps a core busy for, by the kernel and
  * through a ring, in ms: 8 ranks 0.46 and 0.42, 2.3 and 3.2, taken for 0.41 and 0.37, 2.1 and 2.4; 4 ranks 0.38 and 0.35, 2.6 and
  * 2.5, taken for 0.30 and 0.28, 2.4 and 1.8.) */
-static int64_t work(const struct p2p_item *item)
+static int64_t offer_work(const struct p2p_item *item)
 {
     if (!item->staged)
         return item->copying;
@@ -98,12 +98,12 @@ void p2p_offer_learn(struct p2p *p, const struct p2p_item *item)
 {
     if (!item->began)
         return;
-    struct choice *c = choice_of(p, item);
+    struct choice *c = offer_choice_of(p, item);
     int way = item->staged ? STAGED : READ;
     if (!p->group->crowded)
         choice_learn(c, way, item->bytes, clock_now() - item->began);
     else
-        choice_learn_mean(c, way, item->bytes, work(item));
+        choice_learn_mean(c, way, item->bytes, offer_work(item));
 }
 
 static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item, uint64_t bytes)
@@ -124,7 +124,7 @@ static int read_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item
     return errnum;
 }
 
-static void reply(struct p2p_peer *peer, struct p2p_item *item, int with)
+static void offer_reply(struct p2p_peer *peer, struct p2p_item *item, int with)
 {
     item->reply = with;
     p2p_list_move(&peer->replies, &item->here);
@@ -138,17 +138,17 @@ static void ask_for_it(struct p2p_peer *peer, struct p2p_item *item, int errnum)
     item->moved = 0;
     item->began = 0;
     item->staged = true;
-    reply(peer, item, P2P_CLEAR);
+    offer_reply(peer, item, P2P_CLEAR);
 }
 
 /* All of the data is here. */
-static bool complete(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
+static bool offer_complete(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
 {
     atomic_thread_fence(memory_order_acquire); /* the data was read before this look */
     if (atomic_load_explicit(peer->from->withdrawn, memory_order_relaxed))
         return false;
     p2p_offer_learn(p, item);
-    reply(peer, item, P2P_DONE);
+    offer_reply(peer, item, P2P_DONE);
     return true;
 }
 
@@ -167,7 +167,7 @@ static bool pull_part(struct p2p *p, struct p2p_peer *peer, struct p2p_item *ite
     item->moved = 0; /* should the sender have failed to write a part, all is read again */
     if (item->errnum)
         ask_for_it(peer, item, item->errnum);
-    return item->errnum || item->whole || complete(p, peer, item);
+    return item->errnum || item->whole || offer_complete(p, peer, item);
 }
 
 bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer)
@@ -186,7 +186,7 @@ bool p2p_offer_pull(struct p2p *p, struct p2p_peer *peer)
         return true;
     }
     item->moved += part;
-    return part < left || complete(p, peer, item);
+    return part < left || offer_complete(p, peer, item);
 }
 
 void p2p_offer_withdraw(struct p2p *p)

@@ -227,7 +227,7 @@ static void post_receive(struct p2p *p, struct p2p_peer *peer, struct p2p_item *
 }
 
 /* With the lock. */
-static int post(struct p2p *p, struct acomm_op *op, uint64_t bytes)
+static int p2p_post_item(struct p2p *p, struct acomm_op *op, uint64_t bytes)
 {
     struct p2p_peer *peer = op->peer < 0 ? NULL : p2p_peer_of(p, op->peer);
     if (op->peer >= 0 && !peer)
@@ -250,7 +250,7 @@ static int post(struct p2p *p, struct acomm_op *op, uint64_t bytes)
 int p2p_post_within(struct p2p *p, struct acomm_op *op)
 {
     uint64_t bytes;
-    return !valid(p, op, &bytes) ? ACOMM_ARGUMENT : p->code ? p->code : post(p, op, bytes);
+    return !valid(p, op, &bytes) ? ACOMM_ARGUMENT : p->code ? p->code : p2p_post_item(p, op, bytes);
 }
 
 int p2p_post(struct p2p *p, struct acomm_op *op)
@@ -259,7 +259,7 @@ int p2p_post(struct p2p *p, struct acomm_op *op)
     if (!valid(p, op, &bytes))
         return ACOMM_ARGUMENT;
     p2p_acquire_for(p, op);
-    int rc = p->code ? p->code : post(p, op, bytes);
+    int rc = p->code ? p->code : p2p_post_item(p, op, bytes);
     p2p_release_for(p, op);
     return rc;
 }
@@ -272,7 +272,7 @@ static void name_message(struct acomm_op *op)
     op->failure.elapsed = op_elapsed(op);
 }
 
-static acomm_failure failure_of(struct acomm_group *g)
+static acomm_failure p2p_failure_of(struct acomm_group *g)
 {
     pthread_mutex_lock(&g->lock);
     acomm_failure failure = g->failure;
@@ -285,13 +285,13 @@ static acomm_failure failure_of(struct acomm_group *g)
 void p2p_fail(struct p2p *p)
 {
     p2p_acquire(p);
-    acomm_failure failure = failure_of(p->group);
+    acomm_failure failure = p2p_failure_of(p->group);
     if (!p->code)
         p->code = failure.code;
     p2p_offer_withdraw(p);
     if (p->shares) {
         group_close_window(p->group); /* the arrays of receives may be freed when these end */
-        failure = failure_of(p->group);
+        failure = p2p_failure_of(p->group);
     }
     while (!p2p_list_empty(&p->all)) {
         struct p2p_item *item = P2P_OF(struct p2p_item, all, p->all.next);

@@ -4,7 +4,7 @@
 /* A probe is an operation that waits as a receive does, and is taken back by who waits for it where nothing came: it has no
  * deadline, so that it fails no group. */
 
-static struct p2p_item *begin(struct p2p *p, struct acomm_op *op)
+static struct p2p_item *probe_begin(struct p2p *p, struct acomm_op *op)
 {
     struct p2p_peer *peer = op->peer < 0 ? NULL : p2p_peer_of(p, op->peer);
     struct p2p_item *item = op->peer < 0 || peer ? p2p_new_item(p, op, 0) : NULL;
@@ -22,7 +22,7 @@ int p2p_probe(struct p2p *p, struct acomm_op *op, int64_t until)
 {
     op->timeout = INT64_MAX / 4;
     p2p_acquire(p);
-    struct p2p_item *item = p->code ? NULL : begin(p, op);
+    struct p2p_item *item = p->code ? NULL : probe_begin(p, op);
     int rc = p->code ? p->code : item ? 1 : ACOMM_RESOURCE;
     p2p_release(p);
     if (item)

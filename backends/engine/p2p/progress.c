@@ -89,7 +89,7 @@ static bool room_for(struct p2p *p, int which)
 }
 
 /* Appends the link's descriptor; false: it has none now and must be looked at again. */
-static bool watch(struct p2p *p, struct link *link, bool *ready, short events, struct pollfd *fds, int *n)
+static bool progress_watch(struct p2p *p, struct link *link, bool *ready, short events, struct pollfd *fds, int *n)
 {
     int fd = link && p2p_ready(p, link, ready) ? link->ops->descriptor(link) : -1;
     if (fd < 0)
@@ -99,7 +99,7 @@ static bool watch(struct p2p *p, struct link *link, bool *ready, short events, s
 }
 
 /* Fills fds and says whether poll() sees everything that is waited for. */
-static bool gather(struct p2p *p, struct pollfd *fds, int *n)
+static bool progress_gather(struct p2p *p, struct pollfd *fds, int *n)
 {
     bool sees = true;
     fds[0] = (struct pollfd){.fd = p->wake_fd, .events = POLLIN};
@@ -107,9 +107,9 @@ static bool gather(struct p2p *p, struct pollfd *fds, int *n)
     for (int i = 0; i < p->opened; i++) {
         struct p2p_peer *peer = p->peers[p->open[i]];
         if (peer->from && !peer->gone)
-            sees &= watch(p, peer->from, &peer->from_ready, POLLIN, fds, n);
+            sees &= progress_watch(p, peer->from, &peer->from_ready, POLLIN, fds, n);
         if (p2p_send_waits(peer))
-            sees &= watch(p, peer->to, &peer->to_ready, POLLOUT, fds, n);
+            sees &= progress_watch(p, peer->to, &peer->to_ready, POLLOUT, fds, n);
     }
     return sees;
 }
@@ -122,13 +122,13 @@ static bool any_blocked(const struct p2p *p)
     return false;
 }
 
-static int64_t at_most(int64_t ns, int64_t limit)
+static int64_t progress_at_most(int64_t ns, int64_t limit)
 {
     return limit < 0 ? 0 : limit < ns ? limit : ns;
 }
 
 /* Whether all links that matter are in memory: their bell tells of everything then. */
-static bool bell_tells(const struct p2p *p)
+static bool progress_bell_tells(const struct p2p *p)
 {
     for (int i = 0; i < p->opened; i++) {
         const struct p2p_peer *peer = p->peers[p->open[i]];
@@ -140,13 +140,13 @@ static bool bell_tells(const struct p2p *p)
 }
 
 /* With the lock, given up meanwhile. */
-static void sleep_by_bell(struct p2p *p, int64_t until)
+static void progress_sleep_by_bell(struct p2p *p, int64_t until)
 {
     struct bell *bell = p->group->bell;
     uint32_t seen = bell_listen(bell);
     p->sleepers++;
     if (!p2p_progress_pass(p, false)) {
-        int64_t ns = at_most(WAIT_SLEEP_NS, until - clock_now());
+        int64_t ns = progress_at_most(WAIT_SLEEP_NS, until - clock_now());
         p->changed = false;
         pthread_mutex_unlock(&p->lock);
         bell_sleep(bell, seen, ns);
@@ -164,13 +164,13 @@ void p2p_progress_sleep(struct p2p *p, int64_t *nap, int64_t until)
     /* Our link may be full because its reader is blocked by a third rank's, and so on round to us: read them all. */
     if (any_blocked(p))
         p2p_listen_everyone(p);
-    if (bell_tells(p)) {
-        sleep_by_bell(p, until);
+    if (progress_bell_tells(p)) {
+        progress_sleep_by_bell(p, until);
         return;
     }
-    *nap = *nap ? at_most(2 * *nap, NAP_MAX_NS) : NAP_MIN_NS;
-    bool sees = room_for(p, which) && gather(p, p->fds[which], &n) && p->wake_fd >= 0;
-    int64_t ns = at_most(sees ? WAIT_SLEEP_NS : *nap, until - clock_now());
+    *nap = *nap ? progress_at_most(2 * *nap, NAP_MAX_NS) : NAP_MIN_NS;
+    bool sees = room_for(p, which) && progress_gather(p, p->fds[which], &n) && p->wake_fd >= 0;
+    int64_t ns = progress_at_most(sees ? WAIT_SLEEP_NS : *nap, until - clock_now());
     struct timespec t = {0, ns};
     struct pollfd *fds = p->fds[which];
     p->changed = false;
@@ -211,7 +211,7 @@ void p2p_progress_hand_over(struct p2p *p)
 }
 
 /* Until there may be work for us. */
-static void rest(struct p2p *p, uint64_t *posts, int64_t *since)
+static void progress_rest(struct p2p *p, uint64_t *posts, int64_t *since)
 {
     int64_t now = clock_now();
     if (*posts != p->posts) {
@@ -252,7 +252,7 @@ static void lead(struct p2p *p)
         p2p_progress_hand_over(p);
 }
 
-static void *run(void *argument)
+static void *progress_run(void *argument)
 {
     struct p2p *p = argument;
     uint64_t posts = 0;
@@ -260,7 +260,7 @@ static void *run(void *argument)
     p2p_acquire(p);
     while (!p->stopping) {
         if (p->leader || !p->async || p->code) {
-            rest(p, &posts, &since);
+            progress_rest(p, &posts, &since);
             continue;
         }
         p->leader = &p->thread;
@@ -271,12 +271,12 @@ static void *run(void *argument)
     return NULL;
 }
 
-static int start(struct p2p *p)
+static int progress_start(struct p2p *p)
 {
     sigset_t all, before;
     sigfillset(&all); /* signals are for the caller's threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&p->thread, NULL, run, p);
+    int rc = pthread_create(&p->thread, NULL, progress_run, p);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return rc;
 }
@@ -285,7 +285,7 @@ void p2p_progress_attend(struct p2p *p)
 {
     p->posts++;
     if (!p->started) {
-        int rc = start(p);
+        int rc = progress_start(p);
         p->started = !rc;
         if (rc)
             p2p_trouble(p, NULL, ACOMM_RESOURCE, p->group->rank, "no thread for asynchronous messages");

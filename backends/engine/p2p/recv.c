@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "p2p/peer.h"
 
-static struct acomm_op *first(const struct p2p_list *list)
+static struct acomm_op *recv_first(const struct p2p_list *list)
 {
     return p2p_list_empty(list) ? NULL : P2P_ITEM(list->next)->op;
 }
@@ -12,23 +12,23 @@ static struct acomm_op *first(const struct p2p_list *list)
 /* The operation that needs something from the peer, or NULL. */
 static struct acomm_op *needs(struct p2p *p, const struct p2p_peer *peer)
 {
-    struct acomm_op *op = first(&peer->posted);
-    op = op ? op : first(&peer->receiving);
-    op = op ? op : first(&peer->reading);
-    op = op ? op : first(&peer->replies);
-    op = op ? op : first(&peer->awaiting);
+    struct acomm_op *op = recv_first(&peer->posted);
+    op = op ? op : recv_first(&peer->receiving);
+    op = op ? op : recv_first(&peer->reading);
+    op = op ? op : recv_first(&peer->replies);
+    op = op ? op : recv_first(&peer->awaiting);
     op = op || !peer->in.item ? op : peer->in.item->op;
     op = op || !peer->in.message || !peer->in.message->receiver ? op : peer->in.message->receiver->op;
     return op ? op : p2p_match_probing(p, peer->rank);
 }
 
-static bool broken(struct p2p *p, struct p2p_peer *peer, const char *text)
+static bool recv_broken(struct p2p *p, struct p2p_peer *peer, const char *text)
 {
     p2p_trouble(p, needs(p, peer), ACOMM_PROTOCOL, peer->rank, text);
     return false;
 }
 
-static struct p2p_item *find(struct p2p_list *list, uint64_t id)
+static struct p2p_item *recv_find(struct p2p_list *list, uint64_t id)
 {
     for P2P_EACH(at, list)
         if (P2P_ITEM(at)->id == id)
@@ -53,10 +53,10 @@ static void expect(const struct p2p *p, struct p2p_peer *peer, char *to, uint64_
 static bool eager(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *f, uint64_t bytes)
 {
     if (bytes > WIRE_EAGER_MAX)
-        return broken(p, peer, "an eager message is larger than they may be");
+        return recv_broken(p, peer, "an eager message is larger than they may be");
     peer->arrived += wire_charge(bytes);
     if (peer->arrived - peer->consumed > p->credit)
-        return broken(p, peer, "an eager message was sent without credit");
+        return recv_broken(p, peer, "an eager message was sent without credit");
     struct p2p_item *item = p2p_match_posted(p, peer, f->tag);
     if (!item) {
         struct p2p_message *m = p2p_match_aside(p, peer, f->tag, f->dtype, f->count, bytes);
@@ -74,17 +74,17 @@ static bool eager(struct p2p *p, struct p2p_peer *peer, const struct wire_frame 
 }
 
 /* RTS or OFFER. */
-static bool request(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *f, uint64_t bytes)
+static bool recv_request(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *f, uint64_t bytes)
 {
     struct p2p_message asked = {.tag = f->tag, .dtype = f->dtype, .count = f->count, .id = f->id};
     if (f->kind == WIRE_OFFER) {
         memcpy(&asked.place, peer->in.buffer + peer->in.begin, sizeof asked.place);
         peer->in.begin += sizeof asked.place;
         if (!p2p_offer_valid(&asked.place, bytes))
-            return broken(p, peer, "a message lies where none can");
+            return recv_broken(p, peer, "a message lies where none can");
     }
     if (f->id != peer->expected_id)
-        return broken(p, peer, "a message has a number out of order");
+        return recv_broken(p, peer, "a message has a number out of order");
     peer->expected_id++;
     struct p2p_item *item = p2p_match_posted(p, peer, f->tag);
     if (item) {
@@ -92,7 +92,7 @@ static bool request(struct p2p *p, struct p2p_peer *peer, const struct wire_fram
         return true;
     }
     if (++peer->remembered > WIRE_RTS_MAX)
-        return broken(p, peer, "more than a million messages wait for their receives");
+        return recv_broken(p, peer, "more than a million messages wait for their receives");
     struct p2p_message *m = p2p_match_aside(p, peer, f->tag, f->dtype, f->count, 0);
     if (m) {
         m->id = f->id;
@@ -103,9 +103,9 @@ static bool request(struct p2p *p, struct p2p_peer *peer, const struct wire_fram
 
 static bool cleared(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *f)
 {
-    struct p2p_item *item = find(&peer->awaiting, f->id);
+    struct p2p_item *item = recv_find(&peer->awaiting, f->id);
     if (!item || (f->kind == WIRE_DONE && item->place.how == DIRECT_NOTHING))
-        return broken(p, peer, "an answer to a message that was not sent");
+        return recv_broken(p, peer, "an answer to a message that was not sent");
     if (f->kind == WIRE_NACK)
         p2p_match_truncated(p, item, f->dtype, f->count);
     else if (item->bytes && f->kind == WIRE_CTS)
@@ -117,35 +117,35 @@ static bool cleared(struct p2p *p, struct p2p_peer *peer, const struct wire_fram
 
 static bool data(struct p2p *p, struct p2p_peer *peer, const struct wire_frame *f)
 {
-    struct p2p_item *item = find(&peer->receiving, f->id);
+    struct p2p_item *item = recv_find(&peer->receiving, f->id);
     if (!item)
-        return broken(p, peer, "data for a message that was not asked for");
+        return recv_broken(p, peer, "data for a message that was not asked for");
     if (!f->count || f->count > WIRE_DATA_MAX || f->count > item->bytes - item->moved)
-        return broken(p, peer, "more data than the message has");
+        return recv_broken(p, peer, "more data than the message has");
     expect(p, peer, item->op->out + item->moved, f->count, item, NULL);
     return true;
 }
 
 /* Starts on the frame in front; false: trouble. */
-static bool begin(struct p2p *p, struct p2p_peer *peer)
+static bool recv_begin(struct p2p *p, struct p2p_peer *peer)
 {
     struct wire_frame f;
     uint64_t bytes;
     if (!wire_get(peer->in.buffer + peer->in.begin, &f) || f.consumed < peer->credited || f.consumed > peer->charged)
-        return broken(p, peer, "a frame that is not one");
+        return recv_broken(p, peer, "a frame that is not one");
     peer->in.begin += sizeof f;
     peer->credited = f.consumed;
     if (f.kind == WIRE_DATA)
         return data(p, peer, &f);
     if (!wire_bytes(f.count, acomm_dtype_bytes(f.dtype), &bytes))
-        return broken(p, peer, "a message larger than memory");
+        return recv_broken(p, peer, "a message larger than memory");
     if (f.kind == WIRE_EAGER)
         return eager(p, peer, &f, bytes);
-    return f.kind == WIRE_RTS || f.kind == WIRE_OFFER ? request(p, peer, &f, bytes) : cleared(p, peer, &f);
+    return f.kind == WIRE_RTS || f.kind == WIRE_OFFER ? recv_request(p, peer, &f, bytes) : cleared(p, peer, &f);
 }
 
 /* All of the frame's payload is here. */
-static void finish(struct p2p *p, struct p2p_peer *peer)
+static void recv_finish(struct p2p *p, struct p2p_peer *peer)
 {
     struct p2p_in *in = &peer->in;
     struct p2p_item *item = in->item;
@@ -178,7 +178,7 @@ static bool in_memory(const struct p2p_peer *peer)
 }
 
 /* Bytes from the link; 0 when there are none just now, or no more ever. */
-static size_t take(struct p2p *p, struct p2p_peer *peer, char *to, size_t bytes)
+static size_t recv_take(struct p2p *p, struct p2p_peer *peer, char *to, size_t bytes)
 {
     errno = 0;
     ssize_t n = peer->from->ops->recv(peer->from, to, bytes);
@@ -199,14 +199,14 @@ static size_t take_body(struct p2p *p, struct p2p_peer *peer, size_t bytes)
     struct p2p_item *item = peer->in.item;
     bool timed = p->group->crowded && item && item->began; /* see p2p_offer_learn */
     int64_t before = timed ? clock_spent() : 0;
-    size_t n = take(p, peer, peer->in.to, bytes);
+    size_t n = recv_take(p, peer, peer->in.to, bytes);
     if (timed)
         item->copying += clock_spent() - before;
     return n;
 }
 
 /* Reads ahead into the buffer. */
-static size_t fill(struct p2p *p, struct p2p_peer *peer)
+static size_t recv_fill(struct p2p *p, struct p2p_peer *peer)
 {
     struct p2p_in *in = &peer->in;
     if (in->begin == in->end) {
@@ -217,7 +217,7 @@ static size_t fill(struct p2p *p, struct p2p_peer *peer)
         in->begin = 0;
     }
     size_t room = in_memory(peer) && !in->open ? LINK_BESIDE : sizeof in->buffer;
-    size_t n = take(p, peer, in->buffer + in->end, room - in->end);
+    size_t n = recv_take(p, peer, in->buffer + in->end, room - in->end);
     in->end += n;
     return n;
 }
@@ -235,7 +235,7 @@ static size_t payload(struct p2p *p, struct p2p_peer *peer, size_t most)
     } else if (in->to && (in_memory(peer) || in->left >= sizeof in->buffer / 2)) {
         n = take_body(p, peer, in->left < most ? in->left : most);
     } else {
-        return fill(p, peer);
+        return recv_fill(p, peer);
     }
     in->left -= n;
     in->to = in->to ? in->to + n : NULL;
@@ -251,18 +251,18 @@ static size_t head(const struct p2p_in *in)
 }
 
 /* One step: bytes moved, about `most`; 0 when nothing more can be done now. */
-static size_t step(struct p2p *p, struct p2p_peer *peer, size_t most)
+static size_t recv_step(struct p2p *p, struct p2p_peer *peer, size_t most)
 {
     struct p2p_in *in = &peer->in;
     if (in->open && !in->left) {
-        finish(p, peer);
+        recv_finish(p, peer);
         return 1;
     }
     if (in->open)
         return payload(p, peer, most);
     if (in->end - in->begin >= head(in))
-        return begin(p, peer) ? sizeof(struct wire_frame) : 0;
-    return peer->gone ? 0 : fill(p, peer);
+        return recv_begin(p, peer) ? sizeof(struct wire_frame) : 0;
+    return peer->gone ? 0 : recv_fill(p, peer);
 }
 
 /* Whether to read on. What nothing needs stays in the link: there it costs neither memory nor a second copy. */
@@ -276,7 +276,7 @@ bool p2p_recv_pull(struct p2p *p, struct p2p_peer *peer, bool full)
     size_t moved = 0, n = 1;
     bool ready = peer->from && p2p_ready(p, peer->from, &peer->from_ready);
     while (ready && n && moved < P2P_TURN && !p->trouble.code && wanted(p, peer, full)) {
-        n = step(p, peer, P2P_TURN - moved);
+        n = recv_step(p, peer, P2P_TURN - moved);
         moved += n;
     }
     p->unseen += moved;

@@ -3,7 +3,7 @@
 
 #include "p2p/peer.h"
 
-static struct p2p_item *first(const struct p2p_list *list)
+static struct p2p_item *send_first(const struct p2p_list *list)
 {
     return p2p_list_empty(list) ? NULL : P2P_ITEM(list->next);
 }
@@ -16,13 +16,13 @@ bool p2p_send_waits(const struct p2p_peer *peer)
 
 struct acomm_op *p2p_send_first(const struct p2p_peer *peer)
 {
-    struct p2p_item *item = peer->out.item ? peer->out.item : first(&peer->replies);
-    item = item ? item : first(&peer->queue);
-    return (item ? item : first(&peer->sending))->op;
+    struct p2p_item *item = peer->out.item ? peer->out.item : send_first(&peer->replies);
+    item = item ? item : send_first(&peer->queue);
+    return (item ? item : send_first(&peer->sending))->op;
 }
 
 /* Begins a frame; a small payload goes beside the header, so that it takes one call of the link. */
-static void begin(struct p2p_peer *peer, struct p2p_item *item, struct wire_frame *frame, const char *payload,
+static void send_begin(struct p2p_peer *peer, struct p2p_item *item, struct wire_frame *frame, const char *payload,
                   uint64_t bytes)
 {
     struct p2p_out *o = &peer->out;
@@ -51,7 +51,7 @@ static void begin_reply(struct p2p_peer *peer, struct p2p_item *item)
         frame.dtype = (uint32_t)item->op->dtype & WIRE_DTYPES;
         frame.count = item->op->count;
     }
-    begin(peer, item, &frame, NULL, 0);
+    send_begin(peer, item, &frame, NULL, 0);
 }
 
 static void begin_message(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
@@ -63,14 +63,14 @@ static void begin_message(struct p2p *p, struct p2p_peer *peer, struct p2p_item 
     item->place = p2p_offer_place(p, peer, item);
     if (item->bytes <= most && open <= p->credit && item->place.how != DIRECT_MAPPED) {
         peer->charged += wire_charge(item->bytes);
-        begin(peer, item, &frame, op->in, item->bytes);
+        send_begin(peer, item, &frame, op->in, item->bytes);
         return;
     }
     bool offered = item->place.how != DIRECT_NOTHING;
     frame.kind = offered ? WIRE_OFFER : WIRE_RTS;
     frame.id = item->id = peer->next_id++;
     p2p_listen(p, peer);
-    begin(peer, item, &frame, (const char *)&item->place, offered ? sizeof item->place : 0);
+    send_begin(peer, item, &frame, (const char *)&item->place, offered ? sizeof item->place : 0);
 }
 
 static void begin_data(struct p2p_peer *peer, struct p2p_item *item)
@@ -78,13 +78,13 @@ static void begin_data(struct p2p_peer *peer, struct p2p_item *item)
     uint64_t left = item->bytes - item->moved;
     uint64_t bytes = left < WIRE_DATA_MAX ? left : WIRE_DATA_MAX;
     struct wire_frame frame = {.kind = WIRE_DATA, .id = item->id, .count = bytes};
-    begin(peer, item, &frame, item->op->in + item->moved, bytes);
+    send_begin(peer, item, &frame, item->op->in + item->moved, bytes);
 }
 
 /* Answers first, because peers wait for them; then new messages and data in turns. */
 static bool begin_next(struct p2p *p, struct p2p_peer *peer)
 {
-    struct p2p_item *reply = first(&peer->replies), *message = first(&peer->queue), *data = first(&peer->sending);
+    struct p2p_item *reply = send_first(&peer->replies), *message = send_first(&peer->queue), *data = send_first(&peer->sending);
     if (reply)
         begin_reply(peer, reply);
     else if (data && (!message || peer->data_turn))
@@ -145,7 +145,7 @@ static ssize_t send_next(struct link *to, const struct p2p_out *o, size_t most)
 }
 
 /* Bytes that the link took; 0 when none or when it is broken, which becomes trouble. */
-static size_t give(struct p2p *p, struct p2p_peer *peer, size_t most)
+static size_t send_give(struct p2p *p, struct p2p_peer *peer, size_t most)
 {
     errno = 0;
     ssize_t n = send_next(peer->to, &peer->out, most);
@@ -165,7 +165,7 @@ static bool write_frame(struct p2p *p, struct p2p_peer *peer, size_t *moved)
     while (o->sent < o->size || o->left) {
         if (*moved >= P2P_TURN)
             return false;
-        size_t n = give(p, peer, P2P_TURN - *moved), head = o->size - o->sent < n ? o->size - o->sent : n;
+        size_t n = send_give(p, peer, P2P_TURN - *moved), head = o->size - o->sent < n ? o->size - o->sent : n;
         if (!n)
             return false;
         o->sent += head;
@@ -176,7 +176,7 @@ static bool write_frame(struct p2p *p, struct p2p_peer *peer, size_t *moved)
     return true;
 }
 
-static bool usable(struct p2p *p, struct p2p_peer *peer)
+static bool send_usable(struct p2p *p, struct p2p_peer *peer)
 {
     if (!peer->to) {
         peer->to = group_link(p->group, CHANNEL_P2P, peer->rank, true);
@@ -190,7 +190,7 @@ static bool usable(struct p2p *p, struct p2p_peer *peer)
 bool p2p_send_push(struct p2p *p, struct p2p_peer *peer)
 {
     size_t moved = 0;
-    if (!p2p_send_waits(peer) || !usable(p, peer))
+    if (!p2p_send_waits(peer) || !send_usable(p, peer))
         return false;
     while (moved < P2P_TURN && !p->trouble.code && (peer->out.item || begin_next(p, peer))) {
         if (!write_frame(p, peer, &moved)) {

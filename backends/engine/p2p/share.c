@@ -32,7 +32,7 @@ static uint32_t count_parts(uint64_t bytes)
 }
 
 /* The part that was taken; the last one is shorter. */
-static uint64_t place(uint64_t bytes, uint64_t index, uint64_t *offset)
+static uint64_t share_place(uint64_t bytes, uint64_t index, uint64_t *offset)
 {
     uint64_t part = part_bytes(bytes);
     *offset = index * part;
@@ -45,7 +45,7 @@ static void ring(struct p2p *p, const struct p2p_peer *peer)
 }
 
 /* Whether a message may be copied so: the receiver asks before it opens one, the sender before it believes that one is open. */
-static bool fits(const struct p2p_item *item)
+static bool share_fits(const struct p2p_item *item)
 {
     return item->bytes > WIRE_EAGER_NEAR && item->bytes / PART_MAX < INDEX;
 }
@@ -55,7 +55,7 @@ void p2p_share_open(struct p2p *p, struct p2p_peer *peer, struct p2p_item *item)
     struct link_parts *parts = peer->from->parts;
     struct direct_place to = direct_place(&p->group->direct, item->op->out, item->bytes);
     bool pays = item->place.how == DIRECT_PRIVATE || to.how == DIRECT_MAPPED;
-    if (!fits(item) || item->whole || !parts || !p->group->shared.base || p->group->crowded || !pays)
+    if (!share_fits(item) || item->whole || !parts || !p->group->shared.base || p->group->crowded || !pays)
         return;
     item->shared = p->shares = true;
     item->mine = 0;
@@ -77,7 +77,7 @@ bool p2p_share_take(struct p2p_peer *peer, struct p2p_item *item, uint64_t *offs
             return false;
     } while (!atomic_compare_exchange_weak(&parts->taken, &taken, taken + 1));
     item->mine++;
-    *bytes = place(item->bytes, index, offset);
+    *bytes = share_place(item->bytes, index, offset);
     return true;
 }
 
@@ -107,7 +107,7 @@ static struct p2p_item *shared_item(const struct p2p_peer *peer, uint64_t taken)
 {
     for P2P_EACH (at, &peer->awaiting)
         if (P2P_ITEM(at)->id + 1 == taken >> LINK_PARTS_BITS)
-            return fits(P2P_ITEM(at)) ? P2P_ITEM(at) : NULL;
+            return share_fits(P2P_ITEM(at)) ? P2P_ITEM(at) : NULL;
     return NULL;
 }
 
@@ -143,7 +143,7 @@ bool p2p_share_push(struct p2p *p, struct p2p_peer *peer)
         return false;
     if (!atomic_compare_exchange_strong(&parts->taken, &taken, taken + 1))
         return true;
-    uint64_t bytes = place(item->bytes, taken & INDEX, &offset);
+    uint64_t bytes = share_place(item->bytes, taken & INDEX, &offset);
     if (!write_part(p, peer, item, to, offset, bytes))
         atomic_store_explicit(&parts->broken, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&parts->written, 1, memory_order_release);

@@ -15,7 +15,7 @@ struct waiter {
 };
 
 /* With the lock. The operation cannot go on; it has ended when this returns, or another thread is just ending it. */
-static void give_up(struct p2p *p, struct acomm_op *op, int code)
+static void waiter_give_up(struct p2p *p, struct acomm_op *op, int code)
 {
     bool poisoned = atomic_load(&p->group->poisoned);
     if (!poisoned && !op_ended(op))
@@ -28,7 +28,7 @@ static void give_up(struct p2p *p, struct acomm_op *op, int code)
 }
 
 /* An asynchronous operation's waiter is a thread of the caller too, but Ctrl-C leaves the operation alone. */
-static bool interrupted(struct waiter *w)
+static bool waiter_interrupted(struct waiter *w)
 {
     int64_t now = clock_now();
     if (now < w->next_look)
@@ -70,7 +70,7 @@ static bool awaits_here(const struct p2p *p, const struct acomm_op *op)
 }
 
 /* With the lock, which is free meanwhile: the group's lock, the GIL and others' posts must not wait for it. */
-static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved)
+static int waiter_step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved)
 {
     bool look = moved ? p->due : w->wait.sleepy;
     w->wait.where = awaits_here(p, op) ? WAIT_HERE : WAIT_ANYWHERE;
@@ -83,7 +83,7 @@ static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved
             w->wait.turns = w->wait.spins; /* though there is progress */
     }
     int rc = step_away(p, &w->wait);
-    bool stop = !op->synchronous && (look || w->wait.sleepy) && interrupted(w);
+    bool stop = !op->synchronous && (look || w->wait.sleepy) && waiter_interrupted(w);
     while (atomic_load_explicit(&p->wanted, memory_order_relaxed))
         sched_yield();
     p2p_acquire(p);
@@ -91,7 +91,7 @@ static int step(struct p2p *p, struct acomm_op *op, struct waiter *w, bool moved
     if (stop || (rc == ACOMM_INTERRUPTED && op_ended(op)))
         return ACOMM_INTERRUPTED;
     if (rc)
-        give_up(p, op, rc);
+        waiter_give_up(p, op, rc);
     return w->until != INT64_MAX && clock_now() >= w->until;
 }
 
@@ -146,7 +146,7 @@ static bool peek(struct p2p *p, const struct acomm_op *op)
 }
 
 /* With the lock, until the operation has ended or something stops its waiter: what. */
-static int carry_on(struct p2p *p, struct acomm_op *op, struct waiter *w)
+static int waiter_carry_on(struct p2p *p, struct acomm_op *op, struct waiter *w)
 {
     bool seen = false;
     for (;;) {
@@ -161,7 +161,7 @@ static int carry_on(struct p2p *p, struct acomm_op *op, struct waiter *w)
             continue; /* and there may always be more */
         op_let_go(op);
         op_begin(op);
-        int rc = step(p, op, w, moved);
+        int rc = waiter_step(p, op, w, moved);
         if (rc)
             return rc;
         if (w->wait.sleepy && !op_ended(op)) {
@@ -178,7 +178,7 @@ int p2p_wait_until(struct p2p *p, struct acomm_op *op, int64_t until)
         return op->status;
     op->tell_at = 0; /* from this wait on */
     p2p_acquire_for(p, op);
-    int rc = carry_on(p, op, &w);
+    int rc = waiter_carry_on(p, op, &w);
     if (p->leader == &w)
         p2p_progress_hand_over(p);
     p2p_release_for(p, op);

@@ -24,12 +24,12 @@ static const struct reduce_kernels *const levels[] = { /* best first */
 enum { LEVELS = sizeof levels / sizeof levels[0] };
 static _Atomic(const struct reduce_kernels *) chosen;
 
-static bool runs_here(const struct reduce_kernels *level)
+static bool reduce_runs_here(const struct reduce_kernels *level)
 {
 #ifdef __x86_64__
 #ifdef REDUCE_HAS_BF16
     if (level == &reduce_avx512bf16)
-        return __builtin_cpu_supports("avx512bf16") && runs_here(&reduce_avx512);
+        return __builtin_cpu_supports("avx512bf16") && reduce_runs_here(&reduce_avx512);
 #endif
     if (level == &reduce_avx512 && !(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")))
@@ -43,7 +43,7 @@ static bool runs_here(const struct reduce_kernels *level)
 int reduce_force(const char *name)
 {
     for (int i = 0; i < LEVELS; i++) {
-        if (runs_here(levels[i]) && (name == NULL || strcmp(name, levels[i]->name) == 0)) {
+        if (reduce_runs_here(levels[i]) && (name == NULL || strcmp(name, levels[i]->name) == 0)) {
             atomic_store_explicit(&chosen, levels[i], memory_order_relaxed);
             return ACOMM_OK;
         }
@@ -118,7 +118,7 @@ static void fold(const struct reduction *r, void *out, const void *const *in, in
     fold_of(dtype, r->redop)(out, in, inputs, count);
 }
 
-static void copy(void *out, const void *in, size_t bytes)
+static void reduce_copy(void *out, const void *in, size_t bytes)
 {
     if (out != in && bytes > 0)
         memcpy(out, in, bytes);
@@ -133,7 +133,7 @@ void reduce_begin(const struct reduction *r, void *partial, const void *in, uint
         int dtype = seen_as(reduce_partial_dtype(r->dtype), r->redop, &count);
         kernels()->scale[dtype](partial, widen ? partial : in, count, r->factor);
     } else if (!widen) {
-        copy(partial, in, count * widths[r->dtype]);
+        reduce_copy(partial, in, count * widths[r->dtype]);
     }
 }
 
@@ -157,7 +157,7 @@ static void finish_block(const struct reduction *r, char *out, const char *parti
     if (narrow)
         narrow(out, partial, count);
     else
-        copy(out, partial, count * widths[r->dtype]);
+        reduce_copy(out, partial, count * widths[r->dtype]);
 }
 
 void reduce_finish(const struct reduction *r, void *out, const void *partial, uint64_t count)
@@ -280,7 +280,7 @@ void reduce_all(const struct reduction *r, void *out, const void *const *in, int
     if (!inputs)
         fill_identity(r, out, count);
     else if (inputs == 1 && !scaled && r->dtype != ACOMM_BOOL)
-        copy(out, in[0], count * widths[r->dtype]);
+        reduce_copy(out, in[0], count * widths[r->dtype]);
     else if (inputs == 1 && !scaled)
         reduce_begin(r, out, in[0], count);
     else if (scaled || !reduce_direct(r, out, in, inputs, count)) {

@@ -76,7 +76,7 @@ static bool all_reach(const struct offer *offers, int ranks)
 }
 
 /* False where there is no room for the page tables of what peers offer. */
-static bool fill(struct acomm_rma *r, struct acomm_group *arenas, const struct offer *offers)
+static bool rma_fill(struct acomm_rma *r, struct acomm_group *arenas, const struct offer *offers)
 {
     struct acomm_group *g = r->group;
     size_t told = sizeof(struct control) + (size_t)g->size * sizeof(struct told);
@@ -92,7 +92,7 @@ static bool fill(struct acomm_rma *r, struct acomm_group *arenas, const struct o
     return true;
 }
 
-static void add(struct acomm_rma *r)
+static void rma_add(struct acomm_rma *r)
 {
     pthread_mutex_lock(&r->group->lock);
     r->next = r->group->rmas;
@@ -118,11 +118,11 @@ int acomm_rma_open(acomm_group *g, acomm_group *arenas, uintptr_t data, uint64_t
     if (open) {
         r->group = g;
         r->block = block;
-        open = fill(r, arenas, offers);
+        open = rma_fill(r, arenas, offers);
         rc = open ? 0 : ACOMM_RESOURCE;
     }
     if (open) {
-        add(r);
+        rma_add(r);
         *out = r;
     } else {
         if (r)
@@ -148,20 +148,20 @@ static int come(struct acomm_rma *r, int rank, struct acomm_op *op)
     return rc;
 }
 
-static int leave(struct acomm_rma *r, int rc)
+static int rma_leave(struct acomm_rma *r, int rc)
 {
     atomic_fetch_sub(&r->inside, 1);
     return rc;
 }
 
 /* The same where a group that has failed ends the call. */
-static int begin(struct acomm_rma *r, int rank, struct acomm_op *op)
+static int rma_begin(struct acomm_rma *r, int rank, struct acomm_op *op)
 {
     int rc = come(r, rank, op), poisoned = rc ? 0 : atomic_load(&r->group->poisoned);
-    return poisoned ? leave(r, poisoned) : rc;
+    return poisoned ? rma_leave(r, poisoned) : rc;
 }
 
-static int broken(struct acomm_op *op, int errnum)
+static int rma_broken(struct acomm_op *op, int errnum)
 {
     if (errnum == ESRCH || errnum == ECANCELED) { /* it has gone, or failed: the reason is under way */
         bool closed = wait_news(op->group, op->peer);
@@ -171,7 +171,7 @@ static int broken(struct acomm_op *op, int errnum)
 }
 
 /* One part of a copy: 0 or errno. */
-static int copy(struct acomm_rma *r, int rank, uint64_t at, char *mine, size_t bytes, bool put)
+static int rma_copy(struct acomm_rma *r, int rank, uint64_t at, char *mine, size_t bytes, bool put)
 {
     struct shared *s = &r->group->shared;
     struct reached *to = &r->ranks[rank];
@@ -192,30 +192,30 @@ static int copy(struct acomm_rma *r, int rank, uint64_t at, char *mine, size_t b
     return errnum;
 }
 
-static int move(struct acomm_rma *r, int rank, uint64_t at, char *mine, uint64_t bytes, bool put)
+static int rma_move(struct acomm_rma *r, int rank, uint64_t at, char *mine, uint64_t bytes, bool put)
 {
     struct acomm_op op;
-    int rc = begin(r, rank, &op);
+    int rc = rma_begin(r, rank, &op);
     if (rc)
         return rc;
     if (at > r->ranks[rank].bytes || bytes > r->ranks[rank].bytes - at)
-        return leave(r, ACOMM_ARGUMENT);
+        return rma_leave(r, ACOMM_ARGUMENT);
     for (uint64_t done = 0; done < bytes && !rc; done += CHUNK) {
         size_t part = bytes - done < CHUNK ? bytes - done : CHUNK;
-        int errnum = copy(r, rank, at + done, mine + done, part, put);
-        rc = errnum ? broken(&op, errnum) : bytes > CHUNK ? wait_look(&op) : 0;
+        int errnum = rma_copy(r, rank, at + done, mine + done, part, put);
+        rc = errnum ? rma_broken(&op, errnum) : bytes > CHUNK ? wait_look(&op) : 0;
     }
-    return leave(r, rc);
+    return rma_leave(r, rc);
 }
 
 int acomm_rma_put(acomm_rma *r, int rank, uint64_t at, uintptr_t from, uint64_t bytes)
 {
-    return move(r, rank, at, (char *)from, bytes, true);
+    return rma_move(r, rank, at, (char *)from, bytes, true);
 }
 
 int acomm_rma_get(acomm_rma *r, int rank, uint64_t at, uintptr_t to, uint64_t bytes)
 {
-    return move(r, rank, at, (char *)to, bytes, false);
+    return rma_move(r, rank, at, (char *)to, bytes, false);
 }
 
 /* ---- accumulate ---- */
@@ -249,7 +249,7 @@ static void unlock_control(struct control *c)
 }
 
 /* With the lock. 0 or errno. */
-static int reduce_part(struct acomm_rma *r, int rank, uint64_t at, char *mine, size_t bytes, int dtype, int redop)
+static int rma_reduce_part(struct acomm_rma *r, int rank, uint64_t at, char *mine, size_t bytes, int dtype, int redop)
 {
     struct shared *s = &r->group->shared;
     struct reached *to = &r->ranks[rank];
@@ -257,7 +257,7 @@ static int reduce_part(struct acomm_rma *r, int rank, uint64_t at, char *mine, s
     char *there = to->mapped ? to->mapped + at : rank == r->group->rank ? (char *)(uintptr_t)(to->at + at) : NULL;
     _Alignas(64) char fetched[PART];
     char *place = there ? there : fetched;
-    if (!there && (errnum = copy(r, rank, at, fetched, bytes, false)))
+    if (!there && (errnum = rma_copy(r, rank, at, fetched, bytes, false)))
         return errnum;
     if (there && !window_enter(s, seat))
         return ECANCELED;
@@ -265,7 +265,7 @@ static int reduce_part(struct acomm_rma *r, int rank, uint64_t at, char *mine, s
     acomm_reduce_local((uintptr_t)place, inputs, 2, bytes / acomm_dtype_bytes(dtype), dtype, redop, 1);
     if (there)
         window_leave(s);
-    return there ? 0 : copy(r, rank, at, fetched, bytes, true);
+    return there ? 0 : rma_copy(r, rank, at, fetched, bytes, true);
 }
 
 int acomm_rma_accumulate(acomm_rma *r, int rank, uint64_t at, uintptr_t from, uint64_t count, int dtype, int redop)
@@ -274,26 +274,26 @@ int acomm_rma_accumulate(acomm_rma *r, int rank, uint64_t at, uintptr_t from, ui
     if (!width || !acomm_can_reduce(dtype, redop))
         return ACOMM_UNSUPPORTED;
     struct acomm_op op;
-    int rc = begin(r, rank, &op);
+    int rc = rma_begin(r, rank, &op);
     if (rc)
         return rc;
     if (count > r->ranks[rank].bytes || at > r->ranks[rank].bytes || bytes > r->ranks[rank].bytes - at)
-        return leave(r, ACOMM_ARGUMENT);
+        return rma_leave(r, ACOMM_ARGUMENT);
     struct control *c = r->ranks[rank].control;
     if ((rc = lock_control(&op, c)))
-        return leave(r, rc);
+        return rma_leave(r, rc);
     for (uint64_t done = 0; done < bytes && !rc; done += PART) {
         size_t part = bytes - done < PART ? bytes - done : PART;
-        int errnum = reduce_part(r, rank, at + done, (char *)from + done, part, dtype, redop);
-        rc = errnum ? broken(&op, errnum) : 0;
+        int errnum = rma_reduce_part(r, rank, at + done, (char *)from + done, part, dtype, redop);
+        rc = errnum ? rma_broken(&op, errnum) : 0;
     }
     unlock_control(c);
-    return leave(r, rc);
+    return rma_leave(r, rc);
 }
 
 /* ---- signals and fences ---- */
 
-static void tell(struct acomm_rma *r, int rank, bool fence)
+static void rma_tell(struct acomm_rma *r, int rank, bool fence)
 {
     struct told *told = &r->ranks[rank].control->told[r->group->rank];
     atomic_fetch_add(fence ? &told->fences : &told->signals, 1);
@@ -303,14 +303,14 @@ static void tell(struct acomm_rma *r, int rank, bool fence)
 int acomm_rma_signal(acomm_rma *r, int rank)
 {
     struct acomm_op op;
-    int rc = begin(r, rank, &op);
+    int rc = rma_begin(r, rank, &op);
     if (rc)
         return rc;
-    tell(r, rank, false);
-    return leave(r, 0);
+    rma_tell(r, rank, false);
+    return rma_leave(r, 0);
 }
 
-static bool take(struct acomm_rma *r, int rank, uint64_t unused)
+static bool rma_take(struct acomm_rma *r, int rank, uint64_t unused)
 {
     (void)unused;
     const struct told *told = &r->ranks[r->group->rank].control->told[rank];
@@ -339,7 +339,7 @@ static void sleep_until(struct acomm_rma *r, struct acomm_op *op, bool (*there)(
 }
 
 /* 0, 1 when the deadline has passed, or a code. */
-static int await(struct acomm_rma *r, struct acomm_op *op, bool (*there)(struct acomm_rma *, int, uint64_t), uint64_t epoch)
+static int rma_await(struct acomm_rma *r, struct acomm_op *op, bool (*there)(struct acomm_rma *, int, uint64_t), uint64_t epoch)
 {
     bool found = there(r, op->peer, epoch);
     struct wait w = wait_start(op);
@@ -370,28 +370,28 @@ int acomm_rma_wait(acomm_rma *r, int rank, int64_t timeout)
     int rc = come(r, rank, &op);
     if (rc)
         return rc;
-    if (take(r, rank, 0))
-        return leave(r, 0); /* also where the group has failed since */
+    if (rma_take(r, rank, 0))
+        return rma_leave(r, 0); /* also where the group has failed since */
     op.timeout = timeout;
     rc = atomic_load(&r->group->poisoned);
-    return leave(r, rc ? rc : timeout <= 0 ? 1 : await(r, &op, take, 0));
+    return rma_leave(r, rc ? rc : timeout <= 0 ? 1 : rma_await(r, &op, rma_take, 0));
 }
 
 int acomm_rma_fence(acomm_rma *r, int64_t timeout, int32_t *late)
 {
     struct acomm_op op;
-    int rc = begin(r, 0, &op);
+    int rc = rma_begin(r, 0, &op);
     if (rc)
         return rc;
     uint64_t epoch = atomic_fetch_add(&r->epoch, 1) + 1;
     for (int rank = 0; rank < r->group->size; rank++)
-        tell(r, rank, true);
+        rma_tell(r, rank, true);
     op.timeout = timeout;
     for (int rank = 0; rank < r->group->size && !rc; rank++) {
         op.peer = *late = rank;
-        rc = await(r, &op, fenced, epoch);
+        rc = rma_await(r, &op, fenced, epoch);
     }
-    return leave(r, rc);
+    return rma_leave(r, rc);
 }
 
 /* ---- the end ---- */

@@ -42,7 +42,7 @@ static struct p2p *links_of(const struct acomm_served *s)
 /* ---- messages ---- */
 
 /* Whether it is under way. Where not, others would wait for it for ever: the group has failed, or does now. */
-static bool post(struct acomm_served *s, struct acomm_op *op, const struct acomm_op *described, void (*then)(struct acomm_op *))
+static bool serve_post(struct acomm_served *s, struct acomm_op *op, const struct acomm_op *described, void (*then)(struct acomm_op *))
 {
     memset(op, 0, offsetof(struct acomm_op, failure));
     op->group = s->group;
@@ -63,7 +63,7 @@ static bool post(struct acomm_served *s, struct acomm_op *op, const struct acomm
     return !rc;
 }
 
-static void step(struct acomm_served *s);
+static void serve_step(struct acomm_served *s);
 
 /* The failure that ended a message is the group's, or it was not what had been said. */
 static bool good(struct acomm_served *s, struct acomm_op *op)
@@ -77,14 +77,14 @@ static void asked(struct acomm_op *op)
 {
     struct acomm_served *s = P2P_OF(struct acomm_served, ask, op);
     s->came = good(s, op);
-    step(s);
+    serve_step(s);
 }
 
 static void taken(struct acomm_op *op)
 {
     struct acomm_served *s = P2P_OF(struct acomm_served, take, op);
     s->came = good(s, op);
-    step(s);
+    serve_step(s);
 }
 
 static void answered(struct acomm_op *op)
@@ -93,7 +93,7 @@ static void answered(struct acomm_op *op)
     struct acomm_served *s = a->served;
     s->answers[op->peer]--;
     free(a);
-    step(s);
+    serve_step(s);
 }
 
 static bool listen(struct acomm_served *s)
@@ -101,30 +101,30 @@ static bool listen(struct acomm_served *s)
     s->state = LISTENS;
     struct acomm_op described = {.kind = ACOMM_RECV, .out = (char *)&s->request, .count = sizeof s->request / sizeof(int64_t),
                                  .dtype = ACOMM_INT64, .peer = -1, .tag = SERVE_REQUESTS, .timeout = INT64_MAX};
-    return post(s, &s->ask, &described, asked);
+    return serve_post(s, &s->ask, &described, asked);
 }
 
 /* ---- what is asked for ---- */
 
-static char *place(const struct acomm_served *s)
+static char *serve_place(const struct acomm_served *s)
 {
     return s->data + (uint64_t)s->request.offset * s->width;
 }
 
-static void apply(struct acomm_served *s, char *elements)
+static void serve_apply(struct acomm_served *s, char *elements)
 {
     uint64_t bytes = (uint64_t)s->request.count * s->width;
-    uintptr_t inputs[2] = {(uintptr_t)place(s), (uintptr_t)elements};
+    uintptr_t inputs[2] = {(uintptr_t)serve_place(s), (uintptr_t)elements};
     if (s->request.kind == SERVE_ACCUMULATE)
         acomm_reduce_local(inputs[0], inputs, 2, (uint64_t)s->request.count, s->dtype, (int)s->request.detail, 1);
-    else if (elements != place(s) && bytes)
-        memcpy(place(s), elements, bytes);
+    else if (elements != serve_place(s) && bytes)
+        memcpy(serve_place(s), elements, bytes);
 }
 
-static bool answer(struct acomm_served *s)
+static bool serve_answer(struct acomm_served *s)
 {
     struct answer *a = malloc(sizeof *a);
-    struct acomm_op described = {.kind = ACOMM_SEND, .in = place(s), .count = (uint64_t)s->request.count, .dtype = s->dtype,
+    struct acomm_op described = {.kind = ACOMM_SEND, .in = serve_place(s), .count = (uint64_t)s->request.count, .dtype = s->dtype,
                                  .peer = s->ask.peer, .tag = SERVE_ANSWERS + s->request.detail, .timeout = -1};
     if (!a) {
         p2p_trouble(links_of(s), &s->ask, ACOMM_RESOURCE, s->group->rank, "no memory to answer what a window was asked for");
@@ -132,7 +132,7 @@ static bool answer(struct acomm_served *s)
     }
     a->served = s;
     s->answers[s->ask.peer]++;
-    if (post(s, &a->op, &described, answered))
+    if (serve_post(s, &a->op, &described, answered))
         return listen(s);
     s->answers[s->ask.peer]--;
     free(a);
@@ -140,7 +140,7 @@ static bool answer(struct acomm_served *s)
 }
 
 /* Elements behind the request: what is put goes where it belongs. */
-static bool take(struct acomm_served *s)
+static bool serve_take(struct acomm_served *s)
 {
     size_t bytes = (size_t)s->request.count * s->width;
     bool puts = s->request.kind == SERVE_PUT;
@@ -153,10 +153,10 @@ static bool take(struct acomm_served *s)
         p2p_trouble(links_of(s), &s->ask, ACOMM_RESOURCE, s->group->rank, "no memory for what is to be accumulated in a window");
         return false;
     }
-    struct acomm_op described = {.kind = ACOMM_RECV, .out = puts ? place(s) : s->scratch, .count = (uint64_t)s->request.count,
+    struct acomm_op described = {.kind = ACOMM_RECV, .out = puts ? serve_place(s) : s->scratch, .count = (uint64_t)s->request.count,
                                  .dtype = s->dtype, .peer = s->ask.peer, .tag = SERVE_ELEMENTS, .timeout = -1};
     s->state = TAKES;
-    return post(s, &s->take, &described, taken);
+    return serve_post(s, &s->take, &described, taken);
 }
 
 /* Ends the waits that have what they wait for: a signal of their rank, or its fence of the number in op->sequence. */
@@ -185,7 +185,7 @@ static void end_waits(struct acomm_served *s, int rank, bool wake)
     }
 }
 
-static void tell(struct acomm_served *s)
+static void serve_tell(struct acomm_served *s)
 {
     struct told *told = &s->told[s->ask.peer];
     (s->request.kind == SERVE_SIGNAL ? &told->signals : &told->fences)[0]++;
@@ -220,20 +220,20 @@ static bool serve(struct acomm_served *s)
         return false;
     }
     if (s->request.kind == SERVE_GET)
-        return answer(s);
+        return serve_answer(s);
     if (s->answers[s->ask.peer])
         return false;
     if (s->request.kind >= SERVE_SIGNAL)
-        tell(s);
+        serve_tell(s);
     else if (s->request.bytes < 0)
-        return take(s);
+        return serve_take(s);
     else
-        apply(s, s->request.elements);
+        serve_apply(s, s->request.elements);
     return listen(s);
 }
 
 /* As far as it goes now. A loop: what is posted here may have come already, and calls this again. */
-static void step(struct acomm_served *s)
+static void serve_step(struct acomm_served *s)
 {
     if (s->running)
         return;
@@ -243,7 +243,7 @@ static void step(struct acomm_served *s)
             break;
         s->came = false;
         if (s->state == TAKES) {
-            apply(s, s->request.kind == SERVE_PUT ? place(s) : s->scratch);
+            serve_apply(s, s->request.kind == SERVE_PUT ? serve_place(s) : s->scratch);
             more = listen(s);
         } else {
             s->state = HOLDS;
@@ -256,7 +256,7 @@ static void step(struct acomm_served *s)
 /* ---- waiting ---- */
 
 /* op: peer, and sequence for a fence. 0, 1 when `until` has passed, or a code. */
-static int await(struct acomm_served *s, struct acomm_op *op, int64_t until)
+static int serve_await(struct acomm_served *s, struct acomm_op *op, int64_t until)
 {
     struct p2p *p = links_of(s);
     struct p2p_item *item = NULL;
@@ -294,7 +294,7 @@ static int wait_for(struct acomm_served *s, int rank, uint64_t fence, int64_t un
     if (group_forked(g))
         return ACOMM_FORKED;
     atomic_fetch_add(&g->inside, 1);
-    int rc = await(s, &op, until);
+    int rc = serve_await(s, &op, until);
     atomic_fetch_sub(&g->inside, 1);
     return rc;
 }

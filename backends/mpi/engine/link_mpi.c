@@ -39,7 +39,7 @@ struct link_mpi {
     char why[192];
 };
 
-static struct link_mpi *self(struct link *link)
+static struct link_mpi *link_mpi_self(struct link *link)
 {
     return (struct link_mpi *)link;
 }
@@ -166,7 +166,7 @@ static ssize_t chunks_receive(struct link_mpi *l, char *data, size_t bytes)
 
 static bool mpi_complete(const struct link *link)
 {
-    return atomic_load_explicit(&self((struct link *)(uintptr_t)link)->ready, memory_order_acquire);
+    return atomic_load_explicit(&link_mpi_self((struct link *)(uintptr_t)link)->ready, memory_order_acquire);
 }
 
 static int mpi_ended(struct link *link)
@@ -183,7 +183,7 @@ static ssize_t mpi_send(struct link *link, const void *data, size_t bytes, bool 
     if (!fabric_enter())
         return mpi_ended(link);
     errno = 0; /* which is for codes that have one */
-    ssize_t n = chunks_send(self(link), data, bytes, more);
+    ssize_t n = chunks_send(link_mpi_self(link), data, bytes, more);
     fabric_leave();
     return n;
 }
@@ -195,7 +195,7 @@ static ssize_t mpi_recv(struct link *link, void *data, size_t bytes)
     if (!fabric_enter())
         return mpi_ended(link);
     errno = 0;
-    ssize_t n = chunks_receive(self(link), data, bytes);
+    ssize_t n = chunks_receive(link_mpi_self(link), data, bytes);
     fabric_leave();
     return n;
 }
@@ -209,7 +209,7 @@ static int mpi_descriptor(struct link *link)
 /* The other side has been told the tag: of who receives, by the number of the connection. */
 static int mpi_attach(struct link *link, int number, int fd)
 {
-    struct link_mpi *l = self(link);
+    struct link_mpi *l = link_mpi_self(link);
     int rc = 0;
     if (number < 1 || mpi_complete(link) || (link->outgoing && number != l->tag))
         return ACOMM_ARGUMENT;
@@ -239,7 +239,7 @@ static void link_free(struct link_mpi *l)
 
 static void mpi_close(struct link *link)
 {
-    struct link_mpi *l = self(link);
+    struct link_mpi *l = link_mpi_self(link);
     if (!l->at) {
         link_free(l);
         return;

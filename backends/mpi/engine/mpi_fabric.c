@@ -292,7 +292,7 @@ static int copy_none(mpi_handle comm, int key, void *extra, void *in, void *out,
     return 0;
 }
 
-static int leave(mpi_handle comm, int key, void *value, void *extra)
+static int fabric_on_delete(mpi_handle comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
     fabrics_let_go();
@@ -302,7 +302,7 @@ static int leave(mpi_handle comm, int key, void *value, void *extra)
 /* MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else. */
 int fabric_watch_end(acomm_mpi *mpi)
 {
-    int key, rc = mpi->Comm_create_keyval(copy_none, leave, &key, NULL);
+    int key, rc = mpi->Comm_create_keyval(copy_none, fabric_on_delete, &key, NULL);
     return rc ? rc : mpi->Comm_set_attr(mpi->self, key, mpi);
 }
 

@@ -38,7 +38,7 @@ mpi_handle mpi_read(const acomm_mpi *mpi, const void *place)
     return handle;
 }
 
-static bool take(void *library, enum family family, const struct constant *c, mpi_handle *out)
+static bool library_take(void *library, enum family family, const struct constant *c, mpi_handle *out)
 {
     *out = family == MPICH ? (mpi_handle)(intptr_t)(int)c->mpich : c->abi;
     if (family == OPEN_MPI)
@@ -48,9 +48,9 @@ static bool take(void *library, enum family family, const struct constant *c, mp
 
 static bool take_constants(void *library, enum family family, acomm_mpi *mpi)
 {
-    bool good = take(library, family, &world, &mpi->world) && take(library, family, &byte, &mpi->byte)
-             && take(library, family, &self, &mpi->self)
-             && take(library, family, &errors_return, &mpi->errors_return);
+    bool good = library_take(library, family, &world, &mpi->world) && library_take(library, family, &byte, &mpi->byte)
+             && library_take(library, family, &self, &mpi->self)
+             && library_take(library, family, &errors_return, &mpi->errors_return);
     const struct family_facts *facts = &families[family];
     mpi->family = facts->name;
     mpi->handle_bytes = facts->handle_bytes;

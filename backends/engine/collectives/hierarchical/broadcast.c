@@ -7,7 +7,7 @@
 #define SEGMENT ((size_t)1 << 20)
 #define ONE_LEADER ((size_t)64 << 10) /* bytes: several would share their host's link, and wait for each other */
 
-static int run_segment(struct slices *s, uint64_t at, uint64_t count)
+static int hosts_broadcast_run_segment(struct slices *s, uint64_t at, uint64_t count)
 {
     struct acomm_op *op = s->op;
     const struct hosts *h = s->hosts;
@@ -37,6 +37,6 @@ int hosts_broadcast(struct acomm_op *op)
     int leaders = op->count * op->width <= ONE_LEADER ? 1 : op->group->size;
     int rc = slices_open(&s, op, leaders, 0, SEGMENT);
     for (uint64_t at = 0; at < op->count && !rc; at += s.segment)
-        rc = run_segment(&s, at, op->count - at < s.segment ? op->count - at : s.segment);
+        rc = hosts_broadcast_run_segment(&s, at, op->count - at < s.segment ? op->count - at : s.segment);
     return rc;
 }

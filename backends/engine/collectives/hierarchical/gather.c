@@ -20,7 +20,7 @@ static int dealt(const struct slices *s, int host, int seat, int turn)
 }
 
 /* An all_gather of the blocks that are entered, of which this rank gives number `own`. */
-static int gather(struct slices *s, const struct team *team, const char *in, int own)
+static int hosts_gather_gather(struct slices *s, const struct team *team, const char *in, int own)
 {
     struct acomm_op *op = s->op;
     struct acomm_op part = part_of(op, team, ACOMM_ALL_GATHER, in ? in : op->out + s->places[own] * op->width, op->out, 0);
@@ -29,11 +29,11 @@ static int gather(struct slices *s, const struct team *team, const char *in, int
     return part_run(op, &part);
 }
 
-static int between(struct slices *s, int turn)
+static int hosts_gather_between(struct slices *s, int turn)
 {
     for (int host = 0; host < s->hosts->count; host++)
         enter(s, host, dealt(s, host, s->seat, turn));
-    return s->leads ? gather(s, &s->hosts->column, NULL, s->host) : 0;
+    return s->leads ? hosts_gather_gather(s, &s->hosts->column, NULL, s->host) : 0;
 }
 
 static int onward(struct slices *s, int turn)
@@ -43,7 +43,7 @@ static int onward(struct slices *s, int turn)
         for (int seat = 0; seat < s->hosts->host.size; seat++)
             enter(s, seat, dealt(s, host, seat, turn));
         if (host != s->host)
-            rc = gather(s, &s->hosts->host, NULL, s->seat);
+            rc = hosts_gather_gather(s, &s->hosts->host, NULL, s->seat);
     }
     return rc;
 }
@@ -56,10 +56,10 @@ int hosts_all_gather(struct acomm_op *op)
         return rc;
     for (int seat = 0; seat < s.hosts->host.size; seat++)
         enter(&s, seat, s.hosts->host.members[seat]);
-    rc = gather(&s, &s.hosts->host, op->in, s.seat);
+    rc = hosts_gather_gather(&s, &s.hosts->host, op->in, s.seat);
     int turns = (s.hosts->most + s.leaders - 1) / s.leaders;
     for (int turn = 0; turn < turns && !rc; turn++) {
-        rc = between(&s, turn);
+        rc = hosts_gather_between(&s, turn);
         rc = rc ? rc : onward(&s, turn);
     }
     return rc;

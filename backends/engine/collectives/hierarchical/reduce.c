@@ -66,7 +66,7 @@ static int hand_out(struct turn *t, char *finished)
 }
 
 /* Scratch: a segment of widened contributions, the own slice of partials, and finished where there is no output. */
-static int run_segment(struct turn *t)
+static int hosts_reduce_run_segment(struct turn *t)
 {
     struct slices *s = t->s;
     struct acomm_op *op = s->op;
@@ -85,7 +85,7 @@ static int run_segment(struct turn *t)
     return hand_out(t, finished);
 }
 
-static int run(struct acomm_op *op, int leaders)
+static int hosts_reduce_run(struct acomm_op *op, int leaders)
 {
     struct slices s;
     int rc = slices_open(&s, op, leaders, 3, SEGMENT);
@@ -96,7 +96,7 @@ static int run(struct acomm_op *op, int leaders)
         uint64_t count = op->count - at < s.segment ? op->count - at : s.segment;
         struct turn t = {.s = &s, .in = blocks_at(op->in, at * op->width), .out = blocks_at(op->out, at * op->width),
                          .count = count};
-        rc = run_segment(&t);
+        rc = hosts_reduce_run_segment(&t);
         at += s.segment;
     } while (at < op->count);
     return rc;
@@ -104,10 +104,10 @@ static int run(struct acomm_op *op, int leaders)
 
 int hosts_reduce_leader(struct acomm_op *op)
 {
-    return run(op, 1);
+    return hosts_reduce_run(op, 1);
 }
 
 int hosts_reduce_leaders(struct acomm_op *op)
 {
-    return run(op, op->group->size);
+    return hosts_reduce_run(op, op->group->size);
 }

@@ -45,7 +45,7 @@ static int inside(struct slices *s, uint64_t segment, uint64_t each, char *sums)
     return rc;
 }
 
-static int between(struct slices *s, uint64_t segment, uint64_t each, const char *sums, char *out)
+static int hosts_reduce_scatter_between(struct slices *s, uint64_t segment, uint64_t each, const char *sums, char *out)
 {
     for (int host = 0; host < s->hosts->count; host++)
         s->counts[host] = part_of_block(s, segment, each, hosts_rank(s->hosts, host, s->seat)).bytes;
@@ -55,7 +55,7 @@ static int between(struct slices *s, uint64_t segment, uint64_t each, const char
 }
 
 /* Scratch: contributions as partials, one host's at a time; sums for all hosts; the own block's partials. */
-static int run_segment(struct slices *s, uint64_t segment)
+static int hosts_reduce_scatter_run_segment(struct slices *s, uint64_t segment)
 {
     struct acomm_op *op = s->op;
     uint64_t each = s->segment;
@@ -64,7 +64,7 @@ static int run_segment(struct slices *s, uint64_t segment)
     uint64_t count = part_of_block(s, segment, each, op->group->rank).bytes;
     char *out = blocks_at(op->out, segment * each * op->width), *partial = s->begins ? spare : out;
     int rc = inside(s, segment, each, sums);
-    rc = rc ? rc : between(s, segment, each, sums, partial);
+    rc = rc ? rc : hosts_reduce_scatter_between(s, segment, each, sums, partial);
     op->compared = true;
     if (!rc && count)
         reduce_finish(&s->reduction, out, partial, count);
@@ -80,7 +80,7 @@ int hosts_reduce_scatter(struct acomm_op *op)
     int rc = slices_open(&s, op, op->group->size, buffers, SEGMENT / (size_t)buffers);
     uint64_t segment = 0;
     do
-        rc = rc ? rc : run_segment(&s, segment);
+        rc = rc ? rc : hosts_reduce_scatter_run_segment(&s, segment);
     while (!rc && ++segment * s.segment < largest);
     return rc;
 }

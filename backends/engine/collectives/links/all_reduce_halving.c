@@ -51,7 +51,7 @@ static int double_back(struct acomm_op *op, char *data, uint64_t count, int kept
     return rc;
 }
 
-static int take_part(struct partials *p, int fold, char *partial, char *out, uint64_t count)
+static int all_reduce_halving_take_part(struct partials *p, int fold, char *partial, char *out, uint64_t count)
 {
     int kept = 0, rc = 0, ranks = 1 << pattern_doubling_steps(p->op->team->size);
     if (fold >= 0) {
@@ -68,13 +68,13 @@ static int take_part(struct partials *p, int fold, char *partial, char *out, uin
     return rc || fold < 0 ? rc : transfer_exchange(p->op, fold, out, count * p->op->width, -1, NULL, 0);
 }
 
-static int run_segment(struct partials *p, const char *in, char *out, uint64_t count)
+static int all_reduce_halving_run_segment(struct partials *p, const char *in, char *out, uint64_t count)
 {
     int rank = p->op->team->rank, n = p->op->team->size, fold = pattern_doubling_fold(rank, n);
     char *partial = p->widened ? p->buffer : out;
     reduce_begin(&p->reduction, partial, in, count);
     if (pattern_doubling_number(rank, n) >= 0)
-        return take_part(p, fold, partial, out, count);
+        return all_reduce_halving_take_part(p, fold, partial, out, count);
     int rc = transfer_exchange(p->op, fold, partial, count * p->width, -1, NULL, 0);
     return rc ? rc : transfer_exchange(p->op, -1, NULL, 0, fold, out, count * p->op->width);
 }
@@ -84,5 +84,5 @@ int all_reduce_halving(struct acomm_op *op)
     struct partials p;
     bool widened = reduce_partial_dtype(op->dtype) != op->dtype;
     int rc = partials_open(&p, op, widened ? 1 : 0, widened ? SEGMENT_WIDENED : SEGMENT);
-    return rc ? rc : partials_each_segment(&p, run_segment);
+    return rc ? rc : partials_each_segment(&p, all_reduce_halving_run_segment);
 }

@@ -53,7 +53,7 @@ static size_t slice_bytes(const struct acomm_op *op)
     return needed < bytes ? (size_t)needed : bytes;
 }
 
-static int open_direct(struct direct *d, struct acomm_op *op)
+static int all_reduce_pairwise_open_direct(struct direct *d, struct acomm_op *op)
 {
     size_t n = (size_t)op->team->size, slice = slice_bytes(op);
     *d = (struct direct){.op = op, .reduction = partials_reduction(op), .rank = op->team->rank, .n = (int)n};
@@ -85,14 +85,14 @@ static struct span slice_of(const struct direct *d, uint64_t segment, int rank)
     return (struct span){(first + r.first) * d->op->width, r.count * d->op->width};
 }
 
-static char *part_of(const struct direct *d, uint64_t segment, int rank)
+static char *all_reduce_pairwise_part_of(const struct direct *d, uint64_t segment, int rank)
 {
     return d->parts + ((segment % d->ahead) * (uint64_t)d->n + (uint64_t)rank) * d->slice * d->op->width;
 }
 
 static char *result_of(const struct direct *d, uint64_t segment)
 {
-    return d->op->out ? d->op->out + slice_of(d, segment, d->rank).offset : part_of(d, segment, d->rank);
+    return d->op->out ? d->op->out + slice_of(d, segment, d->rank).offset : all_reduce_pairwise_part_of(d, segment, d->rank);
 }
 
 static bool gets_result(const struct direct *d, int rank)
@@ -105,7 +105,7 @@ static struct transfer *step_list(const struct direct *d, uint64_t step)
     return d->list + (step % (d->ahead + 1)) * (uint64_t)(PEER_TRANSFERS * (d->n - 1));
 }
 
-static void add_headers(struct direct *d, int peer, struct transfer *list)
+static void all_reduce_pairwise_add_headers(struct direct *d, int peer, struct transfer *list)
 {
     list[0] = transfer_to(d->op, peer, &d->mine, sizeof d->mine);
     list[1] = transfer_from(d->op, peer, &d->theirs[peer], sizeof d->mine);
@@ -125,7 +125,7 @@ static void add_parts(const struct direct *d, uint64_t segment, int peer, struct
 {
     struct span theirs = slice_of(d, segment, peer);
     list[2] = transfer_to(d->op, peer, d->op->in + theirs.offset, theirs.bytes);
-    list[3] = transfer_from(d->op, peer, part_of(d, segment, peer), slice_of(d, segment, d->rank).bytes);
+    list[3] = transfer_from(d->op, peer, all_reduce_pairwise_part_of(d, segment, peer), slice_of(d, segment, d->rank).bytes);
 }
 
 /* Transfers over one link go one after the other; empty ones are passed over. */
@@ -150,7 +150,7 @@ static void add_step(struct direct *d, uint64_t step, bool tells)
         if (step >= d->ahead && step - d->ahead < d->segments)
             add_results(d, step - d->ahead, peer, list);
         if (step == 0 && tells)
-            add_headers(d, peer, list);
+            all_reduce_pairwise_add_headers(d, peer, list);
         if (step < d->segments)
             add_parts(d, step, peer, list);
         put_in_order(list, step_list(d, step + d->ahead) + i * PEER_TRANSFERS);
@@ -177,14 +177,14 @@ static void reduce_slice(const struct direct *d, uint64_t segment)
     if (!own.bytes)
         return;
     for (int rank = 0; rank < d->n; rank++)
-        d->inputs[rank] = rank == d->rank ? d->op->in + own.offset : part_of(d, segment, rank);
+        d->inputs[rank] = rank == d->rank ? d->op->in + own.offset : all_reduce_pairwise_part_of(d, segment, rank);
     reduce_all(&d->reduction, result_of(d, segment), d->inputs, d->n, own.bytes / d->op->width);
 }
 
-static int run_direct(struct acomm_op *op)
+static int all_reduce_pairwise_run_direct(struct acomm_op *op)
 {
     struct direct d;
-    int rc = open_direct(&d, op);
+    int rc = all_reduce_pairwise_open_direct(&d, op);
     bool tells = op->group->check && !op->compared;
     if (rc || !d.segments)
         return rc || !tells ? rc : agree(op);
@@ -202,10 +202,10 @@ static int run_direct(struct acomm_op *op)
 
 int all_reduce_pairwise(struct acomm_op *op)
 {
-    return run_direct(op);
+    return all_reduce_pairwise_run_direct(op);
 }
 
 int reduce_pairwise(struct acomm_op *op)
 {
-    return run_direct(op);
+    return all_reduce_pairwise_run_direct(op);
 }

@@ -33,7 +33,7 @@ static int all_gather(struct acomm_op *op, char *out, uint64_t count)
     return rc;
 }
 
-static int run_segment(struct partials *p, const char *in, char *out, uint64_t count)
+static int all_reduce_ring_run_segment(struct partials *p, const char *in, char *out, uint64_t count)
 {
     char *partial = p->widened ? p->buffer : out;
     reduce_begin(&p->reduction, partial, in, count);
@@ -50,5 +50,5 @@ int all_reduce_ring(struct acomm_op *op)
     struct partials p;
     bool widened = reduce_partial_dtype(op->dtype) != op->dtype;
     int rc = partials_open(&p, op, widened ? 1 : 0, widened ? SEGMENT_WIDENED : SEGMENT);
-    return rc ? rc : partials_each_segment(&p, run_segment);
+    return rc ? rc : partials_each_segment(&p, all_reduce_ring_run_segment);
 }

@@ -46,7 +46,7 @@ static char *record_of(const struct records *r, int rank)
 }
 
 /* What rank gave. */
-static const char *record(const struct records *r, int rank)
+static const char *bruck_record(const struct records *r, int rank)
 {
     return record_of(r, rank) + sizeof(acomm_header);
 }
@@ -61,7 +61,7 @@ static void fill_own(const struct records *r, uint64_t bytes)
     blocks_copy(own + sizeof header, r->op->in, bytes);
 }
 
-static struct acomm_op bytes_of(const struct records *r, const struct team *team, int kind, const void *in, void *out,
+static struct acomm_op bruck_bytes_of(const struct records *r, const struct team *team, int kind, const void *in, void *out,
                                 uint64_t count)
 {
     struct acomm_op part = part_of(r->op, team, kind, in, out, count);
@@ -76,9 +76,9 @@ static int gather_over_hosts(struct records *r, struct acomm_op *op)
     const struct hosts *h = r->hosts;
     bool leads = h->host.rank == 0;
     char *ours = record_of(r, h->host.members[0]);
-    struct acomm_op up = bytes_of(r, &h->host, ACOMM_GATHER, record_of(r, r->rank), leads ? ours : NULL, r->stride);
-    struct acomm_op across = bytes_of(r, &h->column, ACOMM_ALL_GATHER, ours, r->base, 0);
-    struct acomm_op down = bytes_of(r, &h->host, ACOMM_BROADCAST, leads ? r->base : NULL, r->base,
+    struct acomm_op up = bruck_bytes_of(r, &h->host, ACOMM_GATHER, record_of(r, r->rank), leads ? ours : NULL, r->stride);
+    struct acomm_op across = bruck_bytes_of(r, &h->column, ACOMM_ALL_GATHER, ours, r->base, 0);
+    struct acomm_op down = bruck_bytes_of(r, &h->host, ACOMM_BROADCAST, leads ? r->base : NULL, r->base,
                                     (uint64_t)r->n * r->stride);
     for (int host = 0; host < h->count; host++)
         r->counts[host] = (uint64_t)hosts_ranks(h, host) * r->stride;
@@ -91,7 +91,7 @@ static int gather_over_hosts(struct records *r, struct acomm_op *op)
 }
 
 /* Gathers the records. Messages have room for `bytes`, of which this rank gives `own`. */
-static int gather(struct records *r, struct acomm_op *op, uint64_t bytes, uint64_t own)
+static int bruck_gather(struct records *r, struct acomm_op *op, uint64_t bytes, uint64_t own)
 {
     int rc = open_records(r, op, bytes);
     if (rc)
@@ -115,7 +115,7 @@ static void reduce_records(const struct records *r, uint64_t offset, uint64_t by
 {
     struct reduction reduction = partials_reduction(r->op);
     for (int rank = 0; rank < reduction.ranks; rank++)
-        r->inputs[rank] = record(r, rank) + offset;
+        r->inputs[rank] = bruck_record(r, rank) + offset;
     if (bytes)
         reduce_all(&reduction, r->op->out, r->inputs, reduction.ranks, bytes / r->op->width);
 }
@@ -124,7 +124,7 @@ int all_reduce_bruck(struct acomm_op *op)
 {
     struct records r;
     uint64_t bytes = op->count * op->width;
-    int rc = gather(&r, op, bytes, bytes);
+    int rc = bruck_gather(&r, op, bytes, bytes);
     if (!rc && op->out)
         reduce_records(&r, 0, bytes);
     return rc;
@@ -139,9 +139,9 @@ int broadcast_bruck(struct acomm_op *op)
 {
     struct records r;
     uint64_t bytes = op->count * op->width;
-    int rc = gather(&r, op, bytes, op->team->rank == op->root ? bytes : 0);
+    int rc = bruck_gather(&r, op, bytes, op->team->rank == op->root ? bytes : 0);
     if (!rc && op->out)
-        blocks_copy(op->out, record(&r, op->root), bytes);
+        blocks_copy(op->out, bruck_record(&r, op->root), bytes);
     return rc;
 }
 
@@ -149,10 +149,10 @@ int all_gather_bruck(struct acomm_op *op)
 {
     struct records r;
     uint64_t largest = blocks_largest(op->recv_counts, op->count, op->team->size) * op->width;
-    int rc = gather(&r, op, largest, op_gathered(op, op->team->rank).bytes);
+    int rc = bruck_gather(&r, op, largest, op_gathered(op, op->team->rank).bytes);
     for (int rank = 0; !rc && op->out && rank < r.n; rank++) {
         struct span block = op_gathered(op, rank);
-        blocks_copy(blocks_at(op->out, block.offset), record(&r, rank), block.bytes);
+        blocks_copy(blocks_at(op->out, block.offset), bruck_record(&r, rank), block.bytes);
     }
     return rc;
 }
@@ -166,10 +166,10 @@ int scatter_bruck(struct acomm_op *op)
 {
     struct records r;
     uint64_t bytes = op_total(NULL, op->count, op->team->size, op->width);
-    int rc = gather(&r, op, bytes, op->team->rank == op->root ? bytes : 0);
+    int rc = bruck_gather(&r, op, bytes, op->team->rank == op->root ? bytes : 0);
     if (!rc) {
         struct span own = op_block(NULL, op->count, r.rank, op->width);
-        blocks_copy(op->out, record(&r, op->root) + own.offset, own.bytes);
+        blocks_copy(op->out, bruck_record(&r, op->root) + own.offset, own.bytes);
     }
     return rc;
 }
@@ -178,7 +178,7 @@ int reduce_scatter_bruck(struct acomm_op *op)
 {
     struct records r;
     uint64_t bytes = op_total(op->send_counts, op->count, op->team->size, op->width);
-    int rc = gather(&r, op, bytes, bytes);
+    int rc = bruck_gather(&r, op, bytes, bytes);
     if (!rc) {
         struct span own = op_block(op->send_counts, op->count, r.rank, op->width);
         reduce_records(&r, own.offset, own.bytes);
@@ -192,9 +192,9 @@ int all_to_all_bruck(struct acomm_op *op)
     if (op->send_counts || op->recv_counts) /* records have one size on all ranks */
         return all_to_all_pairwise(op);
     uint64_t bytes = op_total(NULL, op->count, op->team->size, op->width);
-    int rc = gather(&r, op, bytes, bytes);
+    int rc = bruck_gather(&r, op, bytes, bytes);
     struct span own = op_block(NULL, op->count, op->team->rank, op->width);
     for (int rank = 0; !rc && rank < r.n; rank++)
-        blocks_copy(blocks_at(op->out, (uint64_t)rank * own.bytes), record(&r, rank) + own.offset, own.bytes);
+        blocks_copy(blocks_at(op->out, (uint64_t)rank * own.bytes), bruck_record(&r, rank) + own.offset, own.bytes);
     return rc;
 }

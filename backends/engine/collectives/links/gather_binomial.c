@@ -50,7 +50,7 @@ static int run_children(const struct subtree *s, uint64_t length, bool to)
 }
 
 /* The root's array, where the part of virtual rank v's block lies. */
-static uint64_t place(const struct subtree *s, int v, uint64_t offset)
+static uint64_t gather_binomial_place(const struct subtree *s, int v, uint64_t offset)
 {
     return (uint64_t)pattern_actual(v, s->root, s->n) * s->block + offset;
 }
@@ -64,7 +64,7 @@ static int gather_segment(const struct subtree *s, uint64_t offset, uint64_t len
     if (s->parent >= 0)
         return transfer_exchange(s->op, s->parent, s->data, (uint64_t)s->span * length, -1, NULL, 0);
     for (int v = 0; v < s->n; v++)
-        blocks_copy(s->op->out + place(s, v, offset), s->data + (uint64_t)v * length, length);
+        blocks_copy(s->op->out + gather_binomial_place(s, v, offset), s->data + (uint64_t)v * length, length);
     return 0;
 }
 
@@ -74,7 +74,7 @@ static int scatter_segment(const struct subtree *s, uint64_t offset, uint64_t le
     if (s->parent >= 0)
         rc = transfer_exchange(s->op, -1, NULL, 0, s->parent, s->data, (uint64_t)s->span * length);
     for (int v = 0; v < s->n && s->parent < 0; v++)
-        blocks_copy(s->data + (uint64_t)v * length, s->op->in + place(s, v, offset), length);
+        blocks_copy(s->data + (uint64_t)v * length, s->op->in + gather_binomial_place(s, v, offset), length);
     if (!rc)
         rc = run_children(s, length, true);
     if (!rc)

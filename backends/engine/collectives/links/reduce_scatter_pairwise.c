@@ -23,7 +23,7 @@ struct direct {
 };
 #define PEER_TRANSFERS 4     /* of headers and parts */
 
-static int open_direct(struct direct *d, struct acomm_op *op, uint64_t largest)
+static int reduce_scatter_pairwise_open_direct(struct direct *d, struct acomm_op *op, uint64_t largest)
 {
     size_t n = (size_t)op->team->size, parts = op->group->loopback ? PARTS : PARTS_FAR;
     size_t part = parts / n < PART_MIN ? PART_MIN : parts / n;
@@ -39,13 +39,13 @@ static int open_direct(struct direct *d, struct acomm_op *op, uint64_t largest)
     return 0;
 }
 
-static struct span part_of(const struct direct *d, uint64_t segment, int rank)
+static struct span reduce_scatter_pairwise_part_of(const struct direct *d, uint64_t segment, int rank)
 {
     return blocks_part(op_block(d->op->send_counts, d->op->count, rank, d->op->width), segment, d->part);
 }
 
 /* list[2] and list[3] are this rank's part for `to` and that of `from`; the headers go right before them. */
-static void add_headers(struct direct *d, struct transfer *list, int to, int from)
+static void reduce_scatter_pairwise_add_headers(struct direct *d, struct transfer *list, int to, int from)
 {
     list[0] = transfer_to(d->op, to, &d->mine, sizeof d->mine);
     list[0].more = list[2].bytes > 0;
@@ -55,23 +55,23 @@ static void add_headers(struct direct *d, struct transfer *list, int to, int fro
     list[3].after = &list[1];
 }
 
-static int exchange(struct direct *d, uint64_t segment, struct span own, bool tells)
+static int reduce_scatter_pairwise_exchange(struct direct *d, uint64_t segment, struct span own, bool tells)
 {
     int used = 0;
     for (int step = 0; step < d->n - 1; step++) {
         int to = pattern_pairwise_to(d->rank, d->n, step), from = pattern_pairwise_from(d->rank, d->n, step);
-        struct span theirs = part_of(d, segment, to);
+        struct span theirs = reduce_scatter_pairwise_part_of(d, segment, to);
         struct transfer *list = &d->list[used], *parts = tells ? list + 2 : list;
         parts[0] = transfer_to(d->op, to, d->op->in + theirs.offset, theirs.bytes);
         parts[1] = transfer_from(d->op, from, d->parts + (size_t)from * d->part, own.bytes);
         if (tells)
-            add_headers(d, list, to, from);
+            reduce_scatter_pairwise_add_headers(d, list, to, from);
         used += tells ? PEER_TRANSFERS : 2;
     }
     return transfer_run(d->op, d->list, used);
 }
 
-static void reduce_part(const struct direct *d, uint64_t segment, struct span own)
+static void reduce_scatter_pairwise_reduce_part(const struct direct *d, uint64_t segment, struct span own)
 {
     if (!own.bytes)
         return;
@@ -85,12 +85,12 @@ int reduce_scatter_pairwise(struct acomm_op *op)
     uint64_t largest = blocks_largest(op->send_counts, op->count, op->team->size) * op->width;
     struct direct d;
     bool tells = op->group->check && !op->compared;
-    int rc = largest ? open_direct(&d, op, largest) : tells ? agree(op) : 0;
+    int rc = largest ? reduce_scatter_pairwise_open_direct(&d, op, largest) : tells ? agree(op) : 0;
     for (uint64_t segment = 0; !rc && largest && segment * d.part < largest; segment++) {
-        struct span own = part_of(&d, segment, d.rank);
-        rc = exchange(&d, segment, own, tells && !segment);
+        struct span own = reduce_scatter_pairwise_part_of(&d, segment, d.rank);
+        rc = reduce_scatter_pairwise_exchange(&d, segment, own, tells && !segment);
         if (!rc)
-            reduce_part(&d, segment, own);
+            reduce_scatter_pairwise_reduce_part(&d, segment, own);
     }
     return rc;
 }

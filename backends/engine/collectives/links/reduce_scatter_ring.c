@@ -6,27 +6,27 @@
 #define SEGMENT ((size_t)1 << 20) /* bytes of partials of a block */
 
 /* A segment's part of a block, in elements. */
-static struct pattern_range part_of(const struct partials *p, uint64_t segment, int rank)
+static struct pattern_range reduce_scatter_ring_part_of(const struct partials *p, uint64_t segment, int rank)
 {
     struct span part = blocks_part(op_block(p->op->send_counts, p->op->count, rank, 1), segment, p->segment);
     return (struct pattern_range){part.offset, part.bytes};
 }
 
-static void begin(const struct partials *p, char *partial, struct pattern_range part)
+static void reduce_scatter_ring_begin(const struct partials *p, char *partial, struct pattern_range part)
 {
     if (part.count)
         reduce_begin(&p->reduction, partial, p->op->in + part.first * p->op->width, part.count);
 }
 
-static int run_segment(const struct partials *p, uint64_t segment)
+static int reduce_scatter_ring_run_segment(const struct partials *p, uint64_t segment)
 {
     int rank = p->op->team->rank, n = p->op->team->size;
     char *leaving = p->buffer, *arriving = p->buffer + p->bytes;
-    struct pattern_range part = part_of(p, segment, pattern_ring_reduce_sends(rank, n, 0));
-    begin(p, leaving, part);
+    struct pattern_range part = reduce_scatter_ring_part_of(p, segment, pattern_ring_reduce_sends(rank, n, 0));
+    reduce_scatter_ring_begin(p, leaving, part);
     for (int step = 0; step < n - 1; step++) {
-        struct pattern_range next = part_of(p, segment, pattern_ring_reduce_receives(rank, n, step));
-        begin(p, arriving, next);
+        struct pattern_range next = reduce_scatter_ring_part_of(p, segment, pattern_ring_reduce_receives(rank, n, step));
+        reduce_scatter_ring_begin(p, arriving, next);
         struct transfer list[] = {partials_to(p, pattern_next(rank, n), leaving, part.count),
                                   partials_from(p, pattern_prev(rank, n), arriving, next.count, true)};
         int rc = transfer_run(p->op, list, 2);
@@ -48,6 +48,6 @@ int reduce_scatter_ring(struct acomm_op *op)
     struct partials p;
     int rc = partials_open(&p, op, 2, SEGMENT);
     for (uint64_t segment = 0; !rc && segment * p.segment < largest; segment++)
-        rc = run_segment(&p, segment);
+        rc = reduce_scatter_ring_run_segment(&p, segment);
     return rc;
 }

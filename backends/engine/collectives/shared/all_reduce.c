@@ -12,14 +12,14 @@
 #include "collectives/collectives.h"
 #include "collectives/shared/rounds.h"
 
-static uint64_t whole_bytes(const struct rounds *r)
+static uint64_t shared_all_reduce_whole_bytes(const struct rounds *r)
 {
     return r->op->count * r->op->width;
 }
 
-static void fill(const struct rounds *r)
+static void shared_all_reduce_fill(const struct rounds *r)
 {
-    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
+    size_t bytes = rounds_piece(r, shared_all_reduce_whole_bytes(r), r->index);
     if (bytes)
         rounds_fill(r, r->rank, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
@@ -31,7 +31,7 @@ static int drain_whole(const struct rounds *r)
     int rc = 0, inputs = op_inputs(r->op, r->rank, r->ranks);
     for (int rank = 0; rank < inputs && !rc; rank++)
         rc = rounds_await(r, rank);
-    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
+    size_t bytes = rounds_piece(r, shared_all_reduce_whole_bytes(r), r->index);
     if (rc || !bytes)
         return rc;
     rounds_reduce(r, r->op->out + r->index * r->piece, r->op->in + r->index * r->piece, 0, bytes, bytes,
@@ -40,7 +40,7 @@ static int drain_whole(const struct rounds *r)
 }
 
 /* Slice of `rank` in a piece of `bytes`. */
-static struct span slice(const struct rounds *r, size_t bytes, int rank)
+static struct span shared_all_reduce_slice(const struct rounds *r, size_t bytes, int rank)
 {
     struct pattern_range s = pattern_block(bytes / r->op->width, r->ranks, rank);
     return (struct span){s.first * r->op->width, s.count * r->op->width};
@@ -49,18 +49,19 @@ static struct span slice(const struct rounds *r, size_t bytes, int rank)
 /* Where a rank's finished slice of a piece of `bytes` lies in its slot, and how long that is. */
 struct finished { size_t offset, slot; };
 
-static struct finished finished(const struct rounds *r, size_t bytes, int rank)
+static struct finished shared_all_reduce_finished(const struct rounds *r, size_t bytes, int rank)
 {
-    return r->pairs ? (struct finished){0, slice(r, bytes, 0).bytes} : (struct finished){slice(r, bytes, rank).offset, bytes};
+    struct span own = shared_all_reduce_slice(r, bytes, r->pairs ? 0 : rank);
+    return r->pairs ? (struct finished){0, own.bytes} : (struct finished){own.offset, bytes};
 }
 
 /* What the others reduce: all but this rank's own slice, whose place in the slot is for its result. */
 static void fill_sliced(const struct rounds *r)
 {
-    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
+    size_t bytes = rounds_piece(r, shared_all_reduce_whole_bytes(r), r->index);
     const char *in = r->op->in + r->index * r->piece;
     for (int rank = 0; rank < r->ranks; rank++) {
-        struct span s = slice(r, bytes, rank);
+        struct span s = shared_all_reduce_slice(r, bytes, rank);
         if (rank != r->rank && s.bytes)
             rounds_fill(r, rank, rounds_given(r, r->rank, rank, s.offset, bytes), in + s.offset, s.bytes);
     }
@@ -69,11 +70,11 @@ static void fill_sliced(const struct rounds *r)
 static void copy_finished(const struct rounds *r)
 {
     uint64_t index = r->index - 1;
-    size_t bytes = rounds_piece(r, whole_bytes(r), index);
+    size_t bytes = rounds_piece(r, shared_all_reduce_whole_bytes(r), index);
     for (int i = 1; i < r->ranks; i++) {
         int rank = (r->rank + i) % r->ranks; /* not everybody reads the same slot at once */
-        struct span s = slice(r, bytes, rank);
-        struct finished f = finished(r, bytes, rank);
+        struct span s = shared_all_reduce_slice(r, bytes, rank);
+        struct finished f = shared_all_reduce_finished(r, bytes, rank);
         const char *slot = shared_data(r->shared, rank, r->round - 1, f.slot);
         stream_keep(r->op->out + index * r->piece + s.offset, slot + f.offset, s.bytes);
     }
@@ -86,9 +87,9 @@ static int drain_sliced(const struct rounds *r)
         return rc;
     if (r->index && r->op->out)
         copy_finished(r);
-    size_t bytes = rounds_piece(r, whole_bytes(r), r->index);
-    struct span s = slice(r, bytes, r->rank);
-    struct finished f = finished(r, bytes, r->rank);
+    size_t bytes = rounds_piece(r, shared_all_reduce_whole_bytes(r), r->index);
+    struct span s = shared_all_reduce_slice(r, bytes, r->rank);
+    struct finished f = shared_all_reduce_finished(r, bytes, r->rank);
     uint64_t place = r->index * r->piece + s.offset;
     if (s.bytes)
         rounds_reduce(r, r->op->out ? r->op->out + place : NULL, r->op->in + place, s.offset, s.bytes, bytes,
@@ -106,7 +107,7 @@ static struct rounds_plan plan_of(const struct acomm_op *op)
 int shared_all_reduce_whole(struct acomm_op *op)
 {
     struct rounds_plan plan = plan_of(op);
-    plan.fill = fill;
+    plan.fill = shared_all_reduce_fill;
     plan.drain = drain_whole;
     return rounds_run(op, &plan);
 }

@@ -4,30 +4,30 @@
 #include "collectives/shared/rounds.h"
 
 /* Blocks of a slot: nobody puts one down for himself. */
-static int blocks(int ranks)
+static int shared_all_to_all_blocks(int ranks)
 {
     return ranks > 1 ? ranks - 1 : 1;
 }
 
-static size_t slot_bytes(const struct rounds *r)
+static size_t shared_all_to_all_slot_bytes(const struct rounds *r)
 {
-    return (size_t)r->piece * (size_t)blocks(r->ranks);
+    return (size_t)r->piece * (size_t)shared_all_to_all_blocks(r->ranks);
 }
 
 /* The piece of `from` for `to`. */
-static char *piece_of(const struct rounds *r, int from, int to)
+static char *shared_all_to_all_piece_of(const struct rounds *r, int from, int to)
 {
-    return rounds_given(r, from, to, (size_t)(to > from ? to - 1 : to) * r->piece, slot_bytes(r));
+    return rounds_given(r, from, to, (size_t)(to > from ? to - 1 : to) * r->piece, shared_all_to_all_slot_bytes(r));
 }
 
-static void fill(const struct rounds *r)
+static void shared_all_to_all_fill(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     for (int rank = 0; op->in && rank < r->ranks; rank++) {
         struct span block = op_scattered(op, rank);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
-            rounds_fill(r, rank, piece_of(r, r->rank, rank), op->in + block.offset + r->index * r->piece, bytes);
+            rounds_fill(r, rank, shared_all_to_all_piece_of(r, r->rank, rank), op->in + block.offset + r->index * r->piece, bytes);
     }
 }
 
@@ -39,7 +39,7 @@ static const char *own(const struct rounds *r)
 }
 
 /* Copies this rank's piece out of the slot of `from` into its block at `block`. */
-static int take(const struct rounds *r, int from, struct span block)
+static int shared_all_to_all_take(const struct rounds *r, int from, struct span block)
 {
     size_t bytes = rounds_piece(r, block.bytes, r->index);
     /* Whoever gives us nothing may still read what we gave in the turn before, which lies where we write in the next one. */
@@ -47,7 +47,7 @@ static int take(const struct rounds *r, int from, struct span block)
     if (rc || !bytes)
         return rc;
     char *to = r->op->out + block.offset + r->index * r->piece;
-    const char *piece = from == r->rank ? own(r) : piece_of(r, from, r->rank);
+    const char *piece = from == r->rank ? own(r) : shared_all_to_all_piece_of(r, from, r->rank);
     if (to != piece)
         rounds_take(r, to, piece, bytes);
     return 0;
@@ -59,20 +59,20 @@ static int drain_all(const struct rounds *r)
     int rc = 0, first = r->cells ? 1 : 0; /* what lies in a cell before its own block, which would push it out of the caches */
     for (int i = 0; i < r->ranks && !rc; i++) {
         int from = (r->rank + first + i) % r->ranks;
-        rc = take(r, from, op_gathered(op, from));
+        rc = shared_all_to_all_take(r, from, op_gathered(op, from));
     }
     return rc;
 }
 
-static int drain_root(const struct rounds *r)
+static int shared_all_to_all_drain_root(const struct rounds *r)
 {
-    return take(r, r->op->root, (struct span){0, r->op->count * r->op->width});
+    return shared_all_to_all_take(r, r->op->root, (struct span){0, r->op->count * r->op->width});
 }
 
 int shared_all_to_all(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->send_counts ? 0 : op->count * op->width, .blocks = blocks(op->team->size),
-                               .fill = fill, .drain = drain_all,
+    struct rounds_plan plan = {.block = op->send_counts ? 0 : op->count * op->width, .blocks = shared_all_to_all_blocks(op->team->size),
+                               .fill = shared_all_to_all_fill, .drain = drain_all,
                                .mutual = !op->send_counts, .pairwise = true,
                                .result = op_total(op->recv_counts, op->count, op->team->size, op->width)};
     return rounds_run(op, &plan);
@@ -80,7 +80,7 @@ int shared_all_to_all(struct acomm_op *op)
 
 int shared_scatter(struct acomm_op *op)
 {
-    struct rounds_plan plan = {.block = op->count * op->width, .blocks = blocks(op->team->size), .one_way = true,
-                               .fill = fill, .drain = drain_root};
+    struct rounds_plan plan = {.block = op->count * op->width, .blocks = shared_all_to_all_blocks(op->team->size), .one_way = true,
+                               .fill = shared_all_to_all_fill, .drain = shared_all_to_all_drain_root};
     return rounds_run(op, &plan);
 }

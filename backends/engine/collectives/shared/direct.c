@@ -19,7 +19,7 @@
 /* ---- reading ---- */
 
 /* Memory that only its owner can reach is no failure where all can still go through slots. */
-static int broken(struct rounds *r, int rank, int errnum)
+static int direct_broken(struct rounds *r, int rank, int errnum)
 {
     struct direct_state *d = &r->op->group->direct;
     int peer = team_member(r->op->team, rank);
@@ -40,13 +40,13 @@ static int read_private(struct rounds *r, int rank, uint64_t from, char *to, siz
     bool alone = r->op->kind == ACOMM_ALL_TO_ALL;
     bool past = r->op->group->crowded && alone && whole >= STREAM_LONG && bytes >= PEER_MEMORY_PAST;
     int errnum = peer_memory_read(window_process(r->shared, rank), from, to, bytes, past);
-    return errnum ? broken(r, rank, errnum) : 0;
+    return errnum ? direct_broken(r, rank, errnum) : 0;
 }
 
 static int write_private(struct rounds *r, int rank, uint64_t to, const char *from, size_t bytes)
 {
     int errnum = window_write(r->shared, rank, to, from, bytes);
-    return errnum ? broken(r, rank, errnum) : 0;
+    return errnum ? direct_broken(r, rank, errnum) : 0;
 }
 
 char *direct_mapped(const struct rounds *r, int rank, struct direct_place place)
@@ -162,7 +162,7 @@ static int try_ways(struct rounds *r, bool reaches, bool maps)
 /* ---- running ---- */
 
 /* The last round: everybody has done, or what could not be done for one goes through slots, and so do private arrays from then on. */
-static int end(struct rounds *r, const struct direct_plan *plan)
+static int direct_end(struct rounds *r, const struct direct_plan *plan)
 {
     struct direct_state *d = &r->op->group->direct;
     uint8_t barred = d->barred;
@@ -208,13 +208,13 @@ static int meet(struct rounds *r, const struct direct_plan *plan, bool *open)
     return rc || !maps || !*open ? rc : open_offers(r, plan->bytes);
 }
 
-static int run_direct(struct rounds *r, const struct direct_plan *plan)
+static int direct_run_direct(struct rounds *r, const struct direct_plan *plan)
 {
     struct direct_state *d = &r->op->group->direct;
     d->repeats = plan->repeats;
     d->barred = false;
     int rc = plan->move(r);
-    return rc && !d->barred ? rc : end(r, plan);
+    return rc && !d->barred ? rc : direct_end(r, plan);
 }
 
 /* Private arrays that all can reach. `met`: everybody's offer is known. */
@@ -226,13 +226,13 @@ static int run_trial(struct rounds *r, const struct direct_plan *plan, bool met)
     if (!rc && trial.way == TRIAL_DIRECT && !met)
         rc = meet(r, plan, &open); /* shut by a rank that offers what it should not have: nothing may be mapped */
     if (!rc)
-        rc = trial.way == TRIAL_DIRECT && open ? run_direct(r, plan) : plan->staged(r->op);
+        rc = trial.way == TRIAL_DIRECT && open ? direct_run_direct(r, plan) : plan->staged(r->op);
     if (!rc)
         trial_end(&trial, r);
     return rc;
 }
 
-static int run(struct acomm_op *op, const struct direct_plan *plan)
+static int direct_choose(struct acomm_op *op, const struct direct_plan *plan)
 {
     struct acomm_group *g = op->group;
     struct direct_state *d = &g->direct;
@@ -246,13 +246,13 @@ static int run(struct acomm_op *op, const struct direct_plan *plan)
     if (!open || (private && plan->shared && d->symmetric && !forced))
         return plan->staged(op);
     if (!private || forced)
-        return run_direct(&r, plan);
+        return direct_run_direct(&r, plan);
     return stretches_of(op, plan->bytes) ? stretches_run(op, plan->bytes) : run_trial(&r, plan, !known);
 }
 
 int direct_run(struct acomm_op *op, const struct direct_plan *plan)
 {
-    int rc = plan->bytes > ARENA_ROOM ? plan->staged(op) : run(op, plan); /* more than an arena is checked for */
+    int rc = plan->bytes > ARENA_ROOM ? plan->staged(op) : direct_choose(op, plan); /* more than an arena is checked for */
     if (rc < 0 && plan->pushed)
         group_close_window(op->group); /* the caller may free the array that peers are writing to */
     return rc;

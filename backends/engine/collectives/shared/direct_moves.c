@@ -21,7 +21,7 @@ static int fetch(struct rounds *r, int rank, uint64_t offset, struct span to, ui
     return blocks_copy_part(r->op, out, r->op->in + offset, to.bytes, whole);
 }
 
-static int gather(struct rounds *r)
+static int direct_moves_gather(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     uint64_t result = op_total(op->recv_counts, op->count, r->ranks, op->width);
@@ -39,7 +39,7 @@ int direct_all_gather(struct acomm_op *op)
     uint64_t bytes = op_total(op->recv_counts, op->count, op->team->size, op->width);
     struct direct_plan plan = {.bytes = bytes, .offered = op_gathered(op, op->team->rank).bytes,
                                .shared = op->team->size > 2 || bytes <= DIRECT_FROM,
-                               .repeats = true, .staged = shared_all_gather, .move = gather};
+                               .repeats = true, .staged = shared_all_gather, .move = direct_moves_gather};
     return direct_run(op, &plan);
 }
 
@@ -113,7 +113,7 @@ int direct_scatter(struct acomm_op *op)
 }
 
 /* The block that a rank keeps is the first to go past the caches: where the kernel copies the others, they go through them. */
-static int exchange(struct rounds *r)
+static int direct_moves_exchange(struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     uint64_t block = op->count * op->width, own = op_scattered(op, r->rank).offset;
@@ -132,6 +132,6 @@ int direct_all_to_all(struct acomm_op *op)
 {
     uint64_t bytes = op->count * op->width * (uint64_t)op->team->size;
     struct direct_plan plan = {.bytes = bytes, .offered = bytes, .shared = bytes <= DIRECT_FROM,
-                               .repeats = true, .staged = shared_all_to_all, .move = exchange};
+                               .repeats = true, .staged = shared_all_to_all, .move = direct_moves_exchange};
     return op->send_counts ? shared_all_to_all(op) : direct_run(op, &plan);
 }

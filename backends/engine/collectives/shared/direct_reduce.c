@@ -55,7 +55,7 @@ static bool all_mapped(const struct rounds *r, bool out)
     return true;
 }
 
-static int prepare(struct rounds *r, struct inputs *inputs, bool past)
+static int direct_reduce_prepare(struct rounds *r, struct inputs *inputs, bool past)
 {
     size_t table = ((size_t)r->ranks * sizeof *inputs->at + 63) / 64 * 64;
     inputs->block = all_mapped(r, false) ? BLOCK_MAPPED : BLOCK_READ;
@@ -69,7 +69,7 @@ static int prepare(struct rounds *r, struct inputs *inputs, bool past)
 }
 
 /* To the same place of every other rank's output. */
-static void push(const struct rounds *r, uint64_t place, const char *from, size_t bytes)
+static void direct_reduce_push(const struct rounds *r, uint64_t place, const char *from, size_t bytes)
 {
     bool past = r->op->count * r->op->width >= STREAM_LONG;
     for (int i = 1; i < r->ranks; i++) {
@@ -88,7 +88,7 @@ static int reduce(struct rounds *r, struct span s, char *out, bool pushes)
     const struct acomm_op *op = r->op;
     struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor, .ranks = r->ranks};
     struct inputs inputs = {.at = NULL};
-    int rc = prepare(r, &inputs, !pushes && (r->op->stride || s.bytes >= STREAM_LONG));
+    int rc = direct_reduce_prepare(r, &inputs, !pushes && (r->op->stride || s.bytes >= STREAM_LONG));
     for (uint64_t at = 0; at < s.bytes && !rc; at += inputs.block) {
         size_t part = s.bytes - at < inputs.block ? s.bytes - at : inputs.block;
         rc = collect(r, &inputs, s.offset + at, part);
@@ -99,7 +99,7 @@ static int reduce(struct rounds *r, struct span s, char *out, bool pushes)
         if (inputs.result)
             stream_copy(out + at, to, part);
         if (pushes)
-            push(r, s.offset + at, out + at, part);
+            direct_reduce_push(r, s.offset + at, out + at, part);
         if (at % LOOK == 0)
             rc = wait_look(r->op);
     }
@@ -120,7 +120,7 @@ int direct_reduce_scatter(struct acomm_op *op)
     return direct_run(op, &plan);
 }
 
-static struct span slice(const struct rounds *r, int rank)
+static struct span direct_reduce_slice(const struct rounds *r, int rank)
 {
     struct pattern_range s = pattern_block(r->op->count, r->ranks, rank);
     return (struct span){s.first * r->op->width, s.count * r->op->width};
@@ -132,7 +132,7 @@ static int fetch_finished(struct rounds *r)
     int rc = rounds_meet(r, NULL, 0);
     for (int i = 1; i < r->ranks && !rc; i++) {
         int rank = (r->rank + i) % r->ranks;
-        struct span s = slice(r, rank);
+        struct span s = direct_reduce_slice(r, rank);
         if (s.bytes)
             rc = direct_read(r, rank, direct_offer(r, rank)->out, s.offset, r->op->out + s.offset, s.bytes, s.bytes);
     }
@@ -141,7 +141,7 @@ static int fetch_finished(struct rounds *r)
 
 static int all_reduce(struct rounds *r)
 {
-    struct span own = slice(r, r->rank);
+    struct span own = direct_reduce_slice(r, r->rank);
     if (!all_mapped(r, true)) {
         int rc = reduce(r, own, r->op->out + own.offset, false);
         return rc ? rc : fetch_finished(r);

@@ -11,14 +11,14 @@ static struct span block_of(const struct rounds *r, int rank)
     return op_gathered(r->op, rank);
 }
 
-static void fill(const struct rounds *r)
+static void shared_gather_fill(const struct rounds *r)
 {
     size_t bytes = rounds_piece(r, block_of(r, r->rank).bytes, r->index);
     if (bytes)
         rounds_fill(r, r->rank, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
-static int drain(const struct rounds *r)
+static int shared_gather_drain(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     for (int i = 0; op->out && i < r->ranks; i++) {
@@ -41,7 +41,8 @@ int shared_all_gather(struct acomm_op *op)
     uint64_t largest = op_largest(op->recv_counts, op->count, op->team->size);
     uint64_t whole = op_total(op->recv_counts, op->count, op->team->size, op->width);
     bool mutual = op->kind == ACOMM_ALL_GATHER && whole < LONG && !op->stride;
-    struct rounds_plan plan = {.block = largest * op->width, .blocks = 1, .fill = fill, .drain = drain, .result = whole, .mutual = mutual};
+    struct rounds_plan plan = {.block = largest * op->width, .blocks = 1, .fill = shared_gather_fill, .drain = shared_gather_drain,
+                               .result = whole, .mutual = mutual};
     return rounds_run(op, &plan);
 }
 
@@ -52,7 +53,7 @@ static void fill_root(const struct rounds *r)
         rounds_fill(r, r->rank, rounds_slot(r, r->rank, bytes), r->op->in + r->index * r->piece, bytes);
 }
 
-static int drain_root(const struct rounds *r)
+static int shared_gather_drain_root(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     size_t bytes = rounds_piece(r, op->count * op->width, r->index);
@@ -69,6 +70,6 @@ static int drain_root(const struct rounds *r)
 int shared_broadcast(struct acomm_op *op)
 {
     struct rounds_plan plan = {.block = op->count * op->width, .blocks = 1, .one_way = true, .fill = fill_root,
-                               .drain = drain_root, .result = op->count * op->width};
+                               .drain = shared_gather_drain_root, .result = op->count * op->width};
     return rounds_run(op, &plan);
 }

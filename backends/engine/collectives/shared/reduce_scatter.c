@@ -4,34 +4,34 @@
 #include "collectives/shared/rounds.h"
 
 /* Blocks of a slot. Of two ranks each puts down the other's alone, in the same place: it changes hands (shared.h). */
-static int blocks(int ranks)
+static int shared_reduce_scatter_blocks(int ranks)
 {
     return ranks == 2 ? 1 : ranks;
 }
 
-static size_t slot_bytes(const struct rounds *r)
+static size_t shared_reduce_scatter_slot_bytes(const struct rounds *r)
 {
-    return (size_t)r->piece * (size_t)blocks(r->ranks);
+    return (size_t)r->piece * (size_t)shared_reduce_scatter_blocks(r->ranks);
 }
 
-static size_t place_of(const struct rounds *r, int rank)
+static size_t shared_reduce_scatter_place_of(const struct rounds *r, int rank)
 {
     return r->ranks == 2 ? 0 : (size_t)rank * r->piece;
 }
 
-static void fill(const struct rounds *r)
+static void shared_reduce_scatter_fill(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     for (int rank = 0; rank < r->ranks; rank++) {
         struct span block = op_scattered(op, rank);
         size_t bytes = rounds_piece(r, block.bytes, r->index);
         if (bytes && rank != r->rank)
-            rounds_fill(r, rank, rounds_given(r, r->rank, rank, place_of(r, rank), slot_bytes(r)),
+            rounds_fill(r, rank, rounds_given(r, r->rank, rank, shared_reduce_scatter_place_of(r, rank), shared_reduce_scatter_slot_bytes(r)),
                         op->in + block.offset + r->index * r->piece, bytes);
     }
 }
 
-static int drain(const struct rounds *r)
+static int shared_reduce_scatter_drain(const struct rounds *r)
 {
     const struct acomm_op *op = r->op;
     struct span block = op_scattered(op, r->rank);
@@ -39,16 +39,16 @@ static int drain(const struct rounds *r)
     int rc = rounds_await_all(r);
     if (rc || !bytes)
         return rc;
-    size_t slot = slot_bytes(r);
+    size_t slot = shared_reduce_scatter_slot_bytes(r);
     rounds_reduce(r, op->out + r->index * r->piece, op->in + block.offset + r->index * r->piece,
-                  place_of(r, r->rank), bytes, slot, NULL);
+                  shared_reduce_scatter_place_of(r, r->rank), bytes, slot, NULL);
     return 0;
 }
 
 int shared_reduce_scatter(struct acomm_op *op)
 {
     uint64_t largest = op_largest(op->send_counts, op->count, op->team->size);
-    struct rounds_plan plan = {.block = largest * op->width, .blocks = blocks(op->team->size), .result = largest * op->width,
-                               .mutual = true, .pairwise = true, .fill = fill, .drain = drain};
+    struct rounds_plan plan = {.block = largest * op->width, .blocks = shared_reduce_scatter_blocks(op->team->size), .result = largest * op->width,
+                               .mutual = true, .pairwise = true, .fill = shared_reduce_scatter_fill, .drain = shared_reduce_scatter_drain};
     return rounds_run(op, &plan);
 }

@@ -23,7 +23,7 @@ int rounds_await_all(const struct rounds *r)
 #define BLOCK (16u << 10) /* bytes that are still in the L1 cache when they are copied on */
 
 /* What changes hands is in this core's caches already. */
-static void put(const struct rounds *r, bool hands, int reader, char *slot, const void *from, size_t bytes)
+static void rounds_put(const struct rounds *r, bool hands, int reader, char *slot, const void *from, size_t bytes)
 {
     if (hands)
         stream_store(STREAM_KEPT, slot, from, bytes);
@@ -33,7 +33,7 @@ static void put(const struct rounds *r, bool hands, int reader, char *slot, cons
 
 void rounds_fill(const struct rounds *r, int reader, char *slot, const void *from, size_t bytes)
 {
-    put(r, r->shared->in_cell || r->pairs, reader, slot, from, bytes);
+    rounds_put(r, r->shared->in_cell || r->pairs, reader, slot, from, bytes);
 }
 
 static bool goes_past(const struct rounds *r, const char *out)
@@ -41,7 +41,7 @@ static bool goes_past(const struct rounds *r, const char *out)
     return out && (uint64_t)(out - r->op->out) >= r->kept;
 }
 
-static void reduce_block(const struct rounds *r, char *out, const void **in, size_t bytes, char *copy)
+static void rounds_reduce_block(const struct rounds *r, char *out, const void **in, size_t bytes, char *copy)
 {
     const struct acomm_op *op = r->op;
     struct reduction reduction = {.dtype = op->dtype, .redop = op->redop, .factor = op->factor,
@@ -50,7 +50,7 @@ static void reduce_block(const struct rounds *r, char *out, const void **in, siz
     char *to = out && !goes_past(r, out) ? out : block;
     reduce_all(&reduction, to, in, reduction.ranks, bytes / op->width);
     if (copy)
-        put(r, r->shared->in_cell, r->rank, copy, to, bytes);
+        rounds_put(r, r->shared->in_cell, r->rank, copy, to, bytes);
     if (out && to != out)
         stream_copy(out, to, bytes);
 }
@@ -66,7 +66,7 @@ void rounds_reduce(const struct rounds *r, char *out, const char *own, size_t of
         size_t part = bytes - at < step ? bytes - at : step;
         for (int rank = 0; rank < inputs; rank++)
             in[rank] = rank == r->rank ? own + at : rounds_given(r, rank, r->rank, offset, slot) + at;
-        reduce_block(r, out ? out + at : NULL, in, part, copy ? copy + at : NULL);
+        rounds_reduce_block(r, out ? out + at : NULL, in, part, copy ? copy + at : NULL);
     }
 }
 
@@ -87,7 +87,7 @@ static int compare_earlier(const struct rounds *r, int rank, uint64_t last)
 }
 
 /* All ranks have published round `last`. */
-static int settle(const struct rounds *r, uint64_t last)
+static int rounds_settle_last(const struct rounds *r, uint64_t last)
 {
     int rc = 0;
     bool alike = shared_alike(r->shared, last);
@@ -115,7 +115,7 @@ int rounds_settle(struct acomm_group *g)
     struct rounds r = rounds_start(&op);
     r.round = last;
     int rc = rounds_await_all(&r);
-    return rc ? rc : settle(&r, r.round);
+    return rc ? rc : rounds_settle_last(&r, r.round);
 }
 
 /* A rank that has come calls the same operation. What this rank calls stands where others may write. */
@@ -149,7 +149,7 @@ static int compare_all(struct rounds *r)
     if (rc)
         return rc;
     shared_all_came(r->shared, r->round);
-    return shared_any_open(r->shared) ? settle(r, r->round - 1) : 0;
+    return shared_any_open(r->shared) ? rounds_settle_last(r, r->round - 1) : 0;
 }
 
 /* The root waits for nobody, the others for the root, and all compare with everybody else later: so each finds out for
@@ -192,13 +192,13 @@ struct rounds rounds_start(struct acomm_op *op)
 }
 
 /* Waits for the next slot. The first round of an operation carries its header. */
-static int claim(struct rounds *r, size_t bytes, bool read_later)
+static int rounds_claim(struct rounds *r, size_t bytes, bool read_later)
 {
     r->shared->turn = false;
     bool cell = r->cells && bytes > SHARED_TINY && shared_take_cell(r->shared, read_later);
     int rc = cell ? 0 : shared_claim(r->shared, r->op, bytes, read_later);
     if (!rc && shared_any_open(r->shared) && r->shared->settled < r->shared->past)
-        rc = settle(r, r->shared->past);
+        rc = rounds_settle_last(r, r->shared->past);
     r->round = r->shared->round + 1;
     if (!rc && !r->op->compared)
         op_header(r->op, shared_header(r->shared, r->rank, r->round));
@@ -221,7 +221,7 @@ static bool entered(struct rounds *r)
 int rounds_meet(struct rounds *r, const void *say, size_t bytes)
 {
     if (!entered(r)) {
-        int rc = claim(r, bytes, false);
+        int rc = rounds_claim(r, bytes, false);
         if (rc)
             return rc;
         if (bytes)
@@ -233,7 +233,7 @@ int rounds_meet(struct rounds *r, const void *say, size_t bytes)
 }
 
 /* Bytes of this rank's slot in a round in which it gives something. Beside pairs, what it has reduced: its part of a piece. */
-static size_t slot_bytes(const struct rounds *r, const struct rounds_plan *plan)
+static size_t rounds_slot_bytes(const struct rounds *r, const struct rounds_plan *plan)
 {
     if (!r->pairs)
         return (size_t)r->piece * (size_t)plan->blocks;
@@ -241,12 +241,12 @@ static size_t slot_bytes(const struct rounds *r, const struct rounds_plan *plan)
     return plan->extra ? (size_t)((count + ranks - 1) / ranks * r->op->width) : 0;
 }
 
-static int give(struct rounds *r, const struct rounds_plan *plan)
+static int rounds_give(struct rounds *r, const struct rounds_plan *plan)
 {
     if (entered(r))
         return 0;
     bool after = r->index && r->index * r->piece >= largest(r, plan); /* the last piece: nothing is put down any more */
-    int rc = claim(r, after ? 0 : slot_bytes(r, plan), plan->extra > 0);
+    int rc = rounds_claim(r, after ? 0 : rounds_slot_bytes(r, plan), plan->extra > 0);
     r->shared->turn |= r->pairs && !after;
     if (!rc && plan->fill)
         plan->fill(r);
@@ -269,7 +269,7 @@ static int run_rounds(struct rounds *r, const struct rounds_plan *plan)
     for (uint64_t rounds = 1; r->index < rounds; r->index++) {
         int rc = r->index ? wait_look(r->op) : 0;
         if (!rc)
-            rc = give(r, plan);
+            rc = rounds_give(r, plan);
         if (!rc && !r->op->compared)
             rc = compare(r, goes_ahead(r, plan));
         if (!rc && r->index == 0)
@@ -297,7 +297,7 @@ static uint64_t piece_room(const struct rounds *r, const struct rounds_plan *pla
 }
 
 /* As many pieces as are needed, alike: a last one of some bytes would be a round like any other. */
-static uint64_t piece_of(const struct rounds *r, const struct rounds_plan *plan)
+static uint64_t rounds_piece_of(const struct rounds *r, const struct rounds_plan *plan)
 {
     uint64_t room = piece_room(r, plan), pieces = (plan->block + room - 1) / room, width = r->op->width;
     uint64_t piece = r->op->send_counts && r->op->recv_counts ? room : plan->block;
@@ -310,7 +310,7 @@ static uint64_t piece_of(const struct rounds *r, const struct rounds_plan *plan)
 
 /* A part of every result, however long: what is written again and again in a cache that it overflows stays nowhere, and all of it
  * past the cache at once would make the first size that does so take twice as long as the one before. */
-static uint64_t kept(const struct rounds *r, const struct rounds_plan *plan)
+static uint64_t rounds_kept(const struct rounds *r, const struct rounds_plan *plan)
 {
     uint64_t share = RESULTS_KEPT / (uint64_t)(r->op->kind == ACOMM_GATHER ? 1 : r->ranks);
     bool stretch = r->op->stride; /* of a long result */
@@ -323,10 +323,10 @@ static uint64_t kept(const struct rounds *r, const struct rounds_plan *plan)
 int rounds_run(struct acomm_op *op, const struct rounds_plan *plan)
 {
     struct rounds r = rounds_start(op);
-    r.kept = kept(&r, plan);
+    r.kept = rounds_kept(&r, plan);
     r.cells = r.ranks == 2 && plan->mutual;
     r.pairs = r.ranks > 2 && plan->pairwise && (op->send_counts || plan->block * (uint64_t)plan->blocks > SHARED_SHORT);
-    r.piece = piece_of(&r, plan);
+    r.piece = rounds_piece_of(&r, plan);
     if (r.ranks > STACK_RANKS && op_reduces(op) && !(r.inputs = group_scratch(op, (size_t)r.ranks * sizeof *r.inputs)))
         return group_fail_op(op, ACOMM_RESOURCE, op->group->rank, ENOMEM, NULL);
     return run_rounds(&r, plan);

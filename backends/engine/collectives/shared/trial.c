@@ -33,7 +33,7 @@ static int64_t faults(const struct choice *c)
 
 /* The same on all ranks: it depends on what all have said, and on counts that go in step. By the slowest rank, because who only
  * gives leaves slots long before who takes; by the sum of all, where that is what they share. */
-static int choose(const struct rounds *r, uint32_t try, uint64_t bytes)
+static int trial_choose(const struct rounds *r, uint32_t try, uint64_t bytes)
 {
     float costs[TRIAL_WAYS] = {0};
     struct say first, say;
@@ -54,7 +54,7 @@ static int agree(struct rounds *r, struct choice *c, uint64_t bytes)
     memcpy(say.cost, c->cost, sizeof say.cost);
     int rc = rounds_meet(r, &say, sizeof say);
     if (!rc)
-        c->agreed = choose(r, c->tries, bytes);
+        c->agreed = trial_choose(r, c->tries, bytes);
     return rc;
 }
 

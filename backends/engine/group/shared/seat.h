@@ -1,5 +1,5 @@
 /* How a rank's seat in the shared segment is laid out (shared.h): its state, the heads of its slots, places for short contents, the area
- * for long ones, and at its end what changes hands. For shared.c and shared/claim.c alone. */
+ * for long ones, and at its end what changes hands. For shared.c alone. */
 #ifndef ACOMM_SHARED_SEAT_H
 #define ACOMM_SHARED_SEAT_H
 #include "group/shared/shared.h"
@@ -105,7 +105,4 @@ static inline void post_place(struct shared *s, struct shared_place place)
 {
     s->posted[(s->round + 1) % SHARED_SLOTS] = slot_of(s, s->rank, s->round + 1)->place = place;
 }
-
-/* Waits until all ranks have published `round`, which is no later than this rank's last. */
-int shared_await_past(struct shared *s, struct acomm_op *op, uint64_t round);
 #endif
